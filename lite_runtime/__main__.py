@@ -1,0 +1,140 @@
+"""`python -m lite_runtime run|inspect|bench model.mslite`: the runtime alone, with argparse alone."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lite_runtime.errors import InputError, MsedgeError
+from lite_runtime.graph import Array, Value, numpy_dtype
+from lite_runtime.session import BACKENDS, Model, load
+
+
+def random_inputs(values: Sequence[Value], seed: int) -> dict[str, Array]:
+    """Standard normal or small integer arrays of the declared shapes; unknown sizes are 1."""
+    rng = np.random.default_rng(seed)
+    return {v.name: _random(v, rng) for v in values}
+
+
+def _random(value: Value, rng: np.random.Generator) -> Array:
+    shape = tuple(d if isinstance(d, int) else 1 for d in value.shape or ())
+    dtype = numpy_dtype(value.dtype)
+    if dtype.kind == "O":
+        return np.full(shape, "", object)
+    if dtype.kind == "b":
+        return np.asarray(rng.random(shape) < 0.5)
+    if dtype.kind in "iu":
+        return rng.integers(0, 2, shape).astype(dtype)
+    return np.asarray(rng.standard_normal(shape)).astype(dtype)
+
+
+def _given(pairs: Sequence[str]) -> dict[str, Array]:
+    inputs: dict[str, Array] = {}
+    for pair in pairs:
+        name, equals, path = pair.partition("=")
+        if not equals:
+            raise InputError(f"expected NAME=FILE.npy, got {pair!r}")
+        try:
+            inputs[name] = np.load(path, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: not a readable .npy file ({error})") from None
+    return inputs
+
+
+def _run(model: Model, args: argparse.Namespace) -> dict[str, Any]:
+    inputs = _given(args.input) if args.input else random_inputs(model.inputs(args.signature), args.seed)
+    outputs = model.run(inputs, args.signature)
+    if args.output:
+        from lite_runtime._files import write_atomically
+
+        import io
+
+        held = io.BytesIO()
+        np.savez(held, **outputs)  # type: ignore[arg-type]
+        write_atomically(Path(args.output), held.getvalue())
+    return {
+        name: {"dtype": str(a.dtype), "shape": list(a.shape), "first": a.ravel()[:8].tolist()} for name, a in outputs.items()
+    }
+
+
+def _inspect(model: Model, args: argparse.Namespace) -> dict[str, Any]:
+    def described(values: Sequence[Value]) -> dict[str, Any]:
+        return {v.name: {"dtype": v.dtype, "shape": None if v.shape is None else list(v.shape)} for v in values}
+
+    report: dict[str, Any] = {}
+    for name, graph in model.bundle.signatures.items():
+        counts: dict[str, int] = {}
+        for node in graph.walk():
+            counts[node.op] = counts.get(node.op, 0) + 1
+        report[name] = {
+            "inputs": described(graph.inputs),
+            "outputs": described(graph.outputs),
+            "operators": dict(sorted(counts.items())),
+            "constant_bytes": sum(a.nbytes for a in graph.constants.values()),
+        }
+    return report
+
+
+def _bench(model: Model, args: argparse.Namespace) -> dict[str, Any]:
+    inputs = _given(args.input) if args.input else random_inputs(model.inputs(args.signature), args.seed)
+    start = time.perf_counter()
+    model.run(inputs, args.signature)
+    first = time.perf_counter() - start
+    times: list[float] = []
+    until = time.perf_counter() + args.seconds
+    while len(times) < 10 or time.perf_counter() < until:
+        start = time.perf_counter()
+        model.run(inputs, args.signature)
+        times.append(time.perf_counter() - start)
+    cost = model.cost(inputs, args.signature)
+    return {
+        "first_ms": round(first * 1e3, 3),
+        "median_us": round(statistics.median(times) * 1e6, 2),
+        "best_us": round(min(times) * 1e6, 2),
+        "runs": len(times),
+        "arena_bytes": cost.arena_bytes,
+        "native_nodes": cost.native,
+        "reference_nodes": list(cost.reference),
+    }
+
+
+_COMMANDS = {"run": _run, "inspect": _inspect, "bench": _bench}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m lite_runtime", description="Run, inspect or time a bundle.")
+    parser.add_argument("command", choices=_COMMANDS)
+    parser.add_argument("model", help="a .mslite file")
+    parser.add_argument("-i", "--input", action="append", metavar="NAME=FILE.npy", help="an input; none: random ones")
+    parser.add_argument("-o", "--output", metavar="FILE.npz", help="run: keep the outputs")
+    parser.add_argument("--signature", default="predict")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--backend", choices=BACKENDS, default="auto")
+    parser.add_argument("--seed", type=int, default=0, help="of random inputs")
+    parser.add_argument("--seconds", type=float, default=1.0, help="bench: how long to measure")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code: 0 done, 3 could not run; usage errors leave through argparse with 2. JSON on stdout."""
+    args = _parser().parse_args(arguments)
+    try:
+        model = load(args.model, threads=args.threads, backend=args.backend)
+        report = _COMMANDS[args.command](model, args)
+    except MsedgeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 3
+    print(json.dumps(report, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

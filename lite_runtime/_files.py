@@ -1,0 +1,98 @@
+"""Writing a file so that a reader finds the old one or the new one, whole, whatever happens in between."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+
+from lite_runtime.errors import MsedgeError
+
+__all__ = ["write_atomically"]
+
+_FIX = {
+    errno.ENOSPC: "free some space on that disk",
+    errno.EDQUOT: "free some of your disk quota",
+    errno.EFBIG: "raise the file size limit (ulimit -f) or write to another file system",
+    errno.EACCES: "choose a folder you may write to, or change its permissions",
+    errno.EPERM: "choose a folder you may write to, or change its permissions",
+    errno.EROFS: "that file system is read-only; choose another folder",
+    errno.ENOENT: "create the folder first",
+    errno.ENOTDIR: "a part of the path is a file, not a folder; choose another path",
+    errno.EISDIR: "that path is a folder; add a file name",
+    errno.ENAMETOOLONG: "choose a shorter file name",
+}
+
+
+def write_atomically(
+    path: str | os.PathLike[str], data: bytes | memoryview, error: type[MsedgeError] = MsedgeError
+) -> None:
+    """Make `path` hold exactly `data`: temporary file beside it, fsync, rename, fsync of the folder.
+
+    A symbolic link is followed; an existing file keeps its permissions. Raises `error`, naming the path and the fix;
+    then `path` is as it was (or, where only the last fsync failed, new and whole) and no temporary file remains.
+    """
+    shown = os.fspath(path)
+    try:
+        target = os.path.realpath(shown)
+        mode = _mode_of(target)
+        temporary = os.path.join(os.path.dirname(target), f".msedge-{os.urandom(8).hex()}.tmp")
+        try:
+            _write_new(temporary, data, mode)
+            os.replace(temporary, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        _sync_folder(os.path.dirname(target))
+    except (OSError, ValueError) as problem:
+        raise _refusal(shown, problem, error) from problem
+
+
+def _refusal(shown: str, problem: OSError | ValueError, error: type[MsedgeError]) -> MsedgeError:
+    if isinstance(problem, OSError):
+        fix = _FIX.get(problem.errno or 0, "check the disk and the path")
+        return error(f"cannot write {shown!r}: {problem.strerror or problem}; {fix}")
+    return error(f"cannot write {shown!r}: {problem}; choose another path")
+
+
+def _mode_of(target: str) -> int | None:
+    """Permission bits of the file about to be replaced; None where there is none yet."""
+    try:
+        status = os.stat(target)
+    except FileNotFoundError:
+        return None
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("expected a regular file, got a device, pipe or socket")
+    return stat.S_IMODE(status.st_mode)
+
+
+def _write_new(path: str, data: bytes | memoryview, mode: int | None) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    handle = os.open(path, flags, 0o666)
+    try:
+        if mode is not None and hasattr(os, "fchmod"):
+            os.fchmod(handle, mode)
+        rest = memoryview(data).cast("B")
+        while rest:
+            rest = rest[os.write(handle, rest) :]
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sync_folder(folder: str) -> None:
+    """Make a rename survive a power cut, where the system lets a folder be opened."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    except OSError as problem:
+        if problem.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(handle)

@@ -1,0 +1,143 @@
+"""The lite graph: what a bundle's manifest holds and the runtime plans. Frozen data, no behaviour beyond look-ups.
+
+Operators carry ONNX names and ONNX semantics (opset `OPSET`, `ai.onnx` and `ai.onnx.ml`), widened by a few attributes
+and operators of our own; ARCHITECTURE.md lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import TypeAlias
+
+import numpy as np
+
+from lite_runtime.errors import MsedgeError
+
+__all__ = ["DTYPES", "OPSET", "Array", "Attr", "Dim", "Graph", "Node", "Value", "dtype_name", "itemsize", "numpy_dtype"]
+
+OPSET = 26
+
+Array: TypeAlias = np.ndarray
+Dim: TypeAlias = int | str | None
+"""A known size, a named symbolic size, or unknown."""
+
+_NUMPY = ("bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64 complex64 complex128").split()
+_ML_DTYPES = {
+    "bfloat16": "bfloat16",
+    "float8e4m3fn": "float8_e4m3fn",
+    "float8e4m3fnuz": "float8_e4m3fnuz",
+    "float8e5m2": "float8_e5m2",
+    "float8e5m2fnuz": "float8_e5m2fnuz",
+    "float8e8m0": "float8_e8m0fnu",
+    "float4e2m1": "float4_e2m1fn",
+    "int4": "int4",
+    "uint4": "uint4",
+    "int2": "int2",
+    "uint2": "uint2",
+}
+DTYPES: tuple[str, ...] = (*_NUMPY, *_ML_DTYPES, "string")
+"""Every element type a lite graph may name. The narrow ones need `ml_dtypes` at run time; `string` is NumPy's object."""
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """The NumPy dtype that stores elements of `name` (one of `DTYPES`)."""
+    if name in _NUMPY:
+        return np.dtype(name)
+    if name == "string":
+        return np.dtype(object)
+    if name in _ML_DTYPES:
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise MsedgeError(f"dtype {name} needs the package ml_dtypes: pip install ml_dtypes") from None
+        return np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
+    raise MsedgeError(f"expected a dtype of {', '.join(DTYPES)}, got {name!r}")
+
+
+def dtype_name(dtype: np.dtype) -> str:
+    """The lite name of a NumPy dtype; the inverse of `numpy_dtype`."""
+    dtype = np.dtype(dtype)
+    if dtype.kind in "OUST":
+        return "string"
+    if dtype.name in _NUMPY:
+        return dtype.name
+    for ours, theirs in _ML_DTYPES.items():
+        if dtype.name == theirs:
+            return ours
+    raise MsedgeError(f"no lite dtype stores NumPy's {dtype}")
+
+
+def itemsize(name: str) -> int:
+    """Bytes one element takes in memory."""
+    return numpy_dtype(name).itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A typed graph input or output. `shape` None: rank unknown. `kind` is "tensor", "sequence" or "optional"."""
+
+    name: str
+    dtype: str
+    shape: tuple[Dim, ...] | None = None
+    kind: str = "tensor"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operator. An input name "" stands for an optional input left out; likewise an output."""
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Mapping[str, Attr] = field(default_factory=lambda: MappingProxyType({}))
+    name: str = ""
+
+    @cached_property
+    def captures(self) -> tuple[str, ...]:
+        """Names its subgraphs take from the graph around it, in order of first use."""
+        seen: dict[str, None] = {}
+        for attr in self.attrs.values():
+            if isinstance(attr, Graph):
+                seen.update(dict.fromkeys(attr.free_names))
+        return tuple(seen)
+
+    @property
+    def where(self) -> str:
+        """How errors name this node."""
+        return f"{self.op} {self.name!r}" if self.name else f"{self.op} giving {', '.join(self.outputs)!r}"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes in topological order over named values; `constants` are arrays, usually views into a mapped file."""
+
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    constants: Mapping[str, Array]
+    name: str = ""
+
+    @cached_property
+    def free_names(self) -> tuple[str, ...]:
+        """Names used but not defined here: what a subgraph captures from the graph around it."""
+        known = {v.name for v in self.inputs} | set(self.constants)
+        free: dict[str, None] = {}
+        for node in self.nodes:
+            free.update((name, None) for name in (*node.inputs, *node.captures) if name and name not in known)
+            known.update(node.outputs)
+        free.update((v.name, None) for v in self.outputs if v.name not in known)
+        return tuple(free)
+
+    def walk(self) -> Iterator[Node]:
+        """Every node, those of subgraphs included."""
+        for node in self.nodes:
+            yield node
+            for attr in node.attrs.values():
+                if isinstance(attr, Graph):
+                    yield from attr.walk()
+
+
+Attr: TypeAlias = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | Array | Graph

@@ -1,0 +1,373 @@
+"""Matrix products and convolutions, float32: one register tile serves them all.
+
+The left operand is reached through one pointer a row, so that a row may be a matrix row or the window of an output
+pixel; the reduction runs over `taps` segments of `depth` contiguous floats, tap t at byte offset taps_at[t] from the
+row's pointer. A matrix has one tap; a channels-last convolution has one for every kernel row (its columns lie side by
+side) or, dilated, for every kernel element. Weights are packed in panels: [columns / (NV * LANES)][taps * depth][NV *
+LANES], zeros behind the last column. Each result is one chain of fused multiply-adds in ascending k, whatever the tile:
+results do not depend on tiling or on the number of workers.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import float32, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from lite_runtime.kernels._math import activate
+from lite_runtime.simd import (
+    LANES,
+    address,
+    declare,
+    device,
+    emit_load,
+    emit_mask,
+    emit_max,
+    emit_splat,
+    emit_store,
+    f32p,
+    first,
+    i64p,
+    kernel,
+    num,
+    ptr,
+    real,
+    splat,
+    stack_words,
+    vload_n,
+    vstore_n,
+)
+
+TILES = {1: 8, 2: 8, 3: 8, 4: 6} if LANES == 16 else {1: 6, 2: 6, 3: 4, 4: 3}
+"""Rows of the register tile by its width in vectors. With 32 registers 8x3 and 6x4 keep 24 sums, the weights and a
+broadcast; a row costs an address register, of which x86 has about ten to give. 16 registers: 6x2, 4x3 and 3x4."""
+BLOCK = 48
+"""Rows whose addresses are held at a time; their data stays in L1/L2 while all panels pass: a multiple of every tile."""
+
+_F32, _I64, _I32 = ir.FloatType(), ir.IntType(64), ir.IntType(32)
+_WORDS, _F32P = types.CPointer(types.int64), types.CPointer(types.float32)
+
+
+def _tile(rows: int, vectors: int):
+    """The register tile: rows x (vectors * LANES) results."""
+
+    @intrinsic
+    def tile(typing, at, taps_at, taps, depth, panel, out, stride, bias, residual, low, high, live, columns):
+        """at: row addresses; panel: packed weights; out: address of the first result; stride: bytes between rows of
+        out and of residual (an address or 0); bias: an address or 0; low, high: bounds of the result; live rows and
+        columns are stored, the others computed from memory that is there and dropped."""
+        sig = types.void(
+            _WORDS, _WORDS, *[types.int64] * 7, types.float32, types.float32, types.int64, types.int64
+        )
+
+        def lower(context, builder, sig, args):
+            at, taps_at, taps, depth, panel, out, stride, bias, residual, low, high, live, columns = args
+            vector = ir.VectorType(_F32, LANES)
+            fma = declare(builder, f"llvm.fma.v{LANES}f32", vector, vector, vector, vector)
+            sums = [[cgutils.alloca_once(builder, vector) for _ in range(vectors)] for _ in range(rows)]
+            for row in sums:
+                for one in row:
+                    builder.store(ir.Constant(vector, [0.0] * LANES), one)
+            weights = cgutils.alloca_once(builder, _I64)
+            builder.store(panel, weights)
+            bases = [builder.load(builder.gep(at, [_I64(i)])) for i in range(rows)]
+            with cgutils.for_range(builder, taps, intp=_I64) as tap:
+                offset = builder.load(builder.gep(taps_at, [tap.index]))
+                with cgutils.for_range(builder, depth, intp=_I64) as loop:
+                    here = builder.add(offset, builder.mul(loop.index, _I64(4)))
+                    b = builder.load(weights)
+                    columns_now = [_load(builder, builder.add(b, _I64(4 * LANES * j))) for j in range(vectors)]
+                    for i in range(rows):
+                        where = builder.inttoptr(builder.add(bases[i], here), _F32.as_pointer())
+                        left = emit_splat(builder, builder.load(where, typ=_F32))
+                        for j in range(vectors):
+                            so_far = builder.load(sums[i][j])
+                            builder.store(builder.call(fma, [left, columns_now[j], so_far]), sums[i][j])
+                    builder.store(builder.add(b, _I64(4 * LANES * vectors)), weights)
+            masks = [emit_mask(builder, builder.sub(columns, _I64(j * LANES))) for j in range(vectors)]
+            # Addresses stay mapped even where nothing is read: a suppressed fault costs a microcode assist, 0.2 µs.
+            more = [_only_if(builder, residual, mask) for mask in masks]
+            residual = builder.select(builder.icmp_signed("!=", residual, _I64(0)), residual, out)
+            at_bias = builder.select(builder.icmp_signed("!=", bias, _I64(0)), bias, panel)
+            shift = [emit_load(builder, _pointer(builder, at_bias, j), _only_if(builder, bias, masks[j])) for j in range(vectors)]
+            bounds = emit_splat(builder, low), emit_splat(builder, high)
+            for i in range(rows):
+                with builder.if_then(builder.icmp_signed("<", _I64(i), live)):
+                    row = builder.mul(stride, _I64(i))
+                    for j in range(vectors):
+                        value = builder.fadd(builder.load(sums[i][j]), shift[j])
+                        value = builder.fadd(value, emit_load(builder, _pointer(builder, builder.add(residual, row), j), more[j]))
+                        value = emit_max(builder, bounds[0], value)
+                        value = emit_max(builder, bounds[1], value, "<")
+                        emit_store(builder, value, _pointer(builder, builder.add(out, row), j), masks[j])
+            return context.get_dummy_value()
+
+        return sig, lower
+
+    return tile
+
+
+def _load(builder, where):
+    return emit_load(builder, builder.inttoptr(where, _F32.as_pointer()))
+
+
+def _pointer(builder, where, j):
+    return builder.inttoptr(builder.add(where, _I64(4 * LANES * j)), _F32.as_pointer())
+
+
+def _only_if(builder, where, mask):
+    """The mask, empty where the address is 0: a load under it gives zeros."""
+    there = builder.icmp_signed("!=", where, _I64(0))
+    return builder.select(there, mask, ir.Constant(mask.type, [0] * LANES))
+
+
+_tile_1, _tile_2, _tile_3, _tile_4 = (_tile(TILES[n], n) for n in (1, 2, 3, 4))
+_thin_1, _thin_2, _thin_3, _thin_4 = (_tile(1, n) for n in (1, 2, 3, 4))
+ROWS_1, ROWS_2, ROWS_3, ROWS_4 = (TILES[n] for n in (1, 2, 3, 4))
+
+
+@device
+def locate(at, count, m, a, per_image, per_row, image_step, row_step, column_step):
+    """Addresses of `count` rows from row m on; the list is filled up to BLOCK with the last one."""
+    image = m // per_image
+    y = (m - image * per_image) // per_row
+    x = m - image * per_image - y * per_row
+    rows = per_image // per_row
+    for i in range(count):
+        at[i] = a + image * image_step + y * row_step + x * column_step
+        x += 1
+        if x == per_row:
+            x = 0
+            y += 1
+            if y == rows:
+                y = 0
+                image += 1
+    last = at[count - 1]
+    for i in range(count, BLOCK):
+        at[i] = last
+
+
+@kernel()
+def f32_gemm(step, bases, worker, workers):
+    """C = clamp(A W + bias + R), then an activation. Operands A, W (packed), taps_at, bias?, R?, C.
+
+    numbers: 0 rows, 1 columns, 2 taps, 3 depth, 4 vectors of a full panel, 5 results in a row of C,
+    6 rows an image, 7 rows a line, 8 image step, 9 line step, 10 row step (bytes), 11 groups,
+    12 A step a group, 13 W step a group (bytes), 14 batches, 15 A, 16 W, 17 C step a batch (bytes),
+    18 low, 19 high, 20 activation, 21, 22 its parameters.
+    A group is a set of columns with weights and a slice of A of its own; `columns` counts those of one group.
+    """
+    ops = 6
+    a, w, taps_at = ptr(step, bases, 0), ptr(step, bases, 1), i64p(ptr(step, bases, 2))
+    bias, residual, c = ptr(step, bases, 3), ptr(step, bases, 4), ptr(step, bases, 5)
+    rows, columns, taps, depth = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
+    full, stride = num(step, ops, 4), 4 * num(step, ops, 5)
+    per_image, per_row = num(step, ops, 6), num(step, ops, 7)
+    image_step, row_step, column_step = num(step, ops, 8), num(step, ops, 9), num(step, ops, 10)
+    groups, group_a, group_w = num(step, ops, 11), num(step, ops, 12), num(step, ops, 13)
+    batches, batch_a, batch_w, batch_c = num(step, ops, 14), num(step, ops, 15), num(step, ops, 16), num(step, ops, 17)
+    low, high, activation = real(step, ops, 18), real(step, ops, 19), num(step, ops, 20)
+    alpha, beta = real(step, ops, 21), real(step, ops, 22)
+    at = stack_words(BLOCK)
+    width = full * LANES
+    reduce = taps * depth
+    panels = (columns + width - 1) // width
+    # Few rows: workers share the columns; else the rows.
+    narrow = rows * batches < BLOCK * workers
+    if narrow:
+        lo_m, hi_m = 0, rows * batches
+        lo_p = panels * groups * worker // workers
+        hi_p = panels * groups * (worker + 1) // workers
+    else:
+        lo_m, hi_m = first(rows * batches, worker, workers, 24), first(rows * batches, worker + 1, workers, 24)
+        lo_p, hi_p = 0, panels * groups
+    m = lo_m
+    while m < hi_m:
+        batch = m // rows
+        inside = m - batch * rows
+        count = min(BLOCK, hi_m - m, rows - inside)
+        locate(at, count, inside, a + batch * batch_a, per_image, per_row, image_step, row_step, column_step)
+        for p in range(lo_p, hi_p):
+            group = p // panels
+            column = (p - group * panels) * width
+            live = min(width, columns - column)
+            vectors = (live + LANES - 1) // LANES
+            panel = w + batch * batch_w + group * group_w + column * reduce * 4
+            place = 4 * (group * columns + column)
+            out = c + batch * batch_c + inside * stride + place
+            more = residual + batch * batch_c + inside * stride + place if residual != 0 else 0
+            shift = bias + place if bias != 0 else 0
+            shift_a = group * group_a
+            if shift_a != 0:
+                for i in range(BLOCK):
+                    at[i] += shift_a
+            if count == 1:
+                if vectors == 4:
+                    _thin_4(at, taps_at, taps, depth, panel, out, stride, shift, more, low, high, 1, live)
+                elif vectors == 3:
+                    _thin_3(at, taps_at, taps, depth, panel, out, stride, shift, more, low, high, 1, live)
+                elif vectors == 2:
+                    _thin_2(at, taps_at, taps, depth, panel, out, stride, shift, more, low, high, 1, live)
+                else:
+                    _thin_1(at, taps_at, taps, depth, panel, out, stride, shift, more, low, high, 1, live)
+            elif vectors == 4:
+                _sweep_4(at, count, taps_at, taps, depth, panel, out, stride, shift, more, low, high, live)
+            elif vectors == 3:
+                _sweep_3(at, count, taps_at, taps, depth, panel, out, stride, shift, more, low, high, live)
+            elif vectors == 2:
+                _sweep_2(at, count, taps_at, taps, depth, panel, out, stride, shift, more, low, high, live)
+            else:
+                _sweep_1(at, count, taps_at, taps, depth, panel, out, stride, shift, more, low, high, live)
+            if shift_a != 0:
+                for i in range(BLOCK):
+                    at[i] -= shift_a
+            if activation > 2:
+                for i in range(count):
+                    activate(activation, alpha, beta, f32p(out + i * stride), live)
+        m += count
+
+
+def _sweep(tile, size):
+    @device
+    def sweep(at, count, taps_at, taps, depth, panel, out, stride, shift, more, low, high, live):
+        i = 0
+        while i < count:
+            further = more + i * stride if more != 0 else 0
+            here = i64p(address(at) + 8 * i)
+            tile(here, taps_at, taps, depth, panel, out + i * stride, stride, shift, further, low, high, count - i, live)
+            i += size
+
+    return sweep
+
+
+_sweep_1, _sweep_2, _sweep_3, _sweep_4 = (
+    _sweep(t, TILES[n]) for n, t in ((1, _tile_1), (2, _tile_2), (3, _tile_3), (4, _tile_4))
+)
+
+
+@kernel()
+def f32_pack(step, bases, worker, workers):
+    """B -> panels, for products of two computed matrices. Operands B, packed.
+
+    numbers: 0 reduction length, 1 columns, 2 vectors of a full panel, 3 step from row to row, 4 from column to column
+    (bytes), 5 batches, 6 B step a batch, 7 packed step a batch (bytes), 8 factor.
+    """
+    ops = 2
+    b, packed = ptr(step, bases, 0), ptr(step, bases, 1)
+    depth, columns, full = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2)
+    row_step, column_step, batches = num(step, ops, 3), num(step, ops, 4), num(step, ops, 5)
+    batch_b, batch_packed, factor = num(step, ops, 6), num(step, ops, 7), real(step, ops, 8)
+    width = full * LANES
+    panels = (columns + width - 1) // width
+    for job in range(batches * panels * worker // workers, batches * panels * (worker + 1) // workers):
+        batch = job // panels
+        column = (job - batch * panels) * width
+        live = min(width, columns - column)
+        padded = (live + LANES - 1) // LANES * LANES
+        source = b + batch * batch_b + column * column_step
+        target = packed + batch * batch_packed + column * depth * 4
+        for k in range(depth):
+            row = f32p(target + 4 * k * padded)
+            if column_step == 4:
+                for j in range(0, padded, LANES):
+                    value = vload_n(f32p(source + k * row_step + 4 * j), live - j)
+                    vstore_n(f32p(address(row) + 4 * j), value * splat(factor), LANES)
+            else:
+                for j in range(live):
+                    row[j] = f32p(source + k * row_step + j * column_step)[0] * factor
+                for j in range(live, padded):
+                    row[j] = float32(0)
+
+
+@kernel()
+def f32_pad(step, bases, worker, workers):
+    """A channels-last image with a border of zeros. Operands x, y.
+
+    numbers: 0 images, 1 height, 2 width, 3 floats a pixel, 4 top, 5 left, 6 height and 7 width of the result.
+    """
+    ops = 2
+    x, y = ptr(step, bases, 0), ptr(step, bases, 1)
+    images, height, width, depth = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
+    top, left, high, wide = num(step, ops, 4), num(step, ops, 5), num(step, ops, 6), num(step, ops, 7)
+    line = wide * depth
+    before = min(left, wide) * depth
+    inside = max(0, min(width, wide - left)) * depth
+    for row in range(images * high * worker // workers, images * high * (worker + 1) // workers):
+        image = row // high
+        source_row = row - image * high - top
+        target = f32p(y + 4 * row * line)
+        if source_row < 0 or source_row >= height:
+            for i in range(line):
+                target[i] = float32(0)
+        else:
+            source = f32p(x + 4 * (image * height + source_row) * width * depth)
+            for i in range(before):
+                target[i] = float32(0)
+            body = f32p(address(target) + 4 * before)
+            for i in range(inside):
+                body[i] = source[i]
+            tail = f32p(address(body) + 4 * inside)
+            for i in range(line - before - inside):
+                tail[i] = float32(0)
+
+
+@kernel()
+def f32_transpose(step, bases, worker, workers):
+    """The last two axes of a left operand swapped. Operands a, out; numbers: 0 batches, 1 rows, 2 columns of a."""
+    ops = 2
+    a, out = ptr(step, bases, 0), ptr(step, bases, 1)
+    batches, rows, columns = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2)
+    for line in range(batches * columns * worker // workers, batches * columns * (worker + 1) // workers):
+        batch = line // columns
+        source = f32p(a + 4 * (batch * rows * columns + line - batch * columns))
+        target = f32p(out + 4 * line * rows)
+        for i in range(rows):
+            target[i] = source[i * columns]
+
+
+@kernel()
+def f32_gather(step, bases, worker, workers):
+    """A transposed convolution's result from what every pixel spreads. Operands spreads, bias?, y.
+
+    spreads: (images, height, width, kernel height, kernel width, channels). numbers: 0 images, 1 height, 2 width,
+    3 channels, 4, 5 sizes of y, 6, 7 kernel, 8, 9 strides, 10, 11 dilations, 12, 13 border before, 14 low, 15 high,
+    16 activation, 17, 18 its parameters. Each result is a sum in ascending kernel order.
+    """
+    ops = 3
+    spreads, bias, y = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
+    images, height, width, channels = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
+    high, wide, kernel_h, kernel_w = num(step, ops, 4), num(step, ops, 5), num(step, ops, 6), num(step, ops, 7)
+    stride_h, stride_w = num(step, ops, 8), num(step, ops, 9)
+    dilation_h, dilation_w = num(step, ops, 10), num(step, ops, 11)
+    top, left, low, high_bound = num(step, ops, 12), num(step, ops, 13), real(step, ops, 14), real(step, ops, 15)
+    activation, alpha, beta = num(step, ops, 16), real(step, ops, 17), real(step, ops, 18)
+    for line in range(images * high * worker // workers, images * high * (worker + 1) // workers):
+        image = line // high
+        row = line - image * high
+        for column in range(wide):
+            out = f32p(y + 4 * (line * wide + column) * channels)
+            if bias != 0:
+                shift = f32p(bias)
+                for c in range(channels):
+                    out[c] = shift[c]
+            else:
+                for c in range(channels):
+                    out[c] = float32(0)
+            for i in range(kernel_h):
+                up = row + top - i * dilation_h
+                if up < 0 or up % stride_h != 0 or up // stride_h >= height:
+                    continue
+                for j in range(kernel_w):
+                    across = column + left - j * dilation_w
+                    if across < 0 or across % stride_w != 0 or across // stride_w >= width:
+                        continue
+                    pixel = (image * height + up // stride_h) * width + across // stride_w
+                    source = f32p(spreads + 4 * ((pixel * kernel_h + i) * kernel_w + j) * channels)
+                    for c in range(channels):
+                        out[c] += source[c]
+            for c in range(channels):
+                value = low if low > out[c] else out[c]
+                out[c] = high_bound if high_bound < value else value
+            if activation > 2:
+                activate(activation, alpha, beta, out, channels)

@@ -1,0 +1,86 @@
+"""Weights in the order the register tiles read them, and the numbers a product's step carries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from lite_runtime.graph import Array
+from lite_runtime.ops.activation import ACTIVATIONS
+from lite_runtime.ops.registry import Binder, NoKernel, Operand, Spec
+
+__all__ = ["activation_numbers", "panels", "tile_vectors"]
+
+
+def tile_vectors(columns: int, lanes: int) -> int:
+    """Vectors of a full panel, 1 to 4: few enough that a last, narrower panel wastes no vector; 3 or 4 where both fit."""
+    vectors = -(-columns // lanes)
+    if vectors <= 4:
+        return vectors
+    return 3 if vectors % 3 == 0 and vectors % 4 else 4
+
+
+def panels(matrix: Array, lanes: int) -> Array:
+    """(k, n) -> panels of tile_vectors(n) * lanes columns, each (k, width), zeros behind column n; the last may be
+    narrower by whole vectors. float32, flat."""
+    k, n = matrix.shape
+    width = tile_vectors(n, lanes) * lanes
+    padded = -(-n // lanes) * lanes
+    whole = np.zeros((k, padded), np.float32)
+    whole[:, :n] = matrix
+    return np.concatenate([whole[:, at : at + width].ravel() for at in range(0, padded, width)])
+
+
+def packed_size(k: int, n: int, lanes: int) -> int:
+    """Floats that `panels` of a (k, n) matrix takes."""
+    return k * (-(-n // lanes) * lanes)
+
+
+def activation_numbers(b: Binder) -> tuple[float, float, int, float, float]:
+    """low, high, code and two parameters of the node's activation; a clamp is done in registers, the rest on the tile."""
+    name = b.attr("activation", "")
+    if name == "Relu":
+        return 0.0, math.inf, 0, 0.0, 0.0
+    if name == "Clip":
+        low, high = float(b.attr("activation_min", -math.inf)), float(b.attr("activation_max", math.inf))
+        if not low <= high:
+            raise NoKernel(f"a clamp to [{low}, {high}]")
+        return low, high, 0, 0.0, 0.0
+    if name == "":
+        return -math.inf, math.inf, 0, 0.0, 0.0
+    if name not in ACTIVATIONS:
+        raise NoKernel(f"activation {name}")
+    return (
+        -math.inf,
+        math.inf,
+        ACTIVATIONS[name],
+        float(b.attr("activation_alpha", 0.0)),
+        float(b.attr("activation_beta", 0.0)),
+    )
+
+
+def float32_only(*operands: Operand | None) -> None:
+    """Raise NoKernel unless every operand is float32."""
+    if any(o is not None and o.dtype != "float32" for o in operands):
+        raise NoKernel("not float32")
+
+
+def column_bias(b: Binder, bias: Operand | None, columns: int) -> Operand | None:
+    """The bias as one value a column, or None."""
+    if bias is None or bias.size == 0:
+        return None
+    if bias.size == columns and bias.shape and bias.shape[-1] == columns:
+        return bias
+    if bias.value is not None and bias.size == 1:
+        return b.constant(np.full(columns, bias.value.reshape(()), np.float32))
+    raise NoKernel(f"a bias of shape {list(bias.shape)}")
+
+
+def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """NumPy's broadcast of shapes; ValueError where they do not fit."""
+    return np.broadcast_shapes(*shapes)
+
+
+_ = Spec

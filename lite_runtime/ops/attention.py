@@ -1,0 +1,147 @@
+"""Attention (ONNX operators, Attention-24/25): scaled dot products of queries and keys weigh values."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from lite_runtime.ops._panels import float32_only, packed_size, tile_vectors
+from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
+
+__all__: list[str] = []
+
+
+class _Heads(NamedTuple):
+    """Sizes of one operand, its heads apart: (batch, heads, length, width), or (batch, length, heads * width)."""
+
+    batch: int
+    heads: int
+    length: int
+    width: int
+    joined: bool
+
+
+def _heads(spec: Spec, heads: int | None) -> _Heads | None:
+    if len(spec.shape) == 4:
+        batch, count, length, width = spec.shape
+        return _Heads(batch, count, length, width, False)
+    if len(spec.shape) == 3 and heads and spec.shape[2] % heads == 0:
+        batch, length, width = spec.shape
+        return _Heads(batch, heads, length, width // heads, True)
+    return None
+
+
+@infer("Attention")
+def _(n: Inference) -> list[Spec]:
+    q = _heads(n.spec(0), n.attr("q_num_heads"))
+    k, v = (_heads(n.spec(i), n.attr("kv_num_heads")) for i in (1, 2))
+    if q is None or k is None or v is None:
+        shapes = [list(n.spec(i).shape) for i in range(3)]
+        raise n.error(f"expected 4-D operands, or 3-D ones with q_num_heads and kv_num_heads; got {shapes}")
+    if len({q.batch, k.batch, v.batch}) != 1 or k.length != v.length or k.heads != v.heads or q.width != k.width:
+        raise n.error(f"queries {q[:4]}, keys {k[:4]} and values {v[:4]} do not fit each other")
+    if not k.heads or q.heads % k.heads:
+        raise n.error(f"{q.heads} query heads are no multiple of {k.heads} key heads")
+    past = 0
+    if n.has(4) and n.has(5):
+        past_k, past_v = n.spec(4).shape, n.spec(5).shape
+        if len(past_k) != 4 or past_k[:2] != (k.batch, k.heads) or past_k[3] != k.width or past_v[:3] != past_k[:3]:
+            raise n.error(f"past keys {list(past_k)} and values {list(past_v)} do not fit keys {k[:4]}")
+        past = past_k[2]
+    total = past + k.length
+    y = (q.batch, q.length, q.heads * v.width) if q.joined else (q.batch, q.heads, q.length, v.width)
+    return [
+        Spec(n.spec(0).dtype, y),
+        Spec(n.spec(1).dtype, (k.batch, k.heads, total, k.width)),
+        Spec(n.spec(2).dtype, (v.batch, v.heads, total, v.width)),
+        Spec(n.spec(0).dtype, (q.batch, q.heads, q.length, total)),
+    ]
+
+
+def _steps(h: _Heads, elements: int = 4) -> tuple[int, int, int]:
+    """Bytes from batch to batch, head to head, row to row."""
+    row = h.heads * h.width if h.joined else h.width
+    head = h.width if h.joined else h.length * h.width
+    return elements * h.heads * h.length * h.width, elements * head, elements * row
+
+
+@bind("Attention")
+def _(b: Binder) -> None:
+    given = [b.inputs[i] if i < len(b.inputs) else None for i in range(7)]
+    query, key, value, mask = given[:4]
+    out = b.outputs[0]
+    assert query is not None and key is not None and value is not None
+    if out is None or any(o is not None for o in b.outputs[1:]) or any(g is not None for g in given[4:]):
+        raise NoKernel("attention with a cache or with its scores as a result")
+    if b.attr("softcap", 0.0) or b.attr("left_window_size", -1) >= 0 or b.attr("right_window_size", -1) >= 0:
+        raise NoKernel("attention with a soft cap or a window")
+    float32_only(query, key, value)
+    q, (k, v) = _heads(query.spec, b.attr("q_num_heads")), (_heads(o.spec, b.attr("kv_num_heads")) for o in (key, value))
+    assert q is not None and k is not None and v is not None
+    if q.heads != k.heads or 0 in (k.length, k.width):
+        raise NoKernel("grouped queries or no keys")
+    scale = b.attr("scale") or 1.0 / math.sqrt(q.width)
+    scores = b.scratch("float32", (q.batch, q.heads, q.length, k.length))
+    _product(b, query, q, key, k, True, scale, scores, (4 * q.length * k.length, 4 * k.length), k.length)
+    causal = 1 if b.attr("is_causal", 0) else -1
+    b.emit(
+        "attention.f32_weights",
+        [scores, mask],
+        (q.batch, q.heads, q.length, k.length, *_mask_steps(mask, scores.shape), causal),
+    )
+    weights = _Heads(q.batch, q.heads, q.length, k.length, False)
+    y = _Heads(q.batch, q.heads, q.length, v.width, q.joined)
+    _, head, row = _steps(y)
+    _product(b, scores, weights, value, v, False, 1.0, out, (head, row), v.width)
+
+
+def _mask_steps(mask: Operand | None, scores: tuple[int, ...]) -> tuple[int, int, int, bool]:
+    """Elements from batch to batch, head to head and query to query, and whether the mask is of bool."""
+    if mask is None:
+        return 0, 0, 0, False
+    if mask.dtype not in ("float32", "bool") or not 2 <= len(mask.shape) <= 4 or mask.shape[-1] != scores[3]:
+        raise NoKernel(f"a mask {mask.dtype}{list(mask.shape)}")
+    shape = (1,) * (4 - len(mask.shape)) + mask.shape
+    strides = np.empty(shape, np.int8).strides
+    if any(s not in (1, want) for s, want in zip(shape, scores, strict=True)):
+        raise NoKernel(f"a mask of shape {list(mask.shape)}")
+    batch, head, query = (0 if s == 1 else step for s, step in zip(shape[:3], strides[:3], strict=True))
+    return batch, head, query, mask.dtype == "bool"
+
+
+def _product(
+    b: Binder,
+    left: Operand,
+    rows: _Heads,
+    right: Operand,
+    columns: _Heads,
+    transposed: bool,
+    factor: float,
+    out: Operand,
+    out_steps: tuple[int, int],
+    width: int,
+) -> None:
+    """For every batch and head: rows x columns, through panels packed on the way. out_steps: bytes a head, a row."""
+    depth = columns.width if transposed else columns.length
+    size = packed_size(depth, width, b.lanes)
+    packed = b.scratch("float32", (columns.batch * columns.heads * size,))
+    left_batch, left_head, left_row = _steps(rows)
+    right_batch, right_head, right_row = _steps(columns)
+    steps = (4, right_row) if transposed else (right_row, 4)
+    taps = b.constant(np.zeros(1, np.int64))
+    out_batch = out.spec.nbytes // rows.batch
+    for i in range(rows.batch):
+        part = packed.at(4 * i * columns.heads * size, (columns.heads * size,))
+        numbers = (depth, width, tile_vectors(width, b.lanes), *steps, columns.heads, right_head, 4 * size, float(factor))
+        b.emit("gemm.f32_pack", [right.at(i * right_batch, right.shape[1:]), part], numbers)
+        b.emit(
+            "gemm.f32_gemm",
+            [left.at(i * left_batch, left.shape[1:]), part, taps, None, None, out.at(i * out_batch, out.shape[1:])],
+            (
+                *(rows.length, width, 1, depth, tile_vectors(width, b.lanes), out_steps[1] // 4),
+                *(rows.length, rows.length, 0, 0, left_row, 1, 0, 0, rows.heads, left_head, 4 * size, out_steps[0]),
+                *(-math.inf, math.inf, 0, 0.0, 0.0),
+            ),
+        )

@@ -1,0 +1,334 @@
+"""Convolutions: Conv with its residual and activation, ConvTranspose. Native in channels-last layout, 1-D and 2-D."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from lite_runtime.graph import Array
+from lite_runtime.ops._panels import activation_numbers, column_bias, float32_only, packed_size, panels
+from lite_runtime.ops.linear import Product, emit_product
+from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
+
+__all__ = ["Window"]
+
+_LIMIT = 1 << 31
+
+
+@dataclass(frozen=True)
+class Window:
+    """How a window moves over an image: per spatial axis its size, step, spacing and the border before and behind."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    begins: tuple[int, ...]
+    ends: tuple[int, ...]
+
+    def extent(self, axis: int) -> int:
+        """Elements from a window's first to its last tap, both included."""
+        return (self.kernel[axis] - 1) * self.dilations[axis] + 1
+
+
+def _ints(n: Inference, name: str, count: int, default: int, least: int) -> tuple[int, ...]:
+    values = tuple(n.attr(name, ()) or (default,) * count)
+    if len(values) != count or any(not isinstance(v, int) or v < least or v >= _LIMIT for v in values):
+        raise n.error(f"{name}: expected {count} integers of at least {least}, got {list(values)}")
+    return values
+
+
+def _window(n: Inference, spatial: tuple[int, ...], kernel: tuple[int, ...]) -> Window:
+    """The window of a Conv node over an image of these spatial sizes, its padding resolved."""
+    count = len(spatial)
+    strides, dilations = _ints(n, "strides", count, 1, 1), _ints(n, "dilations", count, 1, 1)
+    mode = n.attr("auto_pad", "NOTSET")
+    if mode in ("NOTSET", ""):
+        pads = _ints(n, "pads", 2 * count, 0, 0)
+        return Window(kernel, strides, dilations, pads[:count], pads[count:])
+    if mode == "VALID":
+        return Window(kernel, strides, dilations, (0,) * count, (0,) * count)
+    if mode not in ("SAME_UPPER", "SAME_LOWER"):
+        raise n.error(f"auto_pad: expected NOTSET, VALID, SAME_UPPER or SAME_LOWER, got {mode!r}")
+    begins, ends = [], []
+    for size, k, s, d in zip(spatial, kernel, strides, dilations, strict=True):
+        whole = max(0, (-(-size // s) - 1) * s + (k - 1) * d + 1 - size)
+        less, more = whole // 2, whole - whole // 2
+        begins.append(less if mode == "SAME_UPPER" else more)
+        ends.append(more if mode == "SAME_UPPER" else less)
+    return Window(kernel, strides, dilations, tuple(begins), tuple(ends))
+
+
+def _layout(n: Inference) -> bool:
+    """Whether the node is channels-last."""
+    layout = n.attr("layout", "NCHW")
+    if layout not in ("NCHW", "NHWC"):
+        raise n.error(f"layout: expected NCHW or NHWC, got {layout!r}")
+    return bool(layout == "NHWC")
+
+
+def _image(shape: tuple[int, ...], last: bool) -> tuple[int, int, tuple[int, ...]]:
+    """Images, channels, spatial sizes."""
+    return (shape[0], shape[-1], shape[1:-1]) if last else (shape[0], shape[1], shape[2:])
+
+
+def _shaped(images: int, channels: int, spatial: tuple[int, ...], last: bool) -> tuple[int, ...]:
+    return (images, *spatial, channels) if last else (images, channels, *spatial)
+
+
+def _operands(n: Inference) -> tuple[Spec, Spec, bool]:
+    x, w, last = n.spec(0), n.spec(1), _layout(n)
+    if len(x.shape) < 3 or len(w.shape) != len(x.shape):
+        raise n.error(f"expected an image and weights of one rank from 3 on, got {list(x.shape)} and {list(w.shape)}")
+    if x.dtype != w.dtype:
+        raise n.error(f"expected one dtype, got {x.dtype} and {w.dtype}")
+    declared = tuple(n.attr("kernel_shape", ()) or w.shape[2:])
+    if declared != w.shape[2:] or 0 in declared:
+        raise n.error(f"kernel_shape {list(declared)} does not fit weights {list(w.shape)}")
+    return x, w, last
+
+
+def _per_channel(n: Inference, i: int, channels: int, dtype: str) -> None:
+    if n.has(i) and n.spec(i) != Spec(dtype, (channels,)):
+        raise n.error(f"bias: expected {dtype}[{channels}], got {n.spec(i).dtype}{list(n.spec(i).shape)}")
+
+
+@infer("Conv")
+def _(n: Inference) -> list[Spec]:
+    x, w, last = _operands(n)
+    images, channels, spatial = _image(x.shape, last)
+    group = n.attr("group", 1)
+    if group < 1 or w.shape[0] % group or w.shape[1] * group != channels:
+        raise n.error(f"group {group}: {channels} channels do not fit weights {list(w.shape)}")
+    _per_channel(n, 2, w.shape[0], x.dtype)
+    window = _window(n, spatial, w.shape[2:])
+    sizes = []
+    for i, size in enumerate(spatial):
+        room = size + window.begins[i] + window.ends[i] - window.extent(i)
+        if room < 0:
+            raise n.error(f"window {list(window.kernel)} is larger than the padded image {list(spatial)}")
+        sizes.append(room // window.strides[i] + 1)
+    result = Spec(x.dtype, _shaped(images, w.shape[0], tuple(sizes), last))
+    if n.has(3) and n.spec(3) != result:
+        raise n.error(f"residual: expected {list(result.shape)}, got {list(n.spec(3).shape)}")
+    return [result]
+
+
+@infer("ConvTranspose")
+def _(n: Inference) -> list[Spec]:
+    x, w, last = _operands(n)
+    images, channels, spatial = _image(x.shape, last)
+    group = n.attr("group", 1)
+    if group < 1 or w.shape[0] != channels or channels % group:
+        raise n.error(f"group {group}: {channels} channels do not fit weights {list(w.shape)}")
+    out = w.shape[1] * group
+    _per_channel(n, 2, out, x.dtype)
+    sizes, _ = transposed_sizes(n, spatial, w.shape[2:])
+    if any(size <= 0 for size in sizes):
+        raise n.error(f"the result would have sizes {list(sizes)}")
+    return [Spec(x.dtype, _shaped(images, out, sizes, last))]
+
+
+def transposed_sizes(n: Inference, spatial: tuple[int, ...], kernel: tuple[int, ...]) -> tuple[tuple[int, ...], Window]:
+    """A ConvTranspose's spatial result sizes and its window, padding resolved (ONNX operators, ConvTranspose-22)."""
+    count = len(spatial)
+    strides, dilations = _ints(n, "strides", count, 1, 1), _ints(n, "dilations", count, 1, 1)
+    extra = _ints(n, "output_padding", count, 0, 0)
+    mode, wanted = n.attr("auto_pad", "NOTSET"), tuple(n.attr("output_shape", ()) or ())
+    full = [s * (size - 1) + (k - 1) * d + 1 + e for size, k, s, d, e in zip(spatial, kernel, strides, dilations, extra, strict=True)]
+    if mode in ("NOTSET", "") and not wanted:
+        pads = _ints(n, "pads", 2 * count, 0, 0)
+        begins, ends = pads[:count], pads[count:]
+    elif mode == "VALID" and not wanted:
+        begins = ends = (0,) * count
+    elif mode in ("NOTSET", "", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        if not wanted:
+            wanted = tuple(size * s for size, s in zip(spatial, strides, strict=True))
+        if len(wanted) != count or any(not 0 < v < _LIMIT for v in wanted):
+            raise n.error(f"output_shape: expected {count} positive sizes, got {list(wanted)}")
+        whole = [f - v for f, v in zip(full, wanted, strict=True)]
+        upper = mode == "SAME_UPPER"
+        begins = tuple(w // 2 if upper else w - w // 2 for w in whole)
+        ends = tuple(w - b for w, b in zip(whole, begins, strict=True))
+    else:
+        raise n.error(f"auto_pad: expected NOTSET, VALID, SAME_UPPER or SAME_LOWER, got {mode!r}")
+    sizes = tuple(f - b - e for f, b, e in zip(full, begins, ends, strict=True))
+    return sizes, Window(kernel, strides, dilations, begins, ends)
+
+
+def _flat(values: tuple[int, ...], filler: int) -> tuple[int, int]:
+    """Two spatial axes from one or two."""
+    return (filler, values[0]) if len(values) == 1 else (values[0], values[1])
+
+
+@dataclass(frozen=True)
+class _Geometry:
+    """A 2-D window and image, the image with its border."""
+
+    images: int
+    height: int
+    width: int
+    channels: int
+    out: tuple[int, int]
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    begins: tuple[int, int]
+
+    @property
+    def padded(self) -> tuple[int, int]:
+        """Height and width that all windows together cover."""
+        sizes = zip(self.out, self.kernel, self.strides, self.dilations, strict=True)
+        high, wide = ((o - 1) * s + (k - 1) * d + 1 for o, k, s, d in sizes)
+        return high, wide
+
+
+def _inference(b: Binder) -> Inference:
+    specs = [None if o is None else o.spec for o in b.inputs]
+    return Inference(b.node, specs, [None] * len(specs))
+
+
+def _with_border(b: Binder, x: Operand, g: _Geometry) -> tuple[Operand, int, int]:
+    """The image as the windows need it, and its height and width: itself where no window leaves it."""
+    high, wide = g.padded
+    if g.begins == (0, 0) and high <= g.height and wide <= g.width:
+        return x, g.height, g.width
+    padded = b.scratch("float32", (g.images, high, wide, g.channels))
+    b.emit("gemm.f32_pad", [x, padded], (g.images, g.height, g.width, g.channels, *g.begins, high, wide))
+    return padded, high, wide
+
+
+@bind("Conv")
+def _(b: Binder) -> None:
+    x, w, out = b.inputs[0], b.inputs[1], b.outputs[0]
+    assert x is not None and w is not None and out is not None
+    bias = b.inputs[2] if len(b.inputs) > 2 else None
+    residual = b.inputs[3] if len(b.inputs) > 3 else None
+    float32_only(x, w, bias, residual)
+    if b.attr("layout", "NCHW") != "NHWC" or len(x.shape) > 4 or w.value is None or w.size == 0:
+        raise NoKernel("a convolution that is not channels-last, is 3-D, or has computed weights")
+    window = _window(_inference(b), x.shape[1:-1], w.shape[2:])
+    g = _Geometry(
+        x.shape[0],
+        *_flat(x.shape[1:-1], 1),
+        x.shape[-1],
+        *(_flat(v, f) for v, f in ((out.shape[1:-1], 1), (window.kernel, 1), (window.strides, 1), (window.dilations, 1))),
+        _flat(window.begins, 0),
+    )
+    group = b.attr("group", 1)
+    image, high, wide = _with_border(b, x, g)
+    if group == g.channels == w.shape[0] and group > 1:
+        _depthwise(b, g, image, high, wide, w, bias, residual, out)
+    else:
+        _grouped(b, g, image, high, wide, w, group, column_bias(b, bias, w.shape[0]), residual, out)
+
+
+def _tap_offsets(g: _Geometry, wide: int) -> list[int]:
+    """Byte offset of every tap from a window's first element."""
+    return [
+        4 * g.channels * (y * g.dilations[0] * wide + x * g.dilations[1])
+        for y in range(g.kernel[0])
+        for x in range(g.kernel[1])
+    ]
+
+
+def _depthwise(
+    b: Binder,
+    g: _Geometry,
+    image: Operand,
+    high: int,
+    wide: int,
+    w: Operand,
+    bias: Operand | None,
+    residual: Operand | None,
+    out: Operand,
+) -> None:
+    lanes, channels = b.lanes, g.channels
+
+    def pack(value: Array) -> Array:
+        taps = value.reshape(channels, -1).T
+        whole = np.zeros((taps.shape[0], -(-channels // lanes) * lanes), np.float32)
+        whole[:, :channels] = taps
+        return whole
+
+    taps = b.constant(np.array(_tap_offsets(g, wide), np.int64))
+    pixel = 4 * channels
+    numbers = (
+        *(g.images, *g.out, channels, prod(g.kernel)),
+        *(pixel * high * wide, pixel * wide * g.strides[0], pixel * g.strides[1]),
+        *activation_numbers(b),
+    )
+    packed = b.packed(w, f"depthwise {lanes}", pack)
+    b.emit("depthwise.f32_depthwise", [image, packed, taps, bias, residual, out], numbers)
+
+
+def _grouped(
+    b: Binder,
+    g: _Geometry,
+    image: Operand,
+    high: int,
+    wide: int,
+    w: Operand,
+    group: int,
+    bias: Operand | None,
+    residual: Operand | None,
+    out: Operand,
+) -> None:
+    lanes = b.lanes
+    columns, depth = w.shape[0] // group, w.shape[1]
+    merged = group == 1 and g.dilations[1] == 1
+
+    def pack(value: Array) -> Array:
+        whole = value.reshape(group, columns, depth, -1).transpose(0, 3, 2, 1)  # (group, tap, depth, column)
+        return np.concatenate([panels(matrix.reshape(-1, columns), lanes) for matrix in whole])
+
+    offsets = _tap_offsets(g, wide)
+    pixel = 4 * g.channels
+    p = Product(g.images * prod(g.out), columns, depth)
+    p.taps = tuple(offsets)
+    if merged:  # a window's columns lie side by side: one tap a row
+        p.taps, p.depth = tuple(offsets[:: g.kernel[1]]), depth * g.kernel[1]
+    p.out_row = w.shape[0]
+    p.per_image, p.per_row = prod(g.out), g.out[1]
+    p.image_step, p.row_step, p.column_step = pixel * high * wide, pixel * wide * g.strides[0], pixel * g.strides[1]
+    p.groups, p.group_a = group, 4 * depth
+    p.group_w = 4 * packed_size(depth * prod(g.kernel), columns, lanes)
+    emit_product(b, p, image, b.packed(w, f"conv {group} {lanes}", pack), bias, residual, out)
+
+
+@bind("ConvTranspose")
+def _(b: Binder) -> None:
+    x, w, out = b.inputs[0], b.inputs[1], b.outputs[0]
+    assert x is not None and w is not None and out is not None
+    bias = b.inputs[2] if len(b.inputs) > 2 else None
+    float32_only(x, w, bias)
+    if b.attr("layout", "NCHW") != "NHWC" or len(x.shape) > 4 or w.value is None or b.attr("group", 1) != 1:
+        raise NoKernel("a transposed convolution that is not channels-last, is 3-D, grouped, or has computed weights")
+    sizes, window = transposed_sizes(_inference(b), x.shape[1:-1], w.shape[2:])
+    kernel, columns = _flat(window.kernel, 1), w.shape[1]
+    spread = prod(kernel) * columns
+
+    def pack(value: Array) -> Array:
+        return panels(value.reshape(value.shape[0], columns, -1).transpose(0, 2, 1).reshape(value.shape[0], spread), b.lanes)
+
+    pixels = prod(x.shape[:-1])
+    spreads = b.scratch("float32", (pixels, spread))
+    plain = Product(pixels, spread, x.shape[-1])
+    taps = b.constant(np.array(plain.taps, np.int64))
+    from lite_runtime.ops._panels import tile_vectors
+
+    numbers = (
+        *(plain.rows, plain.columns, 1, plain.depth, tile_vectors(spread, b.lanes), spread),
+        *(pixels, pixels, 0, 0, plain.column_step, 1, 0, 0, 1, 0, 0, 0, float("-inf"), float("inf"), 0, 0.0, 0.0),
+    )
+    b.emit("gemm.f32_gemm", [x, b.packed(w, f"spread {b.lanes}", pack), taps, None, None, spreads], numbers)
+    b.emit(
+        "gemm.f32_gather",
+        [spreads, column_bias(b, bias, columns), out],
+        (
+            *(x.shape[0], *_flat(x.shape[1:-1], 1), columns, *_flat(sizes, 1), *kernel),
+            *(*_flat(window.strides, 1), *_flat(window.dilations, 1), *_flat(window.begins, 0)),
+            *activation_numbers(b),
+        ),
+    )

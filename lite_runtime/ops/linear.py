@@ -1,0 +1,166 @@
+"""Matrix products: MatMul with its bias, residual and activation; Gemm."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from lite_runtime.graph import Array
+from lite_runtime.ops._panels import activation_numbers, broadcast, column_bias, float32_only, packed_size, panels, tile_vectors
+from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
+
+__all__ = ["Product", "emit_product"]
+
+
+def _swapped(shape: tuple[int, ...], swap: bool) -> tuple[int, ...]:
+    return (*shape[:-2], shape[-1], shape[-2]) if swap else shape
+
+
+@infer("MatMul")
+def _(n: Inference) -> list[Spec]:
+    a, b = n.spec(0), n.spec(1)
+    if not a.shape or not b.shape:
+        raise n.error(f"expected matrices, got shapes {list(a.shape)} and {list(b.shape)}")
+    if a.dtype != b.dtype:
+        raise n.error(f"expected one dtype, got {a.dtype} and {b.dtype}")
+    left = _swapped(a.shape if len(a.shape) > 1 else (1, *a.shape), bool(n.attr("transA", 0)))
+    right = _swapped(b.shape if len(b.shape) > 1 else (*b.shape, 1), bool(n.attr("transB", 0)))
+    if left[-1] != right[-2]:
+        raise n.error(f"inner sizes differ: {list(left)} times {list(right)}")
+    try:
+        batch = broadcast([left[:-2], right[:-2]])
+    except ValueError:
+        raise n.error(f"batches do not broadcast: {list(left)} times {list(right)}") from None
+    shape = (*batch, *((left[-2],) if len(a.shape) > 1 else ()), *((right[-1],) if len(b.shape) > 1 else ()))
+    for i in (2, 3):
+        if n.has(i):
+            _must_broadcast(n, n.spec(i), Spec(a.dtype, shape))
+    return [Spec(a.dtype, shape)]
+
+
+def _must_broadcast(n: Inference, operand: Spec, result: Spec) -> None:
+    try:
+        fits = broadcast([operand.shape, result.shape]) == result.shape
+    except ValueError:
+        fits = False
+    if not fits or operand.dtype != result.dtype:
+        raise n.error(f"{operand.dtype}{list(operand.shape)} cannot be added to {result.dtype}{list(result.shape)}")
+
+
+@infer("Gemm")
+def _(n: Inference) -> list[Spec]:
+    a, b = n.spec(0), n.spec(1)
+    if len(a.shape) != 2 or len(b.shape) != 2:
+        raise n.error(f"expected two matrices, got shapes {list(a.shape)} and {list(b.shape)}")
+    left, right = _swapped(a.shape, bool(n.attr("transA", 0))), _swapped(b.shape, bool(n.attr("transB", 0)))
+    if left[1] != right[0] or a.dtype != b.dtype:
+        raise n.error(f"{a.dtype}{list(left)} times {b.dtype}{list(right)}: inner sizes and dtypes must agree")
+    result = Spec(a.dtype, (left[0], right[1]))
+    if n.has(2):
+        _must_broadcast(n, n.spec(2), result)
+    return [result]
+
+
+class Product:
+    """The geometry of one f32_gemm step; defaults are a plain (m, k) by (k, n) product."""
+
+    def __init__(self, rows: int, columns: int, depth: int) -> None:
+        self.rows, self.columns, self.depth = rows, columns, depth
+        self.taps: tuple[int, ...] = (0,)
+        self.out_row = columns
+        self.per_image = self.per_row = rows
+        self.image_step = self.row_step = 0
+        self.column_step = 4 * depth
+        self.groups, self.group_a, self.group_w = 1, 0, 0
+        self.batches, self.batch_a, self.batch_w, self.batch_c = 1, 0, 0, 0
+
+
+def emit_product(
+    b: Binder, p: Product, a: Operand, w: Operand, bias: Operand | None, residual: Operand | None, out: Operand
+) -> None:
+    """Append the step of a product whose weights are packed."""
+    numbers = (
+        *(p.rows, p.columns, len(p.taps), p.depth, tile_vectors(p.columns, b.lanes), p.out_row),
+        *(p.per_image, p.per_row, p.image_step, p.row_step, p.column_step),
+        *(p.groups, p.group_a, p.group_w, p.batches, p.batch_a, p.batch_w, p.batch_c),
+        *activation_numbers(b),
+    )
+    taps = b.constant(np.array(p.taps, np.int64))
+    b.emit("gemm.f32_gemm", [a, w, taps, bias, residual, out], numbers)
+
+
+@bind("MatMul")
+def _(b: Binder) -> None:
+    bias = b.inputs[2] if len(b.inputs) > 2 else None
+    residual = b.inputs[3] if len(b.inputs) > 3 else None
+    _bind_product(b, bias, residual, bool(b.attr("transA", 0)), bool(b.attr("transB", 0)))
+
+
+@bind("Gemm")
+def _(b: Binder) -> None:
+    if b.attr("alpha", 1.0) != 1.0 or b.attr("beta", 1.0) != 1.0:
+        raise NoKernel("a scaled Gemm")
+    bias = b.inputs[2] if len(b.inputs) > 2 else None
+    _bind_product(b, bias, None, bool(b.attr("transA", 0)), bool(b.attr("transB", 0)))
+
+
+def _bind_product(b: Binder, bias: Operand | None, residual: Operand | None, trans_a: bool, trans_b: bool) -> None:
+    a, right, out = b.inputs[0], b.inputs[1], b.outputs[0]
+    assert a is not None and right is not None and out is not None
+    float32_only(a, right, bias, residual)
+    if a.size == 0:
+        raise NoKernel("an empty reduction")
+    if residual is not None and residual.shape != out.shape:
+        raise NoKernel("a broadcast residual")
+    left_shape = a.shape if len(a.shape) > 1 else (1, *a.shape)
+    if trans_a:
+        a, left_shape = _transposed(b, a, left_shape)
+    right_shape = right.shape if len(right.shape) > 1 else (*right.shape, 1)
+    k, n = (right_shape[-1], right_shape[-2]) if trans_b else (right_shape[-2], right_shape[-1])
+    m = left_shape[-2]
+    batch_b = prod(right_shape[:-2])
+    if batch_b == 1:
+        p = Product(prod(left_shape[:-1]), n, k)
+    else:
+        p = Product(m, n, k)
+        batch = broadcast([left_shape[:-2], right_shape[:-2]])
+        p.batches, p.batch_c = prod(batch), 4 * m * n
+        p.batch_a = _batch_step(left_shape[:-2], batch, 4 * m * k)
+        p.batch_w = _batch_step(right_shape[:-2], batch, 4 * packed_size(k, n, b.lanes))
+    w = _pack(b, right, batch_b, k, n, trans_b)
+    emit_product(b, p, a, w, column_bias(b, bias, n), residual, out)
+
+
+def _batch_step(shape: tuple[int, ...], batch: tuple[int, ...], step: int) -> int:
+    """Bytes from batch to batch: all different, or one for all."""
+    if prod(shape) == prod(batch):
+        return step
+    if prod(shape) == 1:
+        return 0
+    raise NoKernel(f"batches {list(shape)} broadcast to {list(batch)}")
+
+
+def _pack(b: Binder, right: Operand, batches: int, k: int, n: int, trans: bool, factor: float = 1.0) -> Operand:
+    """The right operand in panels: now, if it is constant, else by a step."""
+    if right.value is not None:
+
+        def pack(value: Array) -> Array:
+            matrices = value.reshape(batches, *((n, k) if trans else (k, n)))
+            return np.concatenate([panels((m.T if trans else m) * np.float32(factor), b.lanes) for m in matrices])
+
+        return b.packed(right, f"panels {trans} {factor} {b.lanes}", pack)
+    size = packed_size(k, n, b.lanes)
+    packed = b.scratch("float32", (batches * size,))
+    steps = (4, 4 * k) if trans else (4 * n, 4)
+    numbers = (k, n, tile_vectors(n, b.lanes), *steps, batches, 4 * k * n, 4 * size, float(factor))
+    b.emit("gemm.f32_pack", [right, packed], numbers)
+    return packed
+
+
+def _transposed(b: Binder, a: Operand, shape: tuple[int, ...]) -> tuple[Operand, tuple[int, ...]]:
+    """The left operand with its last two axes swapped, as a dense copy."""
+    batches, rows, columns = prod(shape[:-2]), shape[-2], shape[-1]
+    turned = b.scratch("float32", (*shape[:-2], columns, rows))
+    b.emit("gemm.f32_transpose", [a, turned], (batches, rows, columns))
+    return turned, turned.shape

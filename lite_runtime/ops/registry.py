@@ -1,0 +1,186 @@
+"""How an operator meets the planner: a rule that infers its results' types and, where kernels exist, one that binds them.
+
+    @infer("Relu")                 what comes out: dtypes and shapes; raises ShapeError for operands that do not fit
+    @bind("Relu")                  which native steps compute it; raises NoKernel where only the reference can
+
+An operator without an `infer` rule, or whose rule asks for a value that is not known yet, is run by its reference and its
+results' shapes are taken from what came out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from lite_runtime.errors import ShapeError
+from lite_runtime.graph import Array, Node, itemsize
+
+__all__ = ["BINDS", "INFERS", "Binder", "DataDependent", "Inference", "NoKernel", "Operand", "Spec", "bind", "infer"]
+
+
+class Spec(NamedTuple):
+    """The concrete type of a tensor, known when a program is planned."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory, dense and row-major."""
+        return self.size * itemsize(self.dtype)
+
+
+class DataDependent(Exception):
+    """A result's shape hangs on a value nobody has computed yet."""
+
+
+class NoKernel(Exception):
+    """No native kernel computes this node as it stands; its reference will."""
+
+
+@dataclass(frozen=True)
+class Inference:
+    """One node with what is known of its operands. `specs[i]` is None for an optional input left out."""
+
+    node: Node
+    specs: Sequence[Spec | None]
+    values: Sequence[Array | None]
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """The attribute's value, or `default`."""
+        return self.node.attrs.get(name, default)
+
+    def has(self, i: int) -> bool:
+        """Whether optional input `i` is there."""
+        return i < len(self.specs) and self.specs[i] is not None
+
+    def spec(self, i: int) -> Spec:
+        """The type of input `i`, which must be there."""
+        if i >= len(self.specs):
+            raise self.error(f"expected at least {i + 1} inputs, got {len(self.specs)}")
+        spec = self.specs[i]
+        if spec is None:
+            raise self.error(f"input {i} is required")
+        return spec
+
+    def value(self, i: int) -> Array:
+        """The contents of input `i`; raises DataDependent when only a run will tell."""
+        self.spec(i)
+        value = self.values[i]
+        if value is None:
+            raise DataDependent(self.node.where)
+        return value
+
+    def ints(self, i: int) -> tuple[int, ...]:
+        """The contents of input `i` as Python integers."""
+        return tuple(int(v) for v in np.asarray(self.value(i)).ravel())
+
+    def error(self, what: str) -> ShapeError:
+        """A ShapeError that names this node."""
+        return ShapeError(f"{self.node.where}: {what}")
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor a kernel reads or writes: `slot` is the planner's buffer, `offset` the bytes into it."""
+
+    spec: Spec
+    slot: int
+    offset: int = 0
+    value: Array | None = None
+    """Contents, where known when planning (a constant)."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> str:
+        return self.spec.dtype
+
+    @property
+    def size(self) -> int:
+        return self.spec.size
+
+    def at(self, offset: int, shape: tuple[int, ...]) -> Operand:
+        """A dense window `offset` bytes further on."""
+        return replace(self, spec=Spec(self.spec.dtype, shape), offset=self.offset + offset, value=None)
+
+
+class Binder(Protocol):
+    """What a bind rule is handed. `inputs[i]` is None for an optional input left out; `outputs[i]` likewise."""
+
+    node: Node
+    inputs: Sequence[Operand | None]
+    outputs: Sequence[Operand | None]
+    lanes: int
+    """float32 elements in one vector of the target."""
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """The attribute's value, or `default`."""
+
+    def constant(self, array: Array) -> Operand:
+        """A constant of the program's own (small tables)."""
+
+    def packed(self, source: Operand, layout: str, pack: Callable[[Array], Array]) -> Operand:
+        """`pack(source.value)`, made once per model and kept: weights in the order a kernel reads them.
+        `layout` names the order and everything `pack` closes over."""
+
+    def scratch(self, dtype: str, shape: tuple[int, ...]) -> Operand:
+        """Arena memory that lives for this node only; contents undefined."""
+
+    def emit(
+        self,
+        kernel: str,
+        operands: Sequence[Operand | None],
+        numbers: Sequence[int | float] = (),
+        *,
+        parallel: bool = True,
+    ) -> None:
+        """Append a step. `kernel` is "family.name"; a None operand reaches the kernel as address 0; a float among
+        `numbers` as its float32 bits. `parallel=False`: worker 0 alone runs it."""
+
+    def view(self, output: int, of: Operand, offset: int = 0) -> None:
+        """Output `output` is the memory of `of`, `offset` bytes in: no copy. Never for a constant."""
+
+    def reuse(self, output: int, of: Operand | None) -> None:
+        """Output may overwrite `of` if nobody reads it later: the kernel reads element i before it writes element i."""
+
+
+InferRule = Callable[[Inference], Sequence[Spec]]
+BindRule = Callable[[Binder], None]
+INFERS: dict[str, InferRule] = {}
+BINDS: dict[str, BindRule] = {}
+
+
+def infer(*ops: str) -> Callable[[InferRule], InferRule]:
+    """Register a rule that gives the types of a node's outputs, in order."""
+
+    def register(rule: InferRule) -> InferRule:
+        for op in ops:
+            assert op not in INFERS, op
+            INFERS[op] = rule
+        return rule
+
+    return register
+
+
+def bind(*ops: str) -> Callable[[BindRule], BindRule]:
+    """Register a rule that emits the native steps of a node."""
+
+    def register(rule: BindRule) -> BindRule:
+        for op in ops:
+            assert op not in BINDS, op
+            BINDS[op] = rule
+        return rule
+
+    return register

@@ -1,0 +1,69 @@
+"""What kernels are compiled for: the facts of an instruction set that kernels and the planner ask about."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from functools import cache
+
+from lite_runtime.errors import MsedgeError
+
+__all__ = ["TARGETS", "Target", "host"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One instruction set. `lanes`: float32 elements in a vector; `vectors`: vector registers."""
+
+    name: str
+    triple: str
+    cpu: str
+    features: str
+    lanes: int
+    vectors: int
+    needs: frozenset[str]
+    """CPU flags, as Linux names them, without which its code would fault."""
+
+
+def _x86(name: str, features: str, lanes: int, vectors: int, needs: str) -> Target:
+    return Target(name, "x86_64-unknown-linux-gnu", name, features, lanes, vectors, frozenset(needs.split()))
+
+
+_V3 = "avx2 fma bmi1 bmi2 f16c movbe"
+TARGETS: tuple[Target, ...] = (
+    # LLVM's x86-64-v4 prefers 256-bit vectors, a setting made for Skylake's clock drops; the kernels here ask for 512.
+    _x86("x86-64-v4", "-prefer-256-bit", 16, 32, f"{_V3} avx512f avx512bw avx512cd avx512dq avx512vl"),
+    _x86("x86-64-v3", "", 8, 16, _V3),
+    _x86("x86-64-v2", "", 4, 16, "sse4_1 sse4_2 ssse3 popcnt"),
+)
+"""Best first."""
+
+
+def _cpu_flags() -> frozenset[str]:
+    """The processor's flags by Linux's names; empty where the system does not tell."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith(("flags", "Features")):
+                    return frozenset(line.partition(":")[2].split())
+    except OSError:
+        pass
+    return frozenset()
+
+
+@cache
+def host() -> Target | None:
+    """The best target this machine runs, None where there is none (references still run). MSEDGE_TARGET overrides."""
+    wanted = os.environ.get("MSEDGE_TARGET")
+    if wanted == "none" or platform.machine() not in ("x86_64", "AMD64") or platform.system() != "Linux":
+        return None
+    flags = _cpu_flags()
+    fit = [t for t in TARGETS if t.needs <= flags]
+    if wanted is None:
+        return fit[0] if fit else None
+    for target in fit:
+        if target.name == wanted:
+            return target
+    names = ", ".join(t.name for t in fit) or "no target"
+    raise MsedgeError(f"MSEDGE_TARGET={wanted}: this machine runs {names}; unset it or name one of these")
