@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -42,6 +42,7 @@ DTYPES: tuple[str, ...] = (*_NUMPY, *_ML_DTYPES, "string")
 """Every element type a lite graph may name. The narrow ones need `ml_dtypes` at run time; `string` is NumPy's object."""
 
 
+@cache
 def numpy_dtype(name: str) -> np.dtype:
     """The NumPy dtype that stores elements of `name` (one of `DTYPES`)."""
     if name in _NUMPY:
@@ -57,6 +58,7 @@ def numpy_dtype(name: str) -> np.dtype:
     raise MsedgeError(f"expected a dtype of {', '.join(DTYPES)}, got {name!r}")
 
 
+@cache
 def dtype_name(dtype: np.dtype) -> str:
     """The lite name of a NumPy dtype; the inverse of `numpy_dtype`."""
     dtype = np.dtype(dtype)

@@ -11,7 +11,7 @@ import numpy as np
 
 from lite_runtime import build, bundle
 from lite_runtime.errors import InputError, MsedgeError
-from lite_runtime.executor import Executor, Profile, Settings
+from lite_runtime.executor import PLANS, Bound, Executor, Profile, Settings
 from lite_runtime.graph import Array, Graph, Value, dtype_name
 
 __all__ = ["BACKENDS", "Cost", "Model", "Row", "load"]
@@ -48,6 +48,8 @@ class Model:
         self.bundle = held
         self._settings = settings
         self._executors: dict[str, Executor] = {}
+        self._seen: dict[tuple[Any, ...], Bound] = {}
+        """Plans of inputs that were checked before, by their names and types."""
 
     @property
     def signatures(self) -> tuple[str, ...]:
@@ -64,7 +66,20 @@ class Model:
 
     def run(self, inputs: Mapping[str, Any], signature: str = "predict") -> dict[str, Array]:
         """Compute a signature. Outputs are fresh arrays. Raises InputError for inputs that do not fit."""
-        return self._executor(signature).run(check_inputs(self._graph(signature), inputs))
+        key = _key(signature, inputs)
+        bound = self._seen.get(key) if key is not None else None
+        with self._settings.lock:
+            self._settings.iterated = 0
+            if bound is not None:
+                return bound.run(inputs)
+            given = check_inputs(self._graph(signature), inputs)
+            executor = self._executor(signature)
+            outputs = executor.run(given)
+            if key is not None:
+                if len(self._seen) >= PLANS:
+                    self._seen.clear()
+                self._seen[key] = executor.bound(given)
+            return outputs
 
     def profile(self, inputs: Mapping[str, Any], signature: str = "predict", repeats: int = 10) -> list[Row]:
         """Mean time of every piece over `repeats` runs, in order of execution; the first run is not counted."""
@@ -99,12 +114,18 @@ class Model:
 
 
 def load(
-    source: str | os.PathLike[str] | bytes | memoryview, *, threads: int = 1, backend: str = "auto", limit: int = 4 << 30
+    source: str | os.PathLike[str] | bytes | memoryview,
+    *,
+    threads: int = 1,
+    backend: str = "auto",
+    limit: int = 4 << 30,
+    iterations: int = 1_000_000,
 ) -> Model:
     """Open a bundle.
 
     source: a path (mapped, not read), or the file's bytes. threads: workers that share one inference, this one counted.
-    backend: one of BACKENDS. limit: bytes one inference may hold. Raises BundleError for a file that is none.
+    backend: one of BACKENDS. limit: bytes one inference may hold. iterations: loop bodies one inference may run.
+    Raises BundleError for a file that is none.
     """
     if backend not in BACKENDS:
         raise InputError(f"expected a backend of {', '.join(BACKENDS)}, got {backend!r}")
@@ -117,7 +138,17 @@ def load(
             " or load with backend='reference'"
         )
     held = bundle.read(source)
-    return Model(held, Settings(threads=threads, native=native, guard=backend == "guard", limit=limit))
+    return Model(held, Settings(threads=threads, native=native, guard=backend == "guard", limit=limit, iterations=iterations))
+
+
+def _key(signature: str, inputs: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """Names and types of inputs that are all plain, aligned arrays; None otherwise."""
+    parts: list[Any] = [signature]
+    for name, array in inputs.items():
+        if type(array) is not np.ndarray or not array.flags.aligned or array.dtype.hasobject or not array.dtype.isnative:
+            return None
+        parts += name, array.dtype, array.shape
+    return tuple(parts)
 
 
 def check_inputs(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:

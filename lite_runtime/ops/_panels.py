@@ -8,10 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from lite_runtime.graph import Array
-from lite_runtime.ops.activation import ACTIVATIONS
-from lite_runtime.ops.registry import Binder, NoKernel, Operand, Spec
+from lite_runtime.ops.activation import ACTIVATIONS, activation
+from lite_runtime.ops.registry import Binder, NoKernel, Operand
 
 __all__ = ["activation_numbers", "panels", "tile_vectors"]
+
+RELU, CLIP = ACTIVATIONS["Relu"].code, ACTIVATIONS["Clip"].code
 
 
 def tile_vectors(columns: int, lanes: int) -> int:
@@ -40,25 +42,14 @@ def packed_size(k: int, n: int, lanes: int) -> int:
 
 def activation_numbers(b: Binder) -> tuple[float, float, int, float, float]:
     """low, high, code and two parameters of the node's activation; a clamp is done in registers, the rest on the tile."""
-    name = b.attr("activation", "")
-    if name == "Relu":
+    code, first, second = activation(b.attr)
+    if code == RELU:
         return 0.0, math.inf, 0, 0.0, 0.0
-    if name == "Clip":
-        low, high = float(b.attr("activation_min", -math.inf)), float(b.attr("activation_max", math.inf))
-        if not low <= high:
-            raise NoKernel(f"a clamp to [{low}, {high}]")
-        return low, high, 0, 0.0, 0.0
-    if name == "":
-        return -math.inf, math.inf, 0, 0.0, 0.0
-    if name not in ACTIVATIONS:
-        raise NoKernel(f"activation {name}")
-    return (
-        -math.inf,
-        math.inf,
-        ACTIVATIONS[name],
-        float(b.attr("activation_alpha", 0.0)),
-        float(b.attr("activation_beta", 0.0)),
-    )
+    if code == CLIP and not first <= second:
+        raise NoKernel(f"a clamp to [{first}, {second}]")
+    if code == CLIP:
+        return first, second, 0, 0.0, 0.0
+    return -math.inf, math.inf, code, first, second
 
 
 def float32_only(*operands: Operand | None) -> None:
@@ -82,5 +73,3 @@ def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """NumPy's broadcast of shapes; ValueError where they do not fit."""
     return np.broadcast_shapes(*shapes)
 
-
-_ = Spec
