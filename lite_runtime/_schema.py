@@ -1,6 +1,6 @@
 """What a node of each operator may look like: how many operands, which attributes, of which kinds and values.
 
-Facts of ONNX's specification (the newest version of each operator of `ai.onnx` and `ai.onnx.ml`) with our widenings:
+Facts of ONNX's specification (the newest version of each operator, preview domains included) with our widenings:
 residual and bias operands, fused activations, `layout`, `transA`/`transB` of MatMul, `Silu`. To widen an operator, or
 to add one of our own, change its row here.
 """
@@ -61,7 +61,8 @@ _ARITY: dict[tuple[int, int, int, int], str] = {
     (2, 5, 1, 1): "NonMaxSuppression",
     (2, _MANY, 1, _MANY): "Loop",
     (3, 3, 1, 1): (
-        "Col2Im GroupNormalization InstanceNormalization OneHot Range RoiAlign ScatterElements ScatterND Where"
+        "Col2Im FlexAttention GroupNormalization InstanceNormalization OneHot Range RoiAlign ScatterElements ScatterND "
+        "Where"
     ),
     (3, 4, 1, 1): "RotaryEmbedding",
     (3, 5, 1, 1): "DeformConv Slice",
@@ -69,6 +70,7 @@ _ARITY: dict[tuple[int, int, int, int], str] = {
     (3, 6, 2, 2): "LinearAttention",
     (3, 7, 1, 4): "Attention",
     (3, 8, 0, 3): "LSTM",
+    (3, _MANY, 1, _MANY): "Adagrad Adam Momentum",
     (5, 5, 1, 1): "MelWeightMatrix",
     (5, 5, 1, 3): "BatchNormalization",
     (8, 8, 1, 1): "QLinearMatMul",
@@ -79,6 +81,8 @@ ARITY: dict[str, tuple[int, int, int, int]] = {op: arity for arity, ops in _ARIT
 """Operator to (fewest inputs, most inputs, fewest outputs, most outputs)."""
 
 _ATTRS: dict[str, str] = {
+    "Adagrad": "decay_factor:f epsilon:f norm_coefficient:f",
+    "Adam": "alpha:f beta:f epsilon:f norm_coefficient:f norm_coefficient_post:f",
     "AffineGrid": "align_corners:i",
     "ArgMax ArgMin": "axis:i keepdims:i select_last_index:i",
     "Attention": (
@@ -124,6 +128,7 @@ _ATTRS: dict[str, str] = {
     "Einsum": "equation:s!",
     "EyeLike": "dtype:i k:i",
     "FeatureVectorizer": "inputdimensions:I",
+    "FlexAttention": "prob_mod:G scale:f score_mod:G softmax_precision:i",
     "GRU": (
         "activation_alpha:F activation_beta:F activations:S clip:f direction:s hidden_size:i layout:i "
         "linear_before_reset:i"
@@ -164,6 +169,7 @@ _ATTRS: dict[str, str] = {
     "MaxUnpool": "kernel_shape:I! pads:I strides:I",
     "MelWeightMatrix": "output_datatype:i",
     "Mod": "fmod:i",
+    "Momentum": "alpha:f! beta:f! mode:s! norm_coefficient:f!",
     "Multinomial": "dtype:i sample_size:i seed:f",
     "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss": "ignore_index:i reduction:s",
     "NonMaxSuppression": "center_point_box:i",

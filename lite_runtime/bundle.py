@@ -12,7 +12,7 @@ table's order, each at a multiple of 64 bytes (`weights` at a multiple of 4096),
     weights  the graphs' constants, row-major, each at a multiple of 64 bytes, equal contents once
 
 A section nobody here knows is skipped unless flagged as required. Reading is pure: bytes in, verified object out;
-nothing in a file can make the reader run code, or allocate more than a small multiple of the file's size.
+nothing in a file can make the reader run code, or take more than a fixed multiple of the file's size in memory.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Executor:
 
     def __init__(self, graph: Graph, settings: Settings) -> None:
         self.settings = settings
-        self.graph = fold(graph)
+        self.graph = fold(graph, settings.limit)
         self._plans: dict[tuple[Any, ...], Bound] = {}
         self._subgraphs: dict[int, Executor] = {}
 

@@ -9,7 +9,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,8 @@ __all__ = ["FAULT", "Plan", "Step", "fold", "plan"]
 NULL, FAULT, ARENA, FIRST_FREE = 0, 1, 2, 3
 """Entries of the table of base addresses: always 0; the fault cell; the arena; then constants, inputs and outputs."""
 PARALLEL, MEET = 1, 2
+BEFORE = -2
+"""First step of a buffer that the caller fills."""
 _NEVER_FOLD = frozenset(
     "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli If Loop Scan SequenceMap".split()
 )
@@ -87,11 +89,26 @@ def spec_of(array: Any) -> Spec | None:
     return Spec(dtype_name(array.dtype), array.shape)
 
 
-def fold(graph: Graph) -> Graph:
+def fold(graph: Graph, limit: int) -> Graph:
     """The graph with every node evaluated whose operands are constants: done once, whatever the inputs' shapes."""
     known = dict(graph.constants)
-    rest = [node for node in graph.nodes if not _evaluate(node, known)]
+    rest = []
+    for node in graph.nodes:
+        if all(name in known for name in node.inputs if name):
+            specs = {name: spec for name in node.inputs if name and (spec := spec_of(known[name])) is not None}
+            if all(name in specs for name in node.inputs if name):
+                _check_sizes(node, _infer(node, specs, known) or (), limit)
+            if _evaluate(node, known):
+                continue
+        rest.append(node)
     return Graph(graph.inputs, graph.outputs, tuple(rest), known, graph.name)
+
+
+def _check_sizes(node: Node, results: Sequence[Spec], limit: int) -> None:
+    """Refuse results that memory is not meant to hold, before anything makes them."""
+    for spec in results:
+        if spec.nbytes > limit:
+            raise MsedgeError(f"{node.where}: its result {spec.dtype}{list(spec.shape)} exceeds the limit of {limit} bytes")
 
 
 def _evaluate(node: Node, known: dict[str, Array]) -> bool:
@@ -169,7 +186,7 @@ class _Planner:
     def touch(self, operand: Operand | None) -> None:
         if operand is not None:
             slot = self.slots[operand.slot]
-            slot.first = self.unit if slot.first < 0 else slot.first
+            slot.first = self.unit if slot.first == -1 else slot.first
             slot.last = max(slot.last, self.unit)
 
 
@@ -257,6 +274,8 @@ def plan(
     ready = _prune(ready, wanted)
     planner = _Planner(pack, lanes)
     inputs = {v.name: planner.external(specs[v.name]) for v in graph.inputs if v.name in specs}
+    for operand in inputs.values():
+        planner.slots[operand.slot].first = BEFORE
     planner.operands.update(inputs)
     for name in {n for node in ready for n in (*node.inputs, *node.captures)} | wanted:
         if name in known and spec_of(known[name]) is not None:
@@ -291,10 +310,8 @@ def _sort_out(
             frontier.append(node)
             late.update(node.outputs)
             continue
-        for name, spec in zip(node.outputs, results, strict=False):
-            if spec.nbytes > limit:
-                raise MsedgeError(f"{node.where}: its result {spec.dtype}{list(spec.shape)} exceeds the limit of {limit} bytes")
-            specs[name] = spec
+        _check_sizes(node, results, limit)
+        specs.update(zip(node.outputs, results, strict=False))
         if node.op == "Shape" or node.op == "Size":
             shape = specs[node.inputs[0]].shape
             known[node.outputs[0]] = _shape_value(node, shape)
@@ -501,11 +518,11 @@ def _finish(
     words: list[int] = []
     records: list[Kernel] = []
     starts = [0]
-    touched: list[tuple[int, int, int]] = []
+    touched: list[_Span] = []
     for record in planner.records:
         begin = len(words)
-        spans = [_span(planner, o) for o in record.operands if o is not None and o.value is None]
-        meet = any(_overlap(a, b) for a in spans for b in touched)
+        spans = [_span(planner, o, record.unit) for o in record.operands if o is not None and o.value is None]
+        meet = any(_clash(a, b) for a in spans for b in touched)
         if meet:
             touched = []
         touched.extend(spans)
@@ -596,14 +613,24 @@ def _rest(
     return Graph(inputs, graph.outputs, tuple(waiting), constants, graph.name)
 
 
-def _span(planner: _Planner, operand: Operand) -> tuple[int, int, int]:
+class _Span(NamedTuple):
+    """Bytes a step touches; `writes` unless the buffer was filled by an earlier unit or by the caller."""
+
+    base: int
+    start: int
+    end: int
+    writes: bool
+
+
+def _span(planner: _Planner, operand: Operand, unit: int) -> _Span:
     slot = planner.slots[operand.slot]
     start = operand.offset + slot.offset
-    return slot.base, start, start + operand.spec.nbytes
+    return _Span(slot.base, start, start + operand.spec.nbytes, slot.first == unit)
 
 
-def _overlap(a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:
-    return a[0] == b[0] and a[1] < b[2] and b[1] < a[2]
+def _clash(a: _Span, b: _Span) -> bool:
+    """Whether one of two steps must wait for the other."""
+    return (a.writes or b.writes) and a.base == b.base and a.start < b.end and b.start < a.end
 
 
 def _word(number: int | float) -> int:

@@ -58,7 +58,7 @@ def declared_bytes(graph: Graph) -> int:
     """Bytes of everything a graph declares: constants, inputs and outputs, unknown sizes counted as 1."""
     total = sum(array.nbytes for array in graph.constants.values())
     for value in (*graph.inputs, *graph.outputs):
-        if value.shape is not None and value.dtype:
+        if value.shape is not None:
             total += checked_nbytes(value.dtype, tuple(d if isinstance(d, int) else 1 for d in value.shape))
     return total + sum(declared_bytes(inner) for node in graph.nodes for inner in _subgraphs(node))
 
@@ -99,7 +99,7 @@ def verify_arrays(values: Iterable[Value], arrays: Mapping[str, Array]) -> None:
 def _fits(value: Value, array: Array, where: str) -> None:
     """Raise BundleError unless `array` is what `value` declares."""
     dtype = dtype_name(np.asarray(array).dtype)
-    if value.kind != "tensor" or value.dtype not in ("", dtype):
+    if value.kind != "tensor" or value.dtype != dtype:
         _refuse(where, f"a {value.kind} of {value.dtype}", f"a tensor of {dtype}")
     if value.shape is None:
         return
@@ -117,7 +117,7 @@ def _verify(graph: Graph, outer: frozenset[str], depth: int) -> None:
     known: set[str] = set()
     for value in graph.inputs:
         _define(value.name, known, "input")
-        _verify_value(value, "input", depth)
+        _verify_value(value, "input")
     for name, array in graph.constants.items():
         _define(name, known, "constant")
         _verify_array(array, f"constant {name!r}")
@@ -161,11 +161,11 @@ def _verify_outputs(graph: Graph, known: set[str], outer: frozenset[str], depth:
         if value.name in seen and not depth:
             _refuse(where, "every output once", "it twice")
         seen.add(value.name)
-        _verify_value(value, "output", depth)
+        _verify_value(value, "output")
         if value.name in graph.constants:
             _fits(value, graph.constants[value.name], where)
         source = given.get(value.name, value)
-        if source.kind != value.kind or (source.dtype != value.dtype and source.dtype and value.dtype):
+        if (source.kind, source.dtype) != (value.kind, value.dtype):
             _refuse(where, f"the {source.kind} of {source.dtype} it is as an input", f"{value.kind} of {value.dtype}")
 
 
@@ -177,18 +177,18 @@ def _define(name: str, known: set[str], where: str) -> None:
     known.add(name)
 
 
-def _verify_value(value: Value, what: str, depth: int) -> None:
+def _verify_value(value: Value, what: str) -> None:
     where = f"{what} {_show(value.name)}"
     if value.kind not in _KINDS:
         _refuse(where, f"a kind of {', '.join(_KINDS)}", _show(value.kind))
-    if value.dtype not in DTYPES and (value.dtype or not depth):  # a subgraph may leave its types open
+    if value.dtype not in DTYPES:
         _refuse(where, f"a dtype of {', '.join(DTYPES)}", _show(value.dtype))
     for dim in value.shape or ():
         if isinstance(dim, str) and not 0 < len(dim) <= MAX_NAME:
             _refuse(where, f"symbolic sizes of 1 to {MAX_NAME} characters", _show(dim))
     if value.shape is not None:
         known = tuple(d if isinstance(d, int) else 1 for d in value.shape)
-        _at(where, checked_nbytes, value.dtype or "uint8", known)
+        _at(where, checked_nbytes, value.dtype, known)
 
 
 def _verify_array(array: Any, where: str) -> None:

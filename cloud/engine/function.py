@@ -1,0 +1,287 @@
+"""`lower`: an `onnx_ir.Model` as a pure JAX function of parameters, state and inputs."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from cloud._jax import canonical_dtype
+from cloud.engine.lowering import LOWERINGS, Context, Program, Step, Tensor
+from cloud.engine.prepare import STATISTICS, batch_norms, prepared
+from cloud.errors import EngineError
+
+__all__ = ["EngineFunction", "TensorSpec", "lower"]
+
+_OLDEST_OPSET = 18
+
+# Operands that configure an operator; a float initialiser used there is a constant, never a parameter.
+_SETTINGS = {
+    "Clip": (1, 2), "ConstantOfShape": (0,), "CumSum": (1,), "DequantizeLinear": (1,), "Dropout": (1,), "Loop": (0, 1),
+    "OneHot": (1, 2), "Pad": (2,), "QuantizeLinear": (1,), "Range": (0, 1, 2), "Resize": (1, 2),
+    "RotaryEmbedding": (1, 2),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A typed input or output. A dim is a size, the name of a symbolic size, or None; shape None: rank unknown."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int | str | None, ...] | None
+
+
+@dataclass(frozen=True, eq=False)
+class EngineFunction:
+    """A lowered model. `params` and `state` are flat dicts, initialiser name -> array, as found in the model."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    params: dict[str, jax.Array]
+    state: dict[str, jax.Array]
+    training: bool
+    opset: int
+    program: Program = field(repr=False)
+
+    def apply(
+        self, params: Mapping[str, Any], state: Mapping[str, Any], inputs: Mapping[str, Any],
+        *, rng: jax.Array | None = None, train: bool = False,
+    ) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
+        """Outputs by name, and the state after the call (the same one unless `train`).
+
+        Pure, so it can be jitted, differentiated and mapped. `train` puts BatchNormalization and Dropout in their
+        training form; `rng` is a `jax.random.key`, needed where something is drawn. 64-bit types compute as 32-bit
+        ones unless `jax_enable_x64` is set.
+        """
+        if train and not self.training:
+            raise EngineError("this function was lowered for inference; use lower(model, training=True) to train it")
+        _check_names("params", self.params, params)
+        _check_names("state", self.state, state)
+        env = {**params, **state, **_checked_inputs(self.inputs, inputs)}
+        statistics = dict(state)
+        run = _Run(self.opset, train, rng, statistics)
+        results = run.program(self.program, env, (), statistics)
+        outputs = (value if isinstance(value, list) else jnp.asarray(value) for value in results)
+        return dict(zip((spec.name for spec in self.outputs), outputs, strict=True)), statistics
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One evaluation: what all nodes of it share."""
+
+    opset: int
+    train: bool
+    rng: jax.Array | None
+    statistics: MutableMapping[str, Tensor]
+
+    def program(
+        self, program: Program, around: Mapping[str, Tensor], operands: Sequence[Tensor],
+        statistics: MutableMapping[str, Tensor] | None,
+    ) -> list[Tensor]:  # fmt: skip
+        env = {**around, **program.constants, **dict(zip(program.inputs, operands, strict=False))}
+        for step in program.steps:
+            values = [self._look_up(env, name, statistics) for name in step.inputs]
+            results = self._step(step, values, env, statistics)
+            for name, value in zip(step.outputs, results, strict=False):
+                env[name] = np.asarray(value) if isinstance(value, np.generic) else value
+        return [env[name] for name in program.outputs]
+
+    @staticmethod
+    def _look_up(env: Mapping[str, Tensor], name: str, statistics: Mapping[str, Tensor] | None) -> Tensor:
+        if not name:
+            return None
+        return statistics[name] if statistics and name in statistics else env[name]
+
+    def _step(
+        self, step: Step, values: Sequence[Tensor], env: Mapping[str, Tensor],
+        statistics: MutableMapping[str, Tensor] | None,
+    ) -> Sequence[Tensor]:  # fmt: skip
+        def subgraph(program: Program, operands: Sequence[Tensor], salt: Any = 0) -> list[Tensor]:
+            rng = None if self.rng is None else jax.random.fold_in(self.rng, salt)
+            return _Run(self.opset, self.train, rng, {}).program(program, env, operands, None)
+
+        context = Context(
+            step.where, step.inputs, step.outputs, self.opset, self.train, statistics, self.rng, step.index, subgraph
+        )
+        extra = {"context": context} if step.row.wants_context else {}
+        try:
+            result = step.row.function(*values, **step.attributes, **extra)
+        except EngineError as error:
+            raise EngineError(f"{step.where}: {error}") from None
+        except (TypeError, ValueError, IndexError) as error:
+            shapes = ", ".join("-" if v is None else f"{v.dtype}{list(v.shape)}" for v in values if hasattr(v, "shape"))
+            reason = str(error).strip().partition("\n")[0]
+            raise EngineError(f"{step.where}: operands do not fit the operator ({shapes}): {reason}") from error
+        return result if isinstance(result, tuple) else (result,)
+
+
+def _check_names(what: str, expected: Mapping[str, Any], got: Mapping[str, Any]) -> None:
+    if missing := sorted(expected.keys() - got.keys()):
+        raise EngineError(f"{what} lacks {', '.join(map(repr, missing))}; start from EngineFunction.{what}")
+    if unknown := sorted(got.keys() - expected.keys()):
+        raise EngineError(f"{what} has {', '.join(map(repr, unknown))}, which this model does not know")
+
+
+def _checked_inputs(specs: Sequence[TensorSpec], given: Mapping[str, Any]) -> dict[str, jax.Array]:
+    """The inputs as JAX arrays; names, dtypes and shapes must be those of the model."""
+    names = [spec.name for spec in specs]
+    if set(names) != set(given):
+        raise EngineError(f"expected inputs {names}, got {sorted(given)}")
+    sizes: dict[str, int] = {}
+    return {spec.name: jnp.asarray(_checked_input(spec, given[spec.name], sizes)) for spec in specs}
+
+
+def _checked_input(spec: TensorSpec, value: Any, sizes: dict[str, int]) -> Any:
+    value = value if hasattr(value, "dtype") else np.asarray(value)
+    if value.dtype not in (spec.dtype, canonical_dtype(spec.dtype)):
+        raise EngineError(
+            f"input {spec.name!r}: expected {spec.dtype}, got {value.dtype}; "
+            f"convert it with .astype({str(spec.dtype)!r})"
+        )
+    if spec.shape is None:
+        return value
+    fits = len(spec.shape) == value.ndim and all(
+        sizes.setdefault(dim, size) == size if isinstance(dim, str) else dim in (None, size)
+        for dim, size in zip(spec.shape, value.shape, strict=False)
+    )
+    if not fits:
+        known = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        raise EngineError(
+            f"input {spec.name!r}: expected shape {list(spec.shape)}{f' with {known}' if known else ''}, "
+            f"got {list(value.shape)}"
+        )
+    return value
+
+
+def lower(model: ir.Model, *, training: bool = False, trainable: Sequence[str] | None = None) -> EngineFunction:
+    """Turn `model` (ai.onnx, opset 18 or later) into a JAX function; `model` is not changed.
+
+    `trainable`: glob patterns of initialisers to train. By default all float initialisers of rank 1 and up that do
+    not configure an operator (bounds of Clip, scales of Resize, ...); the running statistics of BatchNormalization
+    go to `state`. Values made by Constant nodes, and those in subgraphs, are constants.
+
+    Raises `EngineError` listing every operator the engine lacks with the names of its nodes.
+    """
+    copy = prepared(model)
+    opset = _opset(copy)
+    weights = _weights(copy.graph)
+    statistics = {
+        value.name
+        for node in batch_norms(copy.graph)
+        for value in (node.inputs[i] for i in STATISTICS)
+        if value is not None and value.name in weights
+    }
+    trained = _trainable(copy.graph, weights.keys() - statistics, trainable)
+    unsupported: dict[str, list[str]] = {}
+    counter = iter(range(1 << 62))
+    constants = {name: array for name, array in weights.items() if name not in trained and name not in statistics}
+    program = _program(copy.graph, constants, unsupported, counter)
+    if unsupported:
+        lines = "; ".join(f"{op} ({', '.join(nodes)})" for op, nodes in sorted(unsupported.items()))
+        raise EngineError(
+            f"the engine has no lowering for {len(unsupported)} operator(s): {lines}. Rewrite these nodes, or register "
+            "a function for them with cloud.engine.lowering.registry.lowering"
+        )
+    fed = [value for value in copy.graph.inputs if value.name not in weights]
+    return EngineFunction(
+        inputs=tuple(_spec(value) for value in fed),
+        outputs=tuple(_spec(value) for value in copy.graph.outputs),
+        params={name: jnp.asarray(array) for name, array in weights.items() if name in trained},
+        state={name: jnp.asarray(array) for name, array in weights.items() if name in statistics},
+        training=training,
+        opset=opset,
+        program=program,
+    )
+
+
+def _opset(model: ir.Model) -> int:
+    opset = model.opset_imports.get("", model.opset_imports.get("ai.onnx"))
+    if opset is None or opset < _OLDEST_OPSET:
+        raise EngineError(
+            f"expected a model of ai.onnx opset {_OLDEST_OPSET} or later, got {opset}; "
+            "converter.to_ir(model) upgrades it"
+        )
+    return opset
+
+
+def _weights(graph: ir.Graph) -> dict[str, npt.NDArray[Any]]:
+    weights = {}
+    for name, value in graph.initializers.items():
+        if value.const_value is None:
+            raise EngineError(f"initialiser {name!r} has no data; load the model together with its external data file")
+        weights[name] = value.const_value.numpy()
+    return weights
+
+
+def _is_float(value: ir.Value) -> bool:
+    return value.const_value is not None and value.const_value.dtype.is_floating_point()
+
+
+def _trainable(graph: ir.Graph, names: set[str], patterns: Sequence[str] | None) -> set[str]:
+    floats = {name for name in names if _is_float(graph.initializers[name])}
+    if patterns is not None:
+        chosen = {name for name in floats if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)}
+        if not chosen:
+            raise EngineError(f"no float initialiser matches {list(patterns)}; there are {sorted(floats)}")
+        return chosen
+    return {name for name in floats if _looks_trainable(graph.initializers[name])}
+
+
+def _looks_trainable(value: ir.Value) -> bool:
+    assert value.const_value is not None
+    settings = any(operand in _SETTINGS.get(node.op_type, ()) for node, operand in value.uses())
+    return not settings and len(value.const_value.shape) > 0
+
+
+def _spec(value: ir.Value) -> TensorSpec:
+    shape = None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
+    dtype = np.dtype(np.float32) if value.dtype is None else value.dtype.numpy()
+    return TensorSpec(str(value.name), dtype, shape)
+
+
+def _program(
+    graph: ir.Graph, constants: Mapping[str, npt.NDArray[Any]],
+    unsupported: dict[str, list[str]], counter: Iterator[int],
+) -> Program:  # fmt: skip
+    steps = tuple(step for node in graph if (step := _compile(node, unsupported, counter)) is not None)
+    return Program(_names(graph.inputs), _names(graph.outputs), steps, dict(constants))
+
+
+def _names(values: Sequence[ir.Value | None]) -> tuple[str, ...]:
+    return tuple("" if value is None else str(value.name or "") for value in values)
+
+
+def _compile(node: ir.Node, unsupported: dict[str, list[str]], counter: Iterator[int]) -> Step | None:
+    where = f"{node.op_type} {node.name!r}" if node.name else f"{node.op_type} giving {node.outputs[0].name!r}"
+    attributes = {name: _attribute(a, where, unsupported, counter) for name, a in node.attributes.items()}
+    row = LOWERINGS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    if row is None:
+        op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
+        unsupported.setdefault(op, []).append(repr(node.name) if node.name else f"giving {node.outputs[0].name!r}")
+        return None
+    return Step(node.op_type, row, _names(node.inputs), _names(node.outputs), attributes, where, next(counter))
+
+
+def _attribute(
+    attribute: ir.Attr, where: str, unsupported: dict[str, list[str]], counter: Iterator[int]
+) -> Any:
+    kind = ir.AttributeType
+    match attribute.type:
+        case kind.GRAPH:
+            graph = attribute.as_graph()
+            return _program(graph, _weights(graph), unsupported, counter)
+        case kind.TENSOR:
+            return attribute.as_tensor().numpy()
+        case kind.INTS | kind.FLOATS | kind.STRINGS:
+            return tuple(attribute.value)
+        case kind.INT | kind.FLOAT | kind.STRING:
+            return attribute.value
+    raise EngineError(f"{where}: attribute {attribute.name!r} of type {attribute.type.name} is not supported")

@@ -1,0 +1,53 @@
+"""All lowerings, a file a family. Importing this package fills the table."""
+
+from __future__ import annotations
+
+from cloud.engine.lowering import (
+    activation,
+    attention,
+    control,
+    convolution,
+    elementwise,
+    indexing,
+    loss,
+    matmul,
+    movement,
+    normalization,
+    pooling,
+    random,
+    recurrent,
+    reduction,
+    resize,
+    sequence,
+)
+from cloud.engine.lowering.registry import LOWERINGS, Context, Program, Step, Tensor
+
+__all__ = [
+    "LOWERINGS",
+    "Context",
+    "Program",
+    "Step",
+    "Tensor",
+    "activation",
+    "attention",
+    "control",
+    "convolution",
+    "elementwise",
+    "indexing",
+    "loss",
+    "matmul",
+    "movement",
+    "normalization",
+    "pooling",
+    "random",
+    "recurrent",
+    "reduction",
+    "resize",
+    "sequence",
+    "supported_ops",
+]
+
+
+def supported_ops() -> tuple[str, ...]:
+    """Names of all operators the engine runs, sorted."""
+    return tuple(sorted(LOWERINGS))

@@ -1,0 +1,28 @@
+"""Training of ONNX models on one device."""
+
+from __future__ import annotations
+
+from cloud.train.augment import random_affine
+from cloud.train.digits import BACKGROUND, DigitsSplit, load_digits_split
+from cloud.train.losses import LOSSES, METRICS, smoothed_cross_entropy
+from cloud.train.optimizers import cosine_schedule, decay_mask, momentum_sgd
+from cloud.train.recipe import DigitsRun, train_digits
+from cloud.train.trainer import EpochReport, Evaluation, Trainer
+
+__all__ = [
+    "BACKGROUND",
+    "LOSSES",
+    "METRICS",
+    "DigitsRun",
+    "DigitsSplit",
+    "EpochReport",
+    "Evaluation",
+    "Trainer",
+    "cosine_schedule",
+    "decay_mask",
+    "load_digits_split",
+    "momentum_sgd",
+    "random_affine",
+    "smoothed_cross_entropy",
+    "train_digits",
+]

@@ -1,0 +1,79 @@
+"""Arrays in memory as batches of one size. What a full data pipeline does beyond that lives elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from cloud.errors import TrainError
+
+__all__ = ["Arrays", "Batch", "Dataset", "batches", "epoch_order"]
+
+Arrays: TypeAlias = npt.ArrayLike | Mapping[str, npt.ArrayLike]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of a data set; `mask` [batch] is 1 for rows that count and 0 for those that fill the last batch up."""
+
+    inputs: dict[str, npt.NDArray[Any]]
+    labels: npt.NDArray[Any] | None
+    mask: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Inputs by name and labels, example first."""
+
+    inputs: dict[str, npt.NDArray[Any]]
+    labels: npt.NDArray[Any] | None
+    size: int
+
+    @classmethod
+    def of(cls, inputs: Arrays, labels: npt.ArrayLike | None, names: tuple[str, ...]) -> Dataset:
+        """Checked data. `inputs` is a mapping, or the one array of a model with one input."""
+        if not isinstance(inputs, Mapping):
+            if len(names) != 1:
+                raise TrainError(f"the model has inputs {list(names)}; give a mapping of name to array")
+            inputs = {names[0]: inputs}
+        arrays = {name: np.asarray(array) for name, array in inputs.items()}
+        target = None if labels is None else np.asarray(labels)
+        sizes = {name: len(a) if a.ndim else 0 for name, a in arrays.items()}
+        if target is not None:
+            sizes["labels"] = len(target) if target.ndim else 0
+        if len(set(sizes.values())) != 1:
+            raise TrainError(f"expected as many examples in every array, got {sizes}")
+        size = next(iter(sizes.values()))
+        if size == 0:
+            raise TrainError("the data is empty: expected at least one example")
+        return cls(arrays, target, size)
+
+    def take(self, rows: npt.NDArray[np.intp], mask: npt.NDArray[np.float32]) -> Batch:
+        """The batch of those rows."""
+        labels = None if self.labels is None else self.labels[rows]
+        return Batch({name: a[rows] for name, a in self.inputs.items()}, labels, mask)
+
+
+def epoch_order(size: int, seed: int, epoch: int) -> npt.NDArray[np.intp]:
+    """The order of examples in an epoch; depends on the seed and the epoch's number alone."""
+    return np.random.default_rng((seed, epoch)).permutation(size)
+
+
+def batches(data: Dataset, order: npt.NDArray[np.intp], batch_size: int, last: str) -> Iterator[Batch]:
+    """Batches of exactly `batch_size` (at most the data's size).
+
+    `last` says what becomes of the remainder: "pad" fills it with examples from the start of the order, masked out;
+    "drop" leaves it out.
+    """
+    size = min(batch_size, data.size)
+    full = np.ones(size, np.float32)
+    for start in range(0, len(order) - size + 1, size):
+        yield data.take(order[start : start + size], full)
+    rest = len(order) % size
+    if rest and last == "pad":
+        rows = np.concatenate([order[-rest:], order[: size - rest]])
+        yield data.take(rows, (np.arange(size) < rest).astype(np.float32))

@@ -1,0 +1,9 @@
+"""Models built as ONNX IR, freshly initialised and ready to train. Each has one input `x`, batch first and symbolic."""
+
+from __future__ import annotations
+
+from cloud.zoo.build import Builder
+from cloud.zoo.ds_cnn import ds_cnn
+from cloud.zoo.resnet import resnet8
+
+__all__ = ["Builder", "ds_cnn", "resnet8"]

@@ -1,0 +1,276 @@
+"""Gathering, scattering, one-hot vectors and running sums.
+
+Indices may be negative. One outside its axis raises the fault and counts as 0, so that memory stays safe.
+"""
+
+from __future__ import annotations
+
+from numba import float32, int32, int64
+
+from lite_runtime.kernels._elements import copy_element, copy_run
+from lite_runtime.simd import address, device, f32p, fault, first, i32p, i64p, kernel, num, ptr
+
+_NONE, _ADD, _MUL, _MIN, _MAX = 0, 1, 2, 3, 4
+
+
+@device
+def index_at(indices, i, width):
+    """Index `i` of a tensor of int32 or int64; `width`: bytes of one."""
+    if width == 4:
+        return int64(i32p(indices)[i])
+    return i64p(indices)[i]
+
+
+@device
+def inside(index, extent, step, bases):
+    """The index counted from the front."""
+    at = index
+    if at < 0:
+        at += extent
+    if at < 0 or at >= extent:
+        fault(step, bases)
+        at = 0
+    return at
+
+
+# -- Gather -----------------------------------------------------------------------------------------------------------
+
+
+@device
+def pick(target, data, indices, width, count, extent, run, step, bases):
+    """Runs of `run` bytes by `count` indices."""
+    for i in range(count):
+        source = data + inside(index_at(indices, i, width), extent, step, bases) * run
+        copy_element(target + i * run, source, run)
+
+
+@kernel()
+def gather(step, bases, worker, workers):
+    """target[o, i, :] = data[o, indices[i], :]. Numbers: bytes of an index, outer, count, extent, bytes of a run."""
+    data, indices, target = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
+    width, outer, count, extent, run = (
+        num(step, 3, 0),
+        num(step, 3, 1),
+        num(step, 3, 2),
+        num(step, 3, 3),
+        num(step, 3, 4),
+    )
+    units = outer * count
+    at = first(units, worker, workers, 1)
+    end = first(units, worker + 1, workers, 1)
+    row = at // count
+    column = at - row * count
+    while at < end:
+        n = min(count - column, end - at)
+        t, s, some = target + at * run, data + row * extent * run, indices + column * width
+        if run == 4:  # by far the most common: a loop of its own
+            pick(t, s, some, width, n, extent, 4, step, bases)
+        else:
+            pick(t, s, some, width, n, extent, run, step, bases)
+        at += n
+        row += 1
+        column = 0
+
+
+# -- along an axis ----------------------------------------------------------------------------------------------------
+
+
+@kernel()
+def gather_elements(step, bases, worker, workers):
+    """target[o, i, j] = data[o, indices[o, i, j], j].
+
+    Numbers: bytes of an element and of an index, outer, count, inner, extent of data.
+    """
+    data, indices, target = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
+    size, width, outer, count = num(step, 3, 0), num(step, 3, 1), num(step, 3, 2), num(step, 3, 3)
+    inner, extent = num(step, 3, 4), num(step, 3, 5)
+    rows = outer * count
+    at = first(rows, worker, workers, 1)
+    end = first(rows, worker + 1, workers, 1)
+    o = at // count
+    i = at - o * count
+    while at < end:
+        base = data + o * extent * inner * size
+        for j in range(inner):
+            k = inside(index_at(indices, at * inner + j, width), extent, step, bases)
+            copy_element(target + (at * inner + j) * size, base + (k * inner + j) * size, size)
+        at += 1
+        i += 1
+        if i == count:
+            i = 0
+            o += 1
+
+
+@device
+def combine(target, source, n, how):
+    """target = target (how) source over `n` float32."""
+    t, s = f32p(target), f32p(source)
+    if how == _ADD:
+        for i in range(n):
+            t[i] = t[i] + s[i]
+    elif how == _MUL:
+        for i in range(n):
+            t[i] = t[i] * s[i]
+    elif how == _MIN:
+        for i in range(n):
+            if s[i] < t[i] or s[i] != s[i]:
+                t[i] = s[i]
+    else:
+        for i in range(n):
+            if s[i] > t[i] or s[i] != s[i]:
+                t[i] = s[i]
+
+
+@kernel()
+def scatter_elements(step, bases, worker, workers):
+    """target[o, indices[o, i, j], j] = or += … updates[o, i, j]. Numbers: as gather_elements, then how to combine."""
+    indices, updates, target = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
+    size, width, outer, count = num(step, 3, 0), num(step, 3, 1), num(step, 3, 2), num(step, 3, 3)
+    inner, extent, how = num(step, 3, 4), num(step, 3, 5), num(step, 3, 6)
+    # Workers own outer slices: several updates of one element stay in order.
+    for o in range(first(outer, worker, workers, 1), first(outer, worker + 1, workers, 1)):
+        base = target + o * extent * inner * size
+        for i in range(count):
+            for j in range(inner):
+                at = (o * count + i) * inner + j
+                k = inside(index_at(indices, at, width), extent, step, bases)
+                t, s = base + (k * inner + j) * size, updates + at * size
+                if how == _NONE:
+                    copy_element(t, s, size)
+                else:
+                    combine(t, s, 1, how)
+
+
+# -- index tuples -----------------------------------------------------------------------------------------------------
+
+
+@device
+def locate(step, bases, numbers, indices, depth):
+    """Byte offset an index tuple points to; numbers: (extent, stride in bytes) for each of its indices."""
+    offset = 0
+    for d in range(depth):
+        offset += inside(indices[d], numbers[2 * d], step, bases) * numbers[2 * d + 1]
+    return offset
+
+
+@kernel()
+def gather_nd(step, bases, worker, workers):
+    """Runs of bytes by int64 index tuples. Numbers: rows, rows a batch, bytes a batch, bytes a run, depth, pairs."""
+    data, indices, target = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
+    rows, batch_rows, batch_bytes, run, depth = (
+        num(step, 3, 0),
+        num(step, 3, 1),
+        num(step, 3, 2),
+        num(step, 3, 3),
+        num(step, 3, 4),
+    )
+    pairs = i64p(address(step) + 8 * (3 + 6 + 5))
+    for row in range(first(rows, worker, workers, 1), first(rows, worker + 1, workers, 1)):
+        offset = locate(step, bases, pairs, i64p(indices + row * depth * 8), depth)
+        copy_run(target + row * run, data + row // batch_rows * batch_bytes + offset, run)
+
+
+@kernel()
+def scatter_nd(step, bases, worker, workers):
+    """Runs to where int64 index tuples say, in order. Numbers: rows, bytes a run, how to combine, depth, pairs."""
+    indices, updates, target = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
+    rows, run, how, depth = num(step, 3, 0), num(step, 3, 1), num(step, 3, 2), num(step, 3, 3)
+    pairs = i64p(address(step) + 8 * (3 + 6 + 4))
+    for row in range(rows):
+        t = target + locate(step, bases, pairs, i64p(indices + row * depth * 8), depth)
+        if how == _NONE:
+            copy_run(t, updates + row * run, run)
+        else:
+            combine(t, updates + row * run, run // 4, how)
+
+
+# -- one-hot vectors --------------------------------------------------------------------------------------------------
+
+
+@kernel()
+def one_hot(step, bases, worker, workers):
+    """target[o, d, i] = values[indices[o, i] == d]; an index outside gives none.
+
+    Numbers: bytes of an element and of an index, outer, depth, inner.
+    """
+    indices, values, target = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
+    size, width, outer, depth, inner = (
+        num(step, 3, 0),
+        num(step, 3, 1),
+        num(step, 3, 2),
+        num(step, 3, 3),
+        num(step, 3, 4),
+    )
+    for o in range(first(outer, worker, workers, 1), first(outer, worker + 1, workers, 1)):
+        base = target + o * depth * inner * size
+        for d in range(depth * inner):
+            copy_element(base + d * size, values, size)
+        for i in range(inner):
+            index = index_at(indices, o * inner + i, width)
+            if index < 0:
+                index += depth
+            if 0 <= index < depth:
+                copy_element(base + (index * inner + i) * size, values + size, size)
+
+
+# -- running sums and products ----------------------------------------------------------------------------------------
+
+COLUMNS = 128
+"""Columns that one worker accumulates at a time."""
+
+
+def _accumulate(pointer, number, multiply):
+    width = 8 if pointer is i64p else 4
+
+    @kernel()
+    def accumulate(step, bases, worker, workers):
+        source, target = ptr(step, bases, 0), ptr(step, bases, 1)
+        outer, count, inner, exclusive, backwards = (
+            num(step, 2, 0),
+            num(step, 2, 1),
+            num(step, 2, 2),
+            num(step, 2, 3),
+            num(step, 2, 4),
+        )
+        blocks = (inner + COLUMNS - 1) // COLUMNS
+        units = outer * blocks
+        for unit in range(first(units, worker, workers, 1), first(units, worker + 1, workers, 1)):
+            o = unit // blocks
+            begin = (unit - o * blocks) * COLUMNS
+            n = min(COLUMNS, inner - begin)
+            stride = inner
+            start = o * count * inner + begin
+            if backwards:
+                start += (count - 1) * inner
+                stride = -inner
+            if inner == 1:
+                s, t = pointer(source + start * width), pointer(target + start * width)
+                total = number(1 if multiply else 0)
+                for i in range(count):
+                    value = s[i * stride]
+                    if exclusive:
+                        t[i * stride] = total
+                    total = number(total * value if multiply else total + value)
+                    if not exclusive:
+                        t[i * stride] = total
+                continue
+            for i in range(count):
+                here = start + i * stride
+                t = pointer(target + here * width)
+                if i == 0:
+                    s = pointer(source + here * width)
+                    for j in range(n):
+                        t[j] = number(1 if multiply else 0) if exclusive else s[j]
+                else:
+                    s = pointer(source + (here - stride if exclusive else here) * width)
+                    before = pointer(target + (here - stride) * width)
+                    for j in range(n):
+                        t[j] = before[j] * s[j] if multiply else before[j] + s[j]
+
+    return accumulate
+
+
+cumsum_float32, cumprod_float32 = (_accumulate(f32p, float32, product) for product in (False, True))
+cumsum_int32, cumprod_int32 = (_accumulate(i32p, int32, product) for product in (False, True))
+cumsum_int64, cumprod_int64 = (_accumulate(i64p, int64, product) for product in (False, True))
+"""Along the middle of (outer, count, inner), in order. Numbers: outer, count, inner, exclusive, reverse."""

@@ -1,0 +1,227 @@
+"""Places of extremes and the largest or smallest few, float32, along the middle of [outer, n, inner].
+
+NaN counts as larger than infinity on both ends of the order, equals go by place.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lite_runtime.kernels._vmath import vany_above, vdown, vlane0, vlarger, vload_or, vpick_as_good, vpick_better
+from lite_runtime.simd import (
+    LANES,
+    address,
+    device,
+    f32p,
+    first,
+    i64p,
+    kernel,
+    num,
+    ptr,
+    splat,
+    stack_floats,
+    vload,
+    vload_n,
+    vstore,
+)
+
+_ZERO, _INF = np.float32(0), np.float32(np.inf)
+
+
+@device
+def _beyond(a, b, sign):
+    """a before b in the order: descending for sign 1, ascending for -1."""
+    if a != a or b != b:
+        return a != a and b == b if sign > 0 else a == a and b != b
+    return a > b if sign > 0 else a < b
+
+
+# -- ArgMax, ArgMin. Step: operands x, places; numbers outer, n, inner, sign, last ------------------------------------
+
+
+@kernel()
+def f32_arg__columns(step, bases, worker, workers):
+    """Place of the first (last: of the last) extreme; NaN is one."""
+    x, y = ptr(step, bases, 0), ptr(step, bases, 1)
+    outer, n, inner = num(step, 2, 0), num(step, 2, 1), num(step, 2, 2)
+    sign, last = num(step, 2, 3), num(step, 2, 4)
+    items = outer * inner
+    for item in range(first(items, worker, workers, 16), first(items, worker + 1, workers, 16)):
+        o, i = item // inner, item % inner
+        row = f32p(x + 4 * (o * n * inner + i))
+        best, at = row[0], 0
+        for r in range(1, n):
+            v = row[r * inner]
+            better = best == best and (v != v or (v > best if sign > 0 else v < best))
+            if better or (last != 0 and (v == best or (v != v and best != best))):
+                best, at = v, r
+        i64p(y + 8 * item)[0] = at
+
+
+@kernel()
+def f32_arg__strips(step, bases, worker, workers):
+    """As f32_arg__columns, LANES columns at a time; n below 2^24, so that places are exact in float32."""
+    x, y = ptr(step, bases, 0), ptr(step, bases, 1)
+    outer, n, inner = num(step, 2, 0), num(step, 2, 1), num(step, 2, 2)
+    sign, last = splat(np.float32(num(step, 2, 3))), num(step, 2, 4)
+    strips = (inner + LANES - 1) // LANES
+    lanes = stack_floats(LANES)
+    for item in range(first(outer * strips, worker, workers, 1), first(outer * strips, worker + 1, workers, 1)):
+        o, strip = item // strips, item % strips
+        width = min(inner - strip * LANES, LANES)
+        at = x + 4 * (o * n * inner + strip * LANES)
+        best, place = vload_n(f32p(at), width) * sign, splat(_ZERO)
+        for r in range(1, n):
+            at += 4 * inner
+            v, here = vload_n(f32p(at), width) * sign, splat(np.float32(r))
+            if last != 0:
+                place = vpick_as_good(v, best, here, place)
+                best = vpick_as_good(v, best, v, best)
+            else:
+                place = vpick_better(v, best, here, place)
+                best = vpick_better(v, best, v, best)
+        vstore(lanes, place)
+        out = i64p(y + 8 * (o * inner + strip * LANES))
+        for i in range(width):
+            out[i] = np.int64(lanes[i])
+
+
+@kernel()
+def f32_arg_max__rows(step, bases, worker, workers):
+    """Rows of neighbours, first place of the largest: its value by vectors, then where it is."""
+    x, y = ptr(step, bases, 0), ptr(step, bases, 1)
+    outer, n = num(step, 2, 0), num(step, 2, 1)
+    low = splat(-_INF)
+    for o in range(first(outer, worker, workers, 16), first(outer, worker + 1, workers, 16)):
+        at = x + 4 * n * o
+        a, b = low, low
+        i = 0
+        while i + 2 * LANES <= n:
+            a = vlarger(vload(f32p(at + 4 * i)), a)
+            b = vlarger(vload(f32p(at + 4 * (i + LANES))), b)
+            i += 2 * LANES
+        while i < n:
+            a = vlarger(vload_or(f32p(at + 4 * i), n - i, low), a)
+            i += LANES
+        highest = vlane0(_across_nan(vlarger(a, b)))
+        row = f32p(at)
+        place = 0
+        if highest == highest:
+            while place < n - 1 and row[place] != highest:
+                place += 1
+        else:
+            while place < n - 1 and row[place] == row[place]:
+                place += 1
+        i64p(y + 8 * o)[0] = place
+
+
+@device
+def _across_nan(v):
+    if LANES >= 16:
+        v = vlarger(v, vdown(v, 8))
+    if LANES >= 8:
+        v = vlarger(v, vdown(v, 4))
+    v = vlarger(v, vdown(v, 2))
+    return vlarger(v, vdown(v, 1))
+
+
+# -- TopK. Step: operands x, values, places; numbers outer, n, inner, k, sign -----------------------------------------
+#
+# The k kept so far are a heap in the results' own memory, the one to be thrown out next on top; in the end the heap is
+# emptied from the back. n log k steps; nothing but the results is written.
+
+
+@device
+def _worse(values, places, a, b, sign):
+    """Kept element a goes before kept element b is thrown out: it comes later in the order."""
+    if _beyond(values[b], values[a], sign):
+        return True
+    if _beyond(values[a], values[b], sign):
+        return False
+    return places[a] > places[b]
+
+
+@device
+def _sift(values, places, stride, size, sign):
+    """Sink the heap's top to where it belongs."""
+    at = 0
+    while 2 * at + 1 < size:
+        child = 2 * at + 1
+        if child + 1 < size and _worse(values, places, (child + 1) * stride, child * stride, sign):
+            child += 1
+        a, c = at * stride, child * stride
+        if not _worse(values, places, c, a, sign):
+            return
+        values[a], values[c] = values[c], values[a]
+        places[a], places[c] = places[c], places[a]
+        at = child
+
+
+@device
+def _rise(values, places, stride, at, sign):
+    """Lift element `at` to where it belongs."""
+    while at > 0:
+        parent = (at - 1) // 2
+        a, p = at * stride, parent * stride
+        if not _worse(values, places, a, p, sign):
+            return
+        values[a], values[p] = values[p], values[a]
+        places[a], places[p] = places[p], places[a]
+        at = parent
+
+
+@device
+def _next_beyond(row, r, n, bound, sign):
+    """A place at or behind r before which nothing is beyond `bound`, within a vector of the first that is; or n."""
+    at = address(row)
+    edge, turn = splat(bound * np.float32(sign)), splat(np.float32(sign))
+    while r + 2 * LANES <= n:
+        a, b = vload(f32p(at + 4 * r)) * turn, vload(f32p(at + 4 * (r + LANES))) * turn
+        if vany_above(a, edge) or vany_above(b, edge):
+            break
+        r += 2 * LANES
+    while r < n:
+        if not (row[r] <= bound if sign > 0 else row[r] >= bound):
+            return r
+        r += 1
+    return n
+
+
+@kernel()
+def f32_top_k(step, bases, worker, workers):
+    """The k first of the order, in order."""
+    x, y, z = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
+    outer, n, inner = num(step, 3, 0), num(step, 3, 1), num(step, 3, 2)
+    k, sign = num(step, 3, 3), num(step, 3, 4)
+    items = outer * inner
+    for item in range(first(items, worker, workers, 1), first(items, worker + 1, workers, 1)):
+        o, i = item // inner, item % inner
+        row = f32p(x + 4 * (o * n * inner + i))
+        values, places = f32p(y + 4 * (o * k * inner + i)), i64p(z + 8 * (o * k * inner + i))
+        for r in range(k):
+            values[r * inner] = row[r * inner]
+            places[r * inner] = r
+            _rise(values, places, inner, r, sign)
+        r = k
+        if inner == 1:  # most of a long row is passed over, vectors at a time
+            while r < n:
+                r = _next_beyond(row, r, n, values[0], sign)
+                if r < n:
+                    if _beyond(row[r], values[0], sign):
+                        values[0] = row[r]
+                        places[0] = r
+                        _sift(values, places, 1, k, sign)
+                    r += 1
+        while r < n:
+            v = row[r * inner]
+            # Of equals the earlier one stays, so a later element must be strictly better than the worst kept.
+            if _beyond(v, values[0], sign):
+                values[0] = v
+                places[0] = r
+                _sift(values, places, inner, k, sign)
+            r += 1
+        for size in range(k - 1, 0, -1):
+            a = size * inner
+            values[0], values[a] = values[a], values[0]
+            places[0], places[a] = places[a], places[0]
+            _sift(values, places, inner, size, sign)

@@ -1,0 +1,515 @@
+"""LSTM, GRU and RNN cells of float32.
+
+Hidden units are taken LANES at a time, all gates of a unit group (panel) together: `[panels][hidden][gates][LANES]` of
+recurrent weights stream through once, and the gates meet in registers, so that a cell writes nothing but its state. The
+input's share of the gates is one product over all times, made before (`f32_project`).
+
+A step is either one time (`mode` STEP: panels are shared out, the planner's barriers stand between times) or the whole
+sequence (`mode` RUN: samples and directions are shared out). Every sum runs in an order the sizes decide: chains of
+every second (RNN: fourth) hidden unit, added at the end. Neither mode nor number of workers changes a bit.
+
+Cells' operands: gates' input shares [rows][row], recurrent weights, extra (LSTM: peepholes
+[directions][panels][3][LANES]; GRU: bias inside the reset product [directions][panels][LANES]; may be absent), lengths
+(int32, may be absent), initial h, initial c (may be absent), y (history of h), state (LSTM: c; GRU without
+linear_before_reset: z and r * h). Numbers: as named below; strides in floats but X_TIME and X_BATCH, which count rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lite_runtime.kernels._vmath import vsigmoid, vtanh
+from lite_runtime.simd import (
+    LANES,
+    device,
+    f32p,
+    first,
+    i32p,
+    kernel,
+    num,
+    ptr,
+    real,
+    splat,
+    vfma,
+    vload,
+    vload_n,
+    vmax,
+    vmin,
+    vstore,
+    vstore_n,
+)
+
+GATES, WEIGHTS, EXTRA, LENGTHS, INITIAL_H, INITIAL_C, HISTORY, STATE = range(8)
+OPERANDS = 8
+(
+    MODE,
+    TIME,
+    TIMES,
+    BATCH,
+    HIDDEN,
+    DIRECTIONS,
+    BACKWARDS,
+    ROW,
+    X_TIME,
+    X_BATCH,
+    Y_TIME,
+    Y_DIRECTION,
+    Y_BATCH,
+    I_DIRECTION,
+    I_BATCH,
+    S_DIRECTION,
+    S_BATCH,
+    VARIANT,
+    CLIP,
+) = range(19)
+STEP, RUN = 0, 1
+_ZERO, _ONE = np.float32(0), np.float32(1)
+
+
+# -- the input's share: out[rows][panels * 4 * LANES] = x[rows][inputs] @ packed + bias -------------------------------
+
+
+@device
+def _project_rows(x, w, bias, out, inputs, x_row, out_row, rows):
+    """Up to three rows of one panel; those beyond `rows` repeat the first and are not stored."""
+    x1, x2 = (x + x_row if rows > 1 else x), (x + 2 * x_row if rows > 2 else x)
+    a0, a1 = vload(f32p(bias)), vload(f32p(bias + 4 * LANES))
+    a2, a3 = vload(f32p(bias + 8 * LANES)), vload(f32p(bias + 12 * LANES))
+    b0, b1, b2, b3 = a0, a1, a2, a3
+    c0, c1, c2, c3 = a0, a1, a2, a3
+    p, q, r = f32p(x), f32p(x1), f32p(x2)
+    for k in range(inputs):
+        w0, w1 = vload(f32p(w)), vload(f32p(w + 4 * LANES))
+        w2, w3 = vload(f32p(w + 8 * LANES)), vload(f32p(w + 12 * LANES))
+        w += 16 * LANES
+        a, b, c = splat(p[k]), splat(q[k]), splat(r[k])
+        a0, a1, a2, a3 = vfma(a, w0, a0), vfma(a, w1, a1), vfma(a, w2, a2), vfma(a, w3, a3)
+        b0, b1, b2, b3 = vfma(b, w0, b0), vfma(b, w1, b1), vfma(b, w2, b2), vfma(b, w3, b3)
+        c0, c1, c2, c3 = vfma(c, w0, c0), vfma(c, w1, c1), vfma(c, w2, c2), vfma(c, w3, c3)
+    _store4(out, a0, a1, a2, a3)
+    if rows > 1:
+        _store4(out + out_row, b0, b1, b2, b3)
+    if rows > 2:
+        _store4(out + 2 * out_row, c0, c1, c2, c3)
+
+
+@device
+def _project_row(x, w, bias, out, inputs):
+    """One row of one panel."""
+    a0, a1 = vload(f32p(bias)), vload(f32p(bias + 4 * LANES))
+    a2, a3 = vload(f32p(bias + 8 * LANES)), vload(f32p(bias + 12 * LANES))
+    p = f32p(x)
+    for k in range(inputs):
+        a = splat(p[k])
+        a0, a1 = vfma(a, vload(f32p(w)), a0), vfma(a, vload(f32p(w + 4 * LANES)), a1)
+        a2, a3 = vfma(a, vload(f32p(w + 8 * LANES)), a2), vfma(a, vload(f32p(w + 12 * LANES)), a3)
+        w += 16 * LANES
+    _store4(out, a0, a1, a2, a3)
+
+
+@device
+def _store4(out, a, b, c, d):
+    vstore(f32p(out), a)
+    vstore(f32p(out + 4 * LANES), b)
+    vstore(f32p(out + 8 * LANES), c)
+    vstore(f32p(out + 12 * LANES), d)
+
+
+@kernel()
+def f32_project(step, bases, worker, workers):
+    """Operands x, packed weights [panels][inputs][4 * LANES], bias [panels][4 * LANES], out; numbers rows, inputs,
+    panels."""
+    x, w, bias, out = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2), ptr(step, bases, 3)
+    rows, inputs, panels = num(step, 4, 0), num(step, 4, 1), num(step, 4, 2)
+    width = 16 * LANES
+    blocks = (rows + 2) // 3
+    for item in range(first(panels * blocks, worker, workers, 1), first(panels * blocks, worker + 1, workers, 1)):
+        panel, block = item // blocks, item % blocks
+        row = 3 * block
+        weights = w + panel * inputs * width
+        xs = x + 4 * row * inputs
+        ys = out + (row * panels + panel) * width
+        left = rows - row
+        if left == 1:
+            _project_row(xs, weights, bias + panel * width, ys, inputs)
+        else:
+            _project_rows(xs, weights, bias + panel * width, ys, inputs, 4 * inputs, panels * width, left)
+
+
+# -- where a cell stands ----------------------------------------------------------------------------------------------
+
+
+@device
+def _length(step, bases, b):
+    """Times of sample b that count: its length, held within the sequence."""
+    times = num(step, OPERANDS, TIMES)
+    lengths = ptr(step, bases, LENGTHS)
+    if lengths == 0:
+        return times
+    return max(0, min(times, np.int64(i32p(lengths + 4 * b)[0])))
+
+
+@device
+def _backwards(step, d):
+    """Whether direction d runs from the end."""
+    return d == 1 or num(step, OPERANDS, BACKWARDS) != 0
+
+
+@device
+def _history(step, bases, t, d, b):
+    return ptr(step, bases, HISTORY) + 4 * (
+        t * num(step, OPERANDS, Y_TIME) + d * num(step, OPERANDS, Y_DIRECTION) + b * num(step, OPERANDS, Y_BATCH)
+    )
+
+
+@device
+def _initial(step, bases, which, d, b):
+    """Address of an initial state's row, 0 where there is none."""
+    at = ptr(step, bases, which)
+    if at == 0:
+        return 0
+    return at + 4 * (d * num(step, OPERANDS, I_DIRECTION) + b * num(step, OPERANDS, I_BATCH))
+
+
+@device
+def _state(step, bases, d, b):
+    return ptr(step, bases, STATE) + 4 * (d * num(step, OPERANDS, S_DIRECTION) + b * num(step, OPERANDS, S_BATCH))
+
+
+@device
+def _place(step, bases, s, d, b):
+    """(t, whether this is the sample's first time, whether it counts at all) at the s-th step of direction d."""
+    times = num(step, OPERANDS, TIMES)
+    length = _length(step, bases, b)
+    if _backwards(step, d):
+        t = times - 1 - s
+        return t, t == length - 1, t < length
+    return s, s == 0, s < length
+
+
+@device
+def _previous(step, bases, t, d, b, opening):
+    """Address of h one step ago, 0 where that is all zeros."""
+    if opening:
+        return _initial(step, bases, INITIAL_H, d, b)
+    return _history(step, bases, t + 1 if _backwards(step, d) else t - 1, d, b)
+
+
+@device
+def _gates_at(step, bases, t, d, b, p, gates):
+    row = t * num(step, OPERANDS, X_TIME) + b * num(step, OPERANDS, X_BATCH)
+    panels = (num(step, OPERANDS, HIDDEN) + LANES - 1) // LANES
+    return ptr(step, bases, GATES) + 4 * (row * num(step, OPERANDS, ROW) + (d * panels + p) * gates * LANES)
+
+
+@device
+def _weights_at(step, bases, d, p, gates):
+    hidden = num(step, OPERANDS, HIDDEN)
+    panels = (hidden + LANES - 1) // LANES
+    return ptr(step, bases, WEIGHTS) + 4 * (d * panels + p) * hidden * gates * LANES
+
+
+@device
+def _row_or_zero(at, p, width):
+    """A panel's lanes of a state row; zeros where there is none."""
+    if at == 0:
+        return splat(_ZERO)
+    return vload_n(f32p(at + 4 * p * LANES), width)
+
+
+@device
+def _held(v, clip):
+    """Within [-clip, clip]; an infinite clip leaves it alone."""
+    return vmin(splat(clip), vmax(splat(-clip), v))
+
+
+# -- LSTM: gates i, o, f, c -------------------------------------------------------------------------------------------
+
+
+@device
+def _lstm(step, bases, s, d, b, p):
+    hidden, clip = num(step, OPERANDS, HIDDEN), real(step, OPERANDS, CLIP)
+    width = min(hidden - p * LANES, LANES)
+    t, opening, alive = _place(step, bases, s, d, b)
+    y = f32p(_history(step, bases, t, d, b) + 4 * p * LANES)
+    if not alive:
+        vstore_n(y, splat(_ZERO), width)
+        return
+    g = _gates_at(step, bases, t, d, b, p, 4)
+    i0, o0 = vload(f32p(g)), vload(f32p(g + 4 * LANES))
+    f0, c0 = vload(f32p(g + 8 * LANES)), vload(f32p(g + 12 * LANES))
+    i1, o1, f1, c1 = splat(_ZERO), splat(_ZERO), splat(_ZERO), splat(_ZERO)
+    before = _previous(step, bases, t, d, b, opening)
+    if before != 0:
+        h = f32p(before)
+        w = _weights_at(step, bases, d, p, 4)
+        for k in range(hidden // 2):
+            a = splat(h[2 * k])
+            i0, o0 = vfma(a, vload(f32p(w)), i0), vfma(a, vload(f32p(w + 4 * LANES)), o0)
+            f0, c0 = vfma(a, vload(f32p(w + 8 * LANES)), f0), vfma(a, vload(f32p(w + 12 * LANES)), c0)
+            a = splat(h[2 * k + 1])
+            i1, o1 = vfma(a, vload(f32p(w + 16 * LANES)), i1), vfma(a, vload(f32p(w + 20 * LANES)), o1)
+            f1, c1 = vfma(a, vload(f32p(w + 24 * LANES)), f1), vfma(a, vload(f32p(w + 28 * LANES)), c1)
+            w += 32 * LANES
+        if hidden % 2 == 1:
+            a = splat(h[hidden - 1])
+            i0, o0 = vfma(a, vload(f32p(w)), i0), vfma(a, vload(f32p(w + 4 * LANES)), o0)
+            f0, c0 = vfma(a, vload(f32p(w + 8 * LANES)), f0), vfma(a, vload(f32p(w + 12 * LANES)), c0)
+    i, o, f, c = i0 + i1, o0 + o1, f0 + f1, c0 + c1
+    state = _state(step, bases, d, b)
+    kept = _row_or_zero(_initial(step, bases, INITIAL_C, d, b) if opening else state, p, width)
+    panels = (hidden + LANES - 1) // LANES
+    holes = ptr(step, bases, EXTRA)
+    if holes != 0:
+        holes += 4 * (d * panels + p) * 3 * LANES
+        i = vfma(vload(f32p(holes)), kept, i)
+        f = vfma(vload(f32p(holes + 8 * LANES)), kept, f)
+    i = vsigmoid(_held(i, clip))
+    f = splat(_ONE) - i if num(step, OPERANDS, VARIANT) != 0 else vsigmoid(_held(f, clip))
+    cell = vfma(f, kept, i * vtanh(_held(c, clip)))
+    if holes != 0:
+        o = vfma(vload(f32p(holes + 4 * LANES)), cell, o)
+    vstore_n(f32p(state + 4 * p * LANES), cell, width)
+    vstore_n(y, vsigmoid(_held(o, clip)) * vtanh(_held(cell, clip)), width)
+
+
+@kernel()
+def f32_lstm(step, bases, worker, workers):
+    """LSTM cells; VARIANT 1: the forget gate is 1 - i."""
+    batch = num(step, OPERANDS, BATCH)
+    panels = (num(step, OPERANDS, HIDDEN) + LANES - 1) // LANES
+    s0, s1, p0, p1, b0, b1 = 0, num(step, OPERANDS, TIMES), 0, panels, 0, batch
+    single = num(step, OPERANDS, MODE) == STEP
+    each = panels if single else batch
+    items = num(step, OPERANDS, DIRECTIONS) * each
+    for item in range(first(items, worker, workers, 1), first(items, worker + 1, workers, 1)):
+        d, rest = item // each, item % each
+        if single:
+            s0, p0 = num(step, OPERANDS, TIME), rest
+            s1, p1 = s0 + 1, rest + 1
+        else:
+            b0, b1 = rest, rest + 1
+        for s in range(s0, s1):
+            for p in range(p0, p1):
+                for b in range(b0, b1):
+                    _lstm(step, bases, s, d, b, p)
+
+
+# -- GRU: gates z, r, h -----------------------------------------------------------------------------------------------
+
+
+@device
+def _gru(step, bases, s, d, b, p):
+    """A cell with linear_before_reset: n = tanh(input + r * (h R + bias))."""
+    hidden, clip = num(step, OPERANDS, HIDDEN), real(step, OPERANDS, CLIP)
+    width = min(hidden - p * LANES, LANES)
+    t, opening, alive = _place(step, bases, s, d, b)
+    y = f32p(_history(step, bases, t, d, b) + 4 * p * LANES)
+    if not alive:
+        vstore_n(y, splat(_ZERO), width)
+        return
+    g = _gates_at(step, bases, t, d, b, p, 3)
+    z0, r0 = vload(f32p(g)), vload(f32p(g + 4 * LANES))
+    panels = (hidden + LANES - 1) // LANES
+    n0 = splat(_ZERO)
+    if ptr(step, bases, EXTRA) != 0:
+        n0 = vload(f32p(ptr(step, bases, EXTRA) + 4 * (d * panels + p) * LANES))
+    z1, r1, n1 = splat(_ZERO), splat(_ZERO), splat(_ZERO)
+    before = _previous(step, bases, t, d, b, opening)
+    if before != 0:
+        h = f32p(before)
+        w = _weights_at(step, bases, d, p, 3)
+        for k in range(hidden // 2):
+            a = splat(h[2 * k])
+            z0, r0 = vfma(a, vload(f32p(w)), z0), vfma(a, vload(f32p(w + 4 * LANES)), r0)
+            n0 = vfma(a, vload(f32p(w + 8 * LANES)), n0)
+            a = splat(h[2 * k + 1])
+            z1, r1 = vfma(a, vload(f32p(w + 12 * LANES)), z1), vfma(a, vload(f32p(w + 16 * LANES)), r1)
+            n1 = vfma(a, vload(f32p(w + 20 * LANES)), n1)
+            w += 24 * LANES
+        if hidden % 2 == 1:
+            a = splat(h[hidden - 1])
+            z0, r0 = vfma(a, vload(f32p(w)), z0), vfma(a, vload(f32p(w + 4 * LANES)), r0)
+            n0 = vfma(a, vload(f32p(w + 8 * LANES)), n0)
+    z, r = vsigmoid(_held(z0 + z1, clip)), vsigmoid(_held(r0 + r1, clip))
+    n = vtanh(_held(vfma(r, n0 + n1, vload(f32p(g + 8 * LANES))), clip))
+    kept = _row_or_zero(before, p, width)
+    vstore_n(y, vfma(z, kept, (splat(_ONE) - z) * n), width)
+
+
+@device
+def _gru_gates(step, bases, s, d, b, p):
+    """First half of a cell without linear_before_reset: z and r * h, kept in `state`."""
+    hidden, clip = num(step, OPERANDS, HIDDEN), real(step, OPERANDS, CLIP)
+    width = min(hidden - p * LANES, LANES)
+    t, opening, alive = _place(step, bases, s, d, b)
+    if not alive:
+        return
+    g = _gates_at(step, bases, t, d, b, p, 3)
+    z, r = vload(f32p(g)), vload(f32p(g + 4 * LANES))
+    z1, r1 = splat(_ZERO), splat(_ZERO)
+    before = _previous(step, bases, t, d, b, opening)
+    if before != 0:
+        h = f32p(before)
+        w = _weights_at(step, bases, d, p, 3)
+        for k in range(hidden // 2):
+            a = splat(h[2 * k])
+            z, r = vfma(a, vload(f32p(w)), z), vfma(a, vload(f32p(w + 4 * LANES)), r)
+            a = splat(h[2 * k + 1])
+            z1, r1 = vfma(a, vload(f32p(w + 12 * LANES)), z1), vfma(a, vload(f32p(w + 16 * LANES)), r1)
+            w += 24 * LANES
+        if hidden % 2 == 1:
+            a = splat(h[hidden - 1])
+            z, r = vfma(a, vload(f32p(w)), z), vfma(a, vload(f32p(w + 4 * LANES)), r)
+    state = _state(step, bases, d, b) + 4 * p * LANES
+    r = vsigmoid(_held(r + r1, clip))
+    vstore_n(f32p(state), vsigmoid(_held(z + z1, clip)), width)
+    vstore_n(f32p(state + 4 * hidden), r * _row_or_zero(before, p, width), width)
+
+
+@device
+def _gru_candidate(step, bases, s, d, b, p):
+    """Second half: n = tanh(input + (r * h) R), and the blend."""
+    hidden, clip = num(step, OPERANDS, HIDDEN), real(step, OPERANDS, CLIP)
+    width = min(hidden - p * LANES, LANES)
+    t, opening, alive = _place(step, bases, s, d, b)
+    y = f32p(_history(step, bases, t, d, b) + 4 * p * LANES)
+    if not alive:
+        vstore_n(y, splat(_ZERO), width)
+        return
+    n0, n1 = vload(f32p(_gates_at(step, bases, t, d, b, p, 3) + 8 * LANES)), splat(_ZERO)
+    before = _previous(step, bases, t, d, b, opening)
+    state = _state(step, bases, d, b)
+    if before != 0:
+        h = f32p(state + 4 * hidden)
+        w = _weights_at(step, bases, d, p, 3)
+        for k in range(hidden // 2):
+            n0 = vfma(splat(h[2 * k]), vload(f32p(w + 8 * LANES)), n0)
+            n1 = vfma(splat(h[2 * k + 1]), vload(f32p(w + 20 * LANES)), n1)
+            w += 24 * LANES
+        if hidden % 2 == 1:
+            n0 = vfma(splat(h[hidden - 1]), vload(f32p(w + 8 * LANES)), n0)
+    z = vload_n(f32p(state + 4 * p * LANES), width)
+    n = vtanh(_held(n0 + n1, clip))
+    vstore_n(y, vfma(z, _row_or_zero(before, p, width), (splat(_ONE) - z) * n), width)
+
+
+BOTH, GATES_ONLY, CANDIDATE_ONLY = 0, 1, 2
+"""VARIANT of a GRU: with linear_before_reset both at once; without, the halves of a time one after the other."""
+
+
+@kernel()
+def f32_gru(step, bases, worker, workers):
+    """GRU cells; a RUN with VARIANT GATES_ONLY goes through both halves of each time."""
+    variant = num(step, OPERANDS, VARIANT)
+    last = CANDIDATE_ONLY if variant == GATES_ONLY and num(step, OPERANDS, MODE) == RUN else variant
+    batch = num(step, OPERANDS, BATCH)
+    panels = (num(step, OPERANDS, HIDDEN) + LANES - 1) // LANES
+    s0, s1, p0, p1, b0, b1 = 0, num(step, OPERANDS, TIMES), 0, panels, 0, batch
+    single = num(step, OPERANDS, MODE) == STEP
+    each = panels if single else batch
+    items = num(step, OPERANDS, DIRECTIONS) * each
+    for item in range(first(items, worker, workers, 1), first(items, worker + 1, workers, 1)):
+        d, rest = item // each, item % each
+        if single:
+            s0, p0 = num(step, OPERANDS, TIME), rest
+            s1, p1 = s0 + 1, rest + 1
+        else:
+            b0, b1 = rest, rest + 1
+        for s in range(s0, s1):
+            for half in range(variant, last + 1):
+                for p in range(p0, p1):
+                    for b in range(b0, b1):
+                        if half == BOTH:
+                            _gru(step, bases, s, d, b, p)
+                        elif half == GATES_ONLY:
+                            _gru_gates(step, bases, s, d, b, p)
+                        else:
+                            _gru_candidate(step, bases, s, d, b, p)
+
+
+# -- RNN --------------------------------------------------------------------------------------------------------------
+
+
+@device
+def _rnn(step, bases, s, d, b, p):
+    hidden, clip = num(step, OPERANDS, HIDDEN), real(step, OPERANDS, CLIP)
+    width = min(hidden - p * LANES, LANES)
+    t, opening, alive = _place(step, bases, s, d, b)
+    y = f32p(_history(step, bases, t, d, b) + 4 * p * LANES)
+    if not alive:
+        vstore_n(y, splat(_ZERO), width)
+        return
+    a0 = vload(f32p(_gates_at(step, bases, t, d, b, p, 1)))
+    a1, a2, a3 = splat(_ZERO), splat(_ZERO), splat(_ZERO)
+    before = _previous(step, bases, t, d, b, opening)
+    if before != 0:
+        h = f32p(before)
+        w = _weights_at(step, bases, d, p, 1)
+        for k in range(hidden // 4):
+            a0 = vfma(splat(h[4 * k]), vload(f32p(w)), a0)
+            a1 = vfma(splat(h[4 * k + 1]), vload(f32p(w + 4 * LANES)), a1)
+            a2 = vfma(splat(h[4 * k + 2]), vload(f32p(w + 8 * LANES)), a2)
+            a3 = vfma(splat(h[4 * k + 3]), vload(f32p(w + 12 * LANES)), a3)
+            w += 16 * LANES
+        for k in range(hidden // 4 * 4, hidden):
+            a0 = vfma(splat(h[k]), vload(f32p(w)), a0)
+            w += 4 * LANES
+    v = _held((a0 + a1) + (a2 + a3), clip)
+    vstore_n(y, vmax(v, splat(_ZERO)) if num(step, OPERANDS, VARIANT) != 0 else vtanh(v), width)
+
+
+@kernel()
+def f32_rnn(step, bases, worker, workers):
+    """RNN cells: tanh; VARIANT 1: Relu."""
+    batch = num(step, OPERANDS, BATCH)
+    panels = (num(step, OPERANDS, HIDDEN) + LANES - 1) // LANES
+    s0, s1, p0, p1, b0, b1 = 0, num(step, OPERANDS, TIMES), 0, panels, 0, batch
+    single = num(step, OPERANDS, MODE) == STEP
+    each = panels if single else batch
+    items = num(step, OPERANDS, DIRECTIONS) * each
+    for item in range(first(items, worker, workers, 1), first(items, worker + 1, workers, 1)):
+        d, rest = item // each, item % each
+        if single:
+            s0, p0 = num(step, OPERANDS, TIME), rest
+            s1, p1 = s0 + 1, rest + 1
+        else:
+            b0, b1 = rest, rest + 1
+        for s in range(s0, s1):
+            for p in range(p0, p1):
+                for b in range(b0, b1):
+                    _rnn(step, bases, s, d, b, p)
+
+
+# -- final states -----------------------------------------------------------------------------------------------------
+
+
+@device
+def _copy_or_zero(to, source, n):
+    for i in range(0, n, LANES):
+        v = splat(_ZERO)
+        if source != 0:
+            v = vload_n(f32p(source + 4 * i), n - i)
+        vstore_n(f32p(to + 4 * i), v, n - i)
+
+
+@kernel()
+def f32_final(step, bases, worker, workers):
+    """The cells' operands and numbers, with final h in place of the gates and final c in place of the weights.
+
+    Final h is each sample's last (backwards: first) h, or its initial one where it has no times. Final c is what the
+    cells have left there; only a sample without times is written. Either may be absent.
+    """
+    hidden, batch = num(step, OPERANDS, HIDDEN), num(step, OPERANDS, BATCH)
+    final_h, final_c = ptr(step, bases, GATES), ptr(step, bases, WEIGHTS)
+    for d in range(num(step, OPERANDS, DIRECTIONS)):
+        for b in range(batch):
+            length = _length(step, bases, b)
+            at = 4 * (d * num(step, OPERANDS, I_DIRECTION) + b * num(step, OPERANDS, I_BATCH))
+            if final_h != 0:
+                source = _initial(step, bases, INITIAL_H, d, b)
+                if length > 0:
+                    source = _history(step, bases, 0 if _backwards(step, d) else length - 1, d, b)
+                _copy_or_zero(final_h + at, source, hidden)
+            if final_c != 0 and length == 0:
+                _copy_or_zero(final_c + at, _initial(step, bases, INITIAL_C, d, b), hidden)

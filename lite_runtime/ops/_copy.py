@@ -1,0 +1,188 @@
+"""Strided copies bound to the `copy` kernels: dimensions merged, elements widened, the best kernel chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from lite_runtime.graph import itemsize, numpy_dtype
+from lite_runtime.ops._checks import dense_strides
+from lite_runtime.ops.registry import Binder, NoKernel, Operand
+
+__all__ = ["Dim", "copy_whole", "dense", "element_size", "emit_copy", "fill_operand", "is_window", "view_or_copy"]
+
+SIZES = (1, 2, 4, 8)
+FEW = (2, 3, 4)
+"""Planes that are woven into one stretch, or out of it, without going through tiles."""
+MAX_OUTER = 10
+"""Counters the kernels' odometer has."""
+PIECE = 8192
+"""Bytes of a long run that one worker takes at a time."""
+BLOCKS = (64, 80, 96, 48)
+"""Sides of the block of a transpose that one worker takes at a time, in elements; the first that leaves no sliver."""
+TILE = 16
+"""The widest tile of any target."""
+
+
+class Dim(NamedTuple):
+    """One dimension of a copy, in elements: extent, step in the source (0 repeats), step in the target."""
+
+    extent: int
+    source: int
+    target: int
+
+
+def element_size(dtype: str) -> int:
+    """Bytes of an element that kernels can move; raises NoKernel for strings."""
+    if dtype == "string":
+        raise NoKernel("text has no bytes to move")
+    return itemsize(dtype)
+
+
+def dense(shape: Sequence[int]) -> list[Dim]:
+    """The dimensions of a copy between two row-major tensors of this shape."""
+    return [Dim(n, s, s) for n, s in zip(shape, dense_strides(shape), strict=True)]
+
+
+def fill_operand(b: Binder, value: object, dtype: str) -> Operand:
+    """A constant of one element."""
+    return b.constant(np.full(1, value, numpy_dtype(dtype)))
+
+
+def copy_whole(b: Binder, source: Operand, target: Operand) -> None:
+    """Copy every element; the shapes may differ, the sizes do not."""
+    emit_copy(b, source, target, dense((source.size,)))
+
+
+def view_or_copy(b: Binder, output: int, source: Operand, offset: int = 0) -> None:
+    """Make an output the memory of `source` from element `offset` on, or a copy of it where source is a constant."""
+    target = b.outputs[output]
+    assert target is not None
+    if source.value is None:
+        b.view(output, source, offset * itemsize(source.dtype))
+    else:
+        emit_copy(b, source, target, dense((target.size,)), offset)
+
+
+def is_window(dims: Iterable[Dim]) -> bool:
+    """Whether source and target are walked alike, densely."""
+    merged = _merge(dims)
+    return not merged or (len(merged) == 1 and merged[0].source == 1 and merged[0].target == 1)
+
+
+def emit_copy(
+    b: Binder, source: Operand, target: Operand, dims: Iterable[Dim], source_at: int = 0, target_at: int = 0
+) -> None:
+    """Emit the copy of `dims` from element `source_at` of `source` to element `target_at` of `target`.
+
+    The caller vouches that every element walked lies inside its operand and that no target element is walked twice.
+    """
+    size = element_size(source.dtype)
+    merged = _merge(dims)
+    if any(d.extent == 0 for d in merged):
+        return
+    operands, starts = (source, target), (source_at * size, target_at * size)
+    size, merged = _widen(size, [Dim(d.extent, d.source * size, d.target * size) for d in merged])
+    if len(merged) > MAX_OUTER:
+        raise NoKernel(f"a copy over {len(merged)} dimensions")
+    pair = _turned(size, merged)
+    if pair is not None:
+        _emit_swap(b, operands, starts, size, merged, *pair)
+    elif size not in SIZES:
+        _emit_segments(b, operands, starts, "copy.rows", 1, [*merged, Dim(size, 1, 1)])
+    else:
+        _emit_segments(b, operands, starts, f"copy.strided_{size}", size, _long_inside(merged) or [Dim(1, size, size)])
+
+
+def _merge(dims: Iterable[Dim]) -> list[Dim]:
+    """The same copy in as few dimensions as it takes, the target's steps descending."""
+    kept = sorted((d for d in dims if d.extent != 1), key=lambda d: -abs(d.target))
+    if any(d.extent == 0 for d in kept):
+        return [Dim(0, 0, 0)]
+    merged: list[Dim] = []
+    for d in kept:
+        if merged and merged[-1].source == d.extent * d.source and merged[-1].target == d.extent * d.target:
+            merged[-1] = Dim(merged[-1].extent * d.extent, d.source, d.target)
+        else:
+            merged.append(d)
+    return merged
+
+
+def _widen(size: int, dims: list[Dim]) -> tuple[int, list[Dim]]:
+    """Make what lies side by side on both sides one element; steps are bytes from here on."""
+    if dims and dims[-1].source == size and dims[-1].target == size:
+        return size * dims[-1].extent, dims[:-1]
+    return size, dims
+
+
+def _turned(size: int, dims: Sequence[Dim]) -> tuple[int, int] | None:
+    """The dimension dense in the target and the one dense in the source, where a transpose through tiles pays."""
+    if size not in SIZES or len(dims) < 2 or dims[-1].target != size or dims[-1].source == 0:
+        return None
+    for i, d in enumerate(dims[:-1]):
+        if d.source == size and min(d.extent, dims[-1].extent) >= 2 and d.extent * dims[-1].extent >= 16:
+            return len(dims) - 1, i
+    return None
+
+
+def _emit_swap(
+    b: Binder,
+    operands: tuple[Operand, Operand],
+    starts: tuple[int, int],
+    size: int,
+    dims: Sequence[Dim],
+    a: int,
+    c: int,
+) -> None:
+    """Dimension `a` is dense in the target, `c` in the source."""
+    outer = [d for i, d in enumerate(dims) if i not in (a, c)]
+    inner, across = dims[a], dims[c]
+    triples = [n for d in outer for n in d]
+    if inner.extent in FEW and across.target == inner.extent * size:
+        numbers = [*starts, len(outer), inner.extent, 1, across.extent, inner.source, PIECE // size]
+    elif across.extent in FEW and inner.source == across.extent * size:
+        numbers = [*starts, len(outer), across.extent, 0, inner.extent, across.target, PIECE // size]
+    else:
+        numbers = [
+            *starts,
+            len(outer),
+            inner.extent,
+            across.extent,
+            inner.source,
+            across.target,
+            *map(_block, (inner.extent, across.extent)),
+        ]
+        b.emit(f"copy.swap_{size}", operands, numbers + triples)
+        return
+    b.emit(f"copy.weave_{size}", operands, numbers + triples)
+
+
+def _block(extent: int) -> int:
+    if extent <= max(BLOCKS):
+        return extent
+    return next((block for block in BLOCKS if not 0 < extent % block < TILE), BLOCKS[0])
+
+
+def _long_inside(dims: list[Dim]) -> list[Dim]:
+    """A very short innermost loop changes places with the one around it."""
+    if len(dims) > 1 and dims[-1].extent < 8 and dims[-2].extent > 2 * dims[-1].extent:
+        return [*dims[:-2], dims[-1], dims[-2]]
+    return dims
+
+
+def _emit_segments(
+    b: Binder, operands: tuple[Operand, Operand], starts: tuple[int, int], kernel: str, size: int, dims: list[Dim]
+) -> None:
+    *outer, run = dims
+    piece = PIECE // size
+    whole = 0
+    if run.extent >= 2 * piece and prod(d.extent for d in outer) < 16:
+        whole = run.extent
+        outer.append(Dim(-(-whole // piece), piece * run.source, piece * run.target))
+        run = Dim(piece, run.source, run.target)
+    rows = outer.pop() if outer else Dim(1, 0, 0)
+    numbers = [*starts, len(outer), rows.extent, rows.source, rows.target, run.extent, whole, run.source, run.target]
+    b.emit(kernel, operands, numbers + [n for d in outer for n in d])

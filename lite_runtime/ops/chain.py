@@ -1,0 +1,322 @@
+"""Chains of elementwise nodes: which may run as one pass, and their programs for the machines of `kernels.elementwise`.
+
+    group        nodes of a graph -> chains (a pure function)
+    bind_chain   one chain -> one native step
+
+A chain has one result; every node in it gives that shape, and every value between them has one reader. Two machines
+exist: `f32_chain` for float32 and booleans, `i64_chain` for integers up to int64 and booleans (uint64 has none). Values
+of other types enter and leave the first by Cast only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import lcm, prod
+from typing import NamedTuple, Protocol
+
+from lite_runtime.graph import Node, itemsize
+from lite_runtime.kernels import _opcodes as codes
+from lite_runtime.ops import lowering
+from lite_runtime.ops.registry import BINDS, INFERS, Binder, Inference, NoKernel, Operand, Spec
+
+__all__ = ["ChainBinder", "bind_chain", "group"]
+
+LONGEST = 64
+"""Nodes in a chain."""
+PARALLEL_FROM = 8192
+"""Elements from which a chain is worth sharing between workers."""
+BLOCK = 512
+"""Elements a register usually holds: long enough to hide an instruction's 5 ns, short enough for a dozen registers in
+a 32 KiB cache."""
+
+
+class ChainBinder(Binder, Protocol):
+    """A Binder that knows the chain's outer values by name."""
+
+    def operand(self, name: str) -> Operand | None:
+        """The operand of a value that enters the chain or leaves it."""
+
+
+# -- grouping ---------------------------------------------------------------------------------------------------------
+
+
+def group(
+    nodes: Sequence[Node], specs: Mapping[str, Spec], uses: Mapping[str, int], outputs: frozenset[str]
+) -> list[tuple[Node, ...]]:
+    """The nodes in chains, singles included, in an order that keeps every value's maker before its readers.
+
+    nodes: in topological order. specs: the types of all their values. uses: readers of each value, those outside
+    `nodes` included. outputs: values that must be kept. A chain stands where its last node stood.
+    """
+    chains: dict[str, list[int]] = {}
+    last: dict[int, list[int]] = {}
+    for i, node in enumerate(nodes):
+        members = [i]
+        if lowering.machine_of(node, specs) is not None:
+            for name in dict.fromkeys(node.inputs):
+                inner = chains.get(name)
+                if inner is None or uses.get(name, 0) != 1 or name in outputs:
+                    continue
+                wider = sorted({*inner, *members})
+                if _fits([nodes[j] for j in wider], specs):
+                    del last[inner[-1]], chains[name]
+                    members = wider
+            chains[node.outputs[0]] = members
+        last[i] = members
+    return [tuple(nodes[j] for j in members) for _, members in sorted(last.items())]
+
+
+def _fits(nodes: Sequence[Node], specs: Mapping[str, Spec]) -> bool:
+    """Whether these nodes, in order, are one chain that a machine has room for."""
+    end = nodes[-1]
+    shape, machine = specs[end.outputs[0]].shape, lowering.machine_of(end, specs)
+    if len(nodes) > LONGEST or machine is None:
+        return False
+    for node in nodes[:-1]:
+        spec = specs[node.outputs[0]]
+        if spec.shape != shape or spec.dtype not in machine.inner or lowering.machine_of(node, specs) is not machine:
+            return False
+    try:
+        _Registers(lowering.lower(nodes, specs, {}), shape, machine)
+    except NoKernel:
+        return False
+    return True
+
+
+# -- registers --------------------------------------------------------------------------------------------------------
+
+
+class _Load(NamedTuple):
+    """How a register gets its block; `strides` in elements along the output's axes."""
+
+    value: int
+    mode: int
+    register: int
+    strides: tuple[int, ...]
+
+
+@dataclass
+class _Registers:
+    """A lowered chain with a place for every value. Raises NoKernel where the machine has too few."""
+
+    program: lowering.Program
+    shape: tuple[int, ...]
+    machine: lowering.Machine
+    loads: list[_Load] = field(default_factory=list)
+    instructions: list[tuple[int, lowering.Instruction]] = field(default_factory=list)
+    block: int = BLOCK
+    result: int = -1
+    """The register of the result."""
+
+    def __post_init__(self) -> None:
+        program = self.program
+        where: dict[int, int] = {}
+        pointers = iter(range(codes.SLOTS, codes.SLOTS + codes.POINTERS))
+        slots = list(range(codes.SLOTS))[::-1]
+        self._place_sources(where, pointers, slots)
+        last: dict[int, int] = {}
+        for at, instruction in enumerate(program.instructions):
+            last.update((source, at) for source in instruction.sources)
+        temporaries = {i.value for i in program.instructions}
+        for at, instruction in enumerate(program.instructions):
+            sources = tuple(where[s] for s in instruction.sources)
+            for source in dict.fromkeys(instruction.sources):
+                if source in temporaries and last[source] == at:
+                    slots.append(where[source])
+            final = instruction.value == program.result
+            register = _next(pointers) if final and program.dtype == self.machine.native else _pop(slots)
+            where[instruction.value] = register
+            self.instructions.append((register, instruction._replace(sources=sources)))
+        self.result = where[program.result]
+
+    def _place_sources(self, where: dict[int, int], pointers: Iterator[int], slots: list[int]) -> None:
+        """Registers of what comes from outside, and the block that suits the patterns it is broadcast in."""
+        periods: dict[int, int] = {}
+        for value, source in self.program.sources.items():
+            if isinstance(source, lowering.Outer):
+                periods[value] = _period(source.shape, self.shape)
+        self.block, fitting = _block(set(periods.values()), prod(self.shape))
+        for value, source in self.program.sources.items():
+            if not isinstance(source, lowering.Outer):
+                where[value] = _pop(slots)
+                self.loads.append(_Load(value, codes.CONSTANT, where[value], ()))
+                continue
+            strides = _strides(source.shape, self.shape)
+            if source.dtype == self.machine.native and prod(source.shape) == prod(self.shape):
+                where[value] = _next(pointers)
+                self.loads.append(_Load(value, codes.DENSE, where[value], strides))
+            else:
+                where[value] = _pop(slots)
+                mode = codes.ONCE if periods[value] in fitting else codes.EXPAND
+                self.loads.append(_Load(value, mode, where[value], strides))
+
+
+def _next(pointers: Iterator[int]) -> int:
+    register = next(pointers, None)
+    if register is None:
+        raise NoKernel("a chain of more operands than the machine has registers for")
+    return register
+
+
+def _pop(slots: list[int]) -> int:
+    if not slots:
+        raise NoKernel("a chain of more values at a time than the machine has registers for")
+    return slots.pop()
+
+
+def _strides(shape: Sequence[int], whole: Sequence[int]) -> tuple[int, ...]:
+    """Elements between neighbours of an operand of `shape` along each axis of `whole`, 0 where it is broadcast."""
+    aligned = (1,) * (len(whole) - len(shape)) + tuple(shape)
+    return tuple(0 if size == 1 else prod(aligned[k + 1 :]) for k, size in enumerate(aligned))
+
+
+def _period(shape: Sequence[int], whole: Sequence[int]) -> int:
+    """Elements of the output after which an operand's pattern repeats: what lies within its first axis beyond 1."""
+    aligned = (1,) * (len(whole) - len(shape)) + tuple(shape)
+    for k, size in enumerate(aligned):
+        if size != 1:
+            return prod(whole[k:])
+    return 1
+
+
+def _block(periods: set[int], total: int) -> tuple[int, set[int]]:
+    """A block's elements and the periods that divide it, the shortest ones first."""
+    if total <= codes.LARGEST_BLOCK:
+        return max(-(-total // codes.LANE_GROUP) * codes.LANE_GROUP, codes.LANE_GROUP), periods
+    unit, fitting = codes.LANE_GROUP, set[int]()
+    for period in sorted(periods):
+        common = lcm(unit, period)
+        if common <= codes.LARGEST_BLOCK:
+            unit = common
+            fitting.add(period)
+    return max(BLOCK // unit, 1) * unit, fitting
+
+
+# -- binding ----------------------------------------------------------------------------------------------------------
+
+
+def bind_chain(b: ChainBinder, nodes: tuple[Node, ...]) -> None:
+    """Emit one step for a chain whose result is b's output 0."""
+    output = b.outputs[0]
+    if output is None or any(o is not None for o in b.outputs[1:]):
+        raise NoKernel("more than one result")
+    inner = {node.outputs[0] for node in nodes}
+    outer = {name: b.operand(name) for node in nodes for name in node.inputs if name and name not in inner}
+    operands = {name: operand for name, operand in outer.items() if operand is not None}
+    specs = _inner_specs(nodes, operands)
+    machine = lowering.machine_of(nodes[-1], specs)
+    if machine is None:
+        raise NoKernel(f"{nodes[-1].op} on these types")
+    known = {name: operand.value for name, operand in operands.items() if operand.value is not None}
+    registers = _Registers(lowering.lower(nodes, specs, known), output.shape, machine)
+    _emit(b, registers, operands, output)
+
+
+def _inner_specs(nodes: Sequence[Node], operands: Mapping[str, Operand]) -> dict[str, Spec]:
+    specs = {name: operand.spec for name, operand in operands.items()}
+    for node in nodes:
+        inputs = [specs[name] if name else None for name in node.inputs]
+        values = [operands[name].value if name in operands else None for name in node.inputs]
+        specs[node.outputs[0]] = INFERS[node.op](Inference(node, inputs, values))[0]
+    return specs
+
+
+def _emit(b: Binder, registers: _Registers, named: Mapping[str, Operand], output: Operand) -> None:
+    """The step record, as kernels/_opcodes.py lays it out."""
+    machine, program = registers.machine, registers.program
+    operands: list[Operand] = []
+    places: dict[tuple[int, int, Spec], int] = {}
+
+    def index(operand: Operand) -> int:
+        place = places.setdefault(_place(operand), len(operands))
+        if place == len(operands):
+            operands.append(operand)
+        return place
+
+    outers = {
+        value: named[source.source] if isinstance(source.source, str) else b.constant(source.source)
+        for value, source in program.sources.items()
+        if isinstance(source, lowering.Outer)
+    }
+    dims, strides = _collapse(output.shape, [load.strides for load in registers.loads if load.strides])
+    patterns = iter(strides)
+    loads: list[int] = []
+    for load in registers.loads:
+        source = program.sources[load.value]
+        if isinstance(source, lowering.Outer):
+            pattern = next(patterns) if load.strides else ()
+            kind = codes.KINDS[source.dtype]
+            loads += [kind, load.mode, load.register, index(outers[load.value]), *_padded(pattern, len(dims))]
+        else:
+            loads += [0, codes.CONSTANT, load.register, machine.word(source), *_padded((), len(dims))]
+    _offer_memory(b, registers, outers, output)
+    operands.append(output)
+    if program.dtype == machine.native:
+        loads += [0, codes.OUTPUT, registers.result, len(operands) - 1, *_padded((), len(dims))]
+    stores = [codes.KINDS[program.dtype], registers.result, len(operands) - 1]
+    if "float16" in [program.dtype, *(o.dtype for o in operands)] and b.lanes < 8:
+        raise NoKernel("halves on a target without their conversion")
+    instructions = [word for row in registers.instructions for word in _instruction(machine, *row)]
+    total = output.size
+    head = [total, registers.block, len(dims), len(loads) // (4 + len(dims)), len(registers.instructions), 1]
+    b.emit(
+        machine.kernel,
+        operands,
+        [*head, *dims, *loads, *instructions, *stores, len(operands)],
+        parallel=total >= PARALLEL_FROM,
+    )
+
+
+def _offer_memory(b: Binder, registers: _Registers, outers: Mapping[int, Operand], output: Operand) -> None:
+    """Let the result take over an operand of its shape and element size that no other load reads in another order."""
+    for value, operand in outers.items():
+        others = [o for v, o in outers.items() if v != value and o.slot == operand.slot]
+        same = operand.size == output.size and itemsize(operand.dtype) == itemsize(output.dtype)
+        if same and operand.value is None and all(_place(o) == _place(operand) for o in others):
+            b.reuse(0, operand)
+
+
+def _place(operand: Operand) -> tuple[int, int, Spec]:
+    """What tells two operands apart."""
+    return operand.slot, operand.offset, operand.spec
+
+
+def _padded(pattern: Sequence[int], rank: int) -> list[int]:
+    return [*pattern, *[0] * (rank - len(pattern))]
+
+
+def _instruction(machine: lowering.Machine, register: int, instruction: lowering.Instruction) -> tuple[int, int]:
+    word = machine.codes[instruction.op] | register << 8
+    for k, source in enumerate(instruction.sources):
+        word |= source << (16 + 8 * k)
+    return word, machine.parameters(instruction.parameters)
+
+
+def _collapse(shape: Sequence[int], patterns: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
+    """The output's extents, axes of size 1 dropped and neighbours merged that every operand walks as one, and the
+    operands' strides along them."""
+    dims: list[int] = []
+    strides: list[list[int]] = [[] for _ in patterns]
+    for k, size in enumerate(shape):
+        if size == 1:
+            continue
+        if dims and all(s[-1] == p[k] * size for s, p in zip(strides, patterns, strict=True)):
+            dims[-1] *= size
+            for s, p in zip(strides, patterns, strict=True):
+                s[-1] = p[k]
+        else:
+            dims.append(size)
+            for s, p in zip(strides, patterns, strict=True):
+                s.append(p[k])
+    if len(dims) > codes.MAX_RANK:
+        raise NoKernel(f"more than {codes.MAX_RANK} axes that do not merge")
+    return (dims, strides) if dims else ([1], [[0] for _ in patterns])
+
+
+def _bind_single(b: Binder) -> None:
+    bind_chain(b, (b.node,))  # type: ignore[arg-type]
+
+
+for _op in lowering.RULES:
+    BINDS[_op] = _bind_single

@@ -1,0 +1,407 @@
+"""Elementwise nodes as instructions of the machines in kernels/elementwise.py: one rule an operator."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from lite_runtime.graph import Array, Node
+from lite_runtime.kernels import _opcodes as codes
+from lite_runtime.ops.registry import NoKernel, Spec
+
+__all__ = ["RULES", "Instruction", "Machine", "Outer", "Program", "lower", "machine_of"]
+
+
+class Outer(NamedTuple):
+    """A value from outside: its name or contents, its type, its shape as it lies against the output's last axes."""
+
+    source: str | Array
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __hash__(self) -> int:
+        return hash((self.source if isinstance(self.source, str) else id(self.source), self.shape))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Outer) or self.shape != other.shape:
+            return False
+        return self.source is other.source or (isinstance(self.source, str) and self.source == other.source)
+
+
+class Instruction(NamedTuple):
+    """value = op(sources, parameters)."""
+
+    value: int
+    op: str
+    sources: tuple[int, ...]
+    parameters: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Machine:
+    """What a kernel computes in. `native`: its registers' type; `inner`: types of values between a chain's nodes."""
+
+    kernel: str
+    native: str
+    inner: frozenset[str]
+    codes: Mapping[str, int]
+
+    def word(self, value: float) -> int:
+        """A constant's word in a step record."""
+        return _float_words(value) if self.native == "float32" else int(value)
+
+    def parameters(self, values: Sequence[float]) -> int:
+        """An instruction's second word."""
+        return _float_words(*values) if self.native == "float32" else int(values[0]) if values else 0
+
+
+def _float_words(*values: float) -> int:
+    first, second = [*values, 0.0, 0.0][:2]
+    return int(struct.unpack("<q", np.array([first, second], np.float32).tobytes())[0])
+
+
+_INTS = frozenset("uint8 int8 uint16 int16 uint32 int32 int64".split())
+FLOATS = Machine(
+    "elementwise.f32_chain",
+    "float32",
+    frozenset({"float32", "bool"}),
+    {name: code for code, name in enumerate(codes.FLOAT_OPS)},
+)
+INTS = Machine(
+    "elementwise.i64_chain", "int64", _INTS | {"bool"}, {name: code for code, name in enumerate(codes.INT_OPS)}
+)
+
+
+def machine_of(node: Node, specs: Mapping[str, Spec]) -> Machine | None:
+    """The machine that computes a node of these types; None: neither."""
+    if node.op not in RULES or not node.outputs[0] or any(node.outputs[1:]):
+        return None
+    result = specs[node.outputs[0]].dtype
+    inputs = [specs[name].dtype for name in node.inputs if name]
+    if node.op in ("Cast", "CastLike"):
+        types = {inputs[0], result}
+        if not types <= set(codes.KINDS):
+            return None
+        if "float32" in types or types == {"bool"}:
+            return FLOATS
+        return INTS if types <= INTS.inner else None
+    types = {*inputs, result}
+    if node.op == "Pow" and result == "float32":
+        types = {result}
+    if types <= FLOATS.inner:
+        return FLOATS
+    return INTS if types <= INTS.inner else None
+
+
+# -- a chain being lowered --------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Program:
+    """A chain as instructions over numbered values. `sources`: what comes from outside, or a constant."""
+
+    machine: Machine
+    specs: Mapping[str, Spec]
+    known: Mapping[str, Array]
+    shape: tuple[int, ...]
+    sources: dict[int, Outer | float] = field(default_factory=dict)
+    instructions: list[Instruction] = field(default_factory=list)
+    result: int = -1
+    dtype: str = ""
+    named: dict[str, int] = field(default_factory=dict)
+    _numbers: dict[Outer | tuple[str, float], int] = field(default_factory=dict)
+    _next: int = 0
+
+    def _number(self, key: Outer | tuple[str, float], source: Outer | float) -> int:
+        if key not in self._numbers:
+            self._numbers[key] = self._fresh()
+            self.sources[self._numbers[key]] = source
+        return self._numbers[key]
+
+    def _fresh(self) -> int:
+        self._next += 1
+        return self._next
+
+    def arg(self, node: Node, i: int) -> int:
+        """Input `i` of a node, broadcast as NumPy does."""
+        name = node.inputs[i]
+        if name in self.named:
+            return self.named[name]
+        value = self.scalar(node, i)
+        if value is not None:
+            return self.constant(value)
+        return self.outer(name, self.specs[name].dtype, self.specs[name].shape)
+
+    def outer(self, source: str | Array, dtype: str, shape: tuple[int, ...]) -> int:
+        """A value from outside, its shape given against the output's last axes."""
+        return self._number(Outer(source, dtype, shape), Outer(source, dtype, shape))
+
+    def constant(self, value: float) -> int:
+        """One value throughout."""
+        key = value.hex() if isinstance(value, float) else repr(value)
+        return self._number((key, 0.0), value)
+
+    def has(self, node: Node, i: int) -> bool:
+        """Whether the node has its optional input `i`."""
+        return i < len(node.inputs) and node.inputs[i] != ""
+
+    def scalar(self, node: Node, i: int) -> float | None:
+        """The only element of input `i` where it is known now and its type is the machine's."""
+        array = self.known.get(node.inputs[i])
+        if array is None or array.size != 1 or node.inputs[i] in self.named:
+            return None
+        if array.dtype.name not in self.machine.inner:
+            return None
+        value = array.reshape(()).item()
+        return float(value) if self.machine is FLOATS else int(value)
+
+    def emit(self, op: str, *sources: int, parameters: tuple[float, ...] = ()) -> int:
+        """Append an instruction; the number of its value."""
+        if op not in self.machine.codes:
+            raise NoKernel(f"{op} in {self.machine.kernel}")
+        value = self._fresh()
+        self.instructions.append(Instruction(value, op, sources, parameters))
+        return value
+
+
+def lower(nodes: Sequence[Node], specs: Mapping[str, Spec], known: Mapping[str, Array]) -> Program:
+    """A chain's program. known: contents of the outer values that are constants; more of them, shorter programs."""
+    end = nodes[-1]
+    machine = machine_of(end, specs)
+    if machine is None:
+        raise NoKernel(f"{end.op} on these types")
+    spec = specs[end.outputs[0]]
+    program = Program(machine, specs, known, spec.shape, dtype=spec.dtype)
+    for node in nodes:
+        value = RULES[node.op](program, node)
+        program.named[node.outputs[0]] = _wrapped(program, node, value)
+    result = program.named[end.outputs[0]]
+    if not program.instructions or program.instructions[-1].value != result:
+        result = program.emit("Copy", result)
+    program.result = result
+    return program
+
+
+_WRAPS = {f"{sign}int{bits}": f"Wrap{sign.upper()}{bits}" for sign in ("", "u") for bits in (8, 16, 32)}
+_OVERFLOWING = frozenset("Add Sub Mul Neg Abs Div Pow BitwiseNot BitShift Cast CastLike".split())
+
+
+def _wrapped(p: Program, node: Node, value: int) -> int:
+    """A result of fewer than 64 bits loses its high ones."""
+    wrap = _WRAPS.get(p.specs[node.outputs[0]].dtype)
+    return p.emit(wrap, value) if wrap and p.machine is INTS and node.op in _OVERFLOWING else value
+
+
+# -- rules ------------------------------------------------------------------------------------------------------------
+
+Rule: TypeAlias = Callable[[Program, Node], int]
+RULES: dict[str, Rule] = {}
+"""By operator: emit a node's instructions, give the number of its result."""
+
+
+def _rule(*ops: str) -> Callable[[Rule], Rule]:
+    def register(rule: Rule) -> Rule:
+        RULES.update(dict.fromkeys(ops, rule))
+        return rule
+
+    return register
+
+
+_SAME_NAME = (
+    "Abs Neg Reciprocal Sqrt Ceil Floor Round Sign Exp Log Sigmoid Tanh Erf Softplus Softsign Mish Silu HardSwish "
+    "Relu Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Not IsNaN BitwiseNot PRelu Equal Less LessOrEqual "
+    "And Or Xor BitwiseAnd BitwiseOr BitwiseXor Where"
+).split()
+
+
+@_rule(*_SAME_NAME)
+def _same_name(p: Program, node: Node) -> int:
+    return p.emit(node.op, *(p.arg(node, i) for i in range(len(node.inputs))))
+
+
+@_rule("Greater", "GreaterOrEqual")
+def _greater(p: Program, node: Node) -> int:
+    """a > b is b < a."""
+    op = {"Greater": "Less", "GreaterOrEqual": "LessOrEqual"}[node.op]
+    return p.emit(op, p.arg(node, 1), p.arg(node, 0))
+
+
+# Attributes of operators with parameters, and their ONNX defaults.
+_PARAMETERS: dict[str, tuple[tuple[str, float], ...]] = {
+    "LeakyRelu": (("alpha", 0.01),),
+    "Elu": (("alpha", 1.0),),
+    "Celu": (("alpha", 1.0),),
+    "Selu": (("alpha", 1.67326319217681884765625), ("gamma", 1.05070102214813232421875)),
+    "ThresholdedRelu": (("alpha", 1.0),),
+    "Swish": (("alpha", 1.0),),
+    "HardSigmoid": (("alpha", 0.2), ("beta", 0.5)),
+}
+
+
+@_rule(*_PARAMETERS)
+def _with_parameters(p: Program, node: Node) -> int:
+    values = tuple(float(node.attrs.get(name, default)) for name, default in _PARAMETERS[node.op])  # type: ignore[arg-type]
+    return p.emit(node.op, p.arg(node, 0), parameters=values)
+
+
+@_rule("IsInf")
+def _is_inf(p: Program, node: Node) -> int:
+    signs = (float(bool(node.attrs.get(f"detect_{sign}", 1))) for sign in ("negative", "positive"))
+    return p.emit("IsInf", p.arg(node, 0), parameters=tuple(signs))
+
+
+@_rule("Shrink")
+def _shrink(p: Program, node: Node) -> int:
+    lambd, bias = float(node.attrs.get("lambd", 0.5)), float(node.attrs.get("bias", 0.0))  # type: ignore[arg-type]
+    return p.emit("ShrinkBias" if bias else "ShrinkFlat", p.arg(node, 0), parameters=(lambd, bias))
+
+
+@_rule("Gelu")
+def _gelu(p: Program, node: Node) -> int:
+    return p.emit("GeluTanh" if node.attrs.get("approximate", "none") == "tanh" else "Gelu", p.arg(node, 0))
+
+
+@_rule("SwiGLU")
+def _swiglu(p: Program, node: Node) -> int:
+    alpha = float(node.attrs.get("alpha", 1.0))  # type: ignore[arg-type]
+    return p.emit("Mul", p.emit("Swish", p.arg(node, 0), parameters=(alpha,)), p.arg(node, 1))
+
+
+def _scalars(p: Program, node: Node) -> tuple[float | None, float | None]:
+    """Both operands where they are constants and the machine takes such as parameters."""
+    if p.machine is INTS:
+        return None, None
+    return p.scalar(node, 0), p.scalar(node, 1)
+
+
+@_rule("Add", "Mul")
+def _add_mul(p: Program, node: Node) -> int:
+    a, b = _scalars(p, node)
+    if b is not None:
+        return p.emit(f"{node.op}By", p.arg(node, 0), parameters=(b,))
+    if a is not None:
+        return p.emit(f"{node.op}By", p.arg(node, 1), parameters=(a,))
+    return p.emit(node.op, p.arg(node, 0), p.arg(node, 1))
+
+
+@_rule("Sub")
+def _sub(p: Program, node: Node) -> int:
+    a, b = _scalars(p, node)
+    if b is not None:
+        return p.emit("AddBy", p.arg(node, 0), parameters=(-b,))
+    if a is not None:
+        return p.emit("SubFrom", p.arg(node, 1), parameters=(a,))
+    return p.emit("Sub", p.arg(node, 0), p.arg(node, 1))
+
+
+@_rule("Div")
+def _div(p: Program, node: Node) -> int:
+    """A power of two divides as exactly as its reciprocal multiplies."""
+    a, b = _scalars(p, node)
+    if b is not None and abs(np.frexp(b)[0]) == 0.5 and 2.0**-126 <= abs(b) <= 2.0**126:
+        return p.emit("MulBy", p.arg(node, 0), parameters=(1 / b,))
+    if a is not None:
+        return p.emit("DivInto", p.arg(node, 1), parameters=(a,))
+    return p.emit("Div", p.arg(node, 0), p.arg(node, 1))
+
+
+@_rule("Mod")
+def _mod(p: Program, node: Node) -> int:
+    return p.emit("FMod" if node.attrs.get("fmod", 0) else "Mod", p.arg(node, 0), p.arg(node, 1))
+
+
+_POWERS = {0.5: "PowHalf", 1.0: "Copy", 2.0: "Square", 3.0: "Cube", -1.0: "Reciprocal"}
+
+
+@_rule("Pow")
+def _pow(p: Program, node: Node) -> int:
+    exponent = p.known.get(node.inputs[1])
+    if exponent is not None and exponent.size == 1 and node.inputs[1] not in p.named:
+        value = float(exponent.reshape(()).item())
+        if value in _POWERS:
+            return p.emit(_POWERS[value], p.arg(node, 0))
+        if p.machine is FLOATS:
+            return p.emit("Pow", p.arg(node, 0), p.constant(value))
+    if p.specs[node.inputs[1]].dtype != "float32":
+        raise NoKernel("Pow by integers that are not known when planning")
+    return p.emit("Pow", p.arg(node, 0), p.arg(node, 1))
+
+
+@_rule("BitShift")
+def _bit_shift(p: Program, node: Node) -> int:
+    op = "ShiftLeft" if node.attrs.get("direction") == "LEFT" else "ShiftRight"
+    return p.emit(op, p.arg(node, 0), p.arg(node, 1))
+
+
+_FOLDS = {"Max": "Max", "Min": "Min", "Sum": "Add", "Mean": "Add"}
+
+
+@_rule(*_FOLDS)
+def _fold(p: Program, node: Node) -> int:
+    value = p.arg(node, 0)
+    for i in range(1, len(node.inputs)):
+        value = p.emit(_FOLDS[node.op], value, p.arg(node, i))
+    if node.op == "Mean" and len(node.inputs) > 1:
+        value = p.emit("Div", value, p.constant(float(len(node.inputs))))
+    return value
+
+
+@_rule("Clip")
+def _clip(p: Program, node: Node) -> int:
+    bounds = [p.has(node, i) for i in (1, 2)]
+    if p.machine is FLOATS:
+        low = p.scalar(node, 1) if bounds[0] else -np.inf
+        high = p.scalar(node, 2) if bounds[1] else np.inf
+        if low is not None and high is not None and low == low and high == high:
+            return p.emit("Clip", p.arg(node, 0), parameters=(low, high))
+    value = p.arg(node, 0)
+    for i, op in ((1, "Max"), (2, "Min")):
+        if bounds[i - 1]:
+            shape = p.specs[node.inputs[i]].shape
+            if shape != () and node.inputs[i] not in p.named and p.scalar(node, i) is None:
+                value = p.emit(op, value, p.outer(node.inputs[i], p.specs[node.inputs[i]].dtype, ()))
+            else:
+                value = p.emit(op, value, p.arg(node, i))
+    return value
+
+
+@_rule("Cast", "CastLike")
+def _cast(p: Program, node: Node) -> int:
+    """Loads and stores convert; within a chain only the step to a boolean computes anything."""
+    source, target = p.specs[node.inputs[0]].dtype, p.specs[node.outputs[0]].dtype
+    name = node.inputs[0]
+    if name in p.named or source in p.machine.inner:
+        value = p.arg(node, 0)
+    else:
+        value = p.outer(name, source, p.specs[name].shape)
+    if target == "bool" and source != "bool":
+        if p.machine is FLOATS and source not in ("float32", "float16"):
+            raise NoKernel("a float64 that is not 0 may round to it")
+        return p.emit("Bool", value)
+    return value
+
+
+@_rule("BatchNormalization")
+def _batch_normalization(p: Program, node: Node) -> int:
+    """(x - mean) * scale / sqrt(variance + epsilon) + shift, each but x one value a channel."""
+    if node.attrs.get("training_mode", 0):
+        raise NoKernel("training mode")
+    rank = len(p.shape)
+    after = 0 if node.attrs.get("layout", "NCHW") == "NHWC" or rank < 2 else rank - 2
+    epsilon = float(node.attrs.get("epsilon", 1e-5))  # type: ignore[arg-type]
+    x = p.arg(node, 0)
+    shape = (*p.specs[node.inputs[1]].shape, *(1,) * after)
+    contents = [p.known.get(name) for name in node.inputs[1:]]
+    if all(a is not None for a in contents):
+        scale, shift, mean, variance = (np.asarray(a, np.float64) for a in contents)
+        factor = scale / np.sqrt(variance + epsilon)
+        rows = [np.ascontiguousarray(a, np.float32) for a in (factor, shift - mean * factor)]
+        return p.emit("MulAdd", x, *(p.outer(row, "float32", shape) for row in rows))
+    scale_, shift_, mean_, variance_ = (p.outer(name, "float32", shape) for name in node.inputs[1:])
+    centred = p.emit("Sub", x, mean_)
+    spread = p.emit("AddBy", variance_, parameters=(epsilon,))
+    return p.emit("Add", p.emit("Normalize", centred, scale_, spread), shift_)

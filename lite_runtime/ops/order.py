@@ -1,0 +1,68 @@
+"""ArgMax, ArgMin and TopK. Float32 is native; other types take their references."""
+
+from __future__ import annotations
+
+from lite_runtime.ops._axes import FLOATS, attr_int, axis_of, expect, fold
+from lite_runtime.ops.reduce import known_ints, operands, result
+from lite_runtime.ops.registry import Binder, Inference, NoKernel, Spec, bind, infer
+
+__all__: list[str] = []
+
+_NUMBERS = FLOATS | {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+
+
+@infer("ArgMax", "ArgMin")
+def _infer_arg(n: Inference) -> tuple[Spec]:
+    spec = expect(n, 0, _NUMBERS)
+    rank = len(spec.shape)
+    if not rank:
+        raise n.error("expected at least one axis, got a scalar")
+    axis = axis_of(n, rank, 0)
+    attr_int(n, "select_last_index", 0, (0, 1))
+    if spec.shape[axis] == 0:
+        raise n.error(f"expected elements along axis {axis}, got shape {list(spec.shape)}")
+    kept = (1,) if attr_int(n, "keepdims", 1) else ()
+    return (Spec("int64", (*spec.shape[:axis], *kept, *spec.shape[axis + 1 :])),)
+
+
+@infer("TopK")
+def _infer_top_k(n: Inference) -> tuple[Spec, ...]:
+    spec, amount = expect(n, 0, _NUMBERS), expect(n, 1, {"int64"}, "K")
+    if not spec.shape:
+        raise n.error("expected at least one axis, got a scalar")
+    axis = axis_of(n, len(spec.shape), -1)
+    for name in ("largest", "sorted"):
+        attr_int(n, name, 1)
+    if amount.size != 1:
+        raise n.error(f"expected K to be one number, got shape {list(amount.shape)}")
+    (k,) = n.ints(1)
+    if not 0 <= k <= spec.shape[axis]:
+        raise n.error(f"expected K within [0, {spec.shape[axis]}], got {k}")
+    shape = (*spec.shape[:axis], k, *spec.shape[axis + 1 :])
+    return Spec(spec.dtype, shape), Spec("int64", shape)
+
+
+@bind("ArgMax", "ArgMin")
+def _bind_arg(b: Binder) -> None:
+    (x,) = operands(b, 0)
+    sizes = fold(x.shape, b.attr("axis", 0) % len(x.shape))
+    sign, last = (1 if b.node.op == "ArgMax" else -1), int(b.attr("select_last_index", 0))
+    if sizes.inner == 1 and sign > 0 and not last:
+        kernel = "order.f32_arg_max__rows"
+    else:
+        kernel = "order.f32_arg__strips" if sizes.inner >= 4 and sizes.n < 1 << 24 else "order.f32_arg__columns"
+    b.emit(kernel, (x, result(b)), (*sizes, sign, last))
+
+
+@bind("TopK")
+def _bind_top_k(b: Binder) -> None:
+    (x,) = operands(b, 0)
+    known = known_ints(b, 1)
+    if known is None:
+        raise NoKernel("K was left out")
+    axis = b.attr("axis", -1) % len(x.shape)
+    shape = (*x.shape[:axis], known[0], *x.shape[axis + 1 :])
+    values = b.outputs[0] or b.scratch("float32", shape)
+    places = (b.outputs[1] if len(b.outputs) > 1 else None) or b.scratch("int64", shape)
+    sign = 1 if b.attr("largest", 1) else -1
+    b.emit("order.f32_top_k", (x, values, places), (*fold(x.shape, axis), known[0], sign))

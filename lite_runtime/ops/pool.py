@@ -1,0 +1,178 @@
+"""Pools: windows that slide over one to three spatial axes, and whole planes.
+
+Windows are resolved by the same function that the references use, so paddings and sizes cannot come apart.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from lite_runtime.errors import MsedgeError
+from lite_runtime.ops._axes import FLOATS, attr_int, expect
+from lite_runtime.ops.reduce import REDUCTIONS, operands, reduce_to, result
+from lite_runtime.ops.registry import Binder, Inference, NoKernel, Spec, bind, infer
+from lite_runtime.reference.windows import Window, resolve
+
+__all__ = ["channels_at", "spatial"]
+
+_SPAN = 2048
+"""Reach of a row of windows up to which NCHW has a kernel; kernels/pool.py's SPAN."""
+_LAYOUTS = ("NCHW", "NHWC")
+_FAR = 1 << 31
+"""Sizes a native window stays below, so that no product of positions overflows."""
+
+
+def channels_at(n: Inference | Binder) -> str:
+    """The node's `layout`, "NCHW" unless it says otherwise; ShapeError for any but these two (when inferring)."""
+    layout = n.attr("layout", "NCHW")
+    if layout not in _LAYOUTS and isinstance(n, Inference):
+        raise n.error(f"expected layout NCHW or NHWC, got {layout!r}")
+    return str(layout)
+
+
+def spatial(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
+    """The sizes between (or behind) batch and channels."""
+    return shape[2:] if layout == "NCHW" else shape[1:-1]
+
+
+def _with_space(shape: tuple[int, ...], layout: str, space: tuple[int, ...]) -> tuple[int, ...]:
+    return (*shape[:2], *space) if layout == "NCHW" else (shape[0], *space, shape[-1])
+
+
+def _ints(n: Inference, name: str, length: int, least: int) -> tuple[int, ...] | None:
+    """An optional attribute of `length` integers of at least `least`."""
+    value = n.attr(name)
+    if value is None or len(value) == 0:
+        return None
+    if len(value) != length or any(isinstance(v, bool) or not isinstance(v, int) for v in value):
+        raise n.error(f"expected {name} of {length} integers, got {value!r}")
+    if min(value) < least:
+        raise n.error(f"expected {name} of at least {least}, got {value!r}")
+    return tuple(value)
+
+
+def _window(n: Inference, spec: Spec) -> Window:
+    rank = len(spec.shape) - 2
+    if rank < 1:
+        raise n.error(f"expected batch, channels and at least one spatial axis, got shape {list(spec.shape)}")
+    kernel = _ints(n, "kernel_shape", rank, 1)
+    if kernel is None:
+        raise n.error("expected attribute kernel_shape")
+    space = spatial(spec.shape, channels_at(n))
+    try:
+        return resolve(
+            space,
+            kernel,
+            strides=_ints(n, "strides", rank, 1),
+            dilations=_ints(n, "dilations", rank, 1),
+            pads=_ints(n, "pads", 2 * rank, 0),
+            auto_pad=n.attr("auto_pad", "NOTSET"),
+            ceil_mode=attr_int(n, "ceil_mode", 0),
+        )
+    except MsedgeError as error:
+        raise n.error(str(error)) from None
+
+
+@infer("MaxPool")
+def _infer_max_pool(n: Inference) -> tuple[Spec, ...]:
+    spec = expect(n, 0, FLOATS | {"int8", "uint8"})
+    attr_int(n, "storage_order", 0, (0, 1))
+    shape = _with_space(spec.shape, channels_at(n), _window(n, spec).out)
+    return Spec(spec.dtype, shape), Spec("int64", shape)
+
+
+@infer("AveragePool", "LpPool")
+def _infer_float_pool(n: Inference) -> tuple[Spec]:
+    spec = expect(n, 0, FLOATS)
+    attr_int(n, "count_include_pad", 0)
+    if attr_int(n, "p", 2) < 1:
+        raise n.error(f"expected p of at least 1, got {n.attr('p')}")
+    return (Spec(spec.dtype, _with_space(spec.shape, channels_at(n), _window(n, spec).out)),)
+
+
+@infer("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+def _infer_global(n: Inference) -> tuple[Spec]:
+    spec = expect(n, 0, FLOATS)
+    rank = len(spec.shape) - 2
+    if rank < 0:
+        raise n.error(f"expected batch and channels, got shape {list(spec.shape)}")
+    if attr_int(n, "p", 2) < 1:
+        raise n.error(f"expected p of at least 1, got {n.attr('p')}")
+    return (Spec(spec.dtype, _with_space(spec.shape, channels_at(n), (1,) * rank)),)
+
+
+@infer("MaxUnpool")
+def _infer_max_unpool(n: Inference) -> tuple[Spec]:
+    spec = expect(n, 0, FLOATS)
+    places = expect(n, 1, {"int64"})
+    rank = len(spec.shape) - 2
+    if rank < 1 or places.shape != spec.shape:
+        raise n.error(f"expected indices of the input's shape {list(spec.shape)}, got {list(places.shape)}")
+    if n.has(2):
+        shape = n.ints(2)
+        if len(shape) != rank + 2 or min(shape) < 0:
+            raise n.error(f"expected output_shape of {rank + 2} sizes, got {list(shape)}")
+        return (Spec(spec.dtype, shape),)
+    kernel = _ints(n, "kernel_shape", rank, 1)
+    if kernel is None:
+        raise n.error("expected attribute kernel_shape")
+    strides = _ints(n, "strides", rank, 1) or (1,) * rank
+    pads = _ints(n, "pads", 2 * rank, 0) or (0,) * (2 * rank)
+    zipped = zip(spec.shape[2:], strides, kernel, pads[:rank], pads[rank:], strict=True)
+    space = tuple((size - 1) * s + k - before - after for size, s, k, before, after in zipped)
+    if min(space) < 0:
+        raise n.error(f"expected an output of sizes above 0, got {list(space)}")
+    return (Spec(spec.dtype, (*spec.shape[:2], *space)),)
+
+
+_KERNELS = {"MaxPool": "f32_max", "AveragePool": "f32_mean"}
+
+
+@bind(*_KERNELS)
+def _bind_pool(b: Binder) -> None:
+    (x,) = operands(b, 0)
+    if len(b.outputs) > 1 and b.outputs[1] is not None:
+        raise NoKernel("places of maxima")
+    y = result(b)
+    layout = channels_at(b)
+    space = spatial(x.shape, layout)
+    if len(space) > 3:
+        raise NoKernel("more than three spatial axes")
+    window = resolve(
+        space,
+        b.attr("kernel_shape"),
+        strides=b.attr("strides"),
+        dilations=b.attr("dilations"),
+        pads=b.attr("pads"),
+        auto_pad=b.attr("auto_pad", "NOTSET"),
+        ceil_mode=b.attr("ceil_mode", 0),
+    )
+    include = int(bool(b.attr("count_include_pad", 0)))
+    counted = tuple(size + end for size, end in zip(space, window.end, strict=True)) if include else space
+    lead = 3 - len(space)
+    rows = [(space, 1), (window.out, 1), (window.kernel, 1), (window.strides, 1), (window.dilations, 1)]
+    rows += [(window.begin, 0), (counted, 1)]
+    numbers = [v for row, neutral in rows for v in (*(neutral,) * lead, *row)]
+    sizes = zip(window.kernel, window.dilations, window.out, window.strides, strict=True)
+    reach = [(k - 1) * d + (o - 1) * s + 1 for k, d, o, s in sizes]
+    if max(*numbers, *reach) >= _FAR or prod(window.kernel) >= _FAR:
+        raise NoKernel("a window too large")
+    if layout == "NCHW" and reach[-1] > _SPAN:
+        raise NoKernel("rows too long for the stack")
+    channels = x.shape[1] if layout == "NCHW" else x.shape[-1]
+    b.emit(f"pool.{_KERNELS[b.node.op]}__{layout.lower()}", (x, y), (x.shape[0], channels, *numbers, include))
+
+
+_GLOBAL = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}
+_NORMS = {1: "ReduceL1", 2: "ReduceL2"}
+
+
+@bind("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+def _bind_global(b: Binder) -> None:
+    (x,) = operands(b, 0)
+    name = _GLOBAL.get(b.node.op) or _NORMS.get(b.attr("p", 2))
+    if name is None:
+        raise NoKernel("a norm beyond L2")
+    rank = len(x.shape)
+    axes = range(2, rank) if channels_at(b) == "NCHW" else range(1, rank - 1)
+    reduce_to(b, x, result(b), tuple(axes), REDUCTIONS[name])

@@ -1,0 +1,306 @@
+"""LSTM, GRU and RNN.
+
+One product over all times gives the input's share of the gates; then one native step a time, or the whole sequence in
+one. A step a time lets workers share a cell's columns, at the price of a barrier between times: worth it from about 2
+µs of work a time. Whole sequences share samples and directions, and nothing where there is but one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lite_runtime.graph import Array
+from lite_runtime.ops._axes import FLOATS, attr_float, attr_int, expect
+from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
+
+__all__: list[str] = []
+
+
+class Cell(NamedTuple):
+    """What sets one operator apart. `defaults`: its activations for one direction."""
+
+    gates: int
+    defaults: tuple[str, ...]
+    kernel: str
+
+
+CELLS: dict[str, Cell] = {
+    "RNN": Cell(1, ("tanh",), "recurrent.f32_rnn"),
+    "GRU": Cell(3, ("sigmoid", "tanh"), "recurrent.f32_gru"),
+    "LSTM": Cell(4, ("sigmoid", "tanh", "tanh"), "recurrent.f32_lstm"),
+}
+_ACTIVATIONS = frozenset(
+    "affine elu hardsigmoid leakyrelu relu scaledtanh sigmoid softplus softsign tanh thresholdedrelu".split()
+)
+_DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
+
+STEP, RUN = 0, 1
+BOTH, GATES_ONLY, CANDIDATE_ONLY = 0, 1, 2
+"""Modes and GRU variants of kernels/recurrent.py."""
+_WORTH_SHARING = 1 << 15
+"""Multiplications a time from which workers share its columns: about 2 µs for one of them."""
+_MOST_STEPS = 256
+
+
+# -- what comes out ---------------------------------------------------------------------------------------------------
+
+
+def _shaped(n: Inference, i: int, name: str, dtype: str, shape: tuple[int, ...], optional: bool = True) -> None:
+    if optional and not n.has(i):
+        return
+    spec = expect(n, i, {dtype}, name)
+    if spec.shape != shape:
+        raise n.error(f"expected {name} of shape {list(shape)}, got {list(spec.shape)}")
+
+
+def _activations(n: Inference, wanted: int) -> None:
+    names = n.attr("activations")
+    if names is None:
+        return
+    if isinstance(names, str) or len(names) < wanted or any(not isinstance(name, str) for name in names):
+        raise n.error(f"expected {wanted} activations, got {names!r}")
+    for name in names:
+        if name.lower() not in _ACTIVATIONS:
+            raise n.error(f"expected activations of {', '.join(sorted(_ACTIVATIONS))}, got {name!r}")
+
+
+@infer(*CELLS)
+def _infer_recurrent(n: Inference) -> tuple[Spec, ...]:
+    gates, defaults, _ = CELLS[n.node.op]
+    x = expect(n, 0, FLOATS, "X")
+    w, r = expect(n, 1, {x.dtype}, "W"), expect(n, 2, {x.dtype}, "R")
+    layout = attr_int(n, "layout", 0, (0, 1))
+    direction = n.attr("direction", "forward")
+    if direction not in _DIRECTIONS:
+        raise n.error(f"expected direction forward, reverse or bidirectional, got {direction!r}")
+    count = _DIRECTIONS[direction]
+    if len(x.shape) != 3 or len(w.shape) != 3 or len(r.shape) != 3:
+        raise n.error(f"expected X, W and R of rank 3, got {list(x.shape)}, {list(w.shape)}, {list(r.shape)}")
+    time, batch = (x.shape[1], x.shape[0]) if layout else x.shape[:2]
+    hidden = attr_int(n, "hidden_size", r.shape[2])
+    if hidden < 1:
+        raise n.error(f"expected hidden_size above 0, got {hidden}")
+    _shaped(n, 1, "W", x.dtype, (count, gates * hidden, x.shape[2]), optional=False)
+    _shaped(n, 2, "R", x.dtype, (count, gates * hidden, hidden), optional=False)
+    _shaped(n, 3, "B", x.dtype, (count, 2 * gates * hidden))
+    _shaped(n, 4, "sequence_lens", "int32", (batch,))
+    state = (batch, count, hidden) if layout else (count, batch, hidden)
+    _shaped(n, 5, "initial_h", x.dtype, state)
+    _activations(n, count * len(defaults))
+    if n.attr("clip") is not None and not attr_float(n, "clip", 1.0) > 0:
+        raise n.error(f"expected clip above 0, got {n.attr('clip')}")
+    for name in ("input_forget", "linear_before_reset"):
+        attr_int(n, name, 0, (0, 1))
+    y = Spec(x.dtype, (batch, time, count, hidden) if layout else (time, count, batch, hidden))
+    if n.node.op != "LSTM":
+        return y, Spec(x.dtype, state)
+    _shaped(n, 6, "initial_c", x.dtype, state)
+    _shaped(n, 7, "P", x.dtype, (count, 3 * hidden))
+    return y, Spec(x.dtype, state), Spec(x.dtype, state)
+
+
+# -- weights in the order the kernels read them -----------------------------------------------------------------------
+
+
+def _panels(array: Array, gates: int, lanes: int) -> Array:
+    """(directions, gates * hidden, ...) -> (directions, panels, gates, lanes, ...), zeros behind the last unit."""
+    directions, hidden, rest = array.shape[0], array.shape[1] // gates, array.shape[2:]
+    panels = -(-hidden // lanes)
+    wide = np.zeros((directions, gates, panels * lanes, *rest), np.float32)
+    wide[:, :, :hidden] = array.reshape(directions, gates, hidden, *rest)
+    return wide.reshape(directions, gates, panels, lanes, *rest).swapaxes(1, 2)
+
+
+def _columns(array: Array, lanes: int) -> Array:
+    """(columns, ...) with columns padded to whole blocks of 4 vectors: (blocks, 4 * lanes, ...)."""
+    block = 4 * lanes
+    padded = np.zeros((-(-array.shape[0] // block) * block, *array.shape[1:]), np.float32)
+    padded[: array.shape[0]] = array
+    return padded.reshape(-1, block, *array.shape[1:])
+
+
+def pack_input(w: Array, gates: int, lanes: int) -> Array:
+    """W for `f32_project`: [blocks][inputs][4 * lanes], columns ordered direction, panel, gate, lane."""
+    columns = _panels(w, gates, lanes).reshape(-1, w.shape[2])
+    return np.ascontiguousarray(_columns(columns, lanes).swapaxes(1, 2))
+
+
+def pack_recurrent(r: Array, gates: int, lanes: int) -> Array:
+    """R for the cells: [directions][panels][hidden][gates][lanes]."""
+    return np.ascontiguousarray(np.moveaxis(_panels(r, gates, lanes), -1, 2))
+
+
+def pack_bias(b: Array, gates: int, lanes: int, late: bool) -> Array:
+    """Both biases of B added, for `f32_project`; late: the candidate's recurrent one is left to the cell."""
+    halves = b.reshape(b.shape[0], 2, gates, -1)
+    total = halves[:, 0] + halves[:, 1]
+    if late:
+        total[:, 2] = halves[:, 0, 2]
+    return _columns(_panels(total.reshape(b.shape[0], -1), gates, lanes).reshape(-1), lanes)
+
+
+def pack_late_bias(b: Array, lanes: int) -> Array:
+    """The candidate's recurrent bias: [directions][panels][lanes]."""
+    return np.ascontiguousarray(_panels(b.reshape(b.shape[0], 2, 3, -1)[:, 1, 2], 1, lanes))
+
+
+# -- steps ------------------------------------------------------------------------------------------------------------
+
+
+def _constant(b: Binder, i: int) -> Operand | None:
+    """Input `i`, which must be a constant or left out."""
+    operand = b.inputs[i] if i < len(b.inputs) else None
+    if operand is not None and operand.value is None:
+        raise NoKernel(f"input {i} is computed")
+    return operand
+
+
+def _variant(b: Binder, count: int) -> int:
+    """The kernel's VARIANT; NoKernel for activations it does not know."""
+    op, given = b.node.op, b.attr("activations")
+    defaults = CELLS[op].defaults
+    wanted = tuple(name.lower() for name in given)[: count * len(defaults)] if given else defaults * count
+    if op == "RNN" and wanted == ("relu",) * count:
+        return 1
+    if wanted != defaults * count:
+        raise NoKernel("activations other than the defaults")
+    if op == "LSTM":
+        return int(b.attr("input_forget", 0))
+    return GATES_ONLY if op == "GRU" and not b.attr("linear_before_reset", 0) else BOTH
+
+
+def _strides(layout: int, time: int, count: int, batch: int, hidden: int) -> dict[str, int]:
+    """How the kernels reach X, Y and the states in either layout."""
+    if layout:
+        return {
+            "x_time": 1,
+            "x_batch": time,
+            "y_time": count * hidden,
+            "y_direction": hidden,
+            "y_batch": time * count * hidden,
+            "i_direction": hidden,
+            "i_batch": count * hidden,
+        }
+    return {
+        "x_time": batch,
+        "x_batch": 1,
+        "y_time": count * batch * hidden,
+        "y_direction": batch * hidden,
+        "y_batch": hidden,
+        "i_direction": batch * hidden,
+        "i_batch": hidden,
+    }
+
+
+_NUMBERS = (
+    "mode time times batch hidden directions backwards row x_time x_batch y_time y_direction y_batch "
+    "i_direction i_batch s_direction s_batch variant clip"
+).split()
+
+
+def _project(b: Binder, x: Operand, gates: int, count: int, hidden: int, late: bool) -> tuple[Operand, int]:
+    """Emit the input's share of the gates; (it, floats in one of its rows)."""
+    w, bias = _constant(b, 1), _constant(b, 3)
+    assert w is not None
+    lanes, rows, inputs = b.lanes, x.shape[0] * x.shape[1], x.shape[2]
+    blocks = -(-count * -(-hidden // lanes) * gates // 4)
+    packed = b.packed(w, f"recurrent input {gates} {lanes}", lambda value: pack_input(value, gates, lanes))
+    if bias is None:
+        shift = b.constant(np.zeros((blocks, 4 * lanes), np.float32))
+    else:
+        layout = f"recurrent bias {gates} {lanes} {late}"
+        shift = b.packed(bias, layout, lambda value: pack_bias(value, gates, lanes, late))
+    out = b.scratch("float32", (rows, blocks * 4 * lanes))
+    b.emit("recurrent.f32_project", (x, packed, shift, out), (rows, inputs, blocks))
+    return out, blocks * 4 * lanes
+
+
+def _extra(b: Binder, late: bool) -> Operand | None:
+    """Peepholes, or the bias inside a GRU's reset product."""
+    lanes = b.lanes
+    if b.node.op == "LSTM":
+        holes = _constant(b, 7)
+        return holes and b.packed(
+            holes, f"peepholes {lanes}", lambda value: np.ascontiguousarray(_panels(value, 3, lanes))
+        )
+    bias = _constant(b, 3)
+    if bias is None or not late:
+        return None
+    return b.packed(bias, f"late bias {lanes}", lambda value: pack_late_bias(value, lanes))
+
+
+def _optional(b: Binder, i: int) -> Operand | None:
+    return b.inputs[i] if i < len(b.inputs) else None
+
+
+@bind(*CELLS)
+def _bind_recurrent(b: Binder) -> None:
+    op = b.node.op
+    gates, _, kernel = CELLS[op]
+    x, r = b.inputs[0], _constant(b, 2)
+    if x is None or r is None or x.dtype != "float32":
+        raise NoKernel("another type than float32")
+    _constant(b, 1)
+    layout, count, hidden = b.attr("layout", 0), r.shape[0], r.shape[2]
+    time, batch = (x.shape[1], x.shape[0]) if layout else x.shape[:2]
+    variant = _variant(b, count)
+    late = op == "GRU" and variant == BOTH
+    clip = b.attr("clip")
+    shares, row = _project(b, x, gates, count, hidden, late)
+    lanes = b.lanes
+    recurrent = b.packed(r, f"recurrent {gates} {lanes}", lambda value: pack_recurrent(value, gates, lanes))
+    results = [*b.outputs, None, None, None][:3]
+    strides = _strides(layout, time, count, batch, hidden)
+    history = results[0]
+    if history is None:
+        history = b.scratch("float32", (time, count, batch, hidden))
+        plain = _strides(0, time, count, batch, hidden)
+        strides.update({name: plain[name] for name in ("y_time", "y_direction", "y_batch")})
+    state, state_strides = _state(b, results[2], count, batch, hidden, strides)
+    numbers: dict[str, Any] = {
+        **strides,
+        **state_strides,
+        "mode": RUN,
+        "time": 0,
+        "times": time,
+        "batch": batch,
+        "hidden": hidden,
+        "directions": count,
+        "backwards": int(b.attr("direction", "forward") == "reverse"),
+        "row": row,
+        "variant": variant,
+        "clip": math.inf if clip is None else float(clip),
+    }
+    initial_c = _optional(b, 6) if op == "LSTM" else None
+    common = (_optional(b, 4), _optional(b, 5), initial_c, history, state)
+    cell = (shares, recurrent, _extra(b, late), *common)
+    if time == 1 or (time <= _MOST_STEPS and batch * gates * hidden * hidden >= _WORTH_SHARING):
+        halves = (GATES_ONLY, CANDIDATE_ONLY) if op == "GRU" and variant == GATES_ONLY else (variant,)
+        for t in range(time):
+            for half in halves:
+                b.emit(kernel, cell, _numbers({**numbers, "mode": STEP, "time": t, "variant": half}))
+    elif time:
+        b.emit(kernel, cell, _numbers(numbers), parallel=count * batch > 1)
+    if results[1] is not None or results[2] is not None:
+        b.emit("recurrent.f32_final", (results[1], results[2], None, *common), _numbers(numbers), parallel=False)
+
+
+def _numbers(named: Mapping[str, int | float]) -> list[int | float]:
+    return [named[name] for name in _NUMBERS]
+
+
+def _state(
+    b: Binder, final_c: Operand | None, count: int, batch: int, hidden: int, strides: Mapping[str, int]
+) -> tuple[Operand | None, dict[str, int]]:
+    """Where cells keep what is no output, and its strides: c in the final c's own memory if that is wanted."""
+    if b.node.op == "LSTM":
+        if final_c is not None:
+            return final_c, {"s_direction": strides["i_direction"], "s_batch": strides["i_batch"]}
+        return b.scratch("float32", (count, batch, hidden)), {"s_direction": batch * hidden, "s_batch": hidden}
+    sizes = {"s_direction": batch * 2 * hidden, "s_batch": 2 * hidden}
+    if b.node.op == "GRU":
+        return b.scratch("float32", (count, batch, 2 * hidden)), sizes
+    return None, sizes

@@ -1,0 +1,178 @@
+"""LSTM, GRU and RNN against their references and onnxruntime: directions, layouts, states, lengths, both schedules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lite_runtime.errors import ShapeError
+from lite_runtime.graph import Node
+from lite_runtime.ops.registry import INFERS, Inference, Spec
+from tests.lite_runtime.ops.one_node import check, onnxruntime_results
+
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+
+
+def operands(
+    op: str,
+    time: int = 3,
+    batch: int = 2,
+    inputs: int = 5,
+    hidden: int = 19,
+    direction: str = "forward",
+    layout: int = 0,
+    bias: bool = True,
+    lengths: tuple[int, ...] | None = None,
+    states: bool = True,
+    holes: bool = False,
+) -> list[np.ndarray | None]:
+    rng = np.random.default_rng(hidden * 7 + time)
+    count, gates = 1 + (direction == "bidirectional"), GATES[op]
+
+    def normal(*shape: int) -> np.ndarray:
+        return rng.normal(0, 1 / np.sqrt(hidden + 4), shape).astype(np.float32)  # no chaos over 300 times
+
+    state = (batch, count, hidden) if layout else (count, batch, hidden)
+    given: list[np.ndarray | None] = [
+        normal(*((batch, time, inputs) if layout else (time, batch, inputs))),
+        normal(count, gates * hidden, inputs),
+        normal(count, gates * hidden, hidden),
+        normal(count, 2 * gates * hidden) if bias else None,
+        None if lengths is None else np.array(lengths, np.int32),
+        normal(*state) if states else None,
+    ]
+    if op == "LSTM":
+        given += [normal(*state) if states else None, normal(count, 3 * hidden) if holes else None]
+    return given
+
+
+def compare(op: str, attrs: dict[str, Any] | None = None, *, native: bool = True, **shape: Any) -> None:
+    attrs = dict(attrs or {})
+    given = operands(op, direction=attrs.get("direction", "forward"), layout=attrs.get("layout", 0), **shape)
+    attrs["hidden_size"] = given[2].shape[-1]  # type: ignore[union-attr]
+    outputs = 3 if op == "LSTM" else 2
+    constants = (1, 2, 3, 7)
+    got = check(op, given, attrs, outputs=outputs, constants=constants, native=native, rtol=1e-4, atol=1e-5)
+    if not attrs.get("layout") and not attrs.get("input_forget"):
+        for ours, theirs in zip(got, onnxruntime_results(op, given, attrs, outputs), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("layout", [0, 1])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_directions_and_layouts(op: str, direction: str, layout: int) -> None:
+    compare(op, {"direction": direction, "layout": layout})
+
+
+@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("hidden", [1, 4, 16, 33, 65, 100])
+def test_sizes(op: str, hidden: int) -> None:
+    compare(op, hidden=hidden, inputs=1 + hidden // 3, batch=1 + hidden % 4, time=1 + hidden % 7)
+
+
+@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("lengths", [(4, 1, 3), (4, 4, 4), (0, 2, 4)])
+def test_lengths(op: str, direction: str, lengths: tuple[int, ...]) -> None:
+    given = operands(op, time=4, batch=3, direction=direction, lengths=lengths)
+    check(
+        op,
+        given,
+        {"direction": direction},
+        outputs=3 if op == "LSTM" else 2,
+        constants=(1, 2, 3),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("hidden", [24, 112])
+def test_sequences_long_and_short(op: str, hidden: int) -> None:
+    """300 times are one native step, 20 times of 112 units one each; both give what the reference gives."""
+    compare(op, hidden=hidden, time=20, batch=3)
+    compare(op, hidden=hidden, time=300, batch=1, states=False, bias=False)
+
+
+@pytest.mark.parametrize("linear_before_reset", [0, 1])
+@pytest.mark.parametrize("hidden", [9, 128])
+@pytest.mark.parametrize("bias", [False, True])
+def test_gru_resets(linear_before_reset: int, hidden: int, bias: bool) -> None:
+    compare("GRU", {"linear_before_reset": linear_before_reset}, hidden=hidden, bias=bias, time=5)
+
+
+@pytest.mark.parametrize("attrs", [{}, {"input_forget": 1}, {"clip": 0.3}, {"direction": "bidirectional"}])
+def test_lstm_peepholes(attrs: dict[str, Any]) -> None:
+    given = operands("LSTM", holes=True, time=4, direction=attrs.get("direction", "forward"))
+    check("LSTM", given, attrs, outputs=3, constants=(1, 2, 3, 7), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_clip_and_large_values(op: str) -> None:
+    given = operands(op)
+    check(op, given, {"clip": 0.5}, outputs=2, constants=(1, 2, 3), rtol=1e-4, atol=1e-5)
+    given[0] = given[0] * np.float32(1e4)  # type: ignore[operator]
+    with np.errstate(over="ignore"):
+        check(op, given, {}, outputs=2, constants=(1, 2, 3), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_fewer_outputs(outputs: int) -> None:
+    given = operands("LSTM")
+    check("LSTM", given, {}, outputs=outputs, constants=(1, 2, 3), rtol=1e-4, atol=1e-5)
+
+
+def test_activations() -> None:
+    given = operands("RNN")
+    check("RNN", given, {"activations": ("Relu",)}, constants=(1, 2, 3), rtol=1e-4, atol=1e-5)
+    check("RNN", given, {"activations": ("Elu",), "activation_alpha": (0.5,)}, constants=(1, 2, 3), native=False)
+
+
+def test_computed_weights_take_the_reference() -> None:
+    check("LSTM", operands("LSTM"), {}, outputs=3, native=False)
+
+
+def infer(op: str, shapes: list[tuple[int, ...]], **attrs: Any) -> tuple[Spec, ...]:
+    specs = [Spec("int32" if i == 4 else "float32", s) for i, s in enumerate(shapes)]
+    return tuple(INFERS[op](Inference(Node(op, tuple("abcdefgh"), ("y",), attrs), specs, [None] * len(specs))))
+
+
+GOOD = [(3, 2, 5), (1, 16, 5), (1, 16, 4), (1, 32), (2,), (1, 2, 4), (1, 2, 4), (1, 12)]
+
+
+def test_types_of_results() -> None:
+    assert [s.shape for s in infer("LSTM", GOOD)] == [(3, 1, 2, 4), (1, 2, 4), (1, 2, 4)]
+
+
+@pytest.mark.parametrize("i", range(len(GOOD)))
+def test_shapes_that_do_not_fit_are_refused(i: int) -> None:
+    shapes = list(GOOD)
+    shapes[i] = (*shapes[i][:-1], shapes[i][-1] + 1)
+    with pytest.raises(ShapeError):
+        infer("LSTM", shapes)
+    shapes[i] = GOOD[i][:-1]
+    with pytest.raises(ShapeError):
+        infer("LSTM", shapes)
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {"direction": "up"},
+        {"direction": "bidirectional"},
+        {"hidden_size": 5},
+        {"hidden_size": 0},
+        {"layout": 2},
+        {"clip": 0.0},
+        {"clip": "much"},
+        {"activations": ("Sigmoid",)},
+        {"activations": ("Sigmoid", "Tanh", "Cosh")},
+        {"input_forget": 3},
+    ],
+)
+def test_hostile_attributes_are_refused(attrs: dict[str, Any]) -> None:
+    with pytest.raises(ShapeError):
+        infer("LSTM", GOOD, **attrs)

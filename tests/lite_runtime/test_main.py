@@ -1,0 +1,50 @@
+"""`python -m lite_runtime`: JSON on stdout, one line on stderr for a mistake, exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lite_runtime import bundle
+from lite_runtime.__main__ import main
+from lite_runtime.graph import Graph, Node, Value
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """A bundle that negates."""
+    graph = Graph((Value("x", "float32", ("n",)),), (Value("y", "float32", ("n",)),), (Node("Neg", ("x",), ("y",)),), {})
+    bundle.write(tmp_path / "m.mslite", {"predict": graph})
+    return str(tmp_path / "m.mslite")
+
+
+def test_run(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "x.npy", np.array([1, 2], np.float32))
+    out = tmp_path / "out.npz"
+    assert main(["run", path, "-i", f"x={tmp_path / 'x.npy'}", "-o", str(out)]) == 0
+    assert json.loads(capsys.readouterr().out)["y"]["first"] == [-1, -2]
+    with np.load(out) as held:
+        assert held["y"].tolist() == [-1, -2]
+
+
+def test_inspect_and_bench(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", path]) == 0
+    assert json.loads(capsys.readouterr().out)["predict"]["operators"] == {"Neg": 1}
+    assert main(["bench", path, "--seconds", "0.01"]) == 0
+    assert json.loads(capsys.readouterr().out)["median_us"] > 0
+
+
+@pytest.mark.parametrize("arguments", [["run", "none.mslite"], ["run", "{path}", "-i", "x"], ["run", "{path}", "-i", "x=none.npy"]])
+def test_mistakes_exit_with_3(path: str, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([a.format(path=path) for a in arguments]) == 3
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ") and not captured.out
+
+
+def test_usage_exits_with_2() -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "m"])
+    assert stop.value.code == 2

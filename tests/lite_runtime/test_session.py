@@ -1,0 +1,213 @@
+"""Models: loading, inputs of every wrong kind, dynamic shapes, values that shapes hang on, nested graphs."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lite_runtime
+from lite_runtime import bundle
+from lite_runtime.errors import BundleError, InputError, MsedgeError
+from lite_runtime.graph import Array, Graph, Node, Value
+
+RNG = np.random.default_rng(21)
+BACKENDS = ["native", "reference", "guard"]
+
+
+def _f(*shape: int) -> Array:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def _mlp() -> bytes:
+    """relu(x w + b) over any number of rows."""
+    node = Node("MatMul", ("x", "w", "b"), ("y",), {"activation": "Relu"}, "dense")
+    constants = {"w": _f(4, 3), "b": _f(3)}
+    graph = Graph((Value("x", "float32", ("n", 4)),), (Value("y", "float32", ("n", 3)),), (node,), constants)
+    return bundle.write(None, {"predict": graph})
+
+
+def _model(nodes: list[Node], inputs: dict[str, tuple[str, Any]], outputs: dict[str, tuple[str, Any]], **constants: Array) -> bytes:
+    given = tuple(Value(name, dtype, shape) for name, (dtype, shape) in inputs.items())
+    gives = tuple(Value(name, dtype, shape) for name, (dtype, shape) in outputs.items())
+    return bundle.write(None, {"predict": Graph(given, gives, tuple(nodes), constants)})
+
+
+def test_sources(tmp_path: Path) -> None:
+    """A path, its text and the bytes open the same model."""
+    path = tmp_path / "m.mslite"
+    path.write_bytes(_mlp())
+    x = {"x": _f(2, 4)}
+    results = [lite_runtime.load(s).run(x)["y"] for s in (path, str(path), path.read_bytes())]
+    assert results[0].tobytes() == results[1].tobytes() == results[2].tobytes()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_any_number_of_rows(backend: str) -> None:
+    model = lite_runtime.load(_mlp(), backend=backend)
+    weights, bias = (model.bundle.signatures["predict"].constants[n] for n in "wb")
+    for rows in (1, 5, 0, 64, 5):
+        x = _f(rows, 4)
+        np.testing.assert_allclose(model.run({"x": x})["y"], np.maximum(x @ weights + bias, 0), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "says"),
+    [
+        ({}, "missing x"),
+        ({"x": np.zeros((1, 4), np.float32), "z": np.zeros(1)}, "unknown z"),
+        ({"x": np.zeros((1, 4))}, "float64"),
+        ({"x": np.zeros(4, np.float32)}, "rank 2"),
+        ({"x": np.zeros((1, 5), np.float32)}, r"\[1, 5\]"),
+        ({"x": "text"}, "string"),
+        ({"x": None}, "x"),
+    ],
+)
+def test_inputs_that_do_not_fit(inputs: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        lite_runtime.load(_mlp()).run(inputs)
+
+
+def test_inputs_in_any_memory() -> None:
+    """Strided, reversed, read-only, big-endian and unaligned arrays all mean their values."""
+    model, x = lite_runtime.load(_mlp()), _f(6, 4)
+    want = model.run({"x": x})["y"].tobytes()
+    locked = x.copy()
+    locked.flags.writeable = False
+    unaligned = np.frombuffer(b"\0" + x.tobytes(), np.float32, offset=1).reshape(x.shape)
+    wide = np.repeat(x, 2, axis=1)[:, ::2]
+    for same in (locked, unaligned, wide, x[::-1].copy()[::-1], np.asfortranarray(x), x.astype(">f4")):
+        for _ in range(2):
+            assert model.run({"x": same})["y"].tobytes() == want
+
+
+def test_outputs_are_the_callers_own() -> None:
+    model = lite_runtime.load(_mlp())
+    first = model.run({"x": _f(3, 4)})["y"]
+    held = first.copy()
+    model.run({"x": _f(3, 4)})
+    assert first.tobytes() == held.tobytes() and first.flags.writeable
+
+
+def test_nan_and_infinity_pass() -> None:
+    x = np.array([[np.nan, 0, 0, 0], [np.inf, 0, 0, 0]], np.float32)
+    y = lite_runtime.load(_mlp()).run({"x": x})["y"]
+    assert np.isnan(y[0]).all() and np.isfinite(y[1]).sum() < 3
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_input_and_a_constant_may_be_outputs(backend: str) -> None:
+    data = _model(
+        [Node("Reshape", ("x", "s"), ("y",))],
+        {"x": ("float32", (2, 3))},
+        {"x": ("float32", (2, 3)), "s": ("int64", (1,)), "y": ("float32", (6,))},
+        s=np.array([6]),
+    )
+    x = _f(2, 3)
+    out = lite_runtime.load(data, backend=backend).run({"x": x})
+    assert out["x"].tobytes() == x.tobytes() and out["s"].tolist() == [6] and out["y"].tobytes() == x.tobytes()
+    out["x"][:] = 0
+    assert x.any(), "an output must not be the caller's input"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_shapes_that_hang_on_values(backend: str) -> None:
+    """NonZero ends a stage; what follows is planned when its size is known."""
+    data = _model(
+        [Node("Relu", ("x",), ("r",)), Node("NonZero", ("r",), ("i",)), Node("Shape", ("i",), ("s",)), Node("Neg", ("r",), ("y",))],
+        {"x": ("float32", ("n",))},
+        {"s": ("int64", (2,)), "y": ("float32", ("n",)), "i": ("int64", (1, None))},
+    )
+    model = lite_runtime.load(data, backend=backend)
+    for n in (5, 9, 5):
+        x = _f(n)
+        out = model.run({"x": x})
+        assert out["s"].tolist() == [1, int((x > 0).sum())]
+        assert out["i"].tolist() == [np.nonzero(x > 0)[0].tolist()]
+        assert (out["y"] == -np.maximum(x, 0)).all()
+
+
+def _counting(limit: int) -> bytes:
+    """Adds x to itself while i < limit."""
+    body = Graph(
+        (Value("i", "int64", ()), Value("go", "bool", ()), Value("v", "float32", (2,))),
+        (Value("on", "bool", ()), Value("w", "float32", (2,))),
+        (Node("Less", ("i", "most"), ("on",)), Node("Add", ("v", "x"), ("w",))),
+        {"most": np.array(limit, np.int64)},
+    )
+    loop = Node("Loop", ("", "yes", "x"), ("y",), {"body": body})
+    return _model([loop], {"x": ("float32", (2,))}, {"y": ("float32", (2,))}, yes=np.array(True))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_loop_with_a_capture(backend: str) -> None:
+    y = lite_runtime.load(_counting(4), backend=backend).run({"x": np.ones(2, np.float32)})["y"]
+    assert y.tolist() == [6.0, 6.0]
+
+
+def test_a_loop_without_end_is_stopped() -> None:
+    model = lite_runtime.load(_counting(1 << 62), iterations=50)
+    with pytest.raises(MsedgeError, match="50 iterations"):
+        model.run({"x": np.ones(2, np.float32)})
+
+
+def test_an_index_out_of_range_is_named() -> None:
+    data = _model(
+        [Node("Gather", ("x", "i"), ("y",), {"axis": 0}, "pick")],
+        {"x": ("float32", (4, 2)), "i": ("int64", (3,))},
+        {"y": ("float32", (3, 2))},
+    )
+    for backend in BACKENDS:
+        model = lite_runtime.load(data, backend=backend)
+        with pytest.raises(MsedgeError, match="pick"):
+            model.run({"x": _f(4, 2), "i": np.array([0, 9, 1])})
+        assert model.run({"x": _f(4, 2), "i": np.array([0, -4, 3])})["y"].shape == (3, 2)
+
+
+def test_results_beyond_the_limit_are_refused() -> None:
+    data = _model(
+        [Node("ConstantOfShape", ("n",), ("y",))], {"n": ("int64", (2,))}, {"y": ("float32", (None, None))}
+    )
+    for backend in BACKENDS:
+        with pytest.raises(MsedgeError):
+            lite_runtime.load(data, backend=backend, limit=1 << 20).run({"n": np.array([1 << 20, 1 << 20])})
+
+
+def test_unknown_signature_backend_and_threads() -> None:
+    with pytest.raises(InputError, match="predict"):
+        lite_runtime.load(_mlp()).run({"x": _f(1, 4)}, "train_step")
+    with pytest.raises(InputError, match="backend"):
+        lite_runtime.load(_mlp(), backend="gpu")
+    for threads in (0, -1, 1000, 1.5):
+        with pytest.raises(InputError, match="threads"):
+            lite_runtime.load(_mlp(), threads=threads)  # type: ignore[arg-type]
+
+
+def test_not_a_bundle(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="msedge convert"):
+        lite_runtime.load(b"\x08\x07onnx")
+    with pytest.raises(BundleError):
+        lite_runtime.load(tmp_path / "nothing.mslite")
+
+
+def test_profile_names_every_piece() -> None:
+    rows = lite_runtime.load(_mlp()).profile({"x": _f(9, 4)}, repeats=3)
+    assert [(r.node, r.kernel) for r in rows] == [("MatMul dense", "gemm.f32_gemm")] and rows[0].seconds > 0
+
+
+def test_callers_from_many_threads() -> None:
+    model, x = lite_runtime.load(_mlp(), threads=2), _f(50, 4)
+    want, wrong = model.run({"x": x})["y"].tobytes(), []
+
+    def call() -> None:
+        wrong.extend(1 for _ in range(50) if model.run({"x": x})["y"].tobytes() != want)
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
