@@ -20,7 +20,6 @@ import mmap
 import os
 import re
 import struct
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -45,19 +44,31 @@ class BuildError(MsedgeError):
 
 
 class Image:
-    """One family's machine code in memory. `addresses`: kernel name -> address, valid while the image lives."""
+    """One family's machine code in memory. `addresses`: kernel name -> address, valid while the image lives.
+
+    Raises BuildError for a file that is not whole.
+    """
 
     def __init__(self, path: Path) -> None:
         with open(path, "rb") as file:
             head = file.read(_PAGE)
-            length, text = struct.unpack_from("<II", head, len(_MAGIC))
-            header = json.loads(head[16 : 16 + length])
-            # Private and executable, as a shared library's text is.
-            self._map = mmap.mmap(
-                file.fileno(), text, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC, offset=_PAGE
-            )
+            try:
+                assert head.startswith(_MAGIC)
+                length, text = struct.unpack_from("<II", head, len(_MAGIC))
+                header = json.loads(head[16 : 16 + length])
+                # Private and executable, as a shared library's text is.
+                self._map = mmap.mmap(
+                    file.fileno(), text, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC, offset=_PAGE
+                )
+                assert _digest(self._map) == header["digest"]
+            except (AssertionError, ValueError, KeyError, struct.error):
+                raise BuildError(f"{path} is damaged; delete it and run again") from None
         base = np.frombuffer(self._map, np.uint8).ctypes.data
         self.addresses: Mapping[str, int] = {name: base + offset for name, offset in header["kernels"].items()}
+
+
+def _digest(code: bytes | mmap.mmap) -> str:
+    return hashlib.blake2b(code, digest_size=16).hexdigest()
 
 
 def cache_folder() -> Path:
@@ -127,7 +138,14 @@ def image(family: str) -> Image:
         path = _path(family, target)
         if not path.exists():
             prepare([family])
-        _images[family] = Image(path)
+        try:
+            _images[family] = Image(path)
+        except BuildError:
+            if not _compiler():
+                raise
+            path.unlink()
+            prepare([family])
+            _images[family] = Image(path)
     return _images[family]
 
 
@@ -136,6 +154,8 @@ def prepare(wanted: Iterable[str] | None = None, *, jobs: int | None = None) -> 
     target = host()
     if target is None:
         return []
+    import subprocess
+
     missing = [f for f in (families() if wanted is None else wanted) if not _path(f, target).exists()]
     if not missing:
         return []
@@ -272,9 +292,9 @@ def _link(obj: bytes, names: list[str]) -> tuple[bytes, dict[str, int]]:
 
 def _keep(path: Path, code: bytes, kernels: dict[str, int], target: Target) -> None:
     """Write an image so that no reader ever sees half of it."""
-    header = json.dumps({"kernels": kernels, "target": target.name}).encode()
-    assert len(header) + 16 <= _PAGE, "a family's kernel names must fit one page"
     code += bytes(-len(code) % _PAGE)
+    header = json.dumps({"kernels": kernels, "target": target.name, "digest": _digest(code)}).encode()
+    assert len(header) + 16 <= _PAGE, "a family's kernel names must fit one page"
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}.partial")
     try:

@@ -35,7 +35,7 @@ class Settings:
         native: bool = True,
         guard: bool = False,
         limit: int = 4 << 30,
-        iterations: int = 1_000_000,
+        iterations: int = 100_000,
     ) -> None:
         self.native = native
         self.guard = guard

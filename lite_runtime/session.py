@@ -119,7 +119,7 @@ def load(
     threads: int = 1,
     backend: str = "auto",
     limit: int = 4 << 30,
-    iterations: int = 1_000_000,
+    iterations: int = 100_000,
 ) -> Model:
     """Open a bundle.
 

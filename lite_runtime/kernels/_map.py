@@ -234,7 +234,8 @@ def _emit_store(module: Any, name: str, element: Any, stored: Any, convert: Conv
 
     def body(i: Any, in_group: Any) -> None:
         value = in_group(builder.load(builder.gep(source, [i], inbounds=True), align=align_of(element)))
-        in_group(builder.store(convert(builder, value), builder.gep(target, [i], inbounds=True), align=align_of(stored)))
+        where = builder.gep(target, [i], inbounds=True)
+        in_group(builder.store(convert(builder, value), where, align=align_of(stored)))
 
     _emit_loop(builder, count, LANE_GROUP, body)
     builder.ret_void()

@@ -47,11 +47,11 @@ KINDS: dict[str, int] = {
 
 FLOAT_OPS: tuple[str, ...] = tuple(
     (
-        "Copy Abs Neg Reciprocal Sqrt Square Cube PowHalf Ceil Floor Round Trunc Sign Exp Log Sigmoid Tanh Erf "
-        "Softplus Softsign Mish Silu Gelu GeluTanh HardSwish Relu Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh "
-        "Atanh Not Bool IsNaN IsInf LeakyRelu Elu Celu Selu ThresholdedRelu Swish HardSigmoid Clip ShrinkFlat "
-        "ShrinkBias AddBy MulBy SubFrom DivInto Add Sub Mul Div Max Min Mod FMod Pow PRelu Equal Less LessOrEqual And Or Xor "
-        "Where MulAdd Normalize"
+        "Copy Abs Neg Reciprocal Sqrt Square Cube PowHalf Ceil Floor Round Trunc Sign Exp Log Sigmoid Tanh "
+        "Erf Softplus Softsign Mish Silu Gelu GeluTanh HardSwish Relu Sin Cos Tan Asin Acos Atan Sinh Cosh "
+        "Asinh Acosh Atanh Not Bool IsNaN IsInf LeakyRelu Elu Celu Selu ThresholdedRelu Swish HardSigmoid "
+        "Clip ShrinkFlat ShrinkBias AddBy MulBy SubFrom DivInto Add Sub Mul Div Max Min Mod FMod Pow PRelu "
+        "Equal Less LessOrEqual And Or Xor Where MulAdd Normalize"
     ).split()
 )
 """Opcodes of elementwise.f32_chain by number; booleans are 0 and 1."""

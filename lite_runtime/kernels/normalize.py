@@ -207,8 +207,8 @@ def f32_softmax__columns(step, bases, worker, workers):
 #
 # Step: operands x, y, scale, bias, mean, inverse (all but x and y may be left out; the last two take what was
 # computed); numbers outer, n, inner, centre (0: mean taken as 0), channels, depth, epsilon, floor.
-# Rows: element i is scaled by scale[i] where depth is 0; else a channel is `depth` elements long, row o starts at channel
-# (o * n / depth) mod channels, and each has its scale. Columns: by the scale of the column within inner.
+# Rows: element i is scaled by scale[i] where depth is 0; else a channel is `depth` elements long, row o starts at
+# channel (o * n / depth) mod channels, and each has its scale. Columns: by the scale of the column within inner.
 
 
 @device

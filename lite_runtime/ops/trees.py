@@ -85,6 +85,14 @@ def _reals(attrs: Mapping[str, Any], name: str, length: int | None = None) -> Ar
     return array
 
 
+def _table(attrs: Mapping[str, Any], name: str) -> Array:
+    """A tensor attribute's numbers, half precision widened."""
+    value = attrs.get(name)
+    _need(isinstance(value, np.ndarray) and value.dtype.kind in "iuf", f"expected {name} to be a tensor of numbers")
+    array = np.ravel(np.asarray(value))
+    return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
 def _within(array: Array, bound: int, what: str) -> None:
     if array.size and not (array.min() >= 0 and array.max() < bound):
         raise _Bad(f"expected {what} within [0, {bound}), got {int(array.min())} to {int(array.max())}")
@@ -210,13 +218,12 @@ def _classic(attrs: Mapping[str, Any], kind: str, targets: int) -> Forest:
 
 def _modern(attrs: Mapping[str, Any], targets: int) -> Forest:
     """From the attributes of TreeEnsemble."""
-    modes = np.asarray(attrs["nodes_modes"]).ravel().astype(np.int64)
+    modes = _table(attrs, "nodes_modes").astype(np.int64)
     count = modes.size
     _within(modes, len(MODES), "nodes_modes")
-    splits = np.asarray(attrs["nodes_splits"]).ravel()
-    splits = splits if splits.dtype == np.float64 else splits.astype(np.float32)
+    splits = _table(attrs, "nodes_splits")
     _need(splits.size == count > 0, f"expected nodes_splits of {count} numbers and one at least, got {splits.size}")
-    weights = np.asarray(attrs["leaf_weights"]).ravel().astype(np.float64)
+    weights = _table(attrs, "leaf_weights").astype(np.float64)
     of = _ints(attrs, "leaf_targetids", weights.size)
     _within(of, targets, "leaf_targetids")
 
@@ -227,7 +234,7 @@ def _modern(attrs: Mapping[str, Any], targets: int) -> Forest:
 
     roots = _ints(attrs, "tree_roots")
     _within(roots, count, "tree_roots")
-    values = np.asarray(attrs.get("membership_values", np.zeros(0, np.float32))).ravel().astype(np.float64)
+    values = _table(attrs, "membership_values").astype(np.float64) if "membership_values" in attrs else np.zeros(0)
     sets = [s[~np.isnan(s)] for s in np.split(values, np.flatnonzero(np.isnan(values)))]
     return _assemble(
         modes,

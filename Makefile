@@ -1,0 +1,59 @@
+# `make help` lists the targets. Each sets up .venv once per change of pyproject.toml.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+VENV ?= .venv
+MODELS ?= ../shared/models
+THREADS ?= 1
+TESTS ?= tests
+WORKERS ?= 2
+
+BIN := $(VENV)/bin
+# The demo needs less than a developer: two stamps, and the developer's counts for both.
+READY := $(VENV)/.ready
+READY_DEV := $(VENV)/.ready-dev
+
+.PHONY: demo test lint bench clean help
+
+demo: $(READY) ## Train, convert, verify and run a small network on real digits
+	@$(BIN)/msedge demo
+
+test: $(READY_DEV) ## All tests; TESTS=tests/edge for some, WORKERS=0 for one process
+	@$(BIN)/python -m pytest -q -n $(WORKERS) $(TESTS)
+
+lint: $(READY_DEV) ## Style, types and who may import whom
+	@echo "==> ruff"
+	@$(BIN)/ruff check .
+	@echo "==> mypy"
+	@$(BIN)/mypy
+	@echo "==> layering"
+	@$(BIN)/python -m pytest -q tests/test_layers.py
+
+bench: $(READY_DEV) ## Every .onnx in MODELS against ONNX Runtime, as a Markdown table
+	@$(BIN)/python -m benchmarks --models $(MODELS) --threads $(THREADS)
+
+clean: ## Remove .venv and everything tools left behind
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+help: ## This list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+$(VENV)/bin/python:
+	@echo "==> creating $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "msedge needs Python 3.11 or newer: make PYTHON=python3.12 …")'
+	@$(PYTHON) -m venv $(VENV)
+
+# A developer's environment holds everything the demo needs, so it is not installed over.
+$(READY): pyproject.toml | $(VENV)/bin/python
+	@if [ -e $(READY_DEV) ] && [ ! $(READY_DEV) -ot pyproject.toml ]; then touch $@; else \
+	  echo "==> installing msedge[all] into $(VENV) (about a minute, once)"; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all]' && touch $@; fi
+
+$(READY_DEV): pyproject.toml | $(VENV)/bin/python
+	@echo "==> installing msedge[dev] into $(VENV) (about a minute, once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@

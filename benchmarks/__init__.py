@@ -1,0 +1,1 @@
+"""Speed against peers, as one table."""

@@ -1,0 +1,47 @@
+"""What can go wrong between a source model and a bundle. Text: expected, got, where, and the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lite_runtime import errors as runtime_errors
+
+__all__ = ["ConvertError", "UnsupportedNode", "UnsupportedOpError"]
+
+
+class ConvertError(runtime_errors.MsedgeError):
+    """The source is not a model we can convert, or a step of the conversion would have broken it."""
+
+
+@dataclass(frozen=True)
+class UnsupportedNode:
+    """One node no kernel and no reference knows. `source` is where its author wrote it, "" when the file does not
+    say."""
+
+    name: str
+    op: str
+    domain: str
+    opset: int | None
+    source: str = ""
+    hint: str = ""
+
+    def __str__(self) -> str:
+        opset = "no opset imported" if self.opset is None else f"opset {self.opset}"
+        origin = f", from {self.source}" if self.source else ""
+        hint = f": {self.hint}" if self.hint else ""
+        return f"  {self.domain or 'ai.onnx'}::{self.op} ({opset}) at node {self.name or '<unnamed>'!r}{origin}{hint}"
+
+
+class UnsupportedOpError(ConvertError, runtime_errors.UnsupportedOpError):
+    """The model holds operators msedge cannot run; `nodes` lists all of them."""
+
+    def __init__(self, nodes: Iterable[UnsupportedNode]) -> None:
+        self.nodes = tuple(nodes)
+        kinds = sorted({f"{n.domain or 'ai.onnx'}::{n.op}" for n in self.nodes})
+        lines = "\n".join(map(str, self.nodes))
+        super().__init__(
+            f"{len(self.nodes)} node(s) of {len(kinds)} operator(s) cannot run on a device:\n{lines}\n"
+            "Replace them in the source model by standard ONNX operators (opset 26), export them as model-local "
+            "functions, or cut the model before them and run that part on the host."
+        )

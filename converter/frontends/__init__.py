@@ -1,0 +1,1 @@
+"""Source formats in, `onnx_ir.Model` out."""

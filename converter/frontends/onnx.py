@@ -1,0 +1,342 @@
+"""ONNX in: a path, bytes, `onnx.ModelProto` or `onnx_ir.Model`; out: an `onnx_ir.Model` of ours, safe to edit.
+
+Everything a file can get wrong before its operators mean anything is refused here, each with one ConvertError: text
+that is no protobuf, truncation, unknown domains and opsets, names used twice or never defined, cycles, weights that
+do not fill their shape, external data that is missing or lies outside the model's folder. Afterwards: functions are
+inlined, initialisers are no inputs, nodes are in topological order, every value has a name.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from math import prod
+from pathlib import Path
+from typing import TypeAlias
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError, Message
+from onnx_ir.passes import common as clean
+
+from converter.errors import ConvertError
+from converter.ir import build
+
+__all__ = ["Source", "load"]
+
+Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
+OLDEST_OPSET, NEWEST_OPSET = 1, onnx.defs.onnx_opset_version()
+_BITS = {
+    onnx.TensorProto.FLOAT4E2M1: 4,
+    onnx.TensorProto.INT4: 4,
+    onnx.TensorProto.UINT4: 4,
+    getattr(onnx.TensorProto, "INT2", -1): 2,
+    getattr(onnx.TensorProto, "UINT2", -2): 2,
+}
+
+
+def load(source: Source) -> ir.Model:
+    """The model as IR at its own opset. The caller's object is never changed. Raises ConvertError."""
+    if isinstance(source, ir.Model):
+        model = source.clone()
+    else:
+        proto, folder = _proto(source)
+        _check(proto, folder)
+        model = _deserialize(proto, folder)
+    return _normalise(model)
+
+
+def _proto(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, Path | None]:
+    if isinstance(source, onnx.ModelProto):
+        return source, None
+    if isinstance(source, bytes | bytearray | memoryview):
+        return _parse(bytes(source), "the bytes given"), None
+    if not isinstance(source, str | os.PathLike):
+        raise ConvertError(
+            f"expected a path, bytes, onnx.ModelProto or onnx_ir.Model as source, got {type(source).__name__}"
+        )
+    path = Path(source)
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise ConvertError(f"no file at {path}; check the path") from None
+    except OSError as error:
+        raise ConvertError(f"cannot read {path}: {error.strerror or error}") from None
+    return _parse(data, str(path)), path.resolve().parent
+
+
+def _parse(data: bytes, where: str) -> onnx.ModelProto:
+    if not data:
+        raise ConvertError(f"{where}: expected an ONNX model, got no bytes at all; export or download it again")
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError as error:
+        hint = _other_format(data)
+        raise ConvertError(
+            f"{where}: expected an ONNX model (binary protobuf), got {hint or 'damaged or truncated bytes'} ({error}); "
+            "export or download the model again"
+        ) from None
+    if not proto.HasField("graph"):
+        raise ConvertError(
+            f"{where}: expected an ONNX model, got {_other_format(data) or 'a protobuf without a graph'}; "
+            "export or download the model again"
+        )
+    return proto
+
+
+_MAGIC = (
+    (b"PK\x03\x04", "a zip archive (a PyTorch .pt or Keras .keras file?): export it to ONNX first"),
+    (b"\x89HDF", "an HDF5 file (Keras .h5?): export it to ONNX first"),
+    (b"version https://git-lfs", "a Git LFS pointer: run `git lfs pull`"),
+    (b"\x80", "a Python pickle: export the model to ONNX first"),
+    (b"\x1f\x8b", "a gzip archive: unpack it first"),
+    (b"<", "HTML or XML (a failed download?)"),
+    (b"{", "JSON text"),
+)
+
+
+def _other_format(data: bytes) -> str:
+    if data[4:8] == b"TFL3":
+        return "a TensorFlow Lite model"
+    return next((name for magic, name in _MAGIC if data.lstrip()[: len(magic)] == magic), "")
+
+
+def _check(proto: onnx.ModelProto, folder: Path | None) -> None:
+    """Refuse what could not be deserialised faithfully."""
+    _check_text(proto, "the model")
+    opsets = {
+        o.domain.replace("ai.onnx", "") if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import
+    }
+    if not opsets and proto.ir_version < 3:
+        proto.opset_import.append(onnx.helper.make_opsetid("", 1))
+        opsets = {"": 1}
+    _check_opsets(opsets)
+    if not proto.graph.node and not proto.graph.output:
+        raise ConvertError("the model's graph is empty: expected at least one output")
+    _check_graph(proto.graph, {}, folder, f"graph {proto.graph.name!r}")
+    for function in proto.functions:
+        _check_function(function)
+
+
+def _check_text(message: Message, where: str) -> None:
+    """Every text field is UTF-8: protobuf hands out bytes for one that is not."""
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING:
+            texts = [value] if isinstance(value, str | bytes) else value
+            if not all(isinstance(text, str) for text in texts):
+                raise ConvertError(f"{where}: its {field.name} is not UTF-8 text; the file is damaged")
+        elif field.type == field.TYPE_MESSAGE:
+            for inner in [value] if isinstance(value, Message) else value:
+                _check_text(inner, f"{where}, {field.name}")
+
+
+def _check_opsets(opsets: Mapping[str, int]) -> None:
+    version = opsets.get("")
+    if version is not None and not OLDEST_OPSET <= version <= NEWEST_OPSET:
+        raise ConvertError(
+            f"expected ONNX opset {OLDEST_OPSET} to {NEWEST_OPSET}, got {version}; "
+            "export the model again for a released opset"
+        )
+    if not opsets:
+        raise ConvertError("the model imports no operator set: expected an opset_import of domain ai.onnx")
+
+
+def _check_function(function: onnx.FunctionProto) -> None:
+    where = f"function {function.domain}::{function.name}"
+    known = {name: "its inputs" for name in function.input}
+    _check_nodes(function.node, known, None, where, list(function.output))
+
+
+def _check_graph(graph: onnx.GraphProto, outer: Mapping[str, str], folder: Path | None, where: str) -> None:
+    known = dict(outer)
+    own: set[str] = set()
+
+    def define(name: str, by: str, what: str) -> None:
+        if not name:
+            raise ConvertError(f"{where}: {what} has no name")
+        if name in own:
+            raise ConvertError(f"{where}: the name {name!r} is defined twice, by {known[name]} and by {by}; rename one")
+        own.add(name)
+        known[name] = by
+
+    for value in graph.input:
+        define(value.name, "a graph input", "a graph input")
+    inputs = set(own)
+    for tensor in graph.initializer:
+        if tensor.name in inputs:
+            inputs.discard(tensor.name)
+        else:
+            define(tensor.name, "an initializer", "an initializer")
+        _check_tensor(tensor, folder, f"{where}: initializer {tensor.name!r}")
+    for sparse in graph.sparse_initializer:
+        raise ConvertError(
+            f"{where}: sparse initializer {sparse.values.name!r} is not supported; store it as a dense initializer"
+        )
+    for node in graph.node:
+        for name in node.output:
+            if name:
+                define(name, f"node {node.name or node.op_type!r}", "an output")
+    _check_nodes(graph.node, known, folder, where, [v.name for v in graph.output])
+
+
+def _check_nodes(
+    nodes: Iterable[onnx.NodeProto],
+    known: Mapping[str, str],
+    folder: Path | None,
+    where: str,
+    outputs: list[str],
+) -> None:
+    nodes = list(nodes)
+    known = {**known, **{name: "a node" for node in nodes for name in node.output if name}}
+    for node in nodes:
+        title = f"{where}: node {node.name or '<unnamed>'!r} ({node.op_type or 'no operator'})"
+        if not node.op_type:
+            raise ConvertError(f"{title} names no operator")
+        for name in node.input:
+            if name and name not in known:
+                raise ConvertError(
+                    f"{title} reads {name!r}, which no input, initializer or node defines: "
+                    "its weights are missing from the file, or the name is misspelt"
+                )
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.TENSOR or attribute.HasField("t"):
+                _check_tensor(attribute.t, folder, f"{title}: attribute {attribute.name!r}")
+            for graph in _subgraphs(attribute):
+                _check_graph(graph, known, folder, f"{title}: subgraph {attribute.name!r}")
+    for name in outputs:
+        if name not in known:
+            raise ConvertError(f"{where}: output {name!r} is defined by no input, initializer or node")
+    _check_acyclic(nodes, where)
+
+
+def _subgraphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
+    if attribute.HasField("g"):
+        yield attribute.g
+    yield from attribute.graphs
+
+
+def _reads(node: onnx.NodeProto) -> Iterator[str]:
+    yield from (name for name in node.input if name)
+    for attribute in node.attribute:
+        for graph in _subgraphs(attribute):
+            for inner in graph.node:
+                yield from _reads(inner)
+            yield from (v.name for v in graph.output)
+
+
+def _check_acyclic(nodes: list[onnx.NodeProto], where: str) -> None:
+    maker = {name: i for i, node in enumerate(nodes) for name in node.output if name}
+    needs = {i: {maker[name] for name in _reads(node) if name in maker} for i, node in enumerate(nodes)}
+    try:
+        TopologicalSorter(needs).prepare()
+    except CycleError as error:
+        ring = [nodes[i].name or nodes[i].op_type for i in error.args[1]]
+        raise ConvertError(f"{where}: nodes form a cycle: {' -> '.join(ring)}; an ONNX graph must be acyclic") from None
+
+
+def _check_tensor(tensor: onnx.TensorProto, folder: Path | None, where: str) -> None:
+    if any(d < 0 for d in tensor.dims):
+        raise ConvertError(f"{where}: expected dimensions of at least 0, got {list(tensor.dims)}")
+    if tensor.data_type not in onnx.TensorProto.DataType.values() or not tensor.data_type:
+        raise ConvertError(f"{where}: unknown element type {tensor.data_type}")
+    if tensor.data_type == onnx.TensorProto.STRING:
+        _expect(len(tensor.string_data), prod(tensor.dims), "strings", where)
+        return
+    bits = _BITS.get(tensor.data_type)
+    if bits is None:
+        bits = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize * 8
+    wanted = (prod(tensor.dims) * bits + 7) // 8
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        _check_external(tensor, folder, wanted, where)
+    elif tensor.HasField("raw_data"):
+        _expect(len(tensor.raw_data), wanted, "bytes", where)
+    else:
+        _expect_fields(tensor, wanted, where)
+
+
+def _expect_fields(tensor: onnx.TensorProto, wanted_bytes: int, where: str) -> None:
+    field = onnx.helper.tensor_dtype_to_field(tensor.data_type)
+    got = len(getattr(tensor, field))
+    wanted = prod(tensor.dims)
+    if tensor.data_type in (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128):
+        wanted *= 2
+    if tensor.data_type in _BITS:
+        wanted = wanted_bytes
+    _expect(got, wanted, "elements", where)
+
+
+def _expect(got: int, wanted: int, unit: str, where: str) -> None:
+    if got != wanted:
+        raise ConvertError(f"{where}: its shape needs {wanted} {unit}, the file holds {got}; the weights are damaged")
+
+
+def _check_external(tensor: onnx.TensorProto, folder: Path | None, wanted: int, where: str) -> None:
+    fields = {entry.key: entry.value for entry in tensor.external_data}
+    location = fields.get("location", "")
+    if folder is None:
+        raise ConvertError(
+            f"{where} is external data ({location!r}), which needs the model's folder; convert from its path instead"
+        )
+    if not location:
+        raise ConvertError(f"{where} is external data without a location")
+    path = (folder / location).resolve()
+    if Path(location).is_absolute() or not path.is_relative_to(folder):
+        raise ConvertError(
+            f"{where}: external data {location!r} lies outside the model's folder {folder}; refused. "
+            "Move the file beside the model"
+        )
+    if not path.is_file():
+        raise ConvertError(f"{where}: its external data file {path} is missing; put it beside the model")
+    try:
+        offset, length = int(fields.get("offset", 0)), int(fields.get("length", wanted))
+    except ValueError:
+        raise ConvertError(f"{where}: external data offset and length must be integers, got {fields}") from None
+    if offset < 0 or length != wanted or offset + length > path.stat().st_size:
+        raise ConvertError(
+            f"{where}: its shape needs {wanted} bytes, external data names bytes {offset} to {offset + length} of "
+            f"{path}, which has {path.stat().st_size}; the file is truncated or belongs to another model"
+        )
+
+
+def _deserialize(proto: onnx.ModelProto, folder: Path | None) -> ir.Model:
+    try:
+        model = ir.serde.deserialize_model(proto)
+    except (ValueError, TypeError, KeyError, NotImplementedError, AssertionError, ir.serde.SerdeError) as error:
+        raise ConvertError(f"the model cannot be read: {error}; check it with onnx.checker") from error
+    if folder is not None:
+        ir.external_data.set_base_dir(model.graph, str(folder))
+    return model
+
+
+def _normalise(model: ir.Model) -> ir.Model:
+    for graph in build.graphs(model):
+        if any(v.name is None for v in graph.inputs):
+            raise ConvertError(f"graph {graph.name!r}: an input has no name")
+    quiet = logging.getLogger("onnx_ir.passes.common")
+    level, quiet.level = quiet.level, logging.ERROR
+    try:
+        if model.functions:
+            clean.InlinePass()(model)
+            model.functions.clear()
+        clean.RemoveInitializersFromInputsPass()(model)
+        clean.TopologicalSortPass()(model)
+    except (ValueError, ir.passes.PreconditionError, ir.passes.PassError) as error:
+        raise ConvertError(
+            f"the model cannot be put in order: {error}; look for cycles and recursive functions"
+        ) from error
+    finally:
+        quiet.level = level
+    for node in build.nodes(model):
+        node.version = None
+    build.adopt(model)
+    for graph in build.graphs(model):
+        for node in graph:
+            node.name = node.name or build.fresh(graph, node.op_type)
+            for value in node.outputs:
+                if not value.name:
+                    used = value.uses() or value.is_graph_output()
+                    value.name = build.fresh(graph, node.op_type) if used else ""
+    return model

@@ -1,0 +1,86 @@
+"""A golden sample: seeded inputs and what the NumPy reference makes of them, stored in the bundle for self-tests."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from lite_runtime.errors import MsedgeError
+from lite_runtime.graph import Array, Graph, Value, numpy_dtype
+
+__all__ = ["COST_LIMIT", "SIZE_LIMIT", "Sample", "sample", "sample_inputs"]
+
+COST_LIMIT = 200_000_000
+"""Multiply-adds up to which a reference run stays well under a second or two."""
+SIZE_LIMIT = 1 << 14
+"""Bytes of inputs and outputs up to which a sample is worth its place in the file, whatever the model's size."""
+SHARE = 4
+"""A larger sample may take up to a `SHARE`th of the weights' bytes."""
+_SYMBOLIC = 1
+
+
+Sample = tuple[dict[str, Array], dict[str, Array]]
+"""Inputs and outputs by name."""
+
+
+def sample(graph: Graph, cost: int) -> tuple[Sample | None, str]:
+    """((inputs, outputs), "stored"), or (None, why not). `cost`: estimated multiply-adds of one run."""
+    if cost > COST_LIMIT:
+        return None, f"skipped: a reference run takes about {cost / 1e9:.1f} G multiply-adds"
+    if any(v.kind != "tensor" or v.shape is None for v in (*graph.inputs, *graph.outputs)):
+        return None, "skipped: an input or output is no tensor of known rank"
+    limit = max(SIZE_LIMIT, sum(a.nbytes for a in graph.constants.values()) // SHARE)
+    least = sum(map(_bytes, (*graph.inputs, *graph.outputs)))
+    if least > limit:
+        return None, f"skipped: inputs and outputs of {least} bytes are more than {limit}"
+    inputs = sample_inputs(graph)
+    from lite_runtime.reference import run
+
+    try:
+        outputs = run(graph, inputs)
+    except MsedgeError as error:
+        return None, f"skipped: random inputs do not suit this model ({error})"
+    if any(not _fits(outputs[v.name], v) for v in graph.outputs):
+        return None, "skipped: on random inputs the outputs' shapes are not the declared ones"
+    size = sum(a.nbytes for side in (inputs, outputs) for a in side.values())
+    if size > limit:
+        return None, f"skipped: inputs and outputs of {size} bytes are more than {limit}"
+    return (inputs, outputs), "stored"
+
+
+def _fits(array: Array, value: Value) -> bool:
+    """Whether an output has the shape its declaration says."""
+    declared = value.shape or ()
+    return array.ndim == len(declared) and all(
+        not isinstance(d, int) or d == n for d, n in zip(declared, array.shape, strict=True)
+    )
+
+
+def sample_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
+    """Random inputs, the same for the same graph; symbolic sizes are 1."""
+    rng = np.random.default_rng(seed)
+    return {value.name: _random(value, rng) for value in graph.inputs}
+
+
+def _shape(value: Value) -> tuple[int, ...]:
+    return tuple(d if isinstance(d, int) else _SYMBOLIC for d in value.shape or ())
+
+
+def _bytes(value: Value) -> int:
+    return math.prod(_shape(value)) * numpy_dtype(value.dtype).itemsize
+
+
+def _random(value: Value, rng: np.random.Generator) -> Array:
+    shape, dtype = _shape(value), numpy_dtype(value.dtype)
+    if value.dtype == "string":
+        words = np.empty(math.prod(shape), object)
+        words[:] = [f"text {i}" for i in range(words.size)]
+        return words.reshape(shape)
+    if dtype.kind == "b":
+        return rng.random(shape) < 0.5
+    if dtype.kind in "iu":
+        return rng.integers(0, 2, shape).astype(dtype)
+    if dtype.kind == "c":
+        return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)

@@ -1,0 +1,193 @@
+"""Shape and type inference over the IR by ONNX's own engine, with the caller's input shapes laid over the model's.
+
+Large initialisers stay out of the protobuf that the engine reads (it needs their shapes, not their contents), so the
+cost does not grow with the weights. What is already known is kept: a known size never gives way to a symbol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx
+import onnx_ir as ir
+
+from converter.errors import ConvertError
+from converter.ir import build
+from lite_runtime.graph import OPSET
+
+__all__ = ["infer", "made_up", "override"]
+
+_CONTENTS_UP_TO = 1024
+"""Bytes up to which a constant's contents take part in inference: shapes, axes, pads; never weights."""
+
+
+def override(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Fix graph inputs to the given sizes. Raises ConvertError for unknown names, wrong ranks or contradictions."""
+    inputs = {v.name: v for v in model.graph.inputs}
+    for name, wanted in shapes.items():
+        if name not in inputs:
+            raise ConvertError(f"input_shapes names {name!r}; the model's inputs are {', '.join(map(str, inputs))}")
+        _check_override(name, build.dims(inputs[name]), wanted)
+        inputs[name].shape = ir.Shape([int(d) for d in wanted])
+    if shapes:
+        _forget(model)
+
+
+def _check_override(name: str, known: Sequence[int | str | None] | None, wanted: Sequence[int]) -> None:
+    if any(int(d) < 0 for d in wanted):
+        raise ConvertError(f"input_shapes[{name!r}]: expected sizes of at least 0, got {tuple(wanted)}")
+    if known is None:
+        return
+    clash = len(known) != len(wanted) or any(isinstance(k, int) and k != w for k, w in zip(known, wanted, strict=False))
+    if clash:
+        raise ConvertError(f"input_shapes[{name!r}]: {tuple(wanted)} does not fit the model's {tuple(known)}")
+
+
+def _forget(model: ir.Model) -> None:
+    """Drop stored shapes of intermediate values and outputs: they were inferred for other input sizes."""
+    for node in build.nodes(model):
+        if node.domain == build.DOMAIN:
+            continue
+        for value in node.outputs:
+            if value.shape is not None and not value.is_graph_output():
+                value.shape = None
+    for value in model.graph.outputs:
+        if value.producer() is not None and value.shape is not None:
+            value.shape = ir.Shape([None] * len(value.shape))
+
+
+def infer(model: ir.Model, *, declared: bool = True) -> int:
+    """Fill in shapes and types everywhere the engine knows them; the number of values that gained something.
+
+    `declared=False` does not believe the shapes stored with intermediate values, and is strict: the first operator
+    whose operands do not fit, or a graph output declared otherwise than its operator says, raises ConvertError.
+    """
+    _forget_made_up(model)
+    proto = _skeleton(model)
+    if not declared:
+        proto.graph.ClearField("value_info")
+        for output in proto.graph.output:
+            if output.type.HasField("tensor_type"):
+                output.type.tensor_type.ClearField("shape")
+    return _merge_graph(model.graph, _run(proto, strict=not declared).graph, declared)
+
+
+def _forget_made_up(model: ir.Model) -> None:
+    """Symbols the engine made up mean something within one run only; later they could meet their namesakes."""
+    for node in build.nodes(model):
+        for value in node.outputs:
+            shape = build.dims(value)
+            if shape is not None and any(isinstance(d, str) and made_up(d) for d in shape):
+                value.shape = ir.Shape([None if isinstance(d, str) and made_up(d) else d for d in shape])
+
+
+def _run(proto: onnx.ModelProto, strict: bool) -> onnx.ModelProto:
+    try:
+        return onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=strict, data_prop=True)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        text = str(error)
+        if strict and text.count("op_type:") != 1:
+            return _run(proto, strict=False)  # several nested: the engine failed inside a function it expanded itself
+        raise ConvertError(f"the model contradicts itself: {_plain(text)}; fix or export it again") from error
+    except MemoryError as error:
+        raise ConvertError("the model declares sizes no memory holds; it is damaged, or fix its shapes") from error
+
+
+def _plain(text: str) -> str:
+    """The engine's complaint on one line."""
+    return " ".join(text.split()).removeprefix("[ShapeInferenceError] Inference error(s): ")
+
+
+def _skeleton(model: ir.Model) -> onnx.ModelProto:
+    """The model as a protobuf with large constants turned into inputs."""
+    graph, inputs = model.graph, list(model.graph.inputs)
+    large = [
+        (value, value.const_value)
+        for value in graph.initializers.values()
+        if value.const_value is not None and value.const_value.nbytes > _CONTENTS_UP_TO
+    ]
+    try:
+        for value, tensor in large:
+            if value.shape is None:
+                value.shape = ir.Shape(tensor.shape.numpy())
+            graph.initializers.pop(value.name or "")
+            value.const_value = None
+            graph.inputs.append(value)
+        return _import_all(ir.serde.serialize_model(model), {n.domain for n in build.nodes(model)})
+    except ir.serde.SerdeError as error:
+        raise ConvertError(f"the model cannot be written as a protobuf: {error.__cause__ or error}") from error
+    finally:
+        for value, tensor in large:
+            value.const_value = tensor
+        graph.inputs.clear()
+        graph.inputs.extend(inputs)
+        for value, _ in large:
+            graph.register_initializer(value)
+
+
+def _import_all(proto: onnx.ModelProto, used: set[str]) -> onnx.ModelProto:
+    """The engine stops at a domain nobody imports; what to do about one is for the lowering to say."""
+    for domain in sorted(used - {o.domain for o in proto.opset_import}):
+        proto.opset_import.append(onnx.helper.make_opsetid(domain, OPSET if domain == "" else 1))
+    return proto
+
+
+def _merge_graph(graph: ir.Graph, proto: onnx.GraphProto, declared: bool) -> int:
+    gained = 0
+    infos = {info.name: info.type for info in (*proto.value_info, *proto.output)}
+    for node, node_proto in zip(graph, proto.node, strict=True):
+        for value in node.outputs:
+            if value.name in infos:
+                gained += _merge_value(value, infos[value.name], declared)
+        for attribute in node_proto.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH and attribute.name in node.attributes:
+                gained += _merge_graph(node.attributes[attribute.name].as_graph(), attribute.g, True)
+    for value, info in zip(graph.inputs, proto.input, strict=False):
+        if value.name == info.name and (value.type is None or value.shape is None):
+            gained += _merge_value(value, info.type, declared)
+    return gained
+
+
+def _merge_value(value: ir.Value, proto: onnx.TypeProto, declared: bool) -> int:
+    gained = 0
+    if value.type is None and proto.WhichOneof("value"):
+        value.type = ir.serde.deserialize_type_proto_for_type(proto)
+        gained = 1
+    shape = ir.serde.deserialize_type_proto_for_shape(proto)
+    if shape is None:
+        return gained
+    if value.shape is None:
+        value.shape = ir.Shape(list(shape))
+        return 1
+    if not _agree(value.shape, shape):
+        if declared or value.is_graph_output():
+            raise ConvertError(
+                f"value {value.name!r} is declared with shape {value.shape}, but its operator gives {shape}; "
+                "correct the declaration, or give input_shapes that fit it"
+            )
+        value.shape = ir.Shape(list(shape))
+        return 1
+    merged = [_better(old, new) for old, new in zip(value.shape, shape, strict=True)]
+    if merged == list(value.shape):
+        return gained
+    value.shape = ir.Shape(merged)
+    return 1
+
+
+def _agree(old: ir.Shape, new: ir.Shape) -> bool:
+    """Same rank, and no two known sizes differ."""
+    both = list(zip(old, new, strict=False))
+    return len(old) == len(new) and not any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in both)
+
+
+def _better(old: int | ir.SymbolicDim, new: int | ir.SymbolicDim) -> int | ir.SymbolicDim:
+    if isinstance(old, int):
+        return old
+    if isinstance(new, int) or made_up(old.value):
+        return new
+    return old
+
+
+def made_up(symbol: str | None) -> bool:
+    """Whether a symbol is no name of the model's, but the engine's way to say that it does not know."""
+    return symbol is None or symbol.startswith("unk__")

@@ -1,0 +1,362 @@
+"""What a valid model is, as data: rows of (name, what it looks at, predicate, message), run before and after every
+pass.
+
+The predicate takes the subject and a `Context` (facts about the whole model, gathered once) and returns the
+violations it finds as text, none for a valid subject.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import prod
+from typing import Any, Literal, NamedTuple
+
+import onnx
+import onnx_ir as ir
+
+from converter.errors import ConvertError
+from converter.ir import build
+from converter.ir.upgrade import ML_OPSET, OPSET
+
+__all__ = ["ACTIVATION_ATTRS", "RULES", "WIDENED", "Context", "Rule", "Widened", "check", "schema", "violations"]
+
+_T = ir.AttributeType
+ACTIVATION_ATTRS: Mapping[str, ir.AttributeType] = {
+    "activation": _T.STRING,
+    "activation_min": _T.FLOAT,
+    "activation_max": _T.FLOAT,
+    "activation_alpha": _T.FLOAT,
+    "activation_beta": _T.FLOAT,
+}
+_LAYOUT: Mapping[str, ir.AttributeType] = {"layout": _T.STRING}
+
+
+class Widened(NamedTuple):
+    """An operator of our domain: an ONNX operator (`base`, "" for none) with more inputs and attributes."""
+
+    inputs: tuple[int, int]
+    attrs: Mapping[str, ir.AttributeType]
+    base: str = ""
+    outputs: tuple[int, int] = (1, 1)
+
+
+WIDENED: Mapping[str, Widened] = {
+    "Conv": Widened((2, 4), {**_LAYOUT, **ACTIVATION_ATTRS}, "Conv"),
+    "ConvTranspose": Widened((2, 3), {**_LAYOUT, **ACTIVATION_ATTRS}, "ConvTranspose"),
+    "MatMul": Widened((2, 4), {"transA": _T.INT, "transB": _T.INT, **ACTIVATION_ATTRS}),
+    "MaxPool": Widened((1, 1), _LAYOUT, "MaxPool", (1, 1)),
+    **{
+        name: Widened((1, 1), _LAYOUT, name)
+        for name in (
+            "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool", "DepthToSpace", "SpaceToDepth",
+        )
+    },
+    "InstanceNormalization": Widened((3, 3), _LAYOUT, "InstanceNormalization"),
+    "BatchNormalization": Widened((5, 5), _LAYOUT, "BatchNormalization"),
+    "Silu": Widened((1, 1), {}),
+}  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def schema(domain: str, op: str, version: int) -> onnx.defs.OpSchema | None:
+    """ONNX's schema of the operator at that opset (its last one that was not withdrawn), or None."""
+    for candidate in range(version, 0, -1):
+        try:
+            found = onnx.defs.get_schema(op, candidate, domain)
+        except onnx.defs.SchemaError:
+            return None
+        if not found.deprecated:
+            return found
+        candidate = found.since_version
+    return None
+
+
+@dataclass
+class Context:
+    """Facts about a model that rules share."""
+
+    model: ir.Model
+    graph: ir.Graph
+    visible: dict[ir.Value, int] = field(default_factory=dict)
+    """Values defined so far in this graph and around it."""
+    titles: dict[str, ir.Value] = field(default_factory=dict)
+
+    def opset(self, domain: str) -> int | None:
+        """The imported version of a domain."""
+        return self.model.graph.opset_imports.get(domain)
+
+    def schema(self, node: ir.Node) -> onnx.defs.OpSchema | None:
+        """ONNX's schema of a node; that of the base operator for one of ours."""
+        op = node.op_type
+        if node.domain == build.DOMAIN:
+            op = WIDENED[op].base if op in WIDENED else ""
+        domain = "" if node.domain == build.DOMAIN else node.domain
+        version = self.opset(domain)
+        return schema(domain, op, version) if op and version else None
+
+
+Found = Iterator[str]
+Scope = Literal["model", "graph", "node", "graph outputs"]
+
+
+class Rule(NamedTuple):
+    """A row: `find` yields what is wrong with one subject of `scope`."""
+
+    name: str
+    scope: Scope
+    find: Callable[[Any, Context], Found]
+
+
+def _pinned(model: ir.Model, context: Context) -> Found:
+    version = context.opset("")
+    if version is None or version < OPSET:
+        yield f"expected ONNX opset {OPSET} or later after upgrading, got {version}"
+    ml = context.opset("ai.onnx.ml")
+    if ml is not None and ml < ML_OPSET:
+        yield f"expected ai.onnx.ml opset {ML_OPSET}, got {ml}"
+
+
+def _inlined(model: ir.Model, context: Context) -> Found:
+    if model.functions:
+        yield f"model-local functions must be inlined, found {', '.join(str(f) for f in model.functions)}"
+
+
+def _defined(node: ir.Node, context: Context) -> Found:
+    for index, value in enumerate(node.inputs):
+        if value is not None and value not in context.visible:
+            producer = value.producer()
+            if producer is not None and producer.graph is not None:
+                yield f"input {index}, {value.name!r}, is defined only later (nodes out of order, or a cycle)"
+            else:
+                yield f"input {index}, {value.name!r}, is defined nowhere"
+
+
+def _single_definition(node: ir.Node, context: Context) -> Found:
+    for value in node.outputs:
+        if not value.name and (value.uses() or value.is_graph_output()):
+            yield "a result in use has no name"
+        elif value.name and context.titles.setdefault(value.name, value) is not value:
+            yield f"the name {value.name!r} is already taken"
+
+
+def _outputs_defined(graph: ir.Graph, context: Context) -> Found:
+    names = set()
+    for value in graph.outputs:
+        if value not in context.visible:
+            yield f"output {value.name!r} is defined nowhere"
+        if value.name in names:
+            yield f"output {value.name!r} is listed twice"
+        names.add(value.name)
+
+
+def _known(node: ir.Node, context: Context) -> Found:
+    """Unknown operators of foreign domains are the lowering's to report, all at once."""
+    if node.domain == build.DOMAIN and node.op_type not in WIDENED:
+        yield f"domain {build.DOMAIN} has no operator {node.op_type}"
+
+
+def _arity(node: ir.Node, context: Context) -> Found:
+    found = context.schema(node)
+    widened = WIDENED.get(node.op_type) if node.domain == build.DOMAIN else None
+    if widened is not None:
+        spans = (widened.inputs, widened.outputs)
+    elif found is not None:
+        spans = ((found.min_input, found.max_input), (found.min_output, found.max_output))
+    else:
+        return
+    given = _trimmed(node.inputs)
+    for what, count, (low, high) in (("inputs", given, spans[0]), ("outputs", len(node.outputs), spans[1])):
+        if not low <= count <= high:
+            yield f"expected {low if low == high else f'{low} to {high}'} {what}, got {count}"
+
+
+def _trimmed(values: Any) -> int:
+    count = len(values)
+    while count and values[count - 1] is None:
+        count -= 1
+    return count
+
+
+def _required_inputs(node: ir.Node, context: Context) -> Found:
+    found = context.schema(node)
+    if found is None:
+        return
+    single = onnx.defs.OpSchema.FormalParameterOption.Single
+    for formal, value in zip(found.inputs, node.inputs, strict=False):
+        if value is None and formal.option == single:
+            yield f"required input {formal.name!r} is left out"
+
+
+def _attributes(node: ir.Node, context: Context) -> Found:
+    found = context.schema(node)
+    own = WIDENED[node.op_type].attrs if node.domain == build.DOMAIN and node.op_type in WIDENED else {}
+    for name, value in node.attributes.items():
+        if value.is_ref():
+            yield f"attribute {name!r} refers to a function's attribute outside any function"
+        elif name in own:
+            if value.type != own[name]:
+                yield f"attribute {name!r}: expected {own[name].name}, got {value.type.name}"
+        elif found is not None and name in found.attributes:
+            wanted = _attr_type(found.attributes[name])
+            if value.type.value != wanted:
+                yield f"attribute {name!r}: expected {ir.AttributeType(wanted).name}, got {value.type.name}"
+        elif found is not None or own:
+            has = ", ".join(_attr_names(found, own)) or "none"
+            yield f"attribute {name!r} is unknown to {node.op_type}; it has {has}"
+    if found is not None:
+        for name, formal in found.attributes.items():
+            if formal.required and name not in node.attributes:
+                yield f"required attribute {name!r} is missing"
+
+
+def _attr_type(formal: onnx.defs.OpSchema.Attribute) -> int:
+    return int(getattr(formal.type, "value", 0))  # nanobind's enum, which its stub does not describe
+
+
+def _attr_names(found: onnx.defs.OpSchema | None, own: Mapping[str, Any]) -> list[str]:
+    return sorted({*(found.attributes if found else ()), *own})
+
+
+_DTYPE_TEXT = {d: f"tensor({onnx.TensorProto.DataType.Name(d.value).lower()})" for d in ir.DataType if d.value} | {
+    ir.DataType.FLOAT: "tensor(float)",
+    ir.DataType.DOUBLE: "tensor(double)",
+}
+
+
+@lru_cache(maxsize=4096)
+def _type_table(found: onnx.defs.OpSchema) -> tuple[tuple[str, str, frozenset[str], bool], ...]:
+    """Per formal input: (name, type variable, allowed types, variadic and mixed)."""
+    allowed = {c.type_param_str: frozenset(c.allowed_type_strs) for c in found.type_constraints}
+    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
+    return tuple(
+        (
+            p.name,
+            p.type_str,
+            allowed.get(p.type_str, frozenset((p.type_str,))),
+            p.option == variadic and not p.is_homogeneous,
+        )
+        for p in found.inputs
+    )
+
+
+def _dtypes(node: ir.Node, context: Context) -> Found:
+    found = context.schema(node)
+    if found is None:
+        return
+    bound: dict[str, str] = {}
+    table = _type_table(found)
+    for index, value in enumerate(node.inputs):
+        if value is None or not isinstance(value.type, ir.TensorType) or not table:
+            continue
+        name, variable, allowed, mixed = table[min(index, len(table) - 1)]
+        got = _DTYPE_TEXT[value.type.dtype] if value.type.dtype.value else ""
+        if not got or not allowed:
+            continue
+        if got not in allowed:
+            yield f"input {name!r} is {got}; {node.op_type} takes {', '.join(sorted(allowed))}"
+        elif not mixed and bound.setdefault(variable, got) != got:
+            yield f"inputs of type {variable} must agree: {name!r} is {got}, an earlier one {bound[variable]}"
+
+
+def _permutes(node: ir.Node, context: Context) -> Found:
+    perm, rank = build.get_attr(node, "perm"), build.rank(node.inputs[0]) if node.inputs else None
+    if node.op_type != "Transpose" or perm is None:
+        return
+    if sorted(perm) != list(range(len(perm))) or (rank is not None and len(perm) != rank):
+        yield f"perm {list(perm)} is no permutation of the input's {'' if rank is None else f'{rank} '}axes"
+
+
+_AXIS_OPS = frozenset(("Concat", "Gather", "Softmax", "LogSoftmax", "Split", "ArgMax", "ArgMin", "Flatten"))
+
+
+def _axis_in_range(node: ir.Node, context: Context) -> Found:
+    axis, rank = build.get_attr(node, "axis"), build.rank(node.inputs[0]) if node.inputs else None
+    if node.op_type not in _AXIS_OPS or not isinstance(axis, int) or rank is None:
+        return
+    if not -rank <= axis < rank + (node.op_type == "Flatten"):
+        yield f"axis {axis} is out of range for an input of {rank} dimensions"
+
+
+def _constants(graph: ir.Graph, context: Context) -> Found:
+    for name, value in graph.initializers.items():
+        tensor = value.const_value
+        if tensor is None:
+            yield f"initializer {name!r} has no contents"
+            continue
+        shape = build.dims(value)
+        if shape is not None and tuple(tensor.shape) != shape:
+            yield f"initializer {name!r} is declared {list(shape)} but holds {list(tensor.shape)}"
+        if value.dtype is not None and value.dtype != tensor.dtype:
+            yield f"initializer {name!r} is declared {value.dtype.name} but holds {tensor.dtype.name}"
+        if tensor.size != prod(tensor.shape.numpy()):
+            yield f"initializer {name!r}: {tensor.size} elements do not fill {list(tensor.shape)}"
+
+
+def _subgraph_inputs(graph: ir.Graph, context: Context) -> Found:
+    for value in graph.inputs:
+        if value.name in graph.initializers:
+            yield f"{value.name!r} is both an input and an initializer"
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("opset pinned", "model", _pinned),
+    Rule("functions inlined", "model", _inlined),
+    Rule("constants fill their shapes", "graph", _constants),
+    Rule("inputs are no constants", "graph", _subgraph_inputs),
+    Rule("operands defined before use", "node", _defined),
+    Rule("every name defined once", "node", _single_definition),
+    Rule("operator known", "node", _known),
+    Rule("numbers of operands", "node", _arity),
+    Rule("required operands there", "node", _required_inputs),
+    Rule("attributes", "node", _attributes),
+    Rule("element types", "node", _dtypes),
+    Rule("permutations", "node", _permutes),
+    Rule("axes in range", "node", _axis_in_range),
+    Rule("graph outputs defined", "graph outputs", _outputs_defined),
+)
+
+
+def violations(model: ir.Model, *, upgraded: bool = True) -> Iterator[str]:
+    """Everything wrong with the model, as text that names rule and node. `upgraded=False`: at the model's own opset."""
+    context = Context(model, model.graph)
+    for rule in RULES:
+        if rule.scope == "model" and (upgraded or rule.find is not _pinned):
+            yield from (f"{rule.name}: {text}" for text in rule.find(model, context))
+    yield from _graph_violations(model.graph, context)
+
+
+_OF_SCOPE = {scope: [r for r in RULES if r.scope == scope] for scope in ("graph", "node", "graph outputs")}
+
+
+def _graph_violations(graph: ir.Graph, context: Context) -> Iterator[str]:
+    inner = Context(context.model, graph, dict(context.visible), dict(context.titles))
+    for value in (*graph.inputs, *graph.initializers.values()):
+        inner.visible[value] = 1
+        if value.name:
+            inner.titles[value.name] = value
+    for rule in _OF_SCOPE["graph"]:
+        yield from (f"{rule.name}: {text}" for text in rule.find(graph, inner))
+    for node in graph:
+        for rule in _OF_SCOPE["node"]:
+            for text in rule.find(node, inner):
+                yield f"{rule.name}: {node.domain or 'ai.onnx'}::{node.op_type} {node.name!r}: {text}"
+        for attribute in node.attributes.values():
+            if attribute.type == _T.GRAPH and not attribute.is_ref():
+                yield from _graph_violations(attribute.as_graph(), inner)
+        inner.visible.update(dict.fromkeys(node.outputs, 1))
+    for rule in _OF_SCOPE["graph outputs"]:
+        yield from (f"{rule.name}: {text}" for text in rule.find(graph, inner))
+
+
+_SHOWN = 8
+
+
+def check(model: ir.Model, when: str, *, upgraded: bool = True) -> None:
+    """Raise ConvertError listing the violations, if any. `when` says which pass ran: "before fold_batch_norm"."""
+    found = list(violations(model, upgraded=upgraded))
+    if found:
+        more = f"\n  and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        lines = "\n  ".join(found[:_SHOWN])
+        raise ConvertError(f"the model is invalid {when}:\n  {lines}{more}")

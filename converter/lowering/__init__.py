@@ -1,0 +1,8 @@
+"""The IR becomes a lite graph: operator names by one table, attributes as Python values, constants as arrays."""
+
+from __future__ import annotations
+
+from converter.lowering.graph import lower, unsupported
+from converter.lowering.weights import halve_weights
+
+__all__ = ["halve_weights", "lower", "unsupported"]

@@ -1,0 +1,32 @@
+"""Which lite operator an IR operator becomes. Identity for nearly all: lite operators carry ONNX's names and
+meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from converter.ir import build
+
+__all__ = ["DOMAINS", "HINTS", "RENAMED", "lite_op"]
+
+DOMAINS: frozenset[str] = frozenset({"", "ai.onnx.ml", build.DOMAIN})
+"""Domains whose operators lower to lite operators of the same name."""
+
+RENAMED: Mapping[tuple[str, str], str] = {}
+"""(domain, IR operator) -> lite operator, where the two differ."""
+
+HINTS: Mapping[str, str] = {
+    "com.microsoft": "an onnxruntime contrib operator: convert the model as it was before onnxruntime optimised it",
+    "org.pytorch.aten": "a PyTorch ATen fallback: export with torch.onnx.export(..., dynamo=True)",
+    "ai.onnx.preview.training": "a training operator: convert the inference graph",
+}
+"""What to do about operators of well-known foreign domains."""
+
+
+def lite_op(node: ir.Node) -> str | None:
+    """The lite operator's name, or None for a domain we do not lower."""
+    if node.domain not in DOMAINS:
+        return None
+    return RENAMED.get((node.domain, node.op_type), node.op_type)

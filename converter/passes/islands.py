@@ -1,0 +1,38 @@
+"""A channels-last operator that stands alone between two Transposes goes back to channels-first, without them.
+
+Not for Conv and ConvTranspose: their channels-last kernels repay both Transposes.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from converter.ir import build
+from converter.ir.build import Edit
+from converter.passes.channels_last import DATA, to_first, to_last
+from converter.passes.sink_transposes import before, perm_of
+
+__all__ = ["run"]
+
+_CHEAP = frozenset(DATA) - {"Conv", "ConvTranspose"}
+
+
+def run(model: ir.Model) -> int:
+    """The number of operators turned back."""
+    return sum(
+        _turn_back(node) for node in build.nodes(model) if node.graph is not None and node.domain == build.DOMAIN
+    )
+
+
+def _turn_back(node: ir.Node) -> bool:
+    x, y = node.inputs[0], node.outputs[0]
+    rank = build.rank(x)
+    if node.op_type not in _CHEAP or x is None or rank is None or perm_of(x) != to_last(rank):
+        return False
+    last = build.sole_use(y)
+    if last is None or perm_of(last.outputs[0]) != to_first(rank) or build.sole_use(x) is not node:
+        return False
+    attrs = {name: value for name, value in node.attributes.items() if name != "layout"}
+    edit = Edit(last)
+    edit.replace(edit.op(node.op_type, [before(x), *node.inputs[1:]], attrs, like=last.outputs[0]))
+    return True

@@ -1,0 +1,70 @@
+"""What a conversion did, honestly: sizes, operators, passes, coverage. Plain data, JSON by `as_json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+__all__ = ["PassRecord", "Report"]
+
+
+@dataclass(frozen=True)
+class PassRecord:
+    """One pass: how many rewrites it made and how long it took."""
+
+    name: str
+    rewrites: int
+    seconds: float
+
+
+@dataclass
+class Report:
+    """Facts about one conversion. Sizes in bytes, times in seconds."""
+
+    source: str = ""
+    source_digest: str = ""
+    source_bytes: int = 0
+    source_opset: int = 0
+    bundle_bytes: int = 0
+    weight_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Stored constants by element type."""
+    quantize: str = "none"
+    halved: int = 0
+    """Constants stored in float16."""
+    kept_float32: int = 0
+    """Constants that would have overflowed float16 and stayed float32."""
+    ops_before: Mapping[str, int] = field(default_factory=dict)
+    ops_after: Mapping[str, int] = field(default_factory=dict)
+    passes: list[PassRecord] = field(default_factory=list)
+    native: int = 0
+    """Nodes whose operator has native kernels in this build."""
+    reference: int = 0
+    """Nodes only the NumPy reference can run."""
+    reference_ops: Mapping[str, int] = field(default_factory=dict)
+    golden: str = ""
+    """"stored", or why the bundle holds no golden sample."""
+    seconds: float = 0.0
+
+    @property
+    def coverage(self) -> float:
+        """The share of nodes with native kernels, 0 to 1."""
+        total = self.native + self.reference
+        return self.native / total if total else 1.0
+
+    def rewrites(self) -> dict[str, int]:
+        """Rewrites by pass, passes that found nothing left out."""
+        counts: dict[str, int] = {}
+        for record in self.passes:
+            if record.rewrites:
+                counts[record.name] = counts.get(record.name, 0) + record.rewrites
+        return counts
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every field and the coverage, as plain values."""
+        return {**asdict(self), "coverage": self.coverage}
+
+    def as_json(self) -> str:
+        """`as_dict` as indented JSON."""
+        return json.dumps(self.as_dict(), indent=2, sort_keys=True)

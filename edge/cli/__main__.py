@@ -1,0 +1,5 @@
+"""`python -m edge.cli`: the same as `msedge`."""
+
+from edge.cli import main
+
+main()

@@ -1,0 +1,55 @@
+"""The commands, in the order of a model's life. Importing this pulls in typer and nothing heavier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from edge.cli import bench, convert, demo, doctor, inspect, run, verify
+from edge.cli.errors import guarded
+
+__all__ = ["app"]
+
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "convert": convert.convert,
+    "inspect": inspect.inspect,
+    "run": run.run,
+    "verify": verify.verify,
+    "bench": bench.bench,
+    "doctor": doctor.doctor,
+    "demo": demo.demo,
+}
+
+# Plain help and errors: typer's rich ones would import rich before anything is printed.
+app = typer.Typer(
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(version("msedge"))
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """One ONNX graph from cloud to device.
+
+    Exit codes: 0 all is well, 1 a check failed, 2 wrong usage, 3 could not run.
+    """
+
+
+for _name, _function in _COMMANDS.items():
+    app.command(_name)(guarded(_function))

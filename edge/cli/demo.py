@@ -1,0 +1,116 @@
+"""`msedge demo`: the whole loop on real data, in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edge.cli.errors import CHECK_FAILED
+from edge.cli.options import Json, Seed, Threads
+from edge.cli.output import bytes_text, console, emit, say, seconds_text, table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cloud.train import EpochReport
+    from edge.loop import Outcome
+
+__all__ = ["demo"]
+
+
+def demo(
+    epochs: Annotated[int, typer.Option("--epochs", min=1, metavar="N", help="How long to train.")] = 20,
+    keep: Annotated[
+        Path | None, typer.Option("--keep", metavar="DIR", help="Leave digits.onnx and digits.mslite there.")
+    ] = None,
+    seed: Seed = 0,
+    threads: Threads = 1,
+    as_json: Json = False,
+) -> None:
+    """Train, convert, verify and run a small network.
+
+    ResNet-8 on scikit-learn's handwritten digits; needs no network. Exit code 1 when the device's accuracy is below
+    0.97 or its logits are further than 1e-4 from the cloud's.
+    """
+    from edge.loop import run_loop
+
+    start = perf_counter()
+    with _folder(keep) as folder, _bar(epochs) as progress:
+        outcome = run_loop(folder, epochs=epochs, seed=seed, threads=threads, say=say, progress=progress)
+    if as_json:
+        emit({**outcome.as_dict(), "seconds": perf_counter() - start})
+    else:
+        _print(outcome, perf_counter() - start, keep)
+    if not outcome.ok:
+        raise typer.Exit(CHECK_FAILED)
+
+
+@contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        yield keep
+        return
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory(prefix="msedge-demo-") as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def _bar(epochs: int) -> Iterator[Callable[[EpochReport], None]]:
+    """A progress bar on stderr from the first epoch to the last; plain lines where it is no terminal."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    out = console(stderr=True)
+    bar = Progress(
+        TextColumn("       epoch {task.completed:.0f}/{task.total:.0f}"),
+        BarColumn(bar_width=30),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=out,
+    )
+    task = bar.add_task("", total=epochs)
+
+    def advance(report: EpochReport) -> None:
+        words = f"loss {report.loss:.3f}, accuracy {report.accuracy or 0:.3f}"
+        if not out.is_terminal:
+            say(f"       epoch {report.epoch}/{epochs}: {words}")
+            return
+        bar.start()
+        bar.update(task, completed=report.epoch, description=words)
+        if report.epoch == epochs:
+            bar.stop()
+
+    try:
+        yield advance
+    finally:
+        bar.stop()
+
+
+def _print(o: Outcome, seconds: float, keep: Path | None) -> None:
+    heads = ("cloud (JAX)", "device (msedge)", "onnxruntime")
+    rows = table("", "", *heads, right=heads)
+    figures = (
+        ("accuracy", o.accuracy_cloud, o.accuracy_device, o.accuracy_onnxruntime, "{:.4f}".format),
+        ("max |logit difference|", None, o.difference_device, o.difference_onnxruntime, "{:.1e}".format),
+        ("file", None, o.bundle_bytes, o.onnx_bytes, bytes_text),
+        ("peak arena", None, o.arena_bytes, None, bytes_text),
+        ("one image", None, o.latency_device, o.latency_onnxruntime, seconds_text),
+    )
+    for name, *values, write in figures:
+        rows.add_row(name, *("" if value is None else write(value) for value in values))
+    if o.ratio is not None:
+        r = o.ratio
+        rows.add_row("× as fast as onnxruntime", "", f"{r.median:.2f} ({r.low:.2f}–{r.high:.2f})", "")
+    print(f"\nResNet-8, {o.parameters:,} parameters; {o.trained_on} digits to learn from, {o.held_out} held out")
+    console().print(rows)
+    verdict = "the device runs the cloud's model" if o.ok else "the device's model is NOT good enough"
+    print(f"{verdict}; the loop took {seconds:.0f} s")
+    if keep is not None:
+        print(f"next: msedge inspect {keep / 'digits.mslite'}")

@@ -1,0 +1,119 @@
+"""`msedge doctor`: what this machine has, what it lacks and how to get it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from edge.cli.errors import CHECK_FAILED
+from edge.cli.options import Json
+from edge.cli.output import console, emit, table
+
+__all__ = ["doctor"]
+
+
+def doctor(as_json: Json = False) -> None:
+    """Say what this machine has and lacks.
+
+    Exit code 1 when bundles cannot run natively here.
+    """
+    facts = _facts()
+    if as_json:
+        emit(facts)
+    else:
+        _print(facts)
+    if not facts["ok"]:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _facts() -> dict[str, Any]:
+    import numpy as np
+
+    from edge.extras import EXTRAS, installed_version, pip_line
+    from lite_runtime import build
+    from lite_runtime.target import host
+
+    target = host()
+    folder = build.cache_folder()
+    facts: dict[str, Any] = {
+        "msedge": installed_version("msedge"),
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "platform": platform.platform(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "numpy": np.__version__,
+        "target": target and {"name": target.name, "vector_bits": 32 * target.lanes, "features": sorted(target.needs)},
+        "native": build.available(),
+        "kernels": {family: build._path(family, target).exists() for family in build.families()} if target else {},
+        "cache": {"folder": str(folder), "writable": _writable(folder)},
+        "extras": {},
+    }
+    for name, extra in EXTRAS.items():
+        found = extra.versions()
+        lacking = [package for package, version in found.items() if version is None]
+        facts["extras"][name] = {"why": extra.why, "packages": found, "install": pip_line(name) if lacking else None}
+    problems = _problems(facts)
+    return {**facts, "ok": not problems, "problems": problems}
+
+
+def _problems(facts: dict[str, Any]) -> list[str]:
+    """What keeps native code from running; a missing extra alone is none."""
+    if facts["target"] is None:
+        return ["native kernels exist for x86-64 Linux from x86-64-v2 on; here bundles run by reference only, slowly"]
+    if not facts["native"]:
+        return [f"no compiled kernels are kept and numba is missing: {facts['extras']['jit']['install']}"]
+    if not facts["cache"]["writable"] and not all(facts["kernels"].values()):
+        return [f"kernels cannot be kept in {facts['cache']['folder']}: make it writable, or set MSEDGE_CACHE"]
+    return []
+
+
+def _writable(folder: Path) -> bool:
+    """Whether files can be made in `folder`, or it in the nearest parent there is."""
+    there = next((p for p in (folder, *folder.parents) if p.exists()), folder)
+    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+
+
+def _print(facts: dict[str, Any]) -> None:
+    out = console()
+    rows = table("", "", "", "", fold=("",))
+    rows.show_header, rows.box = False, None
+    target = facts["target"]
+    rows.add_row("", "msedge", facts["msedge"] or "not installed, run from its folder")
+    rows.add_row("", "python", f"{facts['python']} ({facts['executable']})")
+    rows.add_row("", "numpy", facts["numpy"])
+    rows.add_row("", "system", f"{facts['platform']}, {facts['cores']} cores")
+    rows.add_row(_mark(target is not None), "cpu", _cpu(target))
+    rows.add_row(_mark(facts["native"]), "kernels", _kernels(facts["kernels"]))
+    rows.add_row(_mark(facts["cache"]["writable"]), "cache", facts["cache"]["folder"])
+    for name, extra in facts["extras"].items():
+        versions = ", ".join(f"{package} {version or '–'}" for package, version in extra["packages"].items())
+        rows.add_row(_mark(not extra["install"]), f"[{name}]", versions)
+        if extra["install"]:
+            rows.add_row("", "", f"{extra['why']}: {extra['install']}")
+    out.print(rows)
+    for problem in facts["problems"]:
+        out.print(f"problem: {problem}", style="bold red")
+
+
+def _cpu(target: dict[str, Any] | None) -> str:
+    if target is None:
+        return "no target of the native kernels"
+    return f"{target['name']}: {target['vector_bits']}-bit vectors ({' '.join(target['features'])})"
+
+
+def _kernels(kept: dict[str, bool]) -> str:
+    if not kept:
+        return "none"
+    missing = [family for family, there in kept.items() if not there]
+    if not missing:
+        return f"all {len(kept)} families compiled and kept"
+    return f"{len(kept) - len(missing)} of {len(kept)} families kept; compiled on first use: {', '.join(missing)}"
+
+
+def _mark(fine: bool) -> str:
+    return "✓" if fine else "–"

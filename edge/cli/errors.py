@@ -1,0 +1,101 @@
+"""What a user sees when something goes wrong: what, why, the next command, the exit code; never a stray traceback."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+from typing import ParamSpec, TypeVar
+
+import typer
+
+from edge.cli.output import emit
+
+__all__ = ["CHECK_FAILED", "COULD_NOT_RUN", "guarded"]
+
+CHECK_FAILED, COULD_NOT_RUN = 1, 3
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# How typer itself ends a command; not ours to report.
+_ENDS = (typer.Exit, typer.Abort, typer.BadParameter)
+
+
+def guarded(command: Callable[P, R]) -> Callable[P, R]:
+    """`command` with its errors reported; the keyword `as_json`, if it is set, adds them to stdout as an object."""
+
+    @functools.wraps(command)
+    def guard(*args: P.args, **kwargs: P.kwargs) -> R:
+        with _Border(as_json=bool(kwargs.get("as_json"))):
+            return command(*args, **kwargs)
+
+    return guard
+
+
+class _Border:
+    """Turns whatever leaves the block into a report and an exit code."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not isinstance(error, Exception) or isinstance(error, _ENDS) or _pipe_closed(error):
+            return
+        error = _foreseen(error)
+        what, follow = _explain(error)
+        print(f"error: {what}", file=sys.stderr)
+        if follow:
+            print(f"next:  {follow}", file=sys.stderr)
+        if os.environ.get("MSEDGE_DEBUG") == "1":
+            traceback.print_exception(error, file=sys.stderr)
+        if self.as_json:
+            emit({"error": {"kind": type(error).__name__, "message": what, "next": follow or None}})
+        raise typer.Exit(COULD_NOT_RUN) from None
+
+
+def _foreseen(error: Exception) -> Exception:
+    if isinstance(error, ModuleNotFoundError):
+        from edge.extras import explain_missing
+
+        return explain_missing(error) or error
+    return error
+
+
+def _explain(error: Exception) -> tuple[str, str]:
+    for kind, follow in _next_commands():
+        if isinstance(error, kind):
+            return _text(error), follow
+    what = f"this is a bug in msedge: {type(error).__name__}: {error}"
+    return what, "MSEDGE_DEBUG=1 shows the traceback; please report it with the command you ran"
+
+
+def _next_commands() -> tuple[tuple[type[Exception], str], ...]:
+    """Most particular first; texts that end in the fix need no more. Imported late: it brings NumPy."""
+    from lite_runtime.errors import BundleError, InputError, MsedgeError
+
+    return (
+        (BundleError, ""),
+        (InputError, "msedge inspect shows what a bundle takes"),
+        (MsedgeError, ""),
+        (OSError, "check the path, its permissions and the space left"),
+    )
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
+
+
+def _pipe_closed(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno == errno.EPIPE

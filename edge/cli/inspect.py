@@ -1,0 +1,140 @@
+"""`msedge inspect`: a bundle's graph as a readable table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edge.cli.options import Bundle as BundlePath
+from edge.cli.options import InputShapes, Json, read_shapes
+from edge.cli.output import bytes_text, console, emit, shape_text, table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from edge.describe import Row
+    from lite_runtime.bundle import Bundle
+    from lite_runtime.graph import Graph, Value
+
+__all__ = ["inspect"]
+
+WIDE = 100
+"""Columns a terminal needs for values' names to be shown; --json always has them."""
+
+
+def inspect(
+    bundle: BundlePath,
+    signature: Annotated[str | None, typer.Option(help="Only this one of the bundle's functions.")] = None,
+    input_shape: InputShapes = None,
+    as_json: Json = False,
+) -> None:
+    """Show a bundle's graph, weights and origin."""
+    shapes = read_shapes(input_shape)
+    from lite_runtime import bundle as bundles
+
+    made = bundles.read(bundle)
+    graphs = _chosen(made, signature)
+    if as_json:
+        emit({**_facts(bundle, made), "signatures": {name: _as_json(g, shapes) for name, g in graphs.items()}})
+        return
+    out = console()
+    for part in _render(bundle, made, graphs, shapes, wide=out.width >= WIDE):
+        out.print(part)
+
+
+def _chosen(bundle: Bundle, signature: str | None) -> Mapping[str, Graph]:
+    from lite_runtime.errors import InputError
+
+    if signature is None:
+        return bundle.signatures
+    if signature not in bundle.signatures:
+        raise InputError(f"expected a signature of {', '.join(bundle.signatures)}, got {signature!r}")
+    return {signature: bundle.signatures[signature]}
+
+
+def _facts(path: Path, bundle: Bundle) -> dict[str, Any]:
+    return {
+        "file": str(path),
+        "bytes": len(bundle.data),
+        "digest": bundle.digest,
+        "sections": {name: {"offset": s.offset, "bytes": s.size} for name, s in bundle.sections.items()},
+        "provenance": bundle.provenance,
+        "metadata": bundle.metadata,
+        "golden": list(bundle.golden),
+    }
+
+
+def _as_json(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from edge.describe import constant_bytes, rows
+
+    def values(of: Iterable[Value]) -> list[dict[str, Any]]:
+        return [{"name": v.name, "dtype": v.dtype, "shape": v.shape, "kind": v.kind} for v in of]
+
+    return {
+        "inputs": values(graph.inputs),
+        "outputs": values(graph.outputs),
+        "weights_bytes": constant_bytes(graph),
+        "nodes": [asdict(row) for row in rows(graph, shapes)],
+    }
+
+
+def _render(
+    path: Path, bundle: Bundle, graphs: Mapping[str, Graph], shapes: Mapping[str, tuple[int, ...]], *, wide: bool
+) -> Iterable[RenderableType]:
+    from edge.describe import rows
+
+    yield _head(path, bundle)
+    for name, graph in graphs.items():
+        yield _interface(name, graph)
+        yield _nodes(list(rows(graph, shapes)), wide)
+
+
+def _head(path: Path, bundle: Bundle) -> RenderableType:
+    rows = table("", "", "", fold=("",))
+    rows.show_header = False
+    rows.box = None
+    rows.add_row("file", f"{path} ({bytes_text(len(bundle.data))})")
+    rows.add_row("digest", bundle.digest)
+    rows.add_row("sections", ", ".join(f"{name} {bytes_text(s.size)}" for name, s in bundle.sections.items()))
+    rows.add_row("golden", ", ".join(bundle.golden) or "none")
+    for facts in (bundle.provenance, bundle.metadata):
+        for key, value in facts.items():
+            rows.add_row(str(key).replace("_", " "), _fact(value))
+    return rows
+
+
+def _fact(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k} {_fact(v)}" for k, v in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_fact, value)) or "none"
+    return str(value)
+
+
+def _interface(name: str, graph: Graph) -> RenderableType:
+    rows = table(f"signature {name}", "", "name", "dtype", "shape", fold=("name",))
+    for role, values in (("input", graph.inputs), ("output", graph.outputs)):
+        for value in values:
+            kind = value.dtype if value.kind == "tensor" else f"{value.kind} of {value.dtype}"
+            rows.add_row(role, value.name, kind, shape_text(value.shape))
+    return rows
+
+
+def _nodes(nodes: list[Row], wide: bool) -> RenderableType:
+    names = ("#", "op", "detail", "gives", "weights", *["name"] * wide)
+    rows = table("operators", *names, right=("#", "weights"), fold=("detail", "gives", "name"))
+    for row in nodes:
+        gives = f"{shape_text(row.shape)} {'' if row.dtype in ('float32', '?') else row.dtype}".strip()
+        weights = bytes_text(row.weights) if row.weights else ""
+        rows.add_row(str(row.index), row.op, row.detail, gives, weights, *[row.output] * wide)
+    rows.caption = (
+        f"{len(nodes)} operators, {sum(r.parameters for r in nodes):,} parameters, "
+        f"{bytes_text(sum(r.weights for r in nodes))} of weights; float32 where no type is given"
+    )
+    rows.caption_justify = "left"
+    return rows

@@ -1,0 +1,38 @@
+"""Options that several commands share, and how their text is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+import typer
+
+__all__ = ["BackendName", "Bundle", "InputShapes", "Json", "Seed", "Threads", "read_shapes"]
+
+Bundle: TypeAlias = Annotated[Path, typer.Argument(metavar="M.mslite", help="A bundle that `msedge convert` made.")]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+Threads: TypeAlias = Annotated[int, typer.Option("--threads", min=1, max=256, metavar="N", help="Workers.")]
+BackendName: TypeAlias = Annotated[
+    Literal["auto", "native", "reference"],
+    typer.Option("--backend", help="native: compiled kernels; reference: NumPy alone; auto: native where it can be."),
+]
+InputShapes: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input-shape", metavar="NAME=1,3,224,224", help="Size of an input with open dimensions; repeatable."
+    ),
+]
+Seed: TypeAlias = Annotated[int, typer.Option("--seed", help="Of the random inputs.")]
+
+
+def read_shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
+    """`["x=1,3"]` -> `{"x": (1, 3)}`; wrong usage is reported as typer does."""
+    return dict(_shape(text) for text in texts or ())
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, equals, sizes = text.rpartition("=")
+    parts = [part.strip() for part in sizes.split(",") if part.strip()]
+    if not equals or not name or not all(part.isdecimal() for part in parts):
+        raise typer.BadParameter(f"expected NAME=1,3,224,224, got {text!r}", param_hint="--input-shape")
+    return name, tuple(int(part) for part in parts)

@@ -1,0 +1,86 @@
+"""Where words go: results to stdout (one JSON object under --json), progress to stderr. rich comes on first use."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+__all__ = ["bytes_text", "console", "emit", "plain", "say", "seconds_text", "shape_text", "table"]
+
+
+def emit(result: Mapping[str, Any]) -> None:
+    """Print one JSON object on stdout."""
+    print(json.dumps(plain(result), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def plain(value: Any) -> Any:
+    """`value` in JSON's own types; NaN and infinities become null, which JSON has no words for."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if hasattr(value, "tolist"):  # NumPy's arrays and scalars
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Iterable):
+        return [plain(v) for v in value]
+    return str(value)
+
+
+def say(text: str) -> None:
+    """A line of progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """rich's console, printing text as it stands: a shape [1, 3] is no markup."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=False)
+
+
+def table(title: str, *columns: str, right: Sequence[str] = (), fold: Sequence[str] = ()) -> Table:
+    """An empty table; columns in `right` hold figures, those in `fold` may break over lines."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        made.add_column(
+            name,
+            justify="right" if name in right else "left",
+            overflow="fold" if name in fold else "ellipsis",
+            no_wrap=name not in fold,
+        )
+    return made
+
+
+def shape_text(shape: Sequence[int | str | None] | None) -> str:
+    """A shape as people write it: `1×3×224×224`; `?` for what is unknown."""
+    if shape is None:
+        return "?"
+    return "×".join("?" if d is None else str(d) for d in shape) or "scalar"
+
+
+def bytes_text(count: float) -> str:
+    """A size in the unit that keeps it short."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.2f} GiB"
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration in the unit that keeps it short."""
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"

@@ -1,0 +1,145 @@
+"""`msedge run`: a bundle on given or random inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edge.cli.options import BackendName, Bundle, InputShapes, Json, Threads, read_shapes
+from edge.cli.output import console, emit, plain, say, shape_text, table
+
+if TYPE_CHECKING:
+    from lite_runtime.graph import Array, Value
+
+__all__ = ["run"]
+
+_SHOWN = 1000
+"""Outputs of more elements are not printed under --json; -o keeps them."""
+
+
+def run(
+    bundle: Bundle,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", "-i", metavar="NAME=FILE.npy", help="An input, or FILE.npz with several; repeatable."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="out.npz", help="Keep the outputs, by name.")
+    ] = None,
+    random: Annotated[
+        int | None, typer.Option("--random", metavar="SEED", help="Make up the inputs that are not given.")
+    ] = None,
+    signature: Annotated[str, typer.Option("--signature", help="Which of the bundle's functions.")] = "predict",
+    input_shape: InputShapes = None,
+    threads: Threads = 1,
+    backend: BackendName = "auto",
+    as_json: Json = False,
+) -> None:
+    """Run a bundle once and show what comes out."""
+    shapes = read_shapes(input_shape)
+    files = [_split(text) for text in inputs or ()]
+    import lite_runtime
+
+    model = lite_runtime.load(bundle, threads=threads, backend=backend)
+    given = _read(files, model.inputs(signature))
+    if random is not None:
+        given = _made_up(model.inputs(signature), shapes, random) | given
+    outputs = _flat(model.run(given, signature))
+    if output is not None:
+        _keep(output, outputs)
+        say(f"kept in {output}")
+    if as_json:
+        emit({"outputs": {name: _describe(array) for name, array in outputs.items()}, "file": output and str(output)})
+    else:
+        _print(outputs)
+
+
+def _split(text: str) -> tuple[str, Path]:
+    """`x=x.npy` -> ("x", x.npy); `all.npz` -> ("", all.npz)."""
+    name, equals, path = text.partition("=")
+    if not equals and not text.endswith(".npz"):
+        raise typer.BadParameter(f"expected NAME=FILE.npy or FILE.npz, got {text!r}", param_hint="--input")
+    return (name, Path(path)) if equals else ("", Path(text))
+
+
+def _read(files: Sequence[tuple[str, Path]], values: Sequence[Value]) -> dict[str, Array]:
+    from edge.samples import read_arrays
+    from lite_runtime.errors import InputError
+
+    given: dict[str, Array] = {}
+    for name, path in files:
+        arrays = read_arrays(path)
+        if not name:
+            given.update(arrays)
+        elif len(arrays) == 1:
+            given[name] = next(iter(arrays.values()))
+        else:
+            raise InputError(
+                f"{path}: expected one array for {name!r}, got {', '.join(arrays)}; give all with -i {path}"
+            )
+    return given
+
+
+def _made_up(values: Sequence[Value], shapes: Mapping[str, Sequence[int]], seed: int) -> dict[str, Array]:
+    import numpy as np
+
+    from edge.samples import draw
+
+    return draw(values, np.random.default_rng(seed), shapes)
+
+
+def _flat(outputs: Mapping[str, Array | list[Array]]) -> dict[str, Array]:
+    """Sequences taken apart: element i of `y` becomes `y.i`."""
+    flat: dict[str, Array] = {}
+    for name, value in outputs.items():
+        flat.update({f"{name}.{i}": v for i, v in enumerate(value)} if isinstance(value, list) else {name: value})
+    return flat
+
+
+def _keep(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write an .npz; not by `np.savez`, whose own parameters forbid some names."""
+    import io
+    import zipfile
+
+    import numpy as np
+
+    from lite_runtime._files import write_atomically
+
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+    write_atomically(path, buffer.getvalue())
+
+
+def _describe(array: Array) -> dict[str, object]:
+    return {
+        "dtype": str(array.dtype),
+        "shape": array.shape,
+        "values": plain(array) if array.size <= _SHOWN else None,
+        **_span(array),
+    }
+
+
+def _span(array: Array) -> dict[str, object]:
+    if array.size == 0 or array.dtype.kind not in "biuf":
+        return {"min": None, "max": None}
+    return {"min": array.min().item(), "max": array.max().item()}
+
+
+def _print(outputs: Mapping[str, Array]) -> None:
+    names = ("output", "dtype", "shape", "min", "max", "begins")
+    rows = table("", *names, right=("min", "max"), fold=("output", "begins"))
+    for name, array in outputs.items():
+        span = _span(array)
+        head = "  ".join(f"{v:.6g}" if isinstance(v, float) else str(v) for v in array.ravel()[:4].tolist())
+        rows.add_row(name, str(array.dtype), shape_text(array.shape), *(_figure(span[k]) for k in ("min", "max")), head)
+    console().print(rows)
+
+
+def _figure(value: object) -> str:
+    return "–" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

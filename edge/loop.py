@@ -1,0 +1,125 @@
+"""The whole loop on real data: train in the cloud engine, convert, run the file as a device does, compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lite_runtime.graph import Array
+
+if TYPE_CHECKING:
+    from cloud.train import DigitsRun, EpochReport
+    from edge.measure import Ratio
+
+__all__ = ["ACCURACY", "LOGITS", "Outcome", "run_loop"]
+
+ACCURACY, LOGITS = 0.97, 1e-4
+"""What the loop must reach: accuracy on held-out digits, largest difference of the device's logits from the cloud's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The loop's figures; those of ONNX Runtime are None where it is not installed. Times in seconds, for one image."""
+
+    parameters: int
+    trained_on: int
+    held_out: int
+    accuracy_cloud: float
+    accuracy_device: float
+    accuracy_onnxruntime: float | None
+    difference_device: float
+    difference_onnxruntime: float | None
+    onnx_bytes: int
+    bundle_bytes: int
+    arena_bytes: int
+    latency_device: float
+    latency_onnxruntime: float | None
+    ratio: Ratio | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the device's model is good, and the cloud's."""
+        return min(self.accuracy_cloud, self.accuracy_device) >= ACCURACY and self.difference_device <= LOGITS
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every figure and the verdict, as plain values."""
+        return {"ok": self.ok, **asdict(self)}
+
+
+def run_loop(
+    folder: Path,
+    *,
+    epochs: int,
+    seed: int,
+    threads: int,
+    say: Callable[[str], None],
+    progress: Callable[[EpochReport], None],
+) -> Outcome:
+    """Train ResNet-8 on scikit-learn's digits, see it through to the device; leaves digits.onnx and digits.mslite."""
+    say("cloud: training ResNet-8 on handwritten digits")
+    from cloud.train import train_digits
+
+    return _to_device(train_digits(seed, epochs=epochs, progress=progress), folder, threads, say)
+
+
+def _to_device(run: DigitsRun, folder: Path, threads: int, say: Callable[[str], None]) -> Outcome:
+    import onnx_ir as ir
+
+    import lite_runtime
+    from converter import convert
+    from edge.measure import interleave, ratio
+
+    say("converter: ONNX to one bundle")
+    source, bundle = folder / "digits.onnx", folder / "digits.mslite"
+    ir.save(run.trainer.export(), source)
+    convert(source, output=bundle)
+    say("device: loading the bundle, running the held-out digits")
+    device = lite_runtime.load(bundle, threads=threads)
+    runners = {"device": device.run, **_peer(source, threads)}
+    x, y = run.split.held_out_x, run.split.held_out_y
+    (name,) = (value.name for value in device.inputs())
+    results = {who: next(iter(call({name: x}).values())) for who, call in runners.items()}
+    say("device: timing one image")
+    one = {name: x[:1]}
+    timings = interleave({who: partial(call, one) for who, call in runners.items()}, seconds=5.0)
+    logits = run.trainer.predict(x)
+    peer = "onnxruntime" if "onnxruntime" in runners else None
+    return Outcome(
+        parameters=sum(int(np.size(array)) for array in run.trainer.params.values()),
+        trained_on=len(run.split.x),
+        held_out=len(x),
+        accuracy_cloud=_accuracy(logits, y),
+        accuracy_device=_accuracy(results["device"], y),
+        accuracy_onnxruntime=_accuracy(results[peer], y) if peer else None,
+        difference_device=_difference(results["device"], logits),
+        difference_onnxruntime=_difference(results[peer], logits) if peer else None,
+        onnx_bytes=source.stat().st_size,
+        bundle_bytes=bundle.stat().st_size,
+        arena_bytes=device.cost(one).arena_bytes,
+        latency_device=timings["device"].median,
+        latency_onnxruntime=timings[peer].median if peer else None,
+        ratio=ratio(timings["device"], timings[peer]) if peer else None,
+    )
+
+
+def _peer(source: Path, threads: int) -> dict[str, Callable[[Mapping[str, Array]], dict[str, Any]]]:
+    """ONNX Runtime on the trained model; nothing where it is not installed."""
+    if find_spec("onnxruntime") is None:
+        return {}
+    from edge.oracle import Oracle
+
+    return {"onnxruntime": Oracle(source, threads=threads).run}
+
+
+def _accuracy(logits: Array, labels: Array) -> float:
+    return float((logits.argmax(axis=-1) == labels).mean())
+
+
+def _difference(a: Array, b: Array) -> float:
+    return float(np.abs(a.astype(np.float64) - b.astype(np.float64)).max())

@@ -1,0 +1,116 @@
+"""ONNX Runtime as the peer the device runtime is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lite_runtime.errors import InputError, MsedgeError
+from lite_runtime.graph import Array, Value
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["Oracle", "OracleError"]
+
+_DTYPES = {"float": "float32", "double": "float64"}
+
+
+class OracleError(MsedgeError):
+    """ONNX Runtime cannot load or run the source model."""
+
+
+class Oracle:
+    """One source model in ONNX Runtime, on CPU. `taps`: names of intermediate values it gives as outputs too."""
+
+    def __init__(self, source: Path | onnx.ModelProto, *, threads: int = 1, taps: Sequence[str] = ()) -> None:
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        # Its idle workers would otherwise spin on while it is somebody else's turn.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        self.model = _read(source)
+        """The source as given."""
+        model = _read(self.model)
+        _drop_initializer_inputs(model)
+        _tap(model, taps)
+        self._ort_errors = _errors()
+        try:
+            self._session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        except self._ort_errors as error:
+            raise OracleError(f"onnxruntime cannot load the source model: {error}") from None
+        self.inputs = tuple(
+            Value(i.name, _dtype(i.type), tuple(d if isinstance(d, int | str) else None for d in i.shape))
+            for i in self._session.get_inputs()
+        )
+        self.outputs = tuple(o.name for o in self._session.get_outputs())
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
+        """Outputs by name; what ONNX Runtime returns as a list of dictionaries (ZipMap) comes as it is."""
+        try:
+            return dict(zip(self.outputs, self._session.run(None, dict(inputs)), strict=True))
+        except self._ort_errors as error:
+            raise OracleError(f"onnxruntime cannot run the source model: {error}") from None
+
+
+def _read(source: Path | onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of the source with its external data read in."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    if isinstance(source, onnx.ModelProto):
+        copy = onnx.ModelProto()
+        copy.CopyFrom(source)
+        return copy
+    try:
+        return onnx.load(source)
+    except DecodeError:
+        raise InputError(f"{source}: expected the ONNX model that was converted, this is none") from None
+
+
+def _drop_initializer_inputs(model: onnx.ModelProto) -> None:
+    """Weights listed among the graph's inputs could be overridden, which keeps ONNX Runtime from folding them.
+
+    Models of IR version 3 had to list them; nobody means it.
+    """
+    weights = {t.name for t in model.graph.initializer} | {t.values.name for t in model.graph.sparse_initializer}
+    kept = [i for i in model.graph.input if i.name not in weights]
+    if len(kept) != len(model.graph.input):
+        del model.graph.input[:]
+        model.graph.input.extend(kept)
+    model.ir_version = max(model.ir_version, 4)
+
+
+def _tap(model: onnx.ModelProto, names: Sequence[str]) -> None:
+    import onnx
+
+    there = {o.name for o in model.graph.output}
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in there)
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """ONNX Runtime's exceptions share no root; they live in one module."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    found = (e for e in vars(state).values() if isinstance(e, type) and issubclass(e, Exception))
+    return (*found, ValueError)
+
+
+def _dtype(text: str) -> str:
+    """`tensor(float)` -> `float32`."""
+    name = text.removeprefix("tensor(").removesuffix(")")
+    return _DTYPES.get(name, name)
+
+
+def as_array(value: Any) -> Array:
+    """An output as one array. ZipMap's list of {class: score} becomes (rows, classes), classes in order."""
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        classes = sorted(value[0])
+        return np.array([[row[c] for c in classes] for row in value])
+    return np.asarray(value)

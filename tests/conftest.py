@@ -1,0 +1,57 @@
+"""What every test may use: the shared models and data where there are any, and one thorough set-up for hypothesis."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Two busy cores make deadlines a matter of luck; CI draws the same examples every time.
+settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("here"), derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+ROOT = Path(__file__).parents[1]
+SHARED = ROOT.parent / "shared"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile kernels once, before workers start: each would otherwise compile all of them."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        from lite_runtime import build
+
+        build.prepare()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    marked = [item for item in items if "gpu" in item.keywords]
+    if marked and not _has_gpu():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="no accelerator that JAX can reach"))
+
+
+def _has_gpu() -> bool:
+    import jax
+
+    return jax.default_backend() != "cpu"
+
+
+@pytest.fixture(scope="session")
+def shared_models() -> Path:
+    """The folder of real models; tests that need it skip where it is absent."""
+    return _shared("models")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real data sets; tests that need it skip where it is absent."""
+    return _shared("data")
+
+
+def _shared(name: str) -> Path:
+    folder = SHARED / name
+    if not folder.is_dir():
+        pytest.skip(f"no {folder}")
+    return folder

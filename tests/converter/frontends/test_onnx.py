@@ -1,0 +1,234 @@
+"""Sources of every kind are read; broken ones are refused with one clear ConvertError."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+import converter
+from converter import ConvertError
+from converter.frontends.onnx import load
+from lite_runtime import reference
+from tests.converter.support import Builder, assert_close, random_inputs
+
+
+def small() -> onnx.ModelProto:
+    b = Builder()
+    x = b.input("x", [2, 3])
+    return b.model(b("Relu", b("MatMul", x, b.weight(3, 4))))
+
+
+def refused(source, *words: str) -> None:
+    with pytest.raises(ConvertError) as caught:
+        load(source)
+    for word in words:
+        assert re.search(word, str(caught.value)), (word, str(caught.value))
+
+
+def test_every_kind_of_source(tmp_path):
+    proto = small()
+    path = tmp_path / "m.onnx"
+    onnx.save(proto, path)
+    sources = (path, str(path), path.read_bytes(), proto, ir.from_proto(proto))
+    bundles = {converter.convert(s).report.weight_bytes["float32"] for s in sources}
+    assert bundles == {48}
+
+
+def test_the_callers_model_is_left_alone():
+    model = ir.from_proto(small())
+    before = ir.to_proto(model).SerializeToString(deterministic=True)
+    converter.convert(model)
+    assert ir.to_proto(model).SerializeToString(deterministic=True) == before
+
+
+def test_what_is_no_model(tmp_path):
+    refused(tmp_path / "absent.onnx", "no file at .*absent.onnx")
+    refused(tmp_path, "cannot read")
+    refused(b"", "no bytes")
+    refused(b"<html>404</html>", "HTML")
+    refused(b"PK\x03\x04" + bytes(40), "zip", "export")
+    refused(b"version https://git-lfs.github.com/spec/v1\noid sha256:00", "Git LFS", "git lfs pull")
+    refused(b"    TFL3" + bytes(40), "TensorFlow Lite")
+    refused(b"ceci n'est pas un modele" * 9, "expected an ONNX model")
+    refused(42, "expected a path, bytes")
+
+
+def test_truncation():
+    data = small().SerializeToString()
+    for size in range(1, len(data)):
+        try:
+            load(data[:size])
+        except ConvertError:
+            continue
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_bit_flips_raise_nothing_but_our_errors(data):
+    raw = bytearray(small().SerializeToString())
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with contextlib.suppress(ConvertError):
+        converter.convert(bytes(raw))
+
+
+def changed(edit) -> onnx.ModelProto:
+    proto = small()
+    edit(proto)
+    return proto
+
+
+def test_names():
+    refused(changed(lambda m: m.graph.node[1].input.__setitem__(0, "ghost")), "'ghost'", "missing from the file")
+    refused(changed(lambda m: m.graph.node[1].output.__setitem__(0, m.graph.node[0].output[0])), "defined twice")
+    refused(changed(lambda m: m.graph.output[0].__setattr__("name", "ghost")), "output 'ghost'")
+    refused(changed(lambda m: m.graph.initializer.pop()), "weights are missing")
+    refused(changed(lambda m: m.graph.node[0].__setattr__("op_type", "")), "names no operator")
+    refused(changed(lambda m: m.graph.initializer.add(name="x2", dims=[-1], data_type=1)), "at least 0")
+
+
+def test_cycles():
+    def ring(m):
+        m.graph.node[0].input[0] = m.graph.node[1].output[0]
+
+    refused(changed(ring), "cycle", "node_MatMul")
+
+
+def test_nodes_out_of_order_are_sorted():
+    proto = small()
+    nodes = list(proto.graph.node)[::-1]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    assert [n.op_type for n in load(proto).graph] == ["MatMul", "Relu"]
+
+
+def test_opsets_and_domains():
+    refused(changed(lambda m: m.opset_import[0].__setattr__("version", 99)), "opset 1 to", "99")
+    refused(changed(lambda m: m.opset_import[0].__setattr__("version", 0)), "got 0")
+    refused(changed(lambda m: m.ClearField("opset_import")), "no operator set")
+    refused(changed(lambda m: m.ClearField("graph")), "without a graph|empty")
+
+
+def test_weights_that_do_not_fill_their_shape():
+    refused(changed(lambda m: m.graph.initializer[0].dims.__setitem__(0, 4)), "needs 64 bytes", "holds 48")
+    refused(changed(lambda m: m.graph.initializer[0].__setattr__("data_type", 77)), "element type 77")
+    tensor = helper.make_tensor("t", TensorProto.FLOAT, [3], [1.0, 2.0, 3.0])
+    tensor.float_data.pop()
+    refused(changed(lambda m: m.graph.initializer.append(tensor)), "needs 3 elements", "holds 2")
+
+
+def test_wrong_ranks_are_named():
+    b = Builder()
+    model = b.model(b("Conv", b.input("x", [2, 3]), b.weight(4, 3, 1, 1)))
+    with pytest.raises(ConvertError):
+        converter.to_ir(model)
+
+
+def test_declared_and_real_shapes_that_differ():
+    proto = small()
+    del proto.graph.output[0].type.tensor_type.shape.dim[:]
+    with pytest.raises(ConvertError, match="declared with shape"):
+        converter.to_ir(proto)
+
+
+def test_inputs_that_are_initialisers_are_constants():
+    proto = small()
+    weight = proto.graph.initializer[0]
+    proto.graph.input.append(helper.make_tensor_value_info(weight.name, TensorProto.FLOAT, weight.dims))
+    assert [v.name for v in load(proto).graph.inputs] == ["x"]
+
+
+def test_functions_are_inlined():
+    twice = helper.make_function(
+        "own", "Twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])], [helper.make_opsetid("", 26)]
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Twice", ["x"], ["y"], domain="own")],
+        "g",
+        [helper.make_tensor_value_info("x", 1, [2])],
+        [helper.make_tensor_value_info("y", 1, [2])],
+    )
+    opsets = [helper.make_opsetid("", 26), helper.make_opsetid("own", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, functions=[twice])
+    lite = converter.lower(converter.to_ir(model))
+    assert [n.op for n in lite.nodes] == ["Add"]
+
+
+def external(tmp_path, location: str, size: int | None = None) -> onnx.ModelProto:
+    proto = small()
+    tensor = proto.graph.initializer[0]
+    data = tensor.raw_data
+    folder = tmp_path / "model"
+    folder.mkdir(exist_ok=True)
+    if size is None or size:
+        (folder / "w.bin").write_bytes(data if size is None else data[:size])
+        (tmp_path / "secret.bin").write_bytes(data)
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", "0"), ("length", str(len(data)))):
+        tensor.external_data.add(key=key, value=value)
+    onnx_path = folder / "m.onnx"
+    onnx_path.write_bytes(proto.SerializeToString())
+    return proto
+
+
+def test_external_data(tmp_path):
+    proto = external(tmp_path, "w.bin")
+    model = load(tmp_path / "model" / "m.onnx")
+    weight = next(iter(model.graph.initializers.values())).const_value.numpy()
+    assert weight.tobytes() == numpy_helper.to_array(small().graph.initializer[0]).tobytes()
+    conversion = converter.convert(tmp_path / "model" / "m.onnx")
+    assert conversion.report.source_bytes > 48
+    refused(proto, "external data", "path instead")
+
+
+def test_external_data_outside_the_folder_is_refused(tmp_path):
+    external(tmp_path, "../secret.bin")
+    refused(tmp_path / "model" / "m.onnx", "outside the model's folder")
+    external(tmp_path, str(tmp_path / "secret.bin"))
+    refused(tmp_path / "model" / "m.onnx", "outside the model's folder")
+    (tmp_path / "model" / "link.bin").symlink_to(tmp_path / "secret.bin")
+    external(tmp_path, "link.bin")
+    refused(tmp_path / "model" / "m.onnx", "outside the model's folder")
+
+
+def test_external_data_missing_or_short(tmp_path):
+    external(tmp_path, "w.bin", size=0)
+    refused(tmp_path / "model" / "m.onnx", "missing")
+    external(tmp_path, "w.bin", size=12)
+    refused(tmp_path / "model" / "m.onnx", "truncated")
+
+
+def test_input_shapes():
+    b = Builder()
+    model = b.model(b("Relu", b.input("x", ["n", 3])))
+    assert converter.lower(converter.to_ir(model, input_shapes={"x": (4, 3)})).outputs[0].shape == (4, 3)
+    for shapes, word in (({"y": (1, 3)}, "'y'"), ({"x": (1, 2)}, "does not fit"), ({"x": (1,)}, "does not fit")):
+        with pytest.raises(ConvertError, match=word):
+            converter.to_ir(model, input_shapes=shapes)
+
+
+def test_deep_subgraphs_keep_their_captures():
+    b = Builder()
+    x = b.input("x", [3])
+    outer = b("Abs", x)
+    branch = helper.make_graph(
+        [helper.make_node("Add", [outer, outer], ["t"])], "then", [], [helper.make_tensor_value_info("t", 1, [3])]
+    )
+    other = helper.make_graph(
+        [helper.make_node("Neg", [outer], ["e"])], "else", [], [helper.make_tensor_value_info("e", 1, [3])]
+    )
+    flag = b("Greater", b("ReduceSum", x, keepdims=0), b.const(0.0, np.float32))
+    model = b.model(b("If", flag, then_branch=branch, else_branch=other))
+    lite = converter.lower(converter.to_ir(model))
+    inputs = random_inputs(lite)
+    value = np.abs(inputs["x"]) * (2 if inputs["x"].sum() > 0 else -1)
+    assert_close(reference.run(lite, inputs), {lite.outputs[0].name: value})

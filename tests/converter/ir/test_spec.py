@@ -1,0 +1,80 @@
+"""Every rule of the spec finds what it is there for."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from converter import ConvertError
+from converter.ir import build, spec
+from converter.pipeline import to_ir
+from tests.converter.support import Builder
+
+
+def valid() -> ir.Model:
+    b = Builder()
+    x = b.input("x", [2, 3])
+    return to_ir(b.model(b("Concat", b("MatMul", x, b.weight(3, 4)), b("MatMul", x, b.weight(3, 4)), axis=1)))
+
+
+def attribute(model, name, value):
+    model.graph[2].attributes[name] = value
+
+
+def add(model, op, inputs, domain="", **attrs):
+    node = ir.node(op, inputs, attrs, domain=domain, outputs=[ir.Value(name="new")])
+    model.graph.append(node)
+
+
+BREAKS = {
+    "opset pinned": lambda m: m.graph.opset_imports.__setitem__("", 20),
+    "constants fill their shapes": lambda m: next(iter(m.graph.initializers.values())).__setattr__(
+        "shape", ir.Shape([3, 5])
+    ),
+    "inputs are no constants": lambda m: m.graph.inputs.append(next(iter(m.graph.initializers.values()))),
+    "operands defined before use": lambda m: m.graph.insert_before(m.graph[0], m.graph[2]),
+    "every name defined once": lambda m: m.graph[0].outputs[0].__setattr__("name", m.graph[1].outputs[0].name),
+    "operator known": lambda m: add(m, "Nonsense", [], build.DOMAIN),
+    "numbers of operands": lambda m: m.graph[0].resize_inputs(1),
+    "required operands there": lambda m: m.graph[0].replace_input_with(0, None),
+    "attributes": lambda m: attribute(m, "axis", ir.AttrString("axis", "one")),
+    "element types": lambda m: m.graph.inputs[0].__setattr__("type", ir.TensorType(ir.DataType.INT32)),
+    "permutations": lambda m: add(m, "Transpose", [m.graph.inputs[0]], perm=[0, 2]),
+    "axes in range": lambda m: attribute(m, "axis", ir.AttrInt64("axis", 2)),
+    "graph outputs defined": lambda m: m.graph.outputs.append(ir.Value(name="ghost")),
+}
+
+
+def test_a_valid_model_passes():
+    assert list(spec.violations(valid())) == []
+
+
+@pytest.mark.parametrize("rule", BREAKS)
+def test_a_broken_model_is_found(rule):
+    model = valid()
+    BREAKS[rule](model)
+    found = list(spec.violations(model))
+    assert any(text.startswith(f"{rule}:") for text in found), found
+
+
+def test_the_breaks_cover_the_rules():
+    assert {r.name for r in spec.RULES} - {"functions inlined"} == set(BREAKS)
+
+
+def test_missing_and_unknown_attributes():
+    model = valid()
+    del model.graph[2].attributes["axis"]
+    model.graph[0].attributes["axes"] = ir.AttrInt64s("axes", [1])
+    with pytest.raises(ConvertError, match=r"(?s)invalid somewhere.*'axes' is unknown to MatMul.*'axis' is missing"):
+        spec.check(model, "somewhere")
+
+
+def test_our_domain_is_checked_like_onnx():
+    model = valid()
+    x = model.graph.inputs[0]
+    weight = ir.Value(name="w", const_value=ir.tensor(np.ones((3, 4), np.float32)))
+    weight.shape, weight.type = ir.Shape([3, 4]), ir.TensorType(ir.DataType.FLOAT)
+    model.graph.register_initializer(weight)
+    add(model, "MatMul", [x, weight], build.DOMAIN, activation=1)
+    assert any("attribute 'activation': expected STRING" in text for text in spec.violations(model))

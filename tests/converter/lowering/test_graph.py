@@ -1,0 +1,80 @@
+"""What lowering makes of attributes, types and constants."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from converter import ConvertError
+from converter.lowering import halve_weights, lower
+from converter.pipeline import to_ir
+from lite_runtime.graph import Graph, Node, Value
+from tests.converter.support import Builder
+
+
+def test_attributes_are_python_values():
+    b = Builder()
+    value = onnx.helper.make_tensor("v", 1, [1], [2.0])
+    x = b("Conv", b.input("x", [1, 1, 4, 4]), b.weight(1, 1, 1, 1), strides=[1, 2], auto_pad="VALID")
+    y = b("ConstantOfShape", b("Shape", x), value=value)
+    nodes = lower(to_ir(b.model(b("LeakyRelu", y, alpha=0.25)))).nodes
+    assert nodes[0].attrs == {"strides": (1, 2), "auto_pad": "VALID"}
+    assert nodes[2].attrs["value"].tolist() == [2.0] and nodes[3].attrs["alpha"] == 0.25
+
+
+def test_optional_operands_left_out():
+    b = Builder()
+    nodes = lower(to_ir(b.model(b("Clip", b.input("x", [2]), "", b.const(1.0, np.float32))))).nodes
+    assert nodes[0].inputs[1] == "" and len(nodes[0].inputs) == 3
+
+
+def test_text_constants_are_strings():
+    b = Builder()
+    text = b.const(np.array(["a", "é"], object))
+    b.inputs.append(onnx.helper.make_tensor_value_info("x", onnx.TensorProto.STRING, [2]))
+    graph = lower(to_ir(b.model(b("Equal", "x", text))))
+    assert next(iter(graph.constants.values())).tolist() == ["a", "é"]
+    assert graph.inputs[0].dtype == "string"
+
+
+def test_constants_are_not_copied():
+    b = Builder()
+    model = to_ir(b.model(b("MatMul", b.input("x", [2, 3]), b.weight(3, 4))))
+    weights = np.ones((3, 4), np.float32)
+    next(iter(model.graph.initializers.values())).const_value = ir.tensor(weights)
+    assert np.shares_memory(next(iter(lower(model).constants.values())), weights)
+
+
+def test_unknown_types_are_refused():
+    model = to_ir(relu())
+    model.graph.outputs[0].type = None
+    with pytest.raises(ConvertError, match="element type is unknown"):
+        lower(model)
+
+
+def relu():
+    b = Builder()
+    return b.model(b("Relu", b.input("x", [2])))
+
+
+def test_halving_skips_small_and_overflowing_constants():
+    constants = {
+        "small": np.ones(8, np.float32),
+        "large": np.ones(64, np.float32),
+        "huge": np.full(64, 1e30, np.float32),
+        "infinite": np.full(64, np.inf, np.float32),
+        "int": np.ones(64, np.int64),
+    }
+    out = Value("y", "float32", (64,))
+    graph = Graph((), (out,), (Node("Add", ("large", "huge"), ("y",)),), constants)
+    halved = halve_weights(graph)
+    assert (halved.stored, halved.overflowed) == (2, 1)
+    assert {n: c.dtype.name for n, c in halved.graph.constants.items()} == {
+        "small": "float32",
+        "large.float16": "float16",
+        "huge": "float32",
+        "infinite.float16": "float16",
+        "int": "int64",
+    }

@@ -1,0 +1,1 @@
+"""Programs that try to break things. `python -m tests.fuzz.bundles --help`."""

@@ -1,0 +1,83 @@
+"""The fuzzer, as part of the test suite: few cases, always the same, and it must notice what it looks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lite_runtime import bundle
+from tests.fuzz import bundles
+from tests.fuzz.bundles import Options, case, fuzz, main, try_file
+from tests.fuzz.seeds import seed_bundles
+
+
+def test_seeds_run() -> None:
+    for data in seed_bundles():
+        assert try_file(data, "reference") == ["read", "ran"]
+
+
+def test_cases_are_the_same_everywhere() -> None:
+    seeds = seed_bundles()
+    assert [case(3, i, seeds) for i in range(50)] == [case(3, i, seed_bundles()) for i in range(50)]
+
+
+def test_reading_never_fails_unmeant() -> None:
+    """Reading alone, in this process: BundleError or a bundle that writes back to the same meaning."""
+    seeds = seed_bundles()
+    read = 0
+    for i in range(1500):
+        try:
+            held = bundle.read(case(5, i, seeds))
+        except bundle.BundleError:
+            continue
+        read += 1
+        again = bundle.write(None, held.signatures, metadata=held.metadata, golden=held.golden)
+        assert bundle.read(again, thorough=True).signatures.keys() == held.signatures.keys()
+    assert 300 < read < 1200
+
+
+def test_two_thousand_files() -> None:
+    summary = fuzz(Options(cases=2000, seed=11, backend="reference"))
+    assert not summary.findings, "\n".join(f"case {f.case}: {f.text}" for f in summary.findings)
+    assert summary.counts["cases"] == 2000
+    assert summary.counts["ran"] > 200
+    assert summary.counts["refused"] > 500
+
+
+@pytest.mark.parametrize("fault", ["crash", "hang", "error"])
+def test_findings_are_recorded_and_the_run_goes_on(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A worker that breaks at case 5 in earnest: by a signal, by silence, by an exception nobody meant."""
+    program = tmp_path / "broken.py"
+    program.write_text(
+        "import os, signal, sys, time\n"
+        "from tests.fuzz import bundles\n"
+        "real = bundles.try_file\n"
+        "def broken(data, backend, threads=1, seed=0):\n"
+        f"    if seed == 5 and {fault!r} == 'crash': os.kill(os.getpid(), signal.SIGSEGV)\n"
+        f"    if seed == 5 and {fault!r} == 'hang': time.sleep(60)\n"
+        "    if seed == 5: raise ZeroDivisionError('case five')\n"
+        "    return real(data, backend, threads, seed)\n"
+        "bundles.try_file = broken\n"
+        "sys.exit(bundles.main(sys.argv[1:]))\n"
+    )
+    monkeypatch.setattr(bundles, "PROGRAM", ("-c", program.read_text()))
+    monkeypatch.setattr(bundles, "PATIENCE", 1.5)
+    kept = tmp_path / "kept"
+    arguments = ["--cases", "20", "--seed", "4", "--workers", "2", "--backend", "definitions", "--keep", str(kept)]
+    assert main(arguments) == 1
+    files = [p.name for p in sorted(kept.iterdir())]
+    assert files == [f"{fault}-4-5.mslite", f"{fault}-4-5.txt"]
+    assert (kept / f"{fault}-4-5.mslite").read_bytes() == case(4, 5, seed_bundles())
+    line = capfd.readouterr().out.splitlines()[-1]
+    assert line.startswith("cases 20, ")
+    word = {"crash": "crashes 1", "hang": "hangs 1", "error": "unexpected errors 1"}[fault]
+    assert word in line
+
+
+def test_a_worker_that_cannot_start_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundles, "PROGRAM", ("-c", "raise SystemExit('no luck')"))
+    with pytest.raises(RuntimeError, match="no luck"):
+        fuzz(Options(cases=4))

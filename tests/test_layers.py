@@ -1,0 +1,93 @@
+"""Who may import whom, as ARCHITECTURE.md says: a floor knows the floors below it and the libraries named here."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# From the top: each may import those after it. `federated` comes with a later change; its place is settled.
+FLOORS = ("edge", "cloud", "federated", "converter", "lite_runtime")
+CONVERT = {"google", "ml_dtypes", "onnx", "onnx_ir", "onnxscript"}
+LIBRARIES = {
+    "edge": {"numpy", "onnx", "onnx_ir", "onnxruntime", "google", "rich", "typer"},
+    "cloud": {"jax", "jaxlib", "numpy", "onnx", "onnx_ir", "optax", "sklearn"},
+    "federated": {"flwr", "numpy"},
+    "converter": {"numpy", *CONVERT},
+    "lite_runtime": {"llvmlite", "ml_dtypes", "numba", "numpy"},
+}
+# A device has no compiler: these alone may name one. build.py does so inside functions only.
+BUILD = "lite_runtime/build.py"
+COMPILING = ("lite_runtime/kernels/", "lite_runtime/simd.py", BUILD)
+# What `import lite_runtime` may load at once; the rest of LIBRARIES only inside functions.
+DEVICE = {"numpy"}
+
+THERE = [floor for floor in FLOORS if (ROOT / floor).is_dir()]
+
+
+def imported(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Every module named by an import, wherever it stands, with its line. Relative imports stay on their floor."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield node.module, node.lineno
+
+
+def at_once(tree: ast.Module) -> ast.Module:
+    """The part of a module that runs when it is imported: no function bodies, no `if TYPE_CHECKING`."""
+
+    class Strip(ast.NodeTransformer):
+        def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+            return None
+
+        def visit_If(self, node: ast.If) -> ast.AST | None:
+            return None if "TYPE_CHECKING" in ast.unparse(node.test) else self.generic_visit(node)
+
+    return Strip().visit(tree)
+
+
+def allowed(floor: str) -> set[str]:
+    return {*sys.stdlib_module_names, *FLOORS[FLOORS.index(floor) :], *LIBRARIES[floor]}
+
+
+def modules(floor: str) -> Iterator[tuple[str, ast.Module]]:
+    """Every source file of a floor, by its path from the root."""
+    for path in sorted((ROOT / floor).rglob("*.py")):
+        yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_bytes())
+
+
+@pytest.mark.parametrize("floor", THERE)
+def test_a_floor_imports_only_what_it_may(floor: str) -> None:
+    may = allowed(floor)
+    found = ((path, line, name) for path, tree in modules(floor) for name, line in imported(tree))
+    assert [f"{path}:{line} imports {name}" for path, line, name in found if name.partition(".")[0] not in may] == []
+
+
+def test_only_kernels_and_the_build_name_a_compiler() -> None:
+    others = ((path, tree) for path, tree in modules("lite_runtime") if not path.startswith(COMPILING))
+    found = ((path, line, name) for path, tree in others for name, line in imported(tree))
+    assert [f"{p}:{line} imports {n}" for p, line, n in found if n.partition(".")[0] in ("numba", "llvmlite")] == []
+
+
+def test_importing_the_runtime_takes_numpy_alone() -> None:
+    """Whatever else it can use is imported inside the functions that use it."""
+    later = LIBRARIES["lite_runtime"] - DEVICE
+    loaded = ((p, at_once(t)) for p, t in modules("lite_runtime") if not p.startswith(COMPILING) or p == BUILD)
+    found = ((path, line, name) for path, tree in loaded for name, line in imported(tree))
+    assert [f"{path}:{line} imports {name}" for path, line, name in found if name.partition(".")[0] in later] == []
+
+
+def test_every_folder_of_code_has_its_floor() -> None:
+    folders = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert folders <= {*FLOORS, "benchmarks", "tests"}
+
+
+def test_the_face_imports_nothing_at_once() -> None:
+    tree = at_once(ast.parse((ROOT / "msedge.py").read_bytes()))
+    assert {name.partition(".")[0] for name, _ in imported(tree)} <= {"__future__", "importlib", "typing"}
