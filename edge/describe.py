@@ -150,7 +150,7 @@ def _propagate(graph: Graph, shapes: Mapping[str, tuple[int, ...]], sizes: Mappi
         if v.kind == "tensor" and v.dtype != "string"
     }
     try:
-        planned = plan(fold(graph), given, pack=lambda *_: np.empty(0), lanes=4, native=False, limit=1 << 62)
+        planned = plan(fold(graph, 1 << 62), given, pack=lambda *_: np.empty(0), lanes=4, native=False, limit=1 << 62)
     except MsedgeError:
         return {}
     return {name: (spec.dtype, spec.shape) for name, spec in planned.specs.items()}

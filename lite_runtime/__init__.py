@@ -1,4 +1,4 @@
-"""The device runtime: load one small file, run it. Needs NumPy alone; kernels are native where this machine has them."""
+"""The device runtime: load one small file, run it. Needs NumPy alone; native where kernels are kept."""
 
 from __future__ import annotations
 

@@ -53,15 +53,16 @@ def _run(model: Model, args: argparse.Namespace) -> dict[str, Any]:
     inputs = _given(args.input) if args.input else random_inputs(model.inputs(args.signature), args.seed)
     outputs = model.run(inputs, args.signature)
     if args.output:
-        from lite_runtime._files import write_atomically
-
         import io
+
+        from lite_runtime._files import write_atomically
 
         held = io.BytesIO()
         np.savez(held, **outputs)  # type: ignore[arg-type]
         write_atomically(Path(args.output), held.getvalue())
     return {
-        name: {"dtype": str(a.dtype), "shape": list(a.shape), "first": a.ravel()[:8].tolist()} for name, a in outputs.items()
+        name: {"dtype": str(a.dtype), "shape": list(a.shape), "first": a.ravel()[:8].tolist()}
+        for name, a in outputs.items()
     }
 
 

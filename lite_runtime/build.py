@@ -1,8 +1,8 @@
 """Kernel source to native code, kept. The only file that knows how.
 
 A family (`lite_runtime/kernels/<family>.py`) becomes one *image*: position-independent machine code with its constants
-behind it, every reference inside resolved, nothing outside needed. Loading is one mmap; numba and llvmlite are needed to
-make an image and never to use it. Recipe (docs/decisions/0004): Numba at optimisation 0 -> LLVM text -> one module of
+behind it, every reference inside resolved, nothing outside needed. Loading is one mmap; numba and llvmlite make images
+and are never needed to use one. Recipe (docs/decisions/0004): Numba at optimisation 0 -> LLVM text -> one module of
 internal functions with our calling convention -> the target's own pass pipeline -> object -> image.
 
 Images lie in the user's cache folder (MSEDGE_CACHE, else XDG_CACHE_HOME/msedge, else ~/.cache/msedge), written
@@ -32,7 +32,7 @@ import numpy as np
 from lite_runtime.errors import MissingExtraError, MsedgeError
 from lite_runtime.target import Target, host
 
-__all__ = ["BuildError", "Image", "available", "cache_folder", "families", "image", "prepare"]
+__all__ = ["BuildError", "Image", "available", "cache_folder", "families", "image", "kept", "prepare"]
 
 _HERE = Path(__file__).parent
 _MAGIC = b"MSKIMG01"
@@ -120,10 +120,15 @@ def _path(family: str, target: Target) -> Path:
     return cache_folder() / "kernels" / f"{target.name}-{family}-{h.hexdigest()}.img"
 
 
+def kept() -> dict[str, bool]:
+    """Every family of this machine's target and whether its image is in the cache; empty on a machine of no target."""
+    target = host()
+    return {} if target is None else {family: _path(family, target).exists() for family in families()}
+
+
 def available() -> bool:
     """Whether native code can run here: this machine is a target and its kernels are kept or can be compiled."""
-    target = host()
-    return target is not None and (bool(_compiler()) or all(_path(f, target).exists() for f in families()))
+    return host() is not None and (bool(_compiler()) or all(kept().values()))
 
 
 _images: dict[str, Image] = {}
@@ -160,17 +165,21 @@ def prepare(wanted: Iterable[str] | None = None, *, jobs: int | None = None) -> 
     if not missing:
         return []
     if not _compiler():
-        raise MissingExtraError("numba", "jit", f"it compiles the kernels of {', '.join(missing)}, none kept on this machine")
+        raise MissingExtraError(
+            "numba", "jit", f"it compiles the kernels of {', '.join(missing)}, none kept on this machine"
+        )
     jobs = min(jobs or os.cpu_count() or 1, len(missing))
     started = time.perf_counter()
     print(f"msedge: compiling kernels for {target.name}, once: {' '.join(missing)}", file=sys.stderr, flush=True)
     # A process of its own: Numba reads NUMBA_OPT when imported, and a compiler's memory goes back when it ends.
     environment = {**os.environ, "NUMBA_OPT": "0", "NUMBA_DISABLE_JIT": "0", "MSEDGE_TARGET": target.name}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_HERE.parent), os.environ.get("PYTHONPATH"))))
-    shares = [missing[i::jobs] for i in range(jobs)]
+    shares = _shares(missing, jobs)
     command = [sys.executable, "-W", "ignore", "-m", "lite_runtime.build"]
     running = [
-        subprocess.Popen([*command, *share], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        subprocess.Popen(
+            [*command, *share], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         for share in shares
     ]
     for share, process in zip(shares, running, strict=True):
@@ -179,6 +188,15 @@ def prepare(wanted: Iterable[str] | None = None, *, jobs: int | None = None) -> 
             raise BuildError(f"compiling {' '.join(share)} failed:\n{output.strip()}")
     print(f"msedge: kernels kept after {time.perf_counter() - started:.1f} s", file=sys.stderr, flush=True)
     return missing
+
+
+def _shares(wanted: Iterable[str], jobs: int) -> list[list[str]]:
+    """Families for each process; a family's source length stands for its compile time, largest first."""
+    loads: list[tuple[int, list[str]]] = [(0, []) for _ in range(jobs)]
+    for size, family in sorted(((_HERE / "kernels" / f"{f}.py").stat().st_size, f) for f in wanted)[::-1]:
+        load, share = min(loads, key=lambda entry: entry[0])
+        loads[loads.index((load, share))] = (load + size, [*share, family])
+    return [share for _, share in loads]
 
 
 # -- compiling: a process of its own ----------------------------------------------------------------------------------
@@ -192,7 +210,9 @@ def _compile(family: str, target: Target) -> tuple[bytes, list[str]]:
     from lite_runtime.simd import kernel_options
 
     module = importlib.import_module(f"lite_runtime.kernels.{family}")
-    marked = {name: f for name, f in vars(module).items() if hasattr(f, "msedge_kernel") and f.__module__ == module.__name__}
+    marked = {
+        name: f for name, f in vars(module).items() if hasattr(f, "msedge_kernel") and f.__module__ == module.__name__
+    }
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     whole = llvm.parse_assembly("")
@@ -280,9 +300,13 @@ def _link(obj: bytes, names: list[str]) -> tuple[bytes, dict[str, int]]:
             kind, symbol = info & 0xFFFFFFFF, table[info >> 32]
             name = string(symbol_names + symbol[0])
             if symbol[3] not in placed:
-                raise BuildError(f"kernel code needs {name or 'an unnamed symbol'} from outside; kernels call no library")
+                raise BuildError(
+                    f"kernel code needs {name or 'an unnamed symbol'} from outside; kernels call no library"
+                )
             if kind not in (_PC32, _PLT32):
-                raise BuildError(f"relocation type {kind} of {string(names_at + section[0])} against {name}: expected PC32")
+                raise BuildError(
+                    f"relocation type {kind} of {string(names_at + section[0])} against {name}: expected PC32"
+                )
             spot = placed[section[7]] + where
             value = placed[symbol[3]] + symbol[4] + addend - spot
             image_bytes[spot : spot + 4] = struct.pack("<i", value)

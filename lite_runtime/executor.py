@@ -15,6 +15,7 @@ from lite_runtime.graph import Array, Graph, Node, Value, numpy_dtype
 from lite_runtime.memory import ALIGNMENT
 from lite_runtime.ops.registry import Operand
 from lite_runtime.plan import ARENA, FAULT, Plan, fold, plan, spec_of
+from lite_runtime.target import host
 from lite_runtime.threads import Team, team
 
 __all__ = ["Executor", "Settings", "aligned"]
@@ -42,7 +43,7 @@ class Settings:
         self.limit = limit
         self.iterations = iterations
         self.iterated = 0
-        target = build.host() if native else None
+        target = host() if native else None
         self.lanes = target.lanes if target else 4
         self.team: Team | None = team(threads) if native else None
         self.lock = threading.RLock()
@@ -56,7 +57,6 @@ class Settings:
             packed = make(source.value)
             self._packed[key] = (source.value, _as_aligned(packed))
         return self._packed[key][1]
-
 
     def iterate(self, node: Node) -> None:
         """Count a body run; raises once a run has used up its iterations, so that no loop is without end."""
@@ -95,6 +95,7 @@ class Executor:
         """Values of the graph's outputs. `inputs` hold every graph input: arrays, or lists and None for non-tensors."""
         with self.settings.lock:
             return self.bound(inputs).run(inputs, profile)
+
     def bound(self, inputs: Mapping[str, Any]) -> Bound:
         """The plan for inputs of these types, with its memory."""
         specs = {name: spec for name, value in inputs.items() if (spec := spec_of(value)) is not None}
@@ -102,9 +103,7 @@ class Executor:
         held = self._plans.get(key)
         if held is None:
             s = self.settings
-            made = plan(
-                self.graph, specs, pack=s.pack, lanes=s.lanes, native=s.native, limit=s.limit, separate=s.guard
-            )
+            made = plan(self.graph, specs, pack=s.pack, lanes=s.lanes, native=s.native, limit=s.limit, separate=s.guard)
             while len(self._plans) >= PLANS:
                 del self._plans[next(iter(self._plans))]
             held = self._plans[key] = Bound(made, self)
@@ -170,7 +169,8 @@ class Bound:
         for base, nbytes in made.slots.items():
             self._bind(base, self._guarded(np.zeros(nbytes, np.uint8)))
         self.table = np.array(
-            [build.image(family).addresses[name] for family, name in (k.split(".") for k in made.kernels)] or [0], np.int64
+            [build.image(family).addresses[name] for family, name in (k.split(".") for k in made.kernels)] or [0],
+            np.int64,
         )
         alone = settings.team is None or (self._bytes() < SMALL and not settings.guard)
         self.workers = 1 if alone or settings.team is None else settings.team.workers
@@ -250,7 +250,9 @@ class Bound:
             unit = int(self.fault[0]) >> 8
             self.fault[0] = 0
             where = " + ".join(node.where for node in self.plan.units[unit])
-            raise InputError(f"{where}: an index lies outside the tensor it points into; check the model's index inputs")
+            raise InputError(
+                f"{where}: an index lies outside the tensor it points into; check the model's index inputs"
+            )
 
     def _values(self, node: Node, inputs: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, Any]:
         """What a node reads: from the arena, the caller, or what is known."""
@@ -293,4 +295,3 @@ class Bound:
         given = {v.name: self._result(v.name, results, inputs) for v in self.rest.graph.inputs}
         self.latest = self.rest.bound(given)
         return self.rest.run(given, profile)
-

@@ -39,7 +39,7 @@ _ML_DTYPES = {
     "uint2": "uint2",
 }
 DTYPES: tuple[str, ...] = (*_NUMPY, *_ML_DTYPES, "string")
-"""Every element type a lite graph may name. The narrow ones need `ml_dtypes` at run time; `string` is NumPy's object."""
+"""Every element type a lite graph may name. The narrow ones need `ml_dtypes`; `string` is NumPy's object."""
 
 
 @cache
@@ -54,7 +54,8 @@ def numpy_dtype(name: str) -> np.dtype:
             import ml_dtypes
         except ImportError:
             raise MsedgeError(f"dtype {name} needs the package ml_dtypes: pip install ml_dtypes") from None
-        return np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
+        narrow: np.dtype = np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
+        return narrow
     raise MsedgeError(f"expected a dtype of {', '.join(DTYPES)}, got {name!r}")
 
 

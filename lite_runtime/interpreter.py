@@ -175,5 +175,3 @@ class Interpreter:
         if self._results is None:
             raise InputError("call invoke() before reading outputs")
         return self._results[self._outputs[index - len(self._inputs)].name]
-
-

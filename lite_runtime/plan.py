@@ -1,4 +1,4 @@
-"""A graph and its inputs' types -> a plan: one native program, the nodes only a reference can run, what waits for values.
+"""A graph and its inputs' types -> a plan: a native program, nodes only a reference can run, what waits for values.
 
 Everything here is a function of types; nothing runs, except that nodes whose operands are all known are evaluated now.
 """
@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lite_runtime import ops
 from lite_runtime.errors import MsedgeError, ShapeError
 from lite_runtime.graph import Array, Graph, Node, Value, dtype_name, numpy_dtype
 from lite_runtime.memory import Lifetime, arrange
@@ -28,7 +27,8 @@ PARALLEL, MEET = 1, 2
 BEFORE = -2
 """First step of a buffer that the caller fills."""
 _NEVER_FOLD = frozenset(
-    "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli If Loop Scan SequenceMap".split()
+    "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli".split()
+    + "If Loop Scan SequenceMap".split()
 )
 
 
@@ -108,7 +108,9 @@ def _check_sizes(node: Node, results: Sequence[Spec], limit: int) -> None:
     """Refuse results that memory is not meant to hold, before anything makes them."""
     for spec in results:
         if spec.nbytes > limit:
-            raise MsedgeError(f"{node.where}: its result {spec.dtype}{list(spec.shape)} exceeds the limit of {limit} bytes")
+            raise MsedgeError(
+                f"{node.where}: its result {spec.dtype}{list(spec.shape)} exceeds the limit of {limit} bytes"
+            )
 
 
 def _evaluate(node: Node, known: dict[str, Array]) -> bool:
@@ -199,7 +201,11 @@ class _NodeBinder:
         self.lanes = planner.lanes
         self._specs = specs
         inner = {name for node in nodes[:-1] for name in node.outputs}
-        names = [name for node in nodes for name in node.inputs if name not in inner] if len(nodes) > 1 else self.node.inputs
+        names = (
+            [name for node in nodes for name in node.inputs if name not in inner]
+            if len(nodes) > 1
+            else self.node.inputs
+        )
         self.inputs = [self.operand(name) for name in names]
         self.results: list[Operand | None] = [
             Operand(specs[name], planner.slot(specs[name].nbytes)) if name else None for name in self.node.outputs
@@ -265,12 +271,15 @@ def plan(
 
     pack: makes and keeps packed constants. lanes: float32 in a vector of the target. native=False: references only.
     limit: bytes any plan may hold at a time. separate: every buffer gets a base of its own instead of a place in the
-    arena, so that a run can put each against a guard page. Raises ShapeError where operands do not fit, MsedgeError beyond the limit.
+    arena, so that a run can put each against a guard page.
+    Raises ShapeError where operands do not fit, MsedgeError beyond the limit.
     """
     known = dict(graph.constants)
     specs: dict[str, Spec] = dict(given)
     ready, frontier, waiting = _sort_out(graph, specs, known, limit)
-    wanted = {v.name for v in graph.outputs} | {n for node in (*frontier, *waiting) for n in (*node.inputs, *node.captures)}
+    wanted = {v.name for v in graph.outputs} | {
+        n for node in (*frontier, *waiting) for n in (*node.inputs, *node.captures)
+    }
     ready = _prune(ready, wanted)
     planner = _Planner(pack, lanes)
     inputs = {v.name: planner.external(specs[v.name]) for v in graph.inputs if v.name in specs}
@@ -283,7 +292,9 @@ def plan(
     units = _units(ready, specs, wanted, native)
     steps = _bind_all(planner, units, specs, native)
     outputs, copies = _outputs(planner, graph, frontier, waiting, inputs, known)
-    return _finish(planner, graph, steps, units, inputs, outputs, copies, specs, known, frontier, waiting, limit, separate)
+    return _finish(
+        planner, graph, steps, units, inputs, outputs, copies, specs, known, frontier, waiting, limit, separate
+    )
 
 
 def _sort_out(
@@ -326,7 +337,9 @@ def _shape_value(node: Node, shape: tuple[int, ...]) -> Array:
     """Shape's and Size's result, which hangs on a type only."""
     if node.op == "Size":
         return np.array(int(np.prod(shape, dtype=np.int64)), np.int64)
-    return np.array(shape[slice(node.attrs.get("start"), node.attrs.get("end"))], np.int64)
+    start: Any = node.attrs.get("start")
+    end: Any = node.attrs.get("end")
+    return np.array(shape[start:end], np.int64)
 
 
 def _infer(node: Node, specs: Mapping[str, Spec], known: Mapping[str, Array]) -> Sequence[Spec] | None:
@@ -371,7 +384,7 @@ def _units(
 def _bind_all(
     planner: _Planner, units: list[tuple[Node, ...]], specs: Mapping[str, Spec], native: bool
 ) -> list[tuple[int, int, int]]:
-    """Bind every unit, splitting chains that no kernel takes; (unit, first record, last record + 1), equal: reference."""
+    """Bind every unit, splitting chains no kernel takes; (unit, first record, last record + 1), equal: reference."""
     steps: list[tuple[int, int, int]] = []
     pending = list(reversed(units))
     units.clear()
@@ -587,7 +600,9 @@ def _lay_out(planner: _Planner, separate: bool) -> tuple[int, dict[int, int]]:
     return arena, slots
 
 
-def _merge(bound: Sequence[tuple[int, int, int]], units: Sequence[tuple[Node, ...]], starts: Sequence[int]) -> list[Step]:
+def _merge(
+    bound: Sequence[tuple[int, int, int]], units: Sequence[tuple[Node, ...]], starts: Sequence[int]
+) -> list[Step]:
     """Neighbouring native units walk in one call."""
     steps: list[Step] = []
     for unit, begin, end in bound:
@@ -601,7 +616,11 @@ def _merge(bound: Sequence[tuple[int, int, int]], units: Sequence[tuple[Node, ..
 
 
 def _rest(
-    graph: Graph, frontier: Sequence[Node], waiting: Sequence[Node], specs: Mapping[str, Spec], known: Mapping[str, Array]
+    graph: Graph,
+    frontier: Sequence[Node],
+    waiting: Sequence[Node],
+    specs: Mapping[str, Spec],
+    known: Mapping[str, Array],
 ) -> Graph | None:
     """The graph that remains once the frontier has run; its inputs are all values it still needs."""
     if not frontier:

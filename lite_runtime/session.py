@@ -138,14 +138,21 @@ def load(
             " or load with backend='reference'"
         )
     held = bundle.read(source)
-    return Model(held, Settings(threads=threads, native=native, guard=backend == "guard", limit=limit, iterations=iterations))
+    return Model(
+        held, Settings(threads=threads, native=native, guard=backend == "guard", limit=limit, iterations=iterations)
+    )
 
 
 def _key(signature: str, inputs: Mapping[str, Any]) -> tuple[Any, ...] | None:
     """Names and types of inputs that are all plain, aligned arrays; None otherwise."""
     parts: list[Any] = [signature]
     for name, array in inputs.items():
-        if type(array) is not np.ndarray or not array.flags.aligned or array.dtype.hasobject or not array.dtype.isnative:
+        if (
+            type(array) is not np.ndarray
+            or not array.flags.aligned
+            or array.dtype.hasobject
+            or not array.dtype.isnative
+        ):
             return None
         parts += name, array.dtype, array.shape
     return tuple(parts)
@@ -188,5 +195,3 @@ def _check(value: Value, given: Any, sizes: dict[str, int]) -> Any:
             because = f" ({want} is {fixed} in an earlier input)" if isinstance(want, str) else ""
             raise InputError(f"input {_describe(value)}: got shape {list(array.shape)}{because}")
     return array
-
-

@@ -14,9 +14,9 @@ from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.core.datamodel import models, register_default
+from numba.core.imputils import lower_builtin
 from numba.core.typing import signature
 from numba.core.typing.templates import AbstractTemplate, infer_global
-from numba.core.imputils import lower_builtin
 from numba.extending import intrinsic
 
 from lite_runtime.target import Target, host
@@ -43,7 +43,9 @@ _WORDS = types.CPointer(types.int64)
 KERNEL_SIGNATURE = types.void(_WORDS, _WORDS, types.int64, types.int64)
 
 
-def kernel(*, fastmath: frozenset[str] | set[str] = frozenset({"contract"}), args: Any = None) -> Callable[[Source], Source]:
+def kernel(
+    *, fastmath: frozenset[str] | set[str] = frozenset({"contract"}), args: Any = None
+) -> Callable[[Source], Source]:
     """Mark a function of a family's module as a kernel `(step, bases, worker, workers)`.
 
     fastmath: LLVM's flags; kernels whose sums may be reordered add "reassoc". args: a Numba signature of its own, for
@@ -183,6 +185,8 @@ _MASK = ir.VectorType(_I1, LANES)
 
 @register_default(VecType)
 class VecModel(models.PrimitiveModel):
+    """How Numba stores a Vec: as LLVM does."""
+
     def __init__(self, dmm: Any, fe_type: Any) -> None:
         super().__init__(dmm, fe_type, _VEC)
 
@@ -237,7 +241,9 @@ def emit_store(builder: Any, value: Any, pointer: Any, mask: Any = None) -> None
     if mask is None:
         builder.store(value, where, align=4)
         return
-    function = declare(builder, f"llvm.masked.store.v{LANES}f32.p0", ir.VoidType(), _VEC, _VEC.as_pointer(), _I32, _MASK)
+    function = declare(
+        builder, f"llvm.masked.store.v{LANES}f32.p0", ir.VoidType(), _VEC, _VEC.as_pointer(), _I32, _MASK
+    )
     builder.call(function, [value, where, _I32(4), mask])
 
 
@@ -311,8 +317,10 @@ def _ternary(name: str, arity: int) -> Any:
     return call
 
 
-vfma = _ternary("fma", 3)
-"""a * b + c, rounded once."""
+FMA = "fma" if TARGET is None or TARGET.lanes > 4 else "fmuladd"
+"""LLVM's intrinsic for a * b + c: rounded once where the target can, else twice (a call into libm otherwise)."""
+vfma = _ternary(FMA, 3)
+"""a * b + c."""
 vsqrt, vabs, vfloor = _ternary("sqrt", 1), _ternary("fabs", 1), _ternary("floor", 1)
 
 
@@ -391,7 +399,7 @@ def _scalar(name: str, arity: int) -> Any:
     return call
 
 
-fma = _scalar("fma", 3)
+fma = _scalar(FMA, 3)
 sqrt, fabs, floor, ceil, trunc, rint = (_scalar(n, 1) for n in ("sqrt", "fabs", "floor", "ceil", "trunc", "nearbyint"))
 copysign = _scalar("copysign", 2)
 """float32 functions the target has an instruction for (SSE4.1 and later); no call remains."""
@@ -403,14 +411,21 @@ def int_of_f32(typing, value):
     return types.int32(types.float32), lambda context, builder, sig, args: builder.fptosi(args[0], _I32)
 
 
+def _on_stack(builder: Any, kind: ir.Type) -> Any:
+    """Uninitialised, 64-byte aligned memory of the function's frame. (cgutils.alloca_once would fill it with zeros.)"""
+    with builder.goto_entry_block():
+        block = builder.alloca(kind)
+    block.align = 64
+    return block
+
+
 @intrinsic(prefer_literal=True)
 def stack_words(typing, count):
     """`count` (a literal) int64 of scratch on the stack, as a pointer; one block per call site."""
     n = count.literal_value
 
     def lower(context, builder, sig, args):
-        block = cgutils.alloca_once(builder, ir.ArrayType(_I64, n))
-        return builder.bitcast(block, _I64.as_pointer())
+        return builder.bitcast(_on_stack(builder, ir.ArrayType(_I64, n)), _I64.as_pointer())
 
     return signature(_WORDS, count), lower
 
@@ -421,9 +436,7 @@ def stack_floats(typing, count):
     n = count.literal_value
 
     def lower(context, builder, sig, args):
-        block = cgutils.alloca_once(builder, ir.ArrayType(_F32, n))
-        block.align = 64
-        return builder.bitcast(block, _F32.as_pointer())
+        return builder.bitcast(_on_stack(builder, ir.ArrayType(_F32, n)), _F32.as_pointer())
 
     return signature(_F32P, count), lower
 

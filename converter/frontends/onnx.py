@@ -311,8 +311,17 @@ def _deserialize(proto: onnx.ModelProto, folder: Path | None) -> ir.Model:
     return model
 
 
+def _unknown_if_negative(value: ir.Value) -> None:
+    """Some exporters write -1 for a size they do not know; ONNX's own inference aborts the process over one."""
+    shape = build.dims(value)
+    if shape is not None and any(isinstance(d, int) and d < 0 for d in shape):
+        value.shape = ir.Shape([None if isinstance(d, int) and d < 0 else d for d in shape])
+
+
 def _normalise(model: ir.Model) -> ir.Model:
     for graph in build.graphs(model):
+        for value in (*graph.inputs, *graph.outputs, *(v for node in graph for v in node.outputs)):
+            _unknown_if_negative(value)
         if any(v.name is None for v in graph.inputs):
             raise ConvertError(f"graph {graph.name!r}: an input has no name")
     quiet = logging.getLogger("onnx_ir.passes.common")

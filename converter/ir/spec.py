@@ -279,6 +279,35 @@ def _axis_in_range(node: ir.Node, context: Context) -> Found:
         yield f"axis {axis} is out of range for an input of {rank} dimensions"
 
 
+_LEAST: Mapping[str, tuple[tuple[int, float], ...]] = {
+    "ConstantOfShape": ((0, 0),),
+    "Expand": ((1, 0),),
+    "Reshape": ((1, -1),),
+    "Resize": ((1, 1e-9), (2, 1e-9), (3, 0)),
+    "Tile": ((1, 0),),
+    "Upsample": ((1, 1e-9),),
+}
+"""Operator -> (operand, least value): below it a size would be negative, which ONNX's inference does not survive."""
+_MOST = 1 << 31
+"""Sizes and factors beyond this overflow in ONNX's inference."""
+_POSITIVE = ("kernel_shape", "strides", "dilations", "group", "blocksize")
+
+
+def _sizes(node: ir.Node, context: Context) -> Found:
+    for index, least in _LEAST.get(node.op_type, ()) if node.domain == "" else ():
+        found = build.array(node.inputs[index]) if index < len(node.inputs) else None
+        roi = node.op_type == "Resize" and index == 1 and len(node.inputs) > 2
+        if found is None or not found.size or roi or found.dtype.kind not in "iuf":
+            continue
+        if not ((found >= least) & (found <= _MOST)).all():
+            yield f"operand {index}: expected sizes of {least:g} to {_MOST}, got {found.reshape(-1).tolist()}"
+    for name in _POSITIVE:
+        value = build.get_attr(node, name)
+        values = value if isinstance(value, tuple | list) else (value,)
+        if any(isinstance(v, int) and v < 1 for v in values):
+            yield f"attribute {name!r}: expected sizes of at least 1, got {value}"
+
+
 def _constants(graph: ir.Graph, context: Context) -> Found:
     for name, value in graph.initializers.items():
         tensor = value.const_value
@@ -312,6 +341,7 @@ RULES: tuple[Rule, ...] = (
     Rule("required operands there", "node", _required_inputs),
     Rule("attributes", "node", _attributes),
     Rule("element types", "node", _dtypes),
+    Rule("sizes", "node", _sizes),
     Rule("permutations", "node", _permutes),
     Rule("axes in range", "node", _axis_in_range),
     Rule("graph outputs defined", "graph outputs", _outputs_defined),

@@ -49,7 +49,7 @@ def _facts() -> dict[str, Any]:
         "numpy": np.__version__,
         "target": target and {"name": target.name, "vector_bits": 32 * target.lanes, "features": sorted(target.needs)},
         "native": build.available(),
-        "kernels": {family: build._path(family, target).exists() for family in build.families()} if target else {},
+        "kernels": build.kept(),
         "cache": {"folder": str(folder), "writable": _writable(folder)},
         "extras": {},
     }

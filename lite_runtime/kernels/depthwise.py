@@ -13,6 +13,7 @@ from numba.extending import intrinsic
 
 from lite_runtime.kernels._math import activate
 from lite_runtime.simd import (
+    FMA,
     LANES,
     declare,
     emit_load,
@@ -45,7 +46,7 @@ def _tile(typing, x, column_step, taps_at, taps, w, tap_step, out, stride, bias,
     def lower(context, builder, sig, args):
         x, column_step, taps_at, taps, w, tap_step, out, stride, bias, residual, low, high, live, channels = args
         vector = ir.VectorType(_F32, LANES)
-        fma = declare(builder, f"llvm.fma.v{LANES}f32", vector, vector, vector, vector)
+        fma = declare(builder, f"llvm.{FMA}.v{LANES}f32", vector, vector, vector, vector)
         mask = emit_mask(builder, channels)
 
         def at(where):

@@ -17,6 +17,7 @@ from numba.extending import intrinsic
 
 from lite_runtime.kernels._math import activate
 from lite_runtime.simd import (
+    FMA,
     LANES,
     address,
     declare,
@@ -43,7 +44,7 @@ TILES = {1: 8, 2: 8, 3: 8, 4: 6} if LANES == 16 else {1: 6, 2: 6, 3: 4, 4: 3}
 """Rows of the register tile by its width in vectors. With 32 registers 8x3 and 6x4 keep 24 sums, the weights and a
 broadcast; a row costs an address register, of which x86 has about ten to give. 16 registers: 6x2, 4x3 and 3x4."""
 BLOCK = 48
-"""Rows whose addresses are held at a time; their data stays in L1/L2 while all panels pass: a multiple of every tile."""
+"""Rows whose addresses are held at a time, a multiple of every tile; their data stays in cache meanwhile."""
 
 _F32, _I64, _I32 = ir.FloatType(), ir.IntType(64), ir.IntType(32)
 _WORDS, _F32P = types.CPointer(types.int64), types.CPointer(types.float32)
@@ -57,14 +58,12 @@ def _tile(rows: int, vectors: int):
         """at: row addresses; panel: packed weights; out: address of the first result; stride: bytes between rows of
         out and of residual (an address or 0); bias: an address or 0; low, high: bounds of the result; live rows and
         columns are stored, the others computed from memory that is there and dropped."""
-        sig = types.void(
-            _WORDS, _WORDS, *[types.int64] * 7, types.float32, types.float32, types.int64, types.int64
-        )
+        sig = types.void(_WORDS, _WORDS, *[types.int64] * 7, types.float32, types.float32, types.int64, types.int64)
 
         def lower(context, builder, sig, args):
             at, taps_at, taps, depth, panel, out, stride, bias, residual, low, high, live, columns = args
             vector = ir.VectorType(_F32, LANES)
-            fma = declare(builder, f"llvm.fma.v{LANES}f32", vector, vector, vector, vector)
+            fma = declare(builder, f"llvm.{FMA}.v{LANES}f32", vector, vector, vector, vector)
             sums = [[cgutils.alloca_once(builder, vector) for _ in range(vectors)] for _ in range(rows)]
             for row in sums:
                 for one in row:
@@ -90,14 +89,19 @@ def _tile(rows: int, vectors: int):
             more = [_only_if(builder, residual, mask) for mask in masks]
             residual = builder.select(builder.icmp_signed("!=", residual, _I64(0)), residual, out)
             at_bias = builder.select(builder.icmp_signed("!=", bias, _I64(0)), bias, panel)
-            shift = [emit_load(builder, _pointer(builder, at_bias, j), _only_if(builder, bias, masks[j])) for j in range(vectors)]
+            shift = [
+                emit_load(builder, _pointer(builder, at_bias, j), _only_if(builder, bias, masks[j]))
+                for j in range(vectors)
+            ]
             bounds = emit_splat(builder, low), emit_splat(builder, high)
             for i in range(rows):
                 with builder.if_then(builder.icmp_signed("<", _I64(i), live)):
                     row = builder.mul(stride, _I64(i))
                     for j in range(vectors):
                         value = builder.fadd(builder.load(sums[i][j]), shift[j])
-                        value = builder.fadd(value, emit_load(builder, _pointer(builder, builder.add(residual, row), j), more[j]))
+                        value = builder.fadd(
+                            value, emit_load(builder, _pointer(builder, builder.add(residual, row), j), more[j])
+                        )
                         value = emit_max(builder, bounds[0], value)
                         value = emit_max(builder, bounds[1], value, "<")
                         emit_store(builder, value, _pointer(builder, builder.add(out, row), j), masks[j])
@@ -235,7 +239,9 @@ def _sweep(tile, size):
         while i < count:
             further = more + i * stride if more != 0 else 0
             here = i64p(address(at) + 8 * i)
-            tile(here, taps_at, taps, depth, panel, out + i * stride, stride, shift, further, low, high, count - i, live)
+            tile(
+                here, taps_at, taps, depth, panel, out + i * stride, stride, shift, further, low, high, count - i, live
+            )
             i += size
 
     return sweep

@@ -84,7 +84,7 @@ def peek(typing, words, i):
 
 @device
 def meet(sync, workers, give_way):
-    """Return once all workers are here. `give_way`: address of a function that gives the processor to another thread."""
+    """Return once all workers are here. `give_way`: address of a function that yields the processor."""
     generation = peek(sync, GENERATION)
     if fetch_add(sync, ARRIVED, 1) == workers - 1:
         fetch_add(sync, ARRIVED, -workers)
@@ -139,5 +139,3 @@ def wait(sync, seen, spins, ticket):
 def ring(sync):
     """A new run: change the ticket that waiting workers watch."""
     fetch_add(sync, TICKET, 1)
-
-

@@ -17,7 +17,7 @@ RELU, CLIP = ACTIVATIONS["Relu"].code, ACTIVATIONS["Clip"].code
 
 
 def tile_vectors(columns: int, lanes: int) -> int:
-    """Vectors of a full panel, 1 to 4: few enough that a last, narrower panel wastes no vector; 3 or 4 where both fit."""
+    """Vectors of a full panel, 1 to 4; the last panel may be narrower, so that no vector is wasted."""
     vectors = -(-columns // lanes)
     if vectors <= 4:
         return vectors
@@ -41,7 +41,7 @@ def packed_size(k: int, n: int, lanes: int) -> int:
 
 
 def activation_numbers(b: Binder) -> tuple[float, float, int, float, float]:
-    """low, high, code and two parameters of the node's activation; a clamp is done in registers, the rest on the tile."""
+    """low, high, code, two parameters of the node's activation; a clamp is done in registers, the rest on the tile."""
     code, first, second = activation(b.attr)
     if code == RELU:
         return 0.0, math.inf, 0, 0.0, 0.0
@@ -72,4 +72,3 @@ def column_bias(b: Binder, bias: Operand | None, columns: int) -> Operand | None
 def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """NumPy's broadcast of shapes; ValueError where they do not fit."""
     return np.broadcast_shapes(*shapes)
-

@@ -78,7 +78,10 @@ def _(b: Binder) -> None:
     if b.attr("softcap", 0.0) or b.attr("left_window_size", -1) >= 0 or b.attr("right_window_size", -1) >= 0:
         raise NoKernel("attention with a soft cap or a window")
     float32_only(query, key, value)
-    q, (k, v) = _heads(query.spec, b.attr("q_num_heads")), (_heads(o.spec, b.attr("kv_num_heads")) for o in (key, value))
+    q, (k, v) = (
+        _heads(query.spec, b.attr("q_num_heads")),
+        (_heads(o.spec, b.attr("kv_num_heads")) for o in (key, value)),
+    )
     assert q is not None and k is not None and v is not None
     if q.heads != k.heads or 0 in (k.length, k.width):
         raise NoKernel("grouped queries or no keys")
@@ -134,7 +137,16 @@ def _product(
     out_batch = out.spec.nbytes // rows.batch
     for i in range(rows.batch):
         part = packed.at(4 * i * columns.heads * size, (columns.heads * size,))
-        numbers = (depth, width, tile_vectors(width, b.lanes), *steps, columns.heads, right_head, 4 * size, float(factor))
+        numbers = (
+            depth,
+            width,
+            tile_vectors(width, b.lanes),
+            *steps,
+            columns.heads,
+            right_head,
+            4 * size,
+            float(factor),
+        )
         b.emit("gemm.f32_pack", [right.at(i * right_batch, right.shape[1:]), part], numbers)
         b.emit(
             "gemm.f32_gemm",

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from lite_runtime.graph import Array
-from lite_runtime.ops._panels import activation_numbers, column_bias, float32_only, packed_size, panels
+from lite_runtime.ops._panels import activation_numbers, column_bias, float32_only, packed_size, panels, tile_vectors
 from lite_runtime.ops.linear import Product, emit_product
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
 
@@ -136,7 +136,10 @@ def transposed_sizes(n: Inference, spatial: tuple[int, ...], kernel: tuple[int, 
     strides, dilations = _ints(n, "strides", count, 1, 1), _ints(n, "dilations", count, 1, 1)
     extra = _ints(n, "output_padding", count, 0, 0)
     mode, wanted = n.attr("auto_pad", "NOTSET"), tuple(n.attr("output_shape", ()) or ())
-    full = [s * (size - 1) + (k - 1) * d + 1 + e for size, k, s, d, e in zip(spatial, kernel, strides, dilations, extra, strict=True)]
+    full = [
+        s * (size - 1) + (k - 1) * d + 1 + e
+        for size, k, s, d, e in zip(spatial, kernel, strides, dilations, extra, strict=True)
+    ]
     if mode in ("NOTSET", "") and not wanted:
         pads = _ints(n, "pads", 2 * count, 0, 0)
         begins, ends = pads[:count], pads[count:]
@@ -209,12 +212,17 @@ def _(b: Binder) -> None:
     if b.attr("layout", "NCHW") != "NHWC" or len(x.shape) > 4 or w.value is None or w.size == 0:
         raise NoKernel("a convolution that is not channels-last, is 3-D, or has computed weights")
     window = _window(_inference(b), x.shape[1:-1], w.shape[2:])
+    height, width = _flat(x.shape[1:-1], 1)
     g = _Geometry(
-        x.shape[0],
-        *_flat(x.shape[1:-1], 1),
-        x.shape[-1],
-        *(_flat(v, f) for v, f in ((out.shape[1:-1], 1), (window.kernel, 1), (window.strides, 1), (window.dilations, 1))),
-        _flat(window.begins, 0),
+        images=x.shape[0],
+        height=height,
+        width=width,
+        channels=x.shape[-1],
+        out=_flat(out.shape[1:-1], 1),
+        kernel=_flat(window.kernel, 1),
+        strides=_flat(window.strides, 1),
+        dilations=_flat(window.dilations, 1),
+        begins=_flat(window.begins, 0),
     )
     group = b.attr("group", 1)
     image, high, wide = _with_border(b, x, g)
@@ -310,14 +318,14 @@ def _(b: Binder) -> None:
     spread = prod(kernel) * columns
 
     def pack(value: Array) -> Array:
-        return panels(value.reshape(value.shape[0], columns, -1).transpose(0, 2, 1).reshape(value.shape[0], spread), b.lanes)
+        return panels(
+            value.reshape(value.shape[0], columns, -1).transpose(0, 2, 1).reshape(value.shape[0], spread), b.lanes
+        )
 
     pixels = prod(x.shape[:-1])
     spreads = b.scratch("float32", (pixels, spread))
     plain = Product(pixels, spread, x.shape[-1])
     taps = b.constant(np.array(plain.taps, np.int64))
-    from lite_runtime.ops._panels import tile_vectors
-
     numbers = (
         *(plain.rows, plain.columns, 1, plain.depth, tile_vectors(spread, b.lanes), spread),
         *(pixels, pixels, 0, 0, plain.column_step, 1, 0, 0, 1, 0, 0, 0, float("-inf"), float("inf"), 0, 0.0, 0.0),

@@ -7,7 +7,15 @@ from math import prod
 import numpy as np
 
 from lite_runtime.graph import Array
-from lite_runtime.ops._panels import activation_numbers, broadcast, column_bias, float32_only, packed_size, panels, tile_vectors
+from lite_runtime.ops._panels import (
+    activation_numbers,
+    broadcast,
+    column_bias,
+    float32_only,
+    packed_size,
+    panels,
+    tile_vectors,
+)
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
 
 __all__ = ["Product", "emit_product"]

@@ -1,10 +1,10 @@
-"""How an operator meets the planner: a rule that infers its results' types and, where kernels exist, one that binds them.
+"""How an operator meets the planner: a rule that infers its results' types and, where kernels exist, one that binds it.
 
     @infer("Relu")                 what comes out: dtypes and shapes; raises ShapeError for operands that do not fit
     @bind("Relu")                  which native steps compute it; raises NoKernel where only the reference can
 
-An operator without an `infer` rule, or whose rule asks for a value that is not known yet, is run by its reference and its
-results' shapes are taken from what came out.
+An operator without an `infer` rule, or whose rule asks for a value that is not known yet, is run by its reference, and
+its results' shapes are taken from what came out.
 """
 
 from __future__ import annotations
@@ -101,14 +101,17 @@ class Operand:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes."""
         return self.spec.shape
 
     @property
     def dtype(self) -> str:
+        """One of `graph.DTYPES`."""
         return self.spec.dtype
 
     @property
     def size(self) -> int:
+        """Number of elements."""
         return self.spec.size
 
     def at(self, offset: int, shape: tuple[int, ...]) -> Operand:
@@ -120,10 +123,16 @@ class Binder(Protocol):
     """What a bind rule is handed. `inputs[i]` is None for an optional input left out; `outputs[i]` likewise."""
 
     node: Node
-    inputs: Sequence[Operand | None]
-    outputs: Sequence[Operand | None]
     lanes: int
     """float32 elements in one vector of the target."""
+
+    @property
+    def inputs(self) -> Sequence[Operand | None]:
+        """Operands in the node's order."""
+
+    @property
+    def outputs(self) -> Sequence[Operand | None]:
+        """Results in the node's order."""
 
     def attr(self, name: str, default: Any = None) -> Any:
         """The attribute's value, or `default`."""

@@ -7,8 +7,8 @@ import sys
 import traceback
 from collections import Counter
 
-from tests.conformance.cases import BACKENDS, LIST, Mismatch, all_cases, check, operators, passing
 from lite_runtime.errors import MsedgeError
+from tests.conformance.cases import BACKENDS, LIST, Mismatch, all_cases, check, operators, passing
 
 
 def main() -> int:
@@ -38,7 +38,8 @@ def main() -> int:
                 traceback.print_exc(limit=-4)
     listed = set(passing()) if LIST.exists() else set()
     lost = sorted(listed - set(passed)) if not args.only else []
-    print(f"{len(passed)} of {len(chosen)} pass; {len(lost)} lost, {len(set(passed) - listed)} new, {crashed} unexpected errors")
+    new = len(set(passed) - listed)
+    print(f"{len(passed)} of {len(chosen)} pass; {len(lost)} lost, {new} new, {crashed} unexpected errors")
     for name in lost:
         print(f"lost: {name}")
     if args.update and not args.only:

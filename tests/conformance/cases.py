@@ -94,4 +94,3 @@ def operators(model: ModelProto) -> Iterator[str]:
                     yield from walk(attribute.g.node)
 
     return walk(model.graph.node)
-

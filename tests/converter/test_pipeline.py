@@ -108,7 +108,7 @@ def test_a_foreign_error_in_a_pass_is_one_of_ours():
     def trips(model: ir.Model) -> int:
         return [][1]
 
-    with pytest.raises(ConvertError, match="pass 'tripper' cannot handle this model .IndexError"):
+    with pytest.raises(ConvertError, match=r"pass 'tripper' cannot handle this model .IndexError"):
         optimize(to_ir(small()), [Pass("tripper", trips)])
 
 

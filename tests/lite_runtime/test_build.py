@@ -76,6 +76,8 @@ def test_code_that_needs_a_library_is_refused() -> None:
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     module = llvm.parse_assembly("declare void @outside()\ndefine void @f() {\n call void @outside()\n ret void\n}\n")
-    machine = llvm.Target.from_triple(target.triple).create_target_machine(cpu=target.cpu, reloc="pic", codemodel="small")
+    machine = llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu, reloc="pic", codemodel="small"
+    )
     with pytest.raises(build.BuildError, match="outside"):
         build._link(machine.emit_object(module), ["f"])

@@ -16,7 +16,9 @@ from lite_runtime.graph import Graph, Node, Value
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     """A bundle that negates."""
-    graph = Graph((Value("x", "float32", ("n",)),), (Value("y", "float32", ("n",)),), (Node("Neg", ("x",), ("y",)),), {})
+    graph = Graph(
+        (Value("x", "float32", ("n",)),), (Value("y", "float32", ("n",)),), (Node("Neg", ("x",), ("y",)),), {}
+    )
     bundle.write(tmp_path / "m.mslite", {"predict": graph})
     return str(tmp_path / "m.mslite")
 
@@ -37,7 +39,9 @@ def test_inspect_and_bench(path: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert json.loads(capsys.readouterr().out)["median_us"] > 0
 
 
-@pytest.mark.parametrize("arguments", [["run", "none.mslite"], ["run", "{path}", "-i", "x"], ["run", "{path}", "-i", "x=none.npy"]])
+@pytest.mark.parametrize(
+    "arguments", [["run", "none.mslite"], ["run", "{path}", "-i", "x"], ["run", "{path}", "-i", "x=none.npy"]]
+)
 def test_mistakes_exit_with_3(path: str, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([a.format(path=path) for a in arguments]) == 3
     captured = capsys.readouterr()

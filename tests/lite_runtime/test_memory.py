@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from lite_runtime.memory import ALIGNMENT, Lifetime, arrange
 
 buffers = st.lists(
-    st.tuples(st.integers(0, 5000), st.integers(0, 20), st.integers(0, 8)).map(lambda t: Lifetime(t[0], t[1], t[1] + t[2])),
+    st.tuples(st.integers(0, 5000), st.integers(0, 20), st.integers(0, 8)).map(
+        lambda t: Lifetime(t[0], t[1], t[1] + t[2])
+    ),
     max_size=40,
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 
@@ -29,7 +30,7 @@ def _square(n: int = 64) -> Array:
 
 def _chain(length: int) -> list[Node]:
     names = ["x", *(f"v{i}" for i in range(1, length)), "y"]
-    return [Node("MatMul", (a, "w"), (b,)) for a, b in zip(names, names[1:], strict=False)]
+    return [Node("MatMul", (a, "w"), (b,)) for a, b in pairwise(names)]
 
 
 def test_the_same_graph_gives_the_same_words() -> None:
@@ -73,7 +74,11 @@ def test_without_native_code_every_node_is_a_step() -> None:
 
 
 def test_what_waits_for_values_is_the_rest() -> None:
-    nodes = [Node("NonZero", ("x",), ("i",)), Node("Cast", ("i",), ("y",), {"to": "float32"}), Node("Relu", ("x",), ("r",))]
+    nodes = [
+        Node("NonZero", ("x",), ("i",)),
+        Node("Cast", ("i",), ("y",), {"to": "float32"}),
+        Node("Relu", ("x",), ("r",)),
+    ]
     made = _plan(nodes, (8,))
     assert [n.op for n in made.frontier] == ["NonZero"]
     assert made.rest is not None and [n.op for n in made.rest.nodes] == ["Cast"]
@@ -82,7 +87,12 @@ def test_what_waits_for_values_is_the_rest() -> None:
 def test_steps_that_share_nothing_do_not_wait() -> None:
     """Two products of one input into two outputs: the second need not meet the first."""
     nodes = [Node("MatMul", ("x", "w"), ("y",)), Node("MatMul", ("x", "w"), ("z",))]
-    graph = Graph((Value("x", "float32", (64, 64)),), (Value("y", "float32"), Value("z", "float32")), tuple(nodes), {"w": _square()})
+    graph = Graph(
+        (Value("x", "float32", (64, 64)),),
+        (Value("y", "float32"), Value("z", "float32")),
+        tuple(nodes),
+        {"w": _square()},
+    )
     made = plan(graph, {"x": Spec("float32", (64, 64))}, pack=_pack, lanes=16)
     flags = [int(made.program[r.begin + 2]) & 2 for r in made.records]
     assert flags == [0, 0]

@@ -30,7 +30,9 @@ def _mlp() -> bytes:
     return bundle.write(None, {"predict": graph})
 
 
-def _model(nodes: list[Node], inputs: dict[str, tuple[str, Any]], outputs: dict[str, tuple[str, Any]], **constants: Array) -> bytes:
+def _model(
+    nodes: list[Node], inputs: dict[str, tuple[str, Any]], outputs: dict[str, tuple[str, Any]], **constants: Array
+) -> bytes:
     given = tuple(Value(name, dtype, shape) for name, (dtype, shape) in inputs.items())
     gives = tuple(Value(name, dtype, shape) for name, (dtype, shape) in outputs.items())
     return bundle.write(None, {"predict": Graph(given, gives, tuple(nodes), constants)})
@@ -117,7 +119,12 @@ def test_an_input_and_a_constant_may_be_outputs(backend: str) -> None:
 def test_shapes_that_hang_on_values(backend: str) -> None:
     """NonZero ends a stage; what follows is planned when its size is known."""
     data = _model(
-        [Node("Relu", ("x",), ("r",)), Node("NonZero", ("r",), ("i",)), Node("Shape", ("i",), ("s",)), Node("Neg", ("r",), ("y",))],
+        [
+            Node("Relu", ("x",), ("r",)),
+            Node("NonZero", ("r",), ("i",)),
+            Node("Shape", ("i",), ("s",)),
+            Node("Neg", ("r",), ("y",)),
+        ],
         {"x": ("float32", ("n",))},
         {"s": ("int64", (2,)), "y": ("float32", ("n",)), "i": ("int64", (1, None))},
     )
@@ -168,9 +175,7 @@ def test_an_index_out_of_range_is_named() -> None:
 
 
 def test_results_beyond_the_limit_are_refused() -> None:
-    data = _model(
-        [Node("ConstantOfShape", ("n",), ("y",))], {"n": ("int64", (2,))}, {"y": ("float32", (None, None))}
-    )
+    data = _model([Node("ConstantOfShape", ("n",), ("y",))], {"n": ("int64", (2,))}, {"y": ("float32", (None, None))})
     for backend in BACKENDS:
         with pytest.raises(MsedgeError):
             lite_runtime.load(data, backend=backend, limit=1 << 20).run({"n": np.array([1 << 20, 1 << 20])})

@@ -16,7 +16,9 @@ def _f(*shape: int) -> np.ndarray:
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-@pytest.mark.parametrize(("b", "h", "s", "t", "d", "v"), [(1, 3, 17, 17, 16, 16), (2, 4, 5, 33, 7, 9), (1, 1, 1, 1, 1, 1)])
+@pytest.mark.parametrize(
+    ("b", "h", "s", "t", "d", "v"), [(1, 3, 17, 17, 16, 16), (2, 4, 5, 33, 7, 9), (1, 1, 1, 1, 1, 1)]
+)
 @pytest.mark.parametrize("attrs", [{}, {"is_causal": 1}, {"scale": 0.3}])
 def test_separate_heads(b: int, h: int, s: int, t: int, d: int, v: int, attrs: dict[str, Any]) -> None:
     check("Attention", [_f(b, h, s, d), _f(b, h, t, d), _f(b, h, t, v)], attrs, rtol=1e-4, atol=1e-5)

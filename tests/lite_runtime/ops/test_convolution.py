@@ -48,7 +48,15 @@ CASES = [
 
 @pytest.mark.parametrize(("h", "w", "c", "n", "kernel", "stride", "pads", "dilation", "groups"), CASES)
 def test_two_dimensions(
-    h: int, w: int, c: int, n: int, kernel: tuple[int, int], stride: int, pads: tuple[int, ...], dilation: int, groups: int
+    h: int,
+    w: int,
+    c: int,
+    n: int,
+    kernel: tuple[int, int],
+    stride: int,
+    pads: tuple[int, ...],
+    dilation: int,
+    groups: int,
 ) -> None:
     attrs = {"layout": "NHWC", "strides": (stride,) * 2, "pads": pads, "dilations": (dilation,) * 2, "group": groups}
     _conv(_f(2, h, w, c), _f(n, c // groups, *kernel), attrs)
@@ -80,16 +88,33 @@ def test_any_window(data: st.DataObject) -> None:
     kernel = draw(1, 4), draw(1, 4)
     dilation = draw(1, 2), draw(1, 2)
     pads = tuple(draw(0, 3) for _ in range(4))
-    least = [max(1, (k - 1) * d + 1 - pads[i] - pads[i + 2]) for i, (k, d) in enumerate(zip(kernel, dilation, strict=True))]
+    least = [
+        max(1, (k - 1) * d + 1 - pads[i] - pads[i + 2]) for i, (k, d) in enumerate(zip(kernel, dilation, strict=True))
+    ]
     x = _f(draw(1, 2), least[0] + draw(0, 9), least[1] + draw(0, 9), groups * deep)
-    attrs = {"layout": "NHWC", "pads": pads, "dilations": dilation, "strides": (draw(1, 3), draw(1, 3)), "group": groups}
+    attrs = {
+        "layout": "NHWC",
+        "pads": pads,
+        "dilations": dilation,
+        "strides": (draw(1, 3), draw(1, 3)),
+        "group": groups,
+    }
     _conv(x, _f(groups * draw(1, 20), deep, *kernel), attrs)
 
 
-@pytest.mark.parametrize(("kernel", "stride", "pads", "extra"), [(3, 2, 1, 0), (4, 2, 1, 1), (2, 2, 0, 0), (3, 1, 0, 0)])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "pads", "extra"), [(3, 2, 1, 0), (4, 2, 1, 1), (2, 2, 0, 0), (3, 1, 0, 0)]
+)
 def test_transposed(kernel: int, stride: int, pads: int, extra: int) -> None:
     attrs = {"layout": "NHWC", "strides": (stride,) * 2, "pads": (pads,) * 4, "output_padding": (extra,) * 2}
-    check("ConvTranspose", [_f(2, 7, 5, 6), _f(6, 9, kernel, kernel), _f(9)], attrs, constants=(1, 2), rtol=1e-4, atol=1e-4)
+    check(
+        "ConvTranspose",
+        [_f(2, 7, 5, 6), _f(6, 9, kernel, kernel), _f(9)],
+        attrs,
+        constants=(1, 2),
+        rtol=1e-4,
+        atol=1e-4,
+    )
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import lite_runtime
-from lite_runtime import bundle, reference
+from lite_runtime import build, bundle, reference
 from lite_runtime.errors import ShapeError
 from lite_runtime.graph import Array, Graph, Node, Value, dtype_name
 from lite_runtime.ops import chain
@@ -202,6 +202,9 @@ def test_divisor_zero_is_harmless() -> None:
     assert got[1] == low[0] // 2
 
 
+_TARGET = build.host()
+_HALVES = _TARGET is not None and "f16c" in _TARGET.needs
+"""Whether the target converts halves; elsewhere their reference runs."""
 _ALL = [*_INTS, "bool", "float32", "float64", "float16"]
 
 
@@ -210,7 +213,7 @@ _ALL = [*_INTS, "bool", "float32", "float64", "float16"]
 def test_cast(source: str, target: str) -> None:
     x = np.array([0, 1, 5, 100, 2, 0, 7, 3] * 20).reshape(8, 20).astype(source)
     native = "float32" in (source, target) or not {"float64", "float16"} & {source, target}
-    if source == "float64" and target == "bool":
+    if (source, target) == ("float64", "bool") or ("float16" in (source, target) and not _HALVES):
         native = False
     check("Cast", [x], {"to": ONNX_TYPES.index(target)}, native=native)
 
@@ -219,7 +222,7 @@ def test_cast_rounds_as_numpy_does() -> None:
     big = np.random.default_rng(0).integers(-(2**62), 2**62, 100)
     check("Cast", [big], {"to": ONNX_TYPES.index("float32")}, rtol=0, atol=0)
     check("Cast", [floats(100)], {"to": ONNX_TYPES.index("int64")})
-    check("Cast", [floats(100, scale=200)], {"to": ONNX_TYPES.index("float16")}, rtol=0, atol=0)
+    check("Cast", [floats(100, scale=200)], {"to": ONNX_TYPES.index("float16")}, rtol=0, atol=0, native=_HALVES)
     check("Cast", [big], {"to": ONNX_TYPES.index("int8")})
     check("CastLike", [integers(9), floats(1)])
 

@@ -35,7 +35,15 @@ def test_transposed_operands(attrs: dict[str, int], constants: tuple[int, ...]) 
 
 @pytest.mark.parametrize(
     ("left", "right"),
-    [((4, 5, 6), (6, 7)), ((2, 3, 5, 6), (2, 3, 6, 7)), ((2, 3, 5, 6), (1, 1, 6, 7)), ((5, 6), (4, 6, 7)), ((6,), (6, 7)), ((5, 6), (6,)), ((6,), (6,))],
+    [
+        ((4, 5, 6), (6, 7)),
+        ((2, 3, 5, 6), (2, 3, 6, 7)),
+        ((2, 3, 5, 6), (1, 1, 6, 7)),
+        ((5, 6), (4, 6, 7)),
+        ((6,), (6, 7)),
+        ((5, 6), (6,)),
+        ((6,), (6,)),
+    ],
 )
 def test_batches_and_vectors(left: tuple[int, ...], right: tuple[int, ...]) -> None:
     check("MatMul", [_f(*left), _f(*right)], rtol=1e-4, atol=1e-4)
