@@ -139,10 +139,14 @@ def _dim(a: int, b: int, tries: list[dict[Dim, int]]) -> Dim:
     return next((s for s in tries[0] if (tries[0][s], tries[1][s]) == (a, b)), None)
 
 
+_NO_LIMIT = 1 << 62
+"""Bytes: describing a model allocates none of its values."""
+
+
 def _propagate(graph: Graph, shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[Dim, int]) -> _Typed:
     """Types as the runtime plans them, less those that only a run tells; none at all where it cannot plan."""
     from lite_runtime.ops.registry import Spec
-    from lite_runtime.plan import fold, plan
+    from lite_runtime.stage import fold, next_stage
 
     given = {
         v.name: Spec(v.dtype, shapes.get(v.name) or tuple(d if isinstance(d, int) else sizes[d] for d in v.shape or ()))
@@ -150,7 +154,7 @@ def _propagate(graph: Graph, shapes: Mapping[str, tuple[int, ...]], sizes: Mappi
         if v.kind == "tensor" and v.dtype != "string"
     }
     try:
-        planned = plan(fold(graph, 1 << 62), given, pack=lambda *_: np.empty(0), lanes=4, native=False, limit=1 << 62)
+        stage = next_stage(fold(graph, _NO_LIMIT), given, _NO_LIMIT)
     except MsedgeError:
         return {}
-    return {name: (spec.dtype, spec.shape) for name, spec in planned.specs.items()}
+    return {name: (spec.dtype, spec.shape) for name, spec in stage.specs.items()}

@@ -163,17 +163,16 @@ class Bound:
         self.bases = np.zeros(made.bases, np.int64)
         self.bases[FAULT], self.bases[ARENA] = self.fault.ctypes.data, self.arena.ctypes.data
         self.memory: dict[int, Array] = {ARENA: self.arena}
-        self._keep: list[Any] = []
+        alone = settings.team is None or (self._bytes() < SMALL and not settings.guard)
+        self.workers = 1 if alone or settings.team is None else settings.team.workers
         for base, array in made.constants.items():
-            self._bind(base, self._guarded(array) if settings.guard else array)
+            self._bind(base, self._guarded(base, array) if settings.guard else array)
         for base, nbytes in made.slots.items():
-            self._bind(base, self._guarded(np.zeros(nbytes, np.uint8)))
+            self._bind(base, self._guarded(base, np.zeros(nbytes, np.uint8)))
         self.table = np.array(
             [build.image(family).addresses[name] for family, name in (k.split(".") for k in made.kernels)] or [0],
             np.int64,
         )
-        alone = settings.team is None or (self._bytes() < SMALL and not settings.guard)
-        self.workers = 1 if alone or settings.team is None else settings.team.workers
         self.rest = Executor(made.rest, settings) if made.rest is not None else None
         self.latest: Bound | None = None
         specs = ((name, base, made.where[name][2]) for name, base in made.outputs.items())
@@ -184,10 +183,11 @@ class Bound:
     def _bytes(self) -> int:
         return sum(spec.nbytes for _, _, spec in self.plan.where.values())
 
-    def _guarded(self, array: Array) -> Array:
+    def _guarded(self, base: int, array: Array) -> Array:
+        """A copy against a forbidden page: behind it or before it, other for one worker than for two."""
         from lite_runtime.guard import guarded
 
-        return guarded(array)
+        return guarded(array, front=(base + (self.workers > 1)) % 2 == 0)
 
     def _bind(self, base: int, array: Array) -> None:
         self.memory[base] = array
@@ -207,11 +207,11 @@ class Bound:
             array = inputs[name]
             if not array.flags.c_contiguous:
                 array = np.ascontiguousarray(array)
-            self._bind(base, self._guarded(array) if guard else array)
+            self._bind(base, self._guarded(base, array) if guard else array)
         results: dict[str, Any] = {}
         for name, base, shape, dtype in self._outputs:
             results[name] = np.empty(shape, dtype)
-            self._bind(base, self._guarded(results[name]) if guard else results[name])
+            self._bind(base, self._guarded(base, results[name]) if guard else results[name])
         for step in made.steps:
             if step.end:
                 self._walk(step.begin, step.end, profile)

@@ -1,4 +1,4 @@
-"""Memory that ends at a forbidden page: an access past its end faults at once instead of reading a neighbour."""
+"""Memory at the edge of a forbidden page: an access past it faults at once instead of reading a neighbour."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _PROT_NONE = 0
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def guarded(array: Array) -> Array:
-    """A copy of `array` whose last byte is the last of its page, with inaccessible pages before and behind it."""
+def guarded(array: Array, *, front: bool = False) -> Array:
+    """A copy of `array` between forbidden pages: its end is a page's end or, with `front`, its start a page's start."""
     array = np.ascontiguousarray(array)
     page = mmap.PAGESIZE
     pages = -(-array.nbytes // page) * page
@@ -26,6 +26,7 @@ def guarded(array: Array) -> Array:
     for edge in (at, at + page + pages):
         if _libc.mprotect(ctypes.c_void_p(edge), ctypes.c_size_t(page), _PROT_NONE):
             raise OSError(ctypes.get_errno(), "mprotect")
-    copy = whole[page + pages - array.nbytes : page + pages].view(array.dtype).reshape(array.shape)
+    start = page if front else page + pages - array.nbytes
+    copy = whole[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy

@@ -51,7 +51,7 @@ PATIENCE = 10.0
 STARTUP = 180.0
 """Seconds a worker may take to start, which may include compiling kernels."""
 MEMORY = 4 << 30
-RUN_LIMIT = 1 << 30
+RUN_LIMIT = 1 << 28
 """Bytes an inference may hold; well under MEMORY, so that refusing must come before failing."""
 ITERATIONS = 1000
 """Loop bodies an inference may run: a file may ask for 2^63, and each takes up to a millisecond between guard pages."""

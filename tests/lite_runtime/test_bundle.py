@@ -6,7 +6,6 @@ import errno
 import json
 import mmap
 import os
-import resource
 import struct
 import subprocess
 import sys
@@ -671,10 +670,8 @@ def test_links_are_followed(target: Path, tmp_path_factory: pytest.TempPathFacto
 def test_a_real_full_disk(target: Path) -> None:
     """A file size limit of the system, which cuts the write short and then refuses the rest."""
 
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
-
     code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))\n"
         "import sys; from lite_runtime import bundle, BundleError; from tests.fuzz.seeds import mlp\n"
         "try: bundle.write(sys.argv[1], {'predict': mlp()}, extra={'big': bytes(9000)})\n"
         "except BundleError as e: print(e)"
@@ -682,7 +679,6 @@ def test_a_real_full_disk(target: Path) -> None:
     made = subprocess.run(
         [sys.executable, "-c", code, str(target)],
         cwd=ROOT,
-        preexec_fn=limit,
         capture_output=True,
         text=True,
         check=True,
