@@ -77,7 +77,7 @@ class Contest:
             "model": self.model,
             "threads": self.threads,
             "contenders": [entry.as_dict() for entry in self.entries],
-            "cost": asdict(self.cost),
+            "cost": self.cost._asdict(),
         }
 
 

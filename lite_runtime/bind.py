@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,18 +36,16 @@ Pack = Callable[[Operand, str, Callable[[Array], Array]], Array]
 """Makes and keeps a constant in the order a kernel reads it: (source, name of the order, how)."""
 
 
-@dataclass
 class Slot:
-    """A buffer: `base` is fixed for constants, inputs and outputs; an arena buffer gets an offset from its lifetime,
-    the units `first` to `last` that touch it."""
+    """A buffer of `nbytes`. `base` is fixed for constants, inputs and outputs; an arena buffer gets an `offset` from
+    the units `first` to `last` that touch it. `home`: the slot whose memory it takes over, -1: its own."""
 
-    nbytes: int
-    base: int = ARENA
-    first: int = -1
-    last: int = -1
-    offset: int = 0
-    home: int = -1
-    """The slot whose memory this one takes over, -1: its own."""
+    __slots__ = ("base", "first", "home", "last", "nbytes", "offset")
+
+    def __init__(self, nbytes: int, base: int) -> None:
+        self.nbytes, self.base = nbytes, base
+        self.first = self.last = self.home = -1
+        self.offset = 0
 
 
 class Record(NamedTuple):

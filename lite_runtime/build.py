@@ -13,7 +13,6 @@ target, the versions of numba and llvmlite.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import importlib.util
 import json
 import mmap
@@ -24,17 +23,18 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lite_runtime._blake import blake2b
+from lite_runtime._files import write_atomically
 from lite_runtime.errors import MissingExtraError, MsedgeError
 from lite_runtime.target import Target, host
 
 __all__ = ["BuildError", "Image", "available", "cache_folder", "families", "image", "kept", "prepare"]
 
-_HERE = Path(__file__).parent
+_HERE = os.path.dirname(os.path.abspath(__file__))
 _MAGIC = b"MSKIMG01"
 _PAGE = 4096
 
@@ -49,7 +49,7 @@ class Image:
     Raises BuildError for a file that is not whole.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str) -> None:
         with open(path, "rb") as file:
             head = file.read(_PAGE)
             try:
@@ -68,21 +68,20 @@ class Image:
 
 
 def _digest(code: bytes | mmap.mmap) -> str:
-    return hashlib.blake2b(code, digest_size=16).hexdigest()
+    return blake2b(code, digest_size=16).hexdigest()
 
 
-def cache_folder() -> Path:
+def cache_folder() -> str:
     """Where kernels are kept between runs."""
-    chosen = os.environ.get("MSEDGE_CACHE")
-    if chosen:
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "msedge"
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.environ.get("MSEDGE_CACHE") or os.path.join(home, "msedge")
 
 
 @cache
 def families() -> tuple[str, ...]:
     """Names of all kernel families."""
-    return tuple(sorted(p.stem for p in (_HERE / "kernels").glob("*.py") if not p.stem.startswith("_")))
+    names = os.listdir(os.path.join(_HERE, "kernels"))
+    return tuple(sorted(n[:-3] for n in names if n.endswith(".py") and not n.startswith("_")))
 
 
 @cache
@@ -91,7 +90,7 @@ def _compiler() -> str:
     spec = importlib.util.find_spec("numba")
     if spec is None or not spec.submodule_search_locations:
         return ""
-    site = Path(spec.submodule_search_locations[0]).parent
+    site = os.path.dirname(spec.submodule_search_locations[0])
     names = (name for name in os.listdir(site) if name.startswith(("numba-", "llvmlite-")) and name.endswith("info"))
     return " ".join(sorted(names))
 
@@ -100,11 +99,16 @@ _IMPORT = re.compile(r"^from lite_runtime\.(kernels\.\w+|simd|target) import", r
 _IMPORT_MODULES = re.compile(r"^from lite_runtime\.kernels import ([\w, ]+)$", re.MULTILINE)
 
 
+def _source(module: str) -> bytes:
+    with open(os.path.join(_HERE, *module.split(".")) + ".py", "rb") as file:
+        return file.read()
+
+
 @cache
 def _sources(module: str) -> tuple[str, ...]:
     """A module of the runtime and all it imports of simd, target and the other kernels, sorted."""
     found = {module}
-    text = (_HERE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+    text = _source(module).decode()
     modules = [f"kernels.{name.strip()}" for names in _IMPORT_MODULES.findall(text) for name in names.split(",")]
     for imported in (*_IMPORT.findall(text), *modules):
         found.update(_sources(imported))
@@ -112,18 +116,18 @@ def _sources(module: str) -> tuple[str, ...]:
 
 
 @cache
-def _path(family: str, target: Target) -> Path:
+def _path(family: str, target: Target) -> str:
     facts = (target.triple, target.cpu, target.features, target.lanes)
-    h = hashlib.blake2b(repr(facts).encode() + _compiler().encode(), digest_size=12)
+    h = blake2b(repr(facts).encode() + _compiler().encode(), digest_size=12)
     for source in ("build", *_sources(f"kernels.{family}")):
-        h.update((_HERE / f"{source.replace('.', '/')}.py").read_bytes())
-    return cache_folder() / "kernels" / f"{target.name}-{family}-{h.hexdigest()}.img"
+        h.update(_source(source))
+    return os.path.join(cache_folder(), "kernels", f"{target.name}-{family}-{h.hexdigest()}.img")
 
 
 def kept() -> dict[str, bool]:
     """Every family of this machine's target and whether its image is in the cache; empty on a machine of no target."""
     target = host()
-    return {} if target is None else {family: _path(family, target).exists() for family in families()}
+    return {} if target is None else {family: os.path.exists(_path(family, target)) for family in families()}
 
 
 def available() -> bool:
@@ -141,14 +145,14 @@ def image(family: str) -> Image:
         if target is None:
             raise BuildError("this machine is no target of the native kernels; use backend='reference'")
         path = _path(family, target)
-        if not path.exists():
+        if not os.path.exists(path):
             prepare([family])
         try:
             _images[family] = Image(path)
         except BuildError:
             if not _compiler():
                 raise
-            path.unlink()
+            os.unlink(path)
             prepare([family])
             _images[family] = Image(path)
     return _images[family]
@@ -161,7 +165,7 @@ def prepare(wanted: Iterable[str] | None = None, *, jobs: int | None = None) -> 
         return []
     import subprocess
 
-    missing = [f for f in (families() if wanted is None else wanted) if not _path(f, target).exists()]
+    missing = [f for f in (families() if wanted is None else wanted) if not os.path.exists(_path(f, target))]
     if not missing:
         return []
     if not _compiler():
@@ -173,7 +177,7 @@ def prepare(wanted: Iterable[str] | None = None, *, jobs: int | None = None) -> 
     print(f"msedge: compiling kernels for {target.name}, once: {' '.join(missing)}", file=sys.stderr, flush=True)
     # A process of its own: Numba reads NUMBA_OPT when imported, and a compiler's memory goes back when it ends.
     environment = {**os.environ, "NUMBA_OPT": "0", "NUMBA_DISABLE_JIT": "0", "MSEDGE_TARGET": target.name}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_HERE.parent), os.environ.get("PYTHONPATH"))))
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (os.path.dirname(_HERE), os.environ.get("PYTHONPATH"))))
     shares = _shares(missing, jobs)
     command = [sys.executable, "-W", "ignore", "-m", "lite_runtime.build"]
     running = [
@@ -193,7 +197,7 @@ def prepare(wanted: Iterable[str] | None = None, *, jobs: int | None = None) -> 
 def _shares(wanted: Iterable[str], jobs: int) -> list[list[str]]:
     """Families for each process; a family's source length stands for its compile time, largest first."""
     loads: list[tuple[int, list[str]]] = [(0, []) for _ in range(jobs)]
-    for size, family in sorted(((_HERE / "kernels" / f"{f}.py").stat().st_size, f) for f in wanted)[::-1]:
+    for size, family in sorted((len(_source(f"kernels.{f}")), f) for f in wanted)[::-1]:
         load, share = min(loads, key=lambda entry: entry[0])
         loads[loads.index((load, share))] = (load + size, [*share, family])
     return [share for _, share in loads]
@@ -233,7 +237,8 @@ def _compile(family: str, target: Target) -> tuple[bytes, list[str]]:
     passes = llvm.create_pass_builder(machine, tuning)
     passes.getModulePassManager().run(whole, passes)
     if "MSEDGE_KEEP_ASM" in os.environ:
-        Path(os.environ["MSEDGE_KEEP_ASM"], f"{family}.s").write_text(machine.emit_assembly(whole))
+        with open(os.path.join(os.environ["MSEDGE_KEEP_ASM"], f"{family}.s"), "w", encoding="utf-8") as file:
+            file.write(machine.emit_assembly(whole))
     return machine.emit_object(whole), list(marked)
 
 
@@ -314,21 +319,13 @@ def _link(obj: bytes, names: list[str]) -> tuple[bytes, dict[str, int]]:
     return bytes(image_bytes), {name: found[name] for name in names}
 
 
-def _keep(path: Path, code: bytes, kernels: dict[str, int], target: Target) -> None:
+def _keep(path: str, code: bytes, kernels: dict[str, int], target: Target) -> None:
     """Write an image so that no reader ever sees half of it."""
     code += bytes(-len(code) % _PAGE)
     header = json.dumps({"kernels": kernels, "target": target.name, "digest": _digest(code)}).encode()
     assert len(header) + 16 <= _PAGE, "a family's kernel names must fit one page"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    try:
-        with open(partial, "wb") as file:
-            file.write((_MAGIC + struct.pack("<II", len(header), len(code)) + header).ljust(_PAGE, b"\0") + code)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    write_atomically(path, (_MAGIC + struct.pack("<II", len(header), len(code)) + header).ljust(_PAGE, b"\0") + code)
 
 
 def _main(wanted: list[str]) -> None:
@@ -336,7 +333,7 @@ def _main(wanted: list[str]) -> None:
     assert target is not None
     for family in wanted:
         path = _path(family, target)
-        if not path.exists():
+        if not os.path.exists(path):
             obj, names = _compile(family, target)
             _keep(path, *_link(obj, names), target)
 

@@ -31,15 +31,11 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from lite_runtime._blake import blake2b
 from lite_runtime._files import write_atomically
 from lite_runtime.errors import BundleError, MsedgeError
 from lite_runtime.graph import DTYPES, Array, Attr, Dim, Graph, Node, Value, dtype_name, numpy_dtype
 from lite_runtime.verify import MAX_DEPTH, MAX_NAME, checked_nbytes, verify_arrays, verify_graph
-
-try:  # hashlib's own; to import hashlib itself loads OpenSSL, which takes as long as reading a small bundle
-    from _blake2 import blake2b
-except ImportError:
-    from hashlib import blake2b
 
 __all__ = ["FORMAT", "MAGIC", "Bundle", "Section", "TensorRecord", "read", "write"]
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -31,8 +30,7 @@ PARALLEL, MEET = 1, 2
 """Flags of a step: its work is shared; all workers must have finished what came before (`kernels/walker.py`)."""
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One piece of a plan in order: a run of native steps, or a node for its reference."""
 
     nodes: tuple[Node, ...]
@@ -41,8 +39,7 @@ class Step:
     """Words [begin, end) of the program; both 0 for a reference step."""
 
 
-@dataclass(frozen=True)
-class Kernel:
+class Kernel(NamedTuple):
     """One record of the program, for reports: what runs, for which nodes, on which operands."""
 
     name: str
@@ -51,8 +48,7 @@ class Kernel:
     end: int
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """What a run of a graph with these input types does.
 
     `program` and `kernels` (names; a record's first word indexes them) drive native code; `where` gives each value's

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,8 +19,7 @@ BACKENDS = ("auto", "native", "reference", "guard")
 """auto: native where this machine can; guard: native with every buffer against a forbidden page (for tests)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """Time of one piece of a program: `node` says which operators it computes, `kernel` what computed them."""
 
     node: str
@@ -30,8 +28,7 @@ class Row:
     """Mean over runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(NamedTuple):
     """What a run with given input types takes: bytes of arena, native records, nodes by what runs them."""
 
     arena_bytes: int

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from lite_runtime.errors import MsedgeError
 
 __all__ = ["TARGETS", "Target", "host"]
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """One instruction set. `lanes`: float32 elements in a vector; `vectors`: vector registers."""
 
     name: str

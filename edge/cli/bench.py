@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,7 +53,7 @@ def bench(
     )
     steps = result.runtime.profile(result.inputs) if profile else []
     if as_json:
-        emit({**result.as_dict(), "profile": [asdict(row) for row in steps]})
+        emit({**result.as_dict(), "profile": [row._asdict() for row in steps]})
     else:
         _print(result, steps)
 

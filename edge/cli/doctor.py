@@ -39,7 +39,7 @@ def _facts() -> dict[str, Any]:
     from lite_runtime.target import host
 
     target = host()
-    folder = build.cache_folder()
+    folder = Path(build.cache_folder())
     facts: dict[str, Any] = {
         "msedge": installed_version("msedge"),
         "python": platform.python_version(),

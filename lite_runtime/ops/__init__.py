@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
-from pathlib import Path
 
-for _path in sorted(Path(__file__).parent.glob("*.py")):
-    if not _path.stem.startswith("_"):
-        import_module(f"{__name__}.{_path.stem}")
+for _name in sorted(os.listdir(os.path.dirname(__file__))):
+    if _name.endswith(".py") and not _name.startswith("_"):
+        import_module(f"{__name__}.{_name[:-3]}")

@@ -10,7 +10,6 @@ its results' shapes are taken from what came out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
@@ -47,8 +46,7 @@ class NoKernel(Exception):
     """No native kernel computes this node as it stands; its reference will."""
 
 
-@dataclass(frozen=True)
-class Inference:
+class Inference(NamedTuple):
     """One node with what is known of its operands. `specs[i]` is None for an optional input left out."""
 
     node: Node
@@ -89,8 +87,7 @@ class Inference:
         return ShapeError(f"{self.node.where}: {what}")
 
 
-@dataclass(frozen=True)
-class Operand:
+class Operand(NamedTuple):
     """A tensor a kernel reads or writes: `slot` is the planner's buffer, `offset` the bytes into it."""
 
     spec: Spec
@@ -116,7 +113,7 @@ class Operand:
 
     def at(self, offset: int, shape: tuple[int, ...]) -> Operand:
         """A dense window `offset` bytes further on."""
-        return replace(self, spec=Spec(self.spec.dtype, shape), offset=self.offset + offset, value=None)
+        return Operand(Spec(self.spec.dtype, shape), self.slot, self.offset + offset)
 
 
 class Binder(Protocol):

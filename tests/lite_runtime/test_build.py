@@ -49,8 +49,8 @@ def test_nothing_kept_and_no_compiler_is_a_clear_error(tmp_path: Path, monkeypat
 def test_an_image_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     target = TARGETS[0]
     path = tmp_path / "kernels" / "some.img"
-    build._keep(path, b"\xc3", {"f": 0}, target)
-    assert build.Image(path).addresses.keys() == {"f"}
+    build._keep(str(path), b"\xc3", {"f": 0}, target)
+    assert build.Image(str(path)).addresses.keys() == {"f"}
     assert [p.name for p in path.parent.iterdir()] == ["some.img"]
 
 

@@ -97,7 +97,7 @@ def test_outputs_are_the_callers_own() -> None:
 def test_nan_and_infinity_pass() -> None:
     x = np.array([[np.nan, 0, 0, 0], [np.inf, 0, 0, 0]], np.float32)
     y = lite_runtime.load(_mlp()).run({"x": x})["y"]
-    assert np.isnan(y[0]).all() and np.isfinite(y[1]).sum() < 3
+    assert np.isnan(y[0]).all() and set(y[1]) <= {0.0, np.inf}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
