@@ -137,19 +137,23 @@ def locate(at, count, m, a, per_image, per_row, image_step, row_step, column_ste
     image = m // per_image
     y = (m - image * per_image) // per_row
     x = m - image * per_image - y * per_row
-    rows = per_image // per_row
-    for i in range(count):
-        at[i] = a + image * image_step + y * row_step + x * column_step
-        x += 1
-        if x == per_row:
-            x = 0
-            y += 1
-            if y == rows:
-                y = 0
-                image += 1
+    lines = per_image // per_row
+    i = 0
+    while i < count:
+        run = min(count - i, per_row - x)
+        start = a + image * image_step + y * row_step + x * column_step
+        here = i64p(address(at) + 8 * i)
+        for k in range(run):
+            here[k] = start + k * column_step
+        i += run
+        x = 0
+        y += 1
+        if y == lines:
+            y = 0
+            image += 1
     last = at[count - 1]
-    for i in range(count, BLOCK):
-        at[i] = last
+    for k in range(count, BLOCK):
+        at[k] = last
 
 
 @kernel()
@@ -226,9 +230,14 @@ def f32_gemm(step, bases, worker, workers):
             if shift_a != 0:
                 for i in range(BLOCK):
                     at[i] -= shift_a
-            if activation > 2:
-                for i in range(count):
-                    activate(activation, alpha, beta, f32p(out + i * stride), live)
+        # Not in the loop above: its constants would crowd the tile's registers.
+        if activation > 2:
+            start = lo_p // panels * columns + lo_p % panels * width
+            end = min(groups * columns, hi_p // panels * columns + hi_p % panels * width)
+            for i in range(count):
+                activate(
+                    activation, alpha, beta, f32p(c + batch * batch_c + (inside + i) * stride + 4 * start), end - start
+                )
         m += count
 
 

@@ -225,10 +225,10 @@ def _(b: Binder) -> None:
         begins=_flat(window.begins, 0),
     )
     group = b.attr("group", 1)
-    image, high, wide = _with_border(b, x, g)
     if group == g.channels == w.shape[0] and group > 1:
-        _depthwise(b, g, image, high, wide, w, bias, residual, out)
+        _depthwise(b, g, x, w, bias, residual, out)
     else:
+        image, high, wide = _with_border(b, x, g)
         _grouped(b, g, image, high, wide, w, group, column_bias(b, bias, w.shape[0]), residual, out)
 
 
@@ -244,9 +244,7 @@ def _tap_offsets(g: _Geometry, wide: int) -> list[int]:
 def _depthwise(
     b: Binder,
     g: _Geometry,
-    image: Operand,
-    high: int,
-    wide: int,
+    x: Operand,
     w: Operand,
     bias: Operand | None,
     residual: Operand | None,
@@ -260,15 +258,13 @@ def _depthwise(
         whole[:, :channels] = taps
         return whole
 
-    taps = b.constant(np.array(_tap_offsets(g, wide), np.int64))
-    pixel = 4 * channels
     numbers = (
-        *(g.images, *g.out, channels, prod(g.kernel)),
-        *(pixel * high * wide, pixel * wide * g.strides[0], pixel * g.strides[1]),
+        *(g.images, *g.out, channels, *g.kernel, g.height, g.width, *g.strides, *g.dilations, *g.begins),
         *activation_numbers(b),
     )
+    taps = b.constant(np.array(_tap_offsets(g, g.width), np.int64))
     packed = b.packed(w, f"depthwise {lanes}", pack)
-    b.emit("depthwise.f32_depthwise", [image, packed, taps, bias, residual, out], numbers)
+    b.emit("depthwise.f32_depthwise", [x, packed, taps, bias, residual, out], numbers)
 
 
 def _grouped(
