@@ -43,6 +43,7 @@ from converter.passes import (
 )
 from converter.report import PassRecord, Report
 from lite_runtime import bundle
+from lite_runtime._files import write_atomically
 from lite_runtime.errors import BundleError
 from lite_runtime.graph import Graph
 
@@ -195,9 +196,12 @@ def _write(
     output: str | os.PathLike[str] | None, graph: Graph, report: Report, examples: Mapping[str, golden.Sample]
 ) -> bytes:
     try:
-        return bundle.write(output, {"predict": graph}, provenance=_provenance(report), golden=examples)
+        data = bundle.write(None, {"predict": graph}, provenance=_provenance(report), golden=examples)
     except BundleError as error:
-        raise ConvertError(f"the converted model is no valid bundle: {error}") from error
+        raise ConvertError(f"the converted model is no valid bundle: {error}; this is a bug in msedge") from error
+    if output is not None:
+        write_atomically(output, data, ConvertError)
+    return data
 
 
 def _describe(source: frontend.Source, model: ir.Model, quantize: Quantize) -> Report:
