@@ -106,8 +106,11 @@ def plan(
     for name in copies:
         space.touch(space.operands[name])
     arena, slots = _lay_out(space, separate)
-    if arena > limit:
-        raise MsedgeError(f"this model needs an arena of {arena} bytes for these inputs, the limit is {limit}")
+    if arena + sum(slots.values()) > limit:
+        raise MsedgeError(
+            f"this model needs {arena + sum(slots.values())} bytes of buffers for these inputs, the limit is {limit};"
+            " load it with a higher limit, or run smaller inputs"
+        )
     program, kernels, records = _write(space)
     return Plan(
         program=program,

@@ -79,8 +79,11 @@ class Inference(NamedTuple):
         return value
 
     def ints(self, i: int) -> tuple[int, ...]:
-        """The contents of input `i` as Python integers."""
-        return tuple(int(v) for v in np.asarray(self.value(i)).ravel())
+        """The contents of input `i`, which must be integers."""
+        value = np.asarray(self.value(i))
+        if value.dtype.kind not in "iub":
+            raise self.error(f"input {i}: expected integers, got {value.dtype}")
+        return tuple(int(v) for v in value.ravel())
 
     def error(self, what: str) -> ShapeError:
         """A ShapeError that names this node."""
