@@ -63,16 +63,17 @@ def test_infinities_and_nan() -> None:
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("op", ["GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"])
-@pytest.mark.parametrize("shape", [(2, 33, 7, 5), (1, 3, 11), (1, 2, 3, 4, 5), (3, 2, 0, 1)])
+@pytest.mark.parametrize("op", ["GlobalAveragePool", "GlobalMaxPool"])
+@pytest.mark.parametrize("shape", [(2, 33, 7, 5), (1, 3, 11), (1, 2, 3, 4, 5)])
 def test_planes(op: str, shape: tuple[int, ...], layout: str) -> None:
-    if 0 in shape and op != "GlobalLpPool":
-        pytest.skip("the reference takes no maximum or mean of nothing")
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    if op == "GlobalLpPool":  # knows no layouts
-        check(op, [x], {"p": 1 + (layout == "NHWC")})
-        return
     check(op, [last(x) if layout == "NHWC" else x], {"layout": layout})
+
+
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("shape", [(2, 33, 7, 5), (1, 3, 11), (1, 2, 3, 4, 5), (3, 2, 0, 1)])
+def test_norms_of_planes(shape: tuple[int, ...], p: int) -> None:
+    check("GlobalLpPool", [np.random.default_rng(0).normal(size=shape).astype(np.float32)], {"p": p})
 
 
 def infer(op: str, shape: tuple[int, ...], **attrs: object) -> tuple[Spec, ...]:
