@@ -20,8 +20,10 @@ from lite_runtime.threads import Team, team
 
 __all__ = ["Executor", "Settings", "aligned"]
 
-SMALL = 1 << 16
-"""Bytes of operands below which a program is walked by one worker: meeting others would cost more than they save."""
+WORTH_SHARING = 40e-6
+"""Seconds a program must take one worker before others join in: waking and meeting them costs about 5 µs."""
+TRIALS = 2
+"""Runs by one worker that tell how long a program takes; results are the same bits whoever computes them."""
 PLANS = 32
 """Input types an executor remembers a plan for."""
 
@@ -163,8 +165,8 @@ class Bound:
         self.bases = np.zeros(made.bases, np.int64)
         self.bases[FAULT], self.bases[ARENA] = self.fault.ctypes.data, self.arena.ctypes.data
         self.memory: dict[int, Array] = {ARENA: self.arena}
-        alone = settings.team is None or (self._bytes() < SMALL and not settings.guard)
-        self.workers = 1 if alone or settings.team is None else settings.team.workers
+        self.workers = settings.team.workers if settings.team is not None and settings.guard else 1
+        self._trials = TRIALS if settings.team is not None and settings.team.workers > self.workers else 0
         for base, array in made.constants.items():
             self._bind(base, self._guarded(base, array) if settings.guard else array)
         for base, nbytes in made.slots.items():
@@ -179,9 +181,6 @@ class Bound:
         self._outputs = [(name, base, spec.shape, numpy_dtype(spec.dtype)) for name, base, spec in specs]
         self._all_made = [v.name for v in executor.graph.outputs] == list(made.outputs)
         self._addresses = made.program.ctypes.data, self.bases.ctypes.data, self.table.ctypes.data
-
-    def _bytes(self) -> int:
-        return sum(spec.nbytes for _, _, spec in self.plan.where.values())
 
     def _guarded(self, base: int, array: Array) -> Array:
         """A copy against a forbidden page: behind it or before it, other for one worker than for two."""
@@ -203,6 +202,7 @@ class Bound:
     def run(self, inputs: Mapping[str, Any], profile: Profile | None = None) -> dict[str, Any]:
         """One run; the caller holds the settings' lock."""
         made, guard = self.plan, self.executor.settings.guard
+        started = time.perf_counter() if self._trials else 0.0
         for name, base in made.inputs.items():
             array = inputs[name]
             if not array.flags.c_contiguous:
@@ -217,6 +217,8 @@ class Bound:
                 self._walk(step.begin, step.end, profile)
             else:
                 self._reference(step.nodes[0], inputs, profile)
+        if self._trials:
+            self._consider_sharing(time.perf_counter() - started)
         if guard:
             results = {name: self._array(name).copy() for name in results}
         for name in made.copies:
@@ -226,6 +228,13 @@ class Bound:
         if self._all_made:
             return results
         return {v.name: self._result(v.name, results, inputs) for v in self.executor.graph.outputs}
+
+    def _consider_sharing(self, seconds: float) -> None:
+        """After the trial runs, of which the first is cold, let the whole team work where one worker took long."""
+        self._trials -= 1
+        team_ = self.executor.settings.team
+        if not self._trials and team_ is not None and seconds > WORTH_SHARING:
+            self.workers = team_.workers
 
     def _result(self, name: str, results: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
         if name in results:

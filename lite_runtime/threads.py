@@ -17,6 +17,8 @@ from lite_runtime import build
 __all__ = ["Team", "team"]
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
+JOB = 24
+"""Words of `sync` that say what to walk (`kernels/walker.py`)."""
 SPINS = 20_000
 """Polls before a worker sleeps: about 0.5 ms, longer than the pause between inferences of a stream."""
 
@@ -29,45 +31,38 @@ class Team:
         self._lock = threading.Lock()
         self._sync = np.zeros(64, np.int64)
         self._sync_at = self._sync.ctypes.data
-        self._run = build.function("walker", "run", _POINTER, _INT, *[_POINTER] * 3, _INT, _INT, _INT)
-        self._wait = build.function("walker", "wait", _POINTER, _INT, _INT, _POINTER)
+        self._run = build.function("walker", "run", _POINTER, _INT, _POINTER, _POINTER, _POINTER, _INT, _INT)
+        self._serving = build.function("walker", "serve", _POINTER, _POINTER, _INT, _INT, _INT, _INT)
         self._ring = build.function("walker", "ring", _POINTER)
         self._give_way = ctypes.cast(ctypes.CDLL(None).sched_yield, _POINTER).value or 0
-        self._job: tuple[int, int, int, int] = (0, 0, 0, 0)
         self._asleep = [False] * workers
         self._bells = [threading.Semaphore(0) for _ in range(workers)]
         for worker in range(1, workers):
             threading.Thread(target=self._serve, args=(worker,), name=f"msedge-{worker}", daemon=True).start()
 
     def run(self, program: int, words: int, bases: int, table: int, workers: int) -> None:
-        """Walk `words` words at address `program` with the first `workers` of the team."""
+        """Walk `words` words at address `program`, alone (workers 1) or with the whole team."""
         if workers == 1 or self.workers == 1:
-            self._run(program, words, bases, table, self._sync_at, 0, 1, self._give_way)
+            self._run(program, words, bases, table, self._sync_at, 1, self._give_way)
             return
         with self._lock:
-            self._job = (program, words, bases, table)
+            self._sync[JOB : JOB + 4] = program, words, bases, table
             self._ring(self._sync_at)
             for worker in range(1, self.workers):
                 if self._asleep[worker]:
                     self._bells[worker].release()
-            self._run(*self._job, self._sync_at, 0, self.workers, self._give_way)
+            self._run(program, words, bases, table, self._sync_at, self.workers, self._give_way)
 
     def _serve(self, worker: int) -> None:
-        ticket = np.zeros(1, np.int64)
-        at = ticket.ctypes.data
-        seen = 0
+        seen = np.zeros(1, np.int64)
+        at = seen.ctypes.data
         while True:
-            self._wait(self._sync_at, seen, SPINS, at)
-            if ticket[0] == seen:
-                # Said before the last look, so that a caller either sees it or was seen.
-                self._asleep[worker] = True
-                self._wait(self._sync_at, seen, 0, at)
-                if ticket[0] == seen:
-                    self._bells[worker].acquire()
-                self._asleep[worker] = False
-                continue
-            seen = int(ticket[0])
-            self._run(*self._job, self._sync_at, worker, self.workers, self._give_way)
+            self._serving(self._sync_at, at, SPINS, worker, self.workers, self._give_way)
+            # Said before the last look, as callers ring before they ask: one of the two sees the other.
+            self._asleep[worker] = True
+            self._serving(self._sync_at, at, 1, worker, self.workers, self._give_way)
+            self._bells[worker].acquire()
+            self._asleep[worker] = False
 
 
 @cache

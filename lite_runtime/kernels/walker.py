@@ -2,17 +2,17 @@
 
 A program is int64 words: step records one after the other. `table` holds the kernels' addresses; a record's first word
 is an index into it. `sync` is shared by all workers, one counter a cache line:
-[0] arrived at the barrier, [8] barrier generation, [16] run ticket, [24] workers asleep, [32] stop.
+[0] arrived at the barrier, [8] barrier generation, [16] run ticket, [24] the job: program, words, bases, table.
 """
 
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from lite_runtime.simd import declare, device, kernel
+from lite_runtime.simd import declare, device, i64p, kernel
 
 _WORDS = types.CPointer(types.int64)
-ARRIVED, GENERATION, TICKET = 0, 8, 16
+ARRIVED, GENERATION, TICKET, JOB = 0, 8, 16, 24
 PARALLEL = 1
 """Flag of a step whose work is shared; without it worker 0 runs it alone."""
 MEET = 2
@@ -98,8 +98,15 @@ def meet(sync, workers, give_way):
             call_void(give_way)
 
 
-@kernel(args=types.void(_WORDS, types.int64, _WORDS, _WORDS, _WORDS, types.int64, types.int64, types.int64))
-def run(program, words, bases, table, sync, worker, workers, give_way):
+@intrinsic
+def i64p_of(typing, words, i):
+    """Pointer to words[i]."""
+    sig = _WORDS(_WORDS, types.int64)
+    return sig, lambda context, builder, sig, args: builder.gep(args[0], [args[1]])
+
+
+@device
+def walk(program, words, bases, table, sync, worker, workers, give_way):
     """Walk a program as one of `workers`. Returns when every worker has finished it."""
     at = 0
     while at < words:
@@ -116,26 +123,32 @@ def run(program, words, bases, table, sync, worker, workers, give_way):
         meet(sync, workers, give_way)
 
 
-@intrinsic
-def i64p_of(typing, words, i):
-    """Pointer to words[i]."""
-    sig = _WORDS(_WORDS, types.int64)
-    return sig, lambda context, builder, sig, args: builder.gep(args[0], [args[1]])
-
-
-@kernel(args=types.void(_WORDS, types.int64, types.int64, _WORDS))
-def wait(sync, seen, spins, ticket):
-    """Spin until the run ticket differs from `seen`, `spins` polls at the most; ticket[0] is what it then was."""
-    now = peek(sync, TICKET)
-    polls = 0
-    while now == seen and polls < spins:
-        pause()
-        polls += 1
-        now = peek(sync, TICKET)
-    ticket[0] = now
+@kernel(args=types.void(_WORDS, types.int64, _WORDS, _WORDS, _WORDS, types.int64, types.int64))
+def run(program, words, bases, table, sync, workers, give_way):
+    """Walk a program as worker 0; the others have been rung for."""
+    walk(program, words, bases, table, sync, 0, workers, give_way)
 
 
 @kernel(args=types.void(_WORDS))
 def ring(sync):
-    """A new run: change the ticket that waiting workers watch."""
+    """There is a job in `sync`, from JOB on: change the ticket that workers watch."""
     fetch_add(sync, TICKET, 1)
+
+
+@kernel(args=types.void(_WORDS, _WORDS, types.int64, types.int64, types.int64, types.int64))
+def serve(sync, seen, spins, worker, workers, give_way):
+    """Take part in every run that is rung for; return once `spins` polls have found none.
+
+    seen[0] is the last ticket served. All in native code: a run costs its workers no turn of Python's lock.
+    """
+    polls = 0
+    while polls < spins:
+        ticket = peek(sync, TICKET)
+        if ticket == seen[0]:
+            pause()
+            polls += 1
+        else:
+            polls = 0
+            seen[0] = ticket
+            program, words, bases, table = i64p(sync[JOB]), sync[JOB + 1], i64p(sync[JOB + 2]), i64p(sync[JOB + 3])
+            walk(program, words, bases, table, sync, worker, workers, give_way)

@@ -63,8 +63,10 @@ def test_every_node_is_native_and_two_workers_give_the_same_bits(path: Path) -> 
     one, two = (lite_runtime.load(data, backend="native", threads=n) for n in (1, 2))
     inputs = _inputs(one.inputs(), 3)
     assert one.cost(inputs).reference == ()
-    first, second = one.run(inputs), two.run(inputs)
-    assert all(first[name].tobytes() == second[name].tobytes() for name in first)
+    want = one.run(inputs)
+    for _ in range(5):  # the second worker joins in once the first runs have shown that it pays
+        got = two.run(inputs)
+        assert all(got[name].tobytes() == want[name].tobytes() for name in want)
 
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda p: p.stem)

@@ -21,7 +21,7 @@ def test_every_family_is_kept_after_prepare() -> None:
 
 
 def test_a_family_gives_addresses() -> None:
-    assert {"run", "wait", "ring"} <= set(build.image("walker").addresses)
+    assert {"run", "serve", "ring"} <= set(build.image("walker").addresses)
 
 
 def test_kept_kernels_load_without_numba(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_damaged_image_is_built_again(tmp_path: Path, monkeypatch: pytest.Monk
     for damaged in (whole[:5000], whole[:-1] + b"\x90", b"", b"MSKIMG01" + bytes(5000)):
         monkeypatch.setattr(build, "_images", {})
         path.write_bytes(damaged)
-        assert {"run", "wait", "ring"} <= set(build.image("walker").addresses)
+        assert {"run", "serve", "ring"} <= set(build.image("walker").addresses)
         assert path.read_bytes() == whole
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
-from lite_runtime import executor
+from lite_runtime.executor import Executor, Settings
 from lite_runtime.graph import Array
 from tests.lite_runtime.ops.one_node import graph_of
 
@@ -44,11 +43,10 @@ def moves(
     """
     graph, fed, wanted = graph_of(op, inputs, attrs or {}, outputs, constants)
     for workers in (1, 3):
-        with patch.object(executor, "SMALL", 0):
-            run = executor.Executor(graph, executor.Settings(threads=workers, guard=True))
-            results = list(run.run(fed).values())
-            ran = [step.nodes[0].op for part in run.parts(fed) for step in part.steps if not step.end]
-            ran += [node.op for part in run.parts(fed) for node in part.frontier]
+        run = Executor(graph, Settings(threads=workers, guard=True))
+        results = list(run.run(fed).values())
+        ran = [step.nodes[0].op for part in run.parts(fed) for step in part.steps if not step.end]
+        ran += [node.op for part in run.parts(fed) for node in part.frontier]
         assert bool(ran) == reference, f"{op}: the reference ran {ran}"
         for got, want in zip(results, wanted, strict=True):
             assert got.dtype == want.dtype and got.shape == want.shape, (got.dtype, got.shape, want.dtype, want.shape)
