@@ -9,6 +9,7 @@ from typing import Any
 
 from lite_runtime import bundle
 from lite_runtime._schema import ARITY, CHOICES, attributes
+from lite_runtime.bundle.writing import assemble
 from lite_runtime.graph import DTYPES
 
 __all__ = ["mutate", "pack", "unpack"]
@@ -43,7 +44,7 @@ def unpack(data: bytes) -> Parts:
 
 def pack(parts: Parts) -> bytes:
     """A file of these sections with right offsets and digests, whatever they hold."""
-    return bundle._assemble(parts)
+    return assemble(parts)
 
 
 def mutate(rng: Random, seeds: list[bytes]) -> bytes:

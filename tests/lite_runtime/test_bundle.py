@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from lite_runtime import BundleError, MsedgeError, bundle
+from lite_runtime.bundle.layout import digest_of
 from lite_runtime.graph import DTYPES, Graph, Node, Value, numpy_dtype
 from tests.fuzz.mutate import pack, unpack
 from tests.fuzz.seeds import SEEDS, conv_net, mlp, seed_bundles, strings
@@ -274,7 +275,7 @@ def test_write_refuses_what_read_would() -> None:
 def resealed(head: bytes, rest: bytes) -> bytes:
     """A file whose header digest is right for what its header and table now say."""
     count = struct.unpack_from("<H", head, 14)[0]
-    return head[:32] + bundle._digest(head[:32] + rest[: 96 * count]) + rest
+    return head[:32] + digest_of(head[:32] + rest[: 96 * count]) + rest
 
 
 def edited(data: bytes, at: int, layout: str, *values: Any) -> bytes:

@@ -1,0 +1,24 @@
+"""The bundle (`.mslite`): one file that holds a model's graphs, weights and what is known of where it came from.
+
+Little-endian throughout. A file is a 64-byte header, a table of 96-byte section entries, then the sections, in the
+table's order, each at a multiple of 64 bytes (`weights` at a multiple of 4096), less than 4096 zero bytes between them:
+
+    header   magic, byte-order mark, format version, section count, version of msedge needed, 4 zero bytes,
+             file size, BLAKE2b-256 of the first 32 bytes and the table
+    entry    name, offset, size, flags (1: a reader that does not know this section must give up), version of msedge
+             needed, 8 zero bytes, BLAKE2b-256 of the section
+    manifest JSON in UTF-8: see `encoding` and `decoding`
+    golden   arrays a correct runtime reproduces (optional)
+    weights  the graphs' constants, row-major, each at a multiple of 64 bytes, equal contents once
+
+A section nobody here knows is skipped unless flagged as required. Reading is pure: bytes in, verified object out;
+nothing in a file can make the reader run code, or take more than a fixed multiple of the file's size in memory.
+"""
+
+from __future__ import annotations
+
+from lite_runtime.bundle.layout import FORMAT, MAGIC, Bundle, Section, TensorRecord
+from lite_runtime.bundle.reading import read
+from lite_runtime.bundle.writing import write
+
+__all__ = ["FORMAT", "MAGIC", "Bundle", "Section", "TensorRecord", "read", "write"]

@@ -1,0 +1,142 @@
+"""What stands where in a bundle: numbers of the format, and what a reader hands out."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from lite_runtime._blake import blake2b
+from lite_runtime.errors import BundleError
+from lite_runtime.graph import Array, Graph
+
+__all__ = [
+    "AGAIN",
+    "ALIGN",
+    "CONVERT",
+    "ENDIAN",
+    "ENTRY",
+    "FEATURES",
+    "FORMAT",
+    "HEADER",
+    "INT64",
+    "KNOWN",
+    "MAGIC",
+    "MAX_MANIFEST",
+    "MAX_SECTIONS",
+    "NAME_CHARACTERS",
+    "NEEDS",
+    "PAGE",
+    "REQUIRED",
+    "Bundle",
+    "Golden",
+    "Section",
+    "TensorRecord",
+    "align",
+    "cut",
+    "digest_of",
+    "may_name_section",
+    "need_little_endian",
+    "packed_version",
+    "version_text",
+]
+
+MAGIC = b"\x89MSLITE\n"
+FORMAT = 1
+
+ALIGN, PAGE = 64, 4096
+ENDIAN = 0x01020304
+HEADER = struct.Struct("<8sIHHI4xQ32s")
+ENTRY = struct.Struct("<32sQQII8x32s")
+REQUIRED = 1
+NEEDS = (0, 1, 0)
+"""The first msedge that reads what `write` makes."""
+FEATURES: frozenset[str] = frozenset()
+"""Manifest features beyond format 1 that this reader knows."""
+KNOWN = ("manifest", "golden", "weights")
+NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_./+-")
+MAX_SECTIONS = 1024
+MAX_MANIFEST = 1 << 25
+AGAIN = "the file is damaged; fetch or convert it again"
+CONVERT = "to make one: msedge convert MODEL -o out.mslite"
+INT64 = 1 << 63
+
+Golden = Mapping[str, tuple[Mapping[str, Array], Mapping[str, Array]]]
+
+
+class Section(NamedTuple):
+    """One row of the section table; `offset` and `size` in bytes, `digest` the BLAKE2b-256 in hex."""
+
+    name: str
+    offset: int
+    size: int
+    required: bool
+    digest: str
+
+
+class TensorRecord(NamedTuple):
+    """Where a stored tensor lies in its section: the unit of delta updates. `digest` is of its bytes, in hex."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+    digest: str
+
+
+class Bundle(NamedTuple):
+    """A verified bundle. Arrays are read-only views into the file, string tensors excepted."""
+
+    signatures: Mapping[str, Graph]
+    golden: Golden
+    provenance: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+    digest: str
+    """Names the contents: BLAKE2b-256 over header and section table, which holds every section's own."""
+    sections: Mapping[str, Section]
+    tensors: tuple[TensorRecord, ...]
+    """The records of the `weights` section."""
+    data: memoryview
+    """The whole file, read-only."""
+
+    def section(self, name: str) -> memoryview:
+        """The bytes of a section; KeyError where there is none of that name."""
+        return cut(self.data, self.sections[name])
+
+
+def may_name_section(name: str) -> bool:
+    """Whether a text may name a section."""
+    return 1 <= len(name) <= 32 and NAME_CHARACTERS.issuperset(name)
+
+
+def need_little_endian() -> None:
+    """Raise BundleError where bytes would have to be swapped."""
+    if sys.byteorder != "little":
+        raise BundleError("expected a little-endian machine, got a big-endian one; msedge does not run there")
+
+
+def digest_of(data: bytes | bytearray | memoryview) -> bytes:
+    """BLAKE2b-256."""
+    return blake2b(data, digest_size=32).digest()
+
+
+def align(offset: int, to: int) -> int:
+    """The first multiple of `to` from `offset` on."""
+    return -(-offset // to) * to
+
+
+def packed_version(version: tuple[int, int, int]) -> int:
+    """A version as one number: 12, 10 and 10 bits."""
+    major, minor, patch = version
+    return major << 20 | minor << 10 | patch
+
+
+def version_text(packed: int) -> str:
+    """The text of a packed version."""
+    return f"{packed >> 20}.{packed >> 10 & 1023}.{packed & 1023}"
+
+
+def cut(data: memoryview, section: Section) -> memoryview:
+    """The bytes of a section."""
+    return data[section.offset : section.offset + section.size]

@@ -1,0 +1,131 @@
+"""A bundle's bytes from graphs, and its file, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from lite_runtime._files import write_atomically
+from lite_runtime.bundle.encoding import Encoder, Store, encode_golden, plain
+from lite_runtime.bundle.layout import (
+    ALIGN,
+    ENDIAN,
+    ENTRY,
+    FORMAT,
+    HEADER,
+    KNOWN,
+    MAGIC,
+    MAX_MANIFEST,
+    NEEDS,
+    PAGE,
+    REQUIRED,
+    Golden,
+    align,
+    digest_of,
+    may_name_section,
+    need_little_endian,
+    packed_version,
+)
+from lite_runtime.bundle.refusal import named, refuse, show
+from lite_runtime.errors import BundleError
+from lite_runtime.graph import Graph
+from lite_runtime.verify import MAX_NAME, verify_arrays, verify_graph
+
+__all__ = ["assemble", "write"]
+
+
+def write(
+    path: str | os.PathLike[str] | None,
+    signatures: Mapping[str, Graph],
+    *,
+    provenance: Mapping[str, Any] = MappingProxyType({}),
+    metadata: Mapping[str, Any] = MappingProxyType({}),
+    golden: Golden = MappingProxyType({}),
+    extra: Mapping[str, bytes] = MappingProxyType({}),
+) -> bytes:
+    """The bytes of a bundle, also written to `path` unless it is None.
+
+    Equal arguments give equal bytes, whatever the order of their mappings. `golden[signature]` is (inputs, outputs).
+    `extra` adds optional sections, which readers that do not know them skip. Raises BundleError for a graph that
+    `verify_graph` refuses, for values no bundle can hold and for a path that cannot be written; a failed write
+    leaves nothing behind.
+    """
+    need_little_endian()
+    if not signatures:
+        raise BundleError("expected at least one signature, got none; name one, such as {'predict': graph}")
+    for name, graph in signatures.items():
+        _check_signature(name, graph)
+    _check_golden(signatures, golden)
+    weights, examples = Store(), Store()
+    encoder = Encoder(weights)
+    manifest = {
+        "signatures": {name: encoder.graph(signatures[name]) for name in sorted(signatures)},
+        "golden": {name: encode_golden(golden[name], examples) for name in sorted(golden)},
+        "tensors": {"weights": weights.records, "golden": examples.records},
+        "provenance": plain(provenance, "provenance"),
+        "metadata": plain(metadata, "metadata"),
+        "requires": {},
+    }
+    parts: list[tuple[str, bytes | bytearray, int]] = [("manifest", _dump(manifest), REQUIRED)]
+    if golden:
+        parts.append(("golden", examples.data, 0))
+    parts += [(name, extra[name], 0) for name in sorted(extra)]
+    parts.append(("weights", weights.data, REQUIRED))
+    data = assemble(parts)
+    if path is not None:
+        write_atomically(path, data, BundleError)
+    return data
+
+
+def assemble(parts: Sequence[tuple[str, bytes | bytearray, int]]) -> bytes:
+    """Lay out sections behind a header and a table."""
+    if len({name for name, _, _ in parts}) < len(parts):
+        raise BundleError(f"expected extra sections not named {', '.join(KNOWN)}, got one that is; rename it")
+    body, table = bytearray(), bytearray()
+    start = HEADER.size + ENTRY.size * len(parts)
+    for name, content, flags in parts:
+        offset = align(start + len(body), PAGE if name == "weights" else ALIGN)
+        body += bytes(offset - start - len(body))
+        body += content
+        digest = digest_of(content)
+        table += ENTRY.pack(_section_name(name), offset, len(content), flags, packed_version(NEEDS), digest)
+    head = (MAGIC, ENDIAN, FORMAT, len(parts), packed_version(NEEDS), start + len(body))
+    digest = digest_of(HEADER.pack(*head, b"")[:32] + table)
+    return b"".join((HEADER.pack(*head, digest), table, body))
+
+
+def _section_name(name: str) -> bytes:
+    if not may_name_section(name):
+        raise BundleError(f"expected a section name of 1 to 32 of a-z 0-9 _ . / + -, got {name!r}; rename it")
+    return name.encode("ascii")
+
+
+def _check_signature(name: str, graph: Graph) -> None:
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
+        refuse("signatures", f"names of 1 to {MAX_NAME} characters", show(name), "rename it")
+    named(f"signature {show(name)}", verify_graph, graph)
+
+
+def _check_golden(signatures: Mapping[str, Graph], golden: Golden) -> None:
+    for name, (inputs, outputs) in golden.items():
+        if name not in signatures:
+            raise BundleError(f"golden: expected a signature of {', '.join(signatures)}, got {name!r}; rename it")
+        named(f"golden {name!r}", verify_arrays, signatures[name].inputs, inputs)
+        named(f"golden {name!r}", verify_arrays, signatures[name].outputs, outputs)
+
+
+def _dump(manifest: Mapping[str, Any]) -> bytes:
+    text = json.dumps(manifest, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+    try:
+        data = text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        bad = text[max(error.start - 20, 0) : error.end]
+        raise BundleError(f"manifest: expected valid Unicode text, got {bad!r}; rename it") from None
+    if len(data) > MAX_MANIFEST:
+        raise BundleError(
+            f"manifest: expected at most {MAX_MANIFEST} bytes of JSON, got {len(data)}; make long attributes arrays"
+        )
+    return data
