@@ -17,6 +17,8 @@ SMALL = 1 << 16
 """Elements up to which a value that follows from shapes is computed while planning."""
 GROWTH = 8
 """Times its operands' bytes that a constant may take and still be made ahead: dequantised weights yes, tilings no."""
+FILLS = frozenset({"ConstantOfShape", "Expand"})
+"""Operators made ahead whatever they give: as weights, kernels need them packed, and filling costs next to nothing."""
 _NEVER_FOLD = frozenset(
     "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli".split()
     + "If Loop Scan SequenceMap".split()
@@ -56,7 +58,7 @@ def fold(graph: Graph, limit: int) -> Graph:
             specs = {name: spec for name in node.inputs if name and (spec := spec_of(known[name])) is not None}
             results = _infer(node, specs, known) if len(specs) == len({name for name in node.inputs if name}) else None
             _check_sizes(node, results or (), limit)
-            room = GROWTH * sum(spec.nbytes for spec in specs.values()) + SMALL
+            room = limit if node.op in FILLS else GROWTH * sum(spec.nbytes for spec in specs.values()) + SMALL
             if sum(spec.nbytes for spec in results or ()) <= room and _evaluate(node, known):
                 continue
         rest.append(node)

@@ -1,0 +1,59 @@
+"""The large networks that ONNX ships without their weights: given random ones, held against ONNX Runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+
+import converter
+import lite_runtime
+
+FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+NAMES = ["squeezenet", "shufflenet", "inception_v1", "inception_v2", "densenet121", "resnet50"]
+
+
+def _with_weights(path: Path, rng: np.random.Generator) -> onnx.ModelProto:
+    """The model with each constant it fills from a shape replaced by random numbers that keep activations in range."""
+    model = onnx.load(path)
+    shapes = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    kept = []
+    for node in model.graph.node:
+        if node.op_type != "ConstantOfShape" or node.input[0] not in shapes:
+            kept.append(node)
+            continue
+        shape = tuple(int(d) for d in shapes[node.input[0]])
+        if len(shape) > 1:
+            weights = rng.standard_normal(shape) * np.sqrt(2 / np.prod(shape[1:]))
+        else:  # biases, and statistics that must be positive
+            weights = rng.uniform(0.5, 1.5, shape)
+        model.graph.initializer.append(numpy_helper.from_array(weights.astype(np.float32), node.output[0]))
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+    return model
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equals_onnxruntime(name: str) -> None:
+    rng = np.random.default_rng(5)
+    model = _with_weights(FOLDER / f"light_{name}.onnx", rng)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    runtime = lite_runtime.load(converter.convert(model).bundle, backend="native")
+    inputs = {v.name: rng.standard_normal([int(d) for d in v.shape or ()]).astype(np.float32) for v in runtime.inputs()}
+    got = runtime.run(inputs)
+    assert runtime.cost(inputs).reference == ()
+    for value, want in zip(session.get_outputs(), session.run(None, inputs), strict=True):
+        assert np.abs(got[value.name] - want).max() <= 1e-4 * np.ptp(want), value.name
+
+
+def test_weights_made_from_shapes_stay_small_in_the_file_and_native_in_memory() -> None:
+    data = converter.convert(FOLDER / "light_squeezenet.onnx").bundle
+    model = lite_runtime.load(data, backend="native")
+    inputs = {v.name: np.ones([int(d) for d in v.shape or ()], np.float32) for v in model.inputs()}
+    assert len(data) < 1 << 16 and model.cost(inputs).reference == ()
