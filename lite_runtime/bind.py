@@ -20,7 +20,7 @@ __all__ = [
     "FAULT",
     "FIRST_FREE",
     "NULL",
-    "Bound",
+    "BoundUnit",
     "Pack",
     "Record",
     "Slot",
@@ -58,7 +58,7 @@ class Record(NamedTuple):
     unit: int
 
 
-class Bound(NamedTuple):
+class BoundUnit(NamedTuple):
     """Records [begin, end) compute unit `unit`; none: its reference does."""
 
     unit: int
@@ -178,12 +178,12 @@ class _NodeBinder:
             self._space.reuses.append((result.slot, of.slot, self._space.unit))
 
 
-def bind_stage(space: Workspace, stage: Stage, native: bool) -> list[Bound]:
+def bind_stage(space: Workspace, stage: Stage, native: bool) -> list[BoundUnit]:
     """Bind a stage's nodes in order, chains of elementwise ones together; what each unit became."""
     for name in {n for node in stage.ready for n in (*node.inputs, *node.captures)} | stage.later.union(stage.outputs):
         if name in stage.known and spec_of(stage.known[name]) is not None:
             space.operands[name] = space.fixed(stage.known[name])
-    bound: list[Bound] = []
+    bound: list[BoundUnit] = []
     pending = _units(stage)[::-1] if native else [(node,) for node in reversed(stage.ready)]
     while pending:
         nodes = pending.pop()
@@ -196,9 +196,9 @@ def bind_stage(space: Workspace, stage: Stage, native: bool) -> list[Bound]:
         else:
             _bind_reference(space, nodes[0], stage.specs)
             end = begin
-            bound.append(Bound(space.unit, begin, end))
+            bound.append(BoundUnit(space.unit, begin, end))
         if end > begin:
-            bound.append(Bound(space.unit, begin, end))
+            bound.append(BoundUnit(space.unit, begin, end))
         space.units.append(nodes)
     space.unit = len(space.units)
     return bound

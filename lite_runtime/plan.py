@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lite_runtime.bind import ARENA, BEFORE, FAULT, NULL, Bound, Pack, Workspace, bind_stage
+from lite_runtime.bind import ARENA, BEFORE, FAULT, NULL, BoundUnit, Pack, Workspace, bind_stage
 from lite_runtime.errors import MsedgeError
 from lite_runtime.graph import Array, Graph, Node
 from lite_runtime.memory import Lifetime, arrange
@@ -218,7 +218,9 @@ def _write(space: Workspace) -> tuple[Array, tuple[str, ...], tuple[Kernel, ...]
     return np.array(words, np.int64), tuple(kernels), tuple(records)
 
 
-def _steps(bound: Sequence[Bound], units: Sequence[tuple[Node, ...]], records: Sequence[Kernel]) -> tuple[Step, ...]:
+def _steps(
+    bound: Sequence[BoundUnit], units: Sequence[tuple[Node, ...]], records: Sequence[Kernel]
+) -> tuple[Step, ...]:
     """Neighbouring native units walk in one call."""
     steps: list[Step] = []
     for unit, begin, end in bound:
