@@ -8,7 +8,7 @@ import jax
 import jax.core
 import numpy as np
 
-__all__ = ["canonical_dtype", "device_name", "is_traced"]
+__all__ = ["canonical_dtype", "is_traced"]
 
 
 def is_traced(value: Any) -> bool:
@@ -19,8 +19,3 @@ def is_traced(value: Any) -> bool:
 def canonical_dtype(dtype: Any) -> np.dtype[Any]:
     """The dtype JAX computes in for `dtype`: 64-bit types become 32-bit ones unless `jax_enable_x64` is set."""
     return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
-
-
-def device_name() -> str:
-    """The device JAX computes on by default, in words: `cpu`, `NVIDIA H200`."""
-    return str(jax.devices()[0].device_kind)

@@ -120,7 +120,6 @@ class _NodeBinder:
         self._space = space
         self.node = nodes[-1]
         self.lanes = space.lanes
-        self._specs = specs
         inner = {name for node in nodes[:-1] for name in node.outputs}
         names = (
             [name for node in nodes for name in node.inputs if name not in inner]
@@ -180,7 +179,8 @@ class _NodeBinder:
 
 def bind_stage(space: Workspace, stage: Stage, native: bool) -> list[BoundUnit]:
     """Bind a stage's nodes in order, chains of elementwise ones together; what each unit became."""
-    for name in {n for node in stage.ready for n in (*node.inputs, *node.captures)} | stage.later.union(stage.outputs):
+    read = (n for node in stage.ready for n in (*node.inputs, *node.captures))
+    for name in dict.fromkeys((*read, *sorted(stage.later), *stage.outputs)):  # in an order that no hash decides
         if name in stage.known and spec_of(stage.known[name]) is not None:
             space.operands[name] = space.fixed(stage.known[name])
     bound: list[BoundUnit] = []

@@ -86,9 +86,8 @@ def _pointer(element: Any) -> Any:
 
 
 f32p, f64p = _pointer(types.float32), _pointer(types.float64)
-i8p, u8p = _pointer(types.int8), _pointer(types.uint8)
-i16p, u16p = _pointer(types.int16), _pointer(types.uint16)
-i32p, u32p = _pointer(types.int32), _pointer(types.uint32)
+u8p = _pointer(types.uint8)
+i32p = _pointer(types.int32)
 i64p = _pointer(types.int64)
 
 
@@ -109,29 +108,6 @@ def _reinterpret(source: Any, target: Any, via: ir.Type | None = None) -> Any:
 f32_word = _reinterpret(types.int64, types.float32, _I32)
 """The float32 whose bits are a step word's low half."""
 f32_from_bits = _reinterpret(types.int32, types.float32)
-bits_of_f32 = _reinterpret(types.float32, types.int32)
-
-
-@intrinsic
-def f16_from_bits(typing, value):
-    """float32 of IEEE half bits (uint16)."""
-    sig = types.float32(types.uint16)
-
-    def lower(context, builder, sig, args):
-        return builder.fpext(builder.bitcast(args[0], ir.HalfType()), _F32)
-
-    return sig, lower
-
-
-@intrinsic
-def f16_bits(typing, value):
-    """IEEE half bits (uint16) of a float32, rounded to nearest even."""
-    sig = types.uint16(types.float32)
-
-    def lower(context, builder, sig, args):
-        return builder.bitcast(builder.fptrunc(args[0], ir.HalfType()), ir.IntType(16))
-
-    return sig, lower
 
 
 # -- the step record --------------------------------------------------------------------------------------------------
@@ -353,24 +329,6 @@ def vmax_nan(typing, a, b):
     return vec(vec, vec), lower
 
 
-def _reduce(name: str, start: float | None) -> Any:
-    @intrinsic
-    def call(typing, value):
-        def lower(context, builder, sig, args):
-            arguments = ([] if start is None else [ir.Constant(_F32, start)]) + [args[0]]
-            types_ = [a.type for a in arguments]
-            function = declare(builder, f"llvm.vector.reduce.{name}.v{LANES}f32", _F32, *types_)
-            return builder.call(function, arguments, fastmath=("reassoc",))
-
-        return types.float32(vec), lower
-
-    return call
-
-
-vsum, vmaximum, vminimum = _reduce("fadd", 0.0), _reduce("fmax", None), _reduce("fmin", None)
-"""Across lanes, in an order fixed for each target."""
-
-
 # -- scalars without libm ---------------------------------------------------------------------------------------------
 
 
@@ -403,12 +361,6 @@ fma = _scalar(FMA, 3)
 sqrt, fabs, floor, ceil, trunc, rint = (_scalar(n, 1) for n in ("sqrt", "fabs", "floor", "ceil", "trunc", "nearbyint"))
 copysign = _scalar("copysign", 2)
 """float32 functions the target has an instruction for (SSE4.1 and later); no call remains."""
-
-
-@intrinsic
-def int_of_f32(typing, value):
-    """int32 of a float32 that fits one, towards zero."""
-    return types.int32(types.float32), lambda context, builder, sig, args: builder.fptosi(args[0], _I32)
 
 
 def _on_stack(builder: Any, kind: ir.Type) -> Any:

@@ -253,10 +253,6 @@ def _base(attrs: Mapping[str, Any]) -> Array:
     return np.asarray(attrs.get("base_values", ()) if tensor is None else np.ravel(tensor), np.float64)
 
 
-def _result_type(x: Array) -> np.dtype:
-    return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
-
-
 @define("TreeEnsembleRegressor")
 def _tree_ensemble_regressor(
     x: Array, /, n_targets: int = 1, aggregate_function: str = "SUM", post_transform: str = "NONE", **attrs: Any
