@@ -1,13 +1,15 @@
 """The bundle (`.mslite`): one file that holds a model's graphs, weights and what is known of where it came from.
 
 Little-endian throughout. A file is a 64-byte header, a table of 96-byte section entries, then the sections, in the
-table's order, each at a multiple of 64 bytes (`weights` at a multiple of 4096), less than 4096 zero bytes between them:
+table's order, each at a multiple of 64 bytes (large `weights` at a multiple of 4096), less than 4096 zero bytes between
+them:
 
     header   magic, byte-order mark, format version, section count, version of msedge needed, 4 zero bytes,
              file size, BLAKE2b-256 of the first 32 bytes and the table
     entry    name, offset, size, flags (1: a reader that does not know this section must give up), version of msedge
              needed, 8 zero bytes, BLAKE2b-256 of the section
-    manifest JSON in UTF-8: see `encoding` and `decoding`
+    manifest JSON in UTF-8, as it is or compressed with zlib: see `encoding` and `decoding`; it holds the smallest
+             arrays itself
     golden   arrays a correct runtime reproduces (optional)
     weights  the graphs' constants, row-major, each at a multiple of 64 bytes, equal contents once
 

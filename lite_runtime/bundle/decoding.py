@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import math
 from collections.abc import Mapping
 from itertools import pairwise
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from lite_runtime.bundle.encoding import plain
-from lite_runtime.bundle.layout import ALIGN, Golden, TensorRecord, digest_of
+from lite_runtime.bundle.layout import ALIGN, INLINE, Golden, TensorRecord, digest_of
 from lite_runtime.bundle.refusal import list_of, mapping_of, named, object_of, refuse, show, string_of
 from lite_runtime.graph import DTYPES, Array, Attr, Dim, Graph, Node, Value, numpy_dtype
 from lite_runtime.verify import MAX_DEPTH, checked_nbytes
@@ -24,6 +26,7 @@ class Tensors:
 
     def __init__(self, table: Any, data: memoryview, section: str, thorough: bool) -> None:
         self._data, self._section = data, section
+        self._inline: dict[int, bytes] = {}
         self.records = [
             self._record(row, i) for i, row in enumerate(list_of(table, f"manifest, tensors of {section!r}"))
         ]
@@ -38,7 +41,7 @@ class Tensors:
             refuse(where, f"a row below {len(self.records)} of the tensors of {self._section!r}", show(row))
         array = self._made.get(row)
         if array is None:
-            array = self._made[row] = self._make(self.records[row], self._where(row))
+            array = self._made[row] = self._make(row)
         return array
 
     def _where(self, row: int) -> str:
@@ -46,8 +49,11 @@ class Tensors:
 
     def _record(self, row: Any, i: int) -> TensorRecord:
         where = self._where(i)
-        if type(row) is not list or len(row) != 5:
-            refuse(where, "[dtype, shape, offset, bytes, digest]", show(row))
+        if type(row) is not list or len(row) not in (3, 5):
+            refuse(where, "[dtype, shape, offset, bytes, digest] or [dtype, shape, content]", show(row))
+        if len(row) == 3:
+            self._inline[i] = _content(row[2], where)
+            row = [*row[:2], _NOWHERE, len(self._inline[i]), ""]
         dtype, shape, offset, nbytes, digest = row
         if type(dtype) is not str or dtype not in DTYPES:
             refuse(where, "a dtype msedge knows", show(dtype), f"use one of {', '.join(DTYPES)}")
@@ -62,12 +68,16 @@ class Tensors:
                 refuse(where, f"at least {wanted} bytes for the lengths of strings of shape {shape}", str(nbytes))
         elif nbytes != (wanted := named(where, checked_nbytes, dtype, shape)):
             refuse(where, f"{wanted} bytes for {dtype} of shape {shape}", str(nbytes))
+        if i in self._inline:
+            if dtype == "string":
+                refuse(where, "strings in a section", "some in the manifest")
+            return TensorRecord(dtype, shape, _NOWHERE, nbytes, "")
         if offset < 0 or offset % ALIGN or offset + nbytes > len(self._data):
             refuse(where, f"a multiple of {ALIGN} within {len(self._data)} bytes", f"{nbytes} bytes at {offset}")
         return TensorRecord(dtype, shape, offset, nbytes, digest)
 
     def _check_overlap(self) -> None:
-        extents = sorted({(r.offset, r.nbytes) for r in self.records if r.nbytes})
+        extents = sorted({(r.offset, r.nbytes) for r in self.records if r.nbytes and r.offset != _NOWHERE})
         for (offset, nbytes), (after, _) in pairwise(extents):
             if offset + nbytes > after:
                 expected = f"the tensor after byte {offset} at {offset + nbytes} or later"
@@ -75,16 +85,24 @@ class Tensors:
 
     def _check_digests(self) -> None:
         for i, record in enumerate(self.records):
-            if digest_of(self._data[record.offset : record.offset + record.nbytes]).hex() != record.digest:
+            if (
+                i not in self._inline
+                and digest_of(self._data[record.offset : record.offset + record.nbytes]).hex() != record.digest
+            ):
                 refuse(self._where(i), f"BLAKE2b-256 {record.digest[:16]!r}…", "other contents")
 
-    def _make(self, record: TensorRecord, where: str) -> Array:
+    def _make(self, row: int) -> Array:
+        record, where = self.records[row], self._where(row)
         count = math.prod(record.shape)
         if record.dtype == "string":
             return self._make_strings(record, count, where)
         dtype = named(where, numpy_dtype, record.dtype)
         if not count:
             array = np.empty(record.shape, dtype)
+            array.flags.writeable = False
+            return array
+        if row in self._inline:
+            array = np.frombuffer(self._inline[row], dtype).reshape(record.shape).copy()
             array.flags.writeable = False
             return array
         array = np.frombuffer(self._data, dtype, count, record.offset)
@@ -110,6 +128,22 @@ class Tensors:
         array = array.reshape(record.shape)
         array.flags.writeable = False
         return array
+
+
+_NOWHERE = -1
+
+
+def _content(text: Any, where: str) -> bytes:
+    """The bytes of an array that stands in the manifest."""
+    if type(text) is not str or len(text) > 2 * INLINE:
+        refuse(where, f"up to {INLINE} bytes in base64", show(text))
+    try:
+        content = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        refuse(where, "base64", str(error))
+    if len(content) > INLINE:
+        refuse(where, f"up to {INLINE} bytes in the manifest", str(len(content)))
+    return content
 
 
 class Decoder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 import struct
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lite_runtime.bundle.layout import ALIGN, INT64, digest_of
+from lite_runtime.bundle.layout import ALIGN, INLINE, INT64, digest_of
 from lite_runtime.errors import BundleError, MsedgeError
 from lite_runtime.graph import Array, Graph, Node, Value, dtype_name, numpy_dtype
 from lite_runtime.verify import MAX_DEPTH
@@ -28,7 +29,8 @@ class Store:
         self._seen: dict[int, tuple[Array, int]] = {}
 
     def add(self, array: Array, where: str) -> int:
-        """The row of `records` that describes `array`: dtype, shape, offset, bytes, digest."""
+        """The row of `records` that describes `array`: dtype, shape, offset, bytes, digest; dtype, shape, content in
+        base64 for one of up to INLINE bytes."""
         known = self._seen.get(id(array))
         if known is None:
             known = self._seen[id(array)] = (array, self._row(np.asarray(array), where))
@@ -36,6 +38,8 @@ class Store:
 
     def _row(self, array: Array, where: str) -> int:
         dtype, content = _array_bytes(array, where)
+        if len(content) <= INLINE and dtype != "string":
+            return self._inline(dtype, array.shape, base64.b64encode(content).decode("ascii"))
         digest = digest_of(content).hex()
         if digest not in self._offsets:
             self.data += bytes(-len(self.data) % ALIGN)
@@ -45,6 +49,13 @@ class Store:
         if key not in self._rows:
             self._rows[key] = len(self.records)
             self.records.append([dtype, list(array.shape), self._offsets[digest], len(content), digest])
+        return self._rows[key]
+
+    def _inline(self, dtype: str, shape: tuple[int, ...], content: str) -> int:
+        key = (dtype, shape, content)
+        if key not in self._rows:
+            self._rows[key] = len(self.records)
+            self.records.append([dtype, list(shape), content])
         return self._rows[key]
 
 

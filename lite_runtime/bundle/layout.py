@@ -20,14 +20,17 @@ __all__ = [
     "FEATURES",
     "FORMAT",
     "HEADER",
+    "INLINE",
     "INT64",
     "KNOWN",
     "MAGIC",
     "MAX_MANIFEST",
+    "MAX_RATIO",
     "MAX_SECTIONS",
     "NAME_CHARACTERS",
     "NEEDS",
     "PAGE",
+    "PAGE_FROM",
     "REQUIRED",
     "Bundle",
     "Golden",
@@ -43,7 +46,7 @@ __all__ = [
 ]
 
 MAGIC = b"\x89MSLITE\n"
-FORMAT = 1
+FORMAT = 2
 
 ALIGN, PAGE = 64, 4096
 ENDIAN = 0x01020304
@@ -58,6 +61,12 @@ KNOWN = ("manifest", "golden", "weights")
 NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_./+-")
 MAX_SECTIONS = 1024
 MAX_MANIFEST = 1 << 25
+MAX_RATIO = 256
+"""Bytes of JSON that one byte of a compressed manifest may unfold to (zlib's own limit is 1032)."""
+INLINE = 64
+"""Bytes up to which an array stands in the manifest itself: a scale would else take 64 aligned bytes and a digest."""
+PAGE_FROM = 1 << 20
+"""Bytes of weights from which they begin at a page's start, so that processes share whole pages."""
 AGAIN = "the file is damaged; fetch or convert it again"
 CONVERT = "to make one: msedge convert MODEL -o out.mslite"
 INT64 = 1 << 63
@@ -76,7 +85,10 @@ class Section(NamedTuple):
 
 
 class TensorRecord(NamedTuple):
-    """Where a stored tensor lies in its section: the unit of delta updates. `digest` is of its bytes, in hex."""
+    """Where a stored tensor lies in its section: the unit of delta updates. `digest` is of its bytes, in hex.
+
+    One that stands in the manifest has offset -1 and no digest.
+    """
 
     dtype: str
     shape: tuple[int, ...]

@@ -6,6 +6,7 @@ import json
 import mmap
 import os
 import stat
+import zlib
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -24,6 +25,7 @@ from lite_runtime.bundle.layout import (
     KNOWN,
     MAGIC,
     MAX_MANIFEST,
+    MAX_RATIO,
     MAX_SECTIONS,
     PAGE,
     REQUIRED,
@@ -42,7 +44,7 @@ from lite_runtime.errors import BundleError
 from lite_runtime.graph import Graph
 from lite_runtime.verify import MAX_DEPTH
 
-__all__ = ["read"]
+__all__ = ["read", "unpacked"]
 
 
 def read(
@@ -96,7 +98,7 @@ def _read(data: memoryview, thorough: bool) -> Bundle:
     for section in sections.values():
         if digest_of(cut(data, section)) != bytes.fromhex(section.digest):
             refuse(f"section {section.name!r}", f"BLAKE2b-256 {section.digest[:16]}…", "other contents")
-    doc = _parse(bytes(_section(data, sections, "manifest")))
+    doc = _parse(unpacked(bytes(_section(data, sections, "manifest"))))
     object_of(doc, "manifest", ("signatures", "golden", "tensors", "provenance", "metadata", "requires"))
     _check_features(doc["requires"])
     tables = object_of(doc["tensors"], "manifest, tensors", ("weights", "golden"))
@@ -176,9 +178,8 @@ def _read_entry(data: memoryview, i: int, end: int) -> tuple[Section, int]:
             "a required one it does not know",
             f"install msedge {version_text(needs)} or newer",
         )
-    align = PAGE if name == "weights" else ALIGN
-    if offset % align:
-        refuse(where, f"an offset that is a multiple of {align}", str(offset))
+    if offset % ALIGN:
+        refuse(where, f"an offset that is a multiple of {ALIGN}", str(offset))
     if offset < end:
         refuse(where, f"an offset of at least {end}, where the section before it ends", f"{offset}: they overlap")
     if offset > len(data) or size > len(data) - offset:
@@ -192,6 +193,26 @@ def _section(data: memoryview, sections: Mapping[str, Section], name: str) -> me
     if name not in sections:
         refuse("section table", f"a section {name!r}", f"only {', '.join(sections)}")
     return cut(data, sections[name])
+
+
+_ZLIB = b"\x78"
+"""The first byte of compressed data (RFC 1950), which no JSON begins with."""
+
+
+def unpacked(raw: bytes) -> bytes:
+    """The manifest's JSON, compressed or not, never more than the limits allow."""
+    if not raw.startswith(_ZLIB):
+        return raw
+    limit = min(MAX_MANIFEST, MAX_RATIO * len(raw))
+    stream = zlib.decompressobj()
+    try:
+        text = stream.decompress(raw, limit + 1)
+    except zlib.error as error:
+        refuse("manifest", "JSON, or JSON compressed with zlib", str(error))
+    if len(text) > limit or not stream.eof or stream.unused_data:
+        got = f"more than {limit} bytes" if len(text) > limit else "a stream cut short, or bytes behind its end"
+        refuse("manifest", "one zlib stream of JSON", got)
+    return text
 
 
 def _parse(raw: bytes) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -19,8 +20,10 @@ from lite_runtime.bundle.layout import (
     KNOWN,
     MAGIC,
     MAX_MANIFEST,
+    MAX_RATIO,
     NEEDS,
     PAGE,
+    PAGE_FROM,
     REQUIRED,
     Golden,
     align,
@@ -87,7 +90,7 @@ def assemble(parts: Sequence[tuple[str, bytes | bytearray, int]]) -> bytes:
     body, table = bytearray(), bytearray()
     start = HEADER.size + ENTRY.size * len(parts)
     for name, content, flags in parts:
-        offset = align(start + len(body), PAGE if name == "weights" else ALIGN)
+        offset = align(start + len(body), PAGE if name == "weights" and len(content) >= PAGE_FROM else ALIGN)
         body += bytes(offset - start - len(body))
         body += content
         digest = digest_of(content)
@@ -128,4 +131,5 @@ def _dump(manifest: Mapping[str, Any]) -> bytes:
         raise BundleError(
             f"manifest: expected at most {MAX_MANIFEST} bytes of JSON, got {len(data)}; make long attributes arrays"
         )
-    return data
+    packed = zlib.compress(data, 9)
+    return packed if len(data) <= MAX_RATIO * len(packed) else data

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable
 from random import Random
 from typing import Any
 
 from lite_runtime import bundle
 from lite_runtime._schema import ARITY, CHOICES, attributes
+from lite_runtime.bundle.reading import unpacked
 from lite_runtime.bundle.writing import assemble
 from lite_runtime.graph import DTYPES
 
@@ -37,9 +39,10 @@ Parts = list[tuple[str, bytes, int]]
 
 
 def unpack(data: bytes) -> Parts:
-    """A sound bundle's sections: name, contents, flags."""
+    """A sound bundle's sections: name, contents (the manifest's as JSON), flags."""
     held = bundle.read(data)
-    return [(s.name, bytes(held.section(s.name)), int(s.required)) for s in held.sections.values()]
+    contents = ((s, bytes(held.section(s.name))) for s in held.sections.values())
+    return [(s.name, unpacked(c) if s.name == "manifest" else c, int(s.required)) for s, c in contents]
 
 
 def pack(parts: Parts) -> bytes:
@@ -126,8 +129,23 @@ def _spoil_manifest(rng: Random, parts: Parts) -> Parts:
     for name, content, flags in parts:
         if name == "manifest":
             content = _spoil_json(rng, content)
+            if rng.random() < 0.1:
+                content = _spoil_stream(rng, zlib.compress(content, rng.randrange(10)))
         made.append((name, content, flags))
     return made
+
+
+def _spoil_stream(rng: Random, stream: bytes) -> bytes:
+    """A compressed manifest whole, cut short, with bytes behind its end, or with some changed."""
+    raw = bytearray(stream)
+    kind = rng.randrange(4)
+    if kind == 0:
+        del raw[rng.randrange(1, len(raw)) :]
+    elif kind == 1:
+        raw += rng.randbytes(rng.randrange(1, 9))
+    elif kind == 2:
+        _spoil_bytes(rng, raw, rng.randrange(1, 8))
+    return bytes(raw)
 
 
 def _spoil_json(rng: Random, content: bytes) -> bytes:

@@ -9,6 +9,7 @@ import os
 import struct
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from lite_runtime import BundleError, MsedgeError, bundle
 from lite_runtime.bundle.layout import digest_of
 from lite_runtime.graph import DTYPES, Graph, Node, Value, numpy_dtype
 from tests.fuzz.mutate import pack, unpack
-from tests.fuzz.seeds import SEEDS, conv_net, mlp, seed_bundles, strings
+from tests.fuzz.seeds import SEEDS, mlp, seed_bundles, strings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -197,15 +198,16 @@ def test_equal_contents_are_stored_once() -> None:
 
 def test_file_is_mapped_and_aligned(tmp_path: Path) -> None:
     path = tmp_path / "m.mslite"
-    assert bundle.write(path, {"predict": conv_net()}) == path.read_bytes()
+    graph = constants_only(w=np.ones(1 << 18, np.float32), b=np.ones(17, np.float32), s=np.array(3.0), t=np.arange(4))
+    assert bundle.write(path, {"predict": graph}) == path.read_bytes()
     held = bundle.read(path)
     base = np.frombuffer(held.data, np.uint8).ctypes.data
     assert held.sections["weights"].offset % 4096 == 0
-    for array in held.signatures["predict"].constants.values():
-        assert array.ctypes.data % 64 == 0
-        assert base <= array.ctypes.data < base + len(held.data)
+    for name, array in held.signatures["predict"].constants.items():
         assert not array.flags.writeable
-        assert not array.flags.owndata
+        np.testing.assert_array_equal(array, graph.constants[name])
+        inside = base <= array.ctypes.data < base + len(held.data)
+        assert inside == (array.nbytes > 64) and (not inside or array.ctypes.data % 64 == 0), name
     assert path.stat().st_mode & 0o777 == 0o666 & ~_umask()
 
 
@@ -307,8 +309,8 @@ def test_other_endianness_and_versions(good: bytes) -> None:
     refuse(edited(good, 8, ">I", 0x01020304), "expected a little-endian file, got big-endian")
     refuse(edited(good, 8, "<I", 7), "byte-order mark")
     needs = 3 << 20 | 2 << 10 | 1
-    refuse(edited(good, 12, "<HHI", 2, 3, needs), "format version 1, got 2; install msedge 3.2.1 or newer")
-    refuse(edited(good, 12, "<H", 0), "format version 1, got 0; convert the model again")
+    refuse(edited(good, 12, "<HHI", 3, 3, needs), "format version 2, got 3; install msedge 3.2.1 or newer")
+    refuse(edited(good, 12, "<H", 0), "format version 2, got 0; convert the model again")
 
 
 def test_truncated_at_every_length(good: bytes) -> None:
@@ -333,7 +335,7 @@ def test_absurd_claims_allocate_nothing(good: bytes) -> None:
 def test_section_extents(good: bytes) -> None:
     at = entry(good, "weights")
     offset = struct.unpack_from("<Q", good, at + 32)[0]
-    refuse(edited(good, at + 32, "<Q", offset + 64), "section 'weights': expected an offset that is a multiple of 4096")
+    refuse(edited(good, at + 32, "<Q", offset + 32), "section 'weights': expected an offset that is a multiple of 64")
     refuse(edited(good, entry(good, "golden") + 32, "<Q", offset + 1), "section 'golden'.*multiple of 64")
     refuse(edited(good, entry(good, "golden") + 32, "<Q", 0), "section 'golden'.*they overlap")
     refuse(edited(good, at + 32, "<Q", 0), "section 'weights'.*they overlap")
@@ -528,12 +530,14 @@ def test_strings_are_checked() -> None:
 
 
 def test_truth_values_are_zero_or_one() -> None:
-    data = bundle.write(None, {"s": constants_only(t=np.array([True, False]))})
-    broken = pack([(n, b"\x02\x00" if n == "weights" else c, f) for n, c, f in unpack(data)])
+    data = bundle.write(None, {"s": constants_only(t=np.array([True, False] * 40))})
+    broken = pack([(n, b"\x02" + c[1:] if n == "weights" else c, f) for n, c, f in unpack(data)])
     refuse(broken, "constant 't': expected bytes of 0 to 1 in a tensor of bool, got 2")
-    narrow = np.array([1, 3], ml_dtypes.uint4)
+    small = bundle.write(None, {"s": constants_only(t=np.array([True, False]))})
+    refuse(changed(small, put(*TENSOR, 2, value="AgA=")), "constant 't': expected bytes of 0 to 1")
+    narrow = np.array([1, 3] * 40, ml_dtypes.uint4)
     data = bundle.write(None, {"s": constants_only(t=narrow)})
-    refuse(pack([(n, b"\xf1\x00" if n == "weights" else c, f) for n, c, f in unpack(data)]), "tensor of uint4")
+    refuse(pack([(n, b"\xf1" + c[1:] if n == "weights" else c, f) for n, c, f in unpack(data)]), "tensor of uint4")
 
 
 def test_thorough_checks_each_tensor(good: bytes) -> None:
@@ -711,3 +715,46 @@ def test_reader_imports_little() -> None:
 def test_strings_graph_reads_non_finite_attributes() -> None:
     read = bundle.read(bundle.write(None, {"predict": strings()})).signatures["predict"]
     assert next(n for n in read.nodes if n.op == "LeakyRelu").attrs["alpha"] == float("inf")
+
+
+# ------------------------------------------------------------------------------------------------ small and compressed
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        (["float32", [1], "AACAPw=="], ""),
+        (["float32", [2], "AACAPw=="], "expected 8 bytes for float32"),
+        (["float32", [1], "AACAP*=="], "expected base64"),
+        (["float32", [1], "é"], "expected base64"),
+        (["float32", [1], 3], "up to 64 bytes in base64"),
+        (["float32", [17], "A" * 92], "up to 64 bytes in the manifest, got 69"),
+        (["string", [1], "AAAAAA=="], "strings in a section"),
+        (["float32", [1], "AACAPw==", 0], r"or \[dtype, shape, content\]"),
+    ],
+)
+def test_small_arrays_stand_in_the_manifest(row: list[Any], text: str) -> None:
+    data = bundle.write(None, {"s": constants_only(t=np.ones(1, np.float32))})
+    assert bundle.read(data).tensors[0].offset == -1
+    broken = changed(data, put(*TENSOR, value=row))
+    if text:
+        refuse(broken, text)
+    else:
+        np.testing.assert_array_equal(bundle.read(broken, thorough=True).signatures["s"].constants["t"], [1])
+
+
+def test_a_compressed_manifest_is_one_whole_stream(good: bytes) -> None:
+    manifest = next(c for n, c, _ in unpack(good) if n == "manifest")
+    stream = zlib.compress(manifest, 1)
+    assert bundle.read(with_manifest(good, stream)).signatures
+    refuse(with_manifest(good, stream[:-1]), "a stream cut short")
+    refuse(with_manifest(good, stream + b"x"), "a stream cut short, or bytes behind its end")
+    refuse(with_manifest(good, stream[:9] + b"\xff\xff\xff" + stream[12:]), "manifest")
+    refuse(with_manifest(good, b"x" + manifest), "compressed with zlib")
+    refuse(with_manifest(good, zlib.compress(b" " * (1 << 20) + manifest)), "more than")
+
+
+def test_repetitive_manifests_stay_within_the_readers_limit() -> None:
+    graph = constants_only(t=np.ones(1, np.float32))
+    data = bundle.write(None, {"s": graph}, metadata={"text": "a" * 10_000_000})
+    assert len(bundle.read(data).metadata["text"]) == 10_000_000
