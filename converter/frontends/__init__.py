@@ -1,1 +1,65 @@
-"""Source formats in, `onnx_ir.Model` out."""
+"""Source formats in, `onnx_ir.Model` out.
+
+load(source)      a path, bytes or a model object -> its signatures as models, and what the file says of itself
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from converter.errors import ConvertError
+from converter.frontends import onnx
+from converter.frontends.onnx import Source
+
+__all__ = ["Loaded", "Source", "load", "read"]
+
+_TFLITE = b"TFL3"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A source's signatures by name, each a model at its own opset, and its metadata as plain JSON values."""
+
+    models: Mapping[str, ir.Model]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    format: str = "onnx"
+
+
+def load(source: Source) -> Loaded:
+    """The models of a source, told from its first bytes. Raises ConvertError."""
+    if _is_tflite(source):
+        from converter.frontends import tflite
+
+        assert isinstance(source, str | os.PathLike | bytes | bytearray | memoryview)
+        found = tflite.load(source if isinstance(source, str | os.PathLike) else bytes(source))
+        return Loaded(found.models, found.metadata, "tflite")
+    return Loaded({"predict": onnx.load(source)})
+
+
+def read(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a model file. Raises ConvertError."""
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError:
+        raise ConvertError(f"no file at {path}; check the path") from None
+    except OSError as error:
+        raise ConvertError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def _is_tflite(source: Source) -> bool:
+    """Whether the file identifier stands at bytes 4 to 8 (FlatBuffers: the root's offset, then the identifier)."""
+    if isinstance(source, bytes | bytearray | memoryview):
+        return bytes(source[4:8]) == _TFLITE
+    if isinstance(source, str | os.PathLike):
+        try:
+            with open(source, "rb") as file:
+                return file.read(8)[4:] == _TFLITE
+        except OSError:
+            return False
+    return False

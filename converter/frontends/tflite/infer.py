@@ -1,0 +1,99 @@
+"""Types and shapes of a node's results as soon as it is made, by ONNX's own rule for its operator.
+
+Rules of the front-end look at ranks and sizes of what they have just emitted, so inference cannot wait for the whole
+graph. What ONNX refuses or does not know stays unknown here; the finished model is checked as a whole later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+import onnx_ir as ir
+
+from converter.ir import build, spec
+from lite_runtime.graph import OPSET
+
+__all__ = ["infer"]
+
+_T = ir.DataType
+_CONTENTS_UP_TO = 1024
+"""Bytes up to which a constant's contents take part: shapes, axes, pads; never weights."""
+_OPSETS = [onnx.helper.make_opsetid("", OPSET)]
+
+
+def infer(node: ir.Node) -> None:
+    """Fill in type and shape of the node's outputs where they follow from its operands."""
+    if node.domain == build.DOMAIN:
+        _own(node)
+    elif any(a.type == ir.AttributeType.GRAPH for a in node.attributes.values()):
+        _nested(node)
+    else:
+        _standard(node)
+
+
+def _own(node: ir.Node) -> None:
+    """Our integer operators with a float result; DynamicQuantizeLinear gives what its attribute says."""
+    if node.op_type == "DynamicQuantizeLinear":
+        x = node.inputs[0]
+        types = (_T.INT8 if build.attr(node, "dtype", "uint8") == "int8" else _T.UINT8, _T.FLOAT)
+        for value, dtype in zip(node.outputs, (types[0], types[1], types[0]), strict=False):
+            value.type = ir.TensorType(dtype)
+        node.outputs[0].shape = None if x is None or x.shape is None else ir.Shape(x.shape)
+        return
+    zero_point = node.inputs[7] if len(node.inputs) > 7 else None
+    node.outputs[0].type = ir.TensorType(_T.FLOAT if zero_point is None else zero_point.dtype or _T.FLOAT)
+
+
+def _nested(node: ir.Node) -> None:
+    """If: the types both branches give. Loop: those of its body, after the condition."""
+    inner = next(a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH)
+    carried = list(inner.outputs)[1 if node.op_type == "Loop" else 0 :]
+    for value, found in zip(node.outputs, carried, strict=False):
+        value.type = found.type
+
+
+def _standard(node: ir.Node) -> None:
+    schema = spec.schema(node.domain, node.op_type, OPSET)
+    if schema is None:
+        return
+    known = {v.name or "": v for v in node.inputs if v is not None and v.dtype is not None}
+    contents = {name: v.const_value for name, v in known.items()}
+    try:
+        types = onnx.shape_inference.infer_node_outputs(
+            schema,
+            ir.serde.serialize_node(node),
+            {name: _type(v) for name, v in known.items()},
+            {n: ir.serde.serialize_tensor(t) for n, t in contents.items() if t and t.nbytes <= _CONTENTS_UP_TO},
+            opset_imports=_OPSETS,
+        )
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, TypeError, RuntimeError):
+        types = {}
+    for value in node.outputs:
+        found = types.get(value.name or "")
+        if found is not None and found.tensor_type.elem_type:
+            value.type = ir.TensorType(_T(found.tensor_type.elem_type))
+            value.shape = _shape(found.tensor_type)
+    _same_types(node, schema)
+
+
+def _same_types(node: ir.Node, schema: onnx.defs.OpSchema) -> None:
+    """Where inference said nothing: an output of the same type variable as an operand has that operand's type."""
+    names: Sequence[str] = [p.type_str for p in schema.inputs]
+    bound = {names[min(i, len(names) - 1)]: v.dtype for i, v in enumerate(node.inputs) if v is not None and names}
+    for i, value in enumerate(node.outputs):
+        if value.dtype is None:
+            dtype = bound.get(schema.outputs[min(i, len(schema.outputs) - 1)].type_str)
+            value.type = None if dtype is None else ir.TensorType(dtype)
+
+
+def _type(value: ir.Value) -> onnx.TypeProto:
+    assert value.dtype is not None
+    return onnx.helper.make_tensor_type_proto(int(value.dtype), build.dims(value))
+
+
+def _shape(found: onnx.TypeProto.Tensor) -> ir.Shape | None:
+    if not found.HasField("shape"):
+        return None
+    sizes = [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in found.shape.dim]
+    return None if any(isinstance(d, int) and d < 0 for d in sizes) else ir.Shape(sizes)

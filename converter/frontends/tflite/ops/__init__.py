@@ -1,0 +1,14 @@
+"""The meaning of each operator: one module a family, one function a rule. `register` fills the table of rules."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+__all__ = ["register"]
+
+
+def register() -> None:
+    """Import every module of this package; their rules register themselves."""
+    for module in sorted(iter_modules(__path__), key=lambda found: found.name):
+        import_module(f"{__name__}.{module.name}")

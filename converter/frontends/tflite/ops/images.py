@@ -1,0 +1,73 @@
+"""Resizing images. Channels are last in TFLite, first in ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from converter.frontends.tflite.op import Op, translate
+from converter.frontends.tflite.ops.operands import counted, extents, payload, sizes
+
+__all__: list[str] = []
+
+
+@translate("RESIZE_BILINEAR")
+def resize_bilinear(op: Op) -> ir.Value:
+    """Each pixel from its four neighbours, edges repeated."""
+    return _resize(op, op.real(0), {"mode": "linear", "coordinate_transformation_mode": _coordinates(op)})
+
+
+@translate("RESIZE_NEAREST_NEIGHBOR")
+def resize_nearest(op: Op) -> ir.Value:
+    """The nearest pixel. TFLite rounds in float32; where that picks other pixels than ONNX's exact rule, and for
+    align_corners with half_pixel_centers together, which ONNX has not, rows and columns are gathered by index.
+    """
+    (x,) = payload(op, 0)
+    wanted, known = op.ints(1), sizes(op, 0)[1:3]
+    extents(op, 1, 1)
+    corners, half = bool(op.option("align_corners")), bool(op.option("half_pixel_centers"))
+    if wanted is not None and None not in known:
+        pairs = [(int(n or 0), counted(op, out)) for n, out in zip(known, wanted, strict=True)]
+        places = [_nearest(size, line, corners, half) for size, line in pairs]
+        exact = [_onnx_nearest(size, line, corners, half) for size, line in pairs]
+        if (corners and half) or not all(map(np.array_equal, places, exact)):
+            for place, which in zip((1, 2), places, strict=True):
+                x = op.emit("Gather", [x, op.constant(which, np.int64)], {"axis": place})
+            return x
+    elif corners and half:
+        op.fail("expected align_corners or half_pixel_centers, got both with sizes that are computed; fix the sizes")
+    nearest = "floor" if _coordinates(op) == "asymmetric" else "round_prefer_ceil"
+    attrs = {"mode": "nearest", "coordinate_transformation_mode": _coordinates(op), "nearest_mode": nearest}
+    return _resize(op, x, attrs)
+
+
+def _coordinates(op: Op) -> str:
+    if op.option("align_corners"):
+        return "align_corners"
+    return "half_pixel" if op.option("half_pixel_centers") else "asymmetric"
+
+
+def _resize(op: Op, x: ir.Value, attrs: Mapping[str, str]) -> ir.Value:
+    turned = op.emit("Resize", [op.nchw(x), None, None, extents(op, 1, 1)], {"axes": [2, 3], **attrs})
+    return op.nhwc(turned)
+
+
+def _nearest(size: int, line: np.ndarray, corners: bool, half: bool) -> np.ndarray:
+    """Source index of each output of `line`, in float32 as TFLite's kernel computes it."""
+    f, out = np.float32, len(line)
+    scale = f(size - 1) / f(out - 1) if corners and out > 1 else f(size) / f(out)
+    at = (line.astype(f) + f(0.5 if half else 0.0)) * scale
+    rounded = np.floor(at + f(0.5)) if corners else np.floor(at)
+    return np.asarray(np.clip(rounded, 0, size - 1), np.int64)
+
+
+def _onnx_nearest(size: int, line: np.ndarray, corners: bool, half: bool) -> np.ndarray:
+    """The same by ONNX's rule, in float64."""
+    x, out = line.astype(np.float64), len(line)
+    if corners:
+        at = x * ((size - 1) / (out - 1)) if out > 1 else x
+        return np.asarray(np.clip(np.floor(at + 0.5), 0, size - 1), np.int64)
+    at = (x + 0.5) / (out / size) - 0.5 if half else x / (out / size)
+    return np.asarray(np.clip(np.floor(at + 0.5) if half else np.floor(at), 0, size - 1), np.int64)

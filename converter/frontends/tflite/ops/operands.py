@@ -1,0 +1,136 @@
+"""Reading operands the way rules want them: as int64 indices, as stored or as real values, with known sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from converter.frontends.tflite.model import Tensor
+from converter.frontends.tflite.op import Op
+from converter.ir import build
+
+__all__ = [
+    "axis",
+    "cast",
+    "contents",
+    "counted",
+    "emit_all",
+    "extents",
+    "index",
+    "indices",
+    "payload",
+    "rank",
+    "same_quant",
+    "sizes",
+    "zero_point",
+]
+
+_T = ir.DataType
+_COUNTED_UP_TO = 1 << 22
+"""The longest constant a rule makes from a size, so that no file asks for more memory than it could mean."""
+
+
+def cast(op: Op, value: ir.Value, dtype: ir.DataType | None) -> ir.Value:
+    """`value` as `dtype`; itself when it already is (or when the type is unknown)."""
+    if dtype is None or value.dtype == dtype:
+        return value
+    return op.emit("Cast", [value], {"to": int(dtype)})
+
+
+def emit_all(
+    op: Op, kind: str, inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any], outputs: int
+) -> list[ir.Value]:
+    """Emit a node of `outputs` results, which may be one."""
+    if outputs == 1:
+        return [op.emit(kind, inputs, attrs)]
+    return list(op.emit(kind, inputs, attrs, outputs=outputs))
+
+
+def indices(op: Op, i: int) -> ir.Value:
+    """Integer input `i` as int64, the type ONNX wants for shapes and indices. Constants are converted here."""
+    found = op.const(i)
+    return cast(op, op.raw(i), _T.INT64) if found is None else op.constant(found.astype(np.int64))
+
+
+def extents(op: Op, i: int, least: int = 0) -> ir.Value:
+    """Integer input `i`, a shape or repetitions, as int64. Fails when a constant one holds a number below `least`."""
+    found = op.ints(i)
+    if found is not None and min(found, default=least) < least:
+        op.fail(f"expected sizes of at least {least} in {op.tensor(i).name!r}, got {list(found)}")
+    return indices(op, i)
+
+
+def index(op: Op, i: int) -> ir.Value:
+    """Integer input `i` of one element as an int64 vector of one element."""
+    found = op.ints(i)
+    if found is not None:
+        return op.constant(list(found[:1]), np.int64)
+    return op.emit("Reshape", [indices(op, i), op.constant([1])])
+
+
+def contents(op: Op, i: int, what: str) -> tuple[int, ...]:
+    """The integers of input `i`, which must be constant. `what` names it in the error."""
+    found = op.ints(i)
+    if found is None:
+        name = op.tensor(i).name
+        op.fail(f"expected constant {what}, got {name!r}, which is computed; export the model with fixed {what}")
+    return found
+
+
+def rank(op: Op, i: int) -> int:
+    """The number of dimensions of input `i`."""
+    found = build.rank(op.raw(i))
+    if found is not None:
+        return found
+    tensor = op.tensor(i)
+    if not tensor.has_rank:
+        op.fail(f"expected {tensor.name!r} to have a known rank; export the model with fixed shapes")
+    return tensor.rank
+
+
+def axis(op: Op, number: int, dims: int) -> int:
+    """An axis counted from the front. Fails when it is outside `dims` dimensions."""
+    if not -dims <= number < max(dims, 1):
+        op.fail(f"expected an axis from {-dims} to {dims - 1}, got {number}")
+    return number % dims if dims else 0
+
+
+def counted(op: Op, size: int) -> np.ndarray:
+    """0, 1, … below `size`. Fails for sizes no model has."""
+    if size > _COUNTED_UP_TO:
+        op.fail(f"expected a size of at most {_COUNTED_UP_TO}, got {size}")
+    return np.arange(size)
+
+
+def sizes(op: Op, i: int) -> tuple[int | None, ...]:
+    """The shape of input `i`, None where a size is not known."""
+    found = build.dims(op.raw(i))
+    if found is None:
+        return (None,) * rank(op, i)
+    return tuple(d if isinstance(d, int) else None for d in found)
+
+
+def same_quant(a: Tensor, b: Tensor) -> bool:
+    """Whether stored values of both mean the same numbers (both may be unquantised); one scale per tensor only."""
+    if a.quant is None or b.quant is None:
+        return a.quant is b.quant
+    if a.dtype != b.dtype or not (a.quant.per_tensor and b.quant.per_tensor):
+        return False
+    return bool(a.quant.scale == b.quant.scale and a.quant.zero_point == b.quant.zero_point)
+
+
+def payload(op: Op, *inputs: int) -> list[ir.Value]:
+    """Inputs a rule moves without computing: as stored when that means the same in output 0, else as real numbers."""
+    stored = all(same_quant(op.tensor(i), op.output()) for i in inputs)
+    return [op.raw(i) if stored else op.real(i) for i in inputs]
+
+
+def zero_point(op: Op, value: ir.Value, i: int = 0) -> ir.Value:
+    """The scalar that means zero among `value`s read by `payload`: input `i`'s zero point, or plain zero."""
+    tensor = op.tensor(i)
+    stored = tensor.quant is not None and value.dtype == tensor.dtype
+    number = int(tensor.quant.zero_point) if stored and tensor.quant is not None else 0
+    return op.constant(np.asarray(number, (value.dtype or _T.FLOAT).numpy()))

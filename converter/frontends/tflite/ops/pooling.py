@@ -1,0 +1,42 @@
+"""Pools over images, channels last."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from converter.frontends.tflite.op import Op, translate
+from converter.frontends.tflite.ops.operands import same_quant
+from converter.frontends.tflite.ops.windows import Window, image_sizes, images, padding, positive
+
+__all__: list[str] = []
+
+_MAX_OF_INTEGERS = (ir.DataType.INT8, ir.DataType.UINT8)
+
+
+@translate("AVERAGE_POOL_2D")
+def average_pool(op: Op) -> ir.Value:
+    """The mean of the window's elements inside the image."""
+    return op.activation(_pool(op, op.real(0), "AveragePool"))
+
+
+@translate("MAX_POOL_2D")
+def max_pool(op: Op) -> ir.Value:
+    """The largest of the window's elements; of stored integers where they mean the same before and after."""
+    plain = not op.option("fused_activation_function", 0) and same_quant(op.tensor(0), op.output())
+    if plain and op.tensor(0).dtype in _MAX_OF_INTEGERS:
+        return _pool(op, op.raw(0), "MaxPool")
+    return op.activation(_pool(op, op.real(0), "MaxPool"))
+
+
+@translate("L2_POOL_2D")
+def l2_pool(op: Op) -> ir.Value:
+    """The root of the mean of squares."""
+    x = op.real(0)
+    return op.activation(op.emit("Sqrt", [_pool(op, op.emit("Mul", [x, x]), "AveragePool")]))
+
+
+def _pool(op: Op, x: ir.Value, kind: str) -> ir.Value:
+    kernel = positive(op, "filter_height"), positive(op, "filter_width")
+    win = Window(kernel, (positive(op, "stride_h"), positive(op, "stride_w")), (1, 1))
+    attrs = {"kernel_shape": win.kernel, "strides": win.strides, **padding(op, image_sizes(images(op, x)), win)}
+    return op.nhwc(op.emit(kind, [op.nchw(x)], attrs))

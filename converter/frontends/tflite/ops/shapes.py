@@ -1,0 +1,102 @@
+"""Operators about shapes: they change, read or make them, and move no element."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from converter.frontends.tflite.op import Op, translate
+from converter.frontends.tflite.ops.operands import axis, cast, contents, extents, indices, payload, rank, sizes
+from converter.ir import build
+
+__all__: list[str] = []
+
+_INT = ir.DataType.INT64
+
+
+@translate("RESHAPE")
+def reshape(op: Op) -> ir.Value:
+    """To the shape of operand 1, else of option new_shape; -1 is what remains, 0 an empty axis."""
+    (x,) = payload(op, 0)
+    if op.count_inputs > 1 and op.has(1):
+        shape = extents(op, 1, -1)
+    else:
+        shape = op.constant(list(op.option("new_shape") or op.output().shape), np.int64)
+    target = build.array(shape)
+    empty = target is not None and 0 in target
+    return op.emit("Reshape", [x, shape], {"allowzero": int(empty)} if empty else {})
+
+
+@translate("SQUEEZE")
+def squeeze(op: Op) -> ir.Value:
+    """Without the axes given, or without every axis of size 1 when none is."""
+    (x,) = payload(op, 0)
+    dims = rank(op, 0)
+    axes = sorted({axis(op, a, dims) for a in op.option("squeeze_dims") or ()})
+    if not axes:
+        axes = [i for i, size in enumerate(sizes(op, 0)) if size == 1]
+    return op.emit("Squeeze", [x, op.constant(axes, np.int64)]) if axes else op.emit("Identity", [x])
+
+
+@translate("EXPAND_DIMS")
+def expand_dims(op: Op) -> ir.Value:
+    """A new axis of size 1."""
+    (x,) = payload(op, 0)
+    (where,) = contents(op, 1, "axis")
+    return op.emit("Unsqueeze", [x, op.constant([axis(op, where, rank(op, 0) + 1)])])
+
+
+@translate("SHAPE")
+def shape(op: Op) -> ir.Value:
+    """The sizes, int32 or int64."""
+    return cast(op, op.emit("Shape", [op.raw(0)]), op.output().dtype)
+
+
+@translate("RANK")
+def rank_of(op: Op) -> ir.Value:
+    """The number of dimensions, an int32 scalar."""
+    return cast(op, op.emit("Size", [op.emit("Shape", [op.raw(0)])]), op.output().dtype)
+
+
+@translate("FILL")
+def fill(op: Op) -> ir.Value:
+    """A tensor of one value."""
+    (value,) = payload(op, 1)
+    return op.emit("Expand", [value, extents(op, 0)])
+
+
+@translate("ZEROS_LIKE")
+def zeros_like(op: Op) -> ir.Value:
+    """Zeros in the operand's shape."""
+    x = op.real(0)
+    zero = op.constant(np.zeros((), x.dtype.numpy() if x.dtype else np.float32))
+    return op.emit("Expand", [zero, op.emit("Shape", [x])])
+
+
+@translate("BROADCAST_TO")
+def broadcast_to(op: Op) -> ir.Value:
+    """Repeated along axes of size 1 up to the shape of operand 1."""
+    (x,) = payload(op, 0)
+    return op.emit("Expand", [x, extents(op, 1)])
+
+
+@translate("BROADCAST_ARGS")
+def broadcast_args(op: Op) -> ir.Value:
+    """The shape two shapes broadcast to: from the right, the size that is not 1."""
+    a, b = indices(op, 0), indices(op, 1)
+    left, right = (int(sizes(op, i)[0] or 0) for i in (0, 1))
+    if None in sizes(op, 0) + sizes(op, 1):
+        op.fail("expected two shapes of known lengths; export the model with fixed ranks")
+    a, b = _left_padded(op, a, right - left), _left_padded(op, b, left - right)
+    joint = op.emit("Where", [op.emit("Equal", [a, op.constant(1)]), b, a])
+    return cast(op, joint, op.output().dtype)
+
+
+def _left_padded(op: Op, sizes: ir.Value, by: int) -> ir.Value:
+    return op.emit("Concat", [op.constant([1] * by, np.int64), sizes], {"axis": 0}) if by > 0 else sizes
+
+
+@translate("RANGE")
+def range_(op: Op) -> ir.Value:
+    """start, start + delta, … below limit."""
+    return op.emit("Range", [op.emit("Reshape", [op.real(i), op.constant([], np.int64)]) for i in range(3)])
