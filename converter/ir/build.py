@@ -36,6 +36,7 @@ __all__ = [
     "set_attrs",
     "sole_reader",
     "sole_use",
+    "source_of",
     "static_dims",
 ]
 
@@ -196,6 +197,18 @@ def sole_use(value: ir.Value) -> ir.Node | None:
 def sole_reader(value: ir.Value) -> bool:
     """Whether at most one node reads `value` (possibly as several operands) and it is no graph output."""
     return not value.is_graph_output() and len({id(use.node) for use in value.uses()}) <= 1
+
+
+_SOURCE_KEYS = ("source_location", "pkg.torch.onnx.stack_trace", "namespace", "pkg.torch.onnx.name_scopes")
+
+
+def source_of(node: ir.Node) -> str:
+    """Where the model's author wrote this node, from exporters' metadata; the last line of a stack trace."""
+    for key in _SOURCE_KEYS:
+        text = node.metadata_props.get(key, "").strip()
+        if text:
+            return text.splitlines()[-1].strip()
+    return next(iter((node.doc_string or "").strip().splitlines()), "").strip()
 
 
 def constant_dims(shape: Shape | None) -> list[int] | None:

@@ -1,5 +1,7 @@
 """Shape and type inference over the IR by ONNX's own engine, with the caller's input shapes laid over the model's.
 
+Operators of our own domain, which the engine passes over, have their results from `own_shapes`.
+
 Large initialisers stay out of the protobuf that the engine reads (it needs their shapes, not their contents), so the
 cost does not grow with the weights. What is already known is kept: a known size never gives way to a symbol.
 """
@@ -12,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from converter.errors import ConvertError
-from converter.ir import build
+from converter.ir import build, own_shapes
 from lite_runtime.graph import OPSET
 
 __all__ = ["infer", "made_up", "override"]
@@ -69,7 +71,10 @@ def infer(model: ir.Model, *, declared: bool = True) -> int:
         for output in proto.graph.output:
             if output.type.HasField("tensor_type"):
                 output.type.tensor_type.ClearField("shape")
-    return _merge_graph(model.graph, _run(proto, strict=not declared).graph, declared)
+    gained = _merge_graph(model.graph, _run(proto, strict=not declared).graph, declared)
+    while own_shapes.fill(model):
+        gained += 1 + _merge_graph(model.graph, _run(_skeleton(model), strict=False).graph, True)
+    return gained
 
 
 def _forget_made_up(model: ir.Model) -> None:

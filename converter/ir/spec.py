@@ -20,7 +20,18 @@ from converter.errors import ConvertError
 from converter.ir import build
 from converter.ir.upgrade import ML_OPSET, OPSET
 
-__all__ = ["ACTIVATION_ATTRS", "RULES", "WIDENED", "Context", "Rule", "Widened", "check", "schema", "violations"]
+__all__ = [
+    "ACTIVATION_ATTRS",
+    "RULES",
+    "WIDENED",
+    "Context",
+    "Rule",
+    "Widened",
+    "check",
+    "schema",
+    "takes",
+    "violations",
+]
 
 _T = ir.AttributeType
 ACTIVATION_ATTRS: Mapping[str, ir.AttributeType] = {
@@ -30,7 +41,28 @@ ACTIVATION_ATTRS: Mapping[str, ir.AttributeType] = {
     "activation_alpha": _T.FLOAT,
     "activation_beta": _T.FLOAT,
 }
+_CLAMP = {name: ACTIVATION_ATTRS[name] for name in ("activation", "activation_min", "activation_max")}
 _LAYOUT: Mapping[str, ir.AttributeType] = {"layout": _T.STRING}
+_WINDOW: Mapping[str, ir.AttributeType] = {
+    "auto_pad": _T.STRING,
+    "dilations": _T.INTS,
+    "kernel_shape": _T.INTS,
+    "pads": _T.INTS,
+    "strides": _T.INTS,
+}
+_POOL: Mapping[str, ir.AttributeType] = {**_WINDOW, **_LAYOUT, "ceil_mode": _T.INT, "count_include_pad": _T.INT}
+_INTEGER_CONV: Mapping[str, ir.AttributeType] = {**_WINDOW, **_LAYOUT, **_CLAMP, "group": _T.INT}
+_RESIZE: Mapping[str, ir.AttributeType] = {
+    "antialias": _T.INT,
+    "axes": _T.INTS,
+    "coordinate_transformation_mode": _T.STRING,
+    "cubic_coeff_a": _T.FLOAT,
+    "exclude_outside": _T.INT,
+    "extrapolation_value": _T.FLOAT,
+    "keep_aspect_ratio_policy": _T.STRING,
+    "mode": _T.STRING,
+    "nearest_mode": _T.STRING,
+}
 
 
 class Widened(NamedTuple):
@@ -56,6 +88,18 @@ WIDENED: Mapping[str, Widened] = {
     "InstanceNormalization": Widened((3, 3), _LAYOUT, "InstanceNormalization"),
     "BatchNormalization": Widened((5, 5), _LAYOUT, "BatchNormalization"),
     "Silu": Widened((1, 1), {}),
+    # on integers
+    "QLinearConv": Widened((6, 9), _INTEGER_CONV),
+    "QLinearConvTranspose": Widened((6, 9), {**_INTEGER_CONV, "output_padding": _T.INTS, "output_shape": _T.INTS}),
+    "QLinearMatMul": Widened((6, 9), {"transB": _T.INT, **_CLAMP}),
+    "QLinearAveragePool": Widened((5, 5), _POOL),
+    "QLinearGlobalAveragePool": Widened((5, 5), _LAYOUT),
+    "QLinearReduceMean": Widened((5, 6), {"keepdims": _T.INT, "noop_with_empty_axes": _T.INT}),
+    "QLinearSoftmax": Widened((5, 5), {"axis": _T.INT}),
+    "QLinearResize": Widened((1, 4), _RESIZE),
+    "LookupTable": Widened((2, 2), {}),
+    "DynamicQuantizeLinear": Widened((1, 1), {"kept": _T.INT, "dtype": _T.STRING}, outputs=(1, 3)),
+    "Unpack4": Widened((1, 1), {"shape": _T.INTS, "signed": _T.INT}),
 }  # fmt: skip
 
 
@@ -241,6 +285,13 @@ def _type_table(found: onnx.defs.OpSchema) -> tuple[tuple[str, str, frozenset[st
     )
 
 
+def takes(op: str, index: int, dtype: ir.DataType) -> bool:
+    """Whether operand `index` of ONNX's operator may have that element type, at the pinned opset."""
+    found = schema("", op, OPSET)
+    table = _type_table(found) if found is not None else ()
+    return bool(table) and _DTYPE_TEXT.get(dtype, "") in table[min(index, len(table) - 1)][2]
+
+
 def _dtypes(node: ir.Node, context: Context) -> Found:
     found = context.schema(node)
     if found is None:
@@ -277,6 +328,23 @@ def _axis_in_range(node: ir.Node, context: Context) -> Found:
         return
     if not -rank <= axis < rank + (node.op_type == "Flatten"):
         yield f"axis {axis} is out of range for an input of {rank} dimensions"
+
+
+def _steps(node: ir.Node, context: Context) -> Found:
+    """Scales of a quantiser: one, one for each index of its axis, or blocks; a zero point for each."""
+    if not build.is_op(node, "QuantizeLinear", "DequantizeLinear") or len(node.inputs) < 2:
+        return
+    shape, scale = build.dims(node.inputs[0]), build.static_dims(node.inputs[1])
+    zero = build.static_dims(node.inputs[2]) if len(node.inputs) > 2 else None
+    if scale is not None and zero is not None and prod(scale) != prod(zero):
+        yield f"expected as many zero points as scales, got {list(zero)} for {list(scale)}"
+    if shape is None or scale is None or prod(scale) == 1 or build.get_attr(node, "block_size"):
+        return
+    axis = build.attr(node, "axis", 1)
+    if not -len(shape) <= axis < len(shape):
+        yield f"axis {axis} is out of range for an input of {len(shape)} dimensions"
+    elif isinstance(shape[axis], int) and scale != (shape[axis],):
+        yield f"expected one scale or {shape[axis]} along axis {axis}, got {list(scale)}"
 
 
 _LEAST: Mapping[str, tuple[tuple[int, float], ...]] = {
@@ -342,6 +410,7 @@ RULES: tuple[Rule, ...] = (
     Rule("attributes", "node", _attributes),
     Rule("element types", "node", _dtypes),
     Rule("sizes", "node", _sizes),
+    Rule("quantised steps", "node", _steps),
     Rule("permutations", "node", _permutes),
     Rule("axes in range", "node", _axis_in_range),
     Rule("graph outputs defined", "graph outputs", _outputs_defined),

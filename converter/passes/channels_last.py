@@ -18,6 +18,8 @@ __all__ = ["DATA", "run", "to_first", "to_last"]
 DATA: Mapping[str, tuple[int, ...]] = {
     "Conv": (0, 3),
     "ConvTranspose": (0,),
+    "QLinearConv": (0,),
+    "QLinearConvTranspose": (0,),
     "MaxPool": (0,),
     "AveragePool": (0,),
     "LpPool": (0,),

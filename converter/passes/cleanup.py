@@ -1,4 +1,4 @@
-"""Standard clean-ups, all from onnx_ir and onnxscript; here only their settings and their errors."""
+"""Standard clean-ups, from onnx_ir and onnxscript; here only their settings and their errors."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from onnx_ir.passes import common
 
 from converter.errors import ConvertError
 from converter.ir import build
+from converter.passes import fold_quantized
 
 __all__ = ["common_subexpressions", "fold_constants", "lift_constants", "share_constants", "unused"]
 
@@ -52,8 +53,8 @@ def _size(model: ir.Model) -> int:
 
 
 def fold_constants(model: ir.Model) -> int:
-    """Evaluate what depends on constants (and on known shapes) alone, once."""
-    return _apply(model, _folder())
+    """Evaluate what depends on constants (and on known shapes) alone, once. Quantised constants stay quantised."""
+    return _apply(model, _folder()) + fold_quantized.run(model)
 
 
 _LEFT_ALONE = frozenset(("SplitToSequence", "SequenceConstruct", "ConcatFromSequence", "SequenceAt"))

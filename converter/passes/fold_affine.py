@@ -1,9 +1,10 @@
 """Per-channel scale and shift into the weights of what comes before.
 
-1. BatchNormalization (inference) after Conv, ConvTranspose, MatMul with constant weights.
+1. BatchNormalization (inference) after Conv, ConvTranspose, Gemm, MatMul with constant weights.
 2. Mul, Div, Add, Sub with a constant that varies along the channel axis only, after the same.
 3. BatchNormalization, and Mul or Add as above, before MatMuls with constant weights, where those are all that reads it.
 
+Weights that are quantised keep their integers: the scales take a positive factor in, a float bias the shift.
 Exact up to rounding: new weights are computed in float64 and rounded once. The operator before must have no other
 reader, no residual operand and no activation yet.
 """
@@ -11,6 +12,7 @@ reader, no residual operand and no activation yet.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,8 +20,10 @@ import onnx_ir as ir
 
 from converter.ir import build
 from converter.ir.build import Edit, attr
+from converter.passes import quantized
+from converter.passes.quantized import Stored
 
-__all__ = ["run"]
+__all__ = ["run", "run_standard"]
 
 
 class Affine(NamedTuple):
@@ -43,6 +47,16 @@ def run(model: ir.Model) -> int:
     return count
 
 
+def run_standard(model: ir.Model) -> int:
+    """As `run`, into Conv, ConvTranspose and Gemm alone: every operator stays ONNX's own."""
+    return sum(_fold(node) for node in build.nodes(model) if node.graph is not None and not _after_matmul(node))
+
+
+def _after_matmul(node: ir.Node) -> bool:
+    """Whether a MatMul is among what makes the node's operands: folding into one may need our bias operand."""
+    return any(v is not None and build.is_op(v.producer(), "MatMul") for v in node.inputs)
+
+
 def _fold(node: ir.Node) -> bool:
     for side in range(min(2, len(node.inputs))):
         x = node.inputs[side]
@@ -56,7 +70,10 @@ def _fold(node: ir.Node) -> bool:
             continue
         axis = 1 if "Conv" in producer.op_type else -1
         affine = _affine(node, side, x, axis)
-        if affine is not None and fold(producer, affine, node):
+        weight = quantized.stored(producer.inputs[1])
+        if affine is None:
+            continue
+        if _into_steps(producer, weight, affine, node) if weight is not None else fold(producer, affine, node):
             return True
     return False
 
@@ -125,13 +142,53 @@ def _replace_weights(producer: ir.Node, node: ir.Node, weight: np.ndarray, bias:
 def _new_bias(producer: ir.Node, affine: Affine, size: int) -> tuple[bool, np.ndarray | None]:
     """(whether the present bias is constant or absent, the bias afterwards)."""
     old = producer.inputs[2] if len(producer.inputs) > 2 else None
-    present = build.array(old)
+    steps = quantized.stored(old)
+    present = build.array(old) if steps is None else steps.values()
     if old is not None and (present is None or present.size not in (1, size)):
         return False, None
     if present is None and not affine.shift.any():
         return True, None
     start = np.zeros(size) if present is None else present.astype(np.float64).reshape(-1)
     return True, np.broadcast_to(start * affine.scale + affine.shift, (size,))
+
+
+def _into_steps(producer: ir.Node, weight: Stored, affine: Affine, node: ir.Node) -> bool:
+    """Quantised weights, one scale for all or one for each result's channel."""
+    axis = {"Conv": 0, "ConvTranspose": 1}.get(producer.op_type, 0 if attr(producer, "transB", 0) else 1)
+    plain = all(attr(producer, name, 1) == 1 for name in ("alpha", "beta"))
+    grouped = producer.op_type == "ConvTranspose" and attr(producer, "group", 1) != 1
+    if not plain or grouped or weight.block or weight.q.ndim < 2 or weight.axis not in (None, axis):
+        return False
+    size = weight.q.shape[axis]
+    fits = all(a.size in (1, size) for a in (affine.scale, affine.shift))
+    if not fits or (affine.scale <= 0).any() or ("MatMul" in producer.op_type and weight.q.ndim != 2):
+        return False
+    constant, bias = _new_bias(producer, affine, size)
+    if not constant:
+        return False
+    scale = np.broadcast_to(weight.scale.astype(np.float64) * affine.scale, (size,)).astype(np.float32)
+    zero = None if weight.zero is None else np.broadcast_to(weight.zero, (size,))
+    if bias is not None:
+        producer = _with_bias_operand(producer)
+    edit = Edit(producer)
+    producer.replace_input_with(1, replace(weight, scale=scale, zero=zero, axis=axis).emit(edit))
+    if bias is not None:
+        producer.resize_inputs(max(3, len(producer.inputs)))
+        producer.replace_input_with(2, edit.const(bias.astype(np.float32), hint=f"{weight.name}.bias"))
+    Edit(node).replace(producer.outputs[0])
+    return True
+
+
+def _with_bias_operand(producer: ir.Node) -> ir.Node:
+    """The node, or our MatMul in place of ONNX's, which has no bias."""
+    if not build.is_op(producer, "MatMul"):
+        return producer
+    edit = Edit(producer)
+    wider = edit.op("MatMul", list(producer.inputs), domain=build.DOMAIN, like=producer.outputs[0])
+    edit.replace(wider)
+    made = wider.producer()
+    assert made is not None
+    return made
 
 
 def _conv(producer: ir.Node, affine: Affine, node: ir.Node) -> bool:
@@ -163,6 +220,20 @@ def _conv_transpose(producer: ir.Node, affine: Affine, node: ir.Node) -> bool:
     return _replace_weights(producer, node, weight * scale, bias)
 
 
+def _gemm(producer: ir.Node, affine: Affine, node: ir.Node) -> bool:
+    weight = build.array(producer.inputs[1])
+    plain = attr(producer, "alpha", 1.0) == 1.0 and attr(producer, "beta", 1.0) == 1.0
+    if weight is None or not plain:
+        return False
+    across = bool(attr(producer, "transB", 0))
+    size = weight.shape[0 if across else 1]
+    if affine.scale.size not in (1, size) or affine.shift.size not in (1, size):
+        return False
+    constant, bias = _new_bias(producer, affine, size)
+    scale = affine.scale.reshape(-1, 1) if across and affine.scale.ndim else affine.scale
+    return constant and _replace_weights(producer, node, weight * scale, bias)
+
+
 def _matmul(producer: ir.Node, affine: Affine, node: ir.Node) -> bool:
     """Also turns a plain MatMul with a shift into ours with a bias."""
     weight, rank = build.array(producer.inputs[1]), build.rank(producer.inputs[0])
@@ -176,13 +247,8 @@ def _matmul(producer: ir.Node, affine: Affine, node: ir.Node) -> bool:
     if not constant:
         return False
     scale = affine.scale.reshape(-1, 1) if across and affine.scale.ndim else affine.scale
-    if bias is not None and producer.domain == "":
-        edit = Edit(producer)
-        wider = edit.op("MatMul", list(producer.inputs), domain=build.DOMAIN, like=producer.outputs[0])
-        edit.replace(wider)
-        made = wider.producer()
-        assert made is not None
-        producer = made
+    if bias is not None:
+        producer = _with_bias_operand(producer)
     return _replace_weights(producer, node, weight * scale, bias)
 
 
@@ -261,5 +327,6 @@ def _absorb(reader: ir.Node, affine: Affine) -> None:
 _FOLDS: Mapping[str, Callable[[ir.Node, Affine, ir.Node], bool]] = {
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
+    "Gemm": _gemm,
     "MatMul": _matmul,
 }

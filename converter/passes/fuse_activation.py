@@ -3,7 +3,8 @@
 1. act(Conv(x)) -> Conv(x, activation)
 2. act(Reshape(Conv(x))) -> Reshape(Conv(x, activation))
 
-`ACTIVATIONS` is the table: operator -> the attributes that say it, or None where this one cannot be said.
+`ACTIVATIONS` is the table: operator -> the attributes that say it, or None where this one cannot be said. Operators
+whose operands are quantised take in Relu and Clip alone, which are bounds on their integers.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ import onnx_ir as ir
 
 from converter.ir import build
 from converter.ir.build import Edit, attr
+from converter.passes import quantized
 
 __all__ = ["ACTIVATIONS", "run"]
 
-_PRODUCERS = ("Conv", "ConvTranspose", "MatMul")
+_INTEGERS = ("QLinearConv", "QLinearConvTranspose", "QLinearMatMul")
+_PRODUCERS = ("Conv", "ConvTranspose", "MatMul", *_INTEGERS)
+_BOUNDS = ("Relu", "Clip")
 _LARGEST = float(np.finfo(np.float32).max)
 Attrs = dict[str, Any]
 
@@ -39,7 +43,7 @@ def _fuse(node: ir.Node) -> bool:
     if node.domain not in ("", build.DOMAIN) or build.sole_use(x) is not node or attr(producer, "activation", ""):
         return False
     says = ACTIVATIONS[node.op_type](node) if x.dtype == ir.DataType.FLOAT else None
-    if says is None:
+    if says is None or (says["activation"] not in _BOUNDS and _on_integers(producer)):
         return False
     edit = Edit(node)
     attrs = {**dict(producer.attributes), **says}
@@ -47,6 +51,10 @@ def _fuse(node: ir.Node) -> bool:
     assert producer.graph is not None
     producer.graph.remove(producer, safe=True)
     return True
+
+
+def _on_integers(producer: ir.Node) -> bool:
+    return producer.op_type in _INTEGERS or quantized.contracts_integers(producer)
 
 
 def _swap_with_reshape(node: ir.Node) -> bool:
@@ -60,7 +68,10 @@ def _swap_with_reshape(node: ir.Node) -> bool:
     producer = image.producer() if image is not None else None
     if image is None or producer is None or producer.op_type not in _PRODUCERS or build.sole_use(image) is not reshape:
         return False
-    if attr(producer, "activation", "") or image.dtype != ir.DataType.FLOAT or ACTIVATIONS[node.op_type](node) is None:
+    says = ACTIVATIONS[node.op_type](node) if image.dtype == ir.DataType.FLOAT else None
+    if attr(producer, "activation", "") or says is None:
+        return False
+    if says["activation"] not in _BOUNDS and _on_integers(producer):
         return False
     edit = Edit(node)
     shape = reshape.inputs[1]

@@ -2,6 +2,7 @@
 
 1. Add(Conv(x, w, b), r) -> Conv(x, w, b, r)      where nothing else reads the convolution
 2. Add(MatMul(a, b, bias), r) -> MatMul(a, b, bias, r)
+Not into one whose operands are quantised: its result leaves it as integers, or is added to by what comes after.
 Of two candidates the later one takes the other in, so that the other is finished when it is read.
 """
 
@@ -11,6 +12,7 @@ import onnx_ir as ir
 
 from converter.ir import build
 from converter.ir.build import Edit
+from converter.passes import quantized
 
 __all__ = ["run"]
 
@@ -54,5 +56,7 @@ def _fits(value: ir.Value, residual: ir.Value, node: ir.Node) -> bool:
     if value.dtype != ir.DataType.FLOAT or build.array(residual) is not None:
         return False
     if build.get_attr(producer, "activation") or any(v is not None for v in producer.inputs[3:]):
+        return False
+    if quantized.contracts_integers(producer):
         return False
     return build.same_dims(value, node.outputs[0]) and build.same_dims(residual, node.outputs[0])

@@ -2,16 +2,20 @@
 
 1. alpha = 1, or a constant B that takes alpha in.
 2. beta = 1, or a constant C that takes beta in; no C.
+A quantised constant takes a factor into its scales.
 Anything else stays Gemm.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 
 from converter.ir import build
 from converter.ir.build import Edit, attr
+from converter.passes import quantized
 
 __all__ = ["run"]
 
@@ -39,6 +43,10 @@ def _replace(node: ir.Node) -> bool:
 def _scaled(edit: Edit, value: ir.Value | None, factor: float) -> ir.Value | None:
     if value is None or factor == 1.0:
         return value
+    weight = quantized.stored(value)
+    if weight is not None and factor > 0:
+        scale = (weight.scale.astype(np.float64) * factor).astype(np.float32)
+        return replace(weight, scale=scale).emit(edit)
     found = build.array(value)
     if found is None:
         return None

@@ -1,10 +1,13 @@
 """A Transpose that is only flattened before a MatMul with constant weights: the weights' rows are permuted instead.
 
 MatMul(Reshape(Transpose(x), [n, k]), w) -> MatMul(Reshape(x, [n, k]), w')      where the first dimension stays first.
+Of quantised weights, the integers are. Between the Reshape and the MatMul the rows may be quantised: one scale for all,
+or one for each row.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -12,6 +15,7 @@ import onnx_ir as ir
 
 from converter.ir import build
 from converter.ir.build import Edit, attr, dims
+from converter.passes import quantized
 from converter.passes.sink_transposes import perm_of
 
 __all__ = ["run"]
@@ -19,17 +23,41 @@ __all__ = ["run"]
 
 def run(model: ir.Model) -> int:
     """The number of Transposes gone into weights."""
-    return sum(_permute(node) for node in build.nodes(model) if node.op_type == "MatMul" and node.graph is not None)
+    return sum(_permute(node) for node in build.nodes(model) if node.op_type in _WEIGHTS and node.graph is not None)
+
+
+_WEIGHTS = {"MatMul": 1, "QLinearMatMul": 3}
+"""Operator -> which operand its weights are."""
+
+
+def _flattened(value: ir.Value | None) -> ir.Value | None:
+    """The value behind the quantisers between it and its one reader, none of which looks at an order within rows."""
+    while value is not None and build.sole_reader(value):
+        node = value.producer()
+        if node is None or not _keeps_rows(node, value):
+            return value
+        value = node.inputs[0]
+    return None
+
+
+def _keeps_rows(node: ir.Node, value: ir.Value) -> bool:
+    if node.op_type == "DynamicQuantizeLinear":
+        return value is node.outputs[0] and attr(node, "kept", 0) <= 1
+    if not build.is_op(node, "QuantizeLinear", "DequantizeLinear"):
+        return False
+    return dims(node.inputs[1]) in ((), (1,)) and build.array(node.inputs[0]) is None
 
 
 def _permute(node: ir.Node) -> bool:
-    flat, weight = node.inputs[0], build.array(node.inputs[1])
+    index = _WEIGHTS[node.op_type]
+    flat, packed = _flattened(node.inputs[0]), quantized.stored(node.inputs[index])
+    weight = build.array(node.inputs[index]) if packed is None else packed.q
     if (
         flat is None
         or weight is None
+        or (packed is not None and packed.block)
         or weight.ndim != 2
         or attr(node, "transA", 0)
-        or build.sole_use(flat) is not node
     ):
         return False
     reshape = flat.producer()
@@ -48,9 +76,14 @@ def _permute(node: ir.Node) -> bool:
     ):
         return False
     across = bool(attr(node, "transB", 0))
-    rows = weight.T if across else weight
-    moved = rows.reshape(*inner, -1).transpose(*(int(i) - 1 for i in np.argsort(perm)[1:]), len(inner))  # type: ignore[arg-type]
-    moved = moved.reshape(rows.shape)
+    row_axis = 1 if across else 0
+
+    def permuted(rows: np.ndarray) -> np.ndarray:
+        """Rows (axis 0) in the order of the untransposed image."""
+        cube = rows.reshape(*(int(d) for d in inner if d is not None), -1)
+        return cube.transpose(*(int(i) - 1 for i in np.argsort(perm)[1:]), len(inner)).reshape(rows.shape)
+
+    moved = np.ascontiguousarray(permuted(weight.T).T if across else permuted(weight))
     edit = Edit(reshape)
     transpose = image.producer()
     assert transpose is not None and transpose.graph is not None
@@ -58,7 +91,14 @@ def _permute(node: ir.Node) -> bool:
     if build.is_op(reshape, "Reshape"):
         reshape.replace_input_with(1, edit.ints([-1, int(target[1])]))
         build.set_attrs(reshape, allowzero=None)
-    constant, old = np.ascontiguousarray(moved.T if across else moved), node.inputs[1]
-    node.replace_input_with(1, edit.const(constant, hint=(old.name or "") if old is not None else ""))
+    old = node.inputs[index]
+    if packed is None:
+        constant = edit.const(moved, hint=(old.name or "") if old is not None else "")
+    else:
+        along = packed.axis == row_axis
+        scale, zero = (a if a is None or not along or not a.ndim else permuted(a) for a in (packed.scale, packed.zero))
+        assert scale is not None
+        constant = replace(packed, q=moved, scale=scale, zero=zero).emit(edit)
+    node.replace_input_with(index, constant)
     transpose.graph.remove(transpose, safe=True)
     return True

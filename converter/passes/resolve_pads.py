@@ -17,7 +17,8 @@ _WINDOWED = ("Conv", "ConvInteger", "QLinearConv", "MaxPool", "AveragePool", "Lp
 
 def run(model: ir.Model) -> int:
     """The number of operators whose pads are explicit now."""
-    return sum(_resolve(node) for node in build.nodes(model) if build.is_op(node, *_WINDOWED))
+    found = (n for n in build.nodes(model) if n.domain in ("", build.DOMAIN) and n.op_type in _WINDOWED)
+    return sum(_resolve(node) for node in found)
 
 
 def _resolve(node: ir.Node) -> bool:

@@ -9,6 +9,7 @@
 6. Dropout in inference and Identity: their input. (onnx_ir 1.1's IdentityEliminationPass lists a graph output twice
    where an Identity copies another output, as scan bodies do; hence ours.)
 7. A Transpose that moves only dimensions of size 1: a Reshape.
+8. QuantizeLinear and DequantizeLinear around what has those very steps already: gone (`drop_requantize`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import onnx_ir as ir
 
 from converter.ir import build
 from converter.ir.build import Edit, attr, dims
+from converter.passes import drop_requantize
 
 __all__ = ["run"]
 
@@ -208,6 +210,7 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
     "Flatten": (_same_shape, _reshape_of_reshape),
     "Squeeze": (_same_shape, _reshape_of_reshape),
     "Unsqueeze": (_reshape_of_reshape,),
+    "DequantizeLinear": (drop_requantize.rule,),
     "Add": (_neutral(0, (0, 1)),),  # x + 0 -> x
     "Sub": (_neutral(0, (1,)),),  # x - 0 -> x
     "Mul": (_neutral(1, (0, 1)),),  # x * 1 -> x

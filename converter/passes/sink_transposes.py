@@ -24,6 +24,7 @@ import onnx_ir as ir
 
 from converter.ir import build
 from converter.ir.build import Edit, attr, dims, set_attrs
+from converter.passes import quantized
 from converter.passes.channels_last import transposed
 
 __all__ = ["RULES", "run"]
@@ -214,6 +215,12 @@ def _untransposed(move: Move, value: ir.Value) -> Callable[[], ir.Value] | None:
         return None
     if all(d == 1 for d in shape) and len(shape) <= move.rank:
         return lambda: value
+    if len(shape) == move.rank and all(d == 1 or move.perm[i] == i for i, d in enumerate(shape)):
+        return lambda: value
+    weight = quantized.stored(value)
+    if weight is not None and weight.q.ndim <= move.rank:
+        flat = weight.reshaped((1,) * (move.rank - weight.q.ndim) + weight.q.shape)
+        return None if flat is None else lambda: flat.transposed(inverse(move.perm)).emit(move.edit)
     constant = build.array(value)
     if constant is None or constant.ndim > move.rank:
         return None
@@ -275,10 +282,18 @@ def _with_axis(default: int, every: bool = False) -> Rule:
 
 
 def _quantizer(move: Move) -> Sequence[Perm] | None:
-    scale = build.rank(move.node.inputs[1])
-    if scale not in (0, 1) or attr(move.node, "block_size", 0):
+    scale = dims(move.node.inputs[1])
+    if scale is None or len(scale) > 1 or attr(move.node, "block_size", 0):
         return None
-    return _first_only(move) if scale == 0 else _with_axis(1)(move)
+    return _first_only(move) if scale in ((), (1,)) else _with_axis(1)(move)
+
+
+def _dynamic_quantizer(move: Move) -> Sequence[Perm] | None:
+    """One range for all, or one for each index of the first `kept` axes, which the permutation must leave alone."""
+    kept = attr(move.node, "kept", 0)
+    if move.perm[:kept] != tuple(range(kept)) or _first_only(move) is None:
+        return None
+    return [move.perm] + [tuple(range(move.rank if kept else 0))] * (len(move.node.outputs) - 1)
 
 
 def _constant_axes(move: Move, index: int) -> list[int] | None:
@@ -471,6 +486,7 @@ _TABLE: tuple[tuple[str, Rule], ...] = (
     ("Split", _with_axis(0)),
     ("Softmax LogSoftmax Hardmax LpNormalization", _with_axis(-1)),
     ("QuantizeLinear DequantizeLinear", _quantizer),
+    ("DynamicQuantizeLinear", _dynamic_quantizer),
     ("Slice", _slice),
     ("Pad", _pad),
     ("Resize", _resize),
@@ -486,4 +502,5 @@ _TABLE: tuple[tuple[str, Rule], ...] = (
 RULES: Mapping[tuple[str, str], Rule] = {
     **{("", op): rule for ops, rule in _TABLE for op in ops.split()},
     (build.DOMAIN, "Silu"): _elementwise,
+    (build.DOMAIN, "DynamicQuantizeLinear"): _dynamic_quantizer,
 }

@@ -41,6 +41,7 @@ BREAKS = {
     "attributes": lambda m: attribute(m, "axis", ir.AttrString("axis", "one")),
     "element types": lambda m: m.graph.inputs[0].__setattr__("type", ir.TensorType(ir.DataType.INT32)),
     "sizes": lambda m: add(m, "MaxPool", [m.graph.inputs[0]], kernel_shape=[0]),
+    "quantised steps": lambda m: add(m, "QuantizeLinear", [m.graph.inputs[0], m.graph.inputs[0]]),
     "permutations": lambda m: add(m, "Transpose", [m.graph.inputs[0]], perm=[0, 2]),
     "axes in range": lambda m: attribute(m, "axis", ir.AttrInt64("axis", 2)),
     "graph outputs defined": lambda m: m.graph.outputs.append(ir.Value(name="ghost")),

@@ -1,0 +1,140 @@
+"""Types and shapes of what operators of our own domain give, where front-ends use them before ONNX's inference runs.
+
+`fill` sets what is unknown; `RULES` has a row for each operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+
+import onnx
+import onnx_ir as ir
+
+from converter.ir import build
+from converter.ir.build import Shape, attr, dims
+from lite_runtime.graph import OPSET
+
+__all__ = ["RULES", "fill"]
+
+Known = tuple["ir.DataType | None", "Shape | None"]
+"""Of one result: its element type and its shape, None where unknown."""
+Rule = Callable[[ir.Node], "Sequence[Known]"]
+_FLOAT = ir.DataType.FLOAT
+
+
+def fill(model: ir.Model) -> int:
+    """Set types and shapes of our operators' results that have none; the number of values that gained something."""
+    count = 0
+    for node in build.nodes(model):
+        rule = RULES.get(node.op_type) if node.domain == build.DOMAIN else None
+        missing = any(v.dtype is None or v.shape is None for v in node.outputs)
+        for value, (dtype, shape) in zip(node.outputs, rule(node), strict=False) if rule and missing else ():
+            if value.dtype is None and dtype is not None:
+                value.type = ir.TensorType(dtype)
+                count += 1
+            if value.shape is None and shape is not None:
+                value.shape = ir.Shape(shape)
+                count += 1
+    return count
+
+
+def _input(node: ir.Node, index: int) -> ir.Value | None:
+    return node.inputs[index] if len(node.inputs) > index else None
+
+
+def _dtype(value: ir.Value | None) -> ir.DataType | None:
+    return None if value is None else value.dtype
+
+
+def _as_input(node: ir.Node) -> list[Known]:
+    return [(_dtype(node.inputs[0]), dims(node.inputs[0]))]
+
+
+def _look_up(node: ir.Node) -> list[Known]:
+    return [(_dtype(node.inputs[1]), dims(node.inputs[0]))]
+
+
+def _dynamic_quantize(node: ir.Node) -> list[Known]:
+    shape, kept = dims(node.inputs[0]), attr(node, "kept", 0)
+    integers = ir.DataType.INT8 if attr(node, "dtype", "uint8") == "int8" else ir.DataType.UINT8
+    ranges: Shape | None = () if not kept else None if shape is None else (*shape[:kept], *[1] * (len(shape) - kept))
+    return [(integers, shape), (_FLOAT, ranges), (integers, ranges)]
+
+
+def _unpack(node: ir.Node) -> list[Known]:
+    signed = attr(node, "signed", 1)
+    return [(ir.DataType.INT8 if signed else ir.DataType.UINT8, tuple(attr(node, "shape", ())))]
+
+
+def _pooled(op: str) -> Rule:
+    """`x, x_scale, x_zero, y_scale, y_zero, ...`: the shape that ONNX's operator gives for x, the type of y_zero."""
+
+    def rule(node: ir.Node) -> list[Known]:
+        return [(_dtype(node.inputs[4]), _by_onnx(op, node, [node.inputs[0], *node.inputs[5:]]))]
+
+    return rule
+
+
+def _contracted(op: str) -> Rule:
+    """`x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias`: float32 without a y_zero."""
+
+    def rule(node: ir.Node) -> list[Known]:
+        zero = _input(node, 7)
+        dtype = _FLOAT if zero is None else zero.dtype
+        return [(dtype, _by_onnx(op, node, [node.inputs[0], node.inputs[3]]))]
+
+    return rule
+
+
+_FEW = 16
+"""Elements up to which a constant vector is one of sizes, scales or axes, which the shape follows from."""
+_OURS = ("layout", "activation", "activation_min", "activation_max", "transB")
+
+
+def _by_onnx(op: str, node: ir.Node, operands: Sequence[ir.Value | None]) -> Shape | None:
+    """What ONNX's own rule for `op` says of float operands with these shapes."""
+    if attr(node, "layout", "NCHW") != "NCHW" or dims(operands[0]) is None:
+        return None
+    shapes = [dims(v) for v in operands]
+    if attr(node, "transB", 0) and shapes[1] is not None:
+        shapes[1] = (*shapes[1][:-2], shapes[1][-1], shapes[1][-2])
+    names = [f"operand{i}" if v is not None else "" for i, v in enumerate(operands)]
+    kept = [a for name, a in node.attributes.items() if name not in _OURS]
+    inputs = [ir.Value(name=n) if n else None for n in names]
+    proto = ir.serde.serialize_node(ir.Node("", op, inputs, kept, outputs=[ir.Value(name="y")]))
+    contents = {n: build.array(v) for n, v in zip(names[1:], operands[1:], strict=True)}
+    constants = {
+        n: onnx.numpy_helper.from_array(a, n)
+        for n, a in contents.items()
+        if a is not None and a.ndim < 2 and a.size <= _FEW
+    }
+    kinds = {
+        n: onnx.helper.make_tensor_type_proto(constants[n].data_type if n in constants else int(_FLOAT), s)
+        for n, s in zip(names, shapes, strict=True)
+        if n
+    }
+    try:
+        found = onnx.shape_inference.infer_node_outputs(_schema(op), proto, kinds, constants)["y"].tensor_type
+    except (onnx.shape_inference.InferenceError, KeyError, RuntimeError, ValueError):
+        return None
+    if not found.HasField("shape"):
+        return None
+    return [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in found.shape.dim]
+
+
+@lru_cache(maxsize=64)
+def _schema(op: str) -> onnx.defs.OpSchema:
+    return onnx.defs.get_schema(op, OPSET)
+
+
+RULES: Mapping[str, Rule] = {
+    "Silu": _as_input,
+    "LookupTable": _look_up,
+    "DynamicQuantizeLinear": _dynamic_quantize,
+    "Unpack4": _unpack,
+    "QLinearResize": lambda node: [(_dtype(node.inputs[0]), _by_onnx("Resize", node, list(node.inputs)))],
+    "QLinearSoftmax": _pooled("Softmax"),
+    **{f"QLinear{op}": _pooled(op) for op in ("AveragePool", "GlobalAveragePool", "ReduceMean")},
+    **{f"QLinear{op}": _contracted(op) for op in ("Conv", "ConvTranspose", "MatMul")},
+}

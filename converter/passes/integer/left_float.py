@@ -1,0 +1,69 @@
+"""What the integer passes left in float, operator by operator, and why: for the report of a conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from converter.ir import build
+from converter.passes import quantized
+from converter.passes.integer import fuse_integer
+from converter.passes.integer.lookup_tables import ELEMENTWISE
+
+__all__ = ["Left", "left_float"]
+
+
+class Left(NamedTuple):
+    """An operator that computes in float32."""
+
+    name: str
+    op: str
+    reason: str
+
+
+_QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "LookupTable")
+_MOVES = frozenset(
+    "Cast Concat DepthToSpace Expand Flatten Gather GatherElements GatherND Identity Pad Reshape Shape Slice "
+    "SpaceToDepth Split Squeeze Tile Transpose Unsqueeze".split()
+)
+
+
+def left_float(model: ir.Model) -> list[Left]:
+    """Every operator with a float32 result that computes it in float32; none in a model without quantised values."""
+    found = list(build.nodes(model))
+    if not any(_is_quantized(node) for node in found):
+        return []
+    return list(_left(found))
+
+
+def _is_quantized(node: ir.Node) -> bool:
+    return node.op_type in _QUANTIZED or node.op_type.startswith("QLinear")
+
+
+def _left(found: list[ir.Node]) -> Iterator[Left]:
+    for node in found:
+        floats = any(v.dtype == ir.DataType.FLOAT for v in node.outputs)
+        if floats and not _is_quantized(node) and node.op_type not in _MOVES:
+            yield Left(node.name or "", node.op_type, _reason(node))
+
+
+def _from_integers(value: ir.Value | None, depth: int = 16) -> bool:
+    """Whether a value is dequantised, or computed from such elementwise."""
+    if quantized.dequantized(value) is not None:
+        return True
+    node = value.producer() if value is not None else None
+    if node is None or node.op_type not in ELEMENTWISE or depth == 0:
+        return False
+    return any(_from_integers(v, depth - 1) for v in node.inputs)
+
+
+def _reason(node: ir.Node) -> str:
+    why = fuse_integer.refusal(node)
+    if why is not None:
+        return why
+    inside = any(_from_integers(v) for v in node.inputs)
+    if node.op_type in ELEMENTWISE:
+        return "elementwise: runs in one pass from integers to integers" if inside else "elementwise on float operands"
+    return f"{node.op_type} has no form on integers" if inside else "its input is not quantised"

@@ -1,0 +1,95 @@
+"""Types and shapes of our own operators, known before anything runs, are those of what the reference computes."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from onnx import helper
+
+from converter.ir import build, own_shapes, spec
+from converter.lowering import lower
+from converter.pipeline import to_ir
+from lite_runtime import reference
+from tests.converter.support import Builder, random_inputs
+
+OURS = "msedge"
+
+
+def scalars(b: Builder, dtype: type = np.int8) -> tuple[str, str]:
+    return b.const(np.float32(0.1)), b.const(dtype(3))
+
+
+def weights(b: Builder, *shape: int) -> tuple[str, str, str]:
+    return b.const(b.rng.integers(-9, 9, shape), np.int8), b.const(np.float32(0.1)), b.const(np.int8(0))
+
+
+def image(b: Builder) -> tuple[str, str, str]:
+    return (b.input("x", [2, 4, 6, 7], np.int8), *scalars(b))
+
+
+def table(b: Builder, dtype: type) -> str:
+    return b.const(np.zeros(256), dtype)
+
+
+CASES = {
+    "QLinearConv": lambda b: b(
+        "QLinearConv", *image(b), *weights(b, 6, 2, 3, 3), *scalars(b), domain=OURS, group=2, strides=[2, 1]
+    ),
+    "QLinearConv float": lambda b: b("QLinearConv", *image(b), *weights(b, 6, 4, 1, 1), domain=OURS),
+    "QLinearConvTranspose": lambda b: b(
+        "QLinearConvTranspose", *image(b), *weights(b, 4, 5, 2, 2), *scalars(b), domain=OURS, strides=[2, 2]
+    ),
+    "QLinearMatMul": lambda b: b(
+        "QLinearMatMul", *image(b), *weights(b, 5, 7), *scalars(b, np.uint8), domain=OURS, transB=1
+    ),
+    "QLinearAveragePool": lambda b: b(
+        "QLinearAveragePool", *image(b), *scalars(b), domain=OURS, kernel_shape=[3, 2], strides=[2, 2]
+    ),
+    "QLinearGlobalAveragePool": lambda b: b("QLinearGlobalAveragePool", *image(b), *scalars(b), domain=OURS),
+    "QLinearReduceMean": lambda b: b(
+        "QLinearReduceMean", *image(b), *scalars(b), b.const(np.array([1, -1])), domain=OURS, keepdims=0
+    ),
+    "QLinearSoftmax": lambda b: b("QLinearSoftmax", *image(b), *scalars(b), domain=OURS, axis=1),
+    "QLinearResize": lambda b: b(
+        "QLinearResize", image(b)[0], "", b.const(np.array([1, 1, 2, 2], np.float32)), domain=OURS, mode="linear"
+    ),
+    "LookupTable": lambda b: b("LookupTable", image(b)[0], table(b, np.float32), domain=OURS),
+    "Silu": lambda b: b("Silu", b.input("x", [3, 4]), domain=OURS),
+    "DynamicQuantizeLinear": lambda b: b(
+        "DynamicQuantizeLinear", b.input("x", [3, 4, 5]), outputs=3, domain=OURS, kept=1, dtype="int8"
+    ),
+    "Unpack4": lambda b: b("Unpack4", b.const(np.arange(6), np.uint8), domain=OURS, shape=[3, 4], signed=1),
+}
+
+
+def test_every_rule_has_its_case():
+    assert {name.split()[0] for name in CASES} == set(own_shapes.RULES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_as_the_reference_gives(name):
+    b = Builder(21)
+    made = CASES[name](b)
+    model = b.model(*([made] if isinstance(made, str) else made))
+    for value in model.graph.output:
+        value.ClearField("type")
+    model.opset_import.append(helper.make_opsetid(OURS, 1))
+    found = ir.serde.deserialize_model(model)
+    build.adopt(found)
+    own_shapes.fill(found)
+    assert not list(spec.violations(found, upgraded=False))
+    graph = lower(found)
+    for value, got in zip(graph.outputs, reference.run(graph, random_inputs(graph)).values(), strict=True):
+        assert (value.dtype, value.shape) == (str(got.dtype), got.shape)
+
+
+def test_standard_operators_after_ours_get_theirs():
+    b = Builder(21)
+    q, scale, _ = b("DynamicQuantizeLinear", b.input("x", ["n", 3, 8, 8]), outputs=3, domain=OURS, kept=1)
+    y = b("MaxPool", b("QLinearConv", q, scale, b.const(np.uint8(0)), *weights(b, 4, 3, 3, 3), domain=OURS),
+          kernel_shape=[2, 2], strides=[2, 2])  # fmt: skip
+    model = b.model(b("Softmax", y, axis=1))
+    model.opset_import.append(helper.make_opsetid(OURS, 1))
+    shapes = {n.op_type: build.dims(n.outputs[0]) for n in to_ir(model).graph}
+    assert shapes["QLinearConv"] == ("n", 4, 6, 6) and shapes["Softmax"] == ("n", 4, 3, 3)
