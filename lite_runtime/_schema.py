@@ -26,7 +26,7 @@ _ARITY: dict[tuple[int, int, int, int], str] = {
         "RandomNormalLike RandomUniformLike Reciprocal RegexFullMatch Relu Round SVMRegressor Scaler Selu "
         "SequenceLength Shape Shrink Sigmoid Sign Silu Sin Sinh Size Softmax Softplus Softsign SpaceToDepth Sqrt "
         "StringNormalizer Swish Tan Tanh TfIdfVectorizer ThresholdedRelu Transpose TreeEnsemble "
-        "TreeEnsembleRegressor ZipMap"
+        "TreeEnsembleRegressor Unpack4 ZipMap"
     ),
     (1, 1, 1, 2): "MaxPool",
     (1, 1, 1, 4): "Unique",
@@ -40,14 +40,14 @@ _ARITY: dict[tuple[int, int, int, int], str] = {
     (1, 2, 1, _MANY): "Split",
     (1, 3, 1, 1): "Clip DFT",
     (1, 3, 1, 2): "Dropout",
-    (1, 4, 1, 1): "Resize",
+    (1, 4, 1, 1): "QLinearResize Resize",
     (1, _MANY, 1, 1): "Concat Einsum FeatureVectorizer Max Mean Min SequenceConstruct Sum",
     (1, _MANY, 1, _MANY): "Scan SequenceMap",
     (2, 2, 1, 1): (
         "Add AffineGrid And ArrayFeatureExtractor BitShift BitwiseAnd BitwiseOr BitwiseXor CastLike CenterCropPad "
         "Compress CumProd CumSum Div Equal Expand Gather GatherElements GatherND Greater GreaterOrEqual GridSample "
-        "Less LessOrEqual MaxRoiPool Mod Mul Or PRelu Pow RMSNormalization Reshape ReverseSequence SequenceAt "
-        "StringConcat Sub SwiGLU Tile Unsqueeze Xor"
+        "Less LessOrEqual LookupTable MaxRoiPool Mod Mul Or PRelu Pow RMSNormalization Reshape ReverseSequence "
+        "SequenceAt StringConcat Sub SwiGLU Tile Unsqueeze Xor"
     ),
     (2, 2, 2, 2): "TopK",
     (2, 3, 1, 1): (
@@ -71,10 +71,11 @@ _ARITY: dict[tuple[int, int, int, int], str] = {
     (3, 7, 1, 4): "Attention",
     (3, 8, 0, 3): "LSTM",
     (3, _MANY, 1, _MANY): "Adagrad Adam Momentum",
-    (5, 5, 1, 1): "MelWeightMatrix",
+    (5, 5, 1, 1): "MelWeightMatrix QLinearAveragePool QLinearGlobalAveragePool QLinearSoftmax",
     (5, 5, 1, 3): "BatchNormalization",
-    (8, 8, 1, 1): "QLinearMatMul",
-    (8, 9, 1, 1): "QLinearConv",
+    (5, 6, 1, 1): "QLinearReduceMean",
+    (6, 9, 1, 1): "QLinearConv QLinearConvTranspose QLinearMatMul",
+    (8, 8, 1, 1): "QLinearAdd QLinearMul QLinearSub",
 }
 
 ARITY: dict[str, tuple[int, int, int, int]] = {op: arity for arity, ops in _ARITY.items() for op in ops.split()}
@@ -89,7 +90,9 @@ _ATTRS: dict[str, str] = {
         "is_causal:i kv_num_heads:i left_window_size:i q_num_heads:i qk_matmul_output_mode:i right_window_size:i "
         "scale:f softcap:f softmax_precision:i"
     ),
-    "AveragePool": ("auto_pad:s ceil_mode:i count_include_pad:i dilations:I kernel_shape:I! layout:s pads:I strides:I"),
+    "AveragePool QLinearAveragePool": (
+        "auto_pad:s ceil_mode:i count_include_pad:i dilations:I kernel_shape:I! layout:s pads:I strides:I"
+    ),
     "BatchNormalization": "epsilon:f layout:s momentum:f training_mode:i",
     "Bernoulli": "dtype:i seed:f",
     "Binarizer": "threshold:f",
@@ -104,7 +107,7 @@ _ATTRS: dict[str, str] = {
     "Celu Elu LeakyRelu SwiGLU Swish ThresholdedRelu": "alpha:f",
     "CenterCropPad MeanVarianceNormalization": "axes:I",
     "Col2Im": "dilations:I pads:I strides:I",
-    "Compress Flatten Gather GatherElements Hardmax LogSoftmax OneHot Softmax": "axis:i",
+    "Compress Flatten Gather GatherElements Hardmax LogSoftmax OneHot QLinearSoftmax Softmax": "axis:i",
     "Concat": "axis:i!",
     "ConcatFromSequence": "axis:i! new_axis:i",
     "Constant": "value:T value_float:f value_floats:F value_int:i value_ints:I value_string:s value_strings:S",
@@ -113,7 +116,17 @@ _ATTRS: dict[str, str] = {
         "activation:s activation_alpha:f activation_beta:f activation_max:f activation_min:f auto_pad:s "
         "dilations:I group:i kernel_shape:I layout:s pads:I strides:I"
     ),
-    "ConvInteger QLinearConv": "auto_pad:s dilations:I group:i kernel_shape:I pads:I strides:I",
+    "ConvInteger": "auto_pad:s dilations:I group:i kernel_shape:I pads:I strides:I",
+    "QLinearConv": (
+        "activation:s activation_max:f activation_min:f auto_pad:s dilations:I group:i kernel_shape:I layout:s pads:I "
+        "strides:I"
+    ),
+    "QLinearConvTranspose": (
+        "activation:s activation_max:f activation_min:f auto_pad:s dilations:I group:i kernel_shape:I layout:s "
+        "output_padding:I output_shape:I pads:I strides:I"
+    ),
+    "QLinearAdd QLinearMul QLinearSub": "activation:s activation_max:f activation_min:f",
+    "QLinearMatMul": "activation:s activation_max:f activation_min:f transB:i",
     "ConvTranspose": (
         "activation:s activation_alpha:f activation_beta:f activation_max:f activation_min:f auto_pad:s "
         "dilations:I group:i kernel_shape:I layout:s output_padding:I output_shape:I pads:I strides:I"
@@ -122,6 +135,7 @@ _ATTRS: dict[str, str] = {
     "DFT": "inverse:i onesided:i",
     "DeformConv": "dilations:I group:i kernel_shape:I offset_group:i pads:I strides:I",
     "DepthToSpace SpaceToDepth": "blocksize:i! layout:s mode:s",
+    "DynamicQuantizeLinear": "dtype:s kept:i",
     "DequantizeLinear": "axis:i block_size:i output_dtype:i",
     "DictVectorizer": "int64_vocabulary:I string_vocabulary:S",
     "Dropout": "seed:i",
@@ -136,7 +150,7 @@ _ATTRS: dict[str, str] = {
     "GatherND": "batch_dims:i",
     "Gelu": "approximate:s",
     "Gemm": "alpha:f beta:f transA:i transB:i",
-    "GlobalAveragePool GlobalMaxPool": "layout:s",
+    "GlobalAveragePool GlobalMaxPool QLinearGlobalAveragePool": "layout:s",
     "GlobalLpPool": "p:i",
     "GridSample": "align_corners:i mode:s padding_mode:s",
     "GroupNormalization": "epsilon:f num_groups:i! stash_type:i",
@@ -185,10 +199,10 @@ _ATTRS: dict[str, str] = {
     "RandomUniformLike": "dtype:i high:f low:f seed:f",
     "Range": "stash_type:i",
     "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax": "keepdims:i noop_with_empty_axes:i",
-    "ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare": "keepdims:i noop_with_empty_axes:i",
+    "QLinearReduceMean ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare": "keepdims:i noop_with_empty_axes:i",
     "RegexFullMatch": "pattern:s",
     "Reshape": "allowzero:i",
-    "Resize": (
+    "QLinearResize Resize": (
         "antialias:i axes:I coordinate_transformation_mode:s cubic_coeff_a:f exclude_outside:i "
         "extrapolation_value:f keep_aspect_ratio_policy:s mode:s nearest_mode:s"
     ),
@@ -249,6 +263,7 @@ _ATTRS: dict[str, str] = {
     ),
     "Trilu": "upper:i",
     "Unique": "axis:i sorted:i",
+    "Unpack4": "shape:I! signed:i!",
     "ZipMap": "classlabels_int64s:I classlabels_strings:S",
 }
 """Operators to their attributes, each `name:kind`: i int, f float, s text, I F S tuples of these, T array, G graph,
@@ -274,9 +289,10 @@ _RANGES: dict[tuple[int, int], str] = {
     (0, _INT32): "block_size output_padding output_shape p sample_size",
     (-_INT32, _INT32): "pads",
     (-64, 63): "axis axes batch_axis time_axis scan_input_axes scan_output_axes",
-    (0, 63): "batch_dims dtype output_datatype output_dtype perm to",
+    (0, 63): "batch_dims dtype kept output_datatype output_dtype perm to",
     (0, 1): (
-        "allowzero ceil_mode count_include_pad keepdims scan_input_directions scan_output_directions training_mode "
+        "allowzero ceil_mode count_include_pad keepdims scan_input_directions scan_output_directions signed "
+        "training_mode "
         "transA transB"
     ),
     (0, 1 << 48): "shape",
@@ -298,6 +314,13 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "Conv.activation": _ACTIVATION,
     "ConvTranspose.activation": _ACTIVATION,
     "MatMul.activation": _ACTIVATION,
+    "QLinearAdd.activation": ("", "Relu", "Clip"),
+    "QLinearConv.activation": ("", "Relu", "Clip"),
+    "QLinearConvTranspose.activation": ("", "Relu", "Clip"),
+    "QLinearMatMul.activation": ("", "Relu", "Clip"),
+    "QLinearMul.activation": ("", "Relu", "Clip"),
+    "QLinearSub.activation": ("", "Relu", "Clip"),
+    "DynamicQuantizeLinear.dtype": ("uint8", "int8"),
     "BitShift.direction": ("LEFT", "RIGHT"),
     "GRU.direction": _DIRECTION,
     "LSTM.direction": _DIRECTION,

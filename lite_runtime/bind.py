@@ -209,7 +209,8 @@ def _units(stage: Stage) -> list[tuple[Node, ...]]:
     wanted = stage.later.union(stage.outputs)
     uses = Counter(name for node in stage.ready for name in dict.fromkeys((*node.inputs, *node.captures)))
     uses.update(wanted)
-    return chain.group(stage.ready, stage.specs, uses, wanted)
+    known = {name: array for name, array in stage.known.items() if spec_of(array) is not None}
+    return chain.group(stage.ready, stage.specs, uses, wanted, known)
 
 
 def _bind(space: Workspace, nodes: tuple[Node, ...], specs: Mapping[str, Spec]) -> bool:

@@ -64,6 +64,11 @@ def device(function: Callable[..., Any]) -> Any:
     return njit(**_KERNEL_OPTIONS, forceinline=True, fastmath={"contract"})(function)
 
 
+def exact(function: Callable[..., Any]) -> Any:
+    """As `device`, but every product and sum is rounded on its own. Its callers must be kernels of fastmath=set()."""
+    return njit(**_KERNEL_OPTIONS, forceinline=True, fastmath=set())(function)
+
+
 def kernel_options(function: Source) -> dict[str, Any]:
     """Numba's options to compile a marked kernel with."""
     return {**_KERNEL_OPTIONS, "fastmath": function.msedge_kernel["fastmath"]}  # type: ignore[attr-defined]
@@ -86,7 +91,8 @@ def _pointer(element: Any) -> Any:
 
 
 f32p, f64p = _pointer(types.float32), _pointer(types.float64)
-u8p = _pointer(types.uint8)
+u8p, i8p = _pointer(types.uint8), _pointer(types.int8)
+i16p = _pointer(types.int16)
 i32p = _pointer(types.int32)
 i64p = _pointer(types.int64)
 
@@ -298,6 +304,32 @@ FMA = "fma" if TARGET is None or TARGET.lanes > 4 else "fmuladd"
 vfma = _ternary(FMA, 3)
 """a * b + c."""
 vsqrt, vabs, vfloor = _ternary("sqrt", 1), _ternary("fabs", 1), _ternary("floor", 1)
+
+
+def emit_fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    """a * b + c for vectors of float32, rounded once on every target.
+
+    Where there is no such instruction: in float64 the product is exact, and a sum rounded to odd (its last bit set
+    where anything was lost) rounds on to float32 as the exact one does (Boldo and Melquiond 2008). The loss is
+    Knuth's two-sum.
+    """
+    if FMA == "fma":
+        return builder.call(declare(builder, f"llvm.fma.v{a.type.count}f32", *[a.type] * 4), [a, b, c])
+    doubles, longs = (ir.VectorType(kind, a.type.count) for kind in (ir.DoubleType(), _I64))
+    a, b, c = (builder.fpext(value, doubles) for value in (a, b, c))
+    product = builder.fmul(a, b)
+    total = builder.fadd(product, c)
+    rest = builder.fsub(total, product)
+    lost = builder.fadd(builder.fsub(product, builder.fsub(total, rest)), builder.fsub(c, rest))
+    bits, sign = builder.bitcast(total, longs), builder.bitcast(lost, longs)
+    one, zero = ir.Constant(longs, [1] * longs.count), ir.Constant(longs, [0] * longs.count)
+    even = builder.icmp_signed("==", builder.and_(bits, one), zero)
+    move = builder.and_(even, builder.fcmp_ordered("!=", lost, ir.Constant(doubles, [0.0] * doubles.count)))
+    apart = builder.icmp_signed("<", builder.xor(bits, sign), zero)
+    odd = builder.select(apart, builder.sub(bits, one), builder.add(bits, one))
+    return builder.fptrunc(
+        builder.bitcast(builder.select(move, odd, bits), doubles), ir.VectorType(_F32, doubles.count)
+    )
 
 
 def emit_max(builder: Any, a: Any, b: Any, predicate: str = ">") -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -50,9 +51,15 @@ def spec_of(array: Any) -> Spec | None:
 
 
 def fold(graph: Graph, limit: int) -> Graph:
-    """The graph with every node evaluated whose operands are constants: done once, whatever the inputs' shapes."""
+    """The graph with every node evaluated whose operands are constants: done once, whatever the inputs' shapes.
+
+    Constants that only evaluated nodes read are let go as soon as the last of these has run: weights stored in a
+    narrower type are not kept beside what they become.
+    """
     known = dict(graph.constants)
     rest = []
+    readers = Counter(name for node in graph.nodes for name in _reads(node))
+    readers.update(value.name for value in (*graph.inputs, *graph.outputs))
     for node in graph.nodes:
         if all(name in known for name in node.inputs if name):
             specs = {name: spec for name in node.inputs if name and (spec := spec_of(known[name])) is not None}
@@ -60,9 +67,18 @@ def fold(graph: Graph, limit: int) -> Graph:
             _check_sizes(node, results or (), limit)
             room = limit if node.op in FILLS else GROWTH * sum(spec.nbytes for spec in specs.values()) + SMALL
             if sum(spec.nbytes for spec in results or ()) <= room and _evaluate(node, known):
+                _release(node, known, readers)
                 continue
         rest.append(node)
     return Graph(graph.inputs, graph.outputs, tuple(rest), known, graph.name)
+
+
+def _release(node: Node, known: dict[str, Array], readers: Counter[str]) -> None:
+    """Forget the operands of an evaluated node that nothing else reads."""
+    for name in _reads(node):
+        readers[name] -= 1
+        if not readers[name]:
+            known.pop(name, None)
 
 
 def _check_sizes(node: Node, results: Sequence[Spec], limit: int) -> None:

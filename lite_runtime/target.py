@@ -13,7 +13,11 @@ __all__ = ["TARGETS", "Target", "host"]
 
 
 class Target(NamedTuple):
-    """One instruction set. `lanes`: float32 elements in a vector; `vectors`: vector registers."""
+    """One instruction set. `lanes`: float32 elements in a vector; `vectors`: vector registers.
+
+    `dot`: how four products of bytes are summed into an int32 lane: "vpdpbusd", the LLVM intrinsic that does it in one
+    instruction, or "vpmaddwd": bytes widened to 16 bits, even and odd ones multiplied apart. The sums are the same.
+    """
 
     name: str
     triple: str
@@ -21,20 +25,24 @@ class Target(NamedTuple):
     features: str
     lanes: int
     vectors: int
+    dot: str
     needs: frozenset[str]
     """CPU flags, as Linux names them, without which its code would fault."""
 
 
-def _x86(name: str, features: str, lanes: int, vectors: int, needs: str) -> Target:
-    return Target(name, "x86_64-unknown-linux-gnu", name, features, lanes, vectors, frozenset(needs.split()))
+def _x86(name: str, cpu: str, features: str, lanes: int, vectors: int, dot: str, needs: str) -> Target:
+    return Target(name, "x86_64-unknown-linux-gnu", cpu, features, lanes, vectors, dot, frozenset(needs.split()))
 
 
 _V3 = "avx2 fma bmi1 bmi2 f16c movbe"
+_V4 = f"{_V3} avx512f avx512bw avx512cd avx512dq avx512vl"
 TARGETS: tuple[Target, ...] = (
     # LLVM's x86-64-v4 prefers 256-bit vectors, a setting made for Skylake's clock drops; the kernels here ask for 512.
-    _x86("x86-64-v4", "-prefer-256-bit", 16, 32, f"{_V3} avx512f avx512bw avx512cd avx512dq avx512vl"),
-    _x86("x86-64-v3", "", 8, 16, _V3),
-    _x86("x86-64-v2", "", 4, 16, "sse4_1 sse4_2 ssse3 popcnt"),
+    _x86("x86-64-v4-vnni", "x86-64-v4", "-prefer-256-bit,+avx512vnni", 16, 32, "vpdpbusd", f"{_V4} avx512_vnni"),
+    _x86("x86-64-v4", "x86-64-v4", "-prefer-256-bit", 16, 32, "vpmaddwd", _V4),
+    _x86("x86-64-v3-vnni", "x86-64-v3", "+avxvnni", 8, 16, "vpdpbusd", f"{_V3} avx_vnni"),
+    _x86("x86-64-v3", "x86-64-v3", "", 8, 16, "vpmaddwd", _V3),
+    _x86("x86-64-v2", "x86-64-v2", "", 4, 16, "vpmaddwd", "sse4_1 sse4_2 ssse3 popcnt"),
 )
 """Best first."""
 

@@ -10,7 +10,7 @@ them:
              needed, 8 zero bytes, BLAKE2b-256 of the section
     manifest JSON in UTF-8, as it is or compressed with zlib: see `encoding` and `decoding`; it holds the smallest
              arrays itself
-    golden   arrays a correct runtime reproduces (optional)
+    golden   arrays a correct runtime reproduces (optional), compressed with zlib
     weights  the graphs' constants, row-major, each at a multiple of 64 bytes, equal contents once
 
 A section nobody here knows is skipped unless flagged as required. Reading is pure: bytes in, verified object out;

@@ -112,7 +112,8 @@ def _read(data: memoryview, thorough: bool) -> Bundle:
         refuse("manifest, signatures", "at least one", "none")
     golden: Golden = {}
     if doc["golden"] != {}:
-        examples = Tensors(tables["golden"], _section(data, sections, "golden"), "golden", thorough)
+        held = _aligned(_inflated(bytes(_section(data, sections, "golden")), "golden"))
+        examples = Tensors(tables["golden"], held, "golden", thorough)
         golden = decode_golden(doc["golden"], examples)
         _check_golden(signatures, golden)
     return Bundle(
@@ -200,19 +201,29 @@ _ZLIB = b"\x78"
 
 
 def unpacked(raw: bytes) -> bytes:
-    """The manifest's JSON, compressed or not, never more than the limits allow."""
-    if not raw.startswith(_ZLIB):
-        return raw
+    """The manifest's JSON, compressed or not."""
+    return _inflated(raw, "manifest") if raw.startswith(_ZLIB) else raw
+
+
+def _inflated(raw: bytes, what: str) -> bytes:
+    """The contents of one whole zlib stream, never more than the limits allow."""
     limit = min(MAX_MANIFEST, MAX_RATIO * len(raw))
     stream = zlib.decompressobj()
     try:
-        text = stream.decompress(raw, limit + 1)
+        content = stream.decompress(raw, limit + 1)
     except zlib.error as error:
-        refuse("manifest", "JSON, or JSON compressed with zlib", str(error))
-    if len(text) > limit or not stream.eof or stream.unused_data:
-        got = f"more than {limit} bytes" if len(text) > limit else "a stream cut short, or bytes behind its end"
-        refuse("manifest", "one zlib stream of JSON", got)
-    return text
+        refuse(what, "a zlib stream", str(error))
+    if len(content) > limit or not stream.eof or stream.unused_data:
+        got = f"more than {limit} bytes" if len(content) > limit else "a stream cut short, or bytes behind its end"
+        refuse(what, "one zlib stream", got)
+    return content
+
+
+def _aligned(content: bytes) -> memoryview:
+    """Memory that begins where kernels may read whole vectors."""
+    array = np.frombuffer(content, np.uint8).copy()
+    array.flags.writeable = False
+    return array.data
 
 
 def _parse(raw: bytes) -> Any:

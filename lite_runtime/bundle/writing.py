@@ -74,7 +74,7 @@ def write(
     }
     parts: list[tuple[str, bytes | bytearray, int]] = [("manifest", _dump(manifest), REQUIRED)]
     if golden:
-        parts.append(("golden", examples.data, 0))
+        parts.append(("golden", _deflated(examples.data), 0))
     parts += [(name, extra[name], 0) for name in sorted(extra)]
     parts.append(("weights", weights.data, REQUIRED))
     data = assemble(parts)
@@ -131,5 +131,10 @@ def _dump(manifest: Mapping[str, Any]) -> bytes:
         raise BundleError(
             f"manifest: expected at most {MAX_MANIFEST} bytes of JSON, got {len(data)}; make long attributes arrays"
         )
+    return _deflated(data)
+
+
+def _deflated(data: bytes | bytearray) -> bytes:
+    """A zlib stream that unfolds to no more than readers allow: not compressed at all where it would."""
     packed = zlib.compress(data, 9)
-    return packed if len(data) <= MAX_RATIO * len(packed) else data
+    return packed if len(data) <= MAX_RATIO * len(packed) else zlib.compress(data, 0)

@@ -166,8 +166,8 @@ def block_stack(typing, count):
 
 # -- conversions ------------------------------------------------------------------------------------------------------
 
-Convert = Callable[[Any, Any], Any]
-"""(builder, value) -> value."""
+Convert = Callable[..., Any]
+"""(builder, value, u, v) -> value; u and v are the two parameters of a load or store."""
 
 
 def _switch(builder: Any, kind: Any, args: Sequence[Any], functions: dict[int, Any]) -> None:
@@ -190,9 +190,10 @@ def _new_function(module: Any, name: str, arguments: Sequence[Any]) -> tuple[Any
 
 
 def _emit_load(module: Any, name: str, element: Any, stored: Any, convert: Convert) -> Any:
-    """(dest, source, stride, count): dest[i] = convert(source[i * stride]), strides 1 and 0 by loops of their own."""
-    function, builder = _new_function(module, name, [element.as_pointer(), _I64, _I64, _I64])
-    dest, address, stride, count = function.args
+    """(dest, source, stride, count, u, v): dest[i] = convert(source[i * stride], u, v), strides 1 and 0 by loops of
+    their own."""
+    function, builder = _new_function(module, name, [element.as_pointer(), _I64, _I64, _I64, element, element])
+    dest, address, stride, count, u, v = function.args
     source = builder.inttoptr(address, stored.as_pointer())
     blocks = [builder.append_basic_block(f"stride{s}") for s in ("1", "0", "n")]
     choice = builder.switch(stride, blocks[2])
@@ -208,16 +209,16 @@ def _emit_load(module: Any, name: str, element: Any, stored: Any, convert: Conve
     element_align = align_of(element)
 
     def dense(i: Any, in_group: Any) -> None:
-        keep(i, convert(builder, in_group(fetch(i))), in_group)
+        keep(i, convert(builder, in_group(fetch(i)), u, v), in_group)
 
     def apart(i: Any, in_group: Any) -> None:
-        keep(i, convert(builder, in_group(fetch(builder.mul(i, stride)))), in_group)
+        keep(i, convert(builder, in_group(fetch(builder.mul(i, stride))), u, v), in_group)
 
     builder.position_at_end(blocks[0])
     _emit_loop(builder, count, LANE_GROUP, dense)
     builder.ret_void()
     builder.position_at_end(blocks[1])
-    one = convert(builder, fetch(_I64(0)))
+    one = convert(builder, fetch(_I64(0)), u, v)
     _emit_loop(builder, count, LANE_GROUP, lambda i, in_group: keep(i, one, in_group))
     builder.ret_void()
     builder.position_at_end(blocks[2])
@@ -227,15 +228,15 @@ def _emit_load(module: Any, name: str, element: Any, stored: Any, convert: Conve
 
 
 def _emit_store(module: Any, name: str, element: Any, stored: Any, convert: Convert) -> Any:
-    """(target, source, count): target[i] = convert(source[i])."""
-    function, builder = _new_function(module, name, [_I64, element.as_pointer(), _I64])
-    address, source, count = function.args
+    """(target, source, count, u, v): target[i] = convert(source[i], u, v)."""
+    function, builder = _new_function(module, name, [_I64, element.as_pointer(), _I64, element, element])
+    address, source, count, u, v = function.args
     target = builder.inttoptr(address, stored.as_pointer())
 
     def body(i: Any, in_group: Any) -> None:
         value = in_group(builder.load(builder.gep(source, [i], inbounds=True), align=align_of(element)))
         where = builder.gep(target, [i], inbounds=True)
-        in_group(builder.store(convert(builder, value), where, align=align_of(stored)))
+        in_group(builder.store(convert(builder, value, u, v), where, align=align_of(stored)))
 
     _emit_loop(builder, count, LANE_GROUP, body)
     builder.ret_void()
@@ -249,12 +250,14 @@ def align_of(kind: Any) -> int:
 
 
 def loader(element: Any, kinds: dict[int, tuple[Any, Convert]]) -> Any:
-    """An intrinsic `load(kind, dest, source, stride, count)`: `count` elements of `kind`, `stride` elements apart,
-    from the address `source`, converted to `element` at the pointer `dest`. kinds: code -> (LLVM type, conversion)."""
+    """An intrinsic `load(kind, dest, source, stride, count, u, v)`: `count` elements of `kind`, `stride` elements
+    apart, from the address `source`, converted to `element` with parameters u and v at the pointer `dest`.
+    kinds: code -> (LLVM type, conversion)."""
 
     @intrinsic
-    def load(typing, kind, dest, source, stride, count):
-        sig = types.none(types.int64, types.CPointer(element), types.int64, types.int64, types.int64)
+    def load(typing, kind, dest, source, stride, count, u, v):
+        integers = (types.int64,) * 3
+        sig = types.none(types.int64, types.CPointer(element), *integers, element, element)
 
         def lower(context, builder, sig, args):
             value = context.get_value_type(element)
@@ -271,11 +274,11 @@ def loader(element: Any, kinds: dict[int, tuple[Any, Convert]]) -> Any:
 
 
 def storer(element: Any, kinds: dict[int, tuple[Any, Convert]]) -> Any:
-    """An intrinsic `store(kind, target, source, count)`: the way back of `loader`."""
+    """An intrinsic `store(kind, target, source, count, u, v)`: the way back of `loader`."""
 
     @intrinsic
-    def store(typing, kind, target, source, count):
-        sig = types.none(types.int64, types.int64, types.CPointer(element), types.int64)
+    def store(typing, kind, target, source, count, u, v):
+        sig = types.none(types.int64, types.int64, types.CPointer(element), types.int64, element, element)
 
         def lower(context, builder, sig, args):
             value = context.get_value_type(element)

@@ -24,6 +24,7 @@ from lite_runtime.simd import (
     address,
     copysign,
     device,
+    exact,
     f32p,
     fabs,
     floor,
@@ -400,19 +401,19 @@ def swish(x, alpha, unused):
     return x * sigmoid(alpha * x)
 
 
-@device
+@exact
 def hard_sigmoid(x, alpha, beta):
-    """alpha x + beta between 0 and 1."""
+    """alpha x + beta between 0 and 1; as its reference, to the bit."""
     return clamp(alpha * x + beta, ZERO, ONE)
 
 
 _SIXTH = _f(1 / 6)
 
 
-@device
+@exact
 def hard_swish(x):
-    """x * clamp(x / 6 + 1/2, 0, 1)."""
-    return x * clamp(x * _SIXTH + HALF, ZERO, ONE)
+    """x * clamp(x / 6 + 1/2, 0, 1); as its reference, to the bit."""
+    return x * hard_sigmoid(x, _SIXTH, HALF)
 
 
 @device

@@ -2,8 +2,10 @@
 
 A chain's step record holds, behind its operands: TOTAL, BLOCK, RANK and the counts of loads, instructions and stores;
 the extents; a load per register that is filled from outside or written to (kind, mode, register, operand or bits,
-RANK element strides); two words an instruction (opcode | destination << 8 | sources << 16, 24, 32; two float32, or one
-int64, of parameters); a store per output that is converted (kind, register, operand); and last the number of operands.
+parameters, RANK element strides); two words an instruction (opcode | destination << 8 | sources << 16, 24, 32;
+parameters); a store per output that is converted (kind, register, operand, parameters); and last the number of
+operands. Parameters are two float32, or one int64. Of a load of integers into float32 they are the zero point and the
+scale: (x - zero point) * scale, 0 and 1 for a plain conversion; of a store of a kind in QUANTISED likewise.
 """
 
 from __future__ import annotations
@@ -17,11 +19,15 @@ __all__ = [
     "KINDS",
     "LANE_GROUP",
     "LARGEST_BLOCK",
+    "LOAD_WORDS",
     "MAX_RANK",
+    "MODERATE",
     "ONCE",
     "OUTPUT",
     "POINTERS",
+    "QUANTISED",
     "SLOTS",
+    "STORE_WORDS",
 ]
 
 LANE_GROUP = 16
@@ -32,6 +38,8 @@ SLOTS = 12
 POINTERS = 10
 """Registers from SLOTS on: windows of operands, dense and of the machine's own type."""
 MAX_RANK = 8
+LOAD_WORDS, STORE_WORDS = 5, 4
+"""Words of a load before its strides, and of a store."""
 
 DENSE, ONCE, EXPAND, CONSTANT, OUTPUT = range(5)
 """How a register gets its block: the operand itself; broadcast once (its pattern repeats every block); broadcast block
@@ -45,13 +53,19 @@ KINDS: dict[str, int] = {
 }
 """Element types that loads and stores convert from and to."""
 
+QUANTISED: dict[str, int] = {name: 16 + KINDS[name] for name in ("uint8", "int8", "uint16", "int16")}
+"""Kinds of stores that quantise: the low four bits are the element's own kind."""
+MODERATE = (2.0**-100, 2.0**100)
+"""Least and greatest scale of such a store."""
+
 FLOAT_OPS: tuple[str, ...] = tuple(
     (
         "Copy Abs Neg Reciprocal Sqrt Square Cube PowHalf Ceil Floor Round Trunc Sign Exp Log Sigmoid Tanh "
         "Erf Softplus Softsign Mish Silu Gelu GeluTanh HardSwish Relu Sin Cos Tan Asin Acos Atan Sinh Cosh "
         "Asinh Acosh Atanh Not Bool IsNaN IsInf LeakyRelu Elu Celu Selu ThresholdedRelu Swish HardSigmoid "
         "Clip ShrinkFlat ShrinkBias AddBy MulBy SubFrom DivInto Add Sub Mul Div Max Min Mod FMod Pow PRelu "
-        "Equal Less LessOrEqual And Or Xor Where MulAdd Normalize"
+        "Equal Less LessOrEqual And Or Xor Where MulAdd Normalize "
+        "QuantizeUint8 QuantizeInt8 QuantizeUint16 QuantizeInt16"
     ).split()
 )
 """Opcodes of elementwise.f32_chain by number; booleans are 0 and 1."""

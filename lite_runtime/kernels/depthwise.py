@@ -1,6 +1,7 @@
 """Depthwise convolution, float32, channels last: each channel has a window of its own, vectors run over channels.
 
-Weights are packed [taps][channels rounded up to LANES].
+Weights are packed [taps][channels rounded up to LANES]. Taps are added up column by column of the window, as XNNPACK
+does: what hangs on the last bit, such as a result that is quantised at run time, then comes out as LiteRT's.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def f32_depthwise(step, bases, worker, workers):
 
     numbers: 0 images, 1, 2 size of y, 3 channels, 4, 5 window, 6, 7 size of x, 8, 9 strides, 10, 11 dilations,
     12, 13 border before, 14 low, 15 high, 16 activation, 17, 18 its parameters. taps_at: every tap's byte offset from
-    a window's first.
+    a window's first, column by column.
     """
     ops = 6
     x, w, taps_at = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
@@ -133,7 +134,7 @@ def f32_depthwise(step, bases, worker, workers):
     pixel = 4 * channels
     apart = stride_w * pixel
     w_step = (channels + LANES - 1) // LANES * LANES * 4
-    # Columns [whole, narrow) see all taps of a line, so that their lines follow each other; the others go one by one.
+    # Columns [whole, narrow) see all taps of a line and are computed side by side; the others go one by one.
     whole = min(width, (left + stride_w - 1) // stride_w)
     room = wide - 1 - (kernel_w - 1) * dilation_w + left
     narrow = max(whole, min(width, room // stride_w + 1)) if room >= 0 else whole
@@ -147,13 +148,13 @@ def f32_depthwise(step, bases, worker, workers):
             across = column * stride_w - left
             if whole <= column < narrow:
                 live = min(PIXELS, narrow - column)
-                start = i * kernel_w
-                taps = (1, (i_end - i) * kernel_w, 0)
+                j, j_end = 0, kernel_w
             else:
                 live = 1
                 j, j_end = inside(across, dilation_w, kernel_w, wide)
-                start = i * kernel_w + j
-                taps = (i_end - i, j_end - j, kernel_w)
+            start = j * kernel_h + i
+            merged = i_end - i == kernel_h  # columns follow each other
+            taps = (1, (j_end - j) * kernel_h, 0) if merged else (j_end - j, i_end - i, kernel_h)
             list_at = i64p(taps_at + 8 * start)
             place = (line * width + column) * pixel
             for channel in range(0, channels, LANES):

@@ -1,4 +1,4 @@
-"""Places of extremes and the largest or smallest few, float32, along the middle of [outer, n, inner].
+"""Places of extremes and the largest or smallest few, along the middle of [outer, n, inner].
 
 NaN counts as larger than infinity on both ends of the order, equals go by place.
 """
@@ -14,12 +14,17 @@ from lite_runtime.simd import (
     device,
     f32p,
     first,
+    i8p,
+    i16p,
+    i32p,
     i64p,
     kernel,
     num,
     ptr,
     splat,
     stack_floats,
+    stack_words,
+    u8p,
     vload,
     vload_n,
     vstore,
@@ -225,3 +230,103 @@ def f32_top_k(step, bases, worker, workers):
             values[0], values[a] = values[a], values[0]
             places[0], places[a] = places[a], places[0]
             _sift(values, places, inner, size, sign)
+
+
+# -- integers: the same steps, the same operands and numbers ----------------------------------------------------------
+
+_COLUMNS = 64
+
+
+def _arg_rows(pointer, size):
+    def arg(step, bases, worker, workers):
+        """Rows of neighbours: the extreme by vectors, then where it is."""
+        x, y = ptr(step, bases, 0), ptr(step, bases, 1)
+        outer, n = num(step, 2, 0), num(step, 2, 1)
+        sign, last = num(step, 2, 3), num(step, 2, 4)
+        for o in range(first(outer, worker, workers, 16), first(outer, worker + 1, workers, 16)):
+            row = pointer(x + size * n * o)
+            best = row[0]
+            if sign > 0:
+                for i in range(n):
+                    best = max(best, row[i])
+            else:
+                for i in range(n):
+                    best = min(best, row[i])
+            place = n - 1 if last != 0 else 0
+            step_by = -1 if last != 0 else 1
+            while row[place] != best:
+                place += step_by
+            i64p(y + 8 * o)[0] = place
+
+    return kernel()(arg)
+
+
+def _arg_strips(pointer, size):
+    def arg(step, bases, worker, workers):
+        """Along another axis than the innermost, a few neighbouring columns at a time."""
+        x, y = ptr(step, bases, 0), ptr(step, bases, 1)
+        outer, n, inner = num(step, 2, 0), num(step, 2, 1), num(step, 2, 2)
+        sign, last = num(step, 2, 3), num(step, 2, 4)
+        bests, places = stack_words(_COLUMNS), stack_words(_COLUMNS)
+        strips = (inner + _COLUMNS - 1) // _COLUMNS
+        for item in range(first(outer * strips, worker, workers, 1), first(outer * strips, worker + 1, workers, 1)):
+            o = item // strips
+            column = (item - o * strips) * _COLUMNS
+            width = min(inner - column, _COLUMNS)
+            at = x + size * (o * n * inner + column)
+            row = pointer(at)
+            for i in range(width):
+                bests[i], places[i] = np.int64(row[i]) * sign, 0
+            for r in range(1, n):
+                row = pointer(at + size * r * inner)
+                for i in range(width):
+                    v = np.int64(row[i]) * sign
+                    better = v > bests[i] - last
+                    places[i] = r if better else places[i]
+                    bests[i] = v if better else bests[i]
+            found = i64p(y + 8 * (o * inner + column))
+            for i in range(width):
+                found[i] = places[i]
+
+    return kernel()(arg)
+
+
+def _top_k(pointer, size):
+    def top_k(step, bases, worker, workers):
+        """`f32_top_k` without its vectors."""
+        x, y, z = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
+        outer, n, inner = num(step, 3, 0), num(step, 3, 1), num(step, 3, 2)
+        k, sign = num(step, 3, 3), num(step, 3, 4)
+        items = outer * inner
+        for item in range(first(items, worker, workers, 1), first(items, worker + 1, workers, 1)):
+            o, i = item // inner, item % inner
+            row = pointer(x + size * (o * n * inner + i))
+            values, places = pointer(y + size * (o * k * inner + i)), i64p(z + 8 * (o * k * inner + i))
+            for r in range(k):
+                values[r * inner] = row[r * inner]
+                places[r * inner] = r
+                _rise(values, places, inner, r, sign)
+            for r in range(k, n):
+                v = row[r * inner]
+                if k > 0 and _beyond(v, values[0], sign):
+                    values[0] = v
+                    places[0] = r
+                    _sift(values, places, inner, k, sign)
+            for kept in range(k - 1, 0, -1):
+                a = kept * inner
+                values[0], values[a] = values[a], values[0]
+                places[0], places[a] = places[a], places[0]
+                _sift(values, places, inner, kept, sign)
+
+    return kernel()(top_k)
+
+
+int8_arg__rows, uint8_arg__rows, int16_arg__rows, int32_arg__rows = (
+    _arg_rows(pointer, size) for pointer, size in ((i8p, 1), (u8p, 1), (i16p, 2), (i32p, 4))
+)
+int8_arg__strips, uint8_arg__strips, int16_arg__strips, int32_arg__strips = (
+    _arg_strips(pointer, size) for pointer, size in ((i8p, 1), (u8p, 1), (i16p, 2), (i32p, 4))
+)
+int8_top_k, uint8_top_k, int16_top_k, int32_top_k = (
+    _top_k(pointer, size) for pointer, size in ((i8p, 1), (u8p, 1), (i16p, 2), (i32p, 4))
+)

@@ -40,13 +40,13 @@ _LINE = SPAN + 4 * LANES
 
 
 @device
-def _low(start, dilation):
+def tap_low(start, dilation):
     """First tap at a position of 0 or more; the window starts at `start`."""
     return (dilation - 1 - start) // dilation if start < 0 else 0
 
 
 @device
-def _high(start, dilation, taps, size):
+def tap_high(start, dilation, taps, size):
     """One past the last tap at a position below `size`."""
     if start + (taps - 1) * dilation < size:
         return taps
@@ -54,12 +54,12 @@ def _high(start, dilation, taps, size):
 
 
 @device
-def _counted(step, axis, start, low, high):
+def counted(step, axis, start, low, high):
     """Taps along an axis that a mean divides by."""
     if num(step, OPERANDS, COUNTS_PADDING) == 0:
         return max(0, high - low)
     dilation, taps = num(step, OPERANDS, DILATION + axis), num(step, OPERANDS, KERNEL + axis)
-    return _high(start, dilation, taps, num(step, OPERANDS, COUNTED + axis))
+    return tap_high(start, dilation, taps, num(step, OPERANDS, COUNTED + axis))
 
 
 @device
@@ -115,10 +115,10 @@ def _channels_last(take, note, finish, start):
         pixel, row, plane = 4 * channels, 4 * channels * width, 4 * channels * width * height
         for item in range(lo, hi):
             d, h, w = o_d * s_d - p_d, o_h * s_h - p_h, o_w * s_w - p_w
-            d0, d1 = _low(d, g_d), _high(d, g_d, k_d, depth)
-            h0, h1 = _low(h, g_h), _high(h, g_h, k_h, height)
-            w0, w1 = _low(w, g_w), _high(w, g_w, k_w, width)
-            count = _counted(step, 0, d, d0, d1) * _counted(step, 1, h, h0, h1) * _counted(step, 2, w, w0, w1)
+            d0, d1 = tap_low(d, g_d), tap_high(d, g_d, k_d, depth)
+            h0, h1 = tap_low(h, g_h), tap_high(h, g_h, k_h, height)
+            w0, w1 = tap_low(w, g_w), tap_high(w, g_w, k_w, width)
+            count = counted(step, 0, d, d0, d1) * counted(step, 1, h, h0, h1) * counted(step, 2, w, w0, w1)
             corner = x + n * depth * plane + (d + d0 * g_d) * plane + (h + h0 * g_h) * row + (w + w0 * g_w) * pixel
             c = 0
             while c < channels:
@@ -204,7 +204,7 @@ def _channels_first(take, take1, start, mean):
             vstore(f32p(line + 4 * i), splat(start))
         for o_w in range(out_w):
             w = o_w * s_w - p_w
-            counts[o_w] = np.float32(_counted(step, 2, w, _low(w, g_w), _high(w, g_w, k_w, width)))
+            counts[o_w] = np.float32(counted(step, 2, w, tap_low(w, g_w), tap_high(w, g_w, k_w, width)))
         items = planes * out_d * out_h
         lo, hi = first(items, worker, workers, 1), first(items, worker + 1, workers, 1)
         o_h, rest = lo % out_h, lo // out_h
@@ -212,9 +212,9 @@ def _channels_first(take, take1, start, mean):
         row, plane = 4 * width, 4 * width * height
         for item in range(lo, hi):
             d, h = o_d * s_d - p_d, o_h * s_h - p_h
-            d0, d1 = _low(d, g_d), _high(d, g_d, k_d, depth)
-            h0, h1 = _low(h, g_h), _high(h, g_h, k_h, height)
-            around = np.float32(_counted(step, 0, d, d0, d1) * _counted(step, 1, h, h0, h1))
+            d0, d1 = tap_low(d, g_d), tap_high(d, g_d, k_d, depth)
+            h0, h1 = tap_low(h, g_h), tap_high(h, g_h, k_h, height)
+            around = np.float32(counted(step, 0, d, d0, d1) * counted(step, 1, h, h0, h1))
             corner = x + n * depth * plane + (d + d0 * g_d) * plane + (h + h0 * g_h) * row
             for j in range(0, used, LANES):
                 total = splat(start)

@@ -3,9 +3,10 @@
     group        nodes of a graph -> chains (a pure function)
     bind_chain   one chain -> one native step
 
-A chain has one result; every node in it gives that shape, and every value between them has one reader. Two machines
+A chain has one result; every node in it gives that shape, and every value between them has one reader, but for what
+DequantizeLinear gives: as integers are the cheaper to read, each of its readers' chains has a copy of it. Two machines
 exist: `f32_chain` for float32 and booleans, `i64_chain` for integers up to int64 and booleans (uint64 has none). Values
-of other types enter and leave the first by Cast only.
+of other types enter and leave the first by Cast, or quantised: then they may also lie between two of its nodes.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import lcm, prod
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from lite_runtime.graph import Node, itemsize
+from lite_runtime.graph import Array, Node, itemsize
 from lite_runtime.kernels import _opcodes as codes
 from lite_runtime.ops import lowering
 from lite_runtime.ops.registry import BINDS, INFERS, Binder, Inference, NoKernel, Operand, Spec
@@ -42,43 +44,68 @@ class ChainBinder(Binder, Protocol):
 
 
 def group(
-    nodes: Sequence[Node], specs: Mapping[str, Spec], uses: Mapping[str, int], outputs: frozenset[str]
+    nodes: Sequence[Node],
+    specs: Mapping[str, Spec],
+    uses: Mapping[str, int],
+    outputs: frozenset[str],
+    known: Mapping[str, Array] = MappingProxyType({}),
 ) -> list[tuple[Node, ...]]:
     """The nodes in chains, singles included, in an order that keeps every value's maker before its readers.
 
     nodes: in topological order. specs: the types of all their values. uses: readers of each value, those outside
-    `nodes` included. outputs: values that must be kept. A chain stands where its last node stood.
+    `nodes` included. outputs: values that must be kept. known: contents of some; what is one number takes no register.
+    A chain stands where its last node stood.
     """
+    numbers = {name: array for name, array in known.items() if array.size == 1}
     chains: dict[str, list[int]] = {}
+    copied: dict[str, int] = {}
     last: dict[int, list[int]] = {}
     for i, node in enumerate(nodes):
         members = [i]
-        if lowering.machine_of(node, specs) is not None:
-            for name in dict.fromkeys(node.inputs):
-                inner = chains.get(name)
-                if inner is None or uses.get(name, 0) != 1 or name in outputs:
-                    continue
-                wider = sorted({*inner, *members})
-                if _fits([nodes[j] for j in wider], specs):
+        if lowering.machine_of(node, specs) is None:
+            last[i] = members
+            continue
+        result = node.outputs[0]
+        if node.op == "DequantizeLinear" and uses.get(result, 0) > 1 and result not in outputs:
+            copied[result], last[i] = i, members
+            continue
+        for name in dict.fromkeys(node.inputs):
+            whole = name in chains and uses.get(name, 0) == 1 and name not in outputs
+            if not whole and name not in copied:
+                continue
+            inner = chains[name] if whole else [copied[name]]
+            wider = sorted({*inner, *members})
+            if _fits([nodes[j] for j in wider], specs, numbers):
+                if whole:
                     del last[inner[-1]], chains[name]
-                    members = wider
-            chains[node.outputs[0]] = members
-        last[i] = members
+                members = wider
+        chains[result] = last[i] = members
+    _drop_unread(nodes, uses, copied, last)
     return [tuple(nodes[j] for j in members) for _, members in sorted(last.items())]
 
 
-def _fits(nodes: Sequence[Node], specs: Mapping[str, Spec]) -> bool:
+def _drop_unread(
+    nodes: Sequence[Node], uses: Mapping[str, int], copied: Mapping[str, int], last: dict[int, list[int]]
+) -> None:
+    """Remove the chains of those `copied` nodes that are in the chains of all their readers."""
+    for name, i in copied.items():
+        readers = [members for members in last.values() if i in members and members != [i]]
+        if sum(name in nodes[j].inputs for members in readers for j in members) == uses[name]:
+            del last[i]
+
+
+def _fits(nodes: Sequence[Node], specs: Mapping[str, Spec], numbers: Mapping[str, Array]) -> bool:
     """Whether these nodes, in order, are one chain that a machine has room for."""
     end = nodes[-1]
     shape, machine = specs[end.outputs[0]].shape, lowering.machine_of(end, specs)
     if len(nodes) > LONGEST or machine is None:
         return False
     for node in nodes[:-1]:
-        spec = specs[node.outputs[0]]
-        if spec.shape != shape or spec.dtype not in machine.inner or lowering.machine_of(node, specs) is not machine:
+        passes = lowering.may_pass(node, specs, machine) and lowering.machine_of(node, specs) is machine
+        if specs[node.outputs[0]].shape != shape or not passes:
             return False
     try:
-        _Registers(lowering.lower(nodes, specs, {}), shape, machine)
+        _Registers(lowering.lower(nodes, specs, numbers), shape, machine)
     except NoKernel:
         return False
     return True
@@ -247,19 +274,22 @@ def _emit(b: Binder, registers: _Registers, named: Mapping[str, Operand], output
         if isinstance(source, lowering.Outer):
             pattern = next(patterns) if load.strides else ()
             kind = codes.KINDS[source.dtype]
-            loads += [kind, load.mode, load.register, index(outers[load.value]), *_padded(pattern, len(dims))]
+            where, parameters = index(outers[load.value]), machine.parameters(source.affine)
+            loads += [kind, load.mode, load.register, where, parameters, *_padded(pattern, len(dims))]
         else:
-            loads += [0, codes.CONSTANT, load.register, machine.word(source), *_padded((), len(dims))]
+            loads += [0, codes.CONSTANT, load.register, machine.word(source), 0, *_padded((), len(dims))]
     _offer_memory(b, registers, outers, output)
     operands.append(output)
     if program.dtype == machine.native:
-        loads += [0, codes.OUTPUT, registers.result, len(operands) - 1, *_padded((), len(dims))]
-    stores = [codes.KINDS[program.dtype], registers.result, len(operands) - 1]
+        loads += [0, codes.OUTPUT, registers.result, len(operands) - 1, 0, *_padded((), len(dims))]
+    kinds = codes.KINDS if program.store is None else codes.QUANTISED
+    stores = [kinds[program.dtype], registers.result, len(operands) - 1, machine.parameters(program.store or ())]
     if "float16" in [program.dtype, *(o.dtype for o in operands)] and b.lanes < 8:
         raise NoKernel("halves on a target without their conversion")
     instructions = [word for row in registers.instructions for word in _instruction(machine, *row)]
     total = output.size
-    head = [total, registers.block, len(dims), len(loads) // (4 + len(dims)), len(registers.instructions), 1]
+    count = len(loads) // (codes.LOAD_WORDS + len(dims))
+    head = [total, registers.block, len(dims), count, len(registers.instructions), 1]
     b.emit(
         machine.kernel,
         operands,

@@ -12,7 +12,7 @@ from lite_runtime.ops._panels import activation_numbers, column_bias, float32_on
 from lite_runtime.ops.linear import Product, emit_product
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
 
-__all__ = ["Window"]
+__all__ = ["Geometry", "Window", "flat", "geometry_of", "inference_of", "transposed_sizes", "window_of"]
 
 _LIMIT = 1 << 31
 
@@ -39,7 +39,7 @@ def _ints(n: Inference, name: str, count: int, default: int, least: int) -> tupl
     return values
 
 
-def _window(n: Inference, spatial: tuple[int, ...], kernel: tuple[int, ...]) -> Window:
+def window_of(n: Inference, spatial: tuple[int, ...], kernel: tuple[int, ...]) -> Window:
     """The window of a Conv node over an image of these spatial sizes, its padding resolved."""
     count = len(spatial)
     strides, dilations = _ints(n, "strides", count, 1, 1), _ints(n, "dilations", count, 1, 1)
@@ -102,7 +102,7 @@ def _(n: Inference) -> list[Spec]:
     if group < 1 or w.shape[0] % group or w.shape[1] * group != channels:
         raise n.error(f"group {group}: {channels} channels do not fit weights {list(w.shape)}")
     _per_channel(n, 2, w.shape[0], x.dtype)
-    window = _window(n, spatial, w.shape[2:])
+    window = window_of(n, spatial, w.shape[2:])
     sizes = []
     for i, size in enumerate(spatial):
         room = size + window.begins[i] + window.ends[i] - window.extent(i)
@@ -160,13 +160,13 @@ def transposed_sizes(n: Inference, spatial: tuple[int, ...], kernel: tuple[int, 
     return sizes, Window(kernel, strides, dilations, begins, ends)
 
 
-def _flat(values: tuple[int, ...], filler: int) -> tuple[int, int]:
+def flat(values: tuple[int, ...], filler: int) -> tuple[int, int]:
     """Two spatial axes from one or two."""
     return (filler, values[0]) if len(values) == 1 else (values[0], values[1])
 
 
 @dataclass(frozen=True)
-class _Geometry:
+class Geometry:
     """A 2-D window and image, the image with its border."""
 
     images: int
@@ -187,12 +187,30 @@ class _Geometry:
         return high, wide
 
 
-def _inference(b: Binder) -> Inference:
+def inference_of(b: Binder) -> Inference:
+    """The node being bound, as infer rules see it; no values."""
     specs = [None if o is None else o.spec for o in b.inputs]
     return Inference(b.node, specs, [None] * len(specs))
 
 
-def _with_border(b: Binder, x: Operand, g: _Geometry) -> tuple[Operand, int, int]:
+def geometry_of(b: Binder, x: Operand, w: Operand, out: Operand) -> Geometry:
+    """The geometry of a channels-last convolution of one or two spatial axes; w is OIHW."""
+    window = window_of(inference_of(b), x.shape[1:-1], w.shape[2:])
+    height, width = flat(x.shape[1:-1], 1)
+    return Geometry(
+        images=x.shape[0],
+        height=height,
+        width=width,
+        channels=x.shape[-1],
+        out=flat(out.shape[1:-1], 1),
+        kernel=flat(window.kernel, 1),
+        strides=flat(window.strides, 1),
+        dilations=flat(window.dilations, 1),
+        begins=flat(window.begins, 0),
+    )
+
+
+def _with_border(b: Binder, x: Operand, g: Geometry) -> tuple[Operand, int, int]:
     """The image as the windows need it, and its height and width: itself where no window leaves it."""
     high, wide = g.padded
     if g.begins == (0, 0) and high <= g.height and wide <= g.width:
@@ -211,19 +229,7 @@ def _(b: Binder) -> None:
     float32_only(x, w, bias, residual)
     if b.attr("layout", "NCHW") != "NHWC" or len(x.shape) > 4 or w.value is None or w.size == 0:
         raise NoKernel("a convolution that is not channels-last, is 3-D, or has computed weights")
-    window = _window(_inference(b), x.shape[1:-1], w.shape[2:])
-    height, width = _flat(x.shape[1:-1], 1)
-    g = _Geometry(
-        images=x.shape[0],
-        height=height,
-        width=width,
-        channels=x.shape[-1],
-        out=_flat(out.shape[1:-1], 1),
-        kernel=_flat(window.kernel, 1),
-        strides=_flat(window.strides, 1),
-        dilations=_flat(window.dilations, 1),
-        begins=_flat(window.begins, 0),
-    )
+    g = geometry_of(b, x, w, out)
     group = b.attr("group", 1)
     if group == g.channels == w.shape[0] and group > 1:
         _depthwise(b, g, x, w, bias, residual, out)
@@ -232,7 +238,7 @@ def _(b: Binder) -> None:
         _grouped(b, g, image, high, wide, w, group, column_bias(b, bias, w.shape[0]), residual, out)
 
 
-def _tap_offsets(g: _Geometry, wide: int) -> list[int]:
+def _tap_offsets(g: Geometry, wide: int) -> list[int]:
     """Byte offset of every tap from a window's first element."""
     return [
         4 * g.channels * (y * g.dilations[0] * wide + x * g.dilations[1])
@@ -243,7 +249,7 @@ def _tap_offsets(g: _Geometry, wide: int) -> list[int]:
 
 def _depthwise(
     b: Binder,
-    g: _Geometry,
+    g: Geometry,
     x: Operand,
     w: Operand,
     bias: Operand | None,
@@ -253,7 +259,7 @@ def _depthwise(
     lanes, channels = b.lanes, g.channels
 
     def pack(value: Array) -> Array:
-        taps = value.reshape(channels, -1).T
+        taps = value.reshape(channels, *g.kernel).transpose(2, 1, 0).reshape(-1, channels)
         whole = np.zeros((taps.shape[0], -(-channels // lanes) * lanes), np.float32)
         whole[:, :channels] = taps
         return whole
@@ -262,14 +268,14 @@ def _depthwise(
         *(g.images, *g.out, channels, *g.kernel, g.height, g.width, *g.strides, *g.dilations, *g.begins),
         *activation_numbers(b),
     )
-    taps = b.constant(np.array(_tap_offsets(g, g.width), np.int64))
-    packed = b.packed(w, f"depthwise {lanes}", pack)
+    taps = b.constant(np.array(_tap_offsets(g, g.width), np.int64).reshape(g.kernel).T.ravel())
+    packed = b.packed(w, f"depthwise {lanes} by columns {g.kernel}", pack)
     b.emit("depthwise.f32_depthwise", [x, packed, taps, bias, residual, out], numbers)
 
 
 def _grouped(
     b: Binder,
-    g: _Geometry,
+    g: Geometry,
     image: Operand,
     high: int,
     wide: int,
@@ -309,8 +315,8 @@ def _(b: Binder) -> None:
     float32_only(x, w, bias)
     if b.attr("layout", "NCHW") != "NHWC" or len(x.shape) > 4 or w.value is None or b.attr("group", 1) != 1:
         raise NoKernel("a transposed convolution that is not channels-last, is 3-D, grouped, or has computed weights")
-    sizes, window = transposed_sizes(_inference(b), x.shape[1:-1], w.shape[2:])
-    kernel, columns = _flat(window.kernel, 1), w.shape[1]
+    sizes, window = transposed_sizes(inference_of(b), x.shape[1:-1], w.shape[2:])
+    kernel, columns = flat(window.kernel, 1), w.shape[1]
     spread = prod(kernel) * columns
 
     def pack(value: Array) -> Array:
@@ -331,8 +337,8 @@ def _(b: Binder) -> None:
         "gemm.f32_gather",
         [spreads, column_bias(b, bias, columns), out],
         (
-            *(x.shape[0], *_flat(x.shape[1:-1], 1), columns, *_flat(sizes, 1), *kernel),
-            *(*_flat(window.strides, 1), *_flat(window.dilations, 1), *_flat(window.begins, 0)),
+            *(x.shape[0], *flat(x.shape[1:-1], 1), columns, *flat(sizes, 1), *kernel),
+            *(*flat(window.strides, 1), *flat(window.dilations, 1), *flat(window.begins, 0)),
             *activation_numbers(b),
         ),
     )

@@ -13,21 +13,33 @@ from lite_runtime.graph import Array, Node
 from lite_runtime.kernels import _opcodes as codes
 from lite_runtime.ops.registry import NoKernel, Spec
 
-__all__ = ["RULES", "Instruction", "Machine", "Outer", "Program", "lower", "machine_of"]
+__all__ = ["RULES", "Affine", "Instruction", "Machine", "Outer", "Program", "lower", "machine_of", "may_pass"]
+
+
+class Affine(NamedTuple):
+    """How integers stand for numbers: (x - zero) * scale."""
+
+    zero: float = 0.0
+    scale: float = 1.0
+
+
+AS_IT_IS = Affine()
 
 
 class Outer(NamedTuple):
-    """A value from outside: its name or contents, its type, its shape as it lies against the output's last axes."""
+    """A value from outside: its name or contents, its type, its shape as it lies against the output's last axes, and
+    what its integers stand for."""
 
     source: str | Array
     dtype: str
     shape: tuple[int, ...]
+    affine: Affine = AS_IT_IS
 
     def __hash__(self) -> int:
-        return hash((self.source if isinstance(self.source, str) else id(self.source), self.shape))
+        return hash((self.source if isinstance(self.source, str) else id(self.source), self.shape, self.affine))
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Outer) or self.shape != other.shape:
+        if not isinstance(other, Outer) or self.shape != other.shape or self.affine != other.affine:
             return False
         return self.source is other.source or (isinstance(self.source, str) and self.source == other.source)
 
@@ -64,6 +76,7 @@ def _float_words(*values: float) -> int:
     return int(struct.unpack("<q", np.array([first, second], np.float32).tobytes())[0])
 
 
+_OTHER_FLOATS = ("float16", "float64")
 _INTS = frozenset("uint8 int8 uint16 int16 uint32 int32 int64".split())
 FLOATS = Machine(
     "elementwise.f32_chain",
@@ -86,15 +99,36 @@ def machine_of(node: Node, specs: Mapping[str, Spec]) -> Machine | None:
         types = {inputs[0], result}
         if not types <= set(codes.KINDS):
             return None
-        if "float32" in types or types == {"bool"}:
+        if "float32" in types or types == {"bool"} or (inputs[0] in codes.QUANTISED and result in _OTHER_FLOATS):
             return FLOATS
         return INTS if types <= INTS.inner else None
+    if node.op in _SCALING:
+        return FLOATS if _scales(node, inputs, result) else None
     types = {*inputs, result}
     if node.op == "Pow" and result == "float32":
         types = {result}
     if types <= FLOATS.inner:
         return FLOATS
     return INTS if types <= INTS.inner else None
+
+
+_SCALING = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_PLAIN = (0, 1, "float32")
+"""How attributes name float32, or leave the type to the operands."""
+
+
+def _scales(node: Node, inputs: Sequence[str], result: str) -> bool:
+    """Whether FLOATS quantises or dequantises these types: in float32, a scale for all or one an index of an axis."""
+    if node.attrs.get("block_size", 0) or node.attrs.get("precision", 0) not in _PLAIN or inputs[1] != "float32":
+        return False
+    if node.op == "QuantizeLinear":
+        return inputs[0] == "float32" and result in codes.QUANTISED
+    return inputs[0] in (*codes.QUANTISED, "int32") and result == "float32"
+
+
+def may_pass(node: Node, specs: Mapping[str, Spec], machine: Machine) -> bool:
+    """Whether a machine's registers hold this node's result for its readers."""
+    return node.op == "QuantizeLinear" or specs[node.outputs[0]].dtype in machine.inner
 
 
 # -- a chain being lowered --------------------------------------------------------------------------------------------
@@ -112,6 +146,8 @@ class Program:
     instructions: list[Instruction] = field(default_factory=list)
     result: int = -1
     dtype: str = ""
+    store: Affine | None = None
+    """What the result is quantised by when it is stored; None: it is converted."""
     named: dict[str, int] = field(default_factory=dict)
     _numbers: dict[Outer | tuple[str, float], int] = field(default_factory=dict)
     _next: int = 0
@@ -136,9 +172,10 @@ class Program:
             return self.constant(value)
         return self.outer(name, self.specs[name].dtype, self.specs[name].shape)
 
-    def outer(self, source: str | Array, dtype: str, shape: tuple[int, ...]) -> int:
+    def outer(self, source: str | Array, dtype: str, shape: tuple[int, ...], affine: Affine = AS_IT_IS) -> int:
         """A value from outside, its shape given against the output's last axes."""
-        return self._number(Outer(source, dtype, shape), Outer(source, dtype, shape))
+        outer = Outer(source, dtype, shape, affine)
+        return self._number(outer, outer)
 
     def constant(self, value: float) -> int:
         """One value throughout."""
@@ -179,11 +216,25 @@ def lower(nodes: Sequence[Node], specs: Mapping[str, Spec], known: Mapping[str, 
     for node in nodes:
         value = RULES[node.op](program, node)
         program.named[node.outputs[0]] = _wrapped(program, node, value)
-    result = program.named[end.outputs[0]]
-    if not program.instructions or program.instructions[-1].value != result:
-        result = program.emit("Copy", result)
-    program.result = result
+    program.result = program.named[end.outputs[0]]
+    _finish(program)
     return program
+
+
+def _finish(p: Program) -> None:
+    """Leave to the store what it can do; else the last instruction must write the result."""
+    last = p.instructions[-1] if p.instructions else None
+    if last is not None and last.value == p.result and last.op == _QUANTIZE.get(p.dtype):
+        p.store = AS_IT_IS
+        if codes.MODERATE[0] <= last.parameters[1] <= codes.MODERATE[1]:
+            p.instructions.pop()
+            p.store = Affine(*last.parameters)
+            (p.result,) = last.sources
+    elif p.dtype == p.machine.native and (last is None or last.value != p.result):
+        p.result = p.emit("Copy", p.result)
+
+
+_QUANTIZE = {name: f"Quantize{name.capitalize()}" for name in codes.QUANTISED}
 
 
 _WRAPS = {f"{sign}int{bits}": f"Wrap{sign.upper()}{bits}" for sign in ("", "u") for bits in (8, 16, 32)}
@@ -383,6 +434,58 @@ def _cast(p: Program, node: Node) -> int:
             raise NoKernel("a float64 that is not 0 may round to it")
         return p.emit("Bool", value)
     return value
+
+
+def _scaling_operand(p: Program, node: Node, i: int, axis: int) -> int | float:
+    """A scale or zero point: a number where it is known and the same throughout, else a value."""
+    name = node.inputs[i]
+    array, spec = p.known.get(name), p.specs[name]
+    if name in p.named:
+        return p.named[name]
+    if array is not None and array.size and np.all(array == array.flat[0]):
+        return float(array.flat[0])
+    shape = () if spec.size == 1 else (*spec.shape, *(1,) * (len(p.shape) - 1 - axis))
+    return p.outer(name, spec.dtype, shape)
+
+
+def _scaling(p: Program, node: Node) -> tuple[int | float, int | float]:
+    """(zero point, scale): floats where they are numbers, else the numbers of values."""
+    axis = int(node.attrs.get("axis", 1))  # type: ignore[arg-type]
+    axis += len(p.shape) if axis < 0 else 0
+    zero = _scaling_operand(p, node, 2, axis) if p.has(node, 2) else 0.0
+    return zero, _scaling_operand(p, node, 1, axis)
+
+
+@_rule("DequantizeLinear")
+def _dequantize(p: Program, node: Node) -> int:
+    """(x - zero point) * scale, as x is loaded if both are numbers."""
+    name = node.inputs[0]
+    spec = p.specs[name]
+    zero, scale = _scaling(p, node)
+    if spec.dtype == "int32" and zero != 0.0:
+        raise NoKernel("differences of more than 24 bits")
+    if name not in p.named and isinstance(zero, float) and isinstance(scale, float):
+        return p.outer(name, spec.dtype, spec.shape, Affine(zero, scale))
+    value = p.named[name] if name in p.named else p.outer(name, spec.dtype, spec.shape)
+    if isinstance(zero, int):
+        value = p.emit("Sub", value, zero)
+    elif zero:
+        value = p.emit("AddBy", value, parameters=(-zero,))
+    return p.emit("Mul", value, scale) if isinstance(scale, int) else p.emit("MulBy", value, parameters=(scale,))
+
+
+@_rule("QuantizeLinear")
+def _quantize(p: Program, node: Node) -> int:
+    """x / scale rounded, plus the zero point, saturated: one instruction if both are numbers."""
+    quantize = _QUANTIZE[p.specs[node.outputs[0]].dtype]
+    value = p.arg(node, 0)
+    zero, scale = _scaling(p, node)
+    if isinstance(zero, float) and isinstance(scale, float):
+        return p.emit(quantize, value, parameters=(zero, scale))
+    quotient = p.emit("Div", value, scale if isinstance(scale, int) else p.constant(scale))
+    if isinstance(zero, float):
+        return p.emit(quantize, quotient, parameters=(zero, 1.0))
+    return p.emit(quantize, p.emit("Add", p.emit("Round", quotient), zero), parameters=(0.0, 1.0))
 
 
 @_rule("BatchNormalization")

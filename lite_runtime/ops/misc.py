@@ -1,97 +1,26 @@
-"""Types of what quantised and signal operators give; their references compute them."""
+"""Types of what signal and a few imaging operators give; their references compute them."""
 
 from __future__ import annotations
 
 from math import prod
 
 from lite_runtime.graph import itemsize
-from lite_runtime.ops._checks import axis_of, broadcast, element_type, one_of, scalar_int, sizes_of
+from lite_runtime.ops._checks import axis_of, element_type, scalar_int, sizes_of
 from lite_runtime.ops.registry import INFERS, Inference, Spec, infer
 
-__all__: list[str] = []
+__all__ = ["as_conv"]
 
 
-def _check_scale(n: Inference) -> None:
-    """The scale (and zero point) is one value, one per index of the axis, or one per block along it."""
-    data, scale = n.spec(0), n.spec(1)
-    if n.has(2) and n.spec(2).shape != scale.shape and not n.spec(2).size == scale.size == 1:
-        raise n.error(f"expected a zero point of shape {scale.shape}, got {n.spec(2).shape}")
-    if scale.size == 1 and len(scale.shape) <= 1:
-        return
-    axis, block = axis_of(n, n.attr("axis", 1), len(data.shape)), n.attr("block_size", 0)
-    if block:
-        expected = tuple(-(-size // block) if i == axis else size for i, size in enumerate(data.shape))
-    else:
-        expected = (data.shape[axis],)
-    if scale.shape != expected:
-        raise n.error(f"expected a scale of shape {expected} along axis {axis} of {data.shape}, got {scale.shape}")
-
-
-@infer("QuantizeLinear")
-def _quantize(n: Inference) -> list[Spec]:
-    _check_scale(n)
-    if n.has(2):
-        return [Spec(n.spec(2).dtype, n.spec(0).shape)]
-    code = n.attr("output_dtype", 0)
-    return [Spec(element_type(n, code) if code else "uint8", n.spec(0).shape)]
-
-
-@infer("DequantizeLinear")
-def _dequantize(n: Inference) -> list[Spec]:
-    _check_scale(n)
-    code = n.attr("output_dtype", 0)
-    return [Spec(element_type(n, code) if code else n.spec(1).dtype, n.spec(0).shape)]
-
-
-@infer("DynamicQuantizeLinear")
-def _dynamic_quantize(n: Inference) -> list[Spec]:
-    data = one_of(n, 0, ("float32",))
-    return [Spec("uint8", data.shape), Spec("float32", ()), Spec("uint8", ())]
-
-
-def _product(n: Inference, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape of a matrix product, vectors as NumPy's matmul takes them."""
-    left, right = (1, *a) if len(a) == 1 else a, (*b, 1) if len(b) == 1 else b
-    if len(left) < 2 or len(right) < 2 or left[-1] != right[-2]:
-        raise n.error(f"expected operands with one common size, got {a} and {b}")
-    rows = left[-2:-1] if len(a) > 1 else ()
-    columns = right[-1:] if len(b) > 1 else ()
-    return (*broadcast(n, left[:-2], right[:-2]), *rows, *columns)
-
-
-@infer("MatMulInteger")
-def _matmul_integer(n: Inference) -> list[Spec]:
-    a, b = (one_of(n, i, ("int8", "uint8")) for i in (0, 1))
-    return [Spec("int32", _product(n, a.shape, b.shape))]
-
-
-@infer("QLinearMatMul")
-def _qlinear_matmul(n: Inference) -> list[Spec]:
-    return [Spec(n.spec(7).dtype, _product(n, n.spec(0).shape, n.spec(3).shape))]
-
-
-def _as_conv(n: Inference, x: int, w: int, dtype: str) -> list[Spec]:
+def as_conv(n: Inference, x: int, w: int, dtype: str) -> list[Spec]:
     """What Conv makes of the operands `x` and `w`, as `dtype`."""
     operands = [Spec("float32", n.spec(i).shape) for i in (x, w)]
     (result,) = INFERS["Conv"](Inference(n.node, operands, (None, None)))
     return [Spec(dtype, result.shape)]
 
 
-@infer("ConvInteger")
-def _conv_integer(n: Inference) -> list[Spec]:
-    for i in (0, 1):
-        one_of(n, i, ("int8", "uint8"))
-    return _as_conv(n, 0, 1, "int32")
-
-
-@infer("QLinearConv")
-def _qlinear_conv(n: Inference) -> list[Spec]:
-    return _as_conv(n, 0, 3, n.spec(7).dtype)
-
-
 @infer("DeformConv")
 def _deform_conv(n: Inference) -> list[Spec]:
-    return _as_conv(n, 0, 1, n.spec(0).dtype)
+    return as_conv(n, 0, 1, n.spec(0).dtype)
 
 
 @infer("Col2Im")

@@ -1,14 +1,16 @@
-"""ArgMax, ArgMin and TopK. Float32 is native; other types take their references."""
+"""ArgMax, ArgMin and TopK. Float32 and integers of up to 32 bits are native; other types take their references."""
 
 from __future__ import annotations
 
 from lite_runtime.ops._axes import FLOATS, attr_int, axis_of, expect, fold
-from lite_runtime.ops.reduce import known_ints, operands, result
-from lite_runtime.ops.registry import Binder, Inference, NoKernel, Spec, bind, infer
+from lite_runtime.ops.reduce import known_ints
+from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
 
 __all__: list[str] = []
 
 _NUMBERS = FLOATS | {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+_INTEGERS = frozenset({"int8", "uint8", "int16", "int32"})
+"""Those with kernels of their own."""
 
 
 @infer("ArgMax", "ArgMin")
@@ -42,27 +44,39 @@ def _infer_top_k(n: Inference) -> tuple[Spec, ...]:
     return Spec(spec.dtype, shape), Spec("int64", shape)
 
 
+def _operand(b: Binder) -> Operand:
+    """Input 0, of a type that has kernels."""
+    x = b.inputs[0]
+    assert x is not None
+    if x.dtype != "float32" and x.dtype not in _INTEGERS:
+        raise NoKernel(f"{b.node.op} of {x.dtype}")
+    return x
+
+
 @bind("ArgMax", "ArgMin")
 def _bind_arg(b: Binder) -> None:
-    (x,) = operands(b, 0)
+    x = _operand(b)
     sizes = fold(x.shape, b.attr("axis", 0) % len(x.shape))
     sign, last = (1 if b.node.op == "ArgMax" else -1), int(b.attr("select_last_index", 0))
-    if sizes.inner == 1 and sign > 0 and not last:
+    if x.dtype in _INTEGERS:
+        kernel = f"order.{x.dtype}_arg__{'rows' if sizes.inner == 1 else 'strips'}"
+    elif sizes.inner == 1 and sign > 0 and not last:
         kernel = "order.f32_arg_max__rows"
     else:
         kernel = "order.f32_arg__strips" if sizes.inner >= 4 and sizes.n < 1 << 24 else "order.f32_arg__columns"
-    b.emit(kernel, (x, result(b)), (*sizes, sign, last))
+    b.emit(kernel, (x, b.outputs[0]), (*sizes, sign, last))
 
 
 @bind("TopK")
 def _bind_top_k(b: Binder) -> None:
-    (x,) = operands(b, 0)
+    x = _operand(b)
     known = known_ints(b, 1)
     if known is None:
         raise NoKernel("K was left out")
     axis = b.attr("axis", -1) % len(x.shape)
     shape = (*x.shape[:axis], known[0], *x.shape[axis + 1 :])
-    values = b.outputs[0] or b.scratch("float32", shape)
+    values = b.outputs[0] or b.scratch(x.dtype, shape)
     places = (b.outputs[1] if len(b.outputs) > 1 else None) or b.scratch("int64", shape)
     sign = 1 if b.attr("largest", 1) else -1
-    b.emit("order.f32_top_k", (x, values, places), (*fold(x.shape, axis), known[0], sign))
+    kind = "f32" if x.dtype == "float32" else x.dtype
+    b.emit(f"order.{kind}_top_k", (x, values, places), (*fold(x.shape, axis), known[0], sign))

@@ -6,14 +6,15 @@ Windows are resolved by the same function that the references use, so paddings a
 from __future__ import annotations
 
 from math import prod
+from typing import NamedTuple
 
 from lite_runtime.errors import MsedgeError
 from lite_runtime.ops._axes import FLOATS, attr_int, expect
-from lite_runtime.ops.reduce import REDUCTIONS, operands, reduce_to, result
-from lite_runtime.ops.registry import Binder, Inference, NoKernel, Spec, bind, infer
+from lite_runtime.ops.reduce import BYTES, operands, reduce_to, reduction, result
+from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
 from lite_runtime.reference.windows import Window, resolve
 
-__all__ = ["channels_at", "spatial"]
+__all__ = ["channels_at", "infer_plane", "infer_window", "spatial", "window_numbers"]
 
 _SPAN = 2048
 """Reach of a row of windows up to which NCHW has a kernel; kernels/pool.py's SPAN."""
@@ -51,6 +52,19 @@ def _ints(n: Inference, name: str, length: int, least: int) -> tuple[int, ...] |
     return tuple(value)
 
 
+def infer_window(n: Inference, spec: Spec) -> tuple[int, ...]:
+    """The shape a pool node gives for an image of type `spec`; ShapeError for windows that do not fit."""
+    return _with_space(spec.shape, channels_at(n), _window(n, spec).out)
+
+
+def infer_plane(n: Inference, spec: Spec) -> tuple[int, ...]:
+    """The shape of `spec` with spatial axes of size 1."""
+    rank = len(spec.shape) - 2
+    if rank < 0:
+        raise n.error(f"expected batch and channels, got shape {list(spec.shape)}")
+    return _with_space(spec.shape, channels_at(n), (1,) * rank)
+
+
 def _window(n: Inference, spec: Spec) -> Window:
     rank = len(spec.shape) - 2
     if rank < 1:
@@ -75,9 +89,9 @@ def _window(n: Inference, spec: Spec) -> Window:
 
 @infer("MaxPool")
 def _infer_max_pool(n: Inference) -> tuple[Spec, ...]:
-    spec = expect(n, 0, FLOATS | {"int8", "uint8"})
+    spec = expect(n, 0, FLOATS | BYTES)
     attr_int(n, "storage_order", 0, (0, 1))
-    shape = _with_space(spec.shape, channels_at(n), _window(n, spec).out)
+    shape = infer_window(n, spec)
     return Spec(spec.dtype, shape), Spec("int64", shape)
 
 
@@ -87,18 +101,15 @@ def _infer_float_pool(n: Inference) -> tuple[Spec]:
     attr_int(n, "count_include_pad", 0)
     if attr_int(n, "p", 2) < 1:
         raise n.error(f"expected p of at least 1, got {n.attr('p')}")
-    return (Spec(spec.dtype, _with_space(spec.shape, channels_at(n), _window(n, spec).out)),)
+    return (Spec(spec.dtype, infer_window(n, spec)),)
 
 
 @infer("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
 def _infer_global(n: Inference) -> tuple[Spec]:
-    spec = expect(n, 0, FLOATS)
-    rank = len(spec.shape) - 2
-    if rank < 0:
-        raise n.error(f"expected batch and channels, got shape {list(spec.shape)}")
+    spec = expect(n, 0, FLOATS | BYTES if n.node.op == "GlobalMaxPool" else FLOATS)
     if attr_int(n, "p", 2) < 1:
         raise n.error(f"expected p of at least 1, got {n.attr('p')}")
-    return (Spec(spec.dtype, _with_space(spec.shape, channels_at(n), (1,) * rank)),)
+    return (Spec(spec.dtype, infer_plane(n, spec)),)
 
 
 @infer("MaxUnpool")
@@ -125,15 +136,17 @@ def _infer_max_unpool(n: Inference) -> tuple[Spec]:
     return (Spec(spec.dtype, (*spec.shape[:2], *space)),)
 
 
-_KERNELS = {"MaxPool": "f32_max", "AveragePool": "f32_mean"}
+class WindowNumbers(NamedTuple):
+    """A pool's window as kernels read it (kernels/pool.py): batch, channels, then seven rows of three."""
+
+    numbers: tuple[int, ...]
+    reach: int
+    """Elements from the first to the last that a row of windows meets."""
+    taps: int
 
 
-@bind(*_KERNELS)
-def _bind_pool(b: Binder) -> None:
-    (x,) = operands(b, 0)
-    if len(b.outputs) > 1 and b.outputs[1] is not None:
-        raise NoKernel("places of maxima")
-    y = result(b)
+def window_numbers(b: Binder, x: Operand) -> WindowNumbers:
+    """The window of a pool node over `x`; NoKernel for more than three spatial axes and for sizes that overflow."""
     layout = channels_at(b)
     space = spatial(x.shape, layout)
     if len(space) > 3:
@@ -155,12 +168,31 @@ def _bind_pool(b: Binder) -> None:
     numbers = [v for row, neutral in rows for v in (*(neutral,) * lead, *row)]
     sizes = zip(window.kernel, window.dilations, window.out, window.strides, strict=True)
     reach = [(k - 1) * d + (o - 1) * s + 1 for k, d, o, s in sizes]
-    if max(*numbers, *reach) >= _FAR or prod(window.kernel) >= _FAR:
+    taps = prod(window.kernel)
+    if max(*numbers, *reach) >= _FAR or taps >= _FAR:
         raise NoKernel("a window too large")
-    if layout == "NCHW" and reach[-1] > _SPAN:
-        raise NoKernel("rows too long for the stack")
     channels = x.shape[1] if layout == "NCHW" else x.shape[-1]
-    b.emit(f"pool.{_KERNELS[b.node.op]}__{layout.lower()}", (x, y), (x.shape[0], channels, *numbers, include))
+    return WindowNumbers((x.shape[0], channels, *numbers, include), reach[-1], taps)
+
+
+_KERNELS = {"MaxPool": "f32_max", "AveragePool": "f32_mean"}
+
+
+@bind(*_KERNELS)
+def _bind_pool(b: Binder) -> None:
+    if len(b.outputs) > 1 and b.outputs[1] is not None:
+        raise NoKernel("places of maxima")
+    layout, y = channels_at(b), result(b)
+    if y.dtype in BYTES and layout == "NHWC":
+        x = b.inputs[0]
+        assert x is not None
+        b.emit(f"qpool.{y.dtype}_max__nhwc", (x, y), window_numbers(b, x).numbers)
+        return
+    (x,) = operands(b, 0)
+    window = window_numbers(b, x)
+    if layout == "NCHW" and window.reach > _SPAN:
+        raise NoKernel("rows too long for the stack")
+    b.emit(f"pool.{_KERNELS[b.node.op]}__{layout.lower()}", (x, y), window.numbers)
 
 
 _GLOBAL = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}
@@ -169,10 +201,11 @@ _NORMS = {1: "ReduceL1", 2: "ReduceL2"}
 
 @bind("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
 def _bind_global(b: Binder) -> None:
-    (x,) = operands(b, 0)
     name = _GLOBAL.get(b.node.op) or _NORMS.get(b.attr("p", 2))
     if name is None:
         raise NoKernel("a norm beyond L2")
+    x = b.inputs[0]
+    assert x is not None
     rank = len(x.shape)
     axes = range(2, rank) if channels_at(b) == "NCHW" else range(1, rank - 1)
-    reduce_to(b, x, result(b), tuple(axes), REDUCTIONS[name])
+    reduce_to(b, x, result(b), tuple(axes), reduction(name, x.dtype))

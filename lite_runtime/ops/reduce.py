@@ -11,7 +11,21 @@ import numpy as np
 from lite_runtime.ops._axes import FLOATS, attr_int, expect, groups, unique_axes
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
 
-__all__ = ["REDUCTIONS", "Reduction", "known_ints", "operands", "reduce_to", "result"]
+__all__ = [
+    "BYTES",
+    "INTEGERS",
+    "REDUCTIONS",
+    "Reduction",
+    "axes_of",
+    "infer_reduced",
+    "known_ints",
+    "operands",
+    "reduce_to",
+    "reduction",
+    "result",
+]
+
+BYTES = frozenset({"int8", "uint8"})
 
 NONE, DIVIDE, SQRT, LOG, NEGATE = range(5)
 """What the last pass does to its results; kernels/reduce.py names them."""
@@ -23,6 +37,7 @@ class Reduction(NamedTuple):
     first: str
     rest: str
     finish: int = NONE
+    family: str = "reduce"
 
 
 _SUM = "f32_sum"
@@ -39,35 +54,59 @@ REDUCTIONS: dict[str, Reduction] = {
     "ReduceSumSquare": Reduction("f32_sum_square", _SUM),
 }
 
+INTEGERS: dict[tuple[str, str], Reduction] = {
+    **{("ReduceMax", d): Reduction(f"{d}_max", f"{d}_max", family="qreduce") for d in sorted(BYTES)},
+    **{("ReduceMin", d): Reduction(f"{d}_min", f"{d}_min", family="qreduce") for d in sorted(BYTES)},
+    **{("ReduceSum", d): Reduction(f"{d}_{d}_sum", f"{d}_{d}_sum", family="qreduce") for d in ("int32", "int64")},
+}
+"""(operator, element type): those with kernels on integers; sums wrap."""
+
 _NUMBERS = FLOATS | {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
 _WITH_BOOL = _NUMBERS | {"bool"}
 
 
-def _axes(n_axes: Sequence[int] | None, rank: int, noop: int) -> tuple[int, ...]:
-    if n_axes is None or len(n_axes) == 0:
+def reduction(op: str, dtype: str) -> Reduction:
+    """The kernels of a Reduce operator on elements of `dtype`; NoKernel where there are none."""
+    found = REDUCTIONS[op] if dtype == "float32" else INTEGERS.get((op, dtype))
+    if found is None:
+        raise NoKernel(f"{op} of {dtype}")
+    return found
+
+
+def axes_of(given: Sequence[int] | None, rank: int, noop: int) -> tuple[int, ...]:
+    """The axes a Reduce node works on: all of them for none given, unless it is to do nothing then."""
+    if given is None or len(given) == 0:
         return () if noop else tuple(range(rank))
-    return tuple(sorted(a % rank for a in n_axes))
+    return tuple(sorted(a % rank for a in given))
+
+
+def infer_reduced(n: Inference, spec: Spec, i: int) -> tuple[int, ...]:
+    """The shape of `spec` reduced over the axes that optional input `i` names."""
+    keep = attr_int(n, "keepdims", 1)
+    noop = attr_int(n, "noop_with_empty_axes", 0)
+    rank = len(spec.shape)
+    axes: tuple[int, ...] | None = None
+    if n.has(i):
+        if n.spec(i).dtype != "int64" or len(n.spec(i).shape) > 1:
+            raise n.error(f"expected axes as an int64 vector, got {n.spec(i).dtype}{list(n.spec(i).shape)}")
+        axes = unique_axes(n, n.ints(i), rank)
+    over = axes_of(axes, rank, noop)
+    if keep:
+        return tuple(1 if a in over else d for a, d in enumerate(spec.shape))
+    return tuple(d for a, d in enumerate(spec.shape) if a not in over)
 
 
 @infer(*REDUCTIONS)
 def _infer_reduce(n: Inference) -> tuple[Spec]:
     spec = expect(n, 0, _WITH_BOOL if n.node.op in ("ReduceMax", "ReduceMin") else _NUMBERS)
-    keep = attr_int(n, "keepdims", 1)
-    noop = attr_int(n, "noop_with_empty_axes", 0)
-    rank = len(spec.shape)
-    axes: tuple[int, ...] | None = None
-    if n.has(1):
-        if n.spec(1).dtype != "int64" or len(n.spec(1).shape) > 1:
-            raise n.error(f"expected axes as an int64 vector, got {n.spec(1).dtype}{list(n.spec(1).shape)}")
-        axes = unique_axes(n, n.ints(1), rank)
-    over = _axes(axes, rank, noop)
-    if keep:
-        return (Spec(spec.dtype, tuple(1 if i in over else d for i, d in enumerate(spec.shape))),)
-    return (Spec(spec.dtype, tuple(d for i, d in enumerate(spec.shape) if i not in over)),)
+    return (Spec(spec.dtype, infer_reduced(n, spec, 1)),)
 
 
 def reduce_to(b: Binder, x: Operand, y: Operand, axes: Sequence[int], reduction: Reduction) -> None:
-    """Emit the passes that reduce float32 `x` over `axes` into `y`: last run of neighbouring axes first."""
+    """Emit the passes that reduce `x` over `axes` into `y`: last run of neighbouring axes first.
+
+    What passes hand on is of the type of `y`.
+    """
     runs = groups(x.shape, axes)
     count = prod(size for size, reduced in runs if reduced)
     if x.size == 0:  # every result is that of no elements
@@ -80,9 +119,9 @@ def reduce_to(b: Binder, x: Operand, y: Operand, axes: Sequence[int], reduction:
         outer, n, inner = prod(s for s, _ in runs[:at]), runs[at][0], prod(s for s, _ in runs[at + 1 :])
         runs = [*runs[:at], *runs[at + 1 :]]
         last = not any(reduced for _, reduced in runs)
-        target = y if last else b.scratch("float32", (outer * inner,))
+        target = y if last else b.scratch(y.dtype, (outer * inner,))
         numbers = (outer, n, inner, reduction.finish if last else NONE, float(count))
-        b.emit(f"reduce.{kernel}__{'rows' if inner == 1 else 'columns'}", (source, target), numbers)
+        b.emit(f"{reduction.family}.{kernel}__{'rows' if inner == 1 else 'columns'}", (source, target), numbers)
         if last:
             return
         kernel, source = reduction.rest, target
@@ -119,9 +158,10 @@ def known_ints(b: Binder, i: int) -> list[int] | None:
 
 @bind(*REDUCTIONS)
 def _bind_reduce(b: Binder) -> None:
-    (x,) = operands(b, 0)
-    axes = _axes(known_ints(b, 1), len(x.shape), int(b.attr("noop_with_empty_axes", 0)))
-    reduction = REDUCTIONS[b.node.op]
-    if reduction.finish == DIVIDE and not axes:
-        reduction = reduction._replace(finish=NONE)
-    reduce_to(b, x, result(b), axes, reduction)
+    x = b.inputs[0]
+    assert x is not None
+    axes = axes_of(known_ints(b, 1), len(x.shape), int(b.attr("noop_with_empty_axes", 0)))
+    found = reduction(b.node.op, x.dtype)
+    if found.finish == DIVIDE and not axes:
+        found = found._replace(finish=NONE)
+    reduce_to(b, x, result(b), axes, found)

@@ -13,7 +13,7 @@ from lite_runtime.ops._checks import axes_of, choice, dense_strides, one_of
 from lite_runtime.ops._copy import element_size, view_or_copy
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
 
-__all__: list[str] = []
+__all__ = ["COORDINATES", "MAX_TABLE", "known_targets", "targets_of"]
 
 MODES = ("nearest", "linear", "cubic")
 COORDINATES = (
@@ -38,7 +38,7 @@ MAX_TABLE = 1 << 22
 # -- what comes out ---------------------------------------------------------------------------------------------------
 
 
-def _targets(n: Inference) -> dict[int, tuple[int, float]]:
+def targets_of(n: Inference) -> dict[int, tuple[int, float]]:
     """By resized axis: its new size, and output over input as coordinates count it."""
     data = n.spec(0)
     axes = axes_of(n, n.attr("axes"), len(data.shape))
@@ -71,7 +71,7 @@ def _resize(n: Inference) -> list[Spec]:
     choice(n, "mode", "nearest", MODES)
     choice(n, "nearest_mode", "round_prefer_floor", tuple(ROUNDING))
     coordinates = choice(n, "coordinate_transformation_mode", "half_pixel", COORDINATES)
-    targets = _targets(n)
+    targets = targets_of(n)
     if n.has(1) and n.spec(1).size not in (0, 2 * len(targets)):
         raise n.error(f"expected a roi of {2 * len(targets)} elements, got shape {n.spec(1).shape}")
     if coordinates == "tf_crop_and_resize" and not (n.has(1) and n.spec(1).size):
@@ -159,19 +159,25 @@ def _taps(b: Binder, old: int, places: Array, scale: float) -> tuple[Array, Arra
 # -- steps ------------------------------------------------------------------------------------------------------------
 
 
+def known_targets(b: Binder) -> dict[int, tuple[int, float]]:
+    """`targets_of` a node being bound; NoKernel where only a run knows them, or tables would be too long."""
+    if any(o is not None and o.value is None for o in b.inputs[1:]):
+        raise NoKernel("scales or sizes that only a run knows")
+    known = [None if o is None else o.value for o in b.inputs]
+    targets = targets_of(Inference(b.node, [None if o is None else o.spec for o in b.inputs], known))
+    if any(new > MAX_TABLE for new, _ in targets.values()):
+        raise NoKernel("an axis this long")
+    return targets
+
+
 @bind("Resize")
 def _bind_resize(b: Binder) -> None:
     source, target = b.inputs[0], b.outputs[0]
     assert source is not None and target is not None
-    if any(o is not None and o.value is None for o in b.inputs[1:]):
-        raise NoKernel("scales or sizes that only a run knows")
     coordinates = b.attr("coordinate_transformation_mode", "half_pixel")
     if coordinates == "tf_crop_and_resize":
         raise NoKernel("resizing a crop")
-    known = [None if o is None else o.value for o in b.inputs]
-    targets = _targets(Inference(b.node, [None if o is None else o.spec for o in b.inputs], known))
-    if any(new > MAX_TABLE for new, _ in targets.values()):
-        raise NoKernel("an axis this long")
+    targets = known_targets(b)
     places = {
         axis: at
         for axis, (new, scale) in targets.items()

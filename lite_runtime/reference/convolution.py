@@ -16,7 +16,7 @@ from lite_runtime.reference.registry import define
 from lite_runtime.reference.support import in_float32, integers, require
 from lite_runtime.reference.windows import Window, resolve
 
-__all__ = ["convolve"]
+__all__ = ["convolve", "spread"]
 
 
 def convolve(x: Array, w: Array, window: Window, group: int) -> Array:
@@ -85,6 +85,8 @@ def _conv_transpose(
     w: Array,
     b: Array | None = None,
     /,
+    layout: str = "NCHW",
+    activation: str = "",
     auto_pad: str = "NOTSET",
     dilations: Sequence[int] | None = None,
     group: int = 1,
@@ -93,12 +95,42 @@ def _conv_transpose(
     output_shape: Sequence[int] | None = None,
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
-    layout: str = "NCHW",
-    activation: str = "",
     **parameters: Any,
 ) -> Array:
-    """W is (channels, m / group, kernel…): every element adds its multiple of the kernel to the output."""
-    x = to_channels_first(x, layout)
+    """act(spread(X, W) + B). X and the result are channels-last where layout is NHWC; W never is."""
+    y = spread(
+        to_channels_first(x, layout),
+        w,
+        auto_pad=auto_pad,
+        dilations=dilations,
+        group=group,
+        kernel_shape=kernel_shape,
+        output_padding=output_padding,
+        output_shape=output_shape,
+        pads=pads,
+        strides=strides,
+    )
+    if b is not None:
+        require(b.shape == y.shape[1:2], f"expected B of shape {y.shape[1:2]}, got {b.shape}")
+        y = y + _per_channel(b, y.ndim)
+    return to_channels_last(activate(y, activation, **parameters), layout)
+
+
+def spread(
+    x: Array,
+    w: Array,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    output_padding: Sequence[int] | None = None,
+    output_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Array:
+    """x (n, channels, space…), w (channels, m / group, kernel…) -> (n, m, out…), in the type of x: every element adds
+    its multiple of the kernel to the result."""
     _check_rank(x, w, kernel_shape)
     rank, kernel = x.ndim - 2, w.shape[2:]
     strides, dilations = tuple(strides or (1,) * rank), tuple(dilations or (1,) * rank)
@@ -113,16 +145,12 @@ def _conv_transpose(
     require(c % group == 0, f"expected channels divisible by group {group}, got {c}")
     canvas = np.zeros((n, group * m, *(max(f, b + o) for f, b, o in zip(full, begin, out, strict=True))), x.dtype)
     window = Window(kernel, strides, dilations, (0,) * rank, (0,) * rank, x.shape[2:])
-    spread = x.reshape(n, group, c // group, prod(x.shape[2:]))
+    pixels = x.reshape(n, group, c // group, prod(x.shape[2:]))
     for place, cut in window.taps():
         taps = w[place].reshape(group, c // group, m).swapaxes(1, 2)
-        canvas[cut] += (taps @ spread).reshape(n, group * m, *x.shape[2:])
+        canvas[cut] += (taps @ pixels).reshape(n, group * m, *x.shape[2:])
     inner: Any = (..., *(slice(b, b + o) for b, o in zip(begin, out, strict=True)))
-    y = canvas[inner]
-    if b is not None:
-        require(b.shape == (group * m,), f"expected B of shape ({group * m},), got {b.shape}")
-        y = y + _per_channel(b, y.ndim)
-    return to_channels_last(activate(y, activation, **parameters), layout)
+    return np.asarray(canvas[inner])
 
 
 def _crop(

@@ -153,6 +153,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "Trilu",
         "Unsqueeze",
     ),
+    "narrow": ("Unpack4",),
     "normalize": (
         "BatchNormalization",
         "GroupNormalization",
@@ -175,13 +176,25 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "MaxPool",
         "MaxUnpool",
     ),
-    "quantize": (
+    "qconv_transpose": ("QLinearConvTranspose",),
+    "qelementwise": ("QLinearAdd", "QLinearMul", "QLinearSub"),
+    "qlinear": (
         "ConvInteger",
-        "DequantizeLinear",
-        "DynamicQuantizeLinear",
         "MatMulInteger",
         "QLinearConv",
         "QLinearMatMul",
+    ),
+    "qpool": (
+        "QLinearAveragePool",
+        "QLinearGlobalAveragePool",
+        "QLinearReduceMean",
+    ),
+    "qsoftmax": ("QLinearSoftmax",),
+    "qresize": ("QLinearResize",),
+    "quantize": (
+        "DequantizeLinear",
+        "DynamicQuantizeLinear",
+        "LookupTable",
         "QuantizeLinear",
     ),
     "random": (

@@ -1,21 +1,18 @@
-"""Quantisation, and the integer products built on it."""
+"""Quantisation: real numbers to integers and back."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from lite_runtime.graph import Array
 from lite_runtime.reference.casting import cast
-from lite_runtime.reference.convolution import convolve
-from lite_runtime.reference.linear import matmul
 from lite_runtime.reference.registry import define
-from lite_runtime.reference.support import NARROW_INTS, axis_of, dtype_of, is_integer, require, scalar, widen
-from lite_runtime.reference.windows import resolve
+from lite_runtime.reference.support import NARROW_INTS, axis_of, dtype_of, is_integer, require
 
-__all__ = ["integer_range"]
+__all__ = ["LEAST_SPAN", "dequantize", "integer_range", "quantize"]
+
+LEAST_SPAN = np.float32(2.0**-100)
+"""Ranges below this count as zeros alone where x is multiplied by 1 / scale, which must not overflow."""
 
 
 def integer_range(dtype: np.dtype) -> tuple[int, int]:
@@ -35,13 +32,17 @@ def _spread(x: Array, shape: tuple[int, ...], axis: int, block_size: int, what: 
             x.shape == (shape[axis],), f"expected {what} of shape ({shape[axis]},) along axis {axis}, got {x.shape}"
         )
         return x.reshape([-1 if i == axis else 1 for i in range(len(shape))])
-    expected = tuple(-(-n // block_size) if i == axis else n for i, n in enumerate(shape))
-    require(x.shape == expected, f"expected {what} of shape {expected} for blocks of {block_size}, got {x.shape}")
+    _check_blocks(x, shape, axis, block_size, what)
     return np.take(np.repeat(x, block_size, axis), np.arange(shape[axis]), axis)
 
 
+def _check_blocks(x: Array, shape: tuple[int, ...], axis: int, block_size: int, what: str) -> None:
+    expected = tuple(-(-n // block_size) if i == axis else n for i, n in enumerate(shape))
+    require(x.shape == expected, f"expected {what} of shape {expected} for blocks of {block_size}, got {x.shape}")
+
+
 @define("QuantizeLinear")
-def _quantize_linear(
+def quantize(
     x: Array,
     scale: Array,
     zero_point: Array | None = None,
@@ -73,7 +74,7 @@ def _quantize_linear(
 
 
 @define("DequantizeLinear")
-def _dequantize_linear(
+def dequantize(
     x: Array,
     scale: Array,
     zero_point: Array | None = None,
@@ -82,133 +83,75 @@ def _dequantize_linear(
     block_size: int = 0,
     output_dtype: int | str = 0,
 ) -> Array:
-    """(x - zero point) * scale; the type of the scale, or `output_dtype`."""
+    """(x - zero point) * scale; the type of the scale, or `output_dtype`. Large constants pass here when loaded, so all
+    is done in place: beside the result it needs no memory of the size of x, unless x is wider than 16 bits."""
     dtype = dtype_of(output_dtype) if output_dtype else scale.dtype
     wide = np.dtype(np.float64 if dtype == np.float64 else np.float32)
-    between = np.dtype(np.int64) if is_integer(x.dtype) else wide
+    narrow = x.dtype.name in NARROW_INTS or x.dtype.itemsize <= 2
+    between = np.dtype(np.int64) if is_integer(x.dtype) and not narrow else wide
     values = x.astype(between)
     if zero_point is not None:
-        values = values - _spread(zero_point, x.shape, axis, block_size, "x_zero_point").astype(between)
-    return (values.astype(wide) * _spread(scale, x.shape, axis, block_size, "x_scale").astype(wide)).astype(dtype)
+        _in_place(np.subtract, values, zero_point.astype(between), axis, block_size, "x_zero_point")
+    values = values.astype(wide, copy=False)
+    _in_place(np.multiply, values, scale.astype(wide), axis, block_size, "x_scale")
+    return values.astype(dtype, copy=False)
+
+
+def _in_place(fn: np.ufunc, values: Array, by: Array, axis: int, block_size: int, what: str) -> None:
+    """values = fn(values, by), `by` meant as in `_spread`: blocks are met by splitting the axis, `by` is not copied."""
+    if not block_size or (by.size == 1 and by.ndim <= 1):
+        fn(values, _spread(by, values.shape, axis, 0, what), out=values)
+        return
+    _check_blocks(by, values.shape, axis_of(axis, values.ndim), block_size, what)
+    values, by = np.moveaxis(values, axis, 0), np.moveaxis(by, axis, 0)
+    whole = len(values) // block_size
+    blocks = values[: whole * block_size].reshape(whole, block_size, *values.shape[1:])  # a view: one axis is split
+    fn(blocks, by[:whole, None], out=blocks)
+    rest = values[whole * block_size :]
+    fn(rest, by[whole:], out=rest)
 
 
 @define("DynamicQuantizeLinear")
-def _dynamic_quantize_linear(x: Array, /) -> tuple[Array, Array, Array]:
-    """uint8 over the range of `x` widened to hold 0: (y, scale, zero point). Zeros alone have scale 1."""
-    low, high = (np.float32(min(0, x.min(initial=0))), np.float32(max(0, x.max(initial=0))))
-    scale = np.float32((high - low) / np.float32(255)) or np.float32(1)
-    zero = np.clip(np.rint(-low / scale), 0, 255)
-    y = np.clip(np.rint(x / scale) + zero, 0, 255).astype(np.uint8)
-    return y, np.asarray(scale, np.float32), np.asarray(zero).astype(np.uint8)
+def _dynamic_quantize_linear(x: Array, /, kept: int = 0, dtype: str = "uint8") -> tuple[Array, Array, Array]:
+    """x over its own range, widened to hold 0, in 255 steps: (y, scale, zero point). Zeros alone have scale 1.
+
+    uint8: ONNX's operator. int8: XNNPACK's, which multiplies by 1 / scale and moves the zero point to the nearer end.
+    With kept=k > 0 each index of the first k axes has a range of its own, and scale and zero point keep the rank of x,
+    with the other axes of size 1.
+    """
+    require(dtype in ("uint8", "int8"), f"expected dtype uint8 or int8, got {dtype!r}")
+    require(0 <= kept < max(x.ndim, 1), f"expected kept in [0, {max(x.ndim, 1) - 1}] for rank {x.ndim}, got {kept}")
+    axes, ends = tuple(range(kept, x.ndim)), np.iinfo(dtype)
+    numbers = np.where(np.isnan(x), np.float32(0), x)
+    low = np.asarray(numbers.min(axis=axes, initial=0, keepdims=kept > 0))
+    high = np.asarray(numbers.max(axis=axes, initial=0, keepdims=kept > 0))
+    steps, scale, zero = (_unsigned_steps if dtype == "uint8" else _signed_steps)(x, low, high)
+    y = np.nan_to_num(np.rint(steps).astype(np.float64) + zero, nan=ends.min)
+    return np.clip(y, ends.min, ends.max).astype(dtype), scale, np.asarray(zero).astype(dtype)
 
 
-def _centred(x: Array, zero_point: Array | None, axis: int) -> Array:
-    """x minus its zero points (one, or one per index of `axis`), in float64: exact sums below 2**53."""
-    if zero_point is None:
-        return x.astype(np.float64)
-    zero = zero_point.astype(np.float64)
-    if zero.ndim == 1 and zero.size > 1:
-        zero = zero.reshape([-1 if i == axis_of(axis, x.ndim) else 1 for i in range(x.ndim)])
-    elif zero.ndim <= 1:
-        zero = zero.reshape(())
-    return x.astype(np.float64) - zero
+def _unsigned_steps(x: Array, low: Array, high: Array) -> tuple[Array, Array, Array]:
+    """(x / scale, scale, zero point)."""
+    scale = np.asarray((high - low) / np.float32(255), np.float32)
+    scale = np.where(scale == 0, np.float32(1), scale)
+    zero = np.clip(np.nan_to_num(np.rint(-low / scale), nan=0), 0, 255)
+    return np.asarray(x / scale), scale, zero
 
 
-def _int32(x: Array) -> Array:
-    return x.astype(np.int64).astype(np.int32)
+def _signed_steps(x: Array, low: Array, high: Array) -> tuple[Array, Array, Array]:
+    """(x * inverse, scale, zero point), as xnn_qd8_asymmetric_quantization_params has it: -128 or 127 is met exactly,
+    whichever the zero point's rounding moves the range out of less."""
+    span, least, most = high - low, np.float32(-128), np.float32(127)
+    inverse = np.where(span < LEAST_SPAN, np.float32(1), np.float32(255) / span)
+    first, last = low * inverse, high * inverse
+    zero = np.where((least + first) + (most + last) > 0, least - first, most - last)
+    zero = np.where(zero > least, np.minimum(zero, most), least)
+    return x * inverse, np.float32(1) / inverse, np.rint(zero)
 
 
-@define("MatMulInteger")
-def _matmul_integer(a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None, /) -> Array:
-    """Zero points per row of A, per column of B."""
-    return _int32(matmul(_centred(a, a_zero, -2 if a.ndim > 1 else -1), _centred(b, b_zero, -1)))
-
-
-@define("ConvInteger")
-def _conv_integer(
-    x: Array, w: Array, x_zero: Array | None = None, w_zero: Array | None = None, /, **window: Any
-) -> Array:
-    return _int32(_integer_conv(x, w, x_zero, w_zero, **window))
-
-
-def _integer_conv(
-    x: Array,
-    w: Array,
-    x_zero: Array | None,
-    w_zero: Array | None,
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
-    group: int = 1,
-    kernel_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
-) -> Array:
-    """Padding counts as the zero point, so as 0 once centred."""
-    space = resolve(x.shape[2:], w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
-    return convolve(_centred(x, x_zero, 0), _centred(w, w_zero, 0), space, group)
-
-
-def _requantize(total: Array, scale: Array, y_scale: Array, y_zero: Array) -> Array:
-    """`total * scale / y_scale` rounded half to even onto the type of `y_zero`; one float32 multiply."""
-    low, high = integer_range(y_zero.dtype)
-    factor = (scale / np.float32(scalar(y_scale, "y_scale"))).astype(np.float32)
-    moved = np.rint(total.astype(np.float32) * factor).astype(np.float64) + float(scalar(y_zero, "y_zero_point"))
-    return np.asarray(np.clip(moved, low, high).astype(np.int64).astype(y_zero.dtype))
-
-
-@define("QLinearMatMul")
-def _qlinear_matmul(
-    a: Array,
-    a_scale: Array,
-    a_zero: Array,
-    b: Array,
-    b_scale: Array,
-    b_zero: Array,
-    y_scale: Array,
-    y_zero: Array,
-    /,
-) -> Array:
-    """Scales and zero points per row of A, per column of B, or one for all."""
-    if not is_integer(y_zero.dtype):
-        return _qlinear_matmul_float8(a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero)
-    total = matmul(_centred(a, a_zero, -2), _centred(b, b_zero, -1))
-    rows = widen(a_scale).reshape(-1, 1) if a_scale.ndim == 1 and a_scale.size > 1 else widen(a_scale)
-    return _requantize(total, rows * widen(b_scale), widen(y_scale), y_zero)
-
-
-def _qlinear_matmul_float8(
-    a: Array,
-    a_scale: Array,
-    a_zero: Array,
-    b: Array,
-    b_scale: Array,
-    b_zero: Array,
-    y_scale: Array,
-    y_zero: Array,
-) -> Array:
-    left = _dequantize_linear(a, widen(a_scale), a_zero)
-    right = _dequantize_linear(b, widen(b_scale), b_zero)
-    return _quantize_linear(matmul(left, right), widen(y_scale), y_zero)
-
-
-@define("QLinearConv")
-def _qlinear_conv(
-    x: Array,
-    x_scale: Array,
-    x_zero: Array,
-    w: Array,
-    w_scale: Array,
-    w_zero: Array,
-    y_scale: Array,
-    y_zero: Array,
-    b: Array | None = None,
-    /,
-    **window: Any,
-) -> Array:
-    """B is int32 in units of x_scale * w_scale; W may have scales and zero points per output channel."""
-    total = _integer_conv(x, w, x_zero, w_zero, **window)
-    rest = (1,) * (x.ndim - 2)
-    if b is not None:
-        total = total + b.astype(np.float64).reshape(1, -1, *rest)
-    scale = np.float32(scalar(x_scale, "x_scale")) * w_scale.reshape(-1, *rest)
-    return _requantize(total, scale, y_scale, y_zero)
+@define("LookupTable")
+def _lookup_table(x: Array, table: Array, /) -> Array:
+    """table[x - the least value of x's type]: any function of one byte."""
+    require(x.dtype.name in ("uint8", "int8"), f"expected x of uint8 or int8, got {x.dtype}")
+    require(table.shape == (256,), f"expected a table of shape (256,), got {table.shape}")
+    return np.asarray(table[x.astype(np.int64) - int(np.iinfo(x.dtype).min)])

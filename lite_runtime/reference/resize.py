@@ -11,7 +11,7 @@ from lite_runtime.graph import Array
 from lite_runtime.reference.registry import define
 from lite_runtime.reference.support import axes_of, in_float32, integers, require
 
-__all__: list[str] = []
+__all__ = ["sizes_of", "source_places"]
 
 _ROUND: dict[str, Callable[[Array], Array]] = {
     "round_prefer_floor": lambda x: np.ceil(x - 0.5),
@@ -33,7 +33,7 @@ def _linear_weights(distance: Array) -> Array:
     return np.asarray(np.maximum(0.0, 1 - np.abs(distance)))
 
 
-def _source(n_in: int, n_out: int, scale: float, mode: str, roi: tuple[float, float]) -> Array:
+def source_places(n_in: int, n_out: int, scale: float, mode: str, roi: tuple[float, float] = (0.0, 1.0)) -> Array:
     """Where along an input axis of `n_in` each of `n_out` outputs is read; `scale` is about output over input."""
     x = np.arange(n_out, dtype=np.float64)
     if mode == "half_pixel":
@@ -108,13 +108,15 @@ def _resize(
     if mode not in ("nearest", "linear", "cubic"):
         raise UnsupportedOpError(f"expected mode nearest, linear or cubic, got {mode!r}")
     where = axes_of(axes, x.ndim)
-    factors, lengths = _sizes(x, where, scales, sizes, keep_aspect_ratio_policy)
+    factors, lengths = sizes_of(x, where, scales, sizes, keep_aspect_ratio_policy)
     crop = np.array([0.0] * len(where) + [1.0] * len(where)) if roi is None or roi.size == 0 else roi.astype(np.float64)
     y = x if mode == "nearest" else x.astype(np.float64)
     outside: list[tuple[int, Array]] = []
     for i, axis in enumerate(where):
         n, scale, length = x.shape[axis], factors[i], lengths[i]
-        at = _source(n, length, scale, coordinate_transformation_mode, (float(crop[i]), float(crop[i + len(where)])))
+        at = source_places(
+            n, length, scale, coordinate_transformation_mode, (float(crop[i]), float(crop[i + len(where)]))
+        )
         outside.append((axis, (at < 0) | (at > n - 1)))
         if length == n and coordinate_transformation_mode != "tf_crop_and_resize" and np.array_equal(at, np.arange(n)):
             continue
@@ -132,7 +134,7 @@ def _resize(
     return y.astype(x.dtype)
 
 
-def _sizes(
+def sizes_of(
     x: Array, axes: tuple[int, ...], scales: Array | None, sizes: Array | None, policy: str
 ) -> tuple[list[float], list[int]]:
     """(output over input, output size) for each axis, from one of the two inputs."""
@@ -146,7 +148,7 @@ def _sizes(
         return factors, [int(np.floor(n * s)) for n, s in zip(old, factors, strict=True)]
     new = list(integers(given[0]))
     if policy == "stretch":
-        return [m / n for m, n in zip(new, old, strict=True)], new
+        return [m / n if n else 1.0 for m, n in zip(new, old, strict=True)], new
     choose = {"not_larger": min, "not_smaller": max}.get(policy)
     if choose is None:
         raise UnsupportedOpError(

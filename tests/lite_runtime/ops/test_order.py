@@ -28,6 +28,32 @@ def ties(shape: tuple[int, ...]) -> np.ndarray:
     return np.random.default_rng(len(shape)).integers(-4, 4, shape).astype(np.float32)
 
 
+_INTEGERS = ["int8", "uint8", "int16", "int32"]
+
+
+def crowded(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Integers among which the least and the greatest come up often."""
+    ends = np.iinfo(dtype)
+    return np.random.default_rng(len(shape)).choice(np.array([ends.min, ends.max, 0, 1, 5], dtype), shape)
+
+
+@pytest.mark.parametrize("dtype", _INTEGERS)
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize(("shape", "axis"), [*SHAPES, ((2, 5, 3, 67), 1), ((3, 40, 5), 1)])
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
+def test_places_among_integers(op: str, shape: tuple[int, ...], axis: int, last: int, dtype: str) -> None:
+    check(op, [crowded(shape, dtype)], {"axis": axis, "select_last_index": last})
+
+
+@pytest.mark.parametrize("dtype", _INTEGERS)
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize(("shape", "axis"), [((7,), 0), ((3, 40), 1), ((3, 40), 0), ((4, 129), -1), ((2, 37, 3), 1)])
+def test_the_largest_integers(shape: tuple[int, ...], axis: int, largest: int, dtype: str) -> None:
+    for k in (0, 1, 3):
+        attrs = {"axis": axis, "largest": largest}
+        check("TopK", [crowded(shape, dtype), np.array([k])], attrs, outputs=2, constants=[1])
+
+
 @pytest.mark.parametrize("last", [0, 1])
 @pytest.mark.parametrize("keepdims", [0, 1])
 @pytest.mark.parametrize(("shape", "axis"), SHAPES)

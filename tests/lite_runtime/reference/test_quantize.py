@@ -57,31 +57,6 @@ def test_dynamic() -> None:
         agree("DynamicQuantizeLinear", [x], outputs=3)
 
 
-def test_integer_products() -> None:
-    a, b = ints(3, 4, dtype=np.uint8, low=0, high=255), ints(4, 5, dtype=np.int8, low=-128, high=127)
-    agree("MatMulInteger", [a, b, np.array(7, np.uint8), np.array(3, np.int8)])
-    agree("MatMulInteger", [a, b, np.array(7, np.uint8), ints(5, dtype=np.int8)])
-    x, w = ints(1, 3, 6, 6, dtype=np.uint8, low=0, high=255), ints(4, 3, 3, 3, dtype=np.uint8, low=0, high=255)
-    agree("ConvInteger", [x, w, np.array(9, np.uint8), np.array(5, np.uint8)], {"pads": (1, 1, 1, 1)})
-
-
-@pytest.mark.parametrize("per_channel", [False, True])
-def test_qlinear(per_channel: bool) -> None:
-    step, y_step, zero = np.array(0.01, np.float32), np.array(1.7, np.float32), np.array(101, np.uint8)
-    x, w = ints(1, 3, 6, 6, dtype=np.uint8, low=0, high=255), ints(4, 3, 3, 3, dtype=np.int8, low=-99, high=99)
-    steps = floats(4, low=0.01, high=0.05) if per_channel else step
-    zeros = np.zeros(4, np.int8) if per_channel else np.array(0, np.int8)
-    bias = ints(4, dtype=np.int32, low=-900, high=900)
-    agree(
-        "QLinearConv",
-        [x, np.array(1.3, np.float32), zero, w, steps, zeros, y_step, zero, bias],
-        {"pads": (1,) * 4},
-        atol=1,
-    )
-    a, b = ints(3, 4, dtype=np.uint8, low=0, high=255), ints(4, 5, dtype=np.uint8, low=0, high=255)
-    agree("QLinearMatMul", [a, step, zero, b, step, zero, y_step, zero], atol=1)
-
-
 def test_misfits_are_refused() -> None:
     with pytest.raises(ShapeError, match=r"y_scale of shape \(4,\) along axis 1"):
         ours("QuantizeLinear", [floats(3, 4), floats(3, low=0.1)])

@@ -1,0 +1,288 @@
+"""Words for kernels on narrow integers: vectors of any length that are widened when loaded and narrowed when stored.
+
+`words(stored, held, count)` gives the operations on `count` neighbouring elements of type `stored`, held in registers
+as `held`; LLVM splits what is longer than a register. No masks: a strip at the end of a row overlaps the one before it
+(`strips`), which stores the same values twice.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+from numba import types
+from numba.core.datamodel import models, register_default
+from numba.extending import intrinsic
+
+from lite_runtime.simd import LANES, declare, emit_max, emit_splat, exact
+
+__all__ = ["BYTES", "Words", "averaged", "lengths", "strips", "words"]
+
+_F32, _I64 = ir.FloatType(), ir.IntType(64)
+BYTES = {"int8": 1, "uint8": 1, "int16": 2, "int32": 4, "int64": 8}
+"""Size of an element of every type that words are made for."""
+_SCALARS = {name: getattr(types, name) for name in BYTES}
+
+
+class IntsType(types.Type):
+    """`count` integers of `held` in registers."""
+
+    def __init__(self, held: str, count: int) -> None:
+        super().__init__(name=f"{held}x{count}")
+        self.llvm = ir.VectorType(ir.IntType(8 * BYTES[held]), count)
+
+
+@register_default(IntsType)
+class IntsModel(models.PrimitiveModel):
+    """How Numba stores an IntsType: as LLVM does."""
+
+    def __init__(self, dmm: Any, fe_type: Any) -> None:
+        super().__init__(dmm, fe_type, fe_type.llvm)
+
+
+@cache
+def _ints(held: str, count: int) -> IntsType:
+    return IntsType(held, count)
+
+
+class Words(NamedTuple):
+    """Operations on `count` elements: device intrinsics."""
+
+    count: int
+    size: int
+    """Bytes from one stored element to the next."""
+    spread: Any
+    """(scalar of `held`) -> every lane."""
+    load: Any
+    """(address) -> elements, widened."""
+    store: Any
+    """(address, lanes): narrowed, higher bits dropped."""
+    add: Any
+    multiply: Any
+    larger: Any
+    smaller: Any
+    shift: Any
+    """(lanes, bits): arithmetic shift to the right."""
+    total: Any
+    """(lanes) -> their sum, a scalar of `held`."""
+    largest: Any
+    smallest: Any
+    rescaled: Any
+    """(lanes, factor, low, high, zero) -> clamp(round_half_even(float32(lane) * factor), low, high) + zero; NaN: low.
+    factor, low, high float32, zero int32; the bounds are whole and have the zero point taken off."""
+    placed: Any
+    """(lanes, factor, shift, low, high) -> clamp(round_half_even(float32(lane) * factor + shift), low, high), product
+    and sum rounded each; NaN: low. All float32, the bounds whole."""
+    rescaled_by: Any
+    """(lanes, address, low, high, zero): as `rescaled`, each lane by its own of the factors at `address`."""
+    store_real: Any
+    """(address, lanes, scales, shifts, low, high): clamp(float32(lane) * scale + shift, low, high) as float32, scales
+    and shifts at these addresses, product and sum rounded each. NaN stays."""
+
+
+def _widened(builder: Any, value: Any, stored: str, kind: ir.VectorType) -> Any:
+    if value.type == kind:
+        return value
+    return (builder.zext if stored.startswith("u") else builder.sext)(value, kind)
+
+
+def _resized(builder: Any, value: Any, kind: ir.VectorType) -> Any:
+    """`value` with lanes of the width of `kind`, sign kept."""
+    have, want = value.type.element.width, kind.element.width
+    if have == want:
+        return value
+    return builder.trunc(value, kind) if have > want else builder.sext(value, kind)
+
+
+@cache
+def words(stored: str, held: str, count: int) -> Words:
+    """The operations on strips of `count` elements of `stored`, held as `held` (no narrower than it)."""
+    vector, scalar = _ints(held, count), _SCALARS[held]
+    kind, size = vector.llvm, BYTES[stored]
+    memory = ir.VectorType(ir.IntType(8 * size), count)
+    floats, whole = ir.VectorType(_F32, count), ir.VectorType(ir.IntType(32), count)
+    unsigned = held.startswith("u")
+
+    @intrinsic
+    def spread(typing, value):
+        return vector(scalar), lambda context, builder, sig, args: emit_splat(builder, args[0], kind)
+
+    @intrinsic
+    def load(typing, where):
+        def lower(context, builder, sig, args):
+            value = builder.load(builder.inttoptr(args[0], memory.as_pointer()), align=size, typ=memory)
+            return _widened(builder, value, stored, kind)
+
+        return vector(types.int64), lower
+
+    @intrinsic
+    def store(typing, where, value):
+        def lower(context, builder, sig, args):
+            pointer = builder.inttoptr(args[0], memory.as_pointer())
+            builder.store(_resized(builder, args[1], memory), pointer, align=size)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, vector), lower
+
+    def binary(emit: Any) -> Any:
+        @intrinsic
+        def call(typing, a, b):
+            return vector(vector, vector), lambda context, builder, sig, args: emit(builder, *args)
+
+        return call
+
+    def pick(sign: str) -> Any:
+        def emit(builder, a, b):
+            compare = builder.icmp_unsigned if unsigned else builder.icmp_signed
+            return builder.select(compare(sign, a, b), a, b)
+
+        return binary(emit)
+
+    @intrinsic
+    def shift(typing, a, bits):
+        def lower(context, builder, sig, args):
+            by = builder.trunc(args[1], kind.element) if kind.element.width < 64 else args[1]
+            return builder.ashr(args[0], emit_splat(builder, by, kind))
+
+        return vector(vector, types.int64), lower
+
+    def across(name: str) -> Any:
+        @intrinsic
+        def call(typing, a):
+            def lower(context, builder, sig, args):
+                function = f"llvm.vector.reduce.{name}.v{count}i{kind.element.width}"
+                return builder.call(declare(builder, function, kind.element, kind), args)
+
+            return scalar(vector), lower
+
+        return call
+
+    def at(builder: Any, where: Any) -> Any:
+        return builder.load(builder.inttoptr(where, floats.as_pointer()), align=4, typ=floats)
+
+    def rescale(builder: Any, total: Any, factor: Any, low: Any, high: Any, zero: Any) -> Any:
+        moved = builder.fmul(builder.sitofp(total, floats), factor)
+        moved = builder.call(declare(builder, f"llvm.nearbyint.v{count}f32", floats, floats), [moved])
+        low, high = emit_splat(builder, low, floats), emit_splat(builder, high, floats)
+        moved = builder.fptosi(emit_max(builder, emit_max(builder, moved, low), high, "<"), whole)
+        return _resized(builder, builder.add(moved, emit_splat(builder, zero, whole)), kind)
+
+    @intrinsic
+    def rescaled(typing, total, factor, low, high, zero):
+        def lower(context, builder, sig, args):
+            total, factor, low, high, zero = args
+            return rescale(builder, total, emit_splat(builder, factor, floats), low, high, zero)
+
+        return vector(vector, types.float32, types.float32, types.float32, types.int32), lower
+
+    @intrinsic
+    def placed(typing, total, factor, shift, low, high):
+        def lower(context, builder, sig, args):
+            total, *others = args
+            factor, shift, low, high = (emit_splat(builder, number, floats) for number in others)
+            moved = builder.fadd(builder.fmul(builder.sitofp(total, floats), factor), shift)
+            moved = builder.call(declare(builder, f"llvm.nearbyint.v{count}f32", floats, floats), [moved])
+            moved = emit_max(builder, emit_max(builder, moved, low), high, "<")
+            return _resized(builder, builder.fptosi(moved, whole), kind)
+
+        return vector(vector, *(types.float32,) * 4), lower
+
+    @intrinsic
+    def rescaled_by(typing, total, factors, low, high, zero):
+        def lower(context, builder, sig, args):
+            total, factors, low, high, zero = args
+            return rescale(builder, total, at(builder, factors), low, high, zero)
+
+        return vector(vector, types.int64, types.float32, types.float32, types.int32), lower
+
+    @intrinsic
+    def store_real(typing, where, total, scales, shifts, low, high):
+        def lower(context, builder, sig, args):
+            where, total, scales, shifts, low, high = args
+            value = builder.fmul(builder.sitofp(total, floats), at(builder, scales))
+            value = builder.fadd(value, at(builder, shifts))
+            low, high = emit_splat(builder, low, floats), emit_splat(builder, high, floats)
+            value = emit_max(builder, high, emit_max(builder, low, value), "<")
+            builder.store(value, builder.inttoptr(where, floats.as_pointer()), align=4)
+            return context.get_dummy_value()
+
+        reals = (types.float32, types.float32)
+        return types.void(types.int64, vector, types.int64, types.int64, *reals), lower
+
+    prefix = "u" if unsigned else "s"
+    return Words(
+        count,
+        size,
+        spread,
+        load,
+        store,
+        binary(lambda builder, a, b: builder.add(a, b)),
+        binary(lambda builder, a, b: builder.mul(a, b)),
+        pick(">"),
+        pick("<"),
+        shift,
+        across("add"),
+        across(f"{prefix}max"),
+        across(f"{prefix}min"),
+        rescaled,
+        placed,
+        rescaled_by,
+        store_real,
+    )
+
+
+def averaged(held: str, count: int) -> Any:
+    """A device function (lanes, n, low, high) -> lanes / n, halves away from zero, exactly; low where n is 0.
+
+    low, high: float32, whole, around every quotient; these are below 2**16. |lane| * 2 + n fits `held`.
+    """
+    strip = words(held, held, count)
+    add, times, shift, spread, rescaled = strip.add, strip.multiply, strip.shift, strip.spread, strip.rescaled
+    sign, scalar = 8 * BYTES[held] - 1, _SCALARS[held]
+
+    @exact
+    def average(total, n, low, high):
+        # The float32 quotient is off by 2**-7 at most: of what rounds to the wrong side the rest tells. It is doubled,
+        # less 1 below zero, so that halves are met away from zero by comparisons that differ in nothing else.
+        near = rescaled(total, types.float32(1) / types.float32(n), low, high, types.int32(0))
+        by = scalar(max(n, 1))
+        rest = add(total, times(near, spread(scalar(-by))))
+        rest = add(add(rest, rest), shift(total, sign))
+        up, down = shift(add(rest, spread(scalar(-by))), sign), shift(add(rest, spread(by)), sign)
+        return add(add(near, spread(scalar(1))), add(up, down))
+
+    return average
+
+
+def lengths(held: str) -> tuple[int, ...]:
+    """Lengths of strips: two registers of what is held, a half and an eighth of one, one element."""
+    register = 4 * LANES // BYTES[held]
+    return (*(n for n in (2 * register, register // 2, register // 8) if n > 1), 1)
+
+
+@exact
+def _nothing(n, job):
+    return
+
+
+def strips(widths: tuple[int, ...], body: Any) -> Any:
+    """A device function `cover(n, job)` that calls `body(width)(at, job)` on strips that together cover [0, n).
+
+    widths: descending, 1 last. The widest that fits is used for all; the last strip ends at n and may overlap.
+    job: a tuple of scalars, handed on.
+    """
+    width, one = widths[0], body(widths[0])
+    narrower = strips(widths[1:], body) if len(widths) > 1 else _nothing
+
+    @exact
+    def cover(n, job):
+        if n < width:
+            narrower(n, job)
+        else:
+            at = 0
+            while at < n:
+                one(min(at, n - width), job)
+                at += width
+
+    return cover

@@ -1,0 +1,70 @@
+"""Numbers as integers and back, as LLVM: what loads and stores of quantised elements emit.
+
+No product here feeds a sum, so nothing can be fused, and results are the same on every target.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from lite_runtime.simd import FMA, declare, emit_max
+
+__all__ = ["dequantised", "quantised"]
+
+_FLOAT = ir.FloatType()
+
+
+def dequantised(convert: str) -> Any:
+    """(builder, x, zero, scale) -> (x - zero) * scale, the integer x first rounded to the nearest float32.
+    convert: "sitofp" or "uitofp"."""
+
+    def load(builder: Any, x: Any, zero: Any, scale: Any) -> Any:
+        return builder.fmul(builder.fsub(getattr(builder, convert)(x, _FLOAT), zero), scale)
+
+    return load
+
+
+def _divided(builder: Any, x: Any, scale: Any) -> Any:
+    return builder.fdiv(x, scale)
+
+
+def _near_quotient(builder: Any, x: Any, scale: Any) -> Any:
+    """x / scale as a division rounds it, where it is between 1/2 and 2**20; other quotients only as far as their sign
+    and being below 1/2, or 2**20 and above, or NaN (which also stands for some below -2**20). Five instructions that
+    overlap, where a division stalls the next: 2.5 cycles a vector for 5 to 10.
+
+    With r = 1 / scale rounded, q = x * r is off by at most 2 units in the last place; one step q + r * (x - q * scale)
+    leaves less than one, and a second, on a q that near, rounds correctly (Markstein 1990; the remainder is exact, no
+    underflow: `scale` is within 2**-100 .. 2**100). The bound on x keeps infinity out of the remainders.
+    """
+    fma = declare(builder, "llvm.fma.f32", _FLOAT, _FLOAT, _FLOAT, _FLOAT)
+    most = builder.fmul(scale, _FLOAT(2.0**21))
+    x = builder.select(builder.fcmp_ordered("<", most, x), most, x)
+    reciprocal, minus = builder.fdiv(_FLOAT(1.0), scale), builder.fneg(scale)
+    q = builder.fmul(x, reciprocal)
+    for _ in range(2):
+        q = builder.call(fma, [builder.call(fma, [q, minus, x]), reciprocal, q])
+    return q
+
+
+def _multiplied(builder: Any, x: Any, inverse: Any) -> Any:
+    return builder.fmul(x, inverse)
+
+
+def quantised(dtype: str, *, any_scale: bool = False, inverse: bool = False) -> Any:
+    """(LLVM type, conversion): (builder, x, zero, scale) -> x / scale rounded half to even, plus the zero point,
+    saturated to an integer type of at most 16 bits; NaN gives its least value. Scales must be MODERATE unless
+    `any_scale`. inverse: x * scale instead, for any scale."""
+    ends = np.iinfo(dtype)
+    kind, low, high = ir.IntType(ends.bits), _FLOAT(float(ends.min)), _FLOAT(float(ends.max))
+    divide = _multiplied if inverse else _divided if any_scale or FMA != "fma" else _near_quotient
+
+    def store(builder: Any, x: Any, zero: Any, scale: Any) -> Any:
+        rounded = builder.call(declare(builder, "llvm.nearbyint.f32", _FLOAT, _FLOAT), [divide(builder, x, scale)])
+        y = emit_max(builder, emit_max(builder, builder.fadd(rounded, zero), low), high, "<")
+        return builder.trunc(builder.fptosi(y, ir.IntType(32)), kind)
+
+    return kind, store

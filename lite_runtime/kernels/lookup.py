@@ -1,0 +1,75 @@
+"""A function of one byte as a table of its 256 results."""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from lite_runtime.simd import LANES, declare, first, i16p, i32p, kernel, num, ptr, u8p
+
+_I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+_WIDE = 4 * LANES
+_BYTES, _SIXTEEN = ir.VectorType(_I8, _WIDE), ir.VectorType(_I8, 16)
+_SHUFFLE = {16: "llvm.x86.avx512.pshuf.b.512", 8: "llvm.x86.avx2.pshuf.b", 4: "llvm.x86.ssse3.pshuf.b.128"}[LANES]
+_GRAIN = 4096
+
+
+def _splat(value):
+    return ir.Constant(_BYTES, [value] * _WIDE)
+
+
+@intrinsic
+def _look_up(typing, target, source, table):
+    """`_WIDE` bytes at `target`: table[x] of those at `source`. The table's sixteen rows of sixteen are each shuffled
+    by the low halves of the bytes; their high bits choose among the rows, one bit a round."""
+
+    def lower(context, builder, sig, args):
+        target, source, table = args
+        x = builder.load(builder.inttoptr(source, _BYTES.as_pointer()), align=1, typ=_BYTES)
+        low = builder.and_(x, _splat(15))
+        shuffle = declare(builder, _SHUFFLE, _BYTES, _BYTES, _BYTES)
+        repeat = ir.Constant(ir.VectorType(_I32, _WIDE), [i % 16 for i in range(_WIDE)])
+        rows = []
+        for k in range(16):
+            where = builder.inttoptr(builder.add(table, _I64(16 * k)), _SIXTEEN.as_pointer())
+            row = builder.load(where, align=1, typ=_SIXTEEN)
+            rows.append(builder.call(shuffle, [builder.shuffle_vector(row, row, repeat), low]))
+        for bit in range(4, 8):
+            chosen = builder.icmp_unsigned("!=", builder.and_(x, _splat(1 << bit)), _splat(0))
+            rows = [builder.select(chosen, rows[k + 1], rows[k]) for k in range(0, len(rows), 2)]
+        builder.store(rows[0], builder.inttoptr(target, _BYTES.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), lower
+
+
+# Operands of every kernel here: x, bytes; the table, indexed by them as unsigned numbers; y. Number: elements.
+
+
+@kernel()
+def x8_lookup__1(step, bases, worker, workers):
+    """Results of one byte; y may be x."""
+    x, table, y, total = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2), num(step, 3, 0)
+    at, end = first(total, worker, workers, _GRAIN), first(total, worker + 1, workers, _GRAIN)
+    while at + _WIDE <= end:
+        _look_up(y + at, x + at, table)
+        at += _WIDE
+    results, source, target = u8p(table), u8p(x + at), u8p(y + at)
+    for i in range(end - at):
+        target[i] = results[source[i]]
+
+
+def _wider(pointer, size):
+    def look_up(step, bases, worker, workers):
+        """Results of `size` bytes."""
+        x, table, y, total = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2), num(step, 3, 0)
+        begin, end = first(total, worker, workers, _GRAIN), first(total, worker + 1, workers, _GRAIN)
+        results, source, target = pointer(table), u8p(x + begin), pointer(y + size * begin)
+        for i in range(end - begin):
+            target[i] = results[source[i]]
+
+    return kernel()(look_up)
+
+
+x8_lookup__2, x8_lookup__4 = _wider(i16p, 2), _wider(i32p, 4)

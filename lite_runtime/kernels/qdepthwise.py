@@ -1,0 +1,325 @@
+"""Depthwise convolution of bytes, channels last: each channel has a window of its own, vectors run over channels.
+
+A block is 4 * LANES channels in four vectors of int32 sums. Byte and word interleaves turn four taps into dwords of
+one channel each, which meet four weights in a dot product. They work within 16 bytes: sum j holds channels 16 i + 4 j
+to 16 i + 4 j + 3 for every i, and so do weights and tables (`block_order` of ops/_qpanels.py), until packing the
+results to bytes undoes it. Weights: [block][four taps][4][LANES][4]. The image has its border; where it has fewer
+channels than a block, a block's bytes behind it may be read.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import int32, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from lite_runtime.kernels._dot import BYTES, FLOATS, INTS, at, emit_dot, emit_rounded, load_floats, load_ints, variable
+from lite_runtime.kernels.qgemm import BYTE, FLOAT
+from lite_runtime.simd import (
+    LANES,
+    TARGET,
+    declare,
+    emit_fused,
+    emit_max,
+    emit_splat,
+    exact,
+    f32p,
+    i8p,
+    i64p,
+    kernel,
+    num,
+    ptr,
+    real,
+    u8p,
+)
+
+BLOCK = 4 * LANES
+"""Channels that a tile computes."""
+PIXELS = 4 if TARGET is not None and TARGET.vectors == 32 else 1
+"""Pixels side by side that share a load of the weights."""
+_F32, _I64, _I32, _I8 = ir.FloatType(), ir.IntType(64), ir.IntType(32), ir.IntType(8)
+_WORDS_16 = ir.VectorType(ir.IntType(16), 2 * LANES)
+_PACK_WORDS = {4: "llvm.x86.sse2.packssdw.128", 8: "llvm.x86.avx2.packssdw", 16: "llvm.x86.avx512.packssdw.512"}[LANES]
+_PACK_BYTES = {4: "llvm.x86.sse2.packuswb.128", 8: "llvm.x86.avx2.packuswb", 16: "llvm.x86.avx512.packuswb.512"}[LANES]
+
+
+def _interleaved(builder, a, b, kind: ir.VectorType, high: bool):
+    """Elements of a and b by turns, from the lower or higher half of every 16 bytes."""
+    a, b = builder.bitcast(a, kind), builder.bitcast(b, kind)
+    lane = kind.count // (LANES // 4)
+    start = lane // 2 if high else 0
+    order = [
+        base + start + i + side
+        for base in range(0, kind.count, lane)
+        for i in range(lane // 2)
+        for side in (0, kind.count)
+    ]
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_I32, kind.count), order))
+
+
+def _dwords(builder, taps):
+    """Four vectors of bytes, a tap each -> four of dwords, a channel each."""
+    pairs = [[_interleaved(builder, taps[i], taps[i + 1], BYTES, high) for i in (0, 2)] for high in (False, True)]
+    return [_interleaved(builder, *pair, _WORDS_16, high) for pair in pairs for high in (False, True)]
+
+
+def _packed(builder, values):
+    """Four vectors of sums -> bytes in the order of channels."""
+    low = [builder.and_(value, ir.Constant(INTS, [255] * LANES)) for value in values]
+    words = declare(builder, _PACK_WORDS, _WORDS_16, INTS, INTS)
+    halves = [builder.call(words, low[i : i + 2]) for i in (0, 2)]
+    return builder.call(declare(builder, _PACK_BYTES, BYTES, _WORDS_16, _WORDS_16), halves)
+
+
+def _tile(count: int, shifted: bool):
+    """`count` pixels by BLOCK channels; `shifted`: weights have zero points."""
+
+    @intrinsic
+    def tile(
+        typing, first, step, taps_at, fours, w, ones, flip, out, pace, room, live, kind, bounds, zero, image, tables
+    ):
+        """first: address of the first pixel's window; the others' are `step` bytes apart, dead ones repeat the last of
+        the `live`. taps_at: byte offsets of taps, four at a time. Results go to `out`, those of the next pixel `pace`
+        elements further; `room`: elements from the first pixel's to the line's end. image: negated zero point, scale.
+        tables: addresses of a block's bias, scale, real bias, sum of weights, zero point."""
+        words, pair = types.CPointer(types.int64), types.UniTuple(types.float32, 2)
+        sig = types.void(
+            *(types.int64, types.int64, words, *[types.int64] * 9, pair, types.int64),
+            types.Tuple((types.int32, types.float32)),
+            types.UniTuple(types.int64, 5),
+        )
+
+        def lower(context, builder, sig, args):
+            first, step, taps_at, fours, w, ones, flip, out, pace, room, live, kind, bounds, zero, image, tables = args
+            bias, scale, shift, weight_sum, weight_zero = (builder.extract_value(tables, i) for i in range(5))
+
+            def table(where, j):
+                return builder.add(where, _I64(4 * LANES * j))
+
+            sums = [[variable(builder, load_ints(builder, table(bias, j))) for j in range(4)] for _ in range(count)]
+            totals = [
+                [variable(builder, ir.Constant(INTS, [0] * LANES)) for _ in range(4 if shifted else 0)]
+                for _ in range(count)
+            ]
+            pixels = []
+            for i in range(count):
+                inside = builder.icmp_signed("<", _I64(i), live)
+                pixel = builder.select(inside, _I64(i), builder.sub(live, _I64(1)))
+                pixels.append(builder.add(first, builder.mul(pixel, step)))
+            unsign = load_ints(builder, flip)
+            with cgutils.for_range(builder, fours, intp=_I64) as loop:
+                begin = builder.mul(loop.index, _I64(4))
+                offsets = [builder.load(builder.gep(taps_at, [builder.add(begin, _I64(t))])) for t in range(4)]
+                here = builder.add(w, builder.mul(loop.index, _I64(16 * LANES)))
+                weights = [load_ints(builder, table(here, j)) for j in range(4)]
+                if shifted:
+                    one = builder.load(at(builder, builder.add(ones, begin), _I32), typ=_I32)
+                    one = emit_splat(builder, one, INTS)
+                for i in range(count):
+                    loads = (
+                        builder.load(at(builder, builder.add(pixels[i], offset), INTS), align=1, typ=INTS)
+                        for offset in offsets
+                    )
+                    dwords = _dwords(builder, [builder.xor(load, unsign) for load in loads])
+                    for j, dword in enumerate(dwords):
+                        builder.store(emit_dot(builder, builder.load(sums[i][j]), dword, weights[j]), sums[i][j])
+                        if shifted:
+                            builder.store(emit_dot(builder, builder.load(totals[i][j]), dword, one), totals[i][j])
+            if shifted:
+                for i in range(count):
+                    for j in range(4):
+                        less = builder.mul(builder.load(totals[i][j]), load_ints(builder, table(weight_zero, j)))
+                        builder.store(builder.sub(builder.load(sums[i][j]), less), sums[i][j])
+            low, high = (emit_splat(builder, builder.extract_value(bounds, i)) for i in range(2))
+
+            def each_pixel(emit):
+                for i in range(count):
+                    with builder.if_then(builder.icmp_signed("<", _I64(i), live)):
+                        emit(i, builder.mul(pace, _I64(i)))
+
+            def stored(value, further, size):
+                """A block to the line, or what of it the line has room for."""
+                left = builder.sub(room, further)
+                to = builder.add(out, builder.mul(further, _I64(size)))
+                with builder.if_else(builder.icmp_signed(">=", left, _I64(BLOCK))) as (whole, part):
+                    with whole:
+                        for j, one in enumerate(value):
+                            target = at(builder, builder.add(to, _I64(j * 4 * LANES)), one.type)
+                            builder.store(one, target, align=size)
+                    with part:
+                        kind_of = _I8 if size == 1 else _I32
+                        with builder.goto_entry_block():
+                            block = builder.alloca(ir.ArrayType(kind_of, BLOCK))
+                        block.align = 64
+                        for j, one in enumerate(value):
+                            held = builder.add(builder.ptrtoint(block, _I64), _I64(j * 4 * LANES))
+                            builder.store(one, at(builder, held, one.type), align=size)
+                        with cgutils.for_range(builder, left, intp=_I64) as loop:
+                            one = builder.load(builder.gep(block, [_I64(0), loop.index]), typ=kind_of)
+                            target = builder.add(to, builder.mul(loop.index, _I64(size)))
+                            builder.store(one, at(builder, target, kind_of), align=size)
+
+            with builder.if_else(builder.icmp_signed("==", kind, _I64(BYTE))) as (to_bytes, others):
+                with to_bytes:
+                    point = emit_splat(builder, builder.trunc(zero, _I32), INTS)
+                    factors = [load_floats(builder, table(scale, j)) for j in range(4)]
+
+                    def bytes_of(i, further):
+                        scaled = [
+                            builder.fmul(builder.sitofp(builder.load(sums[i][j]), FLOATS), factors[j]) for j in range(4)
+                        ]
+                        whole = [emit_rounded(builder, value, low, high, point) for value in scaled]
+                        stored([_packed(builder, whole)], further, 1)
+
+                    each_pixel(bytes_of)
+                with others:
+                    real_result = builder.icmp_signed("==", kind, _I64(FLOAT))
+                    step_zero = emit_splat(builder, builder.extract_value(image, 0), INTS)
+                    factor = emit_splat(builder, builder.extract_value(image, 1))
+
+                    def words_of(i, further):
+                        values = []
+                        for j in range(4):
+                            total = builder.mul(load_ints(builder, table(weight_sum, j)), step_zero)
+                            total = builder.add(builder.load(sums[i][j]), total)
+                            scaled = builder.fmul(builder.sitofp(total, FLOATS), factor)
+                            moved = load_floats(builder, table(scale, j)), load_floats(builder, table(shift, j))
+                            value = emit_fused(builder, scaled, *moved)
+                            value = emit_max(builder, high, emit_max(builder, low, value), "<")
+                            values.append(builder.select(real_result, value, builder.bitcast(total, FLOATS)))
+                        stored(_straight(builder, values), further, 4)
+
+                    each_pixel(words_of)
+            return context.get_dummy_value()
+
+        return sig, lower
+
+    return tile
+
+
+def _straight(builder, values):
+    """Four vectors of sums -> four in the order of channels."""
+    lanes = LANES // 4
+    whole = []
+    for j in range(4):
+        picked = []  # (vector, 16 bytes) of every 16 bytes of the result
+        for chunk in range(j * lanes, (j + 1) * lanes):
+            picked.append((chunk % 4, chunk // 4))
+        result = ir.Constant(FLOATS, ir.Undefined)
+        for place, (vector, lane) in enumerate(picked):
+            order = list(range(LANES))
+            order[4 * place : 4 * place + 4] = [LANES + 4 * lane + i for i in range(4)]
+            mask = ir.Constant(ir.VectorType(_I32, LANES), order)
+            result = builder.shuffle_vector(result, values[vector], mask)
+        whole.append(result)
+    return whole
+
+
+def _driver(shifted: bool):
+    many, single = _tile(2 if shifted and PIXELS > 1 else PIXELS, shifted), _tile(1, shifted)
+    wide = 2 if shifted and PIXELS > 1 else PIXELS
+
+    @exact
+    def drive(step, bases, worker, workers):
+        ops = 13
+        x, w, taps_at = ptr(step, bases, 0), ptr(step, bases, 1), i64p(ptr(step, bases, 2))
+        bias, scale, shift = ptr(step, bases, 3), ptr(step, bases, 4), ptr(step, bases, 5)
+        weight_sum, weight_zero = ptr(step, bases, 6), ptr(step, bases, 7)
+        zeros, scales, flip = ptr(step, bases, 8), ptr(step, bases, 9), ptr(step, bases, 10)
+        ones, y = ptr(step, bases, 11), ptr(step, bases, 12)
+        images, height, width, channels = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
+        fours, image_step, line_step, pixel_step = (
+            num(step, ops, 4),
+            num(step, ops, 5),
+            num(step, ops, 6),
+            num(step, ops, 7),
+        )
+        line, size, kind, zero = num(step, ops, 8), num(step, ops, 9), num(step, ops, 10), num(step, ops, 11)
+        bounds, moving = (real(step, ops, 12), real(step, ops, 13)), num(step, ops, 14)
+        blocks = (channels + BLOCK - 1) // BLOCK
+        for row in range(images * height * worker // workers, images * height * (worker + 1) // workers):
+            picture = row // height
+            source = x + picture * image_step + (row - picture * height) * line_step
+            negated = int32(0)
+            if zeros != 0:
+                negated = -int32(i8p(zeros)[picture * moving] if u8p(flip)[0] != 0 else u8p(zeros)[picture * moving])
+            image = (negated, f32p(scales)[picture * moving])
+            for block in range(blocks):
+                channel = max(0, min(block * BLOCK, channels - BLOCK))
+                place = 4 * block * BLOCK
+                tables = (bias + place, scale + place, shift + place, weight_sum + place, weight_zero + place)
+                weights = w + place * fours
+                column = 0
+                while column < width:
+                    at_first = column * channels + channel
+                    here, to, room = (
+                        source + column * pixel_step + channel,
+                        y + size * (row * line + at_first),
+                        line - at_first,
+                    )
+                    live = min(wide, width - column)
+                    if live == 1:
+                        single(
+                            here,
+                            pixel_step,
+                            taps_at,
+                            fours,
+                            weights,
+                            ones,
+                            flip,
+                            to,
+                            channels,
+                            room,
+                            live,
+                            kind,
+                            bounds,
+                            zero,
+                            image,
+                            tables,
+                        )
+                    else:
+                        many(
+                            here,
+                            pixel_step,
+                            taps_at,
+                            fours,
+                            weights,
+                            ones,
+                            flip,
+                            to,
+                            channels,
+                            room,
+                            live,
+                            kind,
+                            bounds,
+                            zero,
+                            image,
+                            tables,
+                        )
+                    column += live
+
+    return drive
+
+
+_plain, _shifted = _driver(False), _driver(True)
+
+
+@kernel(fastmath=set())
+def x8_depthwise(step, bases, worker, workers):
+    """Operands x (with its border), w (packed), taps_at, a channel's bias (int32), scale and real bias (float32), sum
+    of weights and zero point (int32), an image's zero point? and scale, what is flipped in x (a vector), ones (four
+    bytes a dword of taps), y. Tables have a whole block for the last channels, which overlaps the one before it.
+
+    numbers: 0 images, 1 lines, 2 pixels of a line, 3 channels, 4 dwords of taps, 5 bytes of x an image, 6 a line of y,
+    7 a pixel of y; 8 results in a line, 9 bytes of a result, 10 kind of result, 11 zero point, 12 low, 13 high (bytes:
+    less the zero point), 14 zero points from image to image. Fewer channels than a block are computed in whole blocks,
+    each pixel's surplus overwritten by the next.
+    """
+    _plain(step, bases, worker, workers)
+
+
+@kernel(fastmath=set())
+def x8_depthwise_shifted(step, bases, worker, workers):
+    """As x8_depthwise, for weights with zero points."""
+    _shifted(step, bases, worker, workers)

@@ -1,0 +1,122 @@
+"""Sums and products of two quantised tensors of bytes, broadcast.
+
+Operands a, b, y. Numbers of sums: a's and b's multiplier, what the sum starts from (its rounding half, less the zero
+points' share), shift, y's zero point, lowest and highest result; of products: a's and b's zero point, y's zero point;
+factor, low, high (float; the bounds less y's zero point). Then, for both: elements, elements in a run, groups of runs,
+and a group from the innermost one outwards its extent and a's and b's step.
+
+A run is what a crosses element by element; b does too, or (`__spread`) is one element throughout.
+"""
+
+from __future__ import annotations
+
+from numba import int32
+
+from lite_runtime.kernels._integers import lengths, strips, words
+from lite_runtime.simd import exact, first, kernel, num, ptr, real
+
+OPERANDS = 3
+_GRAIN = 64
+"""Elements in the smallest share of a worker: a cache line."""
+_GROUP = 3
+"""Numbers a group."""
+
+
+def _walk(numbers, prepare, cover):
+    """The runs of a worker's share. prepare(step, a, b): a job but for its addresses, at the start of a run;
+    cover(count, job). numbers: how many stand ahead of the counts."""
+
+    @kernel(fastmath=set())
+    def walk(step, bases, worker, workers):
+        a, b, y = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
+        total, run = num(step, OPERANDS, numbers), num(step, OPERANDS, numbers + 1)
+        groups = num(step, OPERANDS, numbers + 2)
+        at, end = first(total, worker, workers, _GRAIN), first(total, worker + 1, workers, _GRAIN)
+        while at < end:
+            rest = at // run
+            column = at - rest * run
+            left, right = a + column, b
+            for g in range(groups):
+                group = numbers + 3 + _GROUP * g
+                extent = num(step, OPERANDS, group)
+                outer = rest // extent
+                index = rest - outer * extent
+                left += index * num(step, OPERANDS, group + 1)
+                right += index * num(step, OPERANDS, group + 2)
+                rest = outer
+            count = min(end - at, run - column)
+            cover(count, prepare(step, left, right, column, y + at))
+            at += count
+
+    return walk
+
+
+_SUM, _PRODUCT = 7, 6
+
+
+def _sum(stored, spread_out):
+    one = words(stored, "int32", 1)
+    load_one, value = one.load, one.total
+
+    @exact
+    def prepare(step, a, b, column, y):
+        ma, mb, start = num(step, OPERANDS, 0), num(step, OPERANDS, 1), num(step, OPERANDS, 2)
+        shift, zero = num(step, OPERANDS, 3), int32(num(step, OPERANDS, 4))
+        low, high = int32(num(step, OPERANDS, 5)), int32(num(step, OPERANDS, 6))
+        if spread_out:
+            start += mb * value(load_one(b))
+        return a, b + column, y, int32(ma), int32(mb), int32(start), shift, zero, low, high
+
+    def body(count):
+        strip = words(stored, "int32", count)
+        load, store, spread = strip.load, strip.store, strip.spread
+        plus, times, moved, larger, smaller = strip.add, strip.multiply, strip.shift, strip.larger, strip.smaller
+
+        @exact
+        def add(at, job):
+            a, b, y, ma, mb, start, shift, zero, low, high = job
+            total = plus(times(load(a + at), spread(ma)), spread(start))
+            if not spread_out:
+                total = plus(total, times(load(b + at), spread(mb)))
+            result = plus(moved(total, shift), spread(zero))
+            store(y + at, larger(smaller(result, spread(high)), spread(low)))
+
+        return add
+
+    return _walk(_SUM, prepare, strips(lengths("int32"), body))
+
+
+def _product(stored, spread_out):
+    one = words(stored, "int32", 1)
+    load_one, value = one.load, one.total
+
+    @exact
+    def prepare(step, a, b, column, y):
+        za, zb, zero = num(step, OPERANDS, 0), num(step, OPERANDS, 1), int32(num(step, OPERANDS, 2))
+        factor, low, high = real(step, OPERANDS, 3), real(step, OPERANDS, 4), real(step, OPERANDS, 5)
+        # where b is one element, what every a is multiplied by; else what b starts from
+        other = value(load_one(b)) - zb if spread_out else -zb
+        return a, b + column, y, int32(-za), int32(other), factor, low, high, zero
+
+    def body(count):
+        strip = words(stored, "int32", count)
+        load, store, spread, rescaled = strip.load, strip.store, strip.spread, strip.rescaled
+        plus, times = strip.add, strip.multiply
+
+        @exact
+        def multiply(at, job):
+            a, b, y, minus_za, other, factor, low, high, zero = job
+            left, right = plus(load(a + at), spread(minus_za)), spread(other)
+            if not spread_out:
+                right = plus(load(b + at), right)
+            store(y + at, rescaled(times(left, right), factor, low, high, zero))
+
+        return multiply
+
+    return _walk(_PRODUCT, prepare, strips(lengths("int32"), body))
+
+
+int8_sum, int8_sum__spread = _sum("int8", False), _sum("int8", True)
+uint8_sum, uint8_sum__spread = _sum("uint8", False), _sum("uint8", True)
+int8_product, int8_product__spread = _product("int8", False), _product("int8", True)
+uint8_product, uint8_product__spread = _product("uint8", False), _product("uint8", True)

@@ -1,0 +1,162 @@
+"""Reductions of integers over the middle of [outer, n, inner], exact, and the step from a sum to a quantised mean.
+
+`<stored>_<held>_sum`, `<type>_max`, `<type>_min`: `__rows`: inner is 1, the n elements of a result lie side by side;
+`__columns`: strips of neighbouring results. Sums are handed on as `held`, in which they wrap.
+Step: operands x, y; numbers outer, n, inner.
+
+`<held>_<stored>_place`: y = clamp(round_half_even(float32(x) * factor + shift)), product and sum rounded each. Operands
+x, y; numbers elements; factor, shift, low, high (float).
+`<held>_<stored>_average`: y = x / n, halves away from zero. Operands x, y; numbers elements, n; low, high (float).
+"""
+
+from __future__ import annotations
+
+from lite_runtime.kernels._integers import BYTES, averaged, lengths, strips, words
+from lite_runtime.simd import LANES, exact, first, kernel, num, ptr, real
+
+OPERANDS = 2
+_WIDE, _SHORT = 4 * LANES, 8
+_GRAIN = 64
+"""Results in the smallest share of a worker: a cache line of bytes."""
+
+
+def _rows(stored, held, pick, across, start):
+    """One result at a time: strips in two chains, then short strips, then single elements."""
+    size, held_size = BYTES[stored], BYTES[held]
+    wide, short, one = (words(stored, held, count) for count in (_WIDE, _SHORT, 1))
+    take, take_short, take_one = (getattr(w, pick) for w in (wide, short, one))
+    join, join_short = getattr(wide, across), getattr(short, across)
+    spread, spread_short, spread_one = wide.spread, short.spread, one.spread
+    load, load_short, load_one = wide.load, short.load, one.load
+    store = words(held, held, 1).store
+
+    @kernel(fastmath=set())
+    def rows(step, bases, worker, workers):
+        x, y = ptr(step, bases, 0), ptr(step, bases, 1)
+        outer, n = num(step, OPERANDS, 0), num(step, OPERANDS, 1)
+        for o in range(first(outer, worker, workers, 1), first(outer, worker + 1, workers, 1)):
+            at, end = x + size * n * o, x + size * n * (o + 1)
+            a, b, c = spread(start), spread(start), spread_short(start)
+            while at + 2 * size * _WIDE <= end:
+                a = take(a, load(at))
+                b = take(b, load(at + size * _WIDE))
+                at += 2 * size * _WIDE
+            while at + size * _SHORT <= end:
+                c = take_short(c, load_short(at))
+                at += size * _SHORT
+            total = take_one(spread_one(join(take(a, b))), spread_one(join_short(c)))
+            while at < end:
+                total = take_one(total, load_one(at))
+                at += size
+            store(y + held_size * o, total)
+
+    return rows
+
+
+def _columns(stored, held, pick, start):
+    size, held_size = BYTES[stored], BYTES[held]
+
+    def body(count):
+        strip, out = words(stored, held, count), words(held, held, count)
+        take, spread, load, store = getattr(strip, pick), strip.spread, strip.load, out.store
+
+        @exact
+        def reduce(at, job):
+            x, y, n, line = job
+            total, source = spread(start), x + size * at
+            for _ in range(n):
+                total = take(total, load(source))
+                source += line
+            store(y + held_size * at, total)
+
+        return reduce
+
+    cover = strips(lengths(held), body)
+
+    @kernel(fastmath=set())
+    def columns(step, bases, worker, workers):
+        x, y = ptr(step, bases, 0), ptr(step, bases, 1)
+        outer, n, inner = num(step, OPERANDS, 0), num(step, OPERANDS, 1), num(step, OPERANDS, 2)
+        at, end = first(outer * inner, worker, workers, _GRAIN), first(outer * inner, worker + 1, workers, _GRAIN)
+        while at < end:
+            o = at // inner
+            count = min(end, (o + 1) * inner) - at
+            source = x + size * (o * n * inner + at - o * inner)
+            cover(count, (source, y + held_size * at, n, size * inner))
+            at += count
+
+    return columns
+
+
+def _finish(held, stored, numbers, word):
+    """A kernel that makes results of sums. numbers(step): what word(count), made for strips, is called with."""
+    size, held_size = BYTES[stored], BYTES[held]
+
+    def body(count):
+        load, store, make = words(held, held, count).load, words(stored, held, count).store, word(count)
+
+        @exact
+        def finish(at, job):
+            x, y, others = job
+            store(y + size * at, make(load(x + held_size * at), *others))
+
+        return finish
+
+    cover = strips(lengths(held), body)
+
+    @kernel(fastmath=set())
+    def finish(step, bases, worker, workers):
+        x, y, elements = ptr(step, bases, 0), ptr(step, bases, 1), num(step, OPERANDS, 0)
+        at, end = first(elements, worker, workers, _GRAIN), first(elements, worker + 1, workers, _GRAIN)
+        cover(end - at, (x + held_size * at, y + size * at, numbers(step)))
+
+    return finish
+
+
+@exact
+def _placing(step):
+    return real(step, OPERANDS, 1), real(step, OPERANDS, 2), real(step, OPERANDS, 3), real(step, OPERANDS, 4)
+
+
+@exact
+def _averaging(step):
+    return num(step, OPERANDS, 1), real(step, OPERANDS, 2), real(step, OPERANDS, 3)
+
+
+def _place(held, stored):
+    return _finish(held, stored, _placing, lambda count: words(held, held, count).placed)
+
+
+def _average(held, stored):
+    return _finish(held, stored, _averaging, lambda count: averaged(held, count))
+
+
+def _sums(stored, held):
+    return _rows(stored, held, "add", "total", 0), _columns(stored, held, "add", 0)
+
+
+int8_int32_sum__rows, int8_int32_sum__columns = _sums("int8", "int32")
+uint8_int32_sum__rows, uint8_int32_sum__columns = _sums("uint8", "int32")
+int16_int32_sum__rows, int16_int32_sum__columns = _sums("int16", "int32")
+int32_int32_sum__rows, int32_int32_sum__columns = _sums("int32", "int32")
+int8_int64_sum__rows, int8_int64_sum__columns = _sums("int8", "int64")
+uint8_int64_sum__rows, uint8_int64_sum__columns = _sums("uint8", "int64")
+int16_int64_sum__rows, int16_int64_sum__columns = _sums("int16", "int64")
+int64_int64_sum__rows, int64_int64_sum__columns = _sums("int64", "int64")
+
+int32_int8_place, int64_int8_place = _place("int32", "int8"), _place("int64", "int8")
+int32_int8_average, int64_int8_average = _average("int32", "int8"), _average("int64", "int8")
+int32_uint8_place, int64_uint8_place = _place("int32", "uint8"), _place("int64", "uint8")
+int32_uint8_average, int64_uint8_average = _average("int32", "uint8"), _average("int64", "uint8")
+int32_int16_place, int64_int16_place = _place("int32", "int16"), _place("int64", "int16")
+int32_int16_average, int64_int16_average = _average("int32", "int16"), _average("int64", "int16")
+
+
+def _extremes(stored, pick, across, start):
+    return _rows(stored, stored, pick, across, start), _columns(stored, stored, pick, start)
+
+
+int8_max__rows, int8_max__columns = _extremes("int8", "larger", "largest", -128)
+int8_min__rows, int8_min__columns = _extremes("int8", "smaller", "smallest", 127)
+uint8_max__rows, uint8_max__columns = _extremes("uint8", "larger", "largest", 0)
+uint8_min__rows, uint8_min__columns = _extremes("uint8", "smaller", "smallest", 255)

@@ -1,0 +1,216 @@
+"""Contractions of int16 activations and weights of 8 bits, summed exactly in int64.
+
+Weights come as int16, their zero point taken off (9 bits), two neighbours of the reduction a dword. Products of two
+are summed in int32 while they fit, PAIRS at a time, then in int64. Operands and numbers are x8_gemm's and
+x8_depthwise's, so that the planner binds both alike; biases are int64.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from lite_runtime.kernels._dot import (
+    FLOATS,
+    INTS,
+    at,
+    emit_pair_dot,
+    emit_rounded,
+    emit_store_narrow,
+    load_floats,
+    load_ints,
+    variable,
+)
+from lite_runtime.kernels.gemm import BLOCK, locate
+from lite_runtime.kernels.qgemm import FLOAT, padder
+from lite_runtime.simd import (
+    LANES,
+    address,
+    emit_mask,
+    emit_max,
+    emit_splat,
+    emit_store,
+    first,
+    i16p,
+    i64p,
+    kernel,
+    num,
+    ptr,
+    real,
+    stack_words,
+)
+
+ROWS, VECTORS = 4, 2
+PAIRS = 127
+"""Pairs of products of 16 and 9 bits that an int32 surely holds: 127 * 2 * 2**15 * 255 < 2**31."""
+_F32, _I64, _I32, _I16 = ir.FloatType(), ir.IntType(64), ir.IntType(32), ir.IntType(16)
+_LONGS = ir.VectorType(_I64, LANES)
+
+
+def _load_longs(builder, where):
+    return builder.load(at(builder, where, _LONGS), align=8, typ=_LONGS)
+
+
+def _emit_result(builder, total, out, live, real_result, tables, bounds, zero):
+    """LANES sums to results from `out` on, of which `live` are stored."""
+    _, scale, shift = tables
+    value = builder.fmul(builder.sitofp(total, FLOATS), load_floats(builder, scale))
+    low, high = (emit_splat(builder, builder.extract_value(bounds, i)) for i in range(2))
+    with builder.if_else(real_result) as (whole, narrow):
+        with whole:
+            moved = builder.fadd(value, load_floats(builder, shift))
+            moved = emit_max(builder, high, emit_max(builder, low, moved), "<")
+            emit_store(builder, moved, at(builder, out, _F32), emit_mask(builder, live))
+        with narrow:
+            point = emit_splat(builder, builder.trunc(zero, _I32), INTS)
+            emit_store_narrow(builder, emit_rounded(builder, value, low, high, point), out, 16, live)
+
+
+@intrinsic
+def _tile(typing, rows_at, places, dwords, panel, width, out, stride, columns, live, kind, bounds, zero, tables):
+    """ROWS x LANES results of one vector of a panel, which is `width` bytes from dword to dword. rows_at: addresses of
+    rows; live rows, columns are stored. tables: addresses of a column's bias, scale and real bias."""
+    words, pair = types.CPointer(types.int64), types.UniTuple(types.float32, 2)
+    sig = types.void(words, words, *[types.int64] * 8, pair, types.int64, types.UniTuple(types.int64, 3))
+
+    def lower(context, builder, sig, args):
+        rows_at, places, dwords, panel, width, out, stride, columns, live, kind, bounds, zero, tables = args
+        tables = [builder.extract_value(tables, i) for i in range(3)]
+        bias = _load_longs(builder, tables[0])
+        wholes = [variable(builder, bias) for _ in range(ROWS)]
+        sums = [cgutils.alloca_once(builder, INTS) for _ in range(ROWS)]
+        bases = [builder.load(builder.gep(rows_at, [_I64(i)])) for i in range(ROWS)]
+        blocks = builder.sdiv(builder.add(dwords, _I64(PAIRS - 1)), _I64(PAIRS))
+        with cgutils.for_range(builder, blocks, intp=_I64) as block:
+            begin = builder.mul(block.index, _I64(PAIRS))
+            left = builder.sub(dwords, begin)
+            count = builder.select(builder.icmp_signed("<", left, _I64(PAIRS)), left, _I64(PAIRS))
+            for one in sums:
+                builder.store(ir.Constant(INTS, [0] * LANES), one)
+            with cgutils.for_range(builder, count, intp=_I64) as loop:
+                index = builder.add(begin, loop.index)
+                here = builder.load(builder.gep(places, [index]))
+                w = load_ints(builder, builder.add(panel, builder.mul(index, width)))
+                for base, one in zip(bases, sums, strict=True):
+                    two = builder.load(at(builder, builder.add(base, here), _I32), align=2, typ=_I32)
+                    builder.store(emit_pair_dot(builder, builder.load(one), emit_splat(builder, two, INTS), w), one)
+            for one, whole in zip(sums, wholes, strict=True):
+                builder.store(builder.add(builder.load(whole), builder.sext(builder.load(one), _LONGS)), whole)
+        real_result = builder.icmp_signed("==", kind, _I64(FLOAT))
+        for i, whole in enumerate(wholes):
+            with builder.if_then(builder.icmp_signed("<", _I64(i), live)):
+                to = builder.add(out, builder.mul(stride, _I64(i)))
+                _emit_result(builder, builder.load(whole), to, columns, real_result, tables, bounds, zero)
+        return context.get_dummy_value()
+
+    return sig, lower
+
+
+@kernel(fastmath=set())
+def x16_gemm(step, bases, worker, workers):
+    """As x8_gemm. Weights hold two int16 a dword; bias is int64; no weight sums, no zero points of a run."""
+    ops = 12
+    a, w, places = ptr(step, bases, 0), ptr(step, bases, 1), i64p(ptr(step, bases, 2))
+    bias, scale, shift, c = ptr(step, bases, 3), ptr(step, bases, 4), ptr(step, bases, 5), ptr(step, bases, 11)
+    rows, columns, dwords, full = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
+    size, out_row = num(step, ops, 4), num(step, ops, 5)
+    per_image, per_row = num(step, ops, 6), num(step, ops, 7)
+    image_step, row_step, column_step = num(step, ops, 8), num(step, ops, 9), num(step, ops, 10)
+    groups, group_a, group_w = num(step, ops, 11), num(step, ops, 12), num(step, ops, 13)
+    batches, batch_a, batch_w = num(step, ops, 14), num(step, ops, 15), num(step, ops, 16)
+    batch_c, batch_bias = num(step, ops, 17), num(step, ops, 18)
+    kind, zero, bounds = num(step, ops, 19), num(step, ops, 20), (real(step, ops, 21), real(step, ops, 22))
+    rows_at = stack_words(BLOCK)
+    padded = (columns + LANES - 1) // LANES * LANES
+    vectors = padded // LANES
+    m, last = first(rows * batches, worker, workers, ROWS), first(rows * batches, worker + 1, workers, ROWS)
+    while m < last:
+        batch = m // rows
+        inside = m - batch * rows
+        count = min(BLOCK, last - m, rows - inside)
+        locate(rows_at, count, inside, a + batch * batch_a, per_image, per_row, image_step, row_step, column_step)
+        for job in range(groups * vectors):
+            group = job // vectors
+            column = (job - group * vectors) * LANES
+            start = column // (full * LANES) * full * LANES
+            width = min(full * LANES, padded - start)
+            panel = w + batch * batch_w + group * group_w + 4 * (dwords * start + column - start)
+            out = c + batch * batch_c + size * (inside * out_row + group * columns + column)
+            place = group * padded + column
+            tables = (bias + batch * batch_bias + 8 * place, scale + 4 * place, shift + 4 * place)
+            live = min(LANES, columns - column)
+            for i in range(BLOCK):
+                rows_at[i] += group * group_a
+            i = 0
+            while i < count:
+                here, to = i64p(address(rows_at) + 8 * i), out + size * i * out_row
+                now = count - i
+                _tile(here, places, dwords, panel, 4 * width, to, size * out_row, live, now, kind, bounds, zero, tables)
+                i += ROWS
+            for i in range(BLOCK):
+                rows_at[i] -= group * group_a
+        m += count
+
+
+@intrinsic
+def _channels(typing, window, taps_at, taps, w, w_step, out, live, kind, bounds, zero, tables):
+    """LANES channels of one pixel; `w_step` bytes of weights from tap to tap."""
+    words, pair = types.CPointer(types.int64), types.UniTuple(types.float32, 2)
+    sig = types.void(types.int64, words, *[types.int64] * 6, pair, types.int64, types.UniTuple(types.int64, 3))
+
+    def lower(context, builder, sig, args):
+        window, taps_at, taps, w, w_step, out, live, kind, bounds, zero, tables = args
+        tables = [builder.extract_value(tables, i) for i in range(3)]
+        narrow = ir.VectorType(_I16, LANES)
+
+        def load(where):
+            return builder.sext(builder.load(at(builder, where, narrow), align=2, typ=narrow), INTS)
+
+        total = variable(builder, ir.Constant(INTS, [0] * LANES))
+        with cgutils.for_range(builder, taps, intp=_I64) as loop:
+            offset = builder.load(builder.gep(taps_at, [loop.index]))
+            product = builder.mul(
+                load(builder.add(window, offset)), load(builder.add(w, builder.mul(loop.index, w_step)))
+            )
+            builder.store(builder.add(builder.load(total), product), total)
+        whole = builder.add(_load_longs(builder, tables[0]), builder.sext(builder.load(total), _LONGS))
+        real_result = builder.icmp_signed("==", kind, _I64(FLOAT))
+        _emit_result(builder, whole, out, live, real_result, tables, bounds, zero)
+        return context.get_dummy_value()
+
+    return sig, lower
+
+
+@kernel(fastmath=set())
+def x16_depthwise(step, bases, worker, workers):
+    """As x8_depthwise, tables in the order of channels; weights: int16 [taps][channels, in whole vectors]. At most
+    2 * PAIRS taps. numbers: 4 taps."""
+    ops = 13
+    x, w, taps_at = ptr(step, bases, 0), ptr(step, bases, 1), i64p(ptr(step, bases, 2))
+    bias, scale, shift, y = ptr(step, bases, 3), ptr(step, bases, 4), ptr(step, bases, 5), ptr(step, bases, 12)
+    images, height, width, channels = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
+    taps, image_step, line_step, pixel_step = num(step, ops, 4), num(step, ops, 5), num(step, ops, 6), num(step, ops, 7)
+    line, size, kind, zero = num(step, ops, 8), num(step, ops, 9), num(step, ops, 10), num(step, ops, 11)
+    bounds = (real(step, ops, 12), real(step, ops, 13))
+    padded = (channels + LANES - 1) // LANES * LANES
+    for row in range(images * height * worker // workers, images * height * (worker + 1) // workers):
+        picture = row // height
+        source = x + picture * image_step + (row - picture * height) * line_step
+        for column in range(width):
+            for channel in range(0, channels, LANES):
+                tables = (bias + 8 * channel, scale + 4 * channel, shift + 4 * channel)
+                window = source + column * pixel_step + 2 * channel
+                out = y + size * (row * line + column * channels + channel)
+                live = channels - channel
+                _channels(window, taps_at, taps, w + 2 * channel, 2 * padded, out, live, kind, bounds, zero, tables)
+
+
+_pad = padder(i16p, 2)
+
+
+@kernel()
+def x16_pad(step, bases, worker, workers):
+    """As x8_pad, for int16: number 3 counts elements a pixel."""
+    _pad(step, bases, worker, workers)

@@ -1,0 +1,301 @@
+"""Integer contractions in numbers: how bytes are packed, and what of the zero points is known before a run.
+
+With x' the byte that the kernel reads (x, or x + 128 where x is signed), zx' its zero point, w' the weight as a signed
+byte (w, or w - 128 where it is unsigned), zw' its zero point and K the length of the reduction,
+
+    sum (x - zx)(w - zw)  =  sum x' w'  -  zw' sum x'  -  zx' (sum w' - K zw'),
+
+and `weight_sum` is the last bracket, one a column: it follows from the weights. What the kernel adds up is the first
+sum; the second is only there where weights have zero points; the third goes into the bias, as far as zx' is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from lite_runtime.graph import Array
+from lite_runtime.ops._panels import tile_vectors
+from lite_runtime.ops.registry import Binder, NoKernel, Operand
+from lite_runtime.reference.qlinear import bounds_of
+
+__all__ = [
+    "BYTE",
+    "Cut",
+    "Result",
+    "Terms",
+    "block_order",
+    "cut",
+    "full_vectors",
+    "moving_operands",
+    "panel_bytes",
+    "per_column",
+    "quantised_panels",
+    "result_of",
+    "scale_of",
+    "signed",
+    "terms_of",
+]
+
+BYTE, FLOAT, INT = 0, 1, 2
+"""Kinds of result, as kernels/qgemm.py names them."""
+_BYTES = ("int8", "uint8")
+
+
+class Cut(NamedTuple):
+    """A reduction cut into dwords: their byte offsets from a row's start, and (dwords, 4 or 2) indices of what
+    the weights hold there, -1 for nothing. `depth`: elements of a tap."""
+
+    places: tuple[int, ...]
+    source: Array
+    depth: int
+
+    @property
+    def slack(self) -> bool:
+        """Whether a dword may reach beyond its tap."""
+        return bool(self.depth < self.source.shape[1])
+
+
+def cut(taps: Sequence[int], depth: int, size: int = 1) -> Cut:
+    """Dwords of taps of `depth` neighbouring elements of `size` bytes; taps: offsets in elements. The last dword of a
+    tap reads again what the one before it read."""
+    each = 4 // size
+    whole, rest = divmod(depth, each)
+    starts = [each * g for g in range(whole)]
+    inner = np.arange(each * whole).reshape(whole, each)
+    if rest:
+        last = np.full((1, each), -1)
+        last[0, each - rest if whole else 0 :][:rest] = np.arange(depth - rest, depth)
+        starts.append(depth - each if whole else 0)
+        inner = np.concatenate([inner, last])
+    source = np.concatenate([np.where(inner < 0, -1, inner + t * depth) for t in range(len(taps))])
+    return Cut(tuple(size * (tap + start) for tap in taps for start in starts), source, depth)
+
+
+def full_vectors(columns: int, lanes: int, shifted: bool) -> int:
+    """Vectors of a full panel, its ones not counted."""
+    return min(tile_vectors(columns, lanes), 3 if shifted else 4)
+
+
+def quantised_panels(matrix: Array, source: Array, lanes: int, shifted: bool) -> Array:
+    """(k, n) -> what qgemm and qwide read: panels of [dword][column][4 bytes], flat; `shifted`: ones behind each."""
+    n = matrix.shape[1]
+    width, padded = full_vectors(n, lanes, shifted) * lanes, -(-n // lanes) * lanes
+    held = np.zeros((matrix.shape[0] + 1, padded), matrix.dtype)
+    held[:-1, :n] = matrix
+    dwords = held[source].transpose(0, 2, 1)  # (dword, column, 4 or 2)
+    ones = (source >= 0).astype(matrix.dtype)[:, None]
+    ones = np.broadcast_to(ones, (len(source), lanes if shifted else 0, source.shape[1]))
+    parts = (np.concatenate([dwords[:, at : at + width], ones], 1).ravel() for at in range(0, padded, width))
+    return np.concatenate(list(parts))
+
+
+def panel_bytes(dwords: int, columns: int, lanes: int, shifted: bool) -> int:
+    """Bytes that `quantised_panels` of a matrix takes."""
+    padded = -(-columns // lanes) * lanes
+    width = full_vectors(columns, lanes, shifted) * lanes
+    return 4 * dwords * (padded + (-(-padded // width) * lanes if shifted else 0))
+
+
+def signed(w: Array) -> Array:
+    """Weights as signed bytes: unsigned ones less 128."""
+    return (w ^ np.uint8(128)).view(np.int8) if w.dtype == np.uint8 else w
+
+
+def per_column(values: Array, groups: int, lanes: int, dtype: str, filler: float = 0) -> Array:
+    """(…, groups * columns) -> (…, groups * columns padded to whole vectors): a table that kernels read by column.
+    Integers wrap."""
+    values = values.reshape(*values.shape[:-1], groups, -1)
+    columns = values.shape[-1]
+    table = np.full((*values.shape[:-1], -(-columns // lanes) * lanes), filler, dtype)
+    table[..., :columns] = values.astype(dtype)
+    return np.ascontiguousarray(table.reshape(*values.shape[:-2], -1))
+
+
+def block_order(channels: int, lanes: int) -> Array:
+    """(blocks, 4, lanes): the channel that each lane of a depthwise block's four sums belongs to (see qdepthwise).
+
+    The last block ends at the last channel; fewer channels than a block repeat.
+    """
+    block = 4 * lanes
+    inner = np.arange(block).reshape(lanes // 4, 4, 4).transpose(1, 0, 2).reshape(4, lanes)
+    starts = [max(0, min(at, channels - block)) for at in range(0, channels, block)]
+    return (np.array(starts)[:, None, None] + inner) % channels
+
+
+def scale_of(t: Terms) -> Array:
+    """float32, what a column's sums are multiplied with: x's scale times w's, over y's; w's alone beside a real result
+    of bytes, whose sums are multiplied with x's first."""
+    if t.y_scale is None and not t.wide:
+        return t.w_scale
+    assert not isinstance(t.x_scale, Operand)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        scale = t.x_scale * t.w_scale
+        return scale if t.y_scale is None else scale / t.y_scale
+
+
+def moving_operands(b: Binder, t: Terms) -> tuple[Operand | None, Operand, Operand]:
+    """A kernel's operands for x: zero points of a run or None, scales (read for real results), what is flipped."""
+    return (
+        t.x_zero if isinstance(t.x_zero, Operand) else None,
+        t.x_scale if isinstance(t.x_scale, Operand) else b.constant(np.full(t.moving, t.x_scale, np.float32)),
+        b.constant(np.full(4 * b.lanes, t.flip, np.uint8)),
+    )
+
+
+class Result(NamedTuple):
+    """What becomes of a sum: its kind, bytes a result, zero point, and bounds less the zero point."""
+
+    kind: int
+    size: int
+    zero: int
+    low: float
+    high: float
+
+
+def _clamp(b: Binder) -> dict[str, float | str]:
+    name = b.attr("activation", "")
+    if name not in ("", "Relu", "Clip"):
+        raise NoKernel(f"activation {name}")
+    ends = {key: float(b.attr(key)) for key in ("activation_min", "activation_max") if b.attr(key) is not None}
+    return {"activation": name, **(ends if name == "Clip" else {})}
+
+
+def result_of(b: Binder, t: Terms, out: Operand) -> Result:
+    """How this node's sums become its result."""
+    if out.dtype == "int32":
+        return Result(INT, 4, 0, 0.0, 0.0)
+    clamp = _clamp(b)
+    if out.dtype == "float32":
+        ends = (float(clamp.get("activation_min", -np.inf)), float(clamp.get("activation_max", np.inf)))
+        low, high = (0.0, np.inf) if clamp["activation"] == "Relu" else ends
+        if not low <= high:
+            raise NoKernel(f"a clamp to [{low}, {high}]")
+        return Result(FLOAT, 4, 0, low, high)
+    assert t.y_scale is not None
+    dtype = np.dtype(out.dtype)
+    least, most = bounds_of(dtype, float(t.y_scale), t.y_zero, **clamp)  # type: ignore[arg-type]
+    return Result(BYTE, dtype.itemsize, t.y_zero, float(least - t.y_zero), float(most - t.y_zero))
+
+
+@dataclass(frozen=True)
+class Terms:
+    """A contraction's operands beside its two tensors, known values taken out.
+
+    x_scale, x_zero: known scalars, or the operands that hold one value an image or row (`moving` of them).
+    """
+
+    x: Operand
+    w: Operand
+    x_scale: np.float32 | Operand
+    x_zero: int | Operand
+    moving: int
+    w_scale: Array
+    w_zero: Array
+    y_scale: np.float32 | None
+    y_zero: int
+    bias: Operand | None
+
+    @property
+    def flip(self) -> int:
+        """What is flipped in the activations' bytes."""
+        return 128 if self.x.dtype == "int8" else 0
+
+    @property
+    def known_zero(self) -> int:
+        """What is known of zx', the zero point as the kernel reads activations."""
+        return self.flip + (self.x_zero if isinstance(self.x_zero, int) else 0)
+
+    @property
+    def wide(self) -> bool:
+        """Whether activations are int16: weights then are too, their zero points taken off, and sums are int64."""
+        return self.x.dtype == "int16"
+
+    @property
+    def size(self) -> int:
+        """Bytes of an activation."""
+        return 2 if self.wide else 1
+
+    @property
+    def shifted(self) -> bool:
+        """Whether weights have zero points that a kernel must see to."""
+        return not self.wide and bool(self.w_zero.any())
+
+    def known(self) -> Array:
+        """x's zero point as an array for kernels that fill borders with it; 0 where only a run tells."""
+        return np.array([0 if isinstance(self.x_zero, Operand) else self.x_zero], self.x.dtype)
+
+
+_PLACES = {
+    "QLinearConv": (0, 1, 2, 3, 4, 5, 6, 7, 8),
+    "QLinearMatMul": (0, 1, 2, 3, 4, 5, 6, 7, 8),
+    "ConvInteger": (0, None, 2, 1, None, 3, None, None, None),
+    "MatMulInteger": (0, None, 2, 1, None, 3, None, None, None),
+}
+"""Where an operator has x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias."""
+
+
+def terms_of(b: Binder, columns: int) -> Terms:
+    """Read a node's operands; raises NoKernel for types and for run-time values that kernels do not take."""
+    found = (None if i is None or i >= len(b.inputs) else b.inputs[i] for i in _PLACES[b.node.op])
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = found
+    out = b.outputs[0]
+    assert x is not None and w is not None and out is not None
+    if x.dtype not in (*_BYTES, "int16") or w.dtype not in _BYTES or (x.dtype == "int16" and w.value is None):
+        raise NoKernel(f"{x.dtype} times {w.dtype}")
+    if out.dtype not in (("int16", "float32") if x.dtype == "int16" else (*_BYTES, "int32", "float32")):
+        raise NoKernel(f"{x.dtype} to {out.dtype}")
+    if x_zero is not None and x_zero.dtype != x.dtype:
+        raise NoKernel(f"a zero point of {x_zero.dtype} for {x.dtype}")
+    step, zero = _scalar(x_scale, 1.0), _scalar(x_zero, 0)
+    if x.dtype == "int16" and (step is None or zero is None):
+        raise NoKernel("int16 with scales and zero points of a run")
+    moving = {o.size for o, known in ((x_scale, step), (x_zero, zero)) if known is None and o is not None}
+    if len(moving) > 1 or (moving and out.dtype not in ("float32", "int32")):
+        raise NoKernel("scales and zero points of a run beside a fixed result")
+    if any(o is not None and o.dtype != "float32" for o in (x_scale, w_scale, y_scale)):
+        raise NoKernel("scales that are not float32")
+    return Terms(
+        x=x,
+        w=w,
+        x_scale=np.float32(step) if step is not None else _there(x_scale),
+        x_zero=int(zero) if zero is not None else _there(x_zero),
+        moving=max(moving, default=1),
+        w_scale=_column_values(w_scale, columns, 1.0).astype(np.float32),
+        w_zero=_column_values(w_zero, columns, 0).astype(np.int64) - (128 if w.dtype == "uint8" else 0),
+        y_scale=None if y_scale is None else np.float32(_fixed(y_scale)),
+        y_zero=0 if y_zero is None else int(_fixed(y_zero)),
+        bias=bias if bias is not None and bias.size else None,
+    )
+
+
+def _there(operand: Operand | None) -> Operand:
+    assert operand is not None
+    return operand
+
+
+def _scalar(operand: Operand | None, default: float) -> float | None:
+    """The one value a constant holds; None where it holds more or is not known yet."""
+    if operand is None:
+        return default
+    known = operand.value is not None and operand.size == 1
+    return np.asarray(operand.value).reshape(()).item() if known else None
+
+
+def _fixed(operand: Operand) -> float:
+    value = _scalar(operand, 0)
+    if value is None:
+        raise NoKernel("a result whose scale or zero point is computed")
+    return value
+
+
+def _column_values(operand: Operand | None, columns: int, default: float) -> Array:
+    """One value a column from a constant of one or of as many."""
+    if operand is None:
+        return np.full(columns, default)
+    if operand.value is None or operand.size not in (1, columns) or len(operand.shape) > 1:
+        raise NoKernel(f"a scale or zero point of the weights of shape {list(operand.shape)}, or computed")
+    return np.broadcast_to(operand.value.reshape(-1), columns)

@@ -1,0 +1,152 @@
+"""QLinearConvTranspose: a product of bytes spreads every pixel over its taps, a second step gathers them and rescales.
+
+Native channels last, 1-D and 2-D, for 8-bit images without groups.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from lite_runtime.graph import Array, Node
+from lite_runtime.ops import qlinear as _binds_products  # noqa: F401
+from lite_runtime.ops._checks import one_of
+from lite_runtime.ops.convolution import flat, inference_of, transposed_sizes
+from lite_runtime.ops.reduce import BYTES
+from lite_runtime.ops.registry import BINDS, INFERS, Binder, Inference, NoKernel, Operand, Spec, bind, infer
+from lite_runtime.reference.qlinear import bounds_of
+
+__all__: list[str] = []
+
+
+@infer("QLinearConvTranspose")
+def _infer(n: Inference) -> list[Spec]:
+    x, w = one_of(n, 0, ("int8", "uint8", "int16")), one_of(n, 3, ("int8", "uint8"))
+    if n.has(6) != n.has(7):
+        raise n.error("expected both y_scale and y_zero_point, or neither")
+    dtype = one_of(n, 7, ("int8", "uint8", "int16")).dtype if n.has(7) else "float32"
+    images = [Spec("float32", s.shape) for s in (x, w)]
+    (result,) = INFERS["ConvTranspose"](Inference(n.node, images, (None, None)))
+    columns = w.shape[1] * n.attr("group", 1)
+    for i, name in ((4, "w_scale"), (5, "w_zero_point")):
+        if n.spec(i).size not in (1, columns):
+            raise n.error(f"expected 1 or {columns} numbers in {name}, got shape {list(n.spec(i).shape)}")
+    if n.has(8):
+        wanted = Spec("float32" if dtype == "float32" else "int64" if x.dtype == "int16" else "int32", (columns,))
+        if n.spec(8) != wanted:
+            raise n.error(f"bias: expected {wanted.dtype}[{columns}], got {n.spec(8).dtype}{list(n.spec(8).shape)}")
+    return [Spec(dtype, result.shape)]
+
+
+class _AsProduct:
+    """The binder of the product inside: MatMulInteger on operands of our own, into a buffer of our own."""
+
+    def __init__(self, b: Binder, inputs: tuple[Operand, ...], out: Operand) -> None:
+        self._outer = b
+        self.node = Node("MatMulInteger", ("",) * len(inputs), ("",), {}, b.node.name)
+        self.inputs, self.outputs = inputs, (out,)
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        return default
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._outer, name)
+
+
+def _known(b: Binder, i: int) -> Array | None:
+    """The contents of input `i`, None where it is left out; NoKernel where only a run knows them."""
+    operand = b.inputs[i] if i < len(b.inputs) else None
+    if operand is not None and operand.value is None:
+        raise NoKernel(f"input {i} is computed")
+    return None if operand is None else operand.value
+
+
+@bind("QLinearConvTranspose")
+def _bind(b: Binder) -> None:
+    x, x_zero, w, out = b.inputs[0], b.inputs[2], b.inputs[3], b.outputs[0]
+    assert x is not None and x_zero is not None and w is not None and out is not None
+    x_scale, w_scale, w_zero, y_scale, y_zero, bias = (_known(b, i) for i in (1, 4, 5, 6, 7, 8))
+    assert x_scale is not None and w_scale is not None and w_zero is not None
+    if b.attr("layout", "NCHW") != "NHWC" or len(x.shape) > 4 or w.value is None or w.size == 0:
+        raise NoKernel("a transposed convolution that is not channels-last, is 3-D, or has computed weights")
+    if b.attr("group", 1) != 1 or x.dtype not in BYTES or out.dtype not in (*BYTES, "float32") or x_scale.size != 1:
+        raise NoKernel("groups, wider integers, or a scale for each image")
+    sizes, window = transposed_sizes(inference_of(b), x.shape[1:-1], w.shape[2:])
+    taps, columns, pixels = prod(w.shape[2:]), w.shape[1], prod(x.shape[:-1])
+
+    def arrange(value: Array) -> Array:  # (channels, tap, column)
+        return np.ascontiguousarray(value.reshape(len(value), columns, taps).swapaxes(1, 2)).reshape(len(value), -1)
+
+    spreads = b.scratch("int32", (pixels, taps * columns))
+    zeros = b.constant(np.tile(np.broadcast_to(w_zero.reshape(-1), (columns,)), taps))
+    product = (x.at(0, (pixels, x.shape[-1])), b.packed(w, "spread", arrange), x_zero, zeros)
+    BINDS["MatMulInteger"](_AsProduct(b, product, spreads))
+    scale = np.float32(x_scale.reshape(())) * np.broadcast_to(w_scale.reshape(-1), (columns,)).astype(np.float32)
+    whole, real = (None, bias) if out.dtype == "float32" else (bias, None)
+    zero, low, high = 0, *_real_bounds(b)
+    if y_scale is not None and y_zero is not None:
+        step, zero = np.float32(y_scale.reshape(())), int(y_zero.reshape(()))
+        with np.errstate(all="ignore"):
+            scale = scale / step
+        ends = {"activation_min": low, "activation_max": high} if b.attr("activation", "") == "Clip" else {}
+        least, most = bounds_of(np.dtype(out.dtype), float(step), zero, b.attr("activation", ""), **ends)
+        low, high = float(least - zero), float(most - zero)
+    (high_in, wide_in), kernel = flat(x.shape[1:-1], 1), flat(window.kernel, 1)
+    steps = (4 * columns * kernel[1], 4 * columns)
+    pixel = 4 * columns * taps
+    tables, strides = [], []
+    for axis, (size, line) in enumerate(((high_in, pixel * wide_in), (wide_in, pixel))):
+        table, stride = _sources(
+            flat(sizes, 1)[axis],
+            size,
+            kernel[axis],
+            flat(window.strides, 1)[axis],
+            flat(window.dilations, 1)[axis],
+            flat(window.begins, 0)[axis],
+            steps[axis],
+            line,
+        )
+        tables.append(b.constant(table))
+        strides.append(stride)
+    operands = [
+        spreads,
+        *tables,
+        b.constant(np.zeros(columns, np.int32) if whole is None else whole),
+        b.constant(np.ascontiguousarray(scale, np.float32)),
+        b.constant(np.full(columns, -0.0, np.float32) if real is None else real),
+        out,
+    ]
+    numbers = (x.shape[0], *flat(sizes, 1), columns, pixel * high_in * wide_in, *strides, zero, low, high)
+    b.emit(f"qconv_transpose.{out.dtype}_gather", operands, numbers)
+
+
+def _real_bounds(b: Binder) -> tuple[float, float]:
+    """The activation's bounds as real numbers."""
+    match b.attr("activation", ""):
+        case "":
+            return -np.inf, np.inf
+        case "Relu":
+            return 0.0, np.inf
+        case "Clip":
+            return float(b.attr("activation_min", -np.inf)), float(b.attr("activation_max", np.inf))
+        case name:
+            raise NoKernel(f"activation {name}")
+
+
+def _sources(
+    count: int, size: int, kernel: int, stride: int, dilation: int, begin: int, tap: int, line: int
+) -> tuple[Array, int]:
+    """What reaches each of `count` results along an axis: (byte offset of the first source, how many), and the bytes
+    from one source to the next. `tap`, `line`: bytes from tap to tap and from pixel to pixel."""
+    i = np.arange(kernel)
+    from_start = np.arange(count)[:, None] + begin - i * dilation
+    pixel = from_start // stride
+    meets = (from_start % stride == 0) & (pixel >= 0) & (pixel < size)
+    first = meets.argmax(1)
+    offsets = pixel[np.arange(count), first] * line + first * tap
+    found = meets.sum(1)
+    apart = np.gcd(stride, dilation)  # taps that meet pixels are stride / apart apart, their pixels dilation / apart
+    table = np.stack([np.where(found > 0, offsets, 0), found], 1).astype(np.int64)
+    return table, int(stride // apart * tap - dilation // apart * line)

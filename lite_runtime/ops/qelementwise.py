@@ -1,0 +1,131 @@
+"""QLinearAdd, QLinearSub and QLinearMul: what comes out, and their kernels for operands broadcast in any way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lite_runtime.ops._checks import broadcast, choice, one_of
+from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
+from lite_runtime.reference.qelementwise import multipliers
+from lite_runtime.reference.qlinear import bounds_of
+
+__all__: list[str] = []
+
+_BYTES = ("int8", "uint8")
+_PARALLEL_FROM = 1 << 14
+"""Elements: about two microseconds of one worker."""
+
+
+@infer("QLinearAdd", "QLinearSub", "QLinearMul")
+def _infer(n: Inference) -> list[Spec]:
+    a, b = one_of(n, 0, _BYTES), one_of(n, 3, _BYTES)
+    for i in (1, 4, 6):
+        one_of(n, i, ("float32",))
+    for i in (2, 3, 5, 7):
+        if n.spec(i).dtype != a.dtype:
+            raise n.error(f"expected input {i} to be {a.dtype} as input 0 is, got {n.spec(i).dtype}")
+    for i in (1, 2, 4, 5, 6, 7):
+        if n.spec(i).size != 1:
+            raise n.error(f"expected input {i} to hold one element, got shape {n.spec(i).shape}")
+    choice(n, "activation", "", ("", "Relu", "Clip"))
+    return [Spec(a.dtype, broadcast(n, a.shape, b.shape))]
+
+
+# -- broadcasting -----------------------------------------------------------------------------------------------------
+
+
+class _Group(NamedTuple):
+    """Neighbouring axes of the result along which each operand varies (1) or stays (0)."""
+
+    extent: int
+    a: int
+    b: int
+
+
+def _groups(shape: Sequence[int], a: Sequence[int], b: Sequence[int]) -> list[_Group]:
+    """The result's axes, outermost first, with the fewest groups; at least one."""
+    found: list[_Group] = []
+    wide = [(1,) * (len(shape) - len(s)) + tuple(s) for s in (a, b)]
+    for size, *own in zip(shape, *wide, strict=True):
+        if size == 1:
+            continue
+        varies = tuple(int(n != 1) for n in own)
+        if found and found[-1][1:] == varies:
+            found[-1] = found[-1]._replace(extent=found[-1].extent * size)
+        else:
+            found.append(_Group(size, *varies))
+    return found or [_Group(1, 1, 1)]
+
+
+def _counts(total: int, groups: Sequence[_Group]) -> list[int]:
+    """Elements, run, number of groups ahead of the run, and each group's extent and steps from the innermost out."""
+    *outer, run = groups
+    numbers, step_a, step_b = [], run.extent if run.a else 1, run.extent if run.b else 1
+    for group in reversed(outer):
+        numbers += [group.extent, group.a * step_a, group.b * step_b]
+        step_a, step_b = step_a * (group.extent if group.a else 1), step_b * (group.extent if group.b else 1)
+    return [total, run.extent, len(outer), *numbers]
+
+
+# -- kernels ----------------------------------------------------------------------------------------------------------
+
+
+class _Scaled(NamedTuple):
+    """An operand, its scale and zero point, and the sign it enters a sum with."""
+
+    x: Operand
+    scale: float
+    zero: int
+    sign: int = 1
+
+
+def _numbers(b: Binder) -> list[Any]:
+    """The scales and zero points, which must be known now."""
+    given = [b.inputs[i] for i in (1, 2, 4, 5, 6, 7)]
+    values = [o.value for o in given if o is not None and o.value is not None]
+    if len(values) != len(given):
+        raise NoKernel("scales or zero points that are computed")
+    return [v.reshape(()).item() for v in values]
+
+
+def _bounds(b: Binder, dtype: str, y_scale: float, y_zero: int) -> tuple[int, int]:
+    clip = {k: float(b.attr(k, d)) for k, d in (("activation_min", -np.inf), ("activation_max", np.inf))}
+    return bounds_of(np.dtype(dtype), y_scale, y_zero, str(b.attr("activation", "")), **clip)
+
+
+@bind("QLinearAdd", "QLinearSub", "QLinearMul")
+def _bind(b: Binder) -> None:
+    x, _, _, w = b.inputs[:4]
+    y = b.outputs[0]
+    assert x is not None and w is not None and y is not None
+    a_scale, a_zero, b_scale, b_zero, y_scale, y_zero = _numbers(b)
+    left = _Scaled(x, a_scale, a_zero)
+    right = _Scaled(w, b_scale, b_zero, -1 if b.node.op == "QLinearSub" else 1)
+    groups = _groups(y.shape, x.shape, w.shape)
+    if not groups[-1].a:  # both kernels cross a run of their first operand
+        left, right = right, left
+        groups = [_Group(g.extent, g.b, g.a) for g in groups]
+    low, high = _bounds(b, y.dtype, y_scale, y_zero)
+    rule, name = (_product, "product") if b.node.op == "QLinearMul" else (_sum, "sum")
+    spread = "" if groups[-1].b else "__spread"
+    numbers = [*rule(left, right, y_scale, y_zero, low, high), *_counts(y.size, groups)]
+    parallel = y.size >= _PARALLEL_FROM
+    b.emit(f"qelementwise.{y.dtype}_{name}{spread}", [left.x, right.x, y], numbers, parallel=parallel)
+
+
+def _sum(a: _Scaled, b: _Scaled, y_scale: float, y_zero: int, low: int, high: int) -> list[int | float]:
+    found = multipliers(a.scale, b.scale, y_scale)
+    if found is None:
+        raise NoKernel("scales that the reference refuses")
+    ma, mb = a.sign * found.a, b.sign * found.b
+    start = (1 << (found.shift - 1)) - a.zero * ma - b.zero * mb
+    return [ma, mb, start, found.shift, y_zero, low, high]
+
+
+def _product(a: _Scaled, b: _Scaled, y_scale: float, y_zero: int, low: int, high: int) -> list[int | float]:
+    with np.errstate(all="ignore"):
+        factor = float(np.float32(a.scale) * np.float32(b.scale) / np.float32(y_scale))
+    return [a.zero, b.zero, y_zero, factor, float(low - y_zero), float(high - y_zero)]

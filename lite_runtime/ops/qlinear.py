@@ -1,0 +1,415 @@
+"""Integer contractions: QLinearConv (channels last, 1-D and 2-D), QLinearMatMul, ConvInteger, MatMulInteger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from lite_runtime.graph import Array
+from lite_runtime.ops import _qpanels as q
+from lite_runtime.ops._checks import broadcast, one_of
+from lite_runtime.ops.convolution import Geometry, geometry_of
+from lite_runtime.ops.misc import as_conv
+from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
+
+__all__: list[str] = []
+
+_MOST_TAPS = 254
+"""Of a depthwise window: what qwide sums without looking."""
+
+
+# -- types ------------------------------------------------------------------------------------------------------------
+
+
+def _product(n: Inference, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of a matrix product, vectors as NumPy's matmul takes them."""
+    left, right = (1, *a) if len(a) == 1 else a, (*b, 1) if len(b) == 1 else b
+    if len(left) < 2 or len(right) < 2 or left[-1] != right[-2]:
+        raise n.error(f"expected operands with one common size, got {a} and {b}")
+    rows = left[-2:-1] if len(a) > 1 else ()
+    columns = right[-1:] if len(b) > 1 else ()
+    return (*broadcast(n, left[:-2], right[:-2]), *rows, *columns)
+
+
+@infer("MatMulInteger")
+def _matmul_integer(n: Inference) -> list[Spec]:
+    a, b = (one_of(n, i, ("int8", "uint8")) for i in (0, 1))
+    return [Spec("int32", _product(n, a.shape, b.shape))]
+
+
+@infer("ConvInteger")
+def _conv_integer(n: Inference) -> list[Spec]:
+    for i in (0, 1):
+        one_of(n, i, ("int8", "uint8"))
+    return as_conv(n, 0, 1, "int32")
+
+
+def _result_type(n: Inference) -> str:
+    """The type of y: its zero point's, or float32 where scale and zero point are left out."""
+    if n.has(6) != n.has(7):
+        raise n.error("expected both y_scale and y_zero_point, or neither")
+    return n.spec(7).dtype if n.has(7) else "float32"
+
+
+def _check_bias(n: Inference, columns: int, result: str) -> None:
+    """B is one value a column: float32 beside a real result, else the integers that sums are held in."""
+    if n.has(8):
+        bias, wanted = (
+            n.spec(8),
+            "float32" if result == "float32" else "int64" if n.spec(0).dtype == "int16" else "int32",
+        )
+        if bias != Spec(wanted, (columns,)):
+            raise n.error(f"bias: expected {wanted}[{columns}], got {bias.dtype}{list(bias.shape)}")
+
+
+@infer("QLinearMatMul")
+def _qlinear_matmul(n: Inference) -> list[Spec]:
+    a, b, result = n.spec(0), n.spec(3).shape, _result_type(n)
+    if n.attr("transB", 0):
+        if len(b) < 2:
+            raise n.error(f"expected at least a matrix to transpose, got shape {b}")
+        b = (*b[:-2], b[-1], b[-2])
+    _check_bias(n, b[-1] if len(b) > 1 else 1, result)
+    return [Spec(result, _product(n, a.shape, b))]
+
+
+@infer("QLinearConv")
+def _qlinear_conv(n: Inference) -> list[Spec]:
+    result = _result_type(n)
+    w = n.spec(3)
+    if w.shape:
+        _check_bias(n, w.shape[0], result)
+    return as_conv(n, 0, 3, result)
+
+
+# -- the step ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Product:
+    """The geometry of one gemm step; defaults are a plain (rows, depth) by (depth, columns) product. In elements."""
+
+    rows: int
+    columns: int
+    depth: int
+    taps: tuple[int, ...] = (0,)
+    per_image: int = 0
+    per_row: int = 0
+    image_step: int = 0
+    row_step: int = 0
+    column_step: int = 0
+    groups: int = 1
+    group_a: int = 0
+    batches: int = 1
+    batch_a: int = 0
+    batch_w: int = 0
+    """Weight matrices from batch to batch: 1 or, where they share one, 0."""
+    rows_a_scale: int = 0
+
+    def __post_init__(self) -> None:
+        self.per_image = self.per_image or self.rows
+        self.per_row = self.per_row or self.rows
+        self.column_step = self.column_step or self.depth
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """What a step reads of its right operand; sums and biases, (matrices, columns) each, where they are constant."""
+
+    panels: Operand
+    bias: Operand
+    weight_sum: Operand
+
+
+def _emit(b: Binder, p: _Product, t: q.Terms, places: tuple[int, ...], a: Operand, w: _Weights, shift: Array) -> None:
+    """Append the step; `shift`: a column's real bias."""
+    out, lanes = b.outputs[0], b.lanes
+    assert out is not None
+    r = q.result_of(b, t, out)
+    table = -(-p.columns // lanes) * lanes * (8 if t.wide else 4)  # bytes of a batch's biases
+    operands = [
+        a,
+        w.panels,
+        b.constant(np.array(places, np.int64)),
+        w.bias,
+        b.constant(q.per_column(q.scale_of(t), p.groups, lanes, "float32")),
+        b.constant(q.per_column(shift, p.groups, lanes, "float32")),
+        w.weight_sum,
+        b.constant(q.per_column(t.w_zero, p.groups, lanes, "int32")),
+        *q.moving_operands(b, t),
+        out,
+    ]
+    panel = q.panel_bytes(len(places), p.columns, lanes, t.shifted)
+    steps = (p.image_step, p.row_step, p.column_step)
+    numbers = (
+        *(p.rows, p.columns, len(places), q.full_vectors(p.columns, lanes, t.shifted), r.size, p.groups * p.columns),
+        *(p.per_image, p.per_row, *(t.size * step for step in steps), p.groups, t.size * p.group_a, panel, p.batches),
+        *(t.size * p.batch_a, p.batch_w * panel, r.size * p.rows * p.columns, p.batch_w * table),
+        *(r.kind, r.zero, r.low, r.high, p.rows_a_scale if t.moving > 1 else 0),
+    )
+    kernel = "qwide.x16_gemm" if t.wide else "qgemm.x8_gemm_shifted" if t.shifted else "qgemm.x8_gemm"
+    b.emit(kernel, operands, numbers)
+
+
+def _constant_weights(
+    b: Binder, t: q.Terms, matrices: str, split: q.Cut, groups: int, arrange: Callable[[Array], Array]
+) -> _Weights:
+    """Weights packed, and what follows from them. `arrange`, named `matrices`: w -> (matrix, reduction, column)."""
+    lanes, shifted = b.lanes, t.shifted
+
+    def pack(w: Array) -> Array:
+        whole = arrange(q.signed(w))
+        if t.wide:
+            whole = whole.astype(np.int16) - t.w_zero.reshape(groups, 1, -1).astype(np.int16)
+        return np.concatenate([q.quantised_panels(m, split.source, lanes, shifted) for m in whole])
+
+    def sums(w: Array) -> Array:
+        return np.asarray(arrange(q.signed(w)).sum(1, dtype=np.int64))
+
+    total = b.packed(t.w, f"sums {matrices}", sums).value
+    assert total is not None
+    length = int((split.source >= 0).sum())
+    weight_sum, bias = _folded(b, t, total.reshape(-1, len(t.w_zero)), length)  # (matrices, groups * columns)
+    return _Weights(
+        b.packed(t.w, f"bytes {matrices} {split.depth} {shifted} {_zeros(t)} {lanes}", pack),
+        b.constant(q.per_column(bias, groups, lanes, "int64" if t.wide else "int32")),
+        b.constant(q.per_column(weight_sum, groups, lanes, "int32")),
+    )
+
+
+def _zeros(t: q.Terms) -> str:
+    """What packed weights hang on beside themselves."""
+    return "" if not t.wide else f"wide {t.w_zero.tolist() if t.w_zero.any() else 0}"
+
+
+def _real_bias(t: q.Terms, columns: int) -> Array:
+    """What is added to a real result; -0.0 changes nothing, not even the sign of a zero."""
+    if t.bias is None or t.bias.dtype != "float32":
+        return np.full(columns, -0.0, np.float32)
+    if t.bias.value is None:
+        raise NoKernel("a computed bias")
+    return t.bias.value
+
+
+# -- convolutions -----------------------------------------------------------------------------------------------------
+
+
+@bind("QLinearConv", "ConvInteger")
+def _(b: Binder) -> None:
+    integer = b.node.op == "ConvInteger"
+    x, w, out = b.inputs[0], b.inputs[1 if integer else 3], b.outputs[0]
+    assert x is not None and w is not None and out is not None
+    if b.attr("layout", "NCHW") != "NHWC" or len(x.shape) > 4 or w.value is None or w.size == 0:
+        raise NoKernel("a convolution that is not channels-last, is 3-D, or has computed weights")
+    t = q.terms_of(b, w.shape[0])
+    if t.moving not in (1, x.shape[0]):
+        raise NoKernel(f"{t.moving} scales for {x.shape[0]} images")
+    g, group = geometry_of(b, x, w, out), b.attr("group", 1)
+    if group == g.channels == w.shape[0] and group > 1 and prod(g.kernel) <= _MOST_TAPS:
+        (_wide_depthwise if t.wide else _depthwise)(b, g, t)
+    else:
+        _convolution(b, g, group, t)
+
+
+def _convolution(b: Binder, g: Geometry, group: int, t: q.Terms) -> None:
+    columns, depth = t.w.shape[0] // group, t.w.shape[1]
+    merged = group == 1 and g.dilations[1] == 1  # a window's columns lie side by side: one tap a row
+    image, high, wide = _bordered(b, g, t, 3 // t.size if depth * (g.kernel[1] if merged else 1) < 4 // t.size else 0)
+    taps = tuple(
+        g.channels * (y * g.dilations[0] * wide + x * g.dilations[1])
+        for y in range(g.kernel[0])
+        for x in range(1 if merged else g.kernel[1])
+    )
+    p = _Product(g.images * prod(g.out), columns, depth * (g.kernel[1] if merged else 1), taps)
+    p.per_image, p.per_row = prod(g.out), g.out[1]
+    p.image_step, p.row_step = g.channels * high * wide, g.channels * wide * g.strides[0]
+    p.column_step = g.channels * g.strides[1]
+    if g.kernel == g.strides == (1, 1) and g.out == (high, wide):  # every pixel a row, side by side
+        p.per_image = p.per_row = p.rows
+    p.groups, p.group_a, p.rows_a_scale = group, depth, prod(g.out)
+    split = q.cut(taps, p.depth, t.size)
+
+    def arrange(w: Array) -> Array:  # (group, tap * depth, column)
+        return w.reshape(group, columns, depth, -1).transpose(0, 3, 2, 1).reshape(group, -1, columns)
+
+    weights = _constant_weights(b, t, f"conv {group}", split, group, arrange)
+    _emit(b, p, t, split.places, image, weights, _real_bias(t, group * columns))
+
+
+def _depthwise(b: Binder, g: Geometry, t: q.Terms) -> None:
+    """A window for each channel."""
+    out, lanes, channels, block = b.outputs[0], b.lanes, g.channels, 4 * b.lanes
+    assert out is not None
+    taps, order = prod(g.kernel), q.block_order(channels, lanes)
+    fours = -(-taps // 4)
+    image, high, wide = _bordered(b, g, t, block if channels < block else 0)
+    offsets = [
+        channels * (y * g.dilations[0] * wide + x * g.dilations[1])
+        for y in range(g.kernel[0])
+        for x in range(g.kernel[1])
+    ]
+    offsets += offsets[:1] * (4 * fours - taps)
+
+    def pack(w: Array) -> Array:
+        whole = np.zeros((4 * fours, channels), np.int8)
+        whole[:taps] = q.signed(w).reshape(channels, taps).T
+        return whole.reshape(fours, 4, channels)[:, :, order].transpose(2, 0, 3, 4, 1).ravel()
+
+    def sums(w: Array) -> Array:
+        return np.asarray(q.signed(w).reshape(channels, taps).sum(1, dtype=np.int64))
+
+    weight_sum, bias = _folded(b, t, b.packed(t.w, "sums depthwise", sums).value, taps)
+    # Side by side, pixels of a few channels are one long pixel whose weights repeat.
+    flat = channels < block and block % channels == 0 and g.strides[1] == 1
+    line = g.out[1] * channels
+    r = q.result_of(b, t, out)
+    operands = [
+        *(image, b.packed(t.w, f"depthwise {lanes}", pack), b.constant(np.array(offsets, np.int64))),
+        *(b.constant(table[order].astype(kind)) for table, kind in (
+            (bias, "int32"), (q.scale_of(t), "float32"), (_real_bias(t, channels), "float32"), (weight_sum, "int32"),
+            (t.w_zero, "int32"),
+        )),
+        *q.moving_operands(b, t),
+        b.constant((np.arange(4 * fours) < taps).astype(np.uint8)),
+        out,
+    ]  # fmt: skip
+    numbers = (
+        *(g.images, g.out[0], -(-line // block) if flat else g.out[1], block if flat else channels, fours),
+        *(high * wide * channels, wide * channels * g.strides[0], block if flat else channels * g.strides[1]),
+        *(line, r.size, r.kind, r.zero, r.low, r.high, int(t.moving > 1)),
+    )
+    b.emit("qdepthwise.x8_depthwise_shifted" if t.shifted else "qdepthwise.x8_depthwise", operands, numbers)
+
+
+def _wide_depthwise(b: Binder, g: Geometry, t: q.Terms) -> None:
+    """A window for each channel of int16."""
+    out, lanes, channels = b.outputs[0], b.lanes, g.channels
+    assert out is not None
+    taps = prod(g.kernel)
+    image, high, wide = _bordered(b, g, t, lanes)
+    pixel = channels * t.size
+    offsets = [
+        pixel * (y * g.dilations[0] * wide + x * g.dilations[1]) for y in range(g.kernel[0]) for x in range(g.kernel[1])
+    ]
+
+    def pack(w: Array) -> Array:
+        whole = np.zeros((taps, -(-channels // lanes) * lanes), np.int16)
+        whole[:, :channels] = q.signed(w).reshape(channels, taps).T - t.w_zero.astype(np.int16)
+        return whole
+
+    def sums(w: Array) -> Array:
+        return np.asarray(q.signed(w).reshape(channels, taps).sum(1, dtype=np.int64))
+
+    _, bias = _folded(b, t, b.packed(t.w, "sums depthwise", sums).value, taps)
+    r = q.result_of(b, t, out)
+    tables = ((bias, "int64"), (q.scale_of(t), "float32"), (_real_bias(t, channels), "float32"))
+    operands = [
+        *(image, b.packed(t.w, f"depthwise {_zeros(t)} {lanes}", pack), b.constant(np.array(offsets, np.int64))),
+        *(b.constant(q.per_column(table, 1, lanes, kind)) for table, kind in tables),
+        *(None,) * 6,
+        out,
+    ]
+    numbers = (
+        *(g.images, *g.out, channels, taps, pixel * high * wide, pixel * wide * g.strides[0], pixel * g.strides[1]),
+        *(g.out[1] * channels, r.size, r.kind, r.zero, r.low, r.high, 0),
+    )
+    b.emit("qwide.x16_depthwise", operands, numbers)
+
+
+def _folded(b: Binder, t: q.Terms, total: Array | None, length: int) -> tuple[Array, Array]:
+    """From sums of signed weights, (…, columns), over `length` products each: weight sums and integer biases."""
+    assert total is not None
+    weight_sum = total - length * t.w_zero
+    bias = -t.known_zero * weight_sum
+    if t.bias is not None and t.bias.dtype != "float32":
+        if t.bias.value is None:
+            raise NoKernel("a computed integer bias")
+        bias = bias + t.bias.value.astype(np.int64)
+    return weight_sum, bias
+
+
+def _bordered(b: Binder, g: Geometry, t: q.Terms, slack: int) -> tuple[Operand, int, int]:
+    """The image as the windows need it, with `slack` elements behind it that may be read; its height and width. Itself
+    where no window leaves it and there is no slack."""
+    high, wide = g.padded
+    if g.begins == (0, 0) and high <= g.height and wide <= g.width:
+        if not slack:
+            return t.x, g.height, g.width
+        high, wide = g.height, g.width
+    padded = b.scratch(t.x.dtype, (g.images * high * wide * g.channels + slack,))
+    numbers = (g.images, g.height, g.width, g.channels, *g.begins, high, wide, int(t.moving > 1))
+    zero = t.x_zero if isinstance(t.x_zero, Operand) else b.constant(t.known())
+    b.emit("qwide.x16_pad" if t.wide else "qgemm.x8_pad", [t.x, zero, padded], numbers)
+    return padded, high, wide
+
+
+# -- matrix products --------------------------------------------------------------------------------------------------
+
+
+@bind("QLinearMatMul", "MatMulInteger")
+def _(b: Binder) -> None:
+    a, right = b.inputs[0], b.inputs[1 if b.node.op == "MatMulInteger" else 3]
+    assert a is not None and right is not None
+    if a.size == 0:
+        raise NoKernel("an empty reduction")
+    turned = bool(b.attr("transB", 0))
+    left_shape = a.shape if len(a.shape) > 1 else (1, *a.shape)
+    right_shape = right.shape if len(right.shape) > 1 else (*right.shape, 1)
+    k, n = (right_shape[-1], right_shape[-2]) if turned else (right_shape[-2], right_shape[-1])
+    t = q.terms_of(b, n)
+    m, batch_b = left_shape[-2], prod(right_shape[:-2])
+    if batch_b == 1:
+        p = _Product(prod(left_shape[:-1]), n, k)
+    else:
+        p = _Product(m, n, k)
+        batch = np.broadcast_shapes(left_shape[:-2], right_shape[:-2])
+        p.batches, p.batch_w = prod(batch), _step(right_shape[:-2], batch, 1)
+        p.batch_a = _step(left_shape[:-2], batch, m * k)
+    if t.moving not in (1, prod(left_shape[:-1])) or (t.moving > 1 and p.batches > 1 and p.batch_a == 0):
+        raise NoKernel(f"{t.moving} scales for rows of {list(left_shape)}")
+    p.rows_a_scale = 1
+    split = q.cut((0,), k, t.size)
+    weights = _right(b, t, split, batch_b, k, n, turned)
+    if split.slack:
+        copy = b.scratch(a.dtype, (a.size + 3 // t.size,))
+        numbers = (1, 1, a.size, 1, 0, 0, 1, a.size, 0)
+        b.emit("qwide.x16_pad" if t.wide else "qgemm.x8_pad", [a, b.constant(t.known()), copy], numbers)
+        a = copy
+    _emit(b, p, t, split.places, a, weights, _real_bias(t, n))
+
+
+def _step(shape: tuple[int, ...], batch: tuple[int, ...], step: int) -> int:
+    """Bytes from batch to batch: all different, or one for all."""
+    if prod(shape) == prod(batch):
+        return step
+    if prod(shape) == 1:
+        return 0
+    raise NoKernel(f"batches {list(shape)} broadcast to {list(batch)}")
+
+
+def _right(b: Binder, t: q.Terms, split: q.Cut, batches: int, k: int, n: int, turned: bool) -> _Weights:
+    """The right operand in panels: now, if it is constant, else by a step."""
+    if t.w.value is not None:
+
+        def arrange(w: Array) -> Array:
+            return w.reshape(batches, n, k).swapaxes(1, 2) if turned else w.reshape(batches, k, n)
+
+        return _constant_weights(b, t, f"matrices {turned}", split, 1, arrange)
+    if np.ptp(t.w_zero):
+        raise NoKernel("zero points by column of a computed operand")
+    if t.bias is not None and t.bias.dtype == "int32" and len(t.bias.shape) != 1:
+        raise NoKernel(f"a bias of shape {list(t.bias.shape)}")
+    lanes, padded, size = b.lanes, -(-n // b.lanes) * b.lanes, q.panel_bytes(len(split.places), n, b.lanes, t.shifted)
+    packed = b.scratch("uint8", (batches * size,))
+    bias, weight_sum = (b.scratch("int32", (batches, padded)) for _ in range(2))
+    steps = (1, k) if turned else (n, 1)
+    numbers = (
+        *(k, n, q.full_vectors(n, lanes, t.shifted), int(t.shifted), *steps, batches, k * n, size, 4 * padded),
+        *(128 if t.w.dtype == "uint8" else 0, int(t.w_zero[0]), t.known_zero, int(not split.slack)),
+    )
+    integer_bias = t.bias if t.bias is not None and t.bias.dtype == "int32" else None
+    b.emit("qgemm.x8_pack", [t.w, integer_bias, packed, bias, weight_sum], numbers)
+    return _Weights(packed, bias, weight_sum)

@@ -1,0 +1,46 @@
+"""QLinearSoftmax: what comes out, and its kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lite_runtime.kernels import _opcodes as codes
+from lite_runtime.ops._axes import axis_of, fold
+from lite_runtime.ops._checks import one_of
+from lite_runtime.ops.registry import Binder, Inference, NoKernel, Spec, bind, infer
+from lite_runtime.reference.qsoftmax import exponentials
+
+__all__: list[str] = []
+
+_BYTES = ("uint8", "int8")
+PARALLEL_FROM = 2048
+
+
+@infer("QLinearSoftmax")
+def _infer_softmax(n: Inference) -> list[Spec]:
+    data, result = one_of(n, 0, _BYTES), one_of(n, 4, _BYTES)
+    axis_of(n, len(data.shape), -1)
+    for i, name in ((1, "x_scale"), (2, "x_zero_point"), (3, "y_scale"), (4, "y_zero_point")):
+        if n.spec(i).size != 1:
+            raise n.error(f"expected {name} to hold one element, got shape {n.spec(i).shape}")
+    one_of(n, 1, ("float32",))
+    one_of(n, 3, ("float32",))
+    return [Spec(result.dtype, data.shape)]
+
+
+@bind("QLinearSoftmax")
+def _bind_softmax(b: Binder) -> None:
+    x, y = b.inputs[0], b.outputs[0]
+    scales = [o.value for o in b.inputs[1:] if o is not None and o.value is not None]
+    if len(scales) != 4:
+        raise NoKernel("scales or zero points that are computed")
+    assert x is not None and y is not None
+    x_scale, _, y_scale, y_zero = (float(a.reshape(())) for a in scales)
+    if not 0 < x_scale < np.inf:
+        raise NoKernel("an x_scale that the reference refuses")
+    outer, n, inner = fold(x.shape, int(b.attr("axis", -1)) % len(x.shape))
+    table = b.constant(exponentials(x_scale).astype(np.int32))
+    flip = 128 if x.dtype == "int8" else 0
+    numbers = [outer, n, inner, flip, codes.QUANTISED[y.dtype], y_zero, y_scale]
+    kernel = "qsoftmax.x8_softmax" if inner == 1 else "qsoftmax.x8_softmax__columns"
+    b.emit(kernel, [x, table, y], numbers, parallel=x.size >= PARALLEL_FROM)
