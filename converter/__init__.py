@@ -13,19 +13,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from converter.conversion import Conversion, convert
     from converter.errors import ConvertError, UnsupportedOpError
     from converter.lowering import lower
-    from converter.pipeline import Conversion, convert, optimize, to_ir
+    from converter.pipeline import optimize, to_ir
     from converter.report import Report
 
 __all__ = ["Conversion", "ConvertError", "Report", "UnsupportedOpError", "convert", "lower", "optimize", "to_ir"]
 
 _HOMES = {
-    "Conversion": "converter.pipeline",
+    "Conversion": "converter.conversion",
     "ConvertError": "converter.errors",
     "Report": "converter.report",
     "UnsupportedOpError": "converter.errors",
-    "convert": "converter.pipeline",
+    "convert": "converter.conversion",
     "lower": "converter.lowering",
     "optimize": "converter.pipeline",
     "to_ir": "converter.pipeline",

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 
 from lite_runtime import errors as runtime_errors
 
-__all__ = ["ConvertError", "UnsupportedNode", "UnsupportedOpError"]
+__all__ = ["ConvertError", "QuantizeError", "UnsupportedNode", "UnsupportedOpError"]
 
 
 class ConvertError(runtime_errors.MsedgeError):
     """The source is not a model we can convert, or a step of the conversion would have broken it."""
+
+
+class QuantizeError(ConvertError):
+    """Options, calibration data or a budget that quantisation cannot work with."""
 
 
 @dataclass(frozen=True)

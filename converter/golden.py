@@ -15,9 +15,11 @@ COST_LIMIT = 200_000_000
 """Multiply-adds up to which a reference run stays well under a second or two."""
 SIZE_LIMIT = 1 << 14
 """Bytes of inputs and outputs up to which a sample is worth its place in the file, whatever the model's size."""
-SHARE = 4
+SHARE = 32
 """A larger sample may take up to a `SHARE`th of the weights' bytes."""
 _SYMBOLIC = 1
+_GRID = 32
+"""Reals are multiples of 1 / _GRID, which compress to a byte each."""
 
 
 Sample = tuple[dict[str, Array], dict[str, Array]]
@@ -83,4 +85,4 @@ def _random(value: Value, rng: np.random.Generator) -> Array:
         return rng.integers(0, 2, shape).astype(dtype)
     if dtype.kind == "c":
         return (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)).astype(dtype)
-    return rng.standard_normal(shape).astype(dtype)
+    return (np.rint(rng.standard_normal(shape) * _GRID) / _GRID).astype(dtype)

@@ -67,6 +67,10 @@ def _unpack(node: ir.Node) -> list[Known]:
     return [(ir.DataType.INT8 if signed else ir.DataType.UINT8, tuple(attr(node, "shape", ())))]
 
 
+def _broadcast(node: ir.Node) -> list[Known]:
+    return [(_dtype(node.inputs[0]), _by_onnx("Add", node, [node.inputs[0], node.inputs[3]]))]
+
+
 def _pooled(op: str) -> Rule:
     """`x, x_scale, x_zero, y_scale, y_zero, ...`: the shape that ONNX's operator gives for x, the type of y_zero."""
 
@@ -133,6 +137,7 @@ RULES: Mapping[str, Rule] = {
     "LookupTable": _look_up,
     "DynamicQuantizeLinear": _dynamic_quantize,
     "Unpack4": _unpack,
+    **dict.fromkeys(("QLinearAdd", "QLinearSub", "QLinearMul"), _broadcast),
     "QLinearResize": lambda node: [(_dtype(node.inputs[0]), _by_onnx("Resize", node, list(node.inputs)))],
     "QLinearSoftmax": _pooled("Softmax"),
     **{f"QLinear{op}": _pooled(op) for op in ("AveragePool", "GlobalAveragePool", "ReduceMean")},

@@ -92,6 +92,7 @@ WIDENED: Mapping[str, Widened] = {
     "QLinearConv": Widened((6, 9), _INTEGER_CONV),
     "QLinearConvTranspose": Widened((6, 9), {**_INTEGER_CONV, "output_padding": _T.INTS, "output_shape": _T.INTS}),
     "QLinearMatMul": Widened((6, 9), {"transB": _T.INT, **_CLAMP}),
+    **{f"QLinear{name}": Widened((8, 8), _CLAMP) for name in ("Add", "Sub", "Mul")},
     "QLinearAveragePool": Widened((5, 5), _POOL),
     "QLinearGlobalAveragePool": Widened((5, 5), _LAYOUT),
     "QLinearReduceMean": Widened((5, 6), {"keepdims": _T.INT, "noop_with_empty_axes": _T.INT}),

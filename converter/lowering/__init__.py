@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from converter.lowering.graph import lower, unsupported
-from converter.lowering.weights import halve_weights
+from converter.lowering.weights import halve_weights, pack_narrow
 
-__all__ = ["halve_weights", "lower", "unsupported"]
+__all__ = ["halve_weights", "lower", "pack_narrow", "unsupported"]

@@ -16,7 +16,6 @@ from lite_runtime.graph import Array, Attr, Graph, Node, Value, dtype_name
 __all__ = ["lower", "unsupported"]
 
 _T = ir.AttributeType
-_SOURCE_KEYS = ("source_location", "pkg.torch.onnx.stack_trace", "namespace", "pkg.torch.onnx.name_scopes")
 
 
 def lower(model: ir.Model) -> Graph:
@@ -37,17 +36,8 @@ def unsupported(model: ir.Model) -> Iterator[UnsupportedNode]:
             continue
         opset = model.graph.opset_imports.get(node.domain)
         yield UnsupportedNode(
-            node.name or "", node.op_type, node.domain, opset, _source(node), HINTS.get(node.domain, "")
+            node.name or "", node.op_type, node.domain, opset, build.source_of(node), HINTS.get(node.domain, "")
         )
-
-
-def _source(node: ir.Node) -> str:
-    """Where the model's author wrote this node, from exporters' metadata; the last line of a stack trace."""
-    for key in _SOURCE_KEYS:
-        text = node.metadata_props.get(key, "").strip()
-        if text:
-            return text.splitlines()[-1].strip()
-    return (node.doc_string or "").strip().splitlines()[0] if (node.doc_string or "").strip() else ""
 
 
 def _graph(graph: ir.Graph) -> Graph:

@@ -1,5 +1,7 @@
-"""Weights stored in half precision: float32 constants become float16 followed by a Cast, so kernels see float32
-again."""
+"""Weights in fewer bytes, each followed by a node that makes of it what kernels read, once, when a bundle is loaded.
+
+Half precision: float32 constants become float16 and a Cast. Integers narrower than a byte: packed bytes and an Unpack4.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 
-from lite_runtime.graph import Array, Graph, Node
+from lite_runtime.graph import Array, Attr, Graph, Node
+from lite_runtime.reference.narrow import pack4
+from lite_runtime.reference.support import NARROW_INTS
 
-__all__ = ["Halved", "halve_weights"]
+__all__ = ["Halved", "halve_weights", "pack_narrow"]
 
 SMALLEST = 64
 """Elements from which storing a constant in half precision pays for its Cast."""
+LOSSLESS_FROM = 1024
+"""Elements from which it is done unasked, where it loses nothing."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +31,11 @@ class Halved:
     overflowed: int
 
 
-def halve_weights(graph: Graph) -> Halved:
-    """Store float32 constants of `SMALLEST` or more elements as float16; values beyond float16's range keep float32."""
+def halve_weights(graph: Graph, *, lossless: bool = False) -> Halved:
+    """Store float32 constants of `SMALLEST` or more elements as float16; values beyond float16's range keep float32.
+
+    `lossless`: only those that lose nothing by it, such as the weights of a source that held them so itself.
+    """
     constants: dict[str, Array] = {}
     casts: list[Node] = []
     overflowed = 0
@@ -37,6 +46,9 @@ def halve_weights(graph: Graph) -> Halved:
             constants[name] = value
             continue
         half = _half(value)
+        if lossless and (value.size < LOSSLESS_FROM or half is None or (half != value).any()):
+            constants[name] = value
+            continue
         if half is None:
             overflowed += 1
             constants[name] = value
@@ -59,3 +71,54 @@ def _unused(name: str, taken: set[str]) -> str:
         name += "_"
     taken.add(name)
     return name
+
+
+def pack_narrow(graph: Graph) -> Graph:
+    """Store integers of 4 or 2 bits that only DequantizeLinear and integer products read two a byte, also in subgraphs.
+
+    NumPy has no such types: a device would need the package ml_dtypes to read them, and would keep one a byte. Each
+    becomes uint8 followed by an Unpack4, which gives int8 or uint8; DequantizeLinear makes the same of these.
+    """
+    nodes = tuple(replace(node, attrs={k: _packed_inside(v) for k, v in node.attrs.items()}) for node in graph.nodes)
+    graph = replace(graph, nodes=nodes)
+    packable = _only_dequantised(graph)
+    constants = dict(graph.constants)
+    taken = {*constants, *(name for node in graph.walk() for name in node.outputs)}
+    unpacks: list[Node] = []
+    for name in packable:
+        value = constants.pop(name)
+        stored = _unused(f"{name}.packed", taken)
+        constants[stored] = pack4(value)
+        attrs: dict[str, Attr] = {"shape": value.shape, "signed": int(value.dtype.name.startswith("int"))}
+        unpacks.append(Node("Unpack4", (stored,), (name,), attrs, f"{name}.unpacked"))
+    return replace(graph, nodes=(*unpacks, *nodes), constants=constants)
+
+
+def _packed_inside(attr: Attr) -> Attr:
+    return pack_narrow(attr) if isinstance(attr, Graph) else attr
+
+
+_BY_WEIGHTS = frozenset({"QLinearConv", "QLinearConvTranspose", "QLinearMatMul"})
+"""Operators whose fourth operand, the weights, may be unpacked 8-bit integers as well as narrow ones."""
+
+
+def _only_dequantised(graph: Graph) -> list[str]:
+    """Narrow constants of this graph that are read by DequantizeLinear alone, each with all the node's narrow operands
+    (its values and its zero points change their type together), or as the weights of an integer product."""
+    narrow = {name for name, value in graph.constants.items() if value.dtype.name in NARROW_INTS}
+    other = {name for node in graph.nodes for name in node.captures} | {v.name for v in (*graph.inputs, *graph.outputs)}
+    pairs: list[set[str]] = []
+    for node in graph.nodes:
+        if node.op == "DequantizeLinear":
+            pairs.append({name for name in (node.inputs[0], *node.inputs[2:]) if name})
+        elif node.op in _BY_WEIGHTS:
+            pairs.append({node.inputs[3]})
+            other.update((*node.inputs[:3], *node.inputs[4:]))
+        else:
+            other.update(node.inputs)
+    while True:
+        kept = narrow - other
+        mixed = [pair for pair in pairs if pair & kept and not pair <= kept]
+        if not mixed:
+            return [name for name in graph.constants if name in kept]
+        other.update(*mixed)

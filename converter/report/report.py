@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from converter.quantize.record import Record
+from converter.report.layers import Layer
 
 __all__ = ["PassRecord", "Report"]
 
@@ -24,6 +27,7 @@ class Report:
     """Facts about one conversion. Sizes in bytes, times in seconds."""
 
     source: str = ""
+    source_format: str = "onnx"
     source_digest: str = ""
     source_bytes: int = 0
     source_opset: int = 0
@@ -31,6 +35,21 @@ class Report:
     weight_bytes: Mapping[str, int] = field(default_factory=dict)
     """Stored constants by element type."""
     quantize: str = "none"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The quantiser's settings."""
+    quantization: Record | None = None
+    """What the quantiser did, where it ran."""
+    left_float: Sequence[tuple[str, str, str]] = ()
+    """(node, operator, reason) for every node between quantised tensors that computes in floating point."""
+    layers: Sequence[Layer] = ()
+    """Every tensor of the quantised model against the float one; measured when a report was asked for."""
+    outputs: Sequence[Layer] = ()
+    """The same of the model's outputs."""
+    budget: Mapping[str, Any] = field(default_factory=dict)
+    """The accuracy search: metric, scores of the float and the quantised model, drop and limit, share of the size gain
+    kept, mixes tried."""
+    sensitivity: Sequence[Mapping[str, Any]] = ()
+    """{"node", "op", "loss", "snr"} of each layer quantised alone, costliest first."""
     halved: int = 0
     """Constants stored in float16."""
     kept_float32: int = 0
@@ -43,6 +62,10 @@ class Report:
     reference: int = 0
     """Nodes only the NumPy reference can run."""
     reference_ops: Mapping[str, int] = field(default_factory=dict)
+    by_reference: Sequence[tuple[str, str, str]] = ()
+    """(node, operator, where the model's author wrote it) for each of those."""
+    arena_bytes: int = 0
+    """Working memory of one run of "predict" by the native kernels, its open dimensions taken as 1."""
     golden: str = ""
     """"stored", or why the bundle holds no golden sample."""
     seconds: float = 0.0

@@ -8,6 +8,8 @@
    (DynamicQuantizeLinear).
 3. Q(AveragePool | GlobalAveragePool | ReduceMean | Softmax(DQ(x))): QLinear and its name.
 4. Q(Resize(DQ(x))), linear, with the same parameters on both sides: QLinearResize.
+5. Q(Add | Sub | Mul(DQ(a), DQ(b))) of bytes of one type, with or without Relu or Clip: QLinear and its name. Longer
+   chains of elementwise operators stay as they are.
 
 `RULES` is the table: an operator's rule puts the new one in its place, or says why not (`refusal`). Whatever has no
 rule stays float between DequantizeLinear and QuantizeLinear, which the runtime runs in one pass over integers.
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -24,7 +27,9 @@ import onnx_ir as ir
 from converter.ir import build
 from converter.ir.build import Edit, attr
 from converter.passes import quantized
+from converter.passes.fuse_activation import ACTIVATIONS
 from converter.passes.quantized import BYTES, Parameters, Quantized
+from lite_runtime.reference.qelementwise import multipliers
 
 __all__ = ["RULES", "refusal", "run"]
 
@@ -163,9 +168,48 @@ def _resize(node: ir.Node) -> Callable[[], None]:
     return build_it
 
 
-def _finish(
-    edit: Edit, node: ir.Node, op: str, inputs: list[ir.Value | None], attrs: Mapping[str, ir.Attr | int | None]
-) -> None:
+# sums and products of two tensors
+
+
+def _pair(node: ir.Node) -> Callable[[], None]:
+    a, b = (_byte_operand(value) for value in node.inputs)
+    middle = build.sole_use(node.outputs[0])
+    bounded = (
+        ACTIVATIONS[middle.op_type](middle) if middle is not None and build.is_op(middle, "Relu", "Clip") else None
+    )
+    end = middle if bounded is not None and middle is not None else node
+    last, y = _result(end)
+    _require(a.parameters.dtype == b.parameters.dtype == y.dtype, "its operands and result are of different types")
+    scales = [p.scales for p in (a.parameters, b.parameters, y)]
+    _require(all(s is not None for s in scales), "its scales are known at run time alone")
+    _require(node.op_type == "Mul" or multipliers(*(float(s) for s in scales if s is not None)), "its scales lie apart")
+
+    def build_it() -> None:
+        edit = Edit(last)
+        inputs: list[ir.Value | None] = [
+            a.q,
+            *_operands(edit, a.parameters),
+            b.q,
+            *_operands(edit, b.parameters),
+            *_operands(edit, y),
+        ]
+        end.metadata_props.update(node.metadata_props)
+        _finish(edit, end, f"QLinear{node.op_type}", inputs, bounded or {})
+        if end is not node and node.graph is not None:
+            node.graph.remove(node, safe=True)
+
+    return build_it
+
+
+def _byte_operand(value: ir.Value | None) -> Quantized:
+    found = quantized.dequantized(value)
+    if found is None:
+        raise _Kept("elementwise on float operands: runs in one pass with its neighbours")
+    _require(found.parameters.plain and found.parameters.dtype in BYTES, "its operands are not bytes with one scale")
+    return found
+
+
+def _finish(edit: Edit, node: ir.Node, op: str, inputs: list[ir.Value | None], attrs: Mapping[str, Any]) -> None:
     """The operator on integers in place of the QuantizeLinear it stands before."""
     last = edit.node
     title = edit.op(op, inputs, attrs, domain=build.DOMAIN, like=last.outputs[0])
@@ -292,12 +336,11 @@ def _weights(edit: Edit, w: Quantized, form: _Form, group: int) -> list[ir.Value
     scale, zero = p.scales, p.zeros
     assert scale is not None and zero is not None
     stored = _FOUR_BITS.get(p.dtype)
-    values = w.q
-    if stored is not None and q is not None:
-        values, zero = edit.const(q.astype(stored), hint=w.q.name or ""), zero.astype(stored)
+    if stored is not None and q is not None:  # 4-bit weights stay so: `lowering.pack_narrow` packs them two a byte
+        zero = zero.astype(stored)
     title = w.q.name or ""
     return [
-        values,
+        w.q,
         edit.const(_per_channel(scale, w, form, group), hint=f"{title}.scale"),
         edit.const(_per_channel(zero, w, form, group), hint=f"{title}.zero"),
     ]
@@ -379,4 +422,5 @@ RULES: Mapping[str, Rule] = {
     "ReduceMean": _mean("keepdims", "noop_with_empty_axes"),
     "Softmax": _softmax,
     "Resize": _resize,
+    **dict.fromkeys(("Add", "Sub", "Mul"), _pair),
 }

@@ -60,7 +60,7 @@ def _from_integers(value: ir.Value | None, depth: int = 16) -> bool:
 
 
 def _reason(node: ir.Node) -> str:
-    why = fuse_integer.refusal(node)
+    why = None if node.op_type in ELEMENTWISE else fuse_integer.refusal(node)
     if why is not None:
         return why
     inside = any(_from_integers(v) for v in node.inputs)

@@ -27,10 +27,12 @@ __all__ = ["ELEMENTWISE", "run", "table"]
 
 _EXACT = frozenset(
     "Abs Add And BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast Ceil Clip DequantizeLinear Div Equal Floor Greater "
-    "GreaterOrEqual Identity IsInf IsNaN LeakyRelu Less LessOrEqual Max Min Mul Neg Not Or PRelu "
-    "QuantizeLinear Reciprocal Relu Round Shrink Sign Sqrt Sub ThresholdedRelu Where Xor".split()
+    "GreaterOrEqual Identity IsInf IsNaN LeakyRelu Less LessOrEqual Max Min Mul Neg Not Or PRelu QLinearAdd "
+    "QLinearMul QLinearSub QuantizeLinear Reciprocal Relu Round Shrink Sign Sqrt Sub ThresholdedRelu Where Xor".split()
 )
 """Elementwise operators that IEEE arithmetic defines to the last bit."""
+_SCALED = ("QLinearAdd", "QLinearMul", "QLinearSub")
+"""Operators on integers that compute rather than move or choose."""
 _APPROXIMATE = frozenset(
     "Acos Acosh Asin Asinh Atan Atanh Celu Cos Cosh Elu Erf Exp Gelu HardSigmoid HardSwish Log Mish Mod Pow Selu "
     "Sigmoid Silu Sin Sinh Softplus Softsign Swish Tan Tanh".split()
@@ -85,7 +87,7 @@ def _tabulate(node: ir.Node) -> bool:
 def _worth(result: ir.Value, chain: Sequence[ir.Node]) -> bool:
     if result.dtype == ir.DataType.FLOAT:
         return any(n.op_type in _APPROXIMATE for n in chain)
-    return any(v.dtype == ir.DataType.FLOAT for n in chain for v in n.outputs)
+    return any(n.op_type in _SCALED or v.dtype == ir.DataType.FLOAT for n in chain for v in n.outputs)
 
 
 def _source(value: ir.Value, chain: list[ir.Node]) -> ir.Value | None:

@@ -127,7 +127,7 @@ def test_a_bias_beyond_32_bits_is_added_in_float():
     assert graph.constants[graph.nodes[0].inputs[8]].dtype == np.float32
 
 
-def test_four_bit_weights_are_widened():
+def test_four_bit_weights_stay_narrow():
     b = Q()
     x = b.integers("x", [4, 6])
     packed = b.name("w")
@@ -138,7 +138,8 @@ def test_four_bit_weights_are_widened():
     w = b("DequantizeLinear", packed, b.const(np.array([0.1, 0.2, 0.3], np.float32)), axis=1)
     graph = check(b.model(b.q(b("MatMul", b.dq(x), w), 0.05)))
     assert body(graph) == ["QLinearMatMul"]
-    assert graph.constants[graph.nodes[-1].inputs[3]].dtype == np.int8
+    assert graph.constants[graph.nodes[-1].inputs[3]].dtype.name == "int4"
+    assert graph.constants[graph.nodes[-1].inputs[5]].dtype == np.int8
 
 
 def test_weights_alone_stay_behind_their_dequantizer():

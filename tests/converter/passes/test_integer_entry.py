@@ -62,10 +62,10 @@ CASES = {
     "QLinearLeakyRelu": lambda b: b("QLinearLeakyRelu", *image(b), *steps(b, 0.02, 9), domain=MS, alpha=0.2),
     "QLinearConcat": lambda b: b("QLinearConcat", *steps(b, 0.03), *image(b), *image(b, "y"), domain=MS, axis=1),
     "QLinearAveragePool": lambda b: b(
-        "QLinearAveragePool", *image(b), *steps(b, 0.02), domain=MS, kernel_shape=[3, 2], strides=[2, 2]
+        "QLinearAveragePool", *image(b), *steps(b, 0.021), domain=MS, kernel_shape=[3, 2], strides=[2, 2]
     ),
     "QLinearAveragePool last": lambda b: b(
-        "QLinearAveragePool", *image(b), *steps(b, 0.02), domain=MS, kernel_shape=[3, 2], channels_last=1
+        "QLinearAveragePool", *image(b), *steps(b, 0.021), domain=MS, kernel_shape=[3, 2], channels_last=1
     ),
     "QLinearGlobalAveragePool": lambda b: b("QLinearGlobalAveragePool", *image(b), *steps(b, 0.01), domain=MS),
     "QLinearGlobalAveragePool last": lambda b: b(

@@ -66,7 +66,7 @@ KEPT = {
 def test_others_stay(name):
     b = Q()
     y = KEPT[name](b, b.dq(b.integers("x", [3, 4])))
-    assert "LookupTable" not in body(check(b.model(b.q(y, 0.04))))
+    assert "LookupTable" not in body(check(b.model(b.q(y, 0.041))))
 
 
 def test_equal_steps_are_no_requantisation():

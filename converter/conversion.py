@@ -1,0 +1,305 @@
+"""From a source to a bundle or to standard ONNX, with the report of what was done.
+
+convert(source, quantize="int8", calibration=data) -> Conversion
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from math import prod
+from typing import Any, Literal
+
+import onnx
+import onnx_ir as ir
+
+from converter import export, frontends, golden
+from converter.errors import ConvertError
+from converter.ir import build
+from converter.lowering import halve_weights, lower, pack_narrow, unsupported
+from converter.passes.integer import left_float
+from converter.pipeline import PREPARE, REST, STATIC, Shapes, optimize, upgraded
+from converter.quantize import MODES, Mode, Options, calibration_data, run_steps
+from converter.quantize.evaluation import Accuracy, within
+from converter.quantize.sensitivity import Progress
+from converter.report import PERFECT, Report, measure
+from lite_runtime import bundle
+from lite_runtime._files import write_atomically
+from lite_runtime.errors import BundleError
+from lite_runtime.graph import Graph
+
+__all__ = ["FORMATS", "Conversion", "Format", "convert", "multiply_adds"]
+
+Format = Literal["mslite", "onnx"]
+FORMATS: tuple[Format, ...] = ("mslite", "onnx")
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A finished file and what was done to get it: a bundle, or an ONNX model where that was asked for."""
+
+    bundle: bytes
+    report: Report
+
+
+def convert(
+    source: frontends.Source,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    to: Format = "mslite",
+    quantize: Mode | Options = "none",
+    calibration: Any = None,
+    accuracy: Accuracy | None = None,
+    input_shapes: Shapes | None = None,
+    explain: bool = False,
+    progress: Progress | None = None,
+) -> Conversion:
+    """Convert `source` (ONNX or TFLite) to a bundle, or to standard ONNX, written to `output` unless it is None.
+
+    `quantize`: a mode of `converter.quantize.MODES`, or `Options` for every setting. `calibration`: data of
+    `converter.quantize.calibration_data`; int8 and int16x8 need it. `accuracy`: how much of which metric may be
+    lost; layers then keep the precision it takes. `explain`: also compare the quantised model with
+    the float one layer by layer, on calibration rows (random inputs without any), and plan a run for its memory.
+    Raises ConvertError for a broken source, UnsupportedOpError (a ConvertError) listing all operators the runtime
+    lacks, QuantizeError for options and data that do not fit.
+    """
+    if to not in FORMATS:
+        raise ConvertError(f"expected to be one of {', '.join(FORMATS)}, got {to!r}")
+    options = _options(quantize)
+    start = time.perf_counter()
+    loaded = frontends.load(source)
+    models = {name: upgraded(model, input_shapes) for name, model in loaded.models.items()}
+    report = _describe(source, loaded, models, options)
+    _need_supported(models.values())
+    for model in models.values():
+        report.passes += optimize(model, PREPARE)
+    if options.mode not in ("none", "fp16"):
+        model = _quantize(_only(models, options), options, calibration, accuracy, report, explain, progress)
+        models = dict.fromkeys(models, model)
+    if to == "onnx":
+        data = export.onnx_bytes(_only(models, options, to), halve=options.mode == "fp16")
+        if output is not None:
+            write_atomically(output, data, ConvertError)
+    else:
+        graphs = {name: _lower(model, options, report) for name, model in models.items()}
+        data = _write(output, graphs, models, loaded.metadata, report)
+        _measure(report, graphs.values())
+        if explain:
+            report.arena_bytes = _arena(data)
+    report.bundle_bytes = len(data)
+    report.seconds = time.perf_counter() - start
+    return Conversion(data, report)
+
+
+EXPLAINED_ROWS = 16
+"""Calibration rows that layers are compared on."""
+
+
+def _quantize(
+    model: ir.Model,
+    options: Options,
+    calibration: Any,
+    accuracy: Accuracy | None,
+    report: Report,
+    explain: bool,
+    progress: Progress | None,
+) -> ir.Model:
+    samples = None if calibration is None else calibration_data(calibration, model)
+    if options.static:
+        report.passes += optimize(model, STATIC)
+    before = model.clone()
+    if accuracy is None:
+        state = run_steps(model, options, samples)
+        record, before = state.record, state.reference or before
+    else:
+        found = within(model, options, samples, accuracy, progress)
+        model, record, before = found.variant.model, found.variant.record, found.reference
+        report.budget = {
+            "metric": accuracy.metric, "float": found.base, "score": found.score, "drop": found.drop,
+            "limit": found.limit, "gain": found.gain, "trials": found.trials,
+        }  # fmt: skip
+        report.sensitivity = [
+            {"node": s.name, "op": s.op, "loss": s.drop, "snr": min(s.snr, PERFECT)} for s in found.ranking
+        ]
+    report.quantization = record
+    if explain:
+        rows = samples.first(EXPLAINED_ROWS).rows if samples else [golden.sample_inputs(lower(before))]
+        report.layers, report.outputs = measure(before, model, record, rows)
+    return model
+
+
+def _options(quantize: Mode | Options) -> Options:
+    if isinstance(quantize, Options):
+        return quantize
+    if quantize not in MODES:
+        raise ConvertError(f"expected quantize to be one of {', '.join(MODES)}, got {quantize!r}")
+    return Options(mode=quantize)
+
+
+def _only(models: Mapping[str, ir.Model], options: Options, to: str = "") -> ir.Model:
+    """The one model there is, for steps that know what to do with one."""
+    if len(models) != 1:
+        what = f"writing {to}" if to else f"quantising to {options.mode}"
+        raise ConvertError(f"{what} takes a source of one signature, got {', '.join(models)}; convert them one by one")
+    return next(iter(models.values()))
+
+
+def _need_supported(models: Iterable[ir.Model]) -> None:
+    for model in models:
+        if any(True for _ in unsupported(model)):
+            lower(model)
+
+
+def _lower(model: ir.Model, options: Options, report: Report) -> Graph:
+    report.passes += optimize(model, REST)
+    report.left_float = [*report.left_float, *((left.name, left.op, left.reason) for left in left_float(model))]
+    halved = halve_weights(pack_narrow(lower(model)), lossless=options.mode != "fp16")
+    report.halved += halved.stored
+    report.kept_float32 += halved.overflowed
+    return halved.graph
+
+
+def _write(
+    output: str | os.PathLike[str] | None,
+    graphs: Mapping[str, Graph],
+    models: Mapping[str, ir.Model],
+    described: Mapping[str, Any],
+    report: Report,
+) -> bytes:
+    examples = {}
+    for name, graph in graphs.items():
+        example, report.golden = golden.sample(graph, multiply_adds(models[name]))
+        if example is not None:
+            examples[name] = example
+    try:
+        data = bundle.write(None, graphs, provenance=_provenance(report), metadata=described, golden=examples)
+    except BundleError as error:
+        raise ConvertError(f"the converted model is no valid bundle: {error}; this is a bug in msedge") from error
+    if output is not None:
+        write_atomically(output, data, ConvertError)
+    return data
+
+
+def _describe(
+    source: frontends.Source, loaded: frontends.Loaded, models: Mapping[str, ir.Model], options: Options
+) -> Report:
+    data = _source_bytes(source)
+    first = next(iter(models.values()))
+    return Report(
+        source=os.path.basename(os.fspath(source)) if isinstance(source, str | os.PathLike) else type(source).__name__,
+        source_format=loaded.format,
+        source_digest=hashlib.blake2b(data, digest_size=32).hexdigest(),
+        source_bytes=len(data) + sum(_external_bytes(g) for m in models.values() for g in build.graphs(m)),
+        source_opset=first.graph.meta.get("msedge.source_opset", 0),
+        quantize=options.mode,
+        options=asdict(options) if options.mode != "none" else {"mode": "none"},
+        ops_before=_count(node.op_type for model in models.values() for node in build.nodes(model)),
+    )
+
+
+def _source_bytes(source: frontends.Source) -> bytes:
+    if isinstance(source, bytes | bytearray | memoryview):
+        return bytes(source)
+    if isinstance(source, onnx.ModelProto):
+        return bytes(source.SerializeToString(deterministic=True))
+    if isinstance(source, ir.Model):
+        return bytes(ir.serde.serialize_model(source).SerializeToString(deterministic=True))
+    return frontends.read(source)
+
+
+def _external_bytes(graph: ir.Graph) -> int:
+    tensors = (v.const_value for v in graph.initializers.values())
+    return sum(t.nbytes for t in tensors if isinstance(t, ir.ExternalTensor))
+
+
+def _count(ops: Any) -> dict[str, int]:
+    return dict(sorted(Counter(ops).items()))
+
+
+def _provenance(report: Report) -> dict[str, Any]:
+    return {
+        "source": report.source,
+        "source_digest": report.source_digest,
+        "source_opset": report.source_opset,
+        "converter": _version(),
+        "options": report.options,
+    } | ({"calibration_digest": done.digest} if (done := report.quantization) is not None and done.digest else {})
+
+
+def _version() -> str:
+    try:
+        return metadata.version("msedge")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _measure(report: Report, graphs: Iterable[Graph]) -> None:
+    native, ops, sizes = _native_ops(), Counter[str](), Counter[str]()
+    for graph in graphs:
+        ops.update(node.op for node in graph.walk())
+        for array in graph.constants.values():
+            sizes[str(array.dtype)] += array.nbytes
+    report.weight_bytes, report.ops_after = dict(sorted(sizes.items())), dict(sorted(ops.items()))
+    report.reference_ops = {op: count for op, count in report.ops_after.items() if op not in native}
+    report.reference = sum(report.reference_ops.values())
+    report.native = ops.total() - report.reference
+
+
+def _arena(data: bytes) -> int:
+    """Working memory of "predict"; 0 where its inputs cannot be made up or there are no native kernels."""
+    from lite_runtime import load
+
+    model = load(data)
+    graph = model.bundle.signatures.get("predict")
+    return model.cost(golden.sample_inputs(graph)).arena_bytes if graph is not None else 0
+
+
+def _native_ops() -> frozenset[str]:
+    from lite_runtime import ops  # noqa: F401
+    from lite_runtime.ops.registry import BINDS
+
+    return frozenset(BINDS)
+
+
+_WEIGHTS: Mapping[str, int] = {
+    "Conv": 1,
+    "ConvTranspose": 1,
+    "MatMul": 1,
+    "Gemm": 1,
+    "ConvInteger": 1,
+    "MatMulInteger": 1,
+    "QLinearConv": 3,
+    "QLinearConvTranspose": 3,
+    "QLinearMatMul": 3,
+}
+"""Contractions, and which operand holds their weights."""
+
+
+def multiply_adds(model: ir.Model) -> int:
+    """An estimate of one run's multiply-adds: contractions exactly, other operators one per result; symbols count 1."""
+    total = 0
+    for node in build.nodes(model):
+        size = sum(_elements(v) for v in node.outputs)
+        operand = _WEIGHTS.get(node.op_type)
+        if operand is not None and len(node.inputs) > operand:
+            weight = build.dims(node.inputs[operand]) or (1,)
+            depth = _elements(node.inputs[operand]) // max(1, _filters(node, weight))
+            if "ConvTranspose" in node.op_type:
+                size = _elements(node.inputs[0])
+            size *= max(1, depth)
+        total += size
+    return total
+
+
+def _filters(node: ir.Node, weight: tuple[int | str | None, ...]) -> int:
+    found = weight[0 if "Conv" in node.op_type else -1]
+    return found if isinstance(found, int) else 1
+
+
+def _elements(value: ir.Value | None) -> int:
+    return prod(d if isinstance(d, int) else 1 for d in build.dims(value) or ())

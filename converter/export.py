@@ -1,0 +1,188 @@
+"""ONNX out: a prepared model, quantised or not, as standard ONNX that any runtime reads.
+
+What our passes widened is written in ONNX's own operators again; `STANDARD` says how, operator by operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from converter.errors import ConvertError
+from converter.ir import build, spec
+from converter.ir.build import Edit, attr
+from converter.passes import cleanup
+from converter.passes.undo_dynamic import contraction
+from lite_runtime.reference.quantize import LEAST_SPAN
+
+__all__ = ["STANDARD", "onnx_bytes", "standardize"]
+
+_HALVE_FROM = 64
+"""Elements from which storing a constant in half precision pays for its Cast."""
+
+
+def onnx_bytes(model: ir.Model, *, halve: bool = False) -> bytes:
+    """The model as a serialised `onnx.ModelProto`; `halve` stores large float32 constants as float16. Edits `model`.
+
+    Raises ConvertError naming every operator that ONNX has no words for.
+    """
+    standardize(model)
+    cleanup.unused(model)
+    if halve:
+        _halve(model)
+    spec.check(model, "for export")
+    _declare_oldest(model)
+    return bytes(ir.serde.serialize_model(model).SerializeToString(deterministic=True))
+
+
+_OLDEST = 20
+"""The opset that runtimes of 2023 read. Also: from 21 on onnxruntime 1.31 inserts QuantizeLinear with `output_dtype`
+beside zero points that it then turns to uint8, and refuses its own graph."""
+_IR_VERSION = 9
+"""ONNX's IR version of that time; the first that lists weights apart from inputs is 4."""
+_CHANGED = frozenset({"GroupNormalization"})
+"""Operators whose meaning, not only types and attributes, changed after opset `_OLDEST`."""
+
+
+def _declare_oldest(model: ir.Model) -> None:
+    """Import opset `_OLDEST` where every node is a valid one of it, meaning the same."""
+    model.ir_version = max(model.ir_version, 10)
+    if any(node.domain == "" and node.op_type in _CHANGED for node in build.nodes(model)):
+        return
+    pinned = model.graph.opset_imports[""]
+    model.graph.opset_imports[""] = _OLDEST
+    if any(True for _ in spec.violations(model, upgraded=False)) or not _known(model):
+        model.graph.opset_imports[""] = pinned
+    else:
+        model.ir_version = _IR_VERSION
+
+
+def _known(model: ir.Model) -> bool:
+    return all(node.domain != "" or spec.schema("", node.op_type, _OLDEST) is not None for node in build.nodes(model))
+
+
+def standardize(model: ir.Model) -> int:
+    """Rewrite operators of our domain in place; how many there were. Raises ConvertError for those it cannot."""
+    count, foreign = 0, []
+    for node in build.nodes(model):
+        if node.domain != build.DOMAIN:
+            continue
+        rule = STANDARD.get(node.op_type)
+        if rule is None:
+            foreign.append(f"{node.op_type} {node.name!r}")
+            continue
+        edit = Edit(node)
+        edit.replace(*rule(edit, node))
+        count += 1
+    if foreign:
+        raise ConvertError(
+            f"standard ONNX has no operator for {', '.join(foreign)}; convert to a bundle instead (--to mslite)"
+        )
+    model.graph.opset_imports.pop(build.DOMAIN, None)
+    return count
+
+
+Rule = Callable[[Edit, ir.Node], "tuple[ir.Value, ...]"]
+
+
+def _silu(edit: Edit, node: ir.Node) -> tuple[ir.Value]:
+    """x * sigmoid(x)"""
+    gate = edit.op("Sigmoid", [node.inputs[0]], like=node.outputs[0])
+    return (edit.op("Mul", [node.inputs[0], gate], like=node.outputs[0]),)
+
+
+def _dynamic_quantize(edit: Edit, node: ir.Node) -> tuple[ir.Value, ...]:
+    """One range for each index of the first `kept` axes, widened to hold 0."""
+    x, (y, scale, zero) = node.inputs[0], node.outputs
+    rank, kept = build.rank(x), attr(node, "kept", 0)
+    assert x is not None
+    if rank is None:
+        raise ConvertError(f"DynamicQuantizeLinear {node.name!r}: its input's rank is not known")
+    none = edit.scalar_like(0, x)
+    axes = edit.ints(range(kept, rank)) if kept < rank else None
+    ends = []
+    for op, bound in (("ReduceMin", "Min"), ("ReduceMax", "Max")):
+        end = edit.op(op, [x, axes], {"keepdims": 1}, like=scale) if axes is not None else x
+        ends.append(edit.op(bound, [end, none], like=scale))
+    signed = attr(node, "dtype", "uint8") == "int8"
+    steps, step, base = (_signed_steps if signed else _unsigned_steps)(edit, x, scale, *ends)
+    least, most = (edit.scalar_like(end, x) for end in ((-128, 127) if signed else (0, 255)))
+    stored = edit.op("Clip", [edit.op("Add", [edit.op("Round", [steps], like=x), base], like=x), least, most], like=x)
+    return (
+        edit.op("Cast", [stored], {"to": y.dtype.value if y.dtype else 0}, like=y),
+        step,
+        edit.op("Cast", [base], {"to": zero.dtype.value if zero.dtype else 0}, like=zero),
+    )
+
+
+def _unsigned_steps(edit: Edit, x: ir.Value, like: ir.Value, low: ir.Value, high: ir.Value) -> tuple[ir.Value, ...]:
+    """(x / scale, scale, zero point) as ONNX's operator has them."""
+    none, most = edit.scalar_like(0, x), edit.scalar_like(255, x)
+    span = edit.op("Div", [edit.op("Sub", [high, low], like=like), most], like=like)
+    empty = edit.op("Equal", [span, none], shape=build.dims(like))
+    empty.dtype = ir.DataType.BOOL
+    step = edit.op("Where", [empty, edit.scalar_like(1, x), span], like=like)
+    offset = edit.op("Round", [edit.op("Div", [edit.op("Neg", [low], like=like), step], like=like)], like=like)
+    return edit.op("Div", [x, step], like=x), step, edit.op("Clip", [offset, none, most], like=like)
+
+
+def _signed_steps(edit: Edit, x: ir.Value, like: ir.Value, low: ir.Value, high: ir.Value) -> tuple[ir.Value, ...]:
+    """(x * inverse, scale, zero point) as DynamicQuantizeLinear of int8 has them."""
+    one, least, most = (edit.scalar_like(number, x) for number in (1, -128, 127))
+    span = edit.op("Sub", [high, low], like=like)
+    empty = edit.op("Less", [span, edit.scalar_like(float(LEAST_SPAN), x)], shape=build.dims(like))
+    empty.dtype = ir.DataType.BOOL
+    inverse = edit.op("Div", [edit.scalar_like(255, x), span], like=like)
+    inverse = edit.op("Where", [empty, one, inverse], like=like)
+    begin, end = (edit.op("Mul", [bound, inverse], like=like) for bound in (low, high))
+    errors = [edit.op("Add", pair, like=like) for pair in ((least, begin), (most, end))]
+    nearer = edit.op("Greater", [edit.op("Add", errors, like=like), edit.scalar_like(0, x)], shape=build.dims(like))
+    nearer.dtype = ir.DataType.BOOL
+    zeros = [edit.op("Sub", pair, like=like) for pair in ((least, begin), (most, end))]
+    zero = edit.op("Clip", [edit.op("Where", [nearer, *zeros], like=like), least, most], like=like)
+    step = edit.op("Div", [one, inverse], like=like)
+    return edit.op("Mul", [x, inverse], like=x), step, edit.op("Round", [zero], like=like)
+
+
+def _contraction(edit: Edit, node: ir.Node) -> tuple[ir.Value]:
+    """act(op((x - zero) * scale, DequantizeLinear(w)) + b)"""
+    x, scale, zero = node.inputs[:3]
+    if len(node.inputs) > 6 and node.inputs[6] is not None:
+        raise ConvertError(f"{node.op_type} {node.name!r}: export the model before its integer passes")
+    shape, parts = build.dims(x), []
+    for value in (x, zero):
+        assert value is not None
+        parts.append(edit.op("Cast", [value], {"to": ir.DataType.FLOAT.value}, like=scale, shape=build.dims(value)))
+    centred = edit.op("Sub", parts, like=parts[0])
+    return (contraction(edit, node, edit.op("Mul", [centred, scale], like=parts[0], shape=shape)),)
+
+
+STANDARD: Mapping[str, Rule] = {
+    "Silu": _silu,
+    "DynamicQuantizeLinear": _dynamic_quantize,
+    "QLinearConv": _contraction,
+    "QLinearMatMul": _contraction,
+}
+
+
+def _halve(model: ir.Model) -> None:
+    for graph in build.graphs(model):
+        for value in list(graph.initializers.values()):
+            tensor = value.const_value
+            if tensor is None or tensor.dtype != ir.DataType.FLOAT or tensor.size < _HALVE_FROM:
+                continue
+            full = tensor.numpy()
+            with np.errstate(over="ignore"):
+                half = full.astype(np.float16)
+            readers = list(value.uses())
+            if not readers or value.is_graph_output() or (np.isfinite(half) != np.isfinite(full)).any():
+                continue
+            edit = Edit(graph[0])
+            wide = edit.op(
+                "Cast", [edit.const(half, hint=f"{value.name}.float16")], {"to": ir.DataType.FLOAT.value}, like=value
+            )
+            for use in readers:
+                use.node.replace_input_with(use.idx, wide)
+            graph.initializers.pop(value.name or "", None)
