@@ -15,6 +15,8 @@ import onnx_ir as ir
 
 from cloud._jax import canonical_dtype
 from cloud.engine.lowering import LOWERINGS, Context, Program, Step, Tensor
+from cloud.engine.lowering.quantization import straight_through
+from cloud.engine.lowering.registry import Lowering
 from cloud.engine.prepare import STATISTICS, batch_norms, prepared
 from cloud.errors import EngineError
 
@@ -165,8 +167,9 @@ def lower(model: ir.Model, *, training: bool = False, trainable: Sequence[str] |
     """Turn `model` (ai.onnx, opset 18 or later) into a JAX function; `model` is not changed.
 
     `trainable`: glob patterns of initialisers to train. By default all float initialisers of rank 1 and up that do
-    not configure an operator (bounds of Clip, scales of Resize, ...); the running statistics of BatchNormalization
-    go to `state`. Values made by Constant nodes, and those in subgraphs, are constants.
+    not configure an operator (bounds of Clip, scales of QuantizeLinear, ...); the running statistics of
+    BatchNormalization go to `state`. Values made by Constant nodes, and those in subgraphs, are constants. Gradients
+    pass straight through a QuantizeLinear that a DequantizeLinear reads; scales that `trainable` names get LSQ's.
 
     Raises `EngineError` listing every operator the engine lacks with the names of its nodes.
     """
@@ -259,9 +262,43 @@ def _names(values: Sequence[ir.Value | None]) -> tuple[str, ...]:
     return tuple("" if value is None else str(value.name or "") for value in values)
 
 
+_QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear")
+_STRAIGHT_THROUGH = Lowering(straight_through, wants_context=False)
+
+
+def _quantizer(node: ir.Node | None) -> ir.Node | None:
+    """What makes the integers that a DequantizeLinear reads: with it, it is one step that gradients pass through."""
+    if node is None or node.op_type != "DequantizeLinear" or node.domain not in ("", "ai.onnx"):
+        return None
+    source = None if node.inputs[0] is None else node.inputs[0].producer()
+    known = source is not None and source.op_type in _QUANTIZERS and source.domain in ("", "ai.onnx")
+    return source if known else None
+
+
+def _only_dequantized(node: ir.Node) -> bool:
+    """Whether no one reads the integers of a QuantizeLinear as such."""
+    if node.op_type != "QuantizeLinear" or node.domain not in ("", "ai.onnx"):
+        return False
+    y = node.outputs[0]
+    return not y.is_graph_output() and all(use.idx == 0 and _quantizer(use.node) is node for use in y.uses())
+
+
+def _operands(quantizer: ir.Node, node: ir.Node) -> tuple[str, ...]:
+    """x, scale, zero point, and the last two again as the DequantizeLinear `node` takes them."""
+    measured = quantizer.outputs[1:] if quantizer.op_type == "DynamicQuantizeLinear" else ()
+    return (*_names((*quantizer.inputs, *measured, None))[:3], *_names((*node.inputs[1:], None))[:2])
+
+
 def _compile(node: ir.Node, unsupported: dict[str, list[str]], counter: Iterator[int]) -> Step | None:
+    if _only_dequantized(node):
+        return None
     where = f"{node.op_type} {node.name!r}" if node.name else f"{node.op_type} giving {node.outputs[0].name!r}"
     attributes = {name: _attribute(a, where, unsupported, counter) for name, a in node.attributes.items()}
+    quantizer = _quantizer(node)
+    if quantizer is not None:
+        before = {name: _attribute(a, where, unsupported, counter) for name, a in quantizer.attributes.items()}
+        inputs, both = _operands(quantizer, node), {"quantize": before, "dequantize": attributes}
+        return Step(node.op_type, _STRAIGHT_THROUGH, inputs, _names(node.outputs), both, where, next(counter))
     row = LOWERINGS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
     if row is None:
         op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
@@ -270,9 +307,7 @@ def _compile(node: ir.Node, unsupported: dict[str, list[str]], counter: Iterator
     return Step(node.op_type, row, _names(node.inputs), _names(node.outputs), attributes, where, next(counter))
 
 
-def _attribute(
-    attribute: ir.Attr, where: str, unsupported: dict[str, list[str]], counter: Iterator[int]
-) -> Any:
+def _attribute(attribute: ir.Attr, where: str, unsupported: dict[str, list[str]], counter: Iterator[int]) -> Any:
     kind = ir.AttributeType
     match attribute.type:
         case kind.GRAPH:

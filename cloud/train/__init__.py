@@ -6,6 +6,7 @@ from cloud.train.augment import random_affine
 from cloud.train.digits import BACKGROUND, DigitsSplit, load_digits_split
 from cloud.train.losses import LOSSES, METRICS, smoothed_cross_entropy
 from cloud.train.optimizers import cosine_schedule, decay_mask, momentum_sgd
+from cloud.train.quantized import QuantizedRun, quantize_aware, with_scales
 from cloud.train.recipe import DigitsRun, train_digits
 from cloud.train.trainer import EpochReport, Evaluation, Trainer
 
@@ -17,12 +18,15 @@ __all__ = [
     "DigitsSplit",
     "EpochReport",
     "Evaluation",
+    "QuantizedRun",
     "Trainer",
     "cosine_schedule",
     "decay_mask",
     "load_digits_split",
     "momentum_sgd",
+    "quantize_aware",
     "random_affine",
     "smoothed_cross_entropy",
     "train_digits",
+    "with_scales",
 ]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from cloud.errors import TrainError
 
-__all__ = ["Arrays", "Batch", "Dataset", "batches", "epoch_order"]
+__all__ = ["Arrays", "Batch", "Dataset", "batches", "epoch_order", "pair"]
 
 Arrays: TypeAlias = npt.ArrayLike | Mapping[str, npt.ArrayLike]
 
@@ -56,6 +56,13 @@ class Dataset:
         """The batch of those rows."""
         labels = None if self.labels is None else self.labels[rows]
         return Batch({name: a[rows] for name, a in self.inputs.items()}, labels, mask)
+
+
+def pair(data: Any) -> tuple[Any, Any]:
+    """(inputs, labels), checked to be two things."""
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise TrainError(f"expected data as a pair (inputs, labels), got {type(data).__name__}")
+    return data[0], data[1]
 
 
 def epoch_order(size: int, seed: int, epoch: int) -> npt.NDArray[np.intp]:

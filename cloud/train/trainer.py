@@ -17,7 +17,7 @@ import optax
 
 from cloud.engine import export, lower
 from cloud.errors import TrainError
-from cloud.train.batches import Arrays, Batch, Dataset, batches, epoch_order
+from cloud.train.batches import Arrays, Batch, Dataset, batches, epoch_order, pair
 from cloud.train.losses import LOSSES, METRICS, PerExample
 
 __all__ = ["EpochReport", "Evaluation", "Trainer"]
@@ -131,8 +131,8 @@ class Trainer:
 
         Raises `TrainError` at a loss that is not finite; the trainer is of no further use then.
         """
-        dataset = self._dataset(*_pair(data))
-        held_out = None if validation is None else self._dataset(*_pair(validation))
+        dataset = self._dataset(*pair(data))
+        held_out = None if validation is None else self._dataset(*pair(validation))
         if epochs < 1 or batch_size < 1:
             raise TrainError(f"expected at least 1 epoch and batches of at least 1, got {epochs} and {batch_size}")
         reports = []
@@ -147,7 +147,7 @@ class Trainer:
 
     def evaluate(self, data: tuple[Arrays, npt.ArrayLike], batch_size: int = 256) -> Evaluation:
         """Loss and metrics in inference form; every example counts once."""
-        return self._evaluate(self._dataset(*_pair(data)), batch_size)
+        return self._evaluate(self._dataset(*pair(data)), batch_size)
 
     def predict(self, inputs: Arrays, batch_size: int = 256) -> Any:
         """The model's output for all examples in inference form: an array, or a dict where there are several."""
@@ -256,12 +256,6 @@ def _mean(totals: Sequence[Mapping[str, Any]]) -> Evaluation:
     examples = summed.pop("examples")
     loss = summed.pop("loss") / examples
     return Evaluation(loss, {name.removeprefix("metric "): s / examples for name, s in summed.items()}, int(examples))
-
-
-def _pair(data: Any) -> tuple[Any, Any]:
-    if not isinstance(data, tuple | list) or len(data) != 2:
-        raise TrainError(f"expected data as a pair (inputs, labels), got {type(data).__name__}")
-    return data[0], data[1]
 
 
 def _named(what: str, choice: str | PerExample, table: Mapping[str, PerExample]) -> PerExample:

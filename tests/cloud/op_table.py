@@ -330,6 +330,21 @@ ROWS: list[Row] = [
     Row("RandomUniformLike", [X], {"dtype": TensorProto.DOUBLE}, check="shape"),
     Row("Bernoulli", [f(2, 3, low=0, high=1)], check="shape"),
     Row("Multinomial", [f(2, 3)], {"sample_size": 4}, check="shape", opset=18),
+    # quantisation
+    Row("QuantizeLinear", [f(3, 5, low=-9, high=9), s(0.05), s(3, np.int8)]),
+    Row("QuantizeLinear", [f(3, 5, low=-9, high=9), Const(f(5, low=0.01, high=0.1)), Const(i(5, dtype=np.uint8))]),
+    Row("QuantizeLinear", [f(3, 5, 2), Const(f(3, low=0.01, high=0.1))],
+        {"axis": 0, "output_dtype": TensorProto.INT16}),
+    Row("QuantizeLinear", [f(2, 7), Const(f(2, 3, low=0.01, high=0.1)), Const(i(2, 3, dtype=np.int8))],
+        {"axis": 1, "block_size": 3}, oracle="reference"),
+    Row("DequantizeLinear", [i(3, 5, low=-128, high=128, dtype=np.int8), s(0.05), s(3, np.int8)]),
+    Row("DequantizeLinear", [i(3, 5, dtype=np.uint8), Const(f(3)), Const(i(3, dtype=np.uint8))], {"axis": 0}),
+    Row("DequantizeLinear", [i(4, low=-(2**30), high=2**30, dtype=np.int32), Const(f(4))], {"axis": 0}),
+    Row("DequantizeLinear", [i(2, 7, dtype=np.int8), Const(f(2, 3)), Const(i(2, 3, dtype=np.int8))],
+        {"axis": 1, "block_size": 3}, oracle="reference"),
+    Row("DequantizeLinear", [Const(i(6, dtype=np.int8)), s(0.05)]),
+    *(Row("DynamicQuantizeLinear", [x], outputs=("y", "scale", "zero"))
+      for x in (f(3, 4), f(3, 4, low=0.5), f(3, 4, low=-2, high=-1), np.zeros((2, 2), np.float32))),
     # control: subgraphs may use the outer names in0, in1, ...
     *(
         Row("If", [condition, f(3)], {
