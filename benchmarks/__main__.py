@@ -14,7 +14,7 @@ from lite_runtime.errors import MsedgeError
 
 def main() -> int:
     """Exit codes as msedge's: 0, 1 when a model did not run or not right, 3 when none could."""
-    parser = argparse.ArgumentParser(prog="benchmarks", description="Every .onnx in a folder against its peers.")
+    parser = argparse.ArgumentParser(prog="benchmarks", description="Every model in a folder against its peer.")
     parser.add_argument("--models", type=Path, required=True, metavar="DIR")
     parser.add_argument("--threads", type=int, default=1, metavar="N")
     parser.add_argument("--rounds", type=int, default=25, metavar="N", help="turns each contender takes")

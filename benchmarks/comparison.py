@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from edge.contest import OURS, PEERS, Contest, Entry, contest
+from edge.contest import OURS, PEERS, Contest, Entry, contest, peer_of
 from lite_runtime.errors import InputError, MsedgeError
 
 __all__ = ["TOLERANCE", "Failure", "compare", "geometric_mean", "markdown", "models_in", "trouble"]
@@ -18,10 +18,12 @@ Failure = tuple[str, MsedgeError]
 
 
 def models_in(folder: Path) -> list[Path]:
-    """Every .onnx in `folder`, by name; raises InputError where there is none."""
-    found = sorted(folder.glob("*.onnx")) if folder.is_dir() else []
+    """Every .onnx and .tflite in `folder`, by name; raises InputError where there is none."""
+    found = sorted(path for path in folder.glob("*") if peer_of(path)) if folder.is_dir() else []
     if not found:
-        raise InputError(f"expected .onnx files in {folder}, found none; name a folder that has some: --models DIR")
+        raise InputError(
+            f"expected .onnx or .tflite files in {folder}, found none; name a folder that has some: --models DIR"
+        )
     return found
 
 
@@ -29,14 +31,13 @@ def compare(
     models: Iterable[Path],
     *,
     threads: int = 1,
-    against: Sequence[str] = tuple(PEERS),
     rounds: int = 25,
     backend: str = "auto",
 ) -> Iterator[Contest | Failure]:
-    """One contest a model, as they finish; a model that does not run is a row too, not the end."""
+    """One contest a model against the peer of its format; a model that does not run is a row too, not the end."""
     for path in models:
         try:
-            yield contest(path, against=against, threads=threads, rounds=rounds, backend=backend)
+            yield contest(path, against=[peer_of(path)], threads=threads, rounds=rounds, backend=backend)
         except MsedgeError as error:
             yield path.name, error
 
@@ -61,26 +62,30 @@ def geometric_mean(results: Iterable[Contest | Failure], peer: str) -> float:
     return math.exp(sum(logs) / len(logs)) if logs else math.nan
 
 
-def markdown(results: Sequence[Contest | Failure], against: Sequence[str] = tuple(PEERS)) -> str:
+_HEADS = ("model", f"{OURS} µs", "peer", "its µs", "× as fast", "middle half", "difference", "load ms", "first µs",
+          "arena KiB", "by reference")  # fmt: skip
+
+
+def markdown(results: Sequence[Contest | Failure]) -> str:
     """The table, times in µs; a ratio above 1 means ours is faster."""
-    peers = [cell for name in against for cell in (f"{name} µs", "× as fast", "middle half", "difference")]
-    heads = ["model", f"{OURS} µs", *peers, "load ms", "first µs", "arena KiB", "by reference"]
-    lines = [heads, ["---"] + ["---:"] * (len(heads) - 1), *(_row(result, against) for result in results)]
-    means = [f"{name}: {geometric_mean(results, name):.2f}" for name in against]
+    lines = [_HEADS, ["---"] + ["---:"] * (len(_HEADS) - 1), *(_row(result) for result in results)]
+    found = [name for name in PEERS if any(isinstance(r, Contest) and r.entries[-1].name == name for r in results)]
+    means = [f"{name}: {geometric_mean(results, name):.2f}" for name in found]
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
     return f"{table}\n\nGeometric mean of × as fast, {', '.join(means)}" if means else table
 
 
-def _row(result: Contest | Failure, against: Sequence[str]) -> list[str]:
+def _row(result: Contest | Failure) -> list[str]:
     if not isinstance(result, Contest):
         name, error = result
-        return [name, "–", *["–"] * (4 * len(against) + 3), str(error).splitlines()[0].replace("|", "\\|")]
-    ours, *others = result.entries
+        return [name, *["–"] * (len(_HEADS) - 2), str(error).splitlines()[0].replace("|", "\\|")]
+    ours, other = result.entries
     cost = result.cost
     return [
-        result.model.removesuffix(".onnx"),
+        result.model,
         _micro(ours.timing.median),
-        *(cell for entry in others for cell in _peer(entry)),
+        other.name,
+        *_peer(other),
         f"{ours.load * 1e3:.1f}",
         _micro(ours.timing.first),
         f"{cost.arena_bytes / 1024:.0f}",

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import lite_runtime
+from edge.litert import LiteRT
 from edge.measure import Ratio, Timing, interleave, ratio
 from edge.oracle import Oracle
 from edge.parity import compare_all
@@ -23,7 +24,7 @@ from lite_runtime.errors import InputError
 from lite_runtime.graph import Array
 from lite_runtime.session import Cost, Model
 
-__all__ = ["OURS", "PEERS", "Contest", "Entry", "contest", "is_bundle"]
+__all__ = ["OURS", "PEERS", "Contest", "Entry", "contest", "is_bundle", "peer_of"]
 
 OURS = "msedge"
 
@@ -31,8 +32,15 @@ Inputs = Mapping[str, Array]
 Runner = Callable[[Inputs], Mapping[str, Any]]
 PEERS: Mapping[str, Callable[[Path, int], Runner]] = {
     "onnxruntime": lambda source, threads: Oracle(source, threads=threads).run,
+    "litert": lambda source, threads: LiteRT(source, threads=threads).run,
 }
 """By name: (source model, threads) -> something that runs it."""
+_READS = {".onnx": "onnxruntime", ".tflite": "litert"}
+
+
+def peer_of(path: Path) -> str:
+    """The runtime that a file's name says it is for; "" for none we know."""
+    return _READS.get(path.suffix, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,5 +158,5 @@ def _entry(
 ) -> Entry:
     if theirs is None:
         return Entry(name, load, timings[name], None, None)
-    far = max((d.significant for d in compare_all(ours, theirs)), default=0.0)
+    far = max((d.significant for d in compare_all(ours, theirs, steps=1)), default=0.0)
     return Entry(name, load, timings[name], ratio(timings[OURS], timings[name]), far)

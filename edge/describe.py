@@ -10,7 +10,7 @@ import numpy as np
 from lite_runtime.errors import MsedgeError
 from lite_runtime.graph import Array, Attr, Dim, Graph, Node
 
-__all__ = ["Row", "constant_bytes", "rows"]
+__all__ = ["Row", "constant_bytes", "inferred", "rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Row:
 
 def rows(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Row]:
     """Every node in order of computation. `shapes`: the inputs' sizes to infer with, by name."""
-    known = _infer(graph, shapes)
+    known = inferred(graph, shapes)
     counted: set[str] = set()
     for index, node in enumerate(graph.nodes):
         own = [n for n in dict.fromkeys((*node.inputs, *node.captures)) if n in graph.constants and n not in counted]
@@ -118,7 +118,7 @@ _OPEN = ((64, 96, 128, 160, 192, 224), (96, 128, 160, 192, 224, 256))
 _Typed = dict[str, tuple[str, tuple[int, ...]]]
 
 
-def _infer(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[str, tuple[Dim, ...] | None]]:
+def inferred(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[str, tuple[Dim, ...] | None]]:
     """Type of every value: dtype and shape, in which symbols stay symbols and what hangs on data is None."""
     symbols: list[Dim] = [d for v in graph.inputs if v.name not in shapes for d in v.shape or ()]
     symbols = [d for d in dict.fromkeys(symbols) if not isinstance(d, int)]

@@ -33,12 +33,16 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
             {"onnx": "onnx", "onnx_ir": "onnx_ir", "onnxscript": "onnxscript", "ml_dtypes": "ml_dtypes"},
             "the converter reads and rewrites ONNX graphs with it",
         ),
+        "images": Extra({"PIL": "pillow"}, "folders of images as calibration data are read with it"),
         "cloud": Extra(
             {"jax": "jax", "optax": "optax", "sklearn": "scikit-learn"},
             "the cloud engine trains with it, the demo on scikit-learn's digits",
         ),
         "cli": Extra({"typer": "typer", "rich": "rich"}, "the `msedge` command is built on it"),
-        "oracle": Extra({"onnxruntime": "onnxruntime"}, "`verify` and `bench --against onnxruntime` compare with it"),
+        "oracle": Extra(
+            {"onnxruntime": "onnxruntime", "ai_edge_litert": "ai-edge-litert"},
+            "`verify` and `bench --against` compare with it",
+        ),
     }
 )
 _EXTRA_OF = {module: name for name, extra in EXTRAS.items() for module in extra.packages}

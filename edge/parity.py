@@ -50,8 +50,15 @@ class Difference:
         return self.significant <= tolerance
 
 
-def compare(name: str, got: Array, expected: Array) -> Difference:
-    """Reals by their distance; integers, booleans and strings must be equal (relative is 0 or infinite)."""
+MAY_STEP = 1e-3
+"""Share of a quantised tensor's elements that may be further away than the steps allowed."""
+
+
+def compare(name: str, got: Array, expected: Array, steps: int = 0) -> Difference:
+    """Reals by their distance; integers, booleans and strings must be equal (relative is 0 or infinite).
+
+    `steps`: how far apart 8- and 16-bit integers may be, all but `MAY_STEP` of them: two ways to round one real.
+    """
     got, expected = np.asarray(got), np.asarray(expected)
     kind, shape = dtype_name(expected.dtype), expected.shape
 
@@ -64,6 +71,10 @@ def compare(name: str, got: Array, expected: Array) -> Difference:
         return broken(f"expected {kind}, got {dtype_name(got.dtype)}")
     if expected.size == 0:
         return Difference(name, kind, shape, 0.0, 0.0)
+    if steps and kind in ("int8", "uint8", "int16", "uint16"):
+        far = np.abs(got.astype(np.int64) - expected)
+        if np.mean(far > steps) <= MAY_STEP:
+            return Difference(name, kind, shape, float(far.max()), 0.0, _index(np.argwhere(far == far.max())[0]))
     if kind == "string" or expected.dtype.kind in "biu":
         unequal = np.argwhere(got != expected)
         if len(unequal) == 0:
@@ -83,12 +94,12 @@ def compare(name: str, got: Array, expected: Array) -> Difference:
     return Difference(name, kind, shape, largest, largest / _range(b[finite]), at)
 
 
-def compare_all(got: Mapping[str, Array], expected: Mapping[str, Any]) -> list[Difference]:
-    """One row an output. Outputs are matched by name."""
+def compare_all(got: Mapping[str, Array], expected: Mapping[str, Any], steps: int = 0) -> list[Difference]:
+    """One row an output. Outputs are matched by name; `steps` as in `compare`."""
     lacking = [name for name in expected if name not in got]
     if lacking:
         raise InputError(f"no output {lacking[0]!r} in the bundle, only {', '.join(got)}: is this its source?")
-    return [compare(name, got[name], as_array(value)) for name, value in expected.items()]
+    return [compare(name, got[name], as_array(value), steps) for name, value in expected.items()]
 
 
 def worst(runs: Sequence[Sequence[Difference]]) -> list[Difference]:

@@ -9,14 +9,19 @@ from types import MappingProxyType
 import numpy as np
 
 from lite_runtime.errors import InputError
-from lite_runtime.graph import Array, Value, numpy_dtype
+from lite_runtime.graph import Array, Graph, Value, numpy_dtype
 
-__all__ = ["NO_SHAPES", "Shapes", "draw", "read_arrays", "samples_in", "sized"]
+__all__ = ["NO_SHAPES", "Ranges", "Shapes", "draw", "ranges_of", "read_arrays", "samples_in", "sized"]
 
 Shapes = Mapping[str, Sequence[int]]
 """Sizes a user gave for inputs whose dimensions are not fixed, by input name."""
 
 NO_SHAPES: Shapes = MappingProxyType({})
+
+Ranges = Mapping[str, tuple[float, float]]
+"""Least and greatest value of inputs, by name."""
+
+NO_RANGES: Ranges = MappingProxyType({})
 
 
 def sized(values: Sequence[Value], shapes: Shapes) -> dict[str, tuple[int, ...]]:
@@ -40,12 +45,33 @@ def sized(values: Sequence[Value], shapes: Shapes) -> dict[str, tuple[int, ...]]
     }
 
 
-def draw(values: Sequence[Value], rng: np.random.Generator, shapes: Shapes = NO_SHAPES) -> dict[str, Array]:
-    """Random inputs: reals from a standard normal, bytes over their whole range, wider integers 0 or 1.
+def draw(
+    values: Sequence[Value], rng: np.random.Generator, shapes: Shapes = NO_SHAPES, ranges: Ranges = NO_RANGES
+) -> dict[str, Array]:
+    """Random inputs: reals evenly over `ranges` or from a standard normal, bytes over their whole range, wider integers
+    0 or 1.
 
     Wider integers are usually indices or masks, for which 0 and 1 are nearly always valid.
     """
-    return {v.name: _draw(v, shape, rng) for v, shape in zip(values, sized(values, shapes).values(), strict=True)}
+    drawn = {v.name: _draw(v, shape, rng) for v, shape in zip(values, sized(values, shapes).values(), strict=True)}
+    for name in drawn.keys() & ranges.keys():
+        drawn[name] = rng.uniform(*ranges[name], drawn[name].shape).astype(drawn[name].dtype)
+    return drawn
+
+
+def ranges_of(graph: Graph) -> dict[str, tuple[float, float]]:
+    """The range of every real input that a graph quantises: what it was calibrated for."""
+    found = {}
+    for node in graph.nodes:
+        if node.op == "QuantizeLinear" and len(node.inputs) > 2 and node.inputs[1] in graph.constants:
+            scale, zero = graph.constants[node.inputs[1]], graph.constants.get(node.inputs[2])
+            if zero is not None and scale.size == 1 and zero.dtype.kind in "iu":
+                limits = np.iinfo(zero.dtype)
+                found[node.inputs[0]] = (
+                    float((limits.min - zero.astype(np.int64)) * scale),
+                    float((limits.max - zero.astype(np.int64)) * scale),
+                )
+    return {v.name: found[v.name] for v in graph.inputs if v.name in found}
 
 
 def read_arrays(path: Path) -> dict[str, Array]:

@@ -15,10 +15,10 @@ ROOT = Path(__file__).parents[1]
 FLOORS = ("edge", "cloud", "federated", "converter", "lite_runtime")
 CONVERT = {"google", "ml_dtypes", "onnx", "onnx_ir", "onnxscript"}
 LIBRARIES = {
-    "edge": {"numpy", "onnx", "onnx_ir", "onnxruntime", "google", "rich", "typer"},
+    "edge": {"ai_edge_litert", "google", "numpy", "onnx", "onnx_ir", "onnxruntime", "rich", "typer"},
     "cloud": {"jax", "jaxlib", "numpy", "onnx", "onnx_ir", "optax", "sklearn"},
     "federated": {"flwr", "numpy"},
-    "converter": {"numpy", *CONVERT},
+    "converter": {"PIL", "numpy", *CONVERT},
     "lite_runtime": {"llvmlite", "ml_dtypes", "numba", "numpy"},
 }
 # A device has no compiler: these alone may name one. build.py does so inside functions only.

@@ -1,9 +1,10 @@
-"""`msedge convert`: a source model to one bundle, with the report of what was done to it."""
+"""`msedge convert`: a source model to one bundle or to standard ONNX, with the report of what was done to it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -12,45 +13,206 @@ from edge.cli.output import bytes_text, console, emit, say, seconds_text, table
 
 if TYPE_CHECKING:
     from converter import Conversion
+    from converter.report import Report
 
 __all__ = ["convert"]
 
+_PRECISION, _ACCURACY = "Precision", "Accuracy"
+
 
 def convert(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX model.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="out.mslite", help="The bundle to write.")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX or TensorFlow Lite model.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="out.mslite", help="The file to write.")],
     quantize: Annotated[
-        Literal["none", "fp16"], typer.Option("--quantize", help="fp16: half the space for weights, sums in float32.")
+        Literal["none", "fp16", "dynamic", "int8", "int16x8", "w8", "w4"],
+        typer.Option(
+            "--quantize",
+            help="fp16: half the space for weights. dynamic: int8, ranges measured at run time. int8, int16x8: ranges "
+            "measured on --calibration. w8, w4: 8- or 4-bit weights, computed in float32.",
+            rich_help_panel=_PRECISION,
+        ),
     ] = "none",
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            "--calibration",
+            metavar="FILE.npz|DIR",
+            help="Samples like those the model will meet: arrays by input name, or a folder of arrays or images.",
+            rich_help_panel=_PRECISION,
+        ),
+    ] = None,
+    method: Annotated[
+        Literal["auto", "minmax", "percentile", "entropy", "mse"],
+        typer.Option(
+            "--method",
+            help="How observed values become a range; auto measures which is best.",
+            rich_help_panel=_PRECISION,
+        ),
+    ] = "auto",
+    keep_float: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--keep-float",
+            metavar="GLOB",
+            help="Nodes or operators to leave alone; repeatable.",
+            rich_help_panel=_PRECISION,
+        ),
+    ] = None,
+    io: Annotated[
+        Literal["float32", "int8"],
+        typer.Option("--io", help="Element type of an int8 model's inputs and outputs.", rich_help_panel=_PRECISION),
+    ] = "float32",
+    accuracy_budget: Annotated[
+        str | None,
+        typer.Option(
+            "--accuracy-budget",
+            metavar="P",
+            help="How much accuracy may go, such as 0.5%: the layers that cost most keep a higher precision.",
+            rich_help_panel=_ACCURACY,
+        ),
+    ] = None,
+    metric: Annotated[
+        str,
+        typer.Option(
+            "--metric",
+            help="agreement, error (against the float model), top1, auc, rmse (against labels), or "
+            "a function of yours: module:function.",
+            rich_help_panel=_ACCURACY,
+        ),
+    ] = "agreement",
+    evaluation: Annotated[
+        Path | None,
+        typer.Option(
+            "--evaluation",
+            metavar="FILE.npz",
+            help="Inputs by name to measure on, and their labels under labels; the calibration data without it.",
+            rich_help_panel=_ACCURACY,
+        ),
+    ] = None,
+    to: Annotated[
+        Literal["mslite", "onnx"], typer.Option("--to", help="onnx: standard ONNX, quantised models in QDQ form.")
+    ] = "mslite",
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            "--report", metavar="out.html", help="A page of what was done, layer by layer; .json for machines."
+        ),
+    ] = None,
     input_shape: InputShapes = None,
     as_json: Json = False,
 ) -> None:
     """Convert a model to a bundle."""
     shapes = read_shapes(input_shape)
     from converter import convert as run
+    from converter.quantize import Options
+    from converter.quantize.evaluation import Accuracy
 
+    options = Options(mode=quantize, method=method, keep_float=tuple(keep_float or ()), io=io)
+    _refuse_unused(options.mode, calibration, accuracy_budget, evaluation)
     say(f"converting {model}")
-    conversion = run(model, output=output, quantize=quantize, input_shapes=shapes or None)
+    conversion = run(
+        model,
+        output=output,
+        to=to,
+        quantize=options,
+        calibration=calibration,
+        accuracy=None if accuracy_budget is None else Accuracy(accuracy_budget, metric, evaluation),
+        input_shapes=shapes or None,
+        explain=report is not None,
+        progress=_progress,
+    )
+    if report is not None:
+        _write_report(report, conversion.report)
     if as_json:
         emit({"output": str(output), **conversion.report.as_dict()})
     else:
-        _print(model, output, conversion)
+        _print(model, output, to, report, conversion)
 
 
-def _print(model: Path, output: Path, conversion: Conversion) -> None:
+def _refuse_unused(mode: str, calibration: Path | None, budget: str | None, evaluation: Path | None) -> None:
+    """An option that would do nothing is a mistake."""
+    plain = mode in ("none", "fp16")
+    if calibration is not None and (plain or mode == "dynamic"):
+        raise typer.BadParameter(f"--quantize {mode} takes no calibration data", param_hint="--calibration")
+    if budget is not None and plain:
+        raise typer.BadParameter(f"--quantize {mode} has no layers to trade", param_hint="--accuracy-budget")
+    if evaluation is not None and budget is None:
+        raise typer.BadParameter("it is for --accuracy-budget", param_hint="--evaluation")
+
+
+def _progress(what: str, done: int, total: int) -> None:
+    say(f"{what}: {done} of {total}" if total else f"{what}: {done}")
+
+
+def _write_report(path: Path, report: Report) -> None:
+    from converter.report import page
+    from lite_runtime._files import write_atomically
+    from lite_runtime.errors import MsedgeError
+
+    text = report.as_json() if path.suffix == ".json" else page(report)
+    write_atomically(path, text.encode(), MsedgeError)
+
+
+def _print(model: Path, output: Path, to: str, page: Path | None, conversion: Conversion) -> None:
     report, out = conversion.report, console()
     rows = table("", "", "", fold=("",))
     rows.show_header, rows.box = False, None
     share = f"{report.bundle_bytes / report.source_bytes:.0%} of {model.name}'s" if report.source_bytes else "new"
-    rows.add_row("bundle", f"{output}, {bytes_text(report.bundle_bytes)} ({share} {bytes_text(report.source_bytes)})")
-    weights = ", ".join(f"{dtype} {bytes_text(size)}" for dtype, size in report.weight_bytes.items())
-    rows.add_row("weights", weights + f"; {report.kept_float32} too large for float16" * bool(report.kept_float32))
-    before, after = sum(report.ops_before.values()), sum(report.ops_after.values())
-    rows.add_row("operators", f"{before} of opset {report.source_opset} became {after}")
-    rows.add_row("rewrites", ", ".join(f"{name} {count}" for name, count in report.rewrites().items()) or "none")
-    slow = ", ".join(f"{op} {count}" for op, count in report.reference_ops.items())
-    rows.add_row("native", f"{report.coverage:.0%} of operators" + f"; by reference: {slow}" * bool(slow))
-    rows.add_row("golden", report.golden)
+    kind = "bundle" if to == "mslite" else "model"
+    rows.add_row(kind, f"{output}, {bytes_text(report.bundle_bytes)} ({share} {bytes_text(report.source_bytes)})")
+    for title, text in (*_quantization(report), *(_bundle(report) if to == "mslite" else ())):
+        rows.add_row(title, text)
     rows.add_row("took", seconds_text(report.seconds))
+    if page is not None:
+        rows.add_row("report", str(page))
     out.print(rows)
-    print(f"next: msedge verify {model} {output}")
+    if to == "mslite":
+        print(f"next: msedge verify {model} {output}")
+
+
+def _bundle(report: Report) -> list[tuple[str, str]]:
+    weights = ", ".join(f"{dtype} {bytes_text(size)}" for dtype, size in report.weight_bytes.items())
+    before, after = sum(report.ops_before.values()), sum(report.ops_after.values())
+    slow = ", ".join(f"{op} {count}" for op, count in report.reference_ops.items())
+    return [
+        ("weights", weights + f"; {report.kept_float32} too large for float16" * bool(report.kept_float32)),
+        ("operators", f"{before} of {_dialect(report)} became {after}"),
+        ("rewrites", ", ".join(f"{name} {count}" for name, count in report.rewrites().items()) or "none"),
+        ("native", f"{report.coverage:.0%} of operators" + f"; by reference: {slow}" * bool(slow)),
+        ("golden", report.golden),
+    ]
+
+
+def _dialect(report: Report) -> str:
+    return f"opset {report.source_opset}" if report.source_format == "onnx" else "TensorFlow Lite"
+
+
+def _quantization(report: Report) -> list[tuple[str, str]]:
+    done = report.quantization
+    if done is None:
+        return []
+    counts: dict[str, int] = {}
+    for node in done.nodes:
+        counts[node.status] = counts.get(node.status, 0) + 1
+    rows = [("quantised", ", ".join(f"{status} {count}" for status, count in sorted(counts.items())) + " operators")]
+    rows += [("worth a look", f.text) for f in done.findings[:_SHOWN]]
+    if len(done.findings) > _SHOWN:
+        rows.append(("", f"and {len(done.findings) - _SHOWN} more: see --report"))
+    rows += [(f"output {o.name}", f"{o.snr:.1f} dB signal to noise, cosine {o.cosine:.5f}") for o in report.outputs]
+    return [*rows, *_budget(report.budget)]
+
+
+_SHOWN = 4
+
+
+def _budget(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    if not found:
+        return []
+    return [
+        (
+            "accuracy",
+            f"{found['metric']} {found['score']:.4g} against {found['float']:.4g} in float: "
+            f"{found['drop']:.4g} lost of {found['limit']:.4g} allowed; {found['gain']:.0%} of the size gain kept, "
+            f"{found['trials']} mixes measured",
+        )
+    ]

@@ -24,7 +24,7 @@ def test_the_table_has_a_row_for_every_model(small: Small, tmp_path: Path) -> No
     assert entry.ratio is not None and geometric_mean(results, "onnxruntime") == pytest.approx(entry.ratio.median)
     assert trouble(fine) == "" and trouble(broken) == "b.onnx did not run"
     lines = markdown(results).splitlines()
-    assert lines[2].startswith("| a | ") and lines[3].startswith("| b.onnx | – ")
+    assert lines[2].startswith("| a.onnx | ") and lines[3].startswith("| b.onnx | – ")
     assert len({line.count("|") for line in lines[:4]}) == 1
 
 

@@ -1,0 +1,222 @@
+"""Real models with real data: what the accuracy table, the acceptance tests and the budget search measure on.
+
+A task's calibration rows are never among its evaluation rows. Sources and licences: the folders' MANIFEST.tsv.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lite_runtime.graph import Array
+
+__all__ = ["TASKS", "Metric", "Task", "tasks"]
+
+Rows = Mapping[str, Array]
+"""Arrays by input name, samples along the leading axis."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure of a model's outputs over all evaluation rows, higher is better; `unit` is what it counts."""
+
+    unit: str
+    of: Callable[[Mapping[str, Array]], float]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One model and its data. `metric` None: there are no labels, likeness to the float model is what counts."""
+
+    name: str
+    model: Path
+    calibration: Rows
+    evaluation: Rows
+    metric: Metric | None = None
+    peer: Path | None = None
+    """The int8 .tflite its authors published."""
+
+
+def tasks(models: Path, data: Path) -> Iterator[Task]:
+    """Every task whose model and data are there."""
+    for make in TASKS:
+        try:
+            yield make(models, data)
+        except FileNotFoundError:
+            continue
+
+
+def _there(path: Path) -> Path:
+    if not path.exists():
+        raise FileNotFoundError(path)
+    return path
+
+
+def _top1(labels: Array) -> Metric:
+    def of(outputs: Mapping[str, Array]) -> float:
+        (scores,) = outputs.values()
+        return float(np.mean(scores.reshape(len(labels), -1).argmax(1) == labels))
+
+    return Metric("top-1", of)
+
+
+def _auc(scores: Array, positive: Array) -> float:
+    """Area under the ROC curve by ranks (Mann-Whitney), ties shared."""
+    order = np.unique(scores, return_inverse=True)[1]
+    counts = np.bincount(order)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[order]
+    p, n = int(positive.sum()), int((~positive).sum())
+    return float((ranks[positive].sum() - p * (p + 1) / 2) / (p * n))
+
+
+def _image_classification(models: Path, data: Path) -> Task:
+    """MLPerf Tiny ic01: 200 CIFAR-10 test images, inputs 0..255; calibrated on training images."""
+    test = np.load(_there(data / "mlperftiny_ic01.npz"))
+    train = np.load(_there(data / "cifar10_calibration.npz"))
+    return Task(
+        "ic01 resnet8",
+        _there(models / "mlperftiny_ic_resnet8_fp32.tflite"),
+        {"input_1": train["x"].astype(np.float32)},
+        {"input_1": test["x"].astype(np.float32)},
+        _top1(test["y"]),
+        models / "mlperftiny_ic_resnet8_int8.tflite",
+    )
+
+
+def _keyword_spotting(models: Path, data: Path) -> Task:
+    """MLPerf Tiny kws01: the stored bytes are what the int8 model takes, so its input's scale makes them real again;
+    the first tenth calibrates."""
+    found = np.load(_there(data / "mlperftiny_kws01.npz"))
+    x, cut = (found["x"].astype(np.float32) - 83) * np.float32(0.5847029), len(found["x"]) // 10
+    return Task(
+        "kws01 ds-cnn",
+        _there(models / "mlperftiny_kws_dscnn_dynrange.tflite"),
+        {"input_1": x[:cut]},
+        {"input_1": x[cut:]},
+        _top1(found["y"][cut:]),
+        models / "mlperftiny_kws_dscnn_int8.tflite",
+    )
+
+
+def _anomaly_detection(models: Path, data: Path) -> Task:
+    """MLPerf Tiny ad01: windows of 5 frames, every 4th; a clip's score is its mean reconstruction error."""
+    found = np.load(_there(data / "mlperftiny_ad01.npz"))
+    frames, labels = found["x"], found["y"].astype(bool)
+    starts = range(0, frames.shape[1] - 4, 4)
+    windows = np.stack([frames[:, s : s + 5].reshape(len(frames), 640) for s in starts], 1).astype(np.float32)
+    cut = len(frames) // 10
+    held, each = windows[cut:], len(starts)
+
+    def of(outputs: Mapping[str, Array]) -> float:
+        (rebuilt,) = outputs.values()
+        errors = np.square(rebuilt.reshape(held.shape) - held).mean((1, 2))
+        return _auc(errors, labels[cut:])
+
+    return Task(
+        "ad01 autoencoder",
+        _there(models / "mlperftiny_ad_autoencoder_fp32.tflite"),
+        {"input_1": windows[:cut].reshape(-1, 640)[:: max(1, cut * each // 500)]},
+        {"input_1": held.reshape(-1, 640)},
+        Metric("AUC", of),
+        models / "mlperftiny_ad_autoencoder_int8.tflite",
+    )
+
+
+def _digits(models: Path, data: Path) -> Task:
+    found = np.load(_there(data / "mnist.npz"))
+    train, test = (found[k][:, None].astype(np.float32) for k in ("x_train", "x_test"))
+    return Task(
+        "mnist cnn",
+        _there(models / "onnxzoo_mnist_8.onnx"),
+        {"Input3": train[:200]},
+        {"Input3": test[:2000]},
+        _top1(found["y_test"][:2000]),
+    )
+
+
+_CIFAR_MEAN = np.array([0.4914, 0.4822, 0.4465], np.float32)
+_CIFAR_DEVIATION = np.array([0.2471, 0.2435, 0.2616], np.float32)
+
+
+def _vision_transformer(models: Path, data: Path) -> Task:
+    """CIFAR-10, its channels normalised by their usual mean and deviation."""
+    test, train = np.load(_there(data / "mlperftiny_ic01.npz")), np.load(_there(data / "cifar10_calibration.npz"))
+
+    def first(x: Array) -> Array:
+        scaled = (x.astype(np.float32) / 255 - _CIFAR_MEAN) / _CIFAR_DEVIATION
+        return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2))
+
+    return Task(
+        "vit",
+        _there(models / "vnncomp23_vit_pgd_2_3_16.onnx"),
+        {"input": first(train["x"][:200])},
+        {"input": first(test["x"])},
+        _top1(test["y"]),
+    )
+
+
+def _photographs(data: Path, count: int, height: int, width: int) -> tuple[Array, Array]:
+    """(calibration, evaluation) images (n, 3, h, w), 0..255: mosaics of CIFAR pictures, smoothly enlarged."""
+    pools = (np.load(_there(data / f"{name}.npz"))["x"] for name in ("cifar10_calibration", "mlperftiny_ic01"))
+    return tuple(_mosaics(pool, count, height, width) for pool in pools)  # type: ignore[return-value]
+
+
+def _mosaics(pool: Array, count: int, height: int, width: int) -> Array:
+    rng = np.random.default_rng(len(pool))
+    tiles = pool[rng.choice(len(pool), (count, 3, 4))].astype(np.float32)
+    whole = tiles.transpose(0, 5, 1, 3, 2, 4).reshape(count, 3, 96, 128)
+    return _enlarged(_enlarged(whole, 2, height), 3, width)
+
+
+def _enlarged(x: Array, axis: int, size: int) -> Array:
+    at = np.linspace(0, x.shape[axis] - 1, size)
+    low = np.minimum(at.astype(int), x.shape[axis] - 2)
+    share = (at - low).astype(np.float32).reshape([-1 if k == axis else 1 for k in range(x.ndim)])
+    enlarged: Array = np.take(x, low, axis) * (1 - share) + np.take(x, low + 1, axis) * share
+    return enlarged
+
+
+def _picture_task(
+    name: str, file: str, entry: str, size: tuple[int, int], prepare: Callable[[Array], Array]
+) -> Callable[[Path, Path], Task]:
+    def make(models: Path, data: Path) -> Task:
+        path = _there(models / file)
+        calibration, evaluation = _photographs(data, 24, *size)
+        return Task(name, path, {entry: prepare(calibration)}, {entry: prepare(evaluation)})
+
+    return make
+
+
+def _speech(models: Path, data: Path) -> Task:
+    """Magnitudes of 512-sample frames at 8 kHz speech, state zero."""
+    found = np.load(_there(data / "fsdd_spoken_digits.npz"))
+    audio = found["audio"].astype(np.float32) / 32768
+    starts = np.random.default_rng(0).choice(len(audio) - 512, 400, replace=False)
+    frames = np.abs(np.fft.rfft(np.stack([audio[s : s + 512] for s in starts]))).astype(np.float32)[:, None]
+    state = np.zeros((400, 2, 128, 2), np.float32)
+    return Task(
+        "dtln lstm",
+        _there(models / "dtln_model_1.onnx"),
+        {"input_2": frames[:200], "input_3": state[:200]},
+        {"input_2": frames[200:], "input_3": state[200:]},
+    )
+
+
+TASKS: tuple[Callable[[Path, Path], Task], ...] = (
+    _image_classification,
+    _keyword_spotting,
+    _anomaly_detection,
+    _digits,
+    _vision_transformer,
+    _picture_task("yunet", "yunet_n_320_320.onnx", "input", (320, 320), lambda x: x),
+    _picture_task("ultraface", "ultraface_RFB_320_nopost.onnx", "input", (240, 320), lambda x: (x - 127) / 128),
+    _picture_task("fastestdet", "fastestdet_352.onnx", "input.1", (352, 352), lambda x: x / 255),
+    _picture_task(
+        "super-resolution", "onnxzoo_super_resolution_10.onnx", "input", (224, 224),
+        lambda x: x.mean(1, keepdims=True) / 255,
+    ),
+    _speech,
+)  # fmt: skip

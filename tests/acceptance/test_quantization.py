@@ -1,0 +1,80 @@
+"""Quantisation on real models and data: what it costs, that order means nothing, and that other runtimes agree."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import lite_runtime
+from benchmarks.tasks import TASKS, Task
+from converter import convert
+from converter.quantize import Options
+from converter.report import Sums, page
+from tests.conftest import SHARED
+
+
+def task(word: str) -> Task:
+    for make in TASKS:
+        try:
+            found = make(SHARED / "models", SHARED / "data")
+        except FileNotFoundError:
+            continue
+        if word in found.name:
+            return found
+    pytest.skip(f"no model and data for {word} in {SHARED}")
+
+
+def outputs(bundle: bytes, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    model = lite_runtime.load(bundle)
+    count = len(next(iter(rows.values())))
+    runs = [model.run({name: array[i : i + 1] for name, array in rows.items()}) for i in range(count)]
+    return {name: np.concatenate([run[name] for run in runs]) for name in runs[0]}
+
+
+@pytest.mark.parametrize(("word", "least", "bytes_at_most"), [("ic01", 0.85, 98_496), ("ad01", 0.875, 285_000)])
+def test_accuracy_and_size_of_int8(word: str, least: float, bytes_at_most: int) -> None:
+    it = task(word)
+    made = convert(it.model, quantize="int8", calibration=it.calibration)
+    assert it.metric is not None and it.metric.of(outputs(made.bundle, dict(it.evaluation))) >= least
+    assert len(made.bundle) <= bytes_at_most
+    assert made.report.ops_after.get("Conv", 0) + made.report.ops_after.get("MatMul", 0) == 0
+
+
+@pytest.mark.parametrize("mode", ["int8", "w4"])
+def test_the_order_of_samples_means_nothing(mode: str) -> None:
+    it = task("mnist")
+    rows = {name: array[:40] for name, array in it.calibration.items()}
+    turned = {name: array[np.random.default_rng(3).permutation(40)] for name, array in rows.items()}
+    assert (
+        convert(it.model, quantize=mode, calibration=rows).bundle
+        == convert(it.model, quantize=mode, calibration=turned).bundle
+    )  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("word", ["mnist", "ic01", "vit"])
+def test_onnxruntime_agrees_on_the_export(word: str) -> None:
+    it = task(word)
+    options = Options(mode="int8", method="mse", gptq=False)
+    few = {name: array[:24] for name, array in it.calibration.items()}
+    ours = lite_runtime.load(convert(it.model, quantize=options, calibration=few).bundle)
+    exported = convert(it.model, quantize=options, calibration=few, to="onnx").bundle
+    session = onnxruntime.InferenceSession(exported, providers=["CPUExecutionProvider"])
+    (name,) = (o.name for o in session.get_outputs())
+    sums, same, count = Sums(), 0, 60
+    for i in range(count):
+        row = {key: array[i : i + 1] for key, array in it.evaluation.items()}
+        (want,), got = session.run(None, row), ours.run(row)[name]
+        sums.add(want, got)
+        same += int(got.argmax() == want.argmax())
+    assert same == count and sums.snr > 40
+
+
+def test_the_report_of_a_real_model() -> None:
+    it = task("vit")
+    few = {name: array[:16] for name, array in it.calibration.items()}
+    report = convert(it.model, quantize="int8", calibration=few, explain=True).report
+    assert len(report.layers) > 20 and report.outputs[0].snr > 20 and report.arena_bytes > 0
+    text = page(report)
+    assert text.count("<svg") >= 4 and "Layer by layer" in text and "why" in text
+    assert "http" not in text.replace("http-equiv", "") and "<script" not in text
