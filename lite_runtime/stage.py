@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from lite_runtime.errors import MsedgeError, ShapeError
 from lite_runtime.graph import Array, Graph, Node, Value, dtype_name
 from lite_runtime.ops.registry import INFERS, DataDependent, Inference, Spec
+from lite_runtime.verify import MAX_BYTES, MAX_RANK
 
 __all__ = ["Stage", "fold", "next_stage", "spec_of"]
 
@@ -174,7 +176,17 @@ def _infer(node: Node, specs: Mapping[str, Spec], known: Mapping[str, Array]) ->
         raise ShapeError(f"{node.where}: gives {len(results)} results, {len(node.outputs)} are asked for")
     if any(spec.dtype == "string" for spec in results):
         return None
+    for spec in results:
+        _check_size(node, spec)
     return results
+
+
+def _check_size(node: Node, spec: Spec) -> None:
+    """Raise ShapeError for what NumPy cannot hold: too many axes, or sizes whose product, zeros left out, is beyond all
+    memory."""
+    if len(spec.shape) > MAX_RANK or prod(d or 1 for d in spec.shape) > MAX_BYTES:
+        shown = list(spec.shape) if len(spec.shape) <= MAX_RANK else f"{len(spec.shape)} axes"
+        raise ShapeError(f"{node.where}: expected a result of at most {MAX_RANK} axes and 2**48 elements, got {shown}")
 
 
 def _prune(nodes: Sequence[Node], wanted: Iterable[str]) -> tuple[Node, ...]:

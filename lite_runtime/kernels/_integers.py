@@ -247,7 +247,7 @@ def averaged(held: str, count: int) -> Any:
         # less 1 below zero, so that halves are met away from zero by comparisons that differ in nothing else.
         near = rescaled(total, types.float32(1) / types.float32(n), low, high, types.int32(0))
         by = scalar(max(n, 1))
-        rest = add(total, times(near, spread(scalar(-by))))
+        rest = add(total, times(near, spread(scalar(-n))))
         rest = add(add(rest, rest), shift(total, sign))
         up, down = shift(add(rest, spread(scalar(-by))), sign), shift(add(rest, spread(by)), sign)
         return add(add(near, spread(scalar(1))), add(up, down))

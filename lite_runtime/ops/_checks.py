@@ -12,6 +12,7 @@ from lite_runtime.reference.support import dtype_of
 
 __all__ = [
     "INDEX_TYPES",
+    "SCALE_TYPES",
     "axes_of",
     "axis_of",
     "broadcast",
@@ -19,11 +20,13 @@ __all__ = [
     "dense_strides",
     "element_type",
     "one_of",
+    "one_or",
     "scalar_int",
     "sizes_of",
 ]
 
 INDEX_TYPES = ("int32", "int64")
+SCALE_TYPES = ("float32", "float16", "bfloat16")
 
 
 def axis_of(n: Inference, axis: object, rank: int, what: str = "axis") -> int:
@@ -48,6 +51,17 @@ def one_of(n: Inference, i: int, dtypes: Sequence[str]) -> Spec:
     spec = n.spec(i)
     if spec.dtype not in dtypes:
         raise n.error(f"expected input {i} to be one of {', '.join(dtypes)}, got {spec.dtype}")
+    return spec
+
+
+def one_or(n: Inference, i: int, what: str, dtypes: Sequence[str], *shapes: tuple[int, ...]) -> Spec:
+    """The type of input `i`, a scale or zero point: one of `dtypes`, one element or a tensor of one of `shapes`."""
+    spec = n.spec(i)
+    if spec.dtype not in dtypes:
+        raise n.error(f"{what}: expected {', '.join(dtypes)}, got {spec.dtype}")
+    if spec.size != 1 and spec.shape not in shapes:
+        others = "".join(f" or shape {list(shape)}" for shape in dict.fromkeys(shapes))
+        raise n.error(f"{what}: expected one element{others}, got shape {list(spec.shape)}")
     return spec
 
 

@@ -43,9 +43,8 @@ def window_of(n: Inference, spatial: tuple[int, ...], kernel: tuple[int, ...]) -
     """The window of a Conv node over an image of these spatial sizes, its padding resolved."""
     count = len(spatial)
     strides, dilations = _ints(n, "strides", count, 1, 1), _ints(n, "dilations", count, 1, 1)
-    mode = n.attr("auto_pad", "NOTSET")
+    mode, pads = n.attr("auto_pad", "NOTSET"), _ints(n, "pads", 2 * count, 0, 0)
     if mode in ("NOTSET", ""):
-        pads = _ints(n, "pads", 2 * count, 0, 0)
         return Window(kernel, strides, dilations, pads[:count], pads[count:])
     if mode == "VALID":
         return Window(kernel, strides, dilations, (0,) * count, (0,) * count)

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from lite_runtime.graph import Array, Node
-from lite_runtime.ops import qlinear as _binds_products  # noqa: F401
 from lite_runtime.ops._checks import one_of
 from lite_runtime.ops.convolution import flat, inference_of, transposed_sizes
+from lite_runtime.ops.qlinear import INTEGERS, images_of, scaled
 from lite_runtime.ops.reduce import BYTES
 from lite_runtime.ops.registry import BINDS, INFERS, Binder, Inference, NoKernel, Operand, Spec, bind, infer
 from lite_runtime.reference.qlinear import bounds_of
@@ -23,21 +23,11 @@ __all__: list[str] = []
 
 @infer("QLinearConvTranspose")
 def _infer(n: Inference) -> list[Spec]:
-    x, w = one_of(n, 0, ("int8", "uint8", "int16")), one_of(n, 3, ("int8", "uint8"))
-    if n.has(6) != n.has(7):
-        raise n.error("expected both y_scale and y_zero_point, or neither")
-    dtype = one_of(n, 7, ("int8", "uint8", "int16")).dtype if n.has(7) else "float32"
+    x, w = one_of(n, 0, INTEGERS), one_of(n, 3, ("int8", "uint8"))
     images = [Spec("float32", s.shape) for s in (x, w)]
     (result,) = INFERS["ConvTranspose"](Inference(n.node, images, (None, None)))
     columns = w.shape[1] * n.attr("group", 1)
-    for i, name in ((4, "w_scale"), (5, "w_zero_point")):
-        if n.spec(i).size not in (1, columns):
-            raise n.error(f"expected 1 or {columns} numbers in {name}, got shape {list(n.spec(i).shape)}")
-    if n.has(8):
-        wanted = Spec("float32" if dtype == "float32" else "int64" if x.dtype == "int16" else "int32", (columns,))
-        if n.spec(8) != wanted:
-            raise n.error(f"bias: expected {wanted.dtype}[{columns}], got {n.spec(8).dtype}{list(n.spec(8).shape)}")
-    return [Spec(dtype, result.shape)]
+    return [Spec(scaled(n, images_of(x.shape), ((columns,),), columns, INTEGERS), result.shape)]
 
 
 class _AsProduct:
@@ -130,7 +120,10 @@ def _real_bounds(b: Binder) -> tuple[float, float]:
         case "Relu":
             return 0.0, np.inf
         case "Clip":
-            return float(b.attr("activation_min", -np.inf)), float(b.attr("activation_max", np.inf))
+            low, high = float(b.attr("activation_min", -np.inf)), float(b.attr("activation_max", np.inf))
+            if not low <= high:
+                raise NoKernel(f"a clamp to [{low}, {high}]")
+            return low, high
         case name:
             raise NoKernel(f"activation {name}")
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
-from lite_runtime.graph import Array
+from lite_runtime.graph import DTYPES, Array
 from lite_runtime.ops import _qpanels as q
-from lite_runtime.ops._checks import broadcast, one_of
+from lite_runtime.ops._checks import SCALE_TYPES, broadcast, one_of, one_or
 from lite_runtime.ops.convolution import Geometry, geometry_of
 from lite_runtime.ops.misc import as_conv
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
 
-__all__: list[str] = []
+__all__ = ["INTEGERS", "images_of", "scaled"]
 
 _MOST_TAPS = 254
 """Of a depthwise window: what qwide sums without looking."""
@@ -34,55 +34,87 @@ def _product(n: Inference, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int,
     return (*broadcast(n, left[:-2], right[:-2]), *rows, *columns)
 
 
+_BYTES = ("int8", "uint8")
+INTEGERS = (*_BYTES, "int16")
+_FLOATS8 = tuple(name for name in DTYPES if name.startswith("float8"))
+
+_Shapes = tuple[tuple[int, ...], ...]
+
+
+def _rows_and_columns(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[_Shapes, _Shapes]:
+    """Shapes of one number a row of `a` and one a column of `b`; none beside vectors, whose products lack that axis."""
+    if len(b) < 2:
+        return (), ()
+    columns: _Shapes = (b[-1:],)
+    return ((a[-2:-1], (*a[:-1], 1)), (*columns, (*b[:-2], 1, b[-1]))) if len(a) > 1 else ((), columns)
+
+
+def images_of(x: tuple[int, ...]) -> _Shapes:
+    """Shapes of one number an image of `x`."""
+    return x[:1], (*x[:1], *(1,) * (len(x) - 1))
+
+
 @infer("MatMulInteger")
 def _matmul_integer(n: Inference) -> list[Spec]:
-    a, b = (one_of(n, i, ("int8", "uint8")) for i in (0, 1))
-    return [Spec("int32", _product(n, a.shape, b.shape))]
+    a, b = (one_of(n, i, _BYTES) for i in (0, 1))
+    shape = _product(n, a.shape, b.shape)
+    for i, of, shapes in zip((2, 3), (a, b), _rows_and_columns(a.shape, b.shape), strict=True):
+        if n.has(i):
+            one_or(n, i, "zero point", (of.dtype,), *shapes)
+    return [Spec("int32", shape)]
 
 
 @infer("ConvInteger")
 def _conv_integer(n: Inference) -> list[Spec]:
-    for i in (0, 1):
-        one_of(n, i, ("int8", "uint8"))
-    return as_conv(n, 0, 1, "int32")
+    x, w = (one_of(n, i, _BYTES) for i in (0, 1))
+    result = as_conv(n, 0, 1, "int32")
+    for i, of, shapes in ((2, x, images_of(x.shape)), (3, w, (w.shape[:1],))):
+        if n.has(i):
+            one_or(n, i, "zero point", (of.dtype,), *shapes)
+    return result
 
 
-def _result_type(n: Inference) -> str:
-    """The type of y: its zero point's, or float32 where scale and zero point are left out."""
+def scaled(n: Inference, left: _Shapes, right: _Shapes, columns: int, results: Sequence[str]) -> str:
+    """The type of y: its zero point's, or float32 where scale and zero point are left out. Checks all that stands
+    beside x and w: scales and zero points, one or of one of these shapes, and B, one value a column: float32 beside a
+    real result, else the integers that sums are held in."""
+    x, w = n.spec(0), n.spec(3)
+    for i, name, of, shapes in ((1, "x", x, left), (4, "w", w, right)):
+        one_or(n, i, f"{name}_scale", SCALE_TYPES, *shapes)
+        one_or(n, i + 1, f"{name}_zero_point", (of.dtype,), *shapes)
     if n.has(6) != n.has(7):
         raise n.error("expected both y_scale and y_zero_point, or neither")
-    return n.spec(7).dtype if n.has(7) else "float32"
-
-
-def _check_bias(n: Inference, columns: int, result: str) -> None:
-    """B is one value a column: float32 beside a real result, else the integers that sums are held in."""
+    dtype = "float32"
+    if n.has(7):
+        one_or(n, 6, "y_scale", SCALE_TYPES)
+        dtype = one_or(n, 7, "y_zero_point", results).dtype
     if n.has(8):
-        bias, wanted = (
-            n.spec(8),
-            "float32" if result == "float32" else "int64" if n.spec(0).dtype == "int16" else "int32",
-        )
-        if bias != Spec(wanted, (columns,)):
-            raise n.error(f"bias: expected {wanted}[{columns}], got {bias.dtype}{list(bias.shape)}")
+        wanted = Spec("float32" if dtype == "float32" else "int64" if x.dtype == "int16" else "int32", (columns,))
+        if n.spec(8) != wanted:
+            raise n.error(f"bias: expected {wanted.dtype}[{columns}], got {n.spec(8).dtype}{list(n.spec(8).shape)}")
+    return dtype
 
 
 @infer("QLinearMatMul")
 def _qlinear_matmul(n: Inference) -> list[Spec]:
-    a, b, result = n.spec(0), n.spec(3).shape, _result_type(n)
+    """ONNX's operator also takes 8-bit floats, with a result of these."""
+    narrow = n.has(7) and n.spec(7).dtype in _FLOATS8
+    given = (*_BYTES, *_FLOATS8) if narrow else INTEGERS
+    a, b = one_of(n, 0, given).shape, one_of(n, 3, given).shape
     if n.attr("transB", 0):
         if len(b) < 2:
             raise n.error(f"expected at least a matrix to transpose, got shape {b}")
         b = (*b[:-2], b[-1], b[-2])
-    _check_bias(n, b[-1] if len(b) > 1 else 1, result)
-    return [Spec(result, _product(n, a.shape, b))]
+    shape = _product(n, a, b)
+    columns = b[-1] if len(b) > 1 else 1
+    return [Spec(scaled(n, *_rows_and_columns(a, b), columns, _FLOATS8 if narrow else INTEGERS), shape)]
 
 
 @infer("QLinearConv")
 def _qlinear_conv(n: Inference) -> list[Spec]:
-    result = _result_type(n)
-    w = n.spec(3)
-    if w.shape:
-        _check_bias(n, w.shape[0], result)
-    return as_conv(n, 0, 3, result)
+    x, w = one_of(n, 0, INTEGERS), one_of(n, 3, _BYTES)
+    (result,) = as_conv(n, 0, 3, "float32")
+    return [Spec(scaled(n, images_of(x.shape), (w.shape[:1],), w.shape[0], INTEGERS), result.shape)]
 
 
 # -- the step ---------------------------------------------------------------------------------------------------------

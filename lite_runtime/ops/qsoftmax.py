@@ -6,7 +6,7 @@ import numpy as np
 
 from lite_runtime.kernels import _opcodes as codes
 from lite_runtime.ops._axes import axis_of, fold
-from lite_runtime.ops._checks import one_of
+from lite_runtime.ops._checks import one_of, one_or
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Spec, bind, infer
 from lite_runtime.reference.qsoftmax import exponentials
 
@@ -20,11 +20,9 @@ PARALLEL_FROM = 2048
 def _infer_softmax(n: Inference) -> list[Spec]:
     data, result = one_of(n, 0, _BYTES), one_of(n, 4, _BYTES)
     axis_of(n, len(data.shape), -1)
-    for i, name in ((1, "x_scale"), (2, "x_zero_point"), (3, "y_scale"), (4, "y_zero_point")):
-        if n.spec(i).size != 1:
-            raise n.error(f"expected {name} to hold one element, got shape {n.spec(i).shape}")
-    one_of(n, 1, ("float32",))
-    one_of(n, 3, ("float32",))
+    for i, name, dtype in ((1, "x_scale", "float32"), (2, "x_zero_point", data.dtype), (3, "y_scale", "float32")):
+        one_or(n, i, name, (dtype,))
+    one_or(n, 4, "y_zero_point", _BYTES)
     return [Spec(result.dtype, data.shape)]
 
 

@@ -27,7 +27,11 @@ PIECE = 8192
 def _check_scale(n: Inference) -> None:
     """The scale (and zero point) is one value, one per index of the axis, or one per block along it."""
     data, scale = n.spec(0), n.spec(1)
-    if n.has(2) and n.spec(2).shape != scale.shape and not n.spec(2).size == scale.size == 1:
+    if (
+        n.has(2)
+        and n.spec(2).shape != scale.shape
+        and not (n.spec(2).size == scale.size == 1 and len(n.spec(2).shape) <= 1)
+    ):
         raise n.error(f"expected a zero point of shape {scale.shape}, got {n.spec(2).shape}")
     if scale.size == 1 and len(scale.shape) <= 1:
         return

@@ -45,7 +45,7 @@ def targets_of(n: Inference) -> dict[int, tuple[int, float]]:
     given = [i for i in (2, 3) if n.has(i) and n.spec(i).size]
     if len(given) != 1:
         raise n.error(f"expected one of scales and sizes, got {len(given)}")
-    if n.spec(given[0]).size != len(axes):
+    if n.spec(given[0]).shape != (len(axes),):
         raise n.error(f"expected {len(axes)} scales or sizes, got shape {n.spec(given[0]).shape}")
     old = [data.shape[a] for a in axes]
     if given[0] == 2:

@@ -41,7 +41,7 @@ def _per_channel(b: Array, rank: int) -> Array:
 
 def _check_rank(x: Array, w: Array, kernel_shape: Sequence[int] | None) -> None:
     require(x.ndim == w.ndim and x.ndim >= 3, f"expected X and W of one rank, at least 3, got {x.shape} and {w.shape}")
-    given = kernel_shape is None or tuple(kernel_shape) == w.shape[2:]
+    given = not kernel_shape or tuple(kernel_shape) == w.shape[2:]
     require(given, f"expected kernel_shape {w.shape[2:]} as W has it, got {kernel_shape}")
 
 
@@ -139,7 +139,7 @@ def spread(
         s * (n - 1) + (k - 1) * d + 1 + e
         for s, n, k, d, e in zip(strides, x.shape[2:], kernel, dilations, extra, strict=True)
     )
-    begin, out = _crop(full, x.shape[2:], strides, tuple(pads or (0,) * (2 * rank)), auto_pad, output_shape)
+    begin, out = _crop(full, x.shape[2:], strides, tuple(pads or (0,) * (2 * rank)), auto_pad, output_shape or None)
     n, c, m = x.shape[0], x.shape[1], w.shape[1]
     require(c == w.shape[0], f"expected {w.shape[0]} channels as W has, got {c}")
     require(c % group == 0, f"expected channels divisible by group {group}, got {c}")

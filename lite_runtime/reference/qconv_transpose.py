@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from lite_runtime.graph import Array
-from lite_runtime.reference.activation import activate
 from lite_runtime.reference.convolution import spread
 from lite_runtime.reference.movement import to_channels_first, to_channels_last
-from lite_runtime.reference.qlinear import bounds_of, requantize
+from lite_runtime.reference.qlinear import bounds_of, clamped, requantize
 from lite_runtime.reference.registry import define
 from lite_runtime.reference.support import require, scalar
 
@@ -64,7 +63,7 @@ def _qlinear_conv_transpose(
         require(y_scale is None and y_zero_point is None, "expected both y_scale and y_zero_point, or neither")
         y = sums.astype(held).astype(np.float32) * scale
         y = y if b is None else y + _per_channel(b, rank)
-        return to_channels_last(activate(y, activation, **ends), layout)
+        return to_channels_last(clamped(y, activation, **ends), layout)
     if b is not None:
         sums = sums + _per_channel(b.astype(np.int64), rank)
     step, zero = np.float32(scalar(y_scale, "y_scale")), int(scalar(y_zero_point, "y_zero_point"))

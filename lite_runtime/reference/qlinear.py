@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from lite_runtime.graph import Array
-from lite_runtime.reference.activation import activate
 from lite_runtime.reference.convolution import convolve
 from lite_runtime.reference.linear import matmul
 from lite_runtime.reference.movement import to_channels_first, to_channels_last
@@ -22,7 +21,7 @@ from lite_runtime.reference.registry import define
 from lite_runtime.reference.support import axis_of, is_integer, require, scalar, widen
 from lite_runtime.reference.windows import resolve
 
-__all__ = ["bounds_of", "requantize"]
+__all__ = ["bounds_of", "clamped", "requantize"]
 
 
 def _centred(x: Array, zero_point: Array | None, axis: int) -> Array:
@@ -30,10 +29,10 @@ def _centred(x: Array, zero_point: Array | None, axis: int) -> Array:
     if zero_point is None:
         return x.astype(np.float64)
     zero = zero_point.astype(np.float64)
-    if zero.ndim == 1 and zero.size > 1:
-        zero = zero.reshape([-1 if i == axis_of(axis, x.ndim) else 1 for i in range(x.ndim)])
-    elif zero.ndim <= 1:
+    if zero.size == 1:
         zero = zero.reshape(())
+    elif zero.ndim == 1:
+        zero = zero.reshape([-1 if i == axis_of(axis, x.ndim) else 1 for i in range(x.ndim)])
     return x.astype(np.float64) - zero
 
 
@@ -91,6 +90,17 @@ def bounds_of(
     return int(np.clip(least, low, high)), int(np.clip(most, low, high))
 
 
+def clamped(y: Array, activation: str = "", activation_min: float = -np.inf, activation_max: float = np.inf) -> Array:
+    """A real result cut by the activation's bounds. By comparisons, as kernels do it: NaN and a zero's sign stay."""
+    require(activation in ("", "Relu", "Clip"), f"expected activation Relu, Clip or none, got {activation!r}")
+    if not activation:
+        return y
+    with np.errstate(over="ignore"):
+        low, high = np.array((0.0, np.inf) if activation == "Relu" else (activation_min, activation_max), np.float32)
+    y = np.where(y < low, low, y)
+    return np.where(y > high, high, y)
+
+
 def requantize(total: Array, factor: Array, y_zero: Array, low: int, high: int) -> Array:
     """`total` times `factor`, one float32 product, rounded half to even, plus the zero point, within [low, high]."""
     moved = np.rint(total.astype(np.float32) * np.asarray(factor, np.float32)).astype(np.float64)
@@ -135,7 +145,7 @@ def _finish(
     else:
         y = whole.astype(np.float32) * (left * right)
         y = y if bias is None else y + bias
-    return activate(y, **activation)
+    return clamped(y, **activation)
 
 
 def _fused(a: Array, b: Array, c: Array | np.float32) -> Array:
@@ -175,9 +185,9 @@ def _qlinear_matmul(
         assert y_scale is not None
         return quantize(matmul(left, right), widen(y_scale), y_zero)
     total = matmul(_centred(a, a_zero, -2), _centred(b, b_zero, -1))
-    rows = widen(a_scale).reshape(-1, 1) if a_scale.ndim == 1 and a_scale.size > 1 else widen(a_scale)
-    rows = rows.reshape(()) if rows.size == 1 else rows
-    scales = rows.astype(np.float32), widen(b_scale).astype(np.float32)
+    rows, columns = (one.reshape(()) if one.size == 1 else one for one in (widen(a_scale), widen(b_scale)))
+    rows = rows.reshape(-1, 1) if rows.ndim == 1 else rows
+    scales = rows.astype(np.float32), columns.astype(np.float32)
     return _finish(total, a.dtype.itemsize == 1, *scales, y_scale, y_zero, bias, activation)
 
 

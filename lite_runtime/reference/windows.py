@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,10 @@ from lite_runtime.errors import UnsupportedOpError
 from lite_runtime.graph import Array
 from lite_runtime.reference.support import require
 
-__all__ = ["Window", "resolve"]
+__all__ = ["MOST_TAPS", "Window", "resolve"]
+
+MOST_TAPS = 1 << 18
+"""Places in a window that are gone through one by one: some seconds. Padding lets a few bytes ask for any number."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,8 @@ class Window:
 
     def taps(self) -> Iterator[tuple[Any, Any]]:
         """(index of a place in arrays that end in the kernel's axes, index of what it meets at every position in
-        padded arrays)."""
+        padded arrays). Raises ShapeError for more than MOST_TAPS places."""
+        require(prod(self.kernel) <= MOST_TAPS, f"expected a window of at most {MOST_TAPS} places, got {self.kernel}")
         for place in np.ndindex(*self.kernel):
             cuts = (
                 slice(p * d, p * d + (o - 1) * s + 1, s)

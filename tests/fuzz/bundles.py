@@ -26,6 +26,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -35,15 +36,25 @@ import numpy as np
 import lite_runtime
 from lite_runtime import MsedgeError, bundle, reference
 from lite_runtime.graph import Array, Graph, Value, numpy_dtype
+from tests.fuzz.agreement import compare
+from tests.fuzz.integer_seeds import integer_bundles
+from tests.fuzz.models import model_seeds, spoil_model, try_model
 from tests.fuzz.mutate import mutate
 from tests.fuzz.seeds import seed_bundles
 
 __all__ = ["Finding", "Options", "Summary", "case", "fuzz", "main", "try_file"]
 
 ROOT = Path(__file__).resolve().parents[2]
-BACKENDS = ("auto", "native", "reference", "guard", "definitions", "read")
-"""Those of `lite_runtime.load`; the operators' NumPy definitions one after the other, which know no memory limit; and
-reading alone."""
+BACKENDS = ("auto", "native", "reference", "guard", "definitions", "compare", "convert", "read")
+"""Those of `lite_runtime.load`; the operators' NumPy definitions one after the other, which know no memory limit; guard
+and reference side by side, whose results must agree; the converter, for models; and reading alone."""
+FAMILIES: dict[str, Callable[[], list[bytes]]] = {
+    "general": seed_bundles,
+    "integers": integer_bundles,
+    "tflite": model_seeds,
+    "all": lambda: [*seed_bundles(), *integer_bundles()],
+}
+"""Which seeds cases are made from; "tflite" goes with the backend "convert"."""
 PROGRAM: tuple[str, ...] = ("-m", "tests.fuzz.bundles")
 """What Python runs as a worker."""
 PATIENCE = 10.0
@@ -70,6 +81,7 @@ class Options:
     threads: int = 1
     seconds: float | None = None
     keep: Path | None = None
+    family: str = "general"
 
 
 @dataclass(frozen=True)
@@ -104,7 +116,8 @@ class Summary:
 
 def case(seed: int, number: int, seeds: list[bytes]) -> bytes:
     """The file of a case."""
-    return mutate(Random(f"{seed}:{number}"), seeds)
+    spoil = spoil_model if seeds[0][4:8] == b"TFL3" else mutate
+    return spoil(Random(f"{seed}:{number}"), seeds)
 
 
 def try_file(data: bytes, backend: str, threads: int = 1, seed: int = 0) -> list[str]:
@@ -112,6 +125,8 @@ def try_file(data: bytes, backend: str, threads: int = 1, seed: int = 0) -> list
 
     Any exception that is not an MsedgeError passes through.
     """
+    if backend == "convert":
+        return try_model(data)
     done: list[str] = []
     try:
         held = bundle.read(data)
@@ -134,8 +149,15 @@ def try_file(data: bytes, backend: str, threads: int = 1, seed: int = 0) -> list
 def _runner(data: bytes, held: bundle.Bundle, backend: str, threads: int) -> Callable[[str, dict[str, Any]], Any]:
     if backend == "definitions":
         return lambda signature, inputs: reference.run(held.signatures[signature], inputs)
-    model = lite_runtime.load(data, threads=threads, backend=backend, limit=RUN_LIMIT, iterations=ITERATIONS)
-    return lambda signature, inputs: model.run(inputs, signature)
+    made = ("guard", "reference") if backend == "compare" else (backend,)
+    first, *rest = (
+        lite_runtime.load(data, threads=threads, backend=name, limit=RUN_LIMIT, iterations=ITERATIONS) for name in made
+    )
+    if not rest:
+        return lambda signature, inputs: first.run(inputs, signature)
+    return lambda signature, inputs: compare(
+        held.signatures[signature], *(partial(model.run, inputs, signature) for model in (first, *rest))
+    )
 
 
 def make_inputs(graph: Graph, rng: Random) -> dict[str, Any] | None:
@@ -168,8 +190,13 @@ def _array(dtype: str, shape: tuple[int, ...], rng: Random) -> Array:
     make = np.random.default_rng(rng.randrange(1 << 30))
     if dtype == "string":
         return np.array(make.choice(["", "a", "ß", "word"], shape), object).reshape(shape)
-    numbers = make.standard_normal(shape) * 3 if make.random() < 0.5 else make.integers(0, 7, shape)
     kind = numpy_dtype(dtype)
+    if dtype in ("int8", "uint8", "int16") and make.random() < 0.7:
+        return make.integers(np.iinfo(kind).min, np.iinfo(kind).max + 1, shape).astype(kind)
+    numbers = make.standard_normal(shape) * 3 if make.random() < 0.5 else make.integers(0, 7, shape)
+    if dtype == "float32" and make.random() < 0.1:
+        odd = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, 3e38, -1e-38])
+        numbers = np.where(make.random(shape) < 0.3, make.choice(odd, shape), numbers)
     with np.errstate(all="ignore"):
         return np.asarray(np.abs(numbers) if dtype.startswith("uint") else numbers).astype(kind)
 
@@ -183,7 +210,7 @@ def _work(options: Options, first: int, step: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable()
     warnings.simplefilter("ignore")
-    seeds = seed_bundles()
+    seeds = FAMILIES[options.family]()
     for data in seeds:
         try_file(data, options.backend, options.threads)
     _say(["ready"])
@@ -212,7 +239,7 @@ def _place(error: BaseException) -> str:
 def fuzz(options: Options, report: Callable[[Finding], None] = lambda finding: None) -> Summary:
     """Run all cases in worker processes. Raises RuntimeError when a worker cannot start."""
     started = time.monotonic()
-    summary, seeds, lock = Summary(), seed_bundles(), threading.Lock()
+    summary, seeds, lock = Summary(), FAMILIES[options.family](), threading.Lock()
     until = started + options.seconds if options.seconds else None
     failures: list[RuntimeError] = []
 
@@ -257,6 +284,7 @@ def _tend_one(
     """Follow one worker from case `first` on. The case the next worker begins with, None when all is done."""
     flags = ["--first", str(first), "--step", str(options.workers), "--cases", str(options.cases)]
     flags += ["--seed", str(options.seed), "--backend", options.backend, "--threads", str(options.threads)]
+    flags += ["--family", options.family]
     command = [sys.executable, *PROGRAM, "--work", *flags]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as worker:
         errors = _Tail(worker)
@@ -340,13 +368,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seconds", type=float, help="stop after so long, however many cases are left")
     parser.add_argument("--backend", choices=BACKENDS, default="auto")
+    parser.add_argument("--family", choices=tuple(FAMILIES), default="general", help="which seeds cases are made from")
     parser.add_argument("--threads", type=int, default=1, help="workers inside the runtime")
     parser.add_argument("--keep", type=Path, help="folder for the files of findings")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--step", type=int, default=1, help=argparse.SUPPRESS)
     a = parser.parse_args(arguments)
-    options = Options(a.cases, a.seed, a.workers, a.backend, a.threads, a.seconds, a.keep)
+    options = Options(a.cases, a.seed, a.workers, a.backend, a.threads, a.seconds, a.keep, a.family)
     if a.work:
         _work(options, a.first, a.step)
         return 0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import zlib
 from collections.abc import Callable
 from random import Random
 from typing import Any
+
+import numpy as np
 
 from lite_runtime import bundle
 from lite_runtime._schema import ARITY, CHOICES, attributes
@@ -21,6 +24,7 @@ _NUMBERS = (
     *(-2, -(2**31), -(2**63), -(2**63) - 1, 0.5, -0.0, 1e-45, 1e38, 1e308, -1e308),
 )
 _VALUES = (None, True, False, 0, 1.5, "", "x", [], {}, [[]], [0], ["x"], {"tensor": 0}, {"graph": {}}, {"float": "nan"})
+_REALS = (0.0, -0.0, -0.1, 1.0, 1e-45, 1e-38, 2.0**-126, 2.0**-64, 2.0**64, 3e38, *map(float, ("nan", "inf", "-inf")))
 _OPS = sorted(ARITY)
 _SAME_SIZE = ({"float32", "int32", "uint32"}, {"float64", "int64", "uint64"}, {"int8", "uint8", "bool", "int4"})
 _SAMPLES: dict[str, Callable[[Random], Any]] = {
@@ -39,15 +43,18 @@ Parts = list[tuple[str, bytes, int]]
 
 
 def unpack(data: bytes) -> Parts:
-    """A sound bundle's sections: name, contents (the manifest's as JSON), flags."""
+    """A sound bundle's sections: name, contents (the manifest's and the golden arrays' uncompressed), flags."""
     held = bundle.read(data)
     contents = ((s, bytes(held.section(s.name))) for s in held.sections.values())
-    return [(s.name, unpacked(c) if s.name == "manifest" else c, int(s.required)) for s, c in contents]
+    return [(s.name, _UNPACK.get(s.name, bytes)(c), int(s.required)) for s, c in contents]
+
+
+_UNPACK = {"manifest": unpacked, "golden": zlib.decompress}
 
 
 def pack(parts: Parts) -> bytes:
     """A file of these sections with right offsets and digests, whatever they hold."""
-    return assemble(parts)
+    return assemble([(name, zlib.compress(c) if name == "golden" else c, flags) for name, c, flags in parts])
 
 
 def mutate(rng: Random, seeds: list[bytes]) -> bytes:
@@ -327,6 +334,25 @@ def _change_tensor(rng: Random, doc: Any) -> None:
         row[:] = list(other)
 
 
+def _change_content(rng: Random, doc: Any) -> None:
+    """One element, or all, of a small tensor in the manifest become a number that scales and zero points rarely are."""
+    row = rng.choice([row for row in doc["tensors"]["weights"] if len(row) == 3 and row[2] and row[0] in _NUMBERS_HELD])
+    array = np.frombuffer(base64.b64decode(row[2]), row[0]).copy()
+    if array.dtype.kind in "iu":
+        ends = np.iinfo(array.dtype)
+        value: float = rng.choice((ends.min, ends.max, ends.min + 1, ends.max // 2, 0, 1, ends.max - 1))
+    else:
+        value = rng.choice(_REALS)
+    if rng.random() < 0.5:
+        array[...] = value
+    else:
+        array[rng.randrange(array.size)] = value
+    row[2] = base64.b64encode(array.tobytes()).decode("ascii")
+
+
+_NUMBERS_HELD = ("float16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64")
+
+
 def _merged(shape: list[int]) -> list[int]:
     return [shape[0] * shape[1], *shape[2:]] if len(shape) > 1 else [*shape, 1, 1]
 
@@ -340,4 +366,5 @@ _SPOILERS = (
     *(_rewire,) * 4,
     *(_change_value,) * 2,
     *(_change_tensor,) * 4,
+    *(_change_content,) * 4,
 )

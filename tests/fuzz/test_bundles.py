@@ -9,12 +9,28 @@ import pytest
 from lite_runtime import BundleError, bundle
 from tests.fuzz import bundles
 from tests.fuzz.bundles import Options, case, fuzz, main, try_file
+from tests.fuzz.integer_seeds import integer_bundles
 from tests.fuzz.seeds import seed_bundles
 
 
 def test_seeds_run() -> None:
     for data in seed_bundles():
         assert try_file(data, "reference") == ["read", "ran"]
+
+
+def test_integer_seeds_run_and_agree() -> None:
+    for data in integer_bundles():
+        assert try_file(data, "reference") == ["read", "ran"]
+    summary = fuzz(Options(cases=1500, seed=12, backend="compare", family="integers", threads=2))
+    assert not summary.findings, "\n".join(f"case {f.case}: {f.text}" for f in summary.findings)
+    assert summary.counts["ran"] > 250
+
+
+def test_models_convert_or_are_refused() -> None:
+    summary = fuzz(Options(cases=100, seed=3, backend="convert", family="tflite"))
+    assert not summary.findings, "\n".join(f"case {f.case}: {f.text}" for f in summary.findings)
+    assert summary.counts["ran"] > 5
+    assert summary.counts["refused"] > 40
 
 
 def test_cases_are_the_same_everywhere() -> None:

@@ -43,6 +43,12 @@ CASES = {
     "QLinearMatMul": lambda b: b(
         "QLinearMatMul", *image(b), *weights(b, 5, 7), *scalars(b, np.uint8), domain=OURS, transB=1
     ),
+    **{
+        op: lambda b, op=op: b(
+            op, *image(b), b.const(np.ones((4, 1, 7)), np.int8), *scalars(b), *scalars(b), domain=OURS
+        )
+        for op in ("QLinearAdd", "QLinearSub", "QLinearMul")
+    },
     "QLinearAveragePool": lambda b: b(
         "QLinearAveragePool", *image(b), *scalars(b), domain=OURS, kernel_shape=[3, 2], strides=[2, 2]
     ),

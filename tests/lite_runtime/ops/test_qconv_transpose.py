@@ -182,8 +182,8 @@ def test_a_scale_for_every_image() -> None:
     [
         (8, np.zeros(2, np.int32), "bias: expected int32"),
         (8, np.zeros(6, np.int64), "bias: expected int32"),
-        (4, np.zeros(5, np.float32), "expected 1 or 6 numbers in w_scale"),
-        (5, np.zeros(5, np.int8), "expected 1 or 6 numbers in w_zero_point"),
+        (4, np.zeros(5, np.float32), "w_scale: expected one element or shape"),
+        (5, np.zeros(5, np.int8), "w_zero_point: expected one element or shape"),
         (7, None, "expected both y_scale and y_zero_point"),
         (3, np.zeros((3, 6, 3, 3), np.int8), "do not fit"),
     ],

@@ -356,7 +356,20 @@ def test_onnx_agrees() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{6: None}, {8: np.zeros(4, np.int32)}, {8: np.zeros(5, np.float32)}, {3: np.zeros((3, 5), np.int8)}],
+    [
+        {6: None},
+        {8: np.zeros(4, np.int32)},
+        {8: np.zeros(5, np.float32)},
+        {3: np.zeros((3, 5), np.int8)},
+        {1: np.ones(4, np.float32)},
+        {1: np.array(1, np.int32)},
+        {2: np.zeros((1, 2), np.int8)},
+        {2: np.array(0, np.uint8)},
+        {4: np.ones(2, np.float32)},
+        {5: np.zeros(5, np.int32)},
+        {6: np.ones(5, np.float32)},
+        {7: np.array(0, np.int32)},
+    ],
 )
 def test_misfits_are_refused(change: dict[int, Array | None]) -> None:
     rng = np.random.default_rng(14)

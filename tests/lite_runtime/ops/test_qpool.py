@@ -177,6 +177,9 @@ def test_windows_that_count_nothing_and_empty_axes_give_the_least_value() -> Non
     attrs = {"kernel_shape": (1, 1), "pads": (1, 1, 1, 1), "layout": "NHWC"}
     (got,) = check("QLinearAveragePool", [x, *others], attrs, constants=CONSTANTS)
     assert got[0, 0, 0, 0] == -128 and got[0, 1, 1, 0] == 4
+    others[1] = others[3]  # parameters alike: an exact quotient of nothing
+    (got,) = check("QLinearAveragePool", [x, *others], attrs, constants=CONSTANTS)
+    assert got[0, 0, 0, 0] == -128 and got[0, 1, 1, 0] == 1
     (got,) = check("QLinearReduceMean", [x[:, :0], *others, np.array([1])], {"keepdims": 0}, constants=(1, 2, 3, 4, 5))
     assert (got == -128).all()
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lite_runtime.errors import ShapeError, UnsupportedOpError
-from lite_runtime.reference.windows import resolve
+from lite_runtime.reference.windows import MOST_TAPS, resolve
 
 small = st.integers(1, 4)
 
@@ -41,6 +41,8 @@ def test_errors() -> None:
         resolve([3], [5])
     with pytest.raises(ShapeError, match="strides of 2"):
         resolve([3, 3], [2, 2], strides=[1])
+    with pytest.raises(ShapeError, match="at most"):
+        next(resolve([3], [MOST_TAPS + 1], pads=[MOST_TAPS, 0]).taps())
     with pytest.raises(ShapeError, match="above 0"):
         resolve([3], [2], strides=[0])
     with pytest.raises(UnsupportedOpError, match="SAME_UP"):
