@@ -7,6 +7,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 VENV ?= .venv
 MODELS ?= ../shared/models
+DATA ?= ../shared/data
 THREADS ?= 1
 TESTS ?= tests
 WORKERS ?= 2
@@ -16,7 +17,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_DEV := $(VENV)/.ready-dev
 
-.PHONY: demo test lint bench clean help
+.PHONY: demo test lint bench accuracy clean help
 
 demo: $(READY) ## Train, convert, verify and run a small network on real digits
 	@$(BIN)/msedge demo
@@ -32,8 +33,11 @@ lint: $(READY_DEV) ## Style, types and who may import whom
 	@echo "==> layering"
 	@$(BIN)/python -m pytest -q tests/test_layers.py
 
-bench: $(READY_DEV) ## Every .onnx in MODELS against ONNX Runtime, as a Markdown table
+bench: $(READY_DEV) ## Every model in MODELS against the runtime of its format, as a Markdown table
 	@$(BIN)/python -m benchmarks --models $(MODELS) --threads $(THREADS)
+
+accuracy: $(READY_DEV) ## What int8 costs on MODELS with real DATA, ours and others', as a Markdown table
+	@$(BIN)/python -m benchmarks.accuracy --models $(MODELS) --data $(DATA)
 
 clean: ## Remove .venv and everything tools left behind
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -68,7 +68,7 @@ def contenders(task: Task) -> Iterator[tuple[str, int, Run]]:
     if task.peer is not None and task.peer.exists():
         yield "minmax", task.peer.stat().st_size, _litert(task.peer)
     else:
-        options = Options(mode="int8", method="minmax", equalize=False, bias_correction=False)
+        options = Options(mode="int8", method="minmax", equalize=False, bias_correction=False, gptq=False)
         bare = convert(task.model, quantize=options, calibration=task.calibration).bundle
         yield "minmax", len(bare), _ours(bare)
 

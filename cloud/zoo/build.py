@@ -74,9 +74,7 @@ class Builder:
         if bias:
             operands.append(self.weight(f"{name}.bias", np.zeros(filters, np.float32)))
         outs = [-(-_size(n) // s) for n, s in zip(sizes, strides, strict=True)]
-        totals = [
-            max((o - 1) * s + k - _size(n), 0) for o, s, k, n in zip(outs, strides, extents, sizes, strict=True)
-        ]
+        totals = [max((o - 1) * s + k - _size(n), 0) for o, s, k, n in zip(outs, strides, extents, sizes, strict=True)]
         pads = [t // 2 for t in totals] + [t - t // 2 for t in totals]
         return self.op(
             "Conv", *operands, name=name, shape=(batch, filters, *outs), kernel_shape=list(extents),

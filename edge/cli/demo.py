@@ -94,20 +94,20 @@ def _bar(epochs: int) -> Iterator[Callable[[EpochReport], None]]:
 
 
 def _print(o: Outcome, seconds: float, keep: Path | None) -> None:
-    heads = ("cloud (JAX)", "device (msedge)", "onnxruntime")
+    heads = ("cloud (JAX)", "device (msedge)", "device int8", "onnxruntime")
     rows = table("", "", *heads, right=heads)
     figures = (
-        ("accuracy", o.accuracy_cloud, o.accuracy_device, o.accuracy_onnxruntime, "{:.4f}".format),
-        ("max |logit difference|", None, o.difference_device, o.difference_onnxruntime, "{:.1e}".format),
-        ("file", None, o.bundle_bytes, o.onnx_bytes, bytes_text),
-        ("peak arena", None, o.arena_bytes, None, bytes_text),
-        ("one image", None, o.latency_device, o.latency_onnxruntime, seconds_text),
+        ("accuracy", o.accuracy_cloud, o.accuracy_device, o.accuracy_int8, o.accuracy_onnxruntime, "{:.4f}".format),
+        ("max |logit difference|", None, o.difference_device, None, o.difference_onnxruntime, "{:.1e}".format),
+        ("file", None, o.bundle_bytes, o.int8_bytes, o.onnx_bytes, bytes_text),
+        ("peak arena", None, o.arena_bytes, o.arena_int8, None, bytes_text),
+        ("one image", None, o.latency_device, o.latency_int8, o.latency_onnxruntime, seconds_text),
     )
     for name, *values, write in figures:
         rows.add_row(name, *("" if value is None else write(value) for value in values))
-    if o.ratio is not None:
-        r = o.ratio
-        rows.add_row("× as fast as onnxruntime", "", f"{r.median:.2f} ({r.low:.2f}–{r.high:.2f})", "")
+    if o.ratio is not None and o.ratio_int8 is not None:
+        ratios = (f"{r.median:.2f} ({r.low:.2f}–{r.high:.2f})" for r in (o.ratio, o.ratio_int8))
+        rows.add_row("× as fast as onnxruntime", "", *ratios, "")
     print(f"\nResNet-8, {o.parameters:,} parameters; {o.trained_on} digits to learn from, {o.held_out} held out")
     console().print(rows)
     verdict = "the device runs the cloud's model" if o.ok else "the device's model is NOT good enough"

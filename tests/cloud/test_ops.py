@@ -79,5 +79,3 @@ def test_operator(row: Row) -> None:
         assert ours.dtype == jax.dtypes.canonicalize_dtype(theirs.dtype)
         if row.check == "value":
             np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)
-
-

@@ -19,6 +19,9 @@ def test_the_device_runs_the_clouds_model(tmp_path: Path) -> None:
     assert min(made["accuracy_cloud"], made["accuracy_device"]) >= 0.97
     assert made["difference_device"] <= 1e-4
     assert made["bundle_bytes"] == (tmp_path / "digits.mslite").stat().st_size
+    assert made["accuracy_int8"] >= made["accuracy_device"] - 0.01
+    assert made["int8_bytes"] == (tmp_path / "digits.int8.mslite").stat().st_size < 0.4 * made["bundle_bytes"]
+    assert "Layer by layer" in (tmp_path / "digits.int8.html").read_text()
     assert "epoch 20/20" in done.stderr
 
 

@@ -61,9 +61,7 @@ def _scatter(x: Tensor, positions: tuple[Tensor, ...], updates: Tensor, reductio
 
 
 @lowering("ScatterElements")
-def scatter_elements(
-    x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none"
-) -> Tensor:
+def scatter_elements(x: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none") -> Tensor:
     positions = list(np.indices(indices.shape, sparse=True))
     positions[axis] = _from_front(indices, x.shape[axis])
     return _scatter(x, tuple(positions), updates, reduction)

@@ -24,9 +24,7 @@ class _Windows:
         auto_pad: str, pads: Sequence[int] | None, ceil_mode: int,
     ) -> None:  # fmt: skip
         rank = x.ndim - 2
-        self.kernel, self.strides, self.dilations = (
-            per_axis(values, rank) for values in (kernel, strides, dilations)
-        )
+        self.kernel, self.strides, self.dilations = (per_axis(values, rank) for values in (kernel, strides, dilations))
         self.pads = window_pads(auto_pad, pads, x.shape[2:], self.kernel, self.strides, self.dilations)
         self.reach = self._grown(x.shape[2:]) if ceil_mode else self.pads
 

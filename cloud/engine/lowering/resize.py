@@ -84,9 +84,7 @@ def _cubic(distance: Floats, a: float) -> Floats:
 _KERNELS = {"linear": (_triangle, 1), "cubic": (_cubic, 2)}
 
 
-def _weights(
-    axis: _Axis, source: Floats, mode: str, cubic_a: float, antialias: bool, exclude_outside: bool
-) -> Floats:
+def _weights(axis: _Axis, source: Floats, mode: str, cubic_a: float, antialias: bool, exclude_outside: bool) -> Floats:
     """Interpolation matrix [out, size]; taps outside count for the edge, or not at all with `exclude_outside`."""
     kernel, reach = _KERNELS[mode]
     shrink = min(axis.scale, 1.0) if antialias else 1.0

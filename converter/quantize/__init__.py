@@ -1,0 +1,84 @@
+"""Quantisation of float models: the named list of steps, each a file of its own.
+
+    record = quantize(model, Options(mode="int8"), samples)
+
+`model` is IR after `converter.pipeline.PREPARE`; it is edited in place and stays standard ONNX, in QDQ form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import onnx_ir as ir
+
+from converter.errors import QuantizeError
+from converter.ir import build
+from converter.quantize.data import Samples, Source
+from converter.quantize.data import load as calibration_data
+from converter.quantize.observe import Runner
+from converter.quantize.options import IO, METHODS, MODES, Io, Method, Mode, Options
+from converter.quantize.record import Finding, NodeStatus, Record, TensorParams
+from converter.quantize.schemes import plan, title
+from converter.quantize.state import State, Step
+from converter.quantize.steps import STEPS
+
+__all__ = [
+    "IO",
+    "METHODS",
+    "MODES",
+    "STEPS",
+    "Finding",
+    "Io",
+    "Method",
+    "Mode",
+    "NodeStatus",
+    "Options",
+    "Record",
+    "Runner",
+    "Samples",
+    "State",
+    "Step",
+    "TensorParams",
+    "calibration_data",
+    "quantize",
+    "quantized_nodes",
+    "run_steps",
+]
+
+
+def quantize(model: ir.Model, options: Options, samples: Samples | Source | None = None) -> Record:
+    """Quantise `model` in place; the account of it: `run_steps` for those who need no more."""
+    return run_steps(model, options, samples).record
+
+
+def run_steps(model: ir.Model, options: Options, samples: Samples | Source | None = None) -> State:
+    """Quantise `model` in place; all that the steps know at the end. Modes none and fp16 leave the graph as it is.
+
+    `samples`: calibration rows, or what `calibration_data` makes them of; int8 and int16x8 need them, w8 and w4 round
+    better with them. Raises QuantizeError.
+    """
+    if samples is not None and not isinstance(samples, Samples):
+        samples = calibration_data(samples, model)
+    if options.static and samples is None:
+        raise QuantizeError(
+            f"mode {options.mode!r} needs calibration data to measure activations; give some, or use mode 'dynamic' or "
+            "'w8'"
+        )
+    state = State(model, options, samples, Record(options.mode, options=asdict(options)))
+    record = state.record
+    if samples is not None:
+        record.samples, record.digest = len(samples), samples.digest
+        record.findings += samples.findings
+    if options.mode in ("none", "fp16"):
+        return state
+    build.adopt(model)
+    for step in STEPS:
+        if step.applies(options):
+            step.run(state)
+    return state
+
+
+def quantized_nodes(model: ir.Model, options: Options) -> list[str]:
+    """Titles of the contractions that static quantisation would make integer: what a sensitivity
+    search goes through."""
+    return [title(node) for node, scheme in plan(model, options).integer.items() if scheme.role == "contraction"]

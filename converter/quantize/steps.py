@@ -1,0 +1,252 @@
+"""The steps of the quantiser, and the list of them in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import reduce
+from math import log10
+
+import numpy as np
+import onnx_ir as ir
+
+from converter.passes import cleanup
+from converter.quantize import apply, calibrate, correct, equalize, gptq, unpack
+from converter.quantize.calibrate import Histogram, Params, Range
+from converter.quantize.data import Samples
+from converter.quantize.lattice import lattice
+from converter.quantize.observe import Runner, Statistics, channel_axis, observe
+from converter.quantize.options import Options
+from converter.quantize.record import Finding, Record, TensorParams
+from converter.quantize.schemes import fixed_params, plan
+from converter.quantize.state import WAYS, State, Step, Way
+from converter.quantize.weights import SMALLEST, Quantized
+from lite_runtime.graph import Array
+
+__all__ = ["STEPS", "equalise"]
+
+_TRIAL_ROWS = 64
+_WORTH = 0.02
+"""What a trial must gain, in powers of ten: less is chance."""
+
+
+def equalise(model: ir.Model, samples: Samples, options: Options) -> int:
+    """Equalise in place, unless a trial finds the outputs no nearer to the float model's for it; the number of layers
+    scaled.
+
+    The trial calibrates on every other row and looks at rows between: equal channels all fill their range, so values
+    that calibration has not seen are cut off in more places at once.
+    """
+    fitted, held = samples.part(0, 2), samples.part(1, 2).first(_TRIAL_ROWS)
+    copy = model.clone()
+    if not equalize.run(copy, equalize.measure(model, fitted)):
+        return 0
+    reference = Runner(model, ())
+    wanted = [reference.run(row) for row in held]
+    errors = [_trial(candidate, fitted, held, wanted, options) for candidate in (copy, model.clone())]
+    return equalize.run(model, equalize.measure(model, samples)) if errors[0] < errors[1] - _WORTH else 0
+
+
+def _trial(
+    model: ir.Model,
+    fitted: Samples,
+    held: Samples,
+    wanted: list[dict[str, Array]],
+    options: Options,
+    statistics: dict[str, Statistics] | None = None,
+    way: Way = WAYS[0],
+    weights: Mapping[str, Quantized] | None = None,
+) -> float:
+    """Noise of the outputs on `held` after quantising, biases uncorrected: log10 of noise to signal, their mean."""
+    trial = State(model, replace(options, io="float32"), fitted, Record("trial"), way=way, weights=dict(weights or {}))
+    _plan(trial)
+    if statistics is None:
+        _observe(trial)
+    else:
+        trial.statistics = statistics
+    for step in (_calibrate, apply.round_weights, apply.apply_static):
+        step(trial)
+    runner, total = Runner(model, ()), 0.0
+    results = [runner.run(row) for row in held]
+    for name in wanted[0]:
+        power = sum(float(np.square(row[name].astype(np.float64)).sum()) for row in wanted)
+        pairs = zip(wanted, results, strict=True)
+        error = sum(float(np.square(a[name].astype(np.float64) - b[name]).sum()) for a, b in pairs)
+        total += log10(max(error / (power or 1.0), 1e-30))
+    return total / len(wanted[0])
+
+
+def _choose_way(state: State) -> None:
+    """How ranges are chosen: what gives the least noise on rows that a trial was not calibrated on, each half of the
+    rows in its turn."""
+    assert state.samples is not None
+    errors = dict.fromkeys(WAYS, 0.0)
+    for half in (0, 1):
+        fitted, held = state.samples.part(half, 2), state.samples.part(1 - half, 2).first(_TRIAL_ROWS)
+        seen = State(state.model, state.options, fitted, Record("trial"), plan=state.plan)
+        _observe(seen)
+        reference = Runner(state.model, ())
+        wanted = [reference.run(row) for row in held]
+        for way in WAYS:
+            trial = _trial(
+                state.model.clone(), fitted, held, wanted, state.options, seen.statistics, way, state.weights
+            )
+            errors[way] += trial / 2
+    best = min(errors, key=lambda way: errors[way])
+    state.way = best if errors[best] < errors[WAYS[0]] - _WORTH else WAYS[0]
+    state.record.notes["ranges"] = {"method": state.way.method, "margin": state.way.margin}
+
+
+def _unpack(state: State) -> None:
+    unpack.run(state.model)
+
+
+def _equalize(state: State) -> None:
+    assert state.samples is not None
+    state.record.notes["equalised layers"] = equalise(state.model, state.samples, state.options)
+
+
+def _plan(state: State) -> None:
+    state.plan = plan(state.model, state.options)
+
+
+def _observe(state: State) -> None:
+    assert state.samples is not None
+    wanted = list(state.plan.tensors)
+    runner = Runner(state.model, [v.name or "" for v in wanted])
+    state.statistics = observe(runner, state.samples, {v.name or "": channel_axis(v) for v in wanted})
+
+
+def _calibrate(state: State) -> None:
+    """A range for every tensor; those tied together span what all of them need."""
+    dtype = "int8" if state.options.mode == "int8" else "int16"
+    fit = calibrate.affine if dtype == "int8" else calibrate.symmetric
+    groups: dict[ir.Value, list[ir.Value]] = {}
+    for value, root in state.plan.tensors.items():
+        groups.setdefault(root, []).append(value)
+    for root, members in groups.items():
+        ranges = [_range(v, state, dtype) for v in members if _enters(v, state)]
+        params = fixed_params(root.producer(), dtype) or _stepped(members, state, dtype)
+        params = params or fit(*reduce(_union, ranges), dtype)
+        state.params.update(dict.fromkeys(members, params))
+    for value in state.plan.tensors:
+        _record(value, state)
+
+
+def _stepped(members: list[ir.Value], state: State, dtype: str) -> Params | None:
+    """The parameters of an input that comes in steps, for the tensors it is only moved to."""
+    sources = [v for v in members if _enters(v, state)]
+    if dtype != "int8" or len(sources) != 1 or not sources[0].is_graph_input() or state.samples is None:
+        return None
+    return lattice(row[sources[0].name or ""] for row in state.samples)
+
+
+def _enters(value: ir.Value, state: State) -> bool:
+    """Whether a tensor brings values of its own into its group, and is not only moved within it."""
+    producer = value.producer()
+    moved = producer is not None and producer in state.plan.integer
+    return not moved or state.plan.integer[producer].role != "movement" or producer.op_type == "Concat"  # type: ignore
+
+
+def _range(value: ir.Value, state: State, dtype: str) -> Range:
+    seen, open_to = state.statistics.get(value.name or "", Statistics()), state.options.method == "auto"
+    if not open_to or dtype != "int8":
+        return calibrate.choose(seen, state.options, dtype)
+    low, high = calibrate.choose(seen, replace(state.options, method=state.way.method), dtype)
+    return Range(low * state.way.margin, high * state.way.margin)
+
+
+def _union(a: Range, b: Range) -> Range:
+    return Range(min(a.low, b.low), max(a.high, b.high))
+
+
+_SATURATED = 0.01
+
+
+def _record(value: ir.Value, state: State) -> None:
+    name, params = value.name or "", state.params[value]
+    seen = state.statistics.get(name)
+    share = 0.0
+    if seen is not None and not seen.constant:
+        histogram = Histogram(seen.counts, seen.low, seen.high)
+        share = calibrate.saturated(histogram, params)
+        state.record.histograms[name] = {"low": seen.low, "high": seen.high, "counts": _coarse(seen.counts)}
+    state.record.tensors[name] = TensorParams(
+        name,
+        params.dtype,
+        [params.scale],
+        [params.zero_point],
+        minimum=None if seen is None else seen.low,
+        maximum=None if seen is None else seen.high,
+        saturated=share,
+    )
+    state.record.findings += _findings(value, params, seen, share)
+
+
+_SHOWN_BINS = 128
+
+
+def _coarse(counts: Array) -> list[int]:
+    return [int(n) for n in counts.reshape(_SHOWN_BINS, -1).sum(axis=1)]
+
+
+def _findings(value: ir.Value, params: Params, seen: Statistics | None, share: float) -> list[Finding]:
+    name, found = value.name or "", []
+    if seen is None:
+        return [Finding("constant", name, f"tensor {name!r} was never seen with a value")]
+    if seen.constant:
+        found.append(Finding("constant", name, f"tensor {name!r} is {seen.low:g} on all calibration data"))
+    if share > _SATURATED:
+        text = f"{share:.1%} of tensor {name!r} lie outside [{params.low:.4g}, {params.high:.4g}]"
+        found.append(Finding("saturation", name, text))
+    dead = int(((seen.channel_low == 0) & (seen.channel_high == 0)).sum())
+    if dead and not seen.constant and value.producer() is not None:
+        text = f"{dead} of {seen.channel_low.size} channels of tensor {name!r} are zero on all calibration data"
+        found.append(Finding("dead channels", name, text))
+    return found
+
+
+def _gptq(state: State) -> None:
+    if state.samples is None:
+        return
+    options = state.options
+    bits, block = (4, options.block) if options.mode == "w4" else (8, options.block if options.mode == "w8" else 0)
+    smallest = 1 if options.static else SMALLEST
+    state.weights |= gptq.round_weights(
+        state.model, state.samples, bits=4 if bits == 4 else 8, block_size=block, smallest=smallest
+    )
+
+
+def _keep(state: State) -> None:
+    state.reference = state.model.clone()
+
+
+def _correct(state: State) -> None:
+    assert state.samples is not None and state.reference is not None
+    state.record.notes["corrected layers"] = correct.run(state.model, state.reference, state.samples)
+
+
+def _drop_unused(state: State) -> None:
+    cleanup.unused(state.model)
+
+
+def _static(options: Options) -> bool:
+    return options.static
+
+
+STEPS: tuple[Step, ...] = (
+    Step("unpack stored weights", _static, _unpack),
+    Step("equalise", lambda options: options.static and options.equalize, _equalize),
+    Step("plan", _static, _plan),
+    Step("observe", _static, _observe),
+    Step("round weights by what they meet", lambda options: options.gptq and options.mode != "dynamic", _gptq),
+    Step("choose how", lambda options: options.mode == "int8" and options.method == "auto", _choose_way),
+    Step("calibrate", _static, _calibrate),
+    Step("round other weights", _static, apply.round_weights),
+    Step("keep the float model", _static, _keep),
+    Step("write integers", _static, apply.apply_static),
+    Step("correct biases", lambda options: options.static and options.bias_correction, _correct),
+    Step("write dynamic", lambda options: options.mode == "dynamic", apply.apply_dynamic),
+    Step("write weights", lambda options: options.mode in ("w8", "w4"), apply.apply_weights),
+    Step("drop unused", lambda options: True, _drop_unused),
+)
