@@ -221,35 +221,36 @@ def _conv_transpose(producer: ir.Node, affine: Affine, node: ir.Node) -> bool:
 
 
 def _gemm(producer: ir.Node, affine: Affine, node: ir.Node) -> bool:
-    weight = build.array(producer.inputs[1])
-    plain = attr(producer, "alpha", 1.0) == 1.0 and attr(producer, "beta", 1.0) == 1.0
-    if weight is None or not plain:
+    if attr(producer, "alpha", 1.0) != 1.0 or attr(producer, "beta", 1.0) != 1.0:
         return False
-    across = bool(attr(producer, "transB", 0))
-    size = weight.shape[0 if across else 1]
-    if affine.scale.size not in (1, size) or affine.shift.size not in (1, size):
-        return False
-    constant, bias = _new_bias(producer, affine, size)
-    scale = affine.scale.reshape(-1, 1) if across and affine.scale.ndim else affine.scale
-    return constant and _replace_weights(producer, node, weight * scale, bias)
+    made = _product(producer, affine)
+    return made is not None and _replace_weights(producer, node, *made)
 
 
 def _matmul(producer: ir.Node, affine: Affine, node: ir.Node) -> bool:
     """Also turns a plain MatMul with a shift into ours with a bias."""
-    weight, rank = build.array(producer.inputs[1]), build.rank(producer.inputs[0])
-    if weight is None or weight.ndim != 2 or rank is None or rank < 2:
+    rank = build.rank(producer.inputs[0])
+    made = _product(producer, affine) if rank is not None and rank >= 2 else None
+    if made is None:
         return False
+    if made[1] is not None:
+        producer = _with_bias_operand(producer)
+    return _replace_weights(producer, node, *made)
+
+
+def _product(producer: ir.Node, affine: Affine) -> tuple[np.ndarray, np.ndarray | None] | None:
+    """A matrix product's constant weights and its bias with the map in them; None where it does not go in."""
+    weight = build.array(producer.inputs[1])
+    if weight is None or weight.ndim != 2:
+        return None
     across = bool(attr(producer, "transB", 0))
     size = weight.shape[0 if across else 1]
     if affine.scale.size not in (1, size) or affine.shift.size not in (1, size):
-        return False
+        return None
     constant, bias = _new_bias(producer, affine, size)
     if not constant:
-        return False
-    scale = affine.scale.reshape(-1, 1) if across and affine.scale.ndim else affine.scale
-    if bias is not None:
-        producer = _with_bias_operand(producer)
-    return _replace_weights(producer, node, weight * scale, bias)
+        return None
+    return weight * (affine.scale.reshape(-1, 1) if across and affine.scale.ndim else affine.scale), bias
 
 
 def _fold_ahead(node: ir.Node) -> bool:

@@ -35,7 +35,7 @@ from converter.quantize.record import Finding
 from lite_runtime.errors import MissingExtraError
 from lite_runtime.graph import Array
 
-__all__ = ["IMAGES", "Row", "Samples", "Source", "load", "rows_in_order"]
+__all__ = ["IMAGES", "Row", "Samples", "Source", "arrays_of", "load", "rows_in_order"]
 
 Row: TypeAlias = dict[str, Array]
 Source: TypeAlias = "str | os.PathLike[str] | Array | Mapping[str, Any] | Iterable[Any]"
@@ -168,18 +168,23 @@ def _from_folder(folder: Path, inputs: Sequence[ir.Value], pixels: Pixels) -> It
             yield from _from_item(_read(path, inputs), inputs, str(path))
 
 
-def _read(path: Path, inputs: Sequence[ir.Value]) -> dict[str, Array]:
-    """The arrays of a file by input name."""
+def arrays_of(path: Path, what: str = "calibration data") -> Array | dict[str, Array]:
+    """The array of a .npy, the arrays of a .npz by name. `what` the file is for, in errors. Raises QuantizeError."""
     try:
         with open(path, "rb") as file:
             loaded = np.load(file, allow_pickle=False)
-            arrays = None if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
+            return loaded if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
     except FileNotFoundError:
-        raise QuantizeError(f"calibration data {str(path)!r}: there is no such file") from None
+        raise QuantizeError(f"{what} {str(path)!r}: there is no such file") from None
     except _DAMAGE as error:
-        raise QuantizeError(f"calibration data {str(path)!r} is no readable NumPy file: {error}") from error
-    if arrays is None:
-        return _named(loaded, inputs, str(path))
+        raise QuantizeError(f"{what} {str(path)!r} is no readable NumPy file: {error}") from error
+
+
+def _read(path: Path, inputs: Sequence[ir.Value]) -> dict[str, Array]:
+    """The arrays of a file by input name."""
+    arrays = arrays_of(path)
+    if isinstance(arrays, np.ndarray):
+        return _named(arrays, inputs, str(path))
     if len(arrays) == len(inputs) == 1 and inputs[0].name not in arrays:
         return {inputs[0].name or "": next(iter(arrays.values()))}
     return arrays

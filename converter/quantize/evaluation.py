@@ -6,14 +6,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from converter.errors import QuantizeError
 from converter.quantize.budget import Budget, Found, search
-from converter.quantize.data import Row, Samples, Source, rows_in_order
+from converter.quantize.data import Row, Samples, Source, arrays_of, rows_in_order
 from converter.quantize.metrics import Evaluator, load
 from converter.quantize.options import Options
 from converter.quantize.sensitivity import Progress
@@ -64,18 +63,8 @@ def _rows(accuracy: Accuracy, model: ir.Model, samples: Samples | None) -> tuple
 def _without_labels(data: Source, inputs: set[str]) -> tuple[Source, Array | None]:
     """The data, and the labels it holds."""
     if isinstance(data, str | os.PathLike) and Path(data).suffix == ".npz":
-        data = _read(Path(data))
+        data = arrays_of(Path(data), "evaluation data")
     if not isinstance(data, Mapping):
         return data, None
     name = next((n for n in LABELS if n in data and n not in inputs), None)
     return {k: v for k, v in data.items() if k != name}, None if name is None else np.asarray(data[name])
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        with np.load(path, allow_pickle=False) as loaded:
-            return {name: loaded[name] for name in loaded.files}
-    except FileNotFoundError:
-        raise QuantizeError(f"evaluation data {str(path)!r}: there is no such file") from None
-    except Exception as error:  # zipfile's and zlib's errors share no root with NumPy's
-        raise QuantizeError(f"evaluation data {str(path)!r} is no readable .npz: {error}") from error
