@@ -6,8 +6,10 @@ import math
 
 import numpy as np
 
+from lite_runtime import bundle
 from lite_runtime.errors import MsedgeError
 from lite_runtime.graph import Array, Graph, Value, numpy_dtype
+from lite_runtime.session import load
 
 __all__ = ["COST_LIMIT", "SIZE_LIMIT", "Sample", "sample", "sample_inputs"]
 
@@ -17,6 +19,8 @@ SIZE_LIMIT = 1 << 14
 """Bytes of inputs and outputs up to which a sample is worth its place in the file, whatever the model's size."""
 SHARE = 32
 """A larger sample may take up to a `SHARE`th of the weights' bytes."""
+MEMORY = 1 << 28
+"""Bytes of values a reference run may hold."""
 _SYMBOLIC = 1
 _GRID = 32
 """Reals are multiples of 1 / _GRID, which compress to a byte each."""
@@ -37,10 +41,8 @@ def sample(graph: Graph, cost: int) -> tuple[Sample | None, str]:
     if least > limit:
         return None, f"skipped: inputs and outputs of {least} bytes are more than {limit}"
     inputs = sample_inputs(graph)
-    from lite_runtime.reference import run
-
     try:
-        outputs = run(graph, inputs)
+        outputs = load(bundle.write(None, {"predict": graph}), backend="reference", limit=MEMORY).run(inputs)
     except MsedgeError as error:
         return None, f"skipped: random inputs do not suit this model ({error})"
     if any(not _fits(outputs[v.name], v) for v in graph.outputs):
