@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from converter.quantize.metrics import auc
 from lite_runtime.graph import Array
 
 __all__ = ["TASKS", "Metric", "Task", "tasks"]
@@ -63,15 +64,6 @@ def _top1(labels: Array) -> Metric:
     return Metric("top-1", of)
 
 
-def _auc(scores: Array, positive: Array) -> float:
-    """Area under the ROC curve by ranks (Mann-Whitney), ties shared."""
-    order = np.unique(scores, return_inverse=True)[1]
-    counts = np.bincount(order)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[order]
-    p, n = int(positive.sum()), int((~positive).sum())
-    return float((ranks[positive].sum() - p * (p + 1) / 2) / (p * n))
-
-
 def _image_classification(models: Path, data: Path) -> Task:
     """MLPerf Tiny ic01: 200 CIFAR-10 test images, inputs 0..255; calibrated on training images."""
     test = np.load(_there(data / "mlperftiny_ic01.npz"))
@@ -113,7 +105,7 @@ def _anomaly_detection(models: Path, data: Path) -> Task:
     def of(outputs: Mapping[str, Array]) -> float:
         (rebuilt,) = outputs.values()
         errors = np.square(rebuilt.reshape(held.shape) - held).mean((1, 2))
-        return _auc(errors, labels[cut:])
+        return auc(errors, labels[cut:])
 
     return Task(
         "ad01 autoencoder",

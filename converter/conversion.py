@@ -9,7 +9,7 @@ import hashlib
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from math import prod
@@ -22,6 +22,7 @@ from converter import export, frontends, golden
 from converter.errors import ConvertError
 from converter.ir import build
 from converter.lowering import halve_weights, lower, pack_narrow, unsupported
+from converter.lowering.table import lite_op
 from converter.passes.integer import left_float
 from converter.pipeline import PREPARE, REST, STATIC, Shapes, optimize, upgraded
 from converter.quantize import MODES, Mode, Options, calibration_data, run_steps
@@ -112,7 +113,7 @@ def _quantize(
     samples = None if calibration is None else calibration_data(calibration, model)
     if options.static:
         report.passes += optimize(model, STATIC)
-    before = model.clone()
+    before = model.clone() if explain else None
     if accuracy is None:
         state = run_steps(model, options, samples)
         record, before = state.record, state.reference or before
@@ -127,7 +128,7 @@ def _quantize(
             {"node": s.name, "op": s.op, "loss": s.drop, "snr": min(s.snr, PERFECT)} for s in found.ranking
         ]
     report.quantization = record
-    if explain:
+    if explain and before is not None:
         rows = samples.first(EXPLAINED_ROWS).rows if samples else [golden.sample_inputs(lower(before))]
         report.layers, report.outputs = measure(before, model, record, rows)
     return model
@@ -158,10 +159,20 @@ def _need_supported(models: Iterable[ir.Model]) -> None:
 def _lower(model: ir.Model, options: Options, report: Report) -> Graph:
     report.passes += optimize(model, REST)
     report.left_float = [*report.left_float, *((left.name, left.op, left.reason) for left in left_float(model))]
+    report.by_reference = [*report.by_reference, *_without_kernels(model)]
     halved = halve_weights(pack_narrow(lower(model)), lossless=options.mode != "fp16")
     report.halved += halved.stored
     report.kept_float32 += halved.overflowed
     return halved.graph
+
+
+def _without_kernels(model: ir.Model) -> Iterator[tuple[str, str, str]]:
+    """(node, operator, where its author wrote it) of every node that only a reference runs."""
+    native = _native_ops()
+    for node in build.nodes(model):
+        op = lite_op(node)
+        if op is not None and op not in native and op != "Constant":
+            yield node.name or "", op, build.source_of(node)
 
 
 def _write(

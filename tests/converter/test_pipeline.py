@@ -135,3 +135,12 @@ def test_the_face():
     assert set(converter.__all__) <= set(dir(converter))
     with pytest.raises(AttributeError):
         _ = converter.nonsense
+
+
+def test_the_report_says_what_runs_by_reference_and_where_it_was_written():
+    b = Builder()
+    model = b.model(b("Det", b.input("x", [2, 2])))
+    model.graph.node[0].metadata_props.add(key="source_location", value="net.py:7")
+    report = converter.convert(model).report
+    assert [(op, source) for _, op, source in report.by_reference] == [("Det", "net.py:7")]
+    assert report.reference_ops == {"Det": 1}
