@@ -9,43 +9,35 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lite_runtime import ops as _registers_all_rules  # noqa: F401
-from lite_runtime.graph import Array, Node, dtype_name
+from lite_runtime.graph import Array, Node, dtype_name, itemsize
 from lite_runtime.ops import chain
 from lite_runtime.ops.registry import BINDS, NoKernel, Operand, Spec
+from lite_runtime.program import ARENA, FIRST_FREE
 from lite_runtime.stage import Stage, spec_of
 
-__all__ = [
-    "ARENA",
-    "BEFORE",
-    "FAULT",
-    "FIRST_FREE",
-    "NULL",
-    "BoundUnit",
-    "Pack",
-    "Record",
-    "Slot",
-    "Workspace",
-    "bind_stage",
-]
+__all__ = ["BEFORE", "BoundUnit", "Choose", "Pack", "Record", "Slot", "Workspace", "bind_stage"]
 
-NULL, FAULT, ARENA, FIRST_FREE = 0, 1, 2, 3
-"""Entries of the table of base addresses: always 0; the fault cell; the arena; then constants, inputs and outputs."""
 BEFORE = -2
 """First unit of a buffer that the caller fills."""
 Pack = Callable[[Operand, str, Callable[[Array], Array]], Array]
 """Makes and keeps a constant in the order a kernel reads it: (source, name of the order, how)."""
 
+Choose = Callable[[str, str, Sequence[str]], str]
+"""Picks one of several ways to compute something: (operators, key, options) -> option; see `tuning.Choices`."""
+
 
 class Slot:
     """A buffer of `nbytes`. `base` is fixed for constants, inputs and outputs; an arena buffer gets an `offset` from
-    the units `first` to `last` that touch it. `home`: the slot whose memory it takes over, -1: its own."""
+    the units `first` to `last` that touch it. `home`: the slot whose memory it takes over, -1: its own. `shared`: more
+    than one unit writes it."""
 
-    __slots__ = ("base", "first", "home", "last", "nbytes", "offset")
+    __slots__ = ("base", "first", "home", "last", "nbytes", "offset", "shared")
 
     def __init__(self, nbytes: int, base: int) -> None:
         self.nbytes, self.base = nbytes, base
         self.first = self.last = self.home = -1
         self.offset = 0
+        self.shared = False
 
 
 class Record(NamedTuple):
@@ -66,11 +58,31 @@ class BoundUnit(NamedTuple):
     end: int
 
 
+class _Rows(NamedTuple):
+    """Which numbers of a step are the results in a row and the batches, and which operand must be left out for rows to
+    lie anywhere; -1: none."""
+
+    number: int
+    batches: int
+    absent: int
+
+    def fits(self, record: Record, operand: Operand) -> bool:
+        """Whether the step makes `operand`, all of it, in rows one after the other."""
+        made, alone = record.operands[-1], self.absent < 0 or record.operands[self.absent] is None
+        whole = made is not None and made.slot == operand.slot and made.size == operand.size and operand.offset == 0
+        dense = record.numbers[self.batches] == 1 and operand.shape[-1] == record.numbers[self.number]
+        return whole and alone and dense
+
+
+ROWS: Mapping[str, _Rows] = {"gemm.f32_gemm": _Rows(5, 14, 4), "qgemm.x8_gemm": _Rows(5, 14, -1)}
+"""Kernels that can leave gaps between the rows of their result."""
+
+
 class Workspace:
     """State of one planning: values' operands, slots, records, units."""
 
-    def __init__(self, pack: Pack, lanes: int) -> None:
-        self.pack, self.lanes = pack, lanes
+    def __init__(self, pack: Pack, lanes: int, choose: Choose) -> None:
+        self.pack, self.lanes, self.choose = pack, lanes, choose
         self.slots: list[Slot] = []
         self.bases = FIRST_FREE
         self.constants: dict[int, Array] = {}
@@ -80,6 +92,8 @@ class Workspace:
         self.reuses: list[tuple[int, int, int]] = []
         self.packed_slots: dict[tuple[int, str], Operand] = {}
         self.fixed_values: dict[int, Operand] = {}
+        self.uses: Mapping[str, int] = {}
+        """Readers of every value; what leaves the plan is read once more."""
         self.unit = 0
 
     def slot(self, nbytes: int, base: int = ARENA) -> int:
@@ -119,6 +133,7 @@ class _NodeBinder:
     def __init__(self, space: Workspace, nodes: tuple[Node, ...], specs: Mapping[str, Spec]) -> None:
         self._space = space
         self.node = nodes[-1]
+        self.label = f"{'+'.join(node.op for node in nodes)} {self.node.name or self.node.outputs[0]}"
         self.lanes = space.lanes
         inner = {name for node in nodes[:-1] for name in node.outputs}
         names = (
@@ -171,6 +186,33 @@ class _NodeBinder:
             raise NoKernel("a view of a constant")
         self.results[output] = Operand(result.spec, of.slot, of.offset + offset)
 
+    def choose(self, key: str, options: Sequence[str]) -> str:
+        return self._space.choose(self.label, key, options)
+
+    def place(self, part: int, target: Operand, at: int, row: int) -> bool:
+        space, name, operand = self._space, self.node.inputs[part], self.inputs[part]
+        assert operand is not None
+        touching = [i for i, r in enumerate(space.records) if any(o and o.slot == operand.slot for o in r.operands)]
+        once = space.uses.get(name, 0) == 1 == list(self.node.inputs).count(name)
+        if len(touching) != 1 or not once or space.slots[operand.slot].base != ARENA:
+            return False
+        record = space.records[touching[0]]
+        width = ROWS.get(record.kernel)
+        if width is None or name not in space.units[record.unit][-1].outputs or not width.fits(record, operand):
+            return False
+        run = int(record.numbers[width.number])
+        rows = operand.size // run
+        spec = Spec(operand.dtype, ((rows - 1) * row + run,))
+        into = Operand(spec, target.slot, target.offset + at * itemsize(operand.dtype))
+        numbers = (*record.numbers[: width.number], row, *record.numbers[width.number + 1 :])
+        space.records[touching[0]] = record._replace(operands=(*record.operands[:-1], into), numbers=numbers)
+        old, slot = space.slots[operand.slot], space.slots[target.slot]
+        old.first = old.last = -1
+        slot.first = record.unit if slot.first == -1 else min(slot.first, record.unit)
+        slot.last = max(slot.last, record.unit)
+        slot.shared = True
+        return True
+
     def reuse(self, output: int, of: Operand | None) -> None:
         result = self.outputs[output]
         if of is not None and result is not None and of.offset == 0 and of.value is None:
@@ -184,7 +226,8 @@ def bind_stage(space: Workspace, stage: Stage, native: bool) -> list[BoundUnit]:
         if name in stage.known and spec_of(stage.known[name]) is not None:
             space.operands[name] = space.fixed(stage.known[name])
     bound: list[BoundUnit] = []
-    pending = _units(stage)[::-1] if native else [(node,) for node in reversed(stage.ready)]
+    space.uses = _uses(stage)
+    pending = _units(stage, space.uses)[::-1] if native else [(node,) for node in reversed(stage.ready)]
     while pending:
         nodes = pending.pop()
         space.unit, begin = len(space.units), len(space.records)
@@ -204,11 +247,15 @@ def bind_stage(space: Workspace, stage: Stage, native: bool) -> list[BoundUnit]:
     return bound
 
 
-def _units(stage: Stage) -> list[tuple[Node, ...]]:
+def _uses(stage: Stage) -> Mapping[str, int]:
+    uses = Counter(name for node in stage.ready for name in dict.fromkeys((*node.inputs, *node.captures)))
+    uses.update(stage.later.union(stage.outputs))
+    return uses
+
+
+def _units(stage: Stage, uses: Mapping[str, int]) -> list[tuple[Node, ...]]:
     """Nodes grouped into what is bound together."""
     wanted = stage.later.union(stage.outputs)
-    uses = Counter(name for node in stage.ready for name in dict.fromkeys((*node.inputs, *node.captures)))
-    uses.update(wanted)
     known = {name: array for name, array in stage.known.items() if spec_of(array) is not None}
     return chain.group(stage.ready, stage.specs, uses, wanted, known)
 

@@ -1,7 +1,9 @@
 """Depthwise convolution, float32, channels last: each channel has a window of its own, vectors run over channels.
 
 Weights are packed [taps][channels rounded up to LANES]. Taps are added up column by column of the window, as XNNPACK
-does: what hangs on the last bit, such as a result that is quantised at run time, then comes out as LiteRT's.
+does: what hangs on the last bit, such as a result that is quantised at run time, then comes out as LiteRT's. Two kinds
+of tile do the sums: one for any window, which walks a list of taps for pixels in a row or a column; and for the windows
+of SHAPES one with all taps written out, whose pixels lie in a rectangle and share what they read.
 """
 
 from __future__ import annotations
@@ -32,6 +34,9 @@ from lite_runtime.simd import (
 
 PIXELS = 8
 """Pixels side by side that share a load of the weights: 9 loads for 8 multiply-adds."""
+SHAPES = {3: (4, 4), 5: (1, 8)} if LANES == 16 else {3: (2, 2), 5: (1, 4)}
+"""Rows and columns of the rectangle of pixels by the window's size. 3x3 at stride 1: 36 loads of the image for 144
+multiply-adds, and the 9 weights stay in registers; 5x5: 60 for 200. Measured in docs/performance.md."""
 _I64, _F32 = ir.IntType(64), ir.FloatType()
 
 
@@ -101,6 +106,66 @@ _whole, _part = _tile(PIXELS, False), _tile(PIXELS, True)
 _one, _one_part = _tile(1, False), _tile(1, True)
 
 
+def _times(builder, value, factor: int):
+    """value * factor as an odd multiple shifted, which x86 folds into an address."""
+    shift = (factor & -factor).bit_length() - 1 if factor else 0
+    return builder.shl(builder.mul(value, _I64(factor >> shift)), _I64(shift))
+
+
+def _opaque(builder, value):
+    """The same number, of which the compiler knows nothing: it would keep every sum of addresses, and spill them."""
+    return builder.asm(ir.FunctionType(_I64, [_I64]), "", "=r,0", [value], side_effect=False)
+
+
+def _rectangle(size: int, stride: int, rows: int, columns: int, masked: bool):
+    """rows x columns pixels by LANES channels (`masked`: by fewer) of a size x size window, all taps inside."""
+
+    @intrinsic
+    def rectangle(typing, first, x_row, x_pixel, w, w_step, out, y_row, y_pixel, bias, bounds, channels):
+        """first: address of the first pixel's window; x_row, x_pixel, y_row, y_pixel: bytes from row to row and from
+        pixel to pixel of the image and of the result; w_step: bytes from tap to tap."""
+        number = types.int64
+        sig = types.void(*[number] * 9, types.UniTuple(types.float32, 2), number)
+
+        def lower(context, builder, sig, args):
+            first, x_row, x_pixel, w, w_step, out, y_row, y_pixel, bias, bounds, channels = args
+            vector = ir.VectorType(_F32, LANES)
+            fma = declare(builder, f"llvm.{FMA}.v{LANES}f32", vector, vector, vector, vector)
+            mask = emit_mask(builder, channels) if masked else None
+
+            def load(where):
+                return emit_load(builder, builder.inttoptr(where, _F32.as_pointer()), mask)
+
+            start = load(bias)
+            sums = {(r, p): start for r in range(rows) for p in range(columns)}
+            across = [_times(builder, x_pixel, i) for i in range((columns - 1) * stride + size)]
+            lines = [builder.add(first, builder.mul(x_row, _I64(i))) for i in range((rows - 1) * stride + size)]
+            lines = [_opaque(builder, line) for line in lines]
+            weights = {}
+            for column, right in enumerate(across):
+                for row, line in enumerate(lines):
+                    value = load(builder.add(line, right))
+                    for r, p in sums:
+                        i, j = row - r * stride, column - p * stride
+                        if 0 <= i < size and 0 <= j < size:
+                            tap = j * size + i
+                            if tap not in weights:
+                                weights[tap] = load(builder.add(w, builder.mul(w_step, _I64(tap))))
+                            sums[r, p] = builder.call(fma, [value, weights[tap], sums[r, p]])
+            low, high = (emit_splat(builder, builder.extract_value(bounds, i)) for i in range(2))
+            tops = [builder.mul(y_row, _I64(r)) for r in range(rows)]
+            outs = [_opaque(builder, builder.add(out, top)) for top in tops]
+            for (r, p), value in sums.items():
+                to = builder.add(outs[r], _times(builder, y_pixel, p))
+                value = emit_max(builder, high, emit_max(builder, low, value), "<")
+                emit_store(builder, value, builder.inttoptr(to, _F32.as_pointer()), mask)
+            return context.get_dummy_value()
+
+        return sig, lower
+
+    return rectangle
+
+
 @device
 def inside(start, step, count, size):
     """The taps [first, end) of `count` that lie in 0..size-1, the first at `start`, the others `step` apart."""
@@ -113,65 +178,177 @@ def inside(start, step, count, size):
     return low, high
 
 
-@kernel()
-def f32_depthwise(step, bases, worker, workers):
-    """Operands x, w (packed), taps_at, bias?, R?, y. What lies outside the image is never read: it would add nothing.
+@device
+def _row(x, w, taps_at, bias, residual, y, sizes, window, bounds, image, line, column, end):
+    """Pixels [column, end) of one line of the result, whatever part of their windows lies inside the image."""
+    height, width, channels, high, wide = sizes
+    kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, top, left = window
+    pixel = 4 * channels
+    apart = stride_w * pixel
+    w_step = (channels + LANES - 1) // LANES * LANES * 4
+    # Columns [whole, narrow) see all taps of a line and are computed side by side; the others go one by one.
+    whole, narrow = _seen(width, wide, kernel_w, stride_w, dilation_w, left)
+    row = (line - image * height) * stride_h - top
+    i, i_end = inside(row, dilation_h, kernel_h, high)
+    source = x + (image * high + row) * wide * pixel
+    while column < end:
+        across = column * stride_w - left
+        if whole <= column < narrow:
+            live = min(PIXELS, narrow - column, end - column)
+            j, j_end = 0, kernel_w
+        else:
+            live = 1
+            j, j_end = inside(across, dilation_w, kernel_w, wide)
+        start = j * kernel_h + i
+        merged = i_end - i == kernel_h  # columns follow each other
+        taps = (1, (j_end - j) * kernel_h, 0) if merged else (j_end - j, i_end - i, kernel_h)
+        here, there, to = source + across * pixel, w + start * w_step, (line * width + column) * pixel
+        _pixels(
+            here, apart, taps_at + 8 * start, taps, there, w_step, y, to, pixel, bias, residual, bounds, live, channels
+        )
+        column += live
+
+
+@device
+def _column(x, w, taps_at, bias, residual, y, sizes, window, bounds, image, line, end, column):
+    """Pixels of one column in lines [line, end), all of which see every row of the window."""
+    height, width, channels, high, wide = sizes
+    kernel_h, kernel_w, stride_h, stride_w, _, dilation_w, top, left = window
+    pixel = 4 * channels
+    w_step = (channels + LANES - 1) // LANES * LANES * 4
+    across = column * stride_w - left
+    j, j_end = inside(across, dilation_w, kernel_w, wide)
+    start = j * kernel_h
+    taps = (1, (j_end - j) * kernel_h, 0)
+    apart, stride = stride_h * wide * pixel, width * pixel
+    while line < end:
+        live = min(PIXELS, end - line)
+        row = (line - image * height) * stride_h - top
+        here = x + ((image * high + row) * wide + across) * pixel
+        there, to = w + start * w_step, (line * width + column) * pixel
+        _pixels(
+            here, apart, taps_at + 8 * start, taps, there, w_step, y, to, stride, bias, residual, bounds, live, channels
+        )
+        line += live
+
+
+@device
+def _pixels(first, apart, list_at, taps, w, w_step, y, place, stride, bias, residual, bounds, live, channels):
+    """All channels of `live` pixels, the first at byte `place` of the result."""
+    list_at = i64p(list_at)
+    for channel in range(0, channels, LANES):
+        at = 4 * channel
+        here, there, to = first + at, w + at, y + place + at
+        shift = bias + at if bias != 0 else 0
+        more = residual + place + at if residual != 0 else 0
+        rest = channels - channel
+        if rest < LANES and live == 1:
+            _one_part(here, apart, list_at, taps, there, w_step, to, stride, shift, more, bounds, live, rest)
+        elif rest < LANES:
+            _part(here, apart, list_at, taps, there, w_step, to, stride, shift, more, bounds, live, rest)
+        elif live == 1:
+            _one(here, apart, list_at, taps, there, w_step, to, stride, shift, more, bounds, live, rest)
+        else:
+            _whole(here, apart, list_at, taps, there, w_step, to, stride, shift, more, bounds, live, rest)
+
+
+@device
+def _seen(count, size, window, stride, dilation, before):
+    """Results [first, end) of `count` along an axis whose windows lie inside the image."""
+    low = min(count, (before + stride - 1) // stride)
+    room = size - 1 - (window - 1) * dilation + before
+    return low, (max(low, min(count, room // stride + 1)) if room >= 0 else low)
+
+
+def _driver(size: int, stride: int):
+    """The kernel for windows of size x size at that stride, or, 0, for any."""
+    if size:
+        rows, columns = SHAPES[size]
+        tall, tall_part = (_rectangle(size, stride, rows, columns, masked) for masked in (False, True))
+        flat, flat_part = (_rectangle(size, stride, 1, columns, masked) for masked in (False, True))
+
+        @device
+        def middle(x, w, bias, y, sizes, window, bounds, image, line, end, column, end_column):
+            """Lines [line, end) and columns [column, end_column), at least a rectangle wide, all windows inside."""
+            height, width, channels, high, wide = sizes
+            top, left = window[6], window[7]
+            pixel = 4 * channels
+            w_step = (channels + LANES - 1) // LANES * LANES * 4
+            x_row, y_row = wide * pixel, width * pixel
+            while line < end:
+                pair = line + rows <= end
+                row = (line - image * height) * stride - top
+                at = column
+                while at < end_column:
+                    at = min(at, end_column - columns)  # the last rectangle reaches back over what is done
+                    here = x + (image * high + row) * x_row + (at * stride - left) * pixel
+                    place = line * y_row + at * pixel
+                    for channel in range(0, channels, LANES):
+                        c = 4 * channel
+                        a, b, to, rest = here + c, w + c, y + place + c, channels - channel
+                        if rest < LANES and pair:
+                            tall_part(a, x_row, pixel, b, w_step, to, y_row, pixel, bias + c, bounds, rest)
+                        elif rest < LANES:
+                            flat_part(a, x_row, pixel, b, w_step, to, y_row, pixel, bias + c, bounds, rest)
+                        elif pair:
+                            tall(a, x_row, pixel, b, w_step, to, y_row, pixel, bias + c, bounds, rest)
+                        else:
+                            flat(a, x_row, pixel, b, w_step, to, y_row, pixel, bias + c, bounds, rest)
+                    at += columns
+                line += rows if pair else 1
+
+    else:
+        columns = 1 << 40
+
+        @device
+        def middle(x, w, bias, y, sizes, window, bounds, image, line, end, column, end_column):
+            pass
+
+    def drive(step, bases, worker, workers):
+        ops = 6
+        x, w, taps_at = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
+        bias, residual, y = ptr(step, bases, 3), ptr(step, bases, 4), ptr(step, bases, 5)
+        images, height, width, channels = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
+        kernel_h, kernel_w, high, wide = num(step, ops, 4), num(step, ops, 5), num(step, ops, 6), num(step, ops, 7)
+        stride_h, stride_w = num(step, ops, 8), num(step, ops, 9)
+        dilation_h, dilation_w = num(step, ops, 10), num(step, ops, 11)
+        top, left = num(step, ops, 12), num(step, ops, 13)
+        bounds = (real(step, ops, 14), real(step, ops, 15))
+        activation, alpha, beta = num(step, ops, 16), real(step, ops, 17), real(step, ops, 18)
+        sizes = (height, width, channels, high, wide)
+        window = (kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, top, left)
+        above, below = _seen(height, high, kernel_h, stride_h, dilation_h, top)
+        whole, narrow = _seen(width, wide, kernel_w, stride_w, dilation_w, left)
+        inner = narrow - whole if narrow - whole >= columns else 0
+        line, last = images * height * worker // workers, images * height * (worker + 1) // workers
+        while line < last:
+            image = line // height
+            row = line - image * height
+            end = line + 1
+            if row < above or row >= below or (inner == 0 and width > PIXELS):
+                _row(x, w, taps_at, bias, residual, y, sizes, window, bounds, image, line, 0, width)
+            else:
+                end = min(last, line + PIXELS, image * height + below)
+                if inner > 0:
+                    middle(x, w, bias, y, sizes, window, bounds, image, line, end, whole, narrow)
+                for border in range(width - inner):
+                    column = border if border < whole else border + inner
+                    _column(x, w, taps_at, bias, residual, y, sizes, window, bounds, image, line, end, column)
+            # Not in the loop above: its constants would crowd the tile's registers.
+            if activation > 2:
+                start, count = line * width * channels, (end - line) * width * channels
+                activate(activation, alpha, beta, f32p(y + 4 * start), count)
+            line = end
+
+    drive.__doc__ = """Operands x, w (packed), taps_at, bias?, R?, y. What lies outside the image is never read.
 
     numbers: 0 images, 1, 2 size of y, 3 channels, 4, 5 window, 6, 7 size of x, 8, 9 strides, 10, 11 dilations,
     12, 13 border before, 14 low, 15 high, 16 activation, 17, 18 its parameters. taps_at: every tap's byte offset from
     a window's first, column by column.
     """
-    ops = 6
-    x, w, taps_at = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
-    bias, residual, y = ptr(step, bases, 3), ptr(step, bases, 4), ptr(step, bases, 5)
-    images, height, width, channels = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
-    kernel_h, kernel_w, high, wide = num(step, ops, 4), num(step, ops, 5), num(step, ops, 6), num(step, ops, 7)
-    stride_h, stride_w = num(step, ops, 8), num(step, ops, 9)
-    dilation_h, dilation_w = num(step, ops, 10), num(step, ops, 11)
-    top, left = num(step, ops, 12), num(step, ops, 13)
-    bounds = (real(step, ops, 14), real(step, ops, 15))
-    activation, alpha, beta = num(step, ops, 16), real(step, ops, 17), real(step, ops, 18)
-    pixel = 4 * channels
-    apart = stride_w * pixel
-    w_step = (channels + LANES - 1) // LANES * LANES * 4
-    # Columns [whole, narrow) see all taps of a line and are computed side by side; the others go one by one.
-    whole = min(width, (left + stride_w - 1) // stride_w)
-    room = wide - 1 - (kernel_w - 1) * dilation_w + left
-    narrow = max(whole, min(width, room // stride_w + 1)) if room >= 0 else whole
-    for line in range(images * height * worker // workers, images * height * (worker + 1) // workers):
-        image = line // height
-        row = (line - image * height) * stride_h - top
-        i, i_end = inside(row, dilation_h, kernel_h, high)
-        source = x + (image * high + row) * wide * pixel
-        column = 0
-        while column < width:
-            across = column * stride_w - left
-            if whole <= column < narrow:
-                live = min(PIXELS, narrow - column)
-                j, j_end = 0, kernel_w
-            else:
-                live = 1
-                j, j_end = inside(across, dilation_w, kernel_w, wide)
-            start = j * kernel_h + i
-            merged = i_end - i == kernel_h  # columns follow each other
-            taps = (1, (j_end - j) * kernel_h, 0) if merged else (j_end - j, i_end - i, kernel_h)
-            list_at = i64p(taps_at + 8 * start)
-            place = (line * width + column) * pixel
-            for channel in range(0, channels, LANES):
-                at = 4 * channel
-                here, there, to = source + across * pixel + at, w + start * w_step + at, y + place + at
-                shift = bias + at if bias != 0 else 0
-                more = residual + place + at if residual != 0 else 0
-                rest = channels - channel
-                if rest < LANES and live == 1:
-                    _one_part(here, apart, list_at, taps, there, w_step, to, pixel, shift, more, bounds, live, rest)
-                elif rest < LANES:
-                    _part(here, apart, list_at, taps, there, w_step, to, pixel, shift, more, bounds, live, rest)
-                elif live == 1:
-                    _one(here, apart, list_at, taps, there, w_step, to, pixel, shift, more, bounds, live, rest)
-                else:
-                    _whole(here, apart, list_at, taps, there, w_step, to, pixel, shift, more, bounds, live, rest)
-            column += live
-        # Not in the loop above: its constants would crowd the tile's registers.
-        if activation > 2:
-            activate(activation, alpha, beta, f32p(y + line * width * pixel), width * channels)
+    return drive
+
+
+f32_depthwise = kernel()(_driver(0, 0))
+f32_depthwise__3x3s1, f32_depthwise__3x3s2 = (kernel()(_driver(3, n)) for n in (1, 2))
+f32_depthwise__5x5s1, f32_depthwise__5x5s2 = (kernel()(_driver(5, n)) for n in (1, 2))

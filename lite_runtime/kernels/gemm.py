@@ -45,6 +45,8 @@ TILES = {1: 8, 2: 8, 3: 8, 4: 6} if LANES == 16 else {1: 6, 2: 6, 3: 4, 4: 3}
 broadcast; a row costs an address register, of which x86 has about ten to give. 16 registers: 6x2, 4x3 and 3x4."""
 BLOCK = 48
 """Rows whose addresses are held at a time, a multiple of every tile; their data stays in cache meanwhile."""
+HELD = 60
+"""Addresses f32_gemm has room for: the rows of a block, 54 or 56 at most, and what the last tile looks at beyond."""
 
 _F32, _I64, _I32 = ir.FloatType(), ir.IntType(64), ir.IntType(32)
 _WORDS, _F32P = types.CPointer(types.int64), types.CPointer(types.float32)
@@ -54,14 +56,17 @@ def _tile(rows: int, vectors: int):
     """The register tile: rows x (vectors * LANES) results."""
 
     @intrinsic
-    def tile(typing, at, taps_at, taps, depth, panel, out, stride, bias, residual, low, high, live, columns):
-        """at: row addresses; panel: packed weights; out: address of the first result; stride: bytes between rows of
-        out and of residual (an address or 0); bias: an address or 0; low, high: bounds of the result; live rows and
-        columns are stored, the others computed from memory that is there and dropped."""
-        sig = types.void(_WORDS, _WORDS, *[types.int64] * 7, types.float32, types.float32, types.int64, types.int64)
+    def tile(
+        typing, at, taps_at, taps, depth, panel, ahead, step, out, stride, bias, residual, low, high, live, columns
+    ):
+        """at: row addresses; panel: packed weights; ahead, step: what is fetched into the second cache, a line
+        every `step` bytes; out: address of the first result; stride: bytes between rows of out and of residual (an
+        address or 0); bias: an address; low, high: bounds of the result; live rows and columns are stored, the others
+        computed from memory that is there and dropped."""
+        sig = types.void(_WORDS, _WORDS, *[types.int64] * 9, types.float32, types.float32, types.int64, types.int64)
 
         def lower(context, builder, sig, args):
-            at, taps_at, taps, depth, panel, out, stride, bias, residual, low, high, live, columns = args
+            at, taps_at, taps, depth, panel, ahead, step, out, stride, bias, residual, low, high, live, columns = args
             vector = ir.VectorType(_F32, LANES)
             fma = declare(builder, f"llvm.{FMA}.v{LANES}f32", vector, vector, vector, vector)
             sums = [[cgutils.alloca_once(builder, vector) for _ in range(vectors)] for _ in range(rows)]
@@ -70,6 +75,7 @@ def _tile(rows: int, vectors: int):
                     builder.store(ir.Constant(vector, [0.0] * LANES), one)
             weights = cgutils.alloca_once(builder, _I64)
             builder.store(panel, weights)
+            coming = cgutils.alloca_once_value(builder, ahead)
             bases = [builder.load(builder.gep(at, [_I64(i)])) for i in range(rows)]
             with cgutils.for_range(builder, taps, intp=_I64) as tap:
                 offset = builder.load(builder.gep(taps_at, [tap.index]))
@@ -77,6 +83,9 @@ def _tile(rows: int, vectors: int):
                     here = builder.add(offset, builder.mul(loop.index, _I64(4)))
                     b = builder.load(weights)
                     columns_now = [_load(builder, builder.add(b, _I64(4 * LANES * j))) for j in range(vectors)]
+                    if rows > 1 and vectors > 2:
+                        _prefetch(builder, builder.load(coming))
+                        builder.store(builder.add(builder.load(coming), step), coming)
                     for i in range(rows):
                         where = builder.inttoptr(builder.add(bases[i], here), _F32.as_pointer())
                         left = emit_splat(builder, builder.load(where, typ=_F32))
@@ -85,31 +94,40 @@ def _tile(rows: int, vectors: int):
                             builder.store(builder.call(fma, [left, columns_now[j], so_far]), sums[i][j])
                     builder.store(builder.add(b, _I64(4 * LANES * vectors)), weights)
             masks = [emit_mask(builder, builder.sub(columns, _I64(j * LANES))) for j in range(vectors)]
-            # Addresses stay mapped even where nothing is read: a suppressed fault costs a microcode assist, 0.2 µs.
-            more = [_only_if(builder, residual, mask) for mask in masks]
-            residual = builder.select(builder.icmp_signed("!=", residual, _I64(0)), residual, out)
-            at_bias = builder.select(builder.icmp_signed("!=", bias, _I64(0)), bias, panel)
-            shift = [
-                emit_load(builder, _pointer(builder, at_bias, j), _only_if(builder, bias, masks[j]))
-                for j in range(vectors)
-            ]
+            shift = [emit_load(builder, _pointer(builder, bias, j), masks[j]) for j in range(vectors)]
             bounds = emit_splat(builder, low), emit_splat(builder, high)
-            for i in range(rows):
-                with builder.if_then(builder.icmp_signed("<", _I64(i), live)):
-                    row = builder.mul(stride, _I64(i))
-                    for j in range(vectors):
-                        value = builder.fadd(builder.load(sums[i][j]), shift[j])
-                        value = builder.fadd(
-                            value, emit_load(builder, _pointer(builder, builder.add(residual, row), j), more[j])
-                        )
-                        value = emit_max(builder, bounds[0], value)
-                        value = emit_max(builder, bounds[1], value, "<")
-                        emit_store(builder, value, _pointer(builder, builder.add(out, row), j), masks[j])
+
+            def finish(add):
+                for i in range(rows):
+                    with builder.if_then(builder.icmp_signed("<", _I64(i), live)):
+                        row = builder.mul(stride, _I64(i))
+                        for j in range(vectors):
+                            value = builder.fadd(builder.load(sums[i][j]), shift[j])
+                            if add:
+                                more = _pointer(builder, builder.add(residual, row), j)
+                                value = builder.fadd(value, emit_load(builder, more, masks[j]))
+                            value = emit_max(builder, bounds[0], value)
+                            value = emit_max(builder, bounds[1], value, "<")
+                            emit_store(builder, value, _pointer(builder, builder.add(out, row), j), masks[j])
+
+            # Not one way with an empty mask: a load of what is about to be stored waits for its line.
+            with builder.if_else(builder.icmp_signed("!=", residual, _I64(0))) as (with_residual, without):
+                with with_residual:
+                    finish(True)
+                with without:
+                    finish(False)
             return context.get_dummy_value()
 
         return sig, lower
 
     return tile
+
+
+def _prefetch(builder, where):
+    """Fetch the line at an address, any address, for reading, into the second cache."""
+    pointer = _F32.as_pointer()
+    function = declare(builder, "llvm.prefetch.p0", ir.VoidType(), pointer, _I32, _I32, _I32)
+    builder.call(function, [builder.inttoptr(where, pointer), _I32(0), _I32(2), _I32(1)])
 
 
 def _load(builder, where):
@@ -120,15 +138,46 @@ def _pointer(builder, where, j):
     return builder.inttoptr(builder.add(where, _I64(4 * LANES * j)), _F32.as_pointer())
 
 
-def _only_if(builder, where, mask):
-    """The mask, empty where the address is 0: a load under it gives zeros."""
-    there = builder.icmp_signed("!=", where, _I64(0))
-    return builder.select(there, mask, ir.Constant(mask.type, [0] * LANES))
-
-
-_tile_1, _tile_2, _tile_3, _tile_4 = (_tile(TILES[n], n) for n in (1, 2, 3, 4))
 _thin_1, _thin_2, _thin_3, _thin_4 = (_tile(1, n) for n in (1, 2, 3, 4))
-ROWS_1, ROWS_2, ROWS_3, ROWS_4 = (TILES[n] for n in (1, 2, 3, 4))
+
+
+def _sweep(vectors: int):
+    """Rows in tiles of the full height, the last ones a row lower where that fits better: 49 = 4 * 6 + 5 * 5."""
+    size = TILES[vectors]
+    tile = _tile(size, vectors)
+    lower = _tile(size - 1, vectors) if vectors > 2 else tile
+    step = size - 1 if vectors > 2 else size
+
+    @device
+    def sweep(at, count, taps_at, taps, depth, panel, out, stride, shift, more, low, high, live):
+        tiles = (count + size - 1) // size
+        full = size * (tiles - min(tiles, tiles * size - count) if step < size else tiles)
+        # Each tile has its share of the next panel fetched: weights come from memory at half the pace of caches.
+        whole = taps * depth * vectors * LANES * 4
+        pace = vectors * LANES * 4 // tiles
+        ahead = panel + whole
+        i = 0
+        while i < count:
+            further = more + i * stride if more != 0 else 0
+            here, to = i64p(address(at) + 8 * i), out + i * stride
+            if i < full:
+                tile(
+                    here, taps_at, taps, depth, panel, ahead, pace, to, stride, shift, further, low, high, count - i,
+                    live,
+                )  # fmt: skip
+                i += size
+            else:
+                lower(
+                    here, taps_at, taps, depth, panel, ahead, pace, to, stride, shift, further, low, high, count - i,
+                    live,
+                )  # fmt: skip
+                i += step
+            ahead += whole // tiles
+
+    return sweep
+
+
+_sweep_1, _sweep_2, _sweep_3, _sweep_4 = (_sweep(n) for n in (1, 2, 3, 4))
 
 
 @device
@@ -156,9 +205,21 @@ def locate(at, count, m, a, per_image, per_row, image_step, row_step, column_ste
         at[k] = last
 
 
+TALL_1, TALL_2, TALL_3, TALL_4 = (TILES[n] for n in (1, 2, 3, 4))
+
+
+@device
+def _share(rows, tile):
+    """Rows of the next block: `rows` in equal blocks of whole tiles that fit HELD."""
+    tiles = (rows + tile - 1) // tile
+    most = 56 // tile
+    blocks = (tiles + most - 1) // most
+    return (tiles + blocks - 1) // blocks * tile
+
+
 @kernel()
 def f32_gemm(step, bases, worker, workers):
-    """C = clamp(A W + bias + R), then an activation. Operands A, W (packed), taps_at, bias?, R?, C.
+    """C = clamp(A W + bias + R), then an activation. Operands A, W (packed), taps_at, bias, R?, C.
 
     numbers: 0 rows, 1 columns, 2 taps, 3 depth, 4 vectors of a full panel, 5 results in a row of C,
     6 rows an image, 7 rows a line, 8 image step, 9 line step, 10 row step (bytes), 11 groups,
@@ -177,10 +238,11 @@ def f32_gemm(step, bases, worker, workers):
     batches, batch_a, batch_w, batch_c = num(step, ops, 14), num(step, ops, 15), num(step, ops, 16), num(step, ops, 17)
     low, high, activation = real(step, ops, 18), real(step, ops, 19), num(step, ops, 20)
     alpha, beta = real(step, ops, 21), real(step, ops, 22)
-    at = stack_words(BLOCK)
+    at = stack_words(HELD)
     width = full * LANES
     reduce = taps * depth
     panels = (columns + width - 1) // width
+    tile = TALL_1 if full == 1 else (TALL_2 if full == 2 else (TALL_3 if full == 3 else TALL_4))
     # Few rows: workers share the columns; else the rows.
     narrow = rows * batches < BLOCK * workers
     if narrow:
@@ -194,8 +256,11 @@ def f32_gemm(step, bases, worker, workers):
     while m < hi_m:
         batch = m // rows
         inside = m - batch * rows
-        count = min(BLOCK, hi_m - m, rows - inside)
+        left = min(hi_m - m, rows - inside)
+        count = min(left, _share(left, tile))
         locate(at, count, inside, a + batch * batch_a, per_image, per_row, image_step, row_step, column_step)
+        for k in range(count, HELD):
+            at[k] = at[count - 1]
         for p in range(lo_p, hi_p):
             group = p // panels
             column = (p - group * panels) * width
@@ -205,20 +270,20 @@ def f32_gemm(step, bases, worker, workers):
             place = 4 * (group * columns + column)
             out = c + batch * batch_c + inside * stride + place
             more = residual + batch * batch_c + inside * stride + place if residual != 0 else 0
-            shift = bias + place if bias != 0 else 0
+            shift = bias + place
             shift_a = group * group_a
             if shift_a != 0:
-                for i in range(BLOCK):
+                for i in range(HELD):
                     at[i] += shift_a
             if count == 1:
                 if vectors == 4:
-                    _thin_4(at, taps_at, taps, depth, panel, out, stride, shift, more, low, high, 1, live)
+                    _thin_4(at, taps_at, taps, depth, panel, 0, 0, out, stride, shift, more, low, high, 1, live)
                 elif vectors == 3:
-                    _thin_3(at, taps_at, taps, depth, panel, out, stride, shift, more, low, high, 1, live)
+                    _thin_3(at, taps_at, taps, depth, panel, 0, 0, out, stride, shift, more, low, high, 1, live)
                 elif vectors == 2:
-                    _thin_2(at, taps_at, taps, depth, panel, out, stride, shift, more, low, high, 1, live)
+                    _thin_2(at, taps_at, taps, depth, panel, 0, 0, out, stride, shift, more, low, high, 1, live)
                 else:
-                    _thin_1(at, taps_at, taps, depth, panel, out, stride, shift, more, low, high, 1, live)
+                    _thin_1(at, taps_at, taps, depth, panel, 0, 0, out, stride, shift, more, low, high, 1, live)
             elif vectors == 4:
                 _sweep_4(at, count, taps_at, taps, depth, panel, out, stride, shift, more, low, high, live)
             elif vectors == 3:
@@ -228,7 +293,7 @@ def f32_gemm(step, bases, worker, workers):
             else:
                 _sweep_1(at, count, taps_at, taps, depth, panel, out, stride, shift, more, low, high, live)
             if shift_a != 0:
-                for i in range(BLOCK):
+                for i in range(HELD):
                     at[i] -= shift_a
         # Not in the loop above: its constants would crowd the tile's registers.
         if activation > 2:
@@ -239,26 +304,6 @@ def f32_gemm(step, bases, worker, workers):
                     activation, alpha, beta, f32p(c + batch * batch_c + (inside + i) * stride + 4 * start), end - start
                 )
         m += count
-
-
-def _sweep(tile, size):
-    @device
-    def sweep(at, count, taps_at, taps, depth, panel, out, stride, shift, more, low, high, live):
-        i = 0
-        while i < count:
-            further = more + i * stride if more != 0 else 0
-            here = i64p(address(at) + 8 * i)
-            tile(
-                here, taps_at, taps, depth, panel, out + i * stride, stride, shift, further, low, high, count - i, live
-            )
-            i += size
-
-    return sweep
-
-
-_sweep_1, _sweep_2, _sweep_3, _sweep_4 = (
-    _sweep(t, TILES[n]) for n, t in ((1, _tile_1), (2, _tile_2), (3, _tile_3), (4, _tile_4))
-)
 
 
 @kernel()

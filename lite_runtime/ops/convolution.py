@@ -11,10 +11,17 @@ from lite_runtime.graph import Array
 from lite_runtime.ops._panels import activation_numbers, column_bias, float32_only, packed_size, panels, tile_vectors
 from lite_runtime.ops.linear import Product, emit_product
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
+from lite_runtime.ops.winograd import bind_winograd
 
 __all__ = ["Geometry", "Window", "flat", "geometry_of", "inference_of", "transposed_sizes", "window_of"]
 
 _LIMIT = 1 << 31
+_DIRECT = {
+    (size, size, stride, stride, 1, 1): f"depthwise.f32_depthwise__{size}x{size}s{stride}"
+    for size in (3, 5)
+    for stride in (1, 2)
+}
+"""Depthwise kernels with all taps written out, by window, strides and dilations; they take a bias and no residual."""
 
 
 @dataclass(frozen=True)
@@ -230,6 +237,8 @@ def _(b: Binder) -> None:
         raise NoKernel("a convolution that is not channels-last, is 3-D, or has computed weights")
     g = geometry_of(b, x, w, out)
     group = b.attr("group", 1)
+    if group == 1 and bind_winograd(b, g, x, w, bias, residual, out):
+        return
     if group == g.channels == w.shape[0] and group > 1:
         _depthwise(b, g, x, w, bias, residual, out)
     else:
@@ -269,7 +278,11 @@ def _depthwise(
     )
     taps = b.constant(np.array(_tap_offsets(g, g.width), np.int64).reshape(g.kernel).T.ravel())
     packed = b.packed(w, f"depthwise {lanes} by columns {g.kernel}", pack)
-    b.emit("depthwise.f32_depthwise", [x, packed, taps, bias, residual, out], numbers)
+    kernel = "depthwise.f32_depthwise"
+    if residual is None:
+        kernel = _DIRECT.get((*g.kernel, *g.strides, *g.dilations), kernel)
+        bias = bias or b.constant(np.zeros(channels, np.float32))
+    b.emit(kernel, [x, packed, taps, bias, residual, out], numbers)
 
 
 def _grouped(
@@ -290,7 +303,7 @@ def _grouped(
 
     def pack(value: Array) -> Array:
         whole = value.reshape(group, columns, depth, -1).transpose(0, 3, 2, 1)  # (group, tap, depth, column)
-        return np.concatenate([panels(matrix.reshape(-1, columns), lanes) for matrix in whole])
+        return np.concatenate([panels(matrix.reshape(-1, columns), lanes, p.vectors) for matrix in whole])
 
     offsets = _tap_offsets(g, wide)
     pixel = 4 * g.channels
@@ -303,7 +316,8 @@ def _grouped(
     p.image_step, p.row_step, p.column_step = pixel * high * wide, pixel * wide * g.strides[0], pixel * g.strides[1]
     p.groups, p.group_a = group, 4 * depth
     p.group_w = 4 * packed_size(depth * prod(g.kernel), columns, lanes)
-    emit_product(b, p, image, b.packed(w, f"conv {group} {lanes}", pack), bias, residual, out)
+    p.choose_width(b)
+    emit_product(b, p, image, b.packed(w, f"conv {group} {lanes} {p.vectors}", pack), bias, residual, out)
 
 
 @bind("ConvTranspose")
@@ -331,7 +345,8 @@ def _(b: Binder) -> None:
         *(plain.rows, plain.columns, 1, plain.depth, tile_vectors(spread, b.lanes), spread),
         *(pixels, pixels, 0, 0, plain.column_step, 1, 0, 0, 1, 0, 0, 0, float("-inf"), float("inf"), 0, 0.0, 0.0),
     )
-    b.emit("gemm.f32_gemm", [x, b.packed(w, f"spread {b.lanes}", pack), taps, None, None, spreads], numbers)
+    zeros = b.constant(np.zeros(spread, np.float32))
+    b.emit("gemm.f32_gemm", [x, b.packed(w, f"spread {b.lanes}", pack), taps, zeros, None, spreads], numbers)
     b.emit(
         "gemm.f32_gather",
         [spreads, column_bias(b, bias, columns), out],

@@ -15,6 +15,7 @@ from lite_runtime.ops._panels import (
     packed_size,
     panels,
     tile_vectors,
+    widths,
 )
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
 
@@ -82,6 +83,15 @@ class Product:
         self.column_step = 4 * depth
         self.groups, self.group_a, self.group_w = 1, 0, 0
         self.batches, self.batch_a, self.batch_w, self.batch_c = 1, 0, 0, 0
+        self.vectors = 0
+        """Vectors of a full panel; 0: as the rule says."""
+
+    def choose_width(self, b: Binder) -> None:
+        """Let the machine's tuning have a say in the panels' width; for constant weights."""
+        rows = self.rows * self.batches
+        key = f"f32 panels {rows}x{self.columns}x{len(self.taps) * self.depth}"
+        options = widths(rows, self.columns, b.lanes)
+        self.vectors = int(b.choose(key, options)) if len(options) > 1 else int(options[0])
 
 
 def emit_product(
@@ -89,12 +99,13 @@ def emit_product(
 ) -> None:
     """Append the step of a product whose weights are packed."""
     numbers = (
-        *(p.rows, p.columns, len(p.taps), p.depth, tile_vectors(p.columns, b.lanes), p.out_row),
+        *(p.rows, p.columns, len(p.taps), p.depth, p.vectors or tile_vectors(p.columns, b.lanes), p.out_row),
         *(p.per_image, p.per_row, p.image_step, p.row_step, p.column_step),
         *(p.groups, p.group_a, p.group_w, p.batches, p.batch_a, p.batch_w, p.batch_c),
         *activation_numbers(b),
     )
     taps = b.constant(np.array(p.taps, np.int64))
+    bias = bias or b.constant(np.zeros(p.columns * p.groups, np.float32))
     b.emit("gemm.f32_gemm", [a, w, taps, bias, residual, out], numbers)
 
 
@@ -136,7 +147,9 @@ def _bind_product(b: Binder, bias: Operand | None, residual: Operand | None, tra
         p.batches, p.batch_c = prod(batch), 4 * m * n
         p.batch_a = _batch_step(left_shape[:-2], batch, 4 * m * k)
         p.batch_w = _batch_step(right_shape[:-2], batch, 4 * packed_size(k, n, b.lanes))
-    w = _pack(b, right, batch_b, k, n, trans_b)
+    if right.value is not None:
+        p.choose_width(b)
+    w = _pack(b, right, batch_b, k, n, trans_b, vectors=p.vectors)
     emit_product(b, p, a, w, column_bias(b, bias, n), residual, out)
 
 
@@ -149,15 +162,25 @@ def _batch_step(shape: tuple[int, ...], batch: tuple[int, ...], step: int) -> in
     raise NoKernel(f"batches {list(shape)} broadcast to {list(batch)}")
 
 
-def _pack(b: Binder, right: Operand, batches: int, k: int, n: int, trans: bool, factor: float = 1.0) -> Operand:
+def _pack(
+    b: Binder,
+    right: Operand,
+    batches: int,
+    k: int,
+    n: int,
+    trans: bool,
+    factor: float = 1.0,
+    vectors: int = 0,
+) -> Operand:
     """The right operand in panels: now, if it is constant, else by a step."""
     if right.value is not None:
 
         def pack(value: Array) -> Array:
             matrices = value.reshape(batches, *((n, k) if trans else (k, n)))
-            return np.concatenate([panels((m.T if trans else m) * np.float32(factor), b.lanes) for m in matrices])
+            turned = (m.T if trans else m for m in matrices)
+            return np.concatenate([panels(m * np.float32(factor), b.lanes, vectors) for m in turned])
 
-        return b.packed(right, f"panels {trans} {factor} {b.lanes}", pack)
+        return b.packed(right, f"panels {trans} {factor} {b.lanes} {vectors}", pack)
     size = packed_size(k, n, b.lanes)
     packed = b.scratch("float32", (batches * size,))
     steps = (4, 4 * k) if trans else (4 * n, 4)

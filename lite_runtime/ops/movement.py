@@ -134,11 +134,13 @@ def _bind_concat(b: Binder) -> None:
     axis = b.attr("axis") % len(target.shape)
     outer, whole = prod(target.shape[:axis]), prod(target.shape[axis:])
     at = 0
-    for part in parts:
+    for i, part in enumerate(b.inputs):
+        if part is None or part.size == 0:
+            continue
         run = part.size // outer
         if outer == 1:
             copy_whole(b, part, target.at(at * element_size(target.dtype), part.shape))
-        else:
+        elif axis < len(target.shape) - 1 or not b.place(i, target, at, whole):
             emit_copy(b, part, target, [Dim(outer, run, whole), Dim(run, 1, 1)], 0, at)
         at += run
     return None

@@ -10,32 +10,14 @@ its results' shapes are taken from what came out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from lite_runtime.errors import ShapeError
-from lite_runtime.graph import Array, Node, itemsize
+from lite_runtime.graph import Array, Node, Spec
 
 __all__ = ["BINDS", "INFERS", "Binder", "DataDependent", "Inference", "NoKernel", "Operand", "Spec", "bind", "infer"]
-
-
-class Spec(NamedTuple):
-    """The concrete type of a tensor, known when a program is planned."""
-
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in memory, dense and row-major."""
-        return self.size * itemsize(self.dtype)
 
 
 class DataDependent(Exception):
@@ -160,6 +142,14 @@ class Binder(Protocol):
 
     def view(self, output: int, of: Operand, offset: int = 0) -> None:
         """Output `output` is the memory of `of`, `offset` bytes in: no copy. Never for a constant."""
+
+    def place(self, part: int, target: Operand, at: int, row: int) -> bool:
+        """Have the step that made input `part` write its rows into `target` instead, from element `at` on and `row`
+        elements apart: no copy. False, and nothing changed, where it cannot or somebody else reads the input."""
+
+    def choose(self, key: str, options: Sequence[str]) -> str:
+        """One of several ways to compute this, the rule's own first; `key` says what hangs on the choice."""
+        raise NotImplementedError
 
     def reuse(self, output: int, of: Operand | None) -> None:
         """Output may overwrite `of` if nobody reads it later: the kernel reads element i before it writes element i."""

@@ -13,6 +13,7 @@ from lite_runtime.errors import ShapeError
 from lite_runtime.graph import Node
 from lite_runtime.ops.registry import INFERS, Inference, Spec
 from tests.lite_runtime.ops.one_node import check
+from tests.lite_runtime.ops.targets import on_other_targets, run_on
 
 RNG = np.random.default_rng(12)
 
@@ -100,6 +101,36 @@ def test_any_window(data: st.DataObject) -> None:
         "group": groups,
     }
     _conv(x, _f(groups * draw(1, 20), deep, *kernel), attrs)
+
+
+def _depthwise(size: int, stride: int, high: int, wide: int, channels: int, pads: tuple[int, ...]) -> None:
+    attrs = {"layout": "NHWC", "strides": (stride,) * 2, "pads": pads, "group": channels, "activation": "Relu"}
+    _conv(_f(2, high, wide, channels), _f(channels, 1, size, size), attrs)
+
+
+@pytest.mark.parametrize("size", [3, 5])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("channels", [2, 16, 40])
+def test_depthwise_rectangles_and_borders(size: int, stride: int, channels: int) -> None:
+    for high, wide, pads in [
+        (size, size, (0, 0, 0, 0)),
+        (1, 23, (size // 2,) * 4),
+        (23, 1, (size // 2,) * 4),
+        (7, 7, (size // 2,) * 4),
+        (14, 21, (0, 1, 2, 2)),
+        (27, 12, (size - 1,) * 4),
+    ]:
+        _depthwise(size, stride, high, wide, channels, pads)
+
+
+def _on_this_target() -> None:
+    for size, stride in [(3, 1), (3, 2), (5, 1), (5, 2)]:
+        _depthwise(size, stride, 15, 18, 21, (size // 2,) * 4)
+
+
+@on_other_targets
+def test_depthwise_with_other_vectors(target: str) -> None:
+    run_on(target, _on_this_target)
 
 
 @pytest.mark.parametrize(

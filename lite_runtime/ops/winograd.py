@@ -1,0 +1,121 @@
+"""3x3 convolutions of stride 1 by Winograd's algorithm: where it pays, and its weights."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lite_runtime.graph import Array
+from lite_runtime.kernels._winograd import POINTS
+from lite_runtime.ops._panels import activation_numbers, column_bias, tile_vectors
+from lite_runtime.ops.registry import Binder, Operand
+
+if TYPE_CHECKING:
+    from lite_runtime.ops.convolution import Geometry
+
+__all__ = ["bind_winograd", "points", "tile_size", "transformed"]
+
+TILES = 16
+"""Tiles that m needs. Weights grow to (m + 2)^2 / 9 of their bytes, and fewer tiles than this wait for them."""
+CHANNELS = {4: 12, 2: 32}
+"""Channels of the image that m needs: a window's transform costs the same for one column as for many channels'."""
+PRODUCTS = 0.6
+"""Share of the direct sum's products above which tiles that stand out over the image's edge eat up the gain.
+
+Direct us / us by F(4x4) / by F(2x2), one thread, AVX-512, weights from memory (every layer has its own, 48 MB in all):
+
+    image        64 channels          128                  256                   512
+     4 x 4      8.4 / 24.2 / 11.7    33 /  92 / 46      158 / 401 / 185
+     6 x 6     14.0 / 25.0 / 13.4    56 /  96 / 60      221 / 401 / 227      874 / 1588 / 921
+     7 x 7     18.1 / 25.6 / 11.9                       293 / 400 / 180     1180 / 1524 / 718
+     8 x 8     22.8 / 25.6 / 11.7    93 / 100 / 45      366 / 409 / 183     1472 / 1552 / 736
+    10 x 10    34.8 / 33.9 / 19.7                       531 / 515 / 285
+    12 x 12    47.3 / 33.1 / 25.7   183 / 127 / 91      723 / 509 / 340
+    13 x 13                                             869 / 414 / 488
+    14 x 14                                             954 / 409 / 511
+    28 x 28                         913 / 295 / 472
+    56 x 56     921 / 345 / 566
+
+and 64 x 64 x 32 columns from 3 channels 41 / 88, from 8 87 / 90, from 12 124 / 89; 8 x 8 from 16 to 16 channels by
+F(2x2) 6.3 / 6.6, from 32 to 32 9.5 / 8.4. One column from 64 channels gains as much as 64 do: 378 / 187.
+"""
+BLOCK = {4: 48, 2: 96}
+"""Tiles that a worker transforms and multiplies at a time. Half or twice as many cost up to 5 %, on layers of 32 or of
+256 channels: reuse of weights against what stays in cache."""
+WORKERS = 8
+"""Workers that get memory of their own; further ones sit such a step out."""
+
+
+def tile_size(g: Geometry) -> int:
+    """m where tiles of F(m x m, 3x3) beat the direct sum for an ungrouped convolution; else 0."""
+    if (g.kernel, g.strides, g.dilations) != ((3, 3), (1, 1), (1, 1)):
+        return 0
+    for m in (4, 2):
+        tiles = _tiles(g, m)
+        fewer = (m + 2) ** 2 * tiles <= PRODUCTS * 9 * g.images * prod(g.out)
+        if fewer and tiles >= TILES and g.channels >= CHANNELS[m]:
+            return m
+    return 0
+
+
+def _tiles(g: Geometry, m: int) -> int:
+    return g.images * prod(-(-size // m) for size in g.out)
+
+
+def points(m: int) -> Array:
+    """(m + 2, 3) float64: what a filter's three weights are at each point, over the factor that the windows' transform
+    leaves out (Lavin & Gray's G)."""
+    finite = np.array(POINTS[m])
+    apart = finite[:, None] - finite
+    np.fill_diagonal(apart, 1)
+    return np.vstack([finite[:, None] ** np.arange(3) / apart.prod(1)[:, None], [0.0, 0.0, 1.0]])
+
+
+def _panel_vectors(columns: int, lanes: int) -> int:
+    """Vectors of a full panel. With 16 registers, 6 x 2 vectors beat 3 x 4 by 1.1 (SSE) to 1.4 times (AVX2)."""
+    return tile_vectors(columns, lanes) if lanes == 16 else min(2, -(-columns // lanes))
+
+
+def transformed(w: Array, m: int, lanes: int) -> Array:
+    """Weights (columns, channels, 3, 3) at the points, as the kernel reads them: [panels][points][channels rounded up
+    to lanes][columns of the panel], zeros behind the last channel and column. float32, flat."""
+    columns, channels = w.shape[:2]
+    both = np.kron(points(m), points(m))
+    width, padded = _panel_vectors(columns, lanes) * lanes, -(-columns // lanes) * lanes
+    packed = []
+    for start in range(0, padded, width):
+        filters = w[start : start + width].reshape(-1, channels, 9).transpose(2, 1, 0)
+        values = both @ filters.reshape(9, -1).astype(np.float64)
+        panel = np.zeros((len(both), -(-channels // lanes) * lanes, min(width, padded - start)), np.float32)
+        panel[:, :channels, : filters.shape[2]] = values.reshape(len(both), *filters.shape[1:])
+        packed.append(panel.ravel())
+    return np.concatenate(packed)
+
+
+def bind_winograd(
+    b: Binder, g: Geometry, x: Operand, w: Operand, bias: Operand | None, residual: Operand | None, out: Operand
+) -> bool:
+    """Emit the step of an ungrouped convolution, weights OIHW and constant, where it pays; whether it does."""
+    columns, lanes = w.shape[0], b.lanes
+    if (g.kernel, g.strides, g.dilations) != ((3, 3), (1, 1), (1, 1)):
+        return False
+    rule = str(tile_size(g))
+    key = f"f32 winograd {g.images}x{g.height}x{g.width}x{g.channels} to {columns}"
+    m = int(b.choose(key, (rule, *(option for option in "042" if option != rule))))
+    if not m:
+        return False
+    full, depth, tiles = _panel_vectors(columns, lanes), -(-g.channels // lanes) * lanes, _tiles(g, m)
+    # The last block may be a quarter larger, rather than leave a few tiles that need all weights once more.
+    room = -(-min(tiles, BLOCK[m] * 5 // 4) // 12) * 12
+    slots = min(WORKERS, max(-(-tiles // 24), -(-columns // (full * lanes))))
+    share = ((m + 2) ** 2, room * (depth + full * lanes) + 32)
+    scratch = b.scratch("float32", (slots, *share)).at(0, share)  # reports count what one worker uses
+    packed = b.packed(w, f"winograd {m} {lanes}", lambda value: transformed(value, m, lanes))
+    numbers = (
+        *(m, g.images, g.height, g.width, g.channels, *g.out, columns, *g.begins, full, BLOCK[m], room, slots),
+        *activation_numbers(b),
+    )
+    b.emit("winograd.f32_winograd", [x, packed, column_bias(b, bias, columns), residual, scratch, out], numbers)
+    return True
