@@ -43,6 +43,7 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
             {"onnxruntime": "onnxruntime", "ai_edge_litert": "ai-edge-litert"},
             "`verify` and `bench --against` compare with it",
         ),
+        "peers": Extra({"openvino": "openvino"}, "`bench --against openvino` compares with it"),
     }
 )
 _EXTRA_OF = {module: name for name, extra in EXTRAS.items() for module in extra.packages}

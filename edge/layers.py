@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +162,7 @@ def _of_bundle(source: Path, inputs: Mapping[str, Array], threads: int, backend:
     types = {n: dtype for n, (dtype, _) in inferred(graph, {n: x.shape for n, x in inputs.items()}).items()}
     made = {name: node for node in graph.nodes for name in node.outputs if name in types}
     outputs = tuple(Value(name, types[name]) for name in made)
-    tapped = bundle.write(None, {"predict": replace(graph, outputs=outputs)})
+    tapped = bundle.write(None, {"predict": graph.replace(outputs=outputs)})
     results = lite_runtime.load(tapped, threads=threads, backend=backend).run(inputs)
     steps = _steps(graph)
     return {name: (made[name].op, _scaled(array, steps.get(name))) for name, array in results.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -138,7 +138,7 @@ def first_divergence(
     expected = Oracle(source, threads=threads, taps=list(dict.fromkeys(shared.values()))).run(inputs)
     shared = {n: original for n, original in shared.items() if isinstance(expected[original], np.ndarray)}
     outputs = tuple(Value(n, dtype_name(expected[original].dtype)) for n, original in shared.items())
-    tapped = bundle.write(None, {"predict": replace(graph, outputs=outputs)})
+    tapped = bundle.write(None, {"predict": graph.replace(outputs=outputs)})
     got = lite_runtime.load(tapped, threads=threads, backend=backend).run(inputs)
     found = {n: d for n, original in shared.items() if (d := _in_some_layout(original, got[n], expected[original]))}
     agreeing = {n for n, d in found.items() if d.within(tolerance)}

@@ -22,12 +22,24 @@ __all__ = [
     "load",
 ]
 
+ARCHIVE = "reference.zip"
+"""Where a device's wheel holds the references: rarely needed there, and a tenth of the size."""
+__path__.append(f"{__path__[0]}/{ARCHIVE}")
+
 _LAZY = {"Interpreter": "lite_runtime.interpreter", "Model": "lite_runtime.session", "load": "lite_runtime.session"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
+        import gc
         from importlib import import_module
 
-        return getattr(import_module(_LAZY[name]), name)
+        # New modules make no garbage; looking for some among all that NumPy made takes 1.3 ms of a start.
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return getattr(import_module(_LAZY[name]), name)
+        finally:
+            if collecting:
+                gc.enable()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

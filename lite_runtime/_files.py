@@ -6,10 +6,13 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Sequence
 
 from lite_runtime.errors import MsedgeError
 
 __all__ = ["write_atomically"]
+
+Data = bytes | memoryview
 
 _FIX = {
     errno.ENOSPC: "free some space on that disk",
@@ -26,9 +29,10 @@ _FIX = {
 
 
 def write_atomically(
-    path: str | os.PathLike[str], data: bytes | memoryview, error: type[MsedgeError] = MsedgeError
+    path: str | os.PathLike[str], data: Data | Sequence[Data], error: type[MsedgeError] = MsedgeError
 ) -> None:
-    """Make `path` hold exactly `data`: temporary file beside it, fsync, rename, fsync of the folder.
+    """Make `path` hold exactly `data`, or its parts in order: temporary file beside it, fsync, rename, fsync of the
+    folder.
 
     A symbolic link is followed; an existing file keeps its permissions. Raises `error`, naming the path and the fix;
     then `path` is as it was (or, where only the last fsync failed, new and whole) and no temporary file remains.
@@ -39,7 +43,7 @@ def write_atomically(
         mode = _mode_of(target)
         temporary = os.path.join(os.path.dirname(target), f".msedge-{os.urandom(8).hex()}.tmp")
         try:
-            _write_new(temporary, data, mode)
+            _write_new(temporary, [data] if isinstance(data, bytes | memoryview) else data, mode)
             os.replace(temporary, target)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -70,15 +74,16 @@ def _mode_of(target: str) -> int | None:
     return stat.S_IMODE(status.st_mode)
 
 
-def _write_new(path: str, data: bytes | memoryview, mode: int | None) -> None:
+def _write_new(path: str, parts: Sequence[Data], mode: int | None) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     handle = os.open(path, flags, 0o666)
     try:
         if mode is not None and hasattr(os, "fchmod"):
             os.fchmod(handle, mode)
-        rest = memoryview(data).cast("B")
-        while rest:
-            rest = rest[os.write(handle, rest) :]
+        for part in parts:
+            rest = memoryview(part).cast("B")
+            while rest:
+                rest = rest[os.write(handle, rest) :]
         os.fsync(handle)
     finally:
         os.close(handle)

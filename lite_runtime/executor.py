@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-import threading
+import ctypes
 import time
+from _thread import RLock  # threading itself takes 0.4 ms to import
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from lite_runtime import build, reference
+from lite_runtime import build, kept
 from lite_runtime.errors import InputError, MsedgeError
-from lite_runtime.graph import Array, Graph, Node, Value, numpy_dtype
+from lite_runtime.graph import Array, Graph, Node, Spec, Value, numpy_dtype, spec_of
 from lite_runtime.memory import ALIGNMENT
-from lite_runtime.ops.registry import Operand
-from lite_runtime.plan import ARENA, FAULT, Plan, fold, plan, spec_of
+from lite_runtime.program import ARENA, FAULT, Kernel, Plan, Step
 from lite_runtime.target import host
-from lite_runtime.threads import Team, team
+from lite_runtime.threads import Team, Walk, cores, team, ticks_per_second, worth
 
-__all__ = ["Executor", "Settings", "aligned"]
+if TYPE_CHECKING:
+    from lite_runtime.ops.registry import Operand
+    from lite_runtime.tuning import Choices
 
-WORTH_SHARING = 40e-6
-"""Seconds a program must take one worker before others join in: waking and meeting them costs about 5 µs."""
-TRIALS = 2
-"""Runs by one worker that tell how long a program takes; results are the same bits whoever computes them."""
+__all__ = ["Binding", "Executor", "Settings", "Span", "aligned"]
+
 PLANS = 32
 """Input types an executor remembers a plan for."""
+COPIED = 1 << 14
+"""Bytes up to which an input or output is copied: 0.1 to 0.25 µs, where an array's address alone costs 0.2 to 0.9."""
 
 
 class Settings:
@@ -39,7 +42,9 @@ class Settings:
         guard: bool = False,
         limit: int = 4 << 30,
         iterations: int = 100_000,
+        choices: Mapping[str, str] | None = None,
     ) -> None:
+        self._choices = choices
         self.native = native
         self.guard = guard
         self.limit = limit
@@ -47,9 +52,17 @@ class Settings:
         self.iterated = 0
         target = host() if native else None
         self.lanes = target.lanes if target else 4
-        self.team: Team | None = team(threads) if native else None
-        self.lock = threading.RLock()
+        self.threads = threads
+        self.team: Team | None = team() if native else None
+        self.lock = RLock()
         self._packed: dict[tuple[int, str], tuple[Array, Array]] = {}
+
+    @cached_property
+    def choices(self) -> Choices:
+        """How steps are computed that can be in several ways."""
+        from lite_runtime import tuning
+
+        return tuning.Choices(tuning.kept() if self._choices is None else self._choices)
 
     def pack(self, source: Operand, layout: str, make: Callable[[Array], Array]) -> Array:
         """Packed constants, made once; the source is kept alive so that its identity stays its own."""
@@ -87,9 +100,12 @@ def _as_aligned(array: Array) -> Array:
 class Executor:
     """A graph that can be run again and again; plans are made per input types and kept."""
 
-    def __init__(self, graph: Graph, settings: Settings) -> None:
+    def __init__(self, graph: Graph, settings: Settings, origin: kept.Origin | None = None) -> None:
         self.settings = settings
-        self.graph = fold(graph, settings.limit)
+        self.graph = graph
+        self.origin = origin
+        """The bundle the graph came from, for a program to be kept; None for nested graphs and rests."""
+        self._folded: Graph | None = None
         self._plans: dict[tuple[Any, ...], Bound] = {}
         self._subgraphs: dict[int, Executor] = {}
 
@@ -104,12 +120,32 @@ class Executor:
         key = tuple(sorted(specs.items()))
         held = self._plans.get(key)
         if held is None:
-            s = self.settings
-            made = plan(self.graph, specs, pack=s.pack, lanes=s.lanes, native=s.native, limit=s.limit, separate=s.guard)
+            if self.origin is not None and not self._plans:
+                made = kept.plan(self.origin, self.graph, specs, self.settings, lambda: self.plan(specs))
+            else:
+                made = self.plan(specs)
             while len(self._plans) >= PLANS:
                 del self._plans[next(iter(self._plans))]
             held = self._plans[key] = Bound(made, self)
         return held
+
+    def plan(self, specs: Mapping[str, Spec]) -> Plan:
+        """A new plan for inputs of these types."""
+        from lite_runtime import plan  # and with it every operator's rules: most of what a start would take
+
+        s = self.settings
+        if self._folded is None:
+            self._folded = plan.fold(self.graph, s.limit)
+        return plan.plan(
+            self._folded,
+            specs,
+            pack=s.pack,
+            lanes=s.lanes,
+            native=s.native,
+            limit=s.limit,
+            separate=s.guard,
+            choose=s.choices,
+        )
 
     def parts(self, inputs: Mapping[str, Any]) -> Iterator[Plan]:
         """The plans a run with these inputs goes through, nested graphs left out."""
@@ -138,20 +174,110 @@ class Executor:
             results = inner.run(given)
             return [results[v.name] for v in graph.outputs]
 
+        from lite_runtime import reference
+
         return reference.evaluate(node, [values[name] if name else None for name in node.inputs], run_graph)
 
 
+class Span(NamedTuple):
+    """One step of a run: when it began and ended, in seconds after the run's begin, and which worker did it."""
+
+    node: str
+    kernel: str
+    worker: int
+    start: float
+    end: float
+
+
+class Piece(NamedTuple):
+    """A step as it ran: its record, None for a reference's; for each worker that took part (worker, start, end)."""
+
+    node: str
+    record: Kernel | None
+    times: tuple[tuple[int, float, float], ...]
+
+    @property
+    def kernel(self) -> str:
+        """What computed it."""
+        return self.record.name if self.record is not None else "reference"
+
+
 class Profile:
-    """Seconds spent in each native record and reference node of a run, summed over runs."""
+    """The pieces of runs, timed."""
 
     def __init__(self) -> None:
-        self.rows: dict[tuple[str, str], list[float]] = {}
+        self.pieces: list[Piece] = []
 
-    def add(self, nodes: tuple[Node, ...], kernel: str, seconds: float) -> None:
-        label = "+".join(node.op for node in nodes), nodes[-1].name or nodes[-1].outputs[0]
-        row = self.rows.setdefault((f"{label[0]} {label[1]}", kernel), [0.0, 0])
-        row[0] += seconds
-        row[1] += 1
+    def add(self, nodes: tuple[Node, ...], record: Kernel | None, *times: tuple[int, float, float]) -> None:
+        """A step that computed `nodes` ran."""
+        label = f"{'+'.join(node.op for node in nodes)} {nodes[-1].name or nodes[-1].outputs[0]}"
+        self.pieces.append(Piece(label, record, times))
+
+    def spans(self) -> list[Span]:
+        """Every step of every worker, in the order in which they began."""
+        flat = [(start, piece, worker, end) for piece in self.pieces for worker, start, end in piece.times]
+        begin = min((start for start, *_ in flat), default=0.0)
+        made = [Span(p.node, p.kernel, worker, start - begin, end - begin) for start, p, worker, end in flat]
+        return sorted(made, key=lambda span: (span.start, span.worker))
+
+
+def _address(array: Array) -> int:
+    """Where a contiguous array's elements lie."""
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array.data))  # 0.17 µs
+    except (TypeError, ValueError):  # read-only, empty, or of a type that buffers do not know
+        return int(array.__array_interface__["data"][0])  # 0.8 µs
+
+
+class Binding:
+    """A signature with arrays of its own for inputs and outputs: fill `inputs`, call, read `outputs`.
+
+    Calls and runs of one model take turns; who calls from several threads looks after the arrays himself. Where every
+    node has a native kernel these are the same arrays for good, and a call checks nothing and makes nothing; elsewhere
+    each call puts new arrays into `outputs`.
+    """
+
+    def __init__(self, inputs: dict[str, Array], executor: Executor) -> None:
+        bound = executor.bound(inputs)
+        made = bound.plan
+        self.inputs: Mapping[str, Array] = inputs
+        """By name."""
+        self.outputs: Mapping[str, Array] = {}
+        """By name; contents undefined before the first call."""
+        self._executor, self._lock = executor, executor.settings.lock
+        self._fault, self._check = bound.fault, bound.check
+        self._walk: Walk | None = None
+        self.fixed = bound.direct
+        """Whether `outputs` are the same arrays for good."""
+        if bound.direct:
+            self.outputs = {name: _empty(made.where[name][2]) for name in made.outputs}
+            bases = bound.bases.copy()
+            for ports, arrays in ((made.inputs, self.inputs), (made.outputs, self.outputs)):
+                for name, base in ports.items():
+                    bases[base] = _address(arrays[name])
+            self._walk = bound.walk(made.steps[0], bases)
+            self._go = self._walk.go
+
+    def __call__(self) -> None:
+        """Compute `outputs` from `inputs`."""
+        with self._lock:
+            if self._walk is None:
+                self._executor.settings.iterated = 0
+                self.outputs = self._executor.run(self.inputs)
+                return
+            self._go()
+            if self._fault.value:
+                self._check()
+
+
+def _plain(array: Array) -> Array:
+    """The array, or a copy that kernels can read."""
+    flags = array.flags
+    return array if flags.c_contiguous and flags.aligned else np.require(array, requirements=("C", "A"))
+
+
+def _empty(spec: Spec) -> Array:
+    return aligned(spec.nbytes).view(numpy_dtype(spec.dtype)).reshape(spec.shape)
 
 
 class Bound:
@@ -160,13 +286,16 @@ class Bound:
     def __init__(self, made: Plan, executor: Executor) -> None:
         self.plan, self.executor = made, executor
         settings = executor.settings
-        self.fault = np.zeros(1, np.int64)
+        self.fault = ctypes.c_int64(0)
         self.arena = aligned(made.arena_bytes)
         self.bases = np.zeros(made.bases, np.int64)
-        self.bases[FAULT], self.bases[ARENA] = self.fault.ctypes.data, self.arena.ctypes.data
+        self.bases[FAULT], self.bases[ARENA] = ctypes.addressof(self.fault), self.arena.ctypes.data
         self.memory: dict[int, Array] = {ARENA: self.arena}
-        self.workers = settings.team.workers if settings.team is not None and settings.guard else 1
-        self._trials = TRIALS if settings.team is not None and settings.team.workers > self.workers else 0
+        self.workers = 1
+        if settings.team is not None:
+            self.workers = settings.threads
+            if self.workers > 1 and not settings.guard:
+                self.workers = worth(made.records, min(self.workers, cores()))
         for base, array in made.constants.items():
             self._bind(base, self._guarded(base, array) if settings.guard else array)
         for base, nbytes in made.slots.items():
@@ -177,10 +306,80 @@ class Bound:
         )
         self.rest = Executor(made.rest, settings) if made.rest is not None else None
         self.latest: Bound | None = None
-        specs = ((name, base, made.where[name][2]) for name, base in made.outputs.items())
-        self._outputs = [(name, base, spec.shape, numpy_dtype(spec.dtype)) for name, base, spec in specs]
+        types = {n: (numpy_dtype(s.dtype), s.shape) for n in (*made.inputs, *made.outputs) for s in (made.where[n][2],)}
+        self._inputs = [(name, *types[name]) for name in made.inputs]
+        self._outputs = [(name, base, *types[name]) for name, base in made.outputs.items()]
         self._all_made = [v.name for v in executor.graph.outputs] == list(made.outputs)
-        self._addresses = made.program.ctypes.data, self.bases.ctypes.data, self.table.ctypes.data
+        self._walks = {step.begin: self.walk(step, self.bases) for step in made.steps if step.end}
+        self._running = False
+        self._blank: dict[str, Any] = dict.fromkeys(made.outputs)
+        self.direct = (
+            len(made.steps) == len(self._walks) == 1 and self._all_made and not (made.copies or made.rest)
+        ) and not settings.guard
+        """One native call computes everything: no references, nothing to copy."""
+        self._copied_in: list[tuple[str, Array]] = []
+        self._copied_out: list[tuple[str, Array]] = []
+        self.small = False
+        """Direct, and every input and output is copied."""
+        if self.direct:
+            self._direct()
+
+    def _direct(self) -> None:
+        """Small inputs and outputs get memory of their own here; of large ones only the address changes hands."""
+        made = self.plan
+        for ports, copied in ((made.inputs, self._copied_in), (made.outputs, self._copied_out)):
+            for name, base in ports.items():
+                spec = made.where[name][2]
+                if spec.nbytes <= COPIED:
+                    self._bind(base, _empty(spec))
+                    copied.append((name, self.memory[base]))
+        small = {name for name, _ in (*self._copied_in, *self._copied_out)}
+        self._passed_in = [(name, base) for name, base in made.inputs.items() if name not in small]
+        self._passed_out = [port for port in self._outputs if port[0] not in small]
+        self._go = self._walks[made.steps[0].begin].go
+        self.small = not self._passed_in and not self._passed_out
+        homes = dict(self._copied_in)
+        self._small = [(*port, homes[port[0]]) for port in self._inputs] if self.small else []
+
+    def walk(self, step: Step, bases: Array) -> Walk:
+        """A native step over a table of bases."""
+        team_ = self.executor.settings.team
+        assert team_ is not None
+        seconds = sum(r.seconds for r in self.plan.records if step.begin <= r.begin < step.end)
+        program = self.plan.program[step.begin : step.end]
+        always = self.executor.settings.guard
+        return Walk(team_, program, bases, self.table, workers=self.workers, seconds=seconds, always=always)
+
+    def attempt(self, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
+        """A run of a `small` plan; None for inputs it was not made for, or in the midst of another run of it."""
+        if self._running or len(inputs) != len(self._inputs):
+            return None
+        self._running = True
+        try:
+            for name, dtype, shape, home in self._small:
+                array = inputs.get(name)
+                if type(array) is not np.ndarray or array.dtype is not dtype or array.shape != shape:
+                    return None
+                home[...] = array
+            self._go()
+            if self.fault.value:
+                self.check()
+            results = {}
+            for name, home in self._copied_out:
+                results[name] = home.copy()
+            return results
+        finally:
+            self._running = False
+
+    def takes(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether these are plain arrays of the types that this plan was made for."""
+        if len(inputs) != len(self._inputs):
+            return False
+        for name, dtype, shape in self._inputs:
+            array = inputs.get(name)
+            if type(array) is not np.ndarray or array.dtype is not dtype or array.shape != shape:
+                return False
+        return True
 
     def _guarded(self, base: int, array: Array) -> Array:
         """A copy against a forbidden page: behind it or before it, other for one worker than for two."""
@@ -190,7 +389,7 @@ class Bound:
 
     def _bind(self, base: int, array: Array) -> None:
         self.memory[base] = array
-        self.bases[base] = array.__array_interface__["data"][0]  # a third of what array.ctypes.data costs
+        self.bases[base] = _address(array)
 
     def _array(self, name: str) -> Array:
         """A view of a value's memory."""
@@ -200,25 +399,53 @@ class Bound:
         return memory[offset : offset + spec.nbytes].view(dtype).reshape(spec.shape)
 
     def run(self, inputs: Mapping[str, Any], profile: Profile | None = None) -> dict[str, Any]:
-        """One run; the caller holds the settings' lock."""
+        """One run; the caller holds the settings' lock. Outputs are fresh arrays."""
+        if self._running:  # a run inside a run, from a signal handler say: each has memory of its own
+            return Bound(self.plan, self.executor).run(inputs, profile)
+        self._running = True
+        try:
+            if not self.direct:
+                return self._run_in_parts(inputs, profile)
+            for name, home in self._copied_in:
+                home[...] = inputs[name]
+            held = []
+            for name, base in self._passed_in:
+                array = _plain(inputs[name])
+                self.bases[base] = _address(array)
+                held.append(array)
+            results: dict[str, Any] = self._blank.copy()
+            for name, base, dtype, shape in self._passed_out:
+                results[name] = array = np.empty(shape, dtype)
+                self.bases[base] = _address(array)
+            if profile is None:
+                self._go()
+            else:
+                self._timed(self.plan.steps[0], profile)
+            if self.fault.value:
+                self.check()
+            for name, home in self._copied_out:
+                results[name] = home.copy()
+            return results
+        finally:
+            self._running = False
+
+    def _run_in_parts(self, inputs: Mapping[str, Any], profile: Profile | None) -> dict[str, Any]:
         made, guard = self.plan, self.executor.settings.guard
-        started = time.perf_counter() if self._trials else 0.0
         for name, base in made.inputs.items():
-            array = inputs[name]
-            if not array.flags.c_contiguous:
-                array = np.ascontiguousarray(array)
+            array = _plain(inputs[name])
             self._bind(base, self._guarded(base, array) if guard else array)
         results: dict[str, Any] = {}
-        for name, base, shape, dtype in self._outputs:
+        for name, base, dtype, shape in self._outputs:
             results[name] = np.empty(shape, dtype)
             self._bind(base, self._guarded(base, results[name]) if guard else results[name])
         for step in made.steps:
-            if step.end:
-                self._walk(step.begin, step.end, profile)
-            else:
+            if not step.end:
                 self._reference(step.nodes[0], inputs, profile)
-        if self._trials:
-            self._consider_sharing(time.perf_counter() - started)
+            elif profile is None:
+                self._walks[step.begin].go()
+            else:
+                self._timed(step, profile)
+            self.check()
         if guard:
             results = {name: self._array(name).copy() for name in results}
         for name in made.copies:
@@ -229,13 +456,6 @@ class Bound:
             return results
         return {v.name: self._result(v.name, results, inputs) for v in self.executor.graph.outputs}
 
-    def _consider_sharing(self, seconds: float) -> None:
-        """After the trial runs, of which the first is cold, let the whole team work where one worker took long."""
-        self._trials -= 1
-        team_ = self.executor.settings.team
-        if not self._trials and team_ is not None and seconds > WORTH_SHARING:
-            self.workers = team_.workers
-
     def _result(self, name: str, results: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
         if name in results:
             return results[name]
@@ -243,25 +463,28 @@ class Bound:
             return np.array(self.plan.known[name])
         return inputs[name]
 
-    def _walk(self, begin: int, end: int, profile: Profile | None) -> None:
-        program, bases, table = self._addresses
+    def _timed(self, step: Step, profile: Profile) -> None:
+        """Walk a native step, every record of every worker timed by the processor's counter."""
         team_ = self.executor.settings.team
         assert team_ is not None
-        if profile is None:
-            team_.run(program + 8 * begin, end - begin, bases, table, self.workers)
-        else:
-            for record in self.plan.records:
-                if begin <= record.begin < end:
-                    start = time.perf_counter()
-                    team_.run(program + 8 * record.begin, record.end - record.begin, bases, table, self.workers)
-                    profile.add(self.plan.units[record.unit], record.name, time.perf_counter() - start)
-        if self.fault[0]:
-            unit = int(self.fault[0]) >> 8
-            self.fault[0] = 0
-            where = " + ".join(node.where for node in self.plan.units[unit])
-            raise InputError(
-                f"{where}: an index lies outside the tensor it points into; check the model's index inputs"
-            )
+        records = [r for r in self.plan.records if step.begin <= r.begin < step.end]
+        clock = np.zeros((self.workers, len(records), 2), np.int64)
+        rate, begin = ticks_per_second(), time.perf_counter()
+        program = self.plan.program[step.begin : step.end]
+        Walk(team_, program, self.bases, self.table, workers=self.workers, always=True, clock=clock).go()
+        seconds = begin + (clock - clock[0, 0, 0]) / rate
+        for i, record in enumerate(records):
+            took_part = self.workers if record.shared and clock[-1, 0, 0] else 1
+            times = ((w, float(seconds[w, i, 0]), float(seconds[w, i, 1])) for w in range(took_part))
+            profile.add(self.plan.units[record.unit], record, *times)
+
+    def check(self) -> None:
+        """Raise InputError where the last walk met an index outside its tensor."""
+        if not self.fault.value:
+            return
+        unit, self.fault.value = self.fault.value >> 8, 0
+        where = " + ".join(node.where for node in self.plan.units[unit])
+        raise InputError(f"{where}: an index lies outside the tensor it points into; check the model's index inputs")
 
     def _values(self, node: Node, inputs: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, Any]:
         """What a node reads: from the arena, the caller, or what is known."""
@@ -290,7 +513,7 @@ class Bound:
                     )
                 home[...] = value
         if profile is not None:
-            profile.add((node,), "reference", time.perf_counter() - start)
+            profile.add((node,), None, (0, start, time.perf_counter()))
 
     def _go_on(self, inputs: Mapping[str, Any], results: dict[str, Any], profile: Profile | None) -> dict[str, Any]:
         """Evaluate the frontier, then the rest of the graph with what came out."""
@@ -300,7 +523,7 @@ class Bound:
             outputs = self.executor.evaluate(node, self._values(node, inputs, results))
             results.update((name, value) for name, value in zip(node.outputs, outputs, strict=False) if name)
             if profile is not None:
-                profile.add((node,), "reference", time.perf_counter() - start)
+                profile.add((node,), None, (0, start, time.perf_counter()))
         given = {v.name: self._result(v.name, results, inputs) for v in self.rest.graph.inputs}
         self.latest = self.rest.bound(given)
         return self.rest.run(given, profile)

@@ -7,16 +7,30 @@ and operators of our own; ARCHITECTURE.md lists them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cache, cached_property
+from math import prod
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
 from lite_runtime.errors import MsedgeError
 
-__all__ = ["DTYPES", "OPSET", "Array", "Attr", "Dim", "Graph", "Node", "Value", "dtype_name", "itemsize", "numpy_dtype"]
+__all__ = [
+    "DTYPES",
+    "OPSET",
+    "Array",
+    "Attr",
+    "Dim",
+    "Graph",
+    "Node",
+    "Spec",
+    "Value",
+    "dtype_name",
+    "itemsize",
+    "numpy_dtype",
+    "spec_of",
+]
 
 OPSET = 26
 
@@ -78,8 +92,31 @@ def itemsize(name: str) -> int:
     return numpy_dtype(name).itemsize
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Spec(NamedTuple):
+    """The concrete type of a tensor, known when a program is planned."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory, dense and row-major."""
+        return self.size * itemsize(self.dtype)
+
+
+def spec_of(array: Any) -> Spec | None:
+    """The type of a run-time value; None for sequences, optionals and strings, which live outside the arena."""
+    if not isinstance(array, np.ndarray) or array.dtype.kind in "OUST":
+        return None
+    return Spec(dtype_name(array.dtype), array.shape)
+
+
+class Value(NamedTuple):
     """A typed graph input or output. `shape` None: rank unknown. `kind` is "tensor", "sequence" or "optional"."""
 
     name: str
@@ -88,15 +125,52 @@ class Value:
     kind: str = "tensor"
 
 
-@dataclass(frozen=True)
-class Node:
+class _Frozen:
+    """Cannot be changed once made, and equals what holds the same. (Dataclasses would take a seventh of a start.)"""
+
+    _fields: tuple[str, ...]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen: make another with .replace({name}=…)")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen")
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self._fields)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._fields)
+        return f"{type(self).__name__}({shown})"
+
+    def replace(self, **changes: Any) -> Self:
+        """One that differs in these fields."""
+        return type(self)(**{name: getattr(self, name) for name in self._fields} | changes)
+
+
+class Node(_Frozen):
     """One operator. An input name "" stands for an optional input left out; likewise an output."""
 
     op: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    attrs: Mapping[str, Attr] = field(default_factory=lambda: MappingProxyType({}))
-    name: str = ""
+    attrs: Mapping[str, Attr]
+    name: str
+    _fields = ("op", "inputs", "outputs", "attrs", "name")
+
+    def __init__(
+        self,
+        op: str,
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+        attrs: Mapping[str, Attr] = MappingProxyType({}),
+        name: str = "",
+    ) -> None:
+        self.__dict__.update(op=op, inputs=inputs, outputs=outputs, attrs=attrs, name=name)
 
     @cached_property
     def captures(self) -> tuple[str, ...]:
@@ -113,15 +187,25 @@ class Node:
         return f"{self.op} {self.name!r}" if self.name else f"{self.op} giving {', '.join(self.outputs)!r}"
 
 
-@dataclass(frozen=True)
-class Graph:
+class Graph(_Frozen):
     """Nodes in topological order over named values; `constants` are arrays, usually views into a mapped file."""
 
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     nodes: tuple[Node, ...]
     constants: Mapping[str, Array]
-    name: str = ""
+    name: str
+    _fields = ("inputs", "outputs", "nodes", "constants", "name")
+
+    def __init__(
+        self,
+        inputs: tuple[Value, ...],
+        outputs: tuple[Value, ...],
+        nodes: tuple[Node, ...],
+        constants: Mapping[str, Array],
+        name: str = "",
+    ) -> None:
+        self.__dict__.update(inputs=inputs, outputs=outputs, nodes=nodes, constants=constants, name=name)
 
     @cached_property
     def free_names(self) -> tuple[str, ...]:

@@ -7,14 +7,14 @@ Details follow TensorFlow Lite's Python API: tensors are numbered, inputs first,
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from lite_runtime.errors import InputError
 from lite_runtime.graph import Array, Value, numpy_dtype
-from lite_runtime.session import Model, load
+from lite_runtime.session import Binding, Model, load
 
 __all__ = ["Interpreter", "SignatureRunner"]
 
@@ -79,15 +79,19 @@ class Interpreter:
         self._inputs = self._model.inputs(self._signature)
         self._outputs = self._model.outputs(self._signature)
         self._shapes = [_resolved(v) for v in self._inputs]
-        self._arrays: list[Array] | None = None
-        self._results: Mapping[str, Array] | None = None
+        self._binding: Binding | None = None
+        self._arrays: list[Array] = []
+        """The tensors by their numbers, outputs once they are there; none before `allocate_tensors`."""
+        self._count = len(self._inputs)
+        self._stale = True
+        """Whether outputs are other arrays than they were before."""
 
     def allocate_tensors(self) -> None:
-        """Make the inputs, filled with zeros."""
-        self._arrays = [
-            np.zeros(shape, numpy_dtype(v.dtype)) for v, shape in zip(self._inputs, self._shapes, strict=True)
-        ]
-        self._results = None
+        """Make inputs, filled with zeros, and outputs, for good: `invoke` reads and writes them in place."""
+        shapes = {v.name: shape for v, shape in zip(self._inputs, self._shapes, strict=True)}
+        self._binding = self._model.bind(shapes, self._signature)
+        self._arrays = [self._binding.inputs[v.name] for v in self._inputs]
+        self._stale = True
 
     def resize_tensor_input(self, input_index: int, tensor_size: Any, strict: bool = False) -> None:
         """Give an input another shape; `allocate_tensors` must follow. strict: only unknown sizes may change."""
@@ -97,31 +101,46 @@ class Interpreter:
         if strict and any(isinstance(d, int) and d != s for d, s in zip(fixed, shape, strict=False)):
             raise InputError(f"input {value.name}: {list(shape)} changes a fixed size of {list(fixed)}")
         self._shapes[input_index] = shape
-        self._arrays = None
+        self._binding, self._arrays = None, []
 
     def set_tensor(self, tensor_index: int, value: Array) -> None:
         """Copy an array into an input."""
-        target, array = self._allocated()[tensor_index], np.asarray(value)
-        name = self._input(tensor_index).name
+        if self._binding is None or not 0 <= tensor_index < self._count:
+            self._input(tensor_index)
+            raise self._misused(tensor_index)
+        target = self._arrays[tensor_index]
+        array = value if type(value) is np.ndarray else np.asarray(value)
         if array.dtype != target.dtype or array.shape != target.shape:
             raise InputError(
-                f"input {name}: expected {target.dtype}{list(target.shape)}, got {array.dtype}{list(array.shape)};"
-                " convert it, or call resize_tensor_input and allocate_tensors first"
+                f"input {self._inputs[tensor_index].name}: expected {target.dtype}{list(target.shape)}, got"
+                f" {array.dtype}{list(array.shape)}; convert it, or call resize_tensor_input and allocate_tensors first"
             )
         target[...] = array
 
     def invoke(self) -> None:
         """Compute the outputs."""
-        arrays = {v.name: a for v, a in zip(self._inputs, self._allocated(), strict=True)}
-        self._results = self._model.run(arrays, self._signature)
+        if self._binding is None:
+            raise self._misused(0)
+        self._binding()
+        if self._stale:
+            self._arrays[self._count :] = [self._binding.outputs[v.name] for v in self._outputs]
+            self._stale = not self._binding.fixed
 
     def get_tensor(self, tensor_index: int, subgraph_index: int = 0) -> Array:
         """A copy of an input or output."""
-        return np.array(self._tensor(tensor_index))
+        if 0 <= tensor_index < len(self._arrays):
+            return self._arrays[tensor_index].copy()
+        raise self._misused(tensor_index)
 
     def tensor(self, tensor_index: int) -> Callable[[], Array]:
         """A function that gives the input or output itself, not a copy."""
-        return lambda: self._tensor(tensor_index)
+
+        def live() -> Array:
+            if 0 <= tensor_index < len(self._arrays):
+                return self._arrays[tensor_index]
+            raise self._misused(tensor_index)
+
+        return live
 
     def get_input_details(self) -> list[dict[str, Any]]:
         """What the inputs are."""
@@ -129,9 +148,9 @@ class Interpreter:
 
     def get_output_details(self) -> list[dict[str, Any]]:
         """What the outputs are; shapes are exact once `invoke` has run."""
-        results = self._results or {}
-        shapes = [results[v.name].shape if v.name in results else _resolved(v) for v in self._outputs]
-        start = len(self._inputs)
+        start = self._count
+        invoked = len(self._arrays) > start
+        shapes = [a.shape for a in self._arrays[start:]] if invoked else map(_resolved, self._outputs)
         return [_details(start + i, v, s) for i, (v, s) in enumerate(zip(self._outputs, shapes, strict=True))]
 
     def get_tensor_details(self) -> list[dict[str, Any]]:
@@ -162,16 +181,10 @@ class Interpreter:
             raise InputError(f"expected an input index below {len(self._inputs)}, got {index}")
         return self._inputs[index]
 
-    def _allocated(self) -> list[Array]:
-        if self._arrays is None:
-            raise InputError("call allocate_tensors() first")
-        return self._arrays
-
-    def _tensor(self, index: int) -> Array:
-        if 0 <= index < len(self._inputs):
-            return self._allocated()[index]
-        if not 0 <= index - len(self._inputs) < len(self._outputs):
-            raise InputError(f"expected a tensor index below {len(self._inputs) + len(self._outputs)}, got {index}")
-        if self._results is None:
-            raise InputError("call invoke() before reading outputs")
-        return self._results[self._outputs[index - len(self._inputs)].name]
+    def _misused(self, index: int) -> InputError:
+        """What is wrong where a tensor is not there."""
+        if self._binding is None:
+            return InputError("call allocate_tensors() first")
+        if 0 <= index < self._count + len(self._outputs):
+            return InputError("call invoke() before reading outputs")
+        return InputError(f"expected a tensor index below {self._count + len(self._outputs)}, got {index}")

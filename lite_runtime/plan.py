@@ -17,63 +17,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lite_runtime.bind import ARENA, BEFORE, FAULT, NULL, BoundUnit, Pack, Workspace, bind_stage
+from lite_runtime import cost
+from lite_runtime.bind import BEFORE, BoundUnit, Choose, Pack, Workspace, bind_stage
 from lite_runtime.errors import MsedgeError
 from lite_runtime.graph import Array, Graph, Node
 from lite_runtime.memory import Lifetime, arrange
 from lite_runtime.ops.registry import Operand, Spec
-from lite_runtime.stage import fold, next_stage, spec_of
+from lite_runtime.program import ARENA, NULL, Kernel, Plan, Step
+from lite_runtime.stage import fold, next_stage
 
-__all__ = ["ARENA", "FAULT", "Kernel", "Plan", "Step", "fold", "plan", "spec_of"]
+__all__ = ["Kernel", "Plan", "Step", "fold", "plan"]
 
 PARALLEL, MEET = 1, 2
 """Flags of a step: its work is shared; all workers must have finished what came before (`kernels/walker.py`)."""
-
-
-class Step(NamedTuple):
-    """One piece of a plan in order: a run of native steps, or a node for its reference."""
-
-    nodes: tuple[Node, ...]
-    begin: int = 0
-    end: int = 0
-    """Words [begin, end) of the program; both 0 for a reference step."""
-
-
-class Kernel(NamedTuple):
-    """One record of the program, for reports: what runs, for which nodes, on which operands."""
-
-    name: str
-    unit: int
-    begin: int
-    end: int
-
-
-class Plan(NamedTuple):
-    """What a run of a graph with these input types does.
-
-    `program` and `kernels` (names; a record's first word indexes them) drive native code; `where` gives each value's
-    base and byte offset; `constants`, `inputs` and `outputs` say which base holds what. Outputs that are windows of
-    something else are `copies`. `frontier` are nodes whose results' types only a run tells, to be run by reference when
-    `steps` are done; `rest` is the graph that remains after them.
-    """
-
-    program: Array
-    kernels: tuple[str, ...]
-    records: tuple[Kernel, ...]
-    units: tuple[tuple[Node, ...], ...]
-    steps: tuple[Step, ...]
-    where: Mapping[str, tuple[int, int, Spec]]
-    bases: int
-    arena_bytes: int
-    constants: Mapping[int, Array]
-    slots: Mapping[int, int]
-    """Bytes of the bases that hold one buffer each, when planned with `separate`."""
-    inputs: Mapping[str, int]
-    outputs: Mapping[str, int]
-    copies: tuple[str, ...]
-    known: Mapping[str, Array]
-    frontier: tuple[Node, ...] = ()
-    rest: Graph | None = None
 
 
 def plan(
@@ -85,15 +41,17 @@ def plan(
     native: bool = True,
     limit: int = 4 << 30,
     separate: bool = False,
+    choose: Choose | None = None,
 ) -> Plan:
     """Plan a run of `graph` (its constants folded) on inputs of these types.
 
     lanes: float32 in a vector of the target. native=False: references only. limit: bytes any plan may hold at a time.
     separate: every buffer gets a base of its own instead of a place in the arena, so that a run can put each against a
-    guard page. Raises ShapeError where operands do not fit, MsedgeError beyond the limit.
+    guard page. choose: picks among ways to compute a step; the rules' own without it. Raises ShapeError where operands
+    do not fit, MsedgeError beyond the limit.
     """
     stage = next_stage(graph, given, limit)
-    space = Workspace(pack, lanes)
+    space = Workspace(pack, lanes, choose or _by_rule)
     inputs = {v.name: space.external(given[v.name]) for v in graph.inputs if v.name in given}
     for operand in inputs.values():
         space.slots[operand.slot].first = BEFORE
@@ -111,7 +69,7 @@ def plan(
             f"this model needs {arena + sum(slots.values())} bytes of buffers for these inputs, the limit is {limit};"
             " load it with a higher limit, or run smaller inputs"
         )
-    program, kernels, records = _write(space)
+    program, kernels, records = _write(space, stage.specs, separate)
     return Plan(
         program=program,
         kernels=kernels,
@@ -133,6 +91,10 @@ def plan(
         frontier=stage.frontier,
         rest=stage.rest,
     )
+
+
+def _by_rule(_: str, __: str, options: Sequence[str]) -> str:
+    return options[0]
 
 
 def _outputs(
@@ -191,20 +153,28 @@ def _lay_out(space: Workspace, separate: bool) -> tuple[int, dict[int, int]]:
     return arena, slots
 
 
-def _write(space: Workspace) -> tuple[Array, tuple[str, ...], tuple[Kernel, ...]]:
-    """The program's words, the kernels they index, and which words are whose."""
+def _write(
+    space: Workspace, specs: Mapping[str, Spec], separate: bool
+) -> tuple[Array, tuple[str, ...], tuple[Kernel, ...]]:
+    """The program's words, the kernels they index, and which words are whose.
+
+    Steps too small to gain by it are not shared, but for plans with `separate`, which are made to test kernels.
+    """
     kernels: dict[str, int] = {}
     words: list[int] = []
     records: list[Kernel] = []
-    touched: list[_Span] = []
-    for record in space.records:
+    touched: list[tuple[_Span, bool]] = []
+    for record, (operations, nbytes) in zip(space.records, _work(space, specs), strict=True):
         begin = len(words)
+        seconds = cost.seconds(record.kernel, operations, nbytes, space.lanes)
+        shared = record.parallel and (separate or cost.shared(seconds))
         spans = [_span(space, o, record.unit) for o in record.operands if o is not None and o.value is None]
-        meet = any(_clash(a, b) for a in spans for b in touched)
-        if meet:
+        # What the first worker did alone it need not wait for.
+        meets = any((shared or by_all) and _clash(a, b) for a in spans for b, by_all in touched)
+        if meets:
             touched = []
-        touched.extend(spans)
-        flags = (PARALLEL if record.parallel else 0) | (MEET if meet else 0) | (record.unit << 8)
+        touched.extend((span, shared) for span in spans)
+        flags = (PARALLEL if shared else 0) | (MEET if meets else 0) | (record.unit << 8)
         words += [kernels.setdefault(record.kernel, len(kernels)), 0, flags]
         for operand in record.operands:
             if operand is None:
@@ -214,8 +184,33 @@ def _write(space: Workspace) -> tuple[Array, tuple[str, ...], tuple[Kernel, ...]
                 words += [slot.base, operand.offset + slot.offset]
         words += [_word(n) for n in record.numbers]
         words[begin + 1] = len(words) - begin
-        records.append(Kernel(record.kernel, record.unit, begin, len(words)))
+        end = len(words)
+        records.append(Kernel(record.kernel, record.unit, begin, end, operations, nbytes, seconds, shared, meets))
     return np.array(words, np.int64), tuple(kernels), tuple(records)
+
+
+_MOVES = ("copy.", "pad", "pack", "transpose")
+"""In the names of kernels that compute nothing."""
+
+
+def _work(space: Workspace, specs: Mapping[str, Spec]) -> list[tuple[int, int]]:
+    """Operations and bytes of every record: a unit's operations fall to those that compute, by their bytes."""
+    operands = [{(o.slot, o.offset): o.spec.nbytes for o in r.operands if o is not None} for r in space.records]
+    sizes = [cost.touched(r.kernel, list(o.values())) for r, o in zip(space.records, operands, strict=True)]
+    of_unit: dict[int, list[int]] = {}
+    for i, record in enumerate(space.records):
+        of_unit.setdefault(record.unit, []).append(i)
+    counts = [0] * len(sizes)
+    for unit, mine in of_unit.items():
+        total = sum(
+            cost.operations(n, [specs.get(x) for x in n.inputs], [specs.get(x) for x in n.outputs])
+            for n in space.units[unit]
+        )
+        computing = [i for i in mine if not any(word in space.records[i].kernel for word in _MOVES)] or mine
+        weight = sum(sizes[i] for i in computing) or 1
+        for i in computing:
+            counts[i] = total * sizes[i] // weight
+    return list(zip(counts, sizes, strict=True))
 
 
 def _steps(
@@ -245,7 +240,7 @@ class _Span(NamedTuple):
 def _span(space: Workspace, operand: Operand, unit: int) -> _Span:
     slot = space.slots[operand.slot]
     start = operand.offset + slot.offset
-    return _Span(slot.base, start, start + operand.spec.nbytes, slot.first == unit)
+    return _Span(slot.base, start, start + operand.spec.nbytes, slot.shared or slot.first == unit)
 
 
 def _clash(a: _Span, b: _Span) -> bool:

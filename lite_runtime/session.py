@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from math import prod
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from lite_runtime import build, bundle
+from lite_runtime import build, bundle, kept
 from lite_runtime.errors import InputError, MsedgeError
-from lite_runtime.executor import PLANS, Bound, Executor, Profile, Settings
-from lite_runtime.graph import Array, Graph, Value, dtype_name
+from lite_runtime.executor import PLANS, Binding, Bound, Executor, Profile, Settings, Span, aligned
+from lite_runtime.graph import Array, Graph, Value, dtype_name, numpy_dtype
+from lite_runtime.kept import Origin, Sketch
 
-__all__ = ["BACKENDS", "Cost", "Model", "Row", "load"]
+if TYPE_CHECKING:
+    from lite_runtime.tuning import Choices
+
+__all__ = ["BACKENDS", "Binding", "Cost", "Model", "Row", "Span", "load"]
 
 BACKENDS = ("auto", "native", "reference", "guard")
 """auto: native where this machine can; guard: native with every buffer against a forbidden page (for tests)."""
@@ -25,7 +32,11 @@ class Row(NamedTuple):
     node: str
     kernel: str
     seconds: float
-    """Mean over runs."""
+    """Mean over runs, of the worker that took longest."""
+    operations: int
+    """Arithmetic operations of a run, a multiply-add counted as two (`lite_runtime.cost`); 0 for a reference."""
+    bytes: int
+    """Of operands and results; 0 for a reference."""
 
 
 class Cost(NamedTuple):
@@ -41,17 +52,27 @@ class Cost(NamedTuple):
 class Model:
     """A loaded bundle. Safe to call from several threads: runs take turns."""
 
-    def __init__(self, held: bundle.Bundle, settings: Settings) -> None:
-        self.bundle = held
-        self._settings = settings
+    def __init__(self, held: bundle.Bundle | Sketch, settings: Settings) -> None:
+        self._held = held
+        self._settings, self._lock = settings, settings.lock
         self._executors: dict[str, Executor] = {}
-        self._seen: dict[tuple[Any, ...], Bound] = {}
-        """Plans of inputs that were checked before, by their names and types."""
+        self._seen: dict[str, list[Bound]] = {}
+        """By signature, the plans of inputs that were checked before."""
+
+    @cached_property
+    def bundle(self) -> bundle.Bundle:
+        """All that the file says."""
+        return self._held if isinstance(self._held, bundle.Bundle) else bundle.read(self._held.data)
+
+    @property
+    def choices(self) -> Choices:
+        """What plans had to choose from, and how: see `lite_runtime.tuning`."""
+        return self._settings.choices
 
     @property
     def signatures(self) -> tuple[str, ...]:
         """Names of what this model can do."""
-        return tuple(self.bundle.signatures)
+        return tuple(self._held.signatures)
 
     def inputs(self, signature: str = "predict") -> tuple[Value, ...]:
         """The signature's inputs: name, dtype, shape with symbolic sizes."""
@@ -63,29 +84,69 @@ class Model:
 
     def run(self, inputs: Mapping[str, Any], signature: str = "predict") -> dict[str, Array]:
         """Compute a signature. Outputs are fresh arrays. Raises InputError for inputs that do not fit."""
-        key = _key(signature, inputs)
-        bound = self._seen.get(key) if key is not None else None
-        with self._settings.lock:
+        with self._lock:
+            seen = self._seen.get(signature, ())
+            for bound in seen:
+                if bound.small:
+                    results = bound.attempt(inputs)
+                    if results is not None:
+                        return results
+                elif bound.takes(inputs):
+                    if not bound.direct:
+                        self._settings.iterated = 0
+                    return bound.run(inputs)
             self._settings.iterated = 0
-            if bound is not None:
-                return bound.run(inputs)
             given = check_inputs(self._graph(signature), inputs)
             executor = self._executor(signature)
             outputs = executor.run(given)
-            if key is not None:
-                if len(self._seen) >= PLANS:
-                    self._seen.clear()
-                self._seen[key] = executor.bound(given)
+            bound = executor.bound(given)
+            if bound not in seen:
+                self._seen[signature] = [bound, *seen][:PLANS]
             return outputs
 
+    def bind(self, shapes: Mapping[str, Sequence[int]] = MappingProxyType({}), signature: str = "predict") -> Binding:
+        """A signature with arrays of its own, for loops that run often: 0.4 µs a call beside the kernels' time.
+
+        shapes: of inputs whose sizes are open; without one, unknown sizes are 1. Inputs are zeros at first. Raises
+        InputError for shapes that do not fit, and for inputs that are no tensors.
+        """
+        graph = self._graph(signature)
+        others = [v.name for v in graph.inputs if v.kind != "tensor"]
+        if others:
+            raise InputError(f"expected inputs that are tensors, got {', '.join(others)}; use run")
+        with self._lock:
+            zeros = {v.name: _zeros(v, shapes.get(v.name)) for v in graph.inputs}
+            return Binding(check_inputs(graph, zeros), self._executor(signature))
+
     def profile(self, inputs: Mapping[str, Any], signature: str = "predict", repeats: int = 10) -> list[Row]:
-        """Mean time of every piece over `repeats` runs, in order of execution; the first run is not counted."""
+        """Mean time of every piece over `repeats` runs, in order of execution; the first run is not counted.
+
+        Timed by the processor's counter in native code: nothing runs between steps that does not otherwise.
+        """
+        repeats = max(repeats, 1)
+        rows: dict[tuple[str, str], list[float]] = {}
+        for piece in self._profile(inputs, signature, repeats).pieces:
+            row = rows.setdefault((piece.node, piece.kernel), [0.0, 0, 0])
+            row[0] += max(end - start for _, start, end in piece.times)
+            row[1] += piece.record.operations if piece.record is not None else 0
+            row[2] += piece.record.bytes if piece.record is not None else 0
+        return [
+            Row(node, kernel, total / repeats, int(count / repeats), int(nbytes / repeats))
+            for (node, kernel), (total, count, nbytes) in rows.items()
+        ]
+
+    def trace(self, inputs: Mapping[str, Any], signature: str = "predict") -> list[Span]:
+        """When each worker began and ended each step of one run, in seconds after the run's begin."""
+        return self._profile(inputs, signature, 1).spans()
+
+    def _profile(self, inputs: Mapping[str, Any], signature: str, repeats: int) -> Profile:
         executor, given = self._executor(signature), check_inputs(self._graph(signature), inputs)
-        executor.run(given)
         profile = Profile()
-        for _ in range(max(repeats, 1)):
-            executor.run(given, profile)
-        return [Row(node, kernel, total / max(repeats, 1)) for (node, kernel), (total, _) in profile.rows.items()]
+        with self._lock:
+            for i in range(repeats + 1):
+                self._settings.iterated = 0
+                executor.run(given, profile if i else None)
+        return profile
 
     def cost(self, inputs: Mapping[str, Any], signature: str = "predict") -> Cost:
         """What a run takes; plans it, and runs it where a later part waits for values."""
@@ -100,13 +161,14 @@ class Model:
         return Cost(arena, steps, native, tuple(reference))
 
     def _graph(self, signature: str) -> Graph:
-        if signature not in self.bundle.signatures:
-            raise InputError(f"no signature {signature!r}; this model has {', '.join(self.bundle.signatures)}")
-        return self.bundle.signatures[signature]
+        if signature not in self._held.signatures:
+            raise InputError(f"no signature {signature!r}; this model has {', '.join(self._held.signatures)}")
+        return self._held.signatures[signature]
 
     def _executor(self, signature: str) -> Executor:
         if signature not in self._executors:
-            self._executors[signature] = Executor(self._graph(signature), self._settings)
+            origin = Origin(self._held.digest, self._held.data, signature)
+            self._executors[signature] = Executor(self._graph(signature), self._settings, origin)
         return self._executors[signature]
 
 
@@ -117,12 +179,14 @@ def load(
     backend: str = "auto",
     limit: int = 4 << 30,
     iterations: int = 100_000,
+    choices: Mapping[str, str] | None = None,
 ) -> Model:
     """Open a bundle.
 
-    source: a path (mapped, not read), or the file's bytes. threads: workers that share one inference, this one counted.
-    backend: one of BACKENDS. limit: bytes one inference may hold. iterations: loop bodies one inference may run.
-    Raises BundleError for a file that is none.
+    source: a path (mapped, not read), or the file's bytes. threads: workers that may share one inference, this one
+    counted: as many as gain by it do. backend: one of BACKENDS. limit: bytes one inference may hold. iterations: loop
+    bodies one inference may run. choices: options by key (`lite_runtime.tuning`) in the stead of what this machine was
+    tuned to. Raises BundleError for a file that is none.
     """
     if backend not in BACKENDS:
         raise InputError(f"expected a backend of {', '.join(BACKENDS)}, got {backend!r}")
@@ -134,25 +198,27 @@ def load(
             "native kernels are not kept on this machine and cannot be compiled: pip install 'msedge[jit]',"
             " or load with backend='reference'"
         )
-    held = bundle.read(source)
-    return Model(
-        held, Settings(threads=threads, native=native, guard=backend == "guard", limit=limit, iterations=iterations)
+    held = kept.read(source) if native else bundle.read(source)
+    settings = Settings(
+        threads=threads,
+        native=native,
+        guard=backend == "guard",
+        limit=limit,
+        iterations=iterations,
+        choices=choices,
     )
+    return Model(held, settings)
 
 
-def _key(signature: str, inputs: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """Names and types of inputs that are all plain, aligned arrays; None otherwise."""
-    parts: list[Any] = [signature]
-    for name, array in inputs.items():
-        if (
-            type(array) is not np.ndarray
-            or not array.flags.aligned
-            or array.dtype.hasobject
-            or not array.dtype.isnative
-        ):
-            return None
-        parts += name, array.dtype, array.shape
-    return tuple(parts)
+def _zeros(value: Value, shape: Sequence[int] | None) -> Array:
+    """An input of that shape, unknown sizes 1 without one, at the start of a cache line."""
+    sizes = tuple(d if isinstance(d, int) else 1 for d in value.shape or ()) if shape is None else tuple(shape)
+    dtype = numpy_dtype(value.dtype)
+    if dtype.hasobject:
+        return np.full(sizes, "", dtype)
+    home = aligned(dtype.itemsize * prod(sizes))
+    home[...] = 0
+    return home.view(dtype).reshape(sizes)
 
 
 def check_inputs(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:

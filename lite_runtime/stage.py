@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lite_runtime.errors import MsedgeError, ShapeError
-from lite_runtime.graph import Array, Graph, Node, Value, dtype_name
-from lite_runtime.ops.registry import INFERS, DataDependent, Inference, Spec
+from lite_runtime.graph import Array, Graph, Node, Spec, Value, spec_of
+from lite_runtime.ops.registry import INFERS, DataDependent, Inference
 from lite_runtime.verify import MAX_BYTES, MAX_RANK
 
 __all__ = ["Stage", "fold", "next_stage", "spec_of"]
@@ -43,13 +43,6 @@ class Stage(NamedTuple):
     known: Mapping[str, Array]
     later: frozenset[str]
     outputs: tuple[str, ...]
-
-
-def spec_of(array: Any) -> Spec | None:
-    """The type of a run-time value; None for sequences, optionals and strings, which live outside the arena."""
-    if not isinstance(array, np.ndarray) or array.dtype.kind in "OUST":
-        return None
-    return Spec(dtype_name(array.dtype), array.shape)
 
 
 def fold(graph: Graph, limit: int) -> Graph:

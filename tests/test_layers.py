@@ -15,14 +15,14 @@ ROOT = Path(__file__).parents[1]
 FLOORS = ("edge", "cloud", "federated", "converter", "lite_runtime")
 CONVERT = {"google", "ml_dtypes", "onnx", "onnx_ir", "onnxscript"}
 LIBRARIES = {
-    "edge": {"ai_edge_litert", "google", "numpy", "onnx", "onnx_ir", "onnxruntime", "rich", "typer"},
+    "edge": {"ai_edge_litert", "google", "numpy", "onnx", "onnx_ir", "onnxruntime", "openvino", "rich", "typer"},
     "cloud": {"jax", "jaxlib", "numpy", "onnx", "onnx_ir", "optax", "sklearn"},
     "federated": {"flwr", "numpy"},
     "converter": {"PIL", "numpy", *CONVERT},
     "lite_runtime": {"llvmlite", "ml_dtypes", "numba", "numpy"},
 }
-# A device has no compiler: these alone may name one. build.py does so inside functions only.
-BUILD = "lite_runtime/build.py"
+# A device has no compiler: these alone may name one. compile.py does so inside functions only.
+BUILD = "lite_runtime/compile.py"
 COMPILING = ("lite_runtime/kernels/", "lite_runtime/simd.py", BUILD)
 # What `import lite_runtime` may load at once; the rest of LIBRARIES only inside functions.
 DEVICE = {"numpy"}

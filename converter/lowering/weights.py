@@ -5,7 +5,7 @@ Half precision: float32 constants become float16 and a Cast. Integers narrower t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -56,7 +56,7 @@ def halve_weights(graph: Graph, *, lossless: bool = False) -> Halved:
         stored = _unused(f"{name}.float16", taken)
         constants[stored] = half
         casts.append(Node("Cast", (stored,), (name,), {"to": int(onnx.TensorProto.FLOAT)}, f"{name}.float32"))
-    return Halved(replace(graph, nodes=(*casts, *graph.nodes), constants=constants), len(casts), overflowed)
+    return Halved(graph.replace(nodes=(*casts, *graph.nodes), constants=constants), len(casts), overflowed)
 
 
 def _half(value: Array) -> Array | None:
@@ -79,8 +79,8 @@ def pack_narrow(graph: Graph) -> Graph:
     NumPy has no such types: a device would need the package ml_dtypes to read them, and would keep one a byte. Each
     becomes uint8 followed by an Unpack4, which gives int8 or uint8; DequantizeLinear makes the same of these.
     """
-    nodes = tuple(replace(node, attrs={k: _packed_inside(v) for k, v in node.attrs.items()}) for node in graph.nodes)
-    graph = replace(graph, nodes=nodes)
+    nodes = tuple(node.replace(attrs={k: _packed_inside(v) for k, v in node.attrs.items()}) for node in graph.nodes)
+    graph = graph.replace(nodes=nodes)
     packable = _only_dequantised(graph)
     constants = dict(graph.constants)
     taken = {*constants, *(name for node in graph.walk() for name in node.outputs)}
@@ -91,7 +91,7 @@ def pack_narrow(graph: Graph) -> Graph:
         constants[stored] = pack4(value)
         attrs: dict[str, Attr] = {"shape": value.shape, "signed": int(value.dtype.name.startswith("int"))}
         unpacks.append(Node("Unpack4", (stored,), (name,), attrs, f"{name}.unpacked"))
-    return replace(graph, nodes=(*unpacks, *nodes), constants=constants)
+    return graph.replace(nodes=(*unpacks, *nodes), constants=constants)
 
 
 def _packed_inside(attr: Attr) -> Attr:

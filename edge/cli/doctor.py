@@ -106,13 +106,15 @@ def _cpu(target: dict[str, Any] | None) -> str:
     return f"{target['name']}: {target['vector_bits']}-bit vectors ({' '.join(target['features'])})"
 
 
-def _kernels(kept: dict[str, bool]) -> str:
-    if not kept:
-        return "none"
-    missing = [family for family, there in kept.items() if not there]
-    if not missing:
-        return f"all {len(kept)} families compiled and kept"
-    return f"{len(kept) - len(missing)} of {len(kept)} families kept; compiled on first use: {', '.join(missing)}"
+_ORIGINS = {"wheel": "that came with the runtime", "cache": "compiled and kept", "": "compiled on first use"}
+"""What `build.kept` says of a family, in words."""
+
+
+def _kernels(kept: dict[str, str]) -> str:
+    found = list(kept.values())
+    parts = [f"{found.count(origin)} {words}" for origin, words in _ORIGINS.items() if origin in found]
+    missing = [family for family, origin in kept.items() if not origin]
+    return "; ".join(parts) + (f": {', '.join(missing)}" if missing else "") or "none"
 
 
 def _mark(fine: bool) -> str:

@@ -19,8 +19,23 @@ nothing in a file can make the reader run code, or take more than a fixed multip
 
 from __future__ import annotations
 
-from lite_runtime.bundle.layout import FORMAT, MAGIC, Bundle, Section, TensorRecord
-from lite_runtime.bundle.reading import read
-from lite_runtime.bundle.writing import write
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["FORMAT", "MAGIC", "Bundle", "Section", "TensorRecord", "read", "write"]
+from lite_runtime.bundle.layout import FORMAT, MAGIC, Bundle, File, Section, TensorRecord
+from lite_runtime.bundle.opening import Source, opened
+
+if TYPE_CHECKING:
+    from lite_runtime.bundle.reading import read
+    from lite_runtime.bundle.writing import write
+
+__all__ = ["FORMAT", "MAGIC", "Bundle", "File", "Section", "Source", "TensorRecord", "opened", "read", "write"]
+
+_LAZY = {"read": "lite_runtime.bundle.reading", "write": "lite_runtime.bundle.writing"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        from importlib import import_module
+
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -33,6 +33,7 @@ __all__ = [
     "PAGE_FROM",
     "REQUIRED",
     "Bundle",
+    "File",
     "Golden",
     "Section",
     "TensorRecord",
@@ -95,6 +96,14 @@ class TensorRecord(NamedTuple):
     offset: int
     nbytes: int
     digest: str
+
+
+class File(NamedTuple):
+    """A bundle's bytes, whole: its digest (see `Bundle`), its sections by name, all of it."""
+
+    digest: str
+    sections: Mapping[str, Section]
+    data: memoryview
 
 
 class Bundle(NamedTuple):

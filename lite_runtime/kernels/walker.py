@@ -1,24 +1,31 @@
 """The native side of a run: walk a program's steps, meet the other workers between them, wait for the next run.
 
-A program is int64 words: step records one after the other. `table` holds the kernels' addresses; a record's first word
-is an index into it. `sync` is shared by all workers, one counter a cache line:
-[0] arrived at the barrier, [8] barrier generation, [16] run ticket, [24] the job: program, words, bases, table.
+A program is int64 words: step records one after the other. `context` says how to walk one, in words: [0] address of the
+program, [1] its length, [2] address of the table of bases, [3] of the kernels' addresses (a record's first word is an
+index into it), [4] of the clock, or 0, [5] steps. A clock holds two readings of the cycle counter, before and after,
+for each step of each worker: (workers, steps, 2).
+
+`sync` is shared by all workers, one counter a cache line: [0] arrived at the barrier, [8] barrier generation,
+[16] ticket: the workers of the latest run, and above bit 16 its number, [24] the run's context, [32] not 0: a run is
+about to begin, [40] address of a function that gives the processor away, [41] polls before it is called, [42] of one
+that tells which processor this is, [48 + worker] which that was when the worker last looked.
 """
 
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from lite_runtime.simd import declare, device, i64p, kernel
+from lite_runtime.simd import address, declare, device, i64p, kernel
 
 _WORDS = types.CPointer(types.int64)
-ARRIVED, GENERATION, TICKET, JOB = 0, 8, 16, 24
+PROGRAM, WORDS, BASES, TABLE, CLOCK, STEPS = range(6)
+ARRIVED, GENERATION, TICKET, JOB, COMING, GIVE_WAY, PATIENCE, WHERE, PLACES = 0, 8, 16, 24, 32, 40, 41, 42, 48
+NUMBER = 16
+"""Bit of a ticket from which on it counts runs; below stand the workers that take part."""
 PARALLEL = 1
 """Flag of a step whose work is shared; without it worker 0 runs it alone."""
 MEET = 2
 """Flag of a step before which all workers must have finished what came earlier."""
-SPIN = 2048
-"""Polls of a barrier before the processor is given away: about 50 µs, longer than any balanced step's tail."""
 
 
 @intrinsic
@@ -44,6 +51,18 @@ def call_void(typing, function):
         kind = ir.FunctionType(ir.VoidType(), [])
         builder.call(builder.inttoptr(args[0], kind.as_pointer()), [])
         return context.get_dummy_value()
+
+    return sig, lower
+
+
+@intrinsic
+def call_int(typing, function):
+    """What a function without arguments at an address gives, a C int."""
+    sig = types.int64(types.int64)
+
+    def lower(context, builder, sig, args):
+        kind = ir.FunctionType(ir.IntType(32), [])
+        return builder.sext(builder.call(builder.inttoptr(args[0], kind.as_pointer()), []), ir.IntType(64))
 
     return sig, lower
 
@@ -82,20 +101,15 @@ def peek(typing, words, i):
     return sig, lower
 
 
-@device
-def meet(sync, workers, give_way):
-    """Return once all workers are here. `give_way`: address of a function that yields the processor."""
-    generation = peek(sync, GENERATION)
-    if fetch_add(sync, ARRIVED, 1) == workers - 1:
-        fetch_add(sync, ARRIVED, -workers)
-        fetch_add(sync, GENERATION, 1)
-        return
-    spins = 0
-    while peek(sync, GENERATION) == generation:
-        pause()
-        spins += 1
-        if spins > SPIN:
-            call_void(give_way)
+@intrinsic
+def cycles(typing):
+    """The processor's time stamp counter."""
+    sig = types.int64()
+
+    def lower(context, builder, sig, args):
+        return builder.call(declare(builder, "llvm.readcyclecounter", ir.IntType(64)), [])
+
+    return sig, lower
 
 
 @intrinsic
@@ -106,49 +120,109 @@ def i64p_of(typing, words, i):
 
 
 @device
-def walk(program, words, bases, table, sync, worker, workers, give_way):
+def wait(sync, polls):
+    """Let a little time pass in a loop that has polled so often without success."""
+    if polls < sync[PATIENCE]:
+        pause()
+    else:
+        call_void(sync[GIVE_WAY])
+
+
+@device
+def meet(sync, workers):
+    """Return once all workers are here."""
+    generation = peek(sync, GENERATION)
+    if fetch_add(sync, ARRIVED, 1) == workers - 1:
+        fetch_add(sync, ARRIVED, -workers)
+        fetch_add(sync, GENERATION, 1)
+        return
+    polls = 0
+    while peek(sync, GENERATION) == generation:
+        wait(sync, polls)
+        polls += 1
+
+
+@device
+def walk(context, sync, worker, workers):
     """Walk a program as one of `workers`. Returns when every worker has finished it."""
+    program, words = i64p(context[PROGRAM]), context[WORDS]
+    bases, table = i64p(context[BASES]), i64p(context[TABLE])
+    clocked = context[CLOCK] != 0
+    clock = i64p(context[CLOCK] + 16 * worker * context[STEPS])
     at = 0
     while at < words:
         step = i64p_of(program, at)
         flags = step[2] & 3
         if workers > 1 and flags & MEET:
-            meet(sync, workers, give_way)
+            meet(sync, workers)
+        if clocked:
+            clock[0] = cycles()
         if flags & PARALLEL:
             call_kernel(table[step[0]], step, bases, worker, workers)
         elif worker == 0:
             call_kernel(table[step[0]], step, bases, 0, 1)
+        if clocked:
+            clock[1] = cycles()
+            clock = i64p_of(clock, 2)
         at += step[1]
     if workers > 1:
-        meet(sync, workers, give_way)
-
-
-@kernel(args=types.void(_WORDS, types.int64, _WORDS, _WORDS, _WORDS, types.int64, types.int64))
-def run(program, words, bases, table, sync, workers, give_way):
-    """Walk a program as worker 0; the others have been rung for."""
-    walk(program, words, bases, table, sync, 0, workers, give_way)
+        meet(sync, workers)
 
 
 @kernel(args=types.void(_WORDS))
-def ring(sync):
-    """There is a job in `sync`, from JOB on: change the ticket that workers watch."""
-    fetch_add(sync, TICKET, 1)
+def alone(context):
+    """Walk a program with no other worker."""
+    walk(context, context, 0, 1)
 
 
-@kernel(args=types.void(_WORDS, _WORDS, types.int64, types.int64, types.int64, types.int64))
-def serve(sync, seen, spins, worker, workers, give_way):
-    """Take part in every run that is rung for; return once `spins` polls have found none.
+@kernel(args=types.void(_WORDS, _WORDS, types.int64))
+def lead(context, sync, workers):
+    """Walk a program as worker 0 of `workers`, having called the others."""
+    sync[JOB] = address(context)
+    ticket = peek(sync, TICKET)
+    fetch_add(sync, TICKET, (((ticket >> NUMBER) + 1) << NUMBER) + workers - ticket)
+    fetch_add(sync, COMING, -peek(sync, COMING))
+    sync[PLACES] = call_int(sync[WHERE])
+    walk(context, sync, 0, workers)
 
-    seen[0] is the last ticket served. All in native code: a run costs its workers no turn of Python's lock.
+
+@device
+def place(sync, worker):
+    """Note which processor this worker is on; whether one with a lower number was seen on the same."""
+    here = call_int(sync[WHERE])
+    sync[PLACES + worker] = here
+    met = False
+    for other in range(worker):
+        met |= sync[PLACES + other] == here
+    return met
+
+
+@kernel(args=types.void(_WORDS, _WORDS, types.int64, types.int64))
+def serve(sync, state, polls, worker):
+    """Take part in every run that counts on this worker; return once so many polls in a row have found none.
+
+    state: [0] the last ticket looked at; [1] set to 1 where it returns because it shares a processor with another
+    worker; [2] not 0: it shall not mind. All in native code: a run costs its workers no turn of Python's lock.
     """
-    polls = 0
-    while polls < spins:
+    idle = coming = 0
+    state[1] = place(sync, worker) and state[2] == 0
+    while state[1] == 0 and (idle < polls or coming != 0):
+        # In this order: a run that is no longer about to begin has its ticket.
+        coming = peek(sync, COMING)
         ticket = peek(sync, TICKET)
-        if ticket == seen[0]:
-            pause()
-            polls += 1
+        if ticket == state[0]:
+            wait(sync, 0)
+            idle += 1
         else:
-            polls = 0
-            seen[0] = ticket
-            program, words, bases, table = i64p(sync[JOB]), sync[JOB + 1], i64p(sync[JOB + 2]), i64p(sync[JOB + 3])
-            walk(program, words, bases, table, sync, worker, workers, give_way)
+            idle = 0
+            state[0] = ticket
+            workers = ticket & ((1 << NUMBER) - 1)
+            if worker < workers:
+                walk(i64p(peek(sync, JOB)), sync, worker, workers)
+                state[1] = place(sync, worker) and state[2] == 0
+
+
+@kernel(args=types.void(_WORDS))
+def tick(out):
+    """out[0] = the cycle counter."""
+    out[0] = cycles()

@@ -295,7 +295,7 @@ def _targets(node: Node) -> int:
 
 def _choice(node: Node, name: str, default: int, names: Sequence[str]) -> int:
     """The number of an attribute that is a name, or in TreeEnsemble the number itself."""
-    value = node.attrs.get(name, names[default])
+    value: Any = node.attrs.get(name, names[default])
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     if isinstance(value, str) and value in names:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -54,5 +54,5 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
     convert(paths.source, output=paths.bundle)
     graph = bundle.read(paths.bundle).signatures["predict"]
     name, weight = next((n, a) for n, a in graph.constants.items() if a.shape[:2] == (16, 8))
-    bundle.write(paths.wrong, {"predict": replace(graph, constants={**graph.constants, name: weight * 1.5})})
+    bundle.write(paths.wrong, {"predict": graph.replace(constants={**graph.constants, name: weight * 1.5})})
     return paths

@@ -69,3 +69,43 @@ def test_mistakes_are_named(content: bytes) -> None:
         interpreter.set_tensor(0, np.ones((1, 2)))
     with pytest.raises(InputError, match="index"):
         interpreter.get_tensor(7)
+
+
+def test_tensors_are_live(content: bytes) -> None:
+    """`tensor` gives the memory that `invoke` reads and writes, `get_tensor` a copy."""
+    interpreter = Interpreter(model_content=content)
+    interpreter.allocate_tensors()
+    given = interpreter.tensor(0)()
+    interpreter.invoke()
+    gives, copy = interpreter.tensor(1)(), interpreter.get_tensor(1)
+    given[...] = 1
+    interpreter.invoke()
+    assert gives.tolist() == [[3, 5, 7]] == interpreter.get_tensor(1).tolist() and copy.tolist() == [[0, 0, 0]]
+    interpreter.allocate_tensors()
+    with pytest.raises(InputError, match="invoke"):
+        interpreter.get_tensor(1)
+
+
+def test_results_whose_sizes_only_a_run_tells() -> None:
+    nodes = (Node("NonZero", ("x",), ("i",)),)
+    graph = Graph((Value("x", "float32", (4,)),), (Value("i", "int64", (1, None)),), nodes, {})
+    interpreter = Interpreter(model_content=bundle.write(None, {"predict": graph}))
+    interpreter.allocate_tensors()
+    for n in (1, 3):
+        interpreter.set_tensor(0, (np.arange(4) < n).astype(np.float32))
+        interpreter.invoke()
+        assert interpreter.get_tensor(1).tolist() == [list(range(n))]
+        assert interpreter.get_output_details()[0]["shape"].tolist() == [1, n]
+
+
+def test_what_is_no_input_cannot_be_set(content: bytes) -> None:
+    interpreter = Interpreter(model_content=content)
+    value = np.ones((1, 2), np.float32)
+    with pytest.raises(InputError, match="allocate_tensors"):
+        interpreter.set_tensor(0, value)
+    interpreter.allocate_tensors()
+    for index in (-1, 1, 9):
+        with pytest.raises(InputError, match="input index below 1"):
+            interpreter.set_tensor(index, value)
+    with pytest.raises(InputError, match="tensor index below 2"):
+        interpreter.get_tensor(-1)

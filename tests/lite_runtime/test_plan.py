@@ -84,6 +84,37 @@ def test_what_waits_for_values_is_the_rest() -> None:
     assert made.rest is not None and [n.op for n in made.rest.nodes] == ["Cast"]
 
 
+def test_small_steps_are_the_first_workers() -> None:
+    """Nobody waits between steps that one worker computes; the others wait before they read what it made."""
+    nodes = [
+        Node("MatMul", ("x", "w"), ("a",)),
+        Node("Gather", ("a", "first"), ("b",), {"axis": 0}),
+        Node("Softmax", ("b",), ("c",)),
+        Node("LpNormalization", ("c",), ("d",)),
+        Node("Add", ("a", "d"), ("y",)),
+    ]
+    graph = Graph(
+        (Value("x", "float32", (400, 400)),),
+        (Value("y", "float32"),),
+        tuple(nodes),
+        {"w": _square(400), "first": np.array([7])},
+    )
+    made, tested = (
+        plan(graph, {"x": Spec("float32", (400, 400))}, pack=_pack, lanes=16, separate=separate)
+        for separate in (False, True)
+    )
+    assert [r.shared for r in made.records] == [True, False, False, True]
+    assert [r.meets for r in made.records] == [False, True, False, True]
+    assert [int(made.program[r.begin + 2]) & 3 for r in made.records] == [1, 2, 0, 3]
+    assert all(r.shared for r in tested.records), "plans that test kernels share whatever can be shared"
+
+
+def test_records_know_their_work() -> None:
+    made = _plan(_chain(2), (32, 64), w=_square())
+    assert [r.operations for r in made.records] == [2 * 32 * 64 * 64] * 2
+    assert all(r.bytes >= 4 * (2 * 32 * 64 + 64 * 64) and r.seconds > 0 for r in made.records)
+
+
 def test_steps_that_share_nothing_do_not_wait() -> None:
     """Two products of one input into two outputs: the second need not meet the first."""
     nodes = [Node("MatMul", ("x", "w"), ("y",)), Node("MatMul", ("x", "w"), ("z",))]

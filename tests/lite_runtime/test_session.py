@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -198,14 +199,120 @@ def test_not_a_bundle(tmp_path: Path) -> None:
         lite_runtime.load(tmp_path / "nothing.mslite")
 
 
-def test_profile_names_every_piece() -> None:
-    rows = lite_runtime.load(_mlp()).profile({"x": _f(9, 4)}, repeats=3)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_profile_names_every_piece(threads: int) -> None:
+    rows = lite_runtime.load(_mlp(), threads=threads).profile({"x": _f(9, 4)}, repeats=3)
     assert [(r.node, r.kernel) for r in rows] == [("MatMul dense", "gemm.f32_gemm")] and rows[0].seconds > 0
+    assert rows[0].operations == 2 * 9 * 3 * 4 and rows[0].bytes >= 4 * (9 * 4 + 4 * 3 + 3 + 9 * 3)
+
+
+def test_profile_and_trace_hold_references_and_later_parts() -> None:
+    data = _model(
+        [Node("Relu", ("x",), ("r",)), Node("NonZero", ("r",), ("i",)), Node("Neg", ("i",), ("y",))],
+        {"x": ("float32", ("n",))},
+        {"y": ("int64", (1, None))},
+    )
+    model = lite_runtime.load(data)
+    rows = model.profile({"x": _f(50)}, repeats=2)
+    assert [r.node.split()[0] for r in rows] == ["Relu", "NonZero", "Neg"]
+    assert [r.kernel == "reference" for r in rows] == [False, True, False]
+    assert [r.operations for r in rows] == [50, 0, rows[2].operations]
+    spans = model.trace({"x": _f(50)})
+    assert [s.node.split()[0] for s in spans] == ["Relu", "NonZero", "Neg"]
+    assert spans[0].start == 0 and all(0 <= a.start <= a.end <= b.start for a, b in pairwise(spans))
+
+
+def test_trace_shows_every_worker() -> None:
+    w = {f"w{i}": _f(96, 96) for i in range(2)}
+    nodes = [Node("MatMul", ("x", "w0"), ("h",), {}, "one"), Node("MatMul", ("h", "w1"), ("y",), {}, "two")]
+    data = _model(nodes, {"x": ("float32", (400, 96))}, {"y": ("float32", (400, 96))}, **w)
+    model = lite_runtime.load(data, threads=2)
+    workers = model._executor("predict").bound({"x": _f(400, 96)}).workers
+    spans = model.trace({"x": _f(400, 96)})
+    everyone = [(f"MatMul {name}", worker) for name in ("one", "two") for worker in range(workers)]
+    assert sorted((s.node, s.worker) for s in spans) == everyone
+
+
+def test_small_and_large_ports_keep_their_order() -> None:
+    """Small arrays are copied, of large ones only the address changes hands: neither shows."""
+    names = [f"x{i}" for i in range(4)]
+    shapes: list[tuple[int, ...]] = [(3,), (100, 90), (), (70, 80)]
+    nodes = [Node("Neg", (n,), (n.replace("x", "y"),)) for n in names]
+    data = _model(
+        nodes,
+        {n: ("float32", s) for n, s in zip(names, shapes, strict=True)},
+        {n.replace("x", "y"): ("float32", s) for n, s in zip(names, shapes, strict=True)},
+    )
+    model = lite_runtime.load(data)
+    for _ in range(3):
+        x = {n: _f(*s) for n, s in zip(names, shapes, strict=True)}
+        x["x1"] = x["x1"].T.copy().T
+        x["x3"].flags.writeable = False
+        out = model.run(x)
+        assert list(out) == ["y0", "y1", "y2", "y3"]
+        assert all(type(out[n.replace("x", "y")]) is np.ndarray for n in names)
+        assert all((out[n.replace("x", "y")] == -x[n]).all() for n in names)
+
+
+def test_shapes_in_turn() -> None:
+    """Plans for inputs seen before are found again; what does not fit is named then too."""
+    model = lite_runtime.load(_mlp())
+    for rows in (2, 9, 2, 9, 3000, 2):
+        assert model.run({"x": _f(rows, 4)})["y"].shape == (rows, 3)
+        with pytest.raises(InputError):
+            model.run({"x": _f(rows, 5)})
+        with pytest.raises(InputError, match="unknown z"):
+            model.run({"x": _f(rows, 4), "z": _f(1)})
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_bound_arrays(backend: str) -> None:
+    model = lite_runtime.load(_mlp(), backend=backend)
+    bound = model.bind({"x": (5, 4)})
+    assert bound.inputs["x"].shape == (5, 4) and not bound.inputs["x"].any()
+    for _ in range(3):
+        x = bound.inputs["x"][...] = _f(5, 4)
+        bound()
+        held = bound.outputs["y"].copy()
+        assert held.tobytes() == model.run({"x": x})["y"].tobytes()
+        model.run({"x": _f(5, 4)})
+        assert bound.outputs["y"].tobytes() == held.tobytes(), "a run must not write a binding's arrays"
+    other = model.bind({"x": (5, 4)})
+    other.inputs["x"][...] = 1
+    other()
+    assert bound.outputs["y"].tobytes() == held.tobytes()
+    assert model.bind().inputs["x"].shape == (1, 4)
+    with pytest.raises(InputError, match="rank 2"):
+        model.bind({"x": (5,)})
+
+
+def test_bound_arrays_and_an_index_out_of_range() -> None:
+    data = _model(
+        [Node("Gather", ("x", "i"), ("y",), {"axis": 0}, "pick")],
+        {"x": ("float32", (4, 2)), "i": ("int64", (3,))},
+        {"y": ("float32", (3, 2))},
+    )
+    bound = lite_runtime.load(data).bind()
+    bound.inputs["i"][1] = 9
+    for _ in range(2):
+        with pytest.raises(InputError, match="pick"):
+            bound()
+    bound.inputs["i"][1] = 3
+    bound()
+
+
+def test_bound_arrays_of_a_model_that_only_runs_tell() -> None:
+    data = _model([Node("NonZero", ("x",), ("i",))], {"x": ("float32", (4,))}, {"i": ("int64", (1, None))})
+    bound = lite_runtime.load(data).bind()
+    for n in (0, 2, 4):
+        bound.inputs["x"][...] = np.arange(4) < n
+        bound()
+        assert bound.outputs["i"].shape == (1, n)
 
 
 def test_callers_from_many_threads() -> None:
     model, x = lite_runtime.load(_mlp(), threads=2), _f(50, 4)
-    want, wrong = model.run({"x": x})["y"].tobytes(), []
+    want, wrong = model.run({"x": x})["y"].tobytes(), list[int]()
 
     def call() -> None:
         wrong.extend(1 for _ in range(50) if model.run({"x": x})["y"].tobytes() != want)

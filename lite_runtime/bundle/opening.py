@@ -1,0 +1,148 @@
+"""A bundle's bytes: mapped or viewed, whole and undamaged. What they mean is `reading`'s business."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+
+import numpy as np
+
+from lite_runtime.bundle.layout import (
+    ALIGN,
+    CONVERT,
+    ENDIAN,
+    ENTRY,
+    FORMAT,
+    HEADER,
+    KNOWN,
+    MAGIC,
+    MAX_SECTIONS,
+    PAGE,
+    REQUIRED,
+    File,
+    Section,
+    cut,
+    digest_of,
+    may_name_section,
+    need_little_endian,
+    version_text,
+)
+from lite_runtime.bundle.refusal import named, refuse
+from lite_runtime.errors import BundleError
+
+__all__ = ["Source", "opened"]
+
+Source = str | os.PathLike[str] | bytes | bytearray | memoryview | mmap.mmap
+
+
+def opened(source: Source) -> File:
+    """A bundle's sections from a path, which is mapped, or from memory, which is not copied; all digests checked.
+
+    Raises BundleError where header, section table or a section's contents are not what was written.
+    """
+    need_little_endian()
+    if isinstance(source, str | os.PathLike):
+        made: File = named(repr(os.fspath(source)), _opened, _map(source))
+        return made
+    return _opened(_view(source))
+
+
+def _opened(data: memoryview) -> File:
+    digest, sections = _read_table(data)
+    for section in sections.values():
+        if digest_of(cut(data, section)) != bytes.fromhex(section.digest):
+            refuse(f"section {section.name!r}", f"BLAKE2b-256 {section.digest[:16]}…", "other contents")
+    return File(digest, sections, data)
+
+
+def _map(path: str | os.PathLike[str]) -> memoryview:
+    """The file as read-only memory; it must not be cut short while in use (`write` replaces, never cuts)."""
+    shown = os.fspath(path)
+    try:
+        with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise BundleError(f"{shown!r}: expected a file, got a folder or device; give the path of one")
+            if not status.st_size:
+                raise BundleError(f"{shown!r}: expected a bundle, got an empty file; {CONVERT}")
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except FileNotFoundError:
+        raise BundleError(f"{shown!r}: expected a file, got none of that name; check the path, or {CONVERT}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BundleError(f"cannot read {shown!r}: {reason}; check the path and its permissions") from error
+
+
+def _view(source: bytes | bytearray | memoryview | mmap.mmap) -> memoryview:
+    try:
+        view = memoryview(source).toreadonly().cast("B")
+    except (TypeError, ValueError) as error:
+        raise BundleError(
+            f"expected a path, bytes, a contiguous memoryview or mmap, got {type(source).__name__}: {error}"
+        ) from None
+    if len(view) and np.frombuffer(view, np.uint8).ctypes.data % 16:
+        return memoryview(bytes(view))
+    return view
+
+
+def _read_table(data: memoryview) -> tuple[str, dict[str, Section]]:
+    """The file's digest and its sections, every extent checked against the file."""
+    head = bytes(data[: HEADER.size])
+    if not head.startswith(MAGIC):
+        if MAGIC.startswith(head):
+            refuse("header", f"{HEADER.size} bytes", f"{len(head)}: the file is cut short")
+        got = "MSLITE with its line ends changed" if b"MSLITE" in head[:10] else repr(head[:8])
+        refuse("header", f"{MAGIC!r}", f"{got}: not a bundle", CONVERT)
+    if len(head) < HEADER.size:
+        refuse("header", f"{HEADER.size} bytes", f"{len(head)}: the file is cut short")
+    _, endian, version, count, needs, size, digest = HEADER.unpack(head)
+    if endian != ENDIAN:
+        swapped = endian == int.from_bytes(ENDIAN.to_bytes(4, "little"), "big")
+        got = "big-endian: made by something that is not msedge" if swapped else f"byte-order mark {endian:#010x}"
+        refuse("header", "a little-endian file", got)
+    if version != FORMAT:
+        fix = f"install msedge {version_text(needs)} or newer" if version > FORMAT else "convert the model again"
+        refuse("header", f"format version {FORMAT}", str(version), fix)
+    if size != len(data):
+        what = "the file is cut short" if size > len(data) else "bytes follow the bundle's end"
+        refuse("header", f"{size} bytes in the file", f"{len(data)}: {what}")
+    if not 1 <= count <= MAX_SECTIONS or HEADER.size + count * ENTRY.size > size:
+        refuse("header", f"1 to {MAX_SECTIONS} sections that fit the file", str(count))
+    end = HEADER.size + count * ENTRY.size
+    if digest_of(head[:32] + data[HEADER.size : end]) != digest:
+        refuse("header and section table", f"BLAKE2b-256 {digest.hex()[:16]}…", "other contents")
+    sections: dict[str, Section] = {}
+    for i in range(count):
+        section, end = _read_entry(data, i, end)
+        if section.name in sections:
+            refuse(f"section {section.name!r}", "one section of that name", "two")
+        sections[section.name] = section
+    if end != size:
+        refuse("section table", f"the last section to end at byte {size}", f"{end}: bytes follow it")
+    return digest.hex(), sections
+
+
+def _read_entry(data: memoryview, i: int, end: int) -> tuple[Section, int]:
+    """Row `i` of the section table, and where its section ends; the one before ended at `end`."""
+    raw, offset, size, flags, needs, digest = ENTRY.unpack_from(data, HEADER.size + i * ENTRY.size)
+    name = raw.rstrip(b"\0").decode("ascii", "replace")
+    where = f"section {name!r}"
+    if not may_name_section(name):
+        refuse(f"section table, row {i}", "a name of 1 to 32 of a-z 0-9 _ . / + -", repr(name))
+    if flags & ~REQUIRED or (flags & REQUIRED and name not in KNOWN):
+        refuse(
+            where,
+            "a section this version reads",
+            "a required one it does not know",
+            f"install msedge {version_text(needs)} or newer",
+        )
+    if offset % ALIGN:
+        refuse(where, f"an offset that is a multiple of {ALIGN}", str(offset))
+    if offset < end:
+        refuse(where, f"an offset of at least {end}, where the section before it ends", f"{offset}: they overlap")
+    if offset > len(data) or size > len(data) - offset:
+        refuse(where, f"an extent within the file's {len(data)} bytes", f"{size} bytes at {offset}")
+    if offset - end >= PAGE or bytes(data[end:offset]).strip(b"\0"):
+        refuse(where, f"fewer than {PAGE} bytes before it, all zero", f"{offset - end} bytes from {end}")
+    return Section(name, offset, size, bool(flags & REQUIRED), digest.hex()), offset + size

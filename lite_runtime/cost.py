@@ -1,0 +1,211 @@
+"""What steps cost: operations and bytes as functions of types, and from these how long they take and who shares them.
+
+Nothing here is timed when a model runs. The rates below were fitted to the native profiles of the project's benchmark
+models (one core with AVX-512 and VNNI); they serve decisions where a factor of two is no matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import log2, prod
+from typing import Any, NamedTuple
+
+from lite_runtime.graph import Node, Spec
+
+__all__ = ["operations", "seconds", "shared", "touched"]
+
+Specs = Sequence[Spec | None]
+
+
+class _Counted(NamedTuple):
+    """A node with the types of its operands and results."""
+
+    node: Node
+    operands: Specs
+    results: Specs
+
+    def spec(self, i: int) -> Spec:
+        """The type of operand `i`; no elements where it was left out."""
+        return (self.operands[i] if i < len(self.operands) else None) or _NOTHING
+
+    def attr(self, name: str, default: Any) -> Any:
+        """The attribute's value, or `default`."""
+        return self.node.attrs.get(name, default)
+
+    @property
+    def made(self) -> Spec:
+        """The type of the first result that is wanted."""
+        return next((spec for spec in self.results if spec is not None), _NOTHING)
+
+
+_NOTHING = Spec("float32", (0,))
+_Count = Callable[[_Counted], int]
+
+
+def operations(node: Node, operands: Specs, results: Specs) -> int:
+    """Arithmetic operations of a node on these types, a multiply-add counted as two; moving data is none.
+
+    None stands for an operand or result left out. Bias and activation of a product are not counted; an elementwise
+    operator counts one for each element, whatever it computes.
+    """
+    return _COUNTS.get(node.op, _elements)(_Counted(node, operands, results))
+
+
+def _elements(n: _Counted) -> int:
+    return n.made.size
+
+
+def _each(count: int) -> _Count:
+    """So many operations for each element of operand 0."""
+    return lambda n: count * n.spec(0).size
+
+
+def _none(n: _Counted) -> int:
+    return 0
+
+
+def _convolution(weights: int) -> _Count:
+    """Weights (out, in / groups, *kernel) are operand `weights`: each result sums over all axes but the first."""
+    return lambda n: 2 * n.made.size * prod(n.spec(weights).shape[1:])
+
+
+def _transposed_convolution(weights: int) -> _Count:
+    """Weights (in, out / groups, *kernel): each element of operand 0 meets all of its channel's."""
+    return lambda n: 2 * n.spec(0).size * prod(n.spec(weights).shape[1:])
+
+
+def _product(n: _Counted) -> int:
+    shape = n.spec(0).shape or (1,)
+    return 2 * n.made.size * (shape[-2] if n.attr("transA", 0) and len(shape) > 1 else shape[-1])
+
+
+def _einsum(n: _Counted) -> int:
+    """Every combination of the labels, multiplied and added; broadcast axes ("...") are those of the result."""
+    terms = str(n.attr("equation", "")).replace(" ", "").replace("...", "").split("->")[0].split(",")
+    sizes = {a: d for i, term in enumerate(terms) for a, d in zip(term[::-1], n.spec(i).shape[::-1], strict=False)}
+    return max(len(terms), 1) * max(prod(sizes.values()), n.made.size)
+
+
+def _recurrent(n: _Counted) -> int:
+    """X (length, batch, width) or batch first; W (directions, gates, width), R (directions, gates, hidden)."""
+    x, w, r = (n.spec(i) for i in range(3))
+    return 2 * (x.size // max(x.shape[-1], 1)) * (w.size + r.size) if x.shape else 0
+
+
+def _attention(n: _Counted) -> int:
+    """Queries with every key, weights with every value: K (..., length, width)."""
+    keys = n.spec(1).shape
+    return 2 * (keys[-2] if len(keys) > 1 else 1) * (n.spec(0).size + n.made.size)
+
+
+def _window(n: _Counted) -> int:
+    return n.made.size * int(prod(n.attr("kernel_shape", ())))
+
+
+def _interpolation(n: _Counted) -> int:
+    """Linear: two taps an axis that changes; cubic: four; nearest: none."""
+    taps = {"nearest": 0, "linear": 2, "cubic": 4}.get(str(n.attr("mode", "nearest")), 2)
+    return 2 * taps * n.made.size
+
+
+def _trees(n: _Counted) -> int:
+    """A comparison a level of each tree, were they balanced."""
+    roots = len(n.attr("tree_roots", ())) or len(set(n.attr("nodes_treeids", ()))) or 1
+    nodes = max(len(n.attr("nodes_splits", n.attr("nodes_values", ()))), roots)
+    return n.spec(0).shape[0] * roots * max(round(log2(nodes / roots + 1)), 1) if n.spec(0).shape else 0
+
+
+_FAMILIES: tuple[tuple[str, _Count], ...] = (
+    ("Conv ConvInteger", _convolution(1)),
+    ("DeformConv", _convolution(1)),
+    ("QLinearConv", _convolution(3)),
+    ("ConvTranspose", _transposed_convolution(1)),
+    ("QLinearConvTranspose", _transposed_convolution(3)),
+    ("MatMul MatMulInteger Gemm NarrowMatMul QLinearMatMul", _product),
+    ("Einsum", _einsum),
+    ("LSTM GRU RNN", _recurrent),
+    ("Attention", _attention),
+    ("MaxPool AveragePool LpPool QLinearAveragePool MaxRoiPool", _window),
+    ("GlobalAveragePool GlobalMaxPool GlobalLpPool QLinearGlobalAveragePool QLinearReduceMean", _each(1)),
+    ("ArgMax ArgMin CumSum CumProd TopK", _each(1)),
+    ("ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum", _each(1)),
+    ("ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare", _each(2)),
+    ("QuantizeLinear DequantizeLinear BatchNormalization", _each(2)),
+    ("DynamicQuantizeLinear LogSoftmax Softmax QLinearSoftmax RMSNormalization LpNormalization", _each(4)),
+    ("GroupNormalization InstanceNormalization LayerNormalization MeanVarianceNormalization", _each(7)),
+    ("LRN", lambda n: n.spec(0).size * (2 * int(n.attr("size", 1)) + 3)),
+    ("Resize QLinearResize GridSample RoiAlign", _interpolation),
+    ("TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor", _trees),
+    ("BitCast CenterCropPad Concat Constant ConstantOfShape DepthToSpace Dropout Expand EyeLike Flatten Gather", _none),
+    ("GatherElements GatherND Identity LookupTable OneHot Pad Range Reshape ReverseSequence ScatterND", _none),
+    ("ScatterElements Shape Size Slice SpaceToDepth Split Squeeze TensorScatter Tile Transpose Trilu", _none),
+    ("Unpack4 Unsqueeze Where", _none),
+)
+_COUNTS: Mapping[str, _Count] = {op: count for ops, count in _FAMILIES for op in ops.split()}
+
+
+# -- from work to time ------------------------------------------------------------------------------------------------
+
+
+class _Rate(NamedTuple):
+    """Billions of operations and of bytes that one worker does in a second, with vectors of 16 float32."""
+
+    operations: float
+    bytes: float
+
+
+_RATES: Mapping[str, _Rate] = {
+    "attention": _Rate(200, 60),
+    "copy": _Rate(100, 100),
+    "depthwise": _Rate(140, 80),
+    "elementwise": _Rate(40, 60),
+    "elementwise.i64_chain": _Rate(5, 10),
+    "gemm": _Rate(190, 90),
+    "gemm.f32_pack": _Rate(100, 60),
+    "gemm.f32_pad": _Rate(100, 80),
+    "lookup": _Rate(100, 28),
+    "normalize": _Rate(50, 60),
+    "pool": _Rate(15, 50),
+    "qdepthwise": _Rate(120, 40),
+    "qelementwise": _Rate(100, 28),
+    "qgemm": _Rate(850, 100),
+    "qgemm.x8_gemm_shifted": _Rate(550, 100),
+    "qgemm.x8_pack": _Rate(100, 37),
+    "qgemm.x8_pad": _Rate(100, 100),
+    "qpool": _Rate(20, 40),
+    "qsoftmax": _Rate(6, 10),
+    "quantize": _Rate(23, 30),
+    "recurrent": _Rate(140, 400),  # the same weights at every step, from the nearest cache
+    "qreduce": _Rate(50, 60),
+    "recurrent.f32_project": _Rate(20, 60),
+    "reduce": _Rate(35, 100),
+    "resize": _Rate(50, 100),
+    "trees": _Rate(1, 10),
+    "wgemm": _Rate(150, 50),
+    "winograd": _Rate(350, 40),  # counted as the convolution it replaces
+}
+"""By kernel, else by family."""
+_OTHER = _Rate(10, 20)
+"""Of families not listed."""
+STEP = 0.03e-6
+"""Seconds that any step takes."""
+SHARED = 0.8e-6
+"""Seconds a step must take before it is shared: on an idle machine 0.6 and 1.0 serve as well, 1.5 loses a tenth on
+models of 30 µs."""
+
+
+def seconds(kernel: str, count: int, nbytes: int, lanes: int = 16) -> float:
+    """What a step takes one worker. kernel: "family.name"; lanes: float32 in a vector of the target."""
+    rate = _RATES.get(kernel) or _RATES.get(kernel.partition(".")[0], _OTHER)
+    return STEP + max(count / rate.operations * 16 / lanes, nbytes / rate.bytes) * 1e-9
+
+
+def touched(kernel: str, sizes: Sequence[int]) -> int:
+    """Bytes a step touches, of operands of these bytes: all, but of a table that it picks rows from what it makes."""
+    picked = min(sizes[0], sizes[-1]) if kernel.startswith("indexing.gather") else sizes[0] if sizes else 0
+    return picked + sum(sizes[1:])
+
+
+def shared(took: float) -> bool:
+    """Whether a step of so many seconds gains by more than one worker."""
+    return took >= SHARED
