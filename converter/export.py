@@ -1,6 +1,7 @@
 """ONNX out: a prepared model, quantised or not, as standard ONNX that any runtime reads.
 
-What our passes widened is written in ONNX's own operators again; `STANDARD` says how, operator by operator.
+What our passes widened is written in ONNX's own operators again; `STANDARD` says how, operator by operator. So is what
+they fused into operators younger than the opset most runtimes read: `OLDER`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from converter.passes import cleanup
 from converter.passes.undo_dynamic import contraction
 from lite_runtime.reference.quantize import LEAST_SPAN
 
-__all__ = ["STANDARD", "onnx_bytes", "standardize"]
+__all__ = ["OLDER", "STANDARD", "onnx_bytes", "standardize"]
 
 _HALVE_FROM = 64
 """Elements from which storing a constant in half precision pays for its Cast."""
@@ -29,6 +30,7 @@ def onnx_bytes(model: ir.Model, *, halve: bool = False) -> bytes:
     Raises ConvertError naming every operator that ONNX has no words for.
     """
     standardize(model)
+    _unfold(model)
     cleanup.unused(model)
     if halve:
         _halve(model)
@@ -61,6 +63,17 @@ def _declare_oldest(model: ir.Model) -> None:
 
 def _known(model: ir.Model) -> bool:
     return all(node.domain != "" or spec.schema("", node.op_type, _OLDEST) is not None for node in build.nodes(model))
+
+
+def _unfold(model: ir.Model) -> None:
+    """Operators younger than opset `_OLDEST` in the words it has, where it has them."""
+    for node in build.nodes(model):
+        rule = OLDER.get(node.op_type) if node.domain == "" else None
+        if rule is not None:
+            edit = Edit(node)
+            result = rule(edit, node)
+            if result is not None:
+                edit.replace(result)
 
 
 def standardize(model: ir.Model) -> int:
@@ -165,6 +178,47 @@ STANDARD: Mapping[str, Rule] = {
     "QLinearConv": _contraction,
     "QLinearMatMul": _contraction,
 }
+
+
+def _attention(edit: Edit, node: ir.Node) -> ir.Value | None:
+    """softmax(q kT * scale + mask) v; only of heads apart, as many of keys as of queries, nothing cached."""
+    q, k, v = (build.dims(value) for value in node.inputs[:3])
+    plain = len(node.outputs) == 1 and all(value is None for value in node.inputs[4:])
+    if not plain or q is None or k is None or v is None or not len(q) == len(k) == len(v) == 4 or q[1] != k[1]:
+        return None
+    if set(node.attributes) - {"scale"} or not isinstance(q[3], int) or not isinstance(k[1], int):
+        return None
+    x, mask = node.inputs[0], node.inputs[3] if len(node.inputs) > 3 else None
+    if x is None or (mask is not None and (mask.dtype != x.dtype or (build.dims(mask) or (None,))[-1] != k[2])):
+        return None
+    turned = edit.op("Transpose", [node.inputs[1]], {"perm": (0, 1, 3, 2)}, like=x, shape=(*k[:2], k[3], k[2]))
+    scores = edit.op("MatMul", [x, turned], like=x, shape=(*q[:3], k[2]))
+    factor = edit.scalar_like(attr(node, "scale", q[3] ** -0.5), x)
+    scores = edit.op("Mul", [scores, factor], like=scores)
+    if mask is not None:
+        scores = edit.op("Add", [scores, mask], like=scores)
+    weights = edit.op("Softmax", [scores], {"axis": -1}, like=scores)
+    return edit.op("MatMul", [weights, node.inputs[2]], like=node.outputs[0])
+
+
+def _rms_norm(edit: Edit, node: ir.Node) -> ir.Value | None:
+    """x / sqrt(mean(x^2) + epsilon) * scale over the last axes."""
+    x, rank = node.inputs[0], build.rank(node.inputs[0])
+    if x is None or rank is None or x.dtype != ir.DataType.FLOAT or attr(node, "stash_type", 1) != 1:
+        return None
+    axes = edit.ints(range(attr(node, "axis", -1) % rank, rank))
+    square = edit.op("ReduceMean", [edit.op("Mul", [x, x], like=x), axes], {"keepdims": 1})
+    square.dtype = x.dtype
+    root = edit.op("Sqrt", [edit.op("Add", [square, edit.scalar_like(attr(node, "epsilon", 1e-5), x)], like=square)])
+    root.dtype = x.dtype
+    return edit.op("Mul", [edit.op("Div", [x, root], like=x), node.inputs[1]], like=node.outputs[0])
+
+
+OLDER: Mapping[str, Callable[[Edit, ir.Node], ir.Value | None]] = {
+    "Attention": _attention,
+    "RMSNormalization": _rms_norm,
+}
+"""Operators our passes fuse that opset `_OLDEST` lacks; a rule gives None for forms it has no words for."""
 
 
 def _halve(model: ir.Model) -> None:

@@ -59,6 +59,7 @@ _ARITY: dict[tuple[int, int, int, int], str] = {
     (2, 4, 1, 1): "Conv ConvInteger MatMul MatMulInteger Pad STFT",
     (2, 4, 2, 2): "CausalConvWithState",
     (2, 5, 1, 1): "NonMaxSuppression",
+    (2, 6, 1, 1): "NarrowMatMul",
     (2, _MANY, 1, _MANY): "Loop",
     (3, 3, 1, 1): (
         "Col2Im FlexAttention GroupNormalization InstanceNormalization OneHot Range RoiAlign ScatterElements ScatterND "
@@ -66,10 +67,11 @@ _ARITY: dict[tuple[int, int, int, int], str] = {
     ),
     (3, 4, 1, 1): "RotaryEmbedding",
     (3, 5, 1, 1): "DeformConv Slice",
-    (3, 6, 0, 2): "GRU RNN",
+    (3, 6, 0, 2): "RNN",
+    (3, 7, 0, 2): "GRU",
     (3, 6, 2, 2): "LinearAttention",
     (3, 7, 1, 4): "Attention",
-    (3, 8, 0, 3): "LSTM",
+    (3, 9, 0, 3): "LSTM",
     (3, _MANY, 1, _MANY): "Adagrad Adam Momentum",
     (5, 5, 1, 1): "MelWeightMatrix QLinearAveragePool QLinearGlobalAveragePool QLinearSoftmax",
     (5, 5, 1, 3): "BatchNormalization",
@@ -144,7 +146,7 @@ _ATTRS: dict[str, str] = {
     "FeatureVectorizer": "inputdimensions:I",
     "FlexAttention": "prob_mod:G scale:f score_mod:G softmax_precision:i",
     "GRU": (
-        "activation_alpha:F activation_beta:F activations:S clip:f direction:s hidden_size:i layout:i "
+        "activation_alpha:F activation_beta:F activations:S block_size:i clip:f direction:s hidden_size:i layout:i "
         "linear_before_reset:i"
     ),
     "GatherND": "batch_dims:i",
@@ -162,7 +164,8 @@ _ATTRS: dict[str, str] = {
     "IsInf": "detect_negative:i detect_positive:i",
     "LRN": "alpha:f beta:f bias:f size:i!",
     "LSTM": (
-        "activation_alpha:F activation_beta:F activations:S clip:f direction:s hidden_size:i input_forget:i layout:i"
+        "activation_alpha:F activation_beta:F activations:S block_size:i clip:f direction:s hidden_size:i "
+        "input_forget:i layout:i"
     ),
     "LabelEncoder": (
         "default_float:f default_int64:i default_string:s default_tensor:T keys_floats:F keys_int64s:I "
@@ -178,6 +181,10 @@ _ATTRS: dict[str, str] = {
     "LpNormalization": "axis:i p:i",
     "LpPool": "auto_pad:s ceil_mode:i dilations:I kernel_shape:I! layout:s p:i pads:I strides:I",
     "MatMul": ("activation:s activation_alpha:f activation_beta:f activation_max:f activation_min:f transA:i transB:i"),
+    "NarrowMatMul": (
+        "activation:s activation_alpha:f activation_beta:f activation_max:f activation_min:f block_size:i shape:I "
+        "signed:i transB:i"
+    ),
     "MaxPool": "auto_pad:s ceil_mode:i dilations:I kernel_shape:I! layout:s pads:I storage_order:i strides:I",
     "MaxRoiPool": "pooled_shape:I! spatial_scale:f",
     "MaxUnpool": "kernel_shape:I! pads:I strides:I",
@@ -314,6 +321,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "Conv.activation": _ACTIVATION,
     "ConvTranspose.activation": _ACTIVATION,
     "MatMul.activation": _ACTIVATION,
+    "NarrowMatMul.activation": _ACTIVATION,
     "QLinearAdd.activation": ("", "Relu", "Clip"),
     "QLinearConv.activation": ("", "Relu", "Clip"),
     "QLinearConvTranspose.activation": ("", "Relu", "Clip"),

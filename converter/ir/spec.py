@@ -52,6 +52,16 @@ _WINDOW: Mapping[str, ir.AttributeType] = {
 }
 _POOL: Mapping[str, ir.AttributeType] = {**_WINDOW, **_LAYOUT, "ceil_mode": _T.INT, "count_include_pad": _T.INT}
 _INTEGER_CONV: Mapping[str, ir.AttributeType] = {**_WINDOW, **_LAYOUT, **_CLAMP, "group": _T.INT}
+_RECURRENT: Mapping[str, ir.AttributeType] = {
+    "activation_alpha": _T.FLOATS,
+    "activation_beta": _T.FLOATS,
+    "activations": _T.STRINGS,
+    "block_size": _T.INT,
+    "clip": _T.FLOAT,
+    "direction": _T.STRING,
+    "hidden_size": _T.INT,
+    "layout": _T.INT,
+}
 _RESIZE: Mapping[str, ir.AttributeType] = {
     "antialias": _T.INT,
     "axes": _T.INTS,
@@ -88,6 +98,8 @@ WIDENED: Mapping[str, Widened] = {
     "InstanceNormalization": Widened((3, 3), _LAYOUT, "InstanceNormalization"),
     "BatchNormalization": Widened((5, 5), _LAYOUT, "BatchNormalization"),
     "Silu": Widened((1, 1), {}),
+    "LSTM": Widened((3, 9), {**_RECURRENT, "input_forget": _T.INT}, outputs=(1, 3)),
+    "GRU": Widened((3, 7), {**_RECURRENT, "linear_before_reset": _T.INT}, outputs=(1, 2)),
     # on integers
     "QLinearConv": Widened((6, 9), _INTEGER_CONV),
     "QLinearConvTranspose": Widened((6, 9), {**_INTEGER_CONV, "output_padding": _T.INTS, "output_shape": _T.INTS}),

@@ -2,7 +2,7 @@
 
 Reshape(Transpose(Attention(heads(q), heads(k), heads(v), mask))) -> Attention(q, k, v, mask, q_num_heads, kv_num_heads)
 where heads(x) = Transpose(Reshape(x, [batch, length, heads, width]), (0, 2, 1, 3)). ONNX defines the three-dimensional
-form as exactly this.
+form as exactly this. Quantisers between the operators that come out, all of the same steps, are one behind them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from converter.ir import build
 from converter.ir.build import Edit, dims
+from converter.passes import quantized
 from converter.passes.sink_transposes import perm_of
 
 __all__ = ["run"]
@@ -24,16 +25,17 @@ def run(model: ir.Model) -> int:
 
 
 def _fuse(node: ir.Node) -> bool:
-    merged = node.inputs[0]
-    if merged is None or perm_of(merged) != _SWAP or build.sole_use(merged) is not node:
+    merged, outer = _unquantised(node.inputs[0], node)
+    turned = merged.producer() if merged is not None else None
+    if merged is None or turned is None or perm_of(merged) != _SWAP:
         return False
-    turned = merged.producer()
-    assert turned is not None and turned.inputs[0] is not None
-    result = turned.inputs[0]
-    attention = result.producer()
-    if not build.is_op(attention, "Attention") or build.sole_use(result) is not turned:
+    result, inner = _unquantised(turned.inputs[0], turned)
+    attention = result.producer() if result is not None else None
+    if result is None or attention is None or not build.is_op(attention, "Attention"):
         return False
-    assert attention is not None
+    steps = outer or inner
+    if outer is not None and inner is not None and not quantized.same(outer, inner):
+        return False
     if len(attention.outputs) > 1 or any(v is not None for v in attention.inputs[4:]):
         return False
     flat = [_flat(v) for v in attention.inputs[:3]]
@@ -42,8 +44,31 @@ def _fuse(node: ir.Node) -> bool:
     heads = [(dims(v) or (0, 0))[1] for v in attention.inputs[:2]]
     edit = Edit(node)
     attrs = {**dict(attention.attributes), "q_num_heads": heads[0], "kv_num_heads": heads[1]}
-    edit.replace(edit.op("Attention", [*flat, *attention.inputs[3:]], attrs, like=node.outputs[0]))
+    joined = edit.op("Attention", [*flat, *attention.inputs[3:]], attrs, like=node.outputs[0])
+    if steps is not None:
+        stored = edit.op("QuantizeLinear", [joined, steps.scale, steps.zero_point], shape=dims(joined))
+        stored.dtype = steps.dtype
+        joined = quantized.dequantize(edit, stored, steps, node.outputs[0])
+    edit.replace(joined)
     return True
+
+
+def _unquantised(value: ir.Value | None, reader: ir.Node) -> tuple[ir.Value | None, quantized.Parameters | None]:
+    """What `reader` alone reads: the value itself, or what one was before a pair of quantisers, and their steps.
+
+    (None, None) where others read it too.
+    """
+    if value is None or build.sole_use(value) is not reader:
+        return None, None
+    found = quantized.dequantized(value)
+    maker = found.q.producer() if found is not None else None
+    given = quantized.quantizer(maker)
+    if found is None or maker is None or given is None:
+        return value, None
+    before = maker.inputs[0]
+    alone = before is not None and build.sole_use(before) is maker and build.sole_use(found.q) is value.producer()
+    plain = given.plain and given.zero_point is not None and quantized.same(given, found.parameters)
+    return (before, given) if alone and plain else (None, None)
 
 
 def _flat(value: ir.Value | None) -> ir.Value | None:

@@ -1,57 +1,356 @@
-"""The middle of attention, float32: scores to weights, in place."""
+"""Attention, float32, without its scores in memory: softmax over blocks of keys as they come.
+
+A block of queries meets KEYS keys at a time. Weights are taken against the largest score so far; when a larger one
+turns up, what was summed before shrinks by exp(old - new) (Milakov and Gimelshein 2018; Dao et al. 2022). Both
+products run in one register tile: rows of queries against keys packed in panels [width][vectors * LANES], rows of
+weights against the values as they lie. Which queries and keys share a block hangs on sizes alone, so the number of
+workers changes no bit.
+"""
 
 from __future__ import annotations
 
-from numba import float32
+import numpy as np
+from llvmlite import ir
+from numba import float32, types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
-from lite_runtime.kernels._math import exp
-from lite_runtime.simd import f32p, first, kernel, num, ptr, u8p
+from lite_runtime.kernels._softmax import vexp_down
+from lite_runtime.kernels._vmath import across_max, across_sum, vfirst, vlane0, vload_or
+from lite_runtime.kernels.gemm import TILES
+from lite_runtime.simd import (
+    FMA,
+    LANES,
+    address,
+    declare,
+    device,
+    emit_load,
+    emit_mask,
+    emit_splat,
+    emit_store,
+    f32p,
+    first,
+    kernel,
+    num,
+    ptr,
+    real,
+    splat,
+    stack_floats,
+    u8p,
+    vload,
+    vload_n,
+    vmax,
+    vstore,
+    vstore_n,
+)
 
-_LOW = float32(-3.4028235e38)
+QUERIES = 24
+"""Rows of a block, a multiple of every tile's."""
+KEYS = 128
+"""Keys of a block, a multiple of 4 * LANES: scores of a block take 12 KiB, its keys and values 32 KiB each at a width
+of 64."""
+SCORES = QUERIES * KEYS
+PANEL = 4 * LANES
+_ZERO, _ONE, _INF = np.float32(0), np.float32(1), np.float32(np.inf)
+_LOW = np.float32(-3.4028235e38)
+_F32, _I64, _I32 = ir.FloatType(), ir.IntType(64), ir.IntType(32)
+_VEC = ir.VectorType(_F32, LANES)
 
 
-@kernel(fastmath={"contract", "reassoc", "nsz"})
-def f32_weights(step, bases, worker, workers):
-    """softmax over each row of scores + mask. Operands scores (changed in place), mask?.
+# -- one product: rows x (vectors * LANES) results of left @ panel ----------------------------------------------------
 
-    numbers: 0 batches, 1 heads, 2 queries, 3 keys, 4, 5, 6 mask step a batch, a head, a query (elements, 0: the same
-    for all), 7 whether the mask is of bool (true: attend), 8 keys query 0 sees under causality, -1: no causality.
-    Rows that see nothing become zeros.
+
+def _tile(rows: int, vectors: int):
+    @intrinsic
+    def tile(typing, left, left_step, depth, panel, panel_step, out, out_step, more, live, columns):
+        """out (+)= left @ panel. Steps: bytes between rows. `live` rows and `columns` columns are stored, rows beyond
+        repeat the last; `more` != 0 adds to what out holds."""
+        sig = types.void(*[types.int64] * 10)
+
+        def lower(context, builder, sig, args):
+            left, left_step, depth, panel, panel_step, out, out_step, more, live, columns = args
+            fma = declare(builder, f"llvm.{FMA}.v{LANES}f32", _VEC, _VEC, _VEC, _VEC)
+            zero = ir.Constant(_VEC, [0.0] * LANES)
+            sums = [[cgutils.alloca_once_value(builder, zero) for _ in range(vectors)] for _ in range(rows)]
+            last = builder.sub(live, _I64(1))
+            bases = []
+            for i in range(rows):
+                within = builder.icmp_signed("<", _I64(i), live)
+                row = builder.select(within, _I64(i), last)
+                bases.append(builder.add(left, builder.mul(left_step, row)))
+            at = cgutils.alloca_once_value(builder, panel)
+            with cgutils.for_range(builder, depth, intp=_I64) as loop:
+                here, k = builder.load(at), builder.mul(loop.index, _I64(4))
+                right = [emit_load(builder, _pointer(builder, here, 4 * LANES * j)) for j in range(vectors)]
+                for base, row in zip(bases, sums, strict=True):
+                    one = emit_splat(builder, builder.load(_pointer(builder, builder.add(base, k)), typ=_F32))
+                    for weight, total in zip(right, row, strict=True):
+                        builder.store(builder.call(fma, [one, weight, builder.load(total)]), total)
+                builder.store(builder.add(here, panel_step), at)
+            masks = [emit_mask(builder, builder.sub(columns, _I64(j * LANES))) for j in range(vectors)]
+            adds = builder.icmp_signed("!=", more, _I64(0))
+            for i, row in enumerate(sums):
+                with builder.if_then(builder.icmp_signed("<", _I64(i), live)):
+                    line = builder.add(out, builder.mul(out_step, _I64(i)))
+                    for j, (total, mask) in enumerate(zip(row, masks, strict=True)):
+                        place = _pointer(builder, line, 4 * LANES * j)
+                        held = builder.select(adds, mask, ir.Constant(mask.type, [0] * LANES))
+                        value = builder.fadd(builder.load(total), emit_load(builder, place, held))
+                        emit_store(builder, value, place, mask)
+            return context.get_dummy_value()
+
+        return sig, lower
+
+    return tile
+
+
+def _pointer(builder, where, offset=0):
+    return builder.inttoptr(builder.add(where, _I64(offset)), _F32.as_pointer())
+
+
+_tile_1, _tile_2, _tile_3, _tile_4 = (_tile(TILES[n], n) for n in (1, 2, 3, 4))
+_thin_1, _thin_2, _thin_3, _thin_4 = (_tile(1, n) for n in (1, 2, 3, 4))
+
+
+def _sweep(tile, thin, size):
+    @device
+    def sweep(left, left_step, rows, depth, panel, panel_step, out, out_step, more, columns):
+        if rows == 1:
+            thin(left, left_step, depth, panel, panel_step, out, out_step, more, 1, columns)
+        else:
+            for i in range(0, rows, size):
+                here = out + i * out_step
+                tile(left + i * left_step, left_step, depth, panel, panel_step, here, out_step, more, rows - i, columns)
+
+    return sweep
+
+
+_sweep_1, _sweep_2, _sweep_3, _sweep_4 = (
+    _sweep(tile, thin, TILES[n])
+    for n, tile, thin in ((1, _tile_1, _thin_1), (2, _tile_2, _thin_2), (3, _tile_3, _thin_3), (4, _tile_4, _thin_4))
+)
+
+
+@device
+def _panel(left, left_step, rows, depth, panel, panel_step, out, out_step, more, columns):
+    """The product with one panel of up to 4 vectors; panel_step 0: its rows are as long as it is wide."""
+    vectors = (columns + LANES - 1) // LANES
+    each = panel_step if panel_step != 0 else 4 * LANES * vectors
+    if vectors == 4:
+        _sweep_4(left, left_step, rows, depth, panel, each, out, out_step, more, columns)
+    elif vectors == 3:
+        _sweep_3(left, left_step, rows, depth, panel, each, out, out_step, more, columns)
+    elif vectors == 2:
+        _sweep_2(left, left_step, rows, depth, panel, each, out, out_step, more, columns)
+    else:
+        _sweep_1(left, left_step, rows, depth, panel, each, out, out_step, more, columns)
+
+
+# -- a block's scores to weights --------------------------------------------------------------------------------------
+
+
+@device
+def _masked(x, mask, is_bool, n):
+    """Scores of a row with its mask: added, or -inf where it says no."""
+    if is_bool != 0:
+        allowed, scores = u8p(mask), f32p(x)
+        for i in range(n):
+            scores[i] = scores[i] if allowed[i] != 0 else float32(-_INF)
+    else:
+        for i in range(0, n, LANES):
+            vstore_n(f32p(x + 4 * i), vload_n(f32p(x + 4 * i), n - i) + vload_n(f32p(mask + 4 * i), n - i), n - i)
+
+
+@device
+def _weigh(x, n, keys, top, total):
+    """A row's first n scores to weights, the others (up to `keys`) to zeros; top, total: largest score and sum of
+    weights so far, at addresses. What sums made before must shrink by (1: nothing was, or no larger score)."""
+    low = splat(-_INF)
+    a, b = low, low
+    i = 0
+    while i + 2 * LANES <= n:
+        a = vmax(a, vload(f32p(x + 4 * i)))
+        b = vmax(b, vload(f32p(x + 4 * (i + LANES))))
+        i += 2 * LANES
+    while i < n:
+        a = vmax(a, vload_or(f32p(x + 4 * i), n - i, low))
+        i += LANES
+    before = f32p(top)[0]
+    largest = vmax(across_max(vmax(a, b)), splat(before))
+    a, b = splat(_ZERO), splat(_ZERO)
+    i = 0
+    while i + 2 * LANES <= n:
+        u = vexp_down(vload(f32p(x + 4 * i)) - largest)
+        v = vexp_down(vload(f32p(x + 4 * (i + LANES))) - largest)
+        vstore(f32p(x + 4 * i), u)
+        vstore(f32p(x + 4 * (i + LANES)), v)
+        a, b = a + u, b + v
+        i += 2 * LANES
+    while i < n:
+        u = vfirst(vexp_down(vload_or(f32p(x + 4 * i), n - i, low) - largest), n - i, splat(_ZERO))
+        vstore_n(f32p(x + 4 * i), u, n - i)
+        a = a + u
+        i += LANES
+    row = f32p(x)
+    for i in range(n, keys):
+        row[i] = _ZERO
+    now, so_far = vlane0(largest), f32p(total)[0]
+    shrink = _ONE
+    if so_far != _ZERO and now != before:
+        shrink = vlane0(vexp_down(splat(before - now)))
+    f32p(total)[0] = so_far * shrink + vlane0(across_sum(a + b))
+    f32p(top)[0] = now
+    return shrink
+
+
+@device
+def _scale_row(y, n, factor):
+    for i in range(0, n, LANES):
+        vstore_n(f32p(y + 4 * i), vload_n(f32p(y + 4 * i), n - i) * splat(factor), n - i)
+
+
+@kernel()
+def f32_attention(step, bases, worker, workers):
+    """y = softmax(q kT + mask) v by batch and head. Operands q, k (packed by f32_pack_keys), v, mask?, y.
+
+    numbers: 0 batches, 1 heads, 2 heads of q to one of k, 3 queries, 4 keys, 5 width of q, 6 of v; bytes from batch to
+    batch, head to head, row to row of 7 to 9 q, 10 to 12 v, 13 to 15 y; 16 bytes of a head's packed keys; 17 to 19
+    bytes from batch, head, query of the mask to the next (0: the same for all), 20 whether it is of bool (true:
+    attend); 21 keys query 0 sees under causality (each next one sees one more), -1: no causality. v may be read up to
+    whole vectors of a row. Rows that see nothing become zeros.
     """
-    ops = 2
-    scores, mask = ptr(step, bases, 0), ptr(step, bases, 1)
-    batches, heads, queries, keys = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
-    mask_batch, mask_head, mask_query = num(step, ops, 4), num(step, ops, 5), num(step, ops, 6)
-    is_bool, causal = num(step, ops, 7), num(step, ops, 8)
-    rows = batches * heads * queries
-    for row in range(first(rows, worker, workers, 1), first(rows, worker + 1, workers, 1)):
-        query = row % queries
-        head = row // queries % heads
-        batch = row // (queries * heads)
-        x = f32p(scores + 4 * row * keys)
-        if mask != 0:
-            at = batch * mask_batch + head * mask_head + query * mask_query
-            if is_bool:
-                allowed = u8p(mask + at)
-                for i in range(keys):
-                    x[i] = x[i] if allowed[i] != 0 else float32(-float("inf"))
-            else:
-                added = f32p(mask + 4 * at)
-                for i in range(keys):
-                    x[i] += added[i]
-        seen = keys
+    ops = 5
+    q, k, v = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
+    mask, y = ptr(step, bases, 3), ptr(step, bases, 4)
+    batches, heads, group = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2)
+    queries, keys, width, wide = num(step, ops, 3), num(step, ops, 4), num(step, ops, 5), num(step, ops, 6)
+    q_batch, q_head, q_row = num(step, ops, 7), num(step, ops, 8), num(step, ops, 9)
+    v_batch, v_head, v_row = num(step, ops, 10), num(step, ops, 11), num(step, ops, 12)
+    y_batch, y_head, y_row = num(step, ops, 13), num(step, ops, 14), num(step, ops, 15)
+    packed_head = num(step, ops, 16)
+    m_batch, m_head, m_row = num(step, ops, 17), num(step, ops, 18), num(step, ops, 19)
+    is_bool, causal = num(step, ops, 20), num(step, ops, 21)
+    scores = address(stack_floats(SCORES))
+    tops, totals = address(stack_floats(QUERIES)), address(stack_floats(QUERIES))
+    line = 4 * KEYS
+    blocks = (queries + QUERIES - 1) // QUERIES
+    items = batches * heads * blocks
+    for item in range(first(items, worker, workers, 1), first(items, worker + 1, workers, 1)):
+        begin = item % blocks * QUERIES
+        head = item // blocks % heads
+        batch = item // (blocks * heads)
+        rows = min(QUERIES, queries - begin)
+        left = q + batch * q_batch + head * q_head + begin * q_row
+        out = y + batch * y_batch + head * y_head + begin * y_row
+        packed = k + (batch * (heads // group) + head // group) * packed_head
+        values = v + batch * v_batch + head // group * v_head
+        masks = mask + batch * m_batch + head * m_head + begin * m_row
+        for i in range(rows):
+            f32p(tops + 4 * i)[0] = _LOW
+            f32p(totals + 4 * i)[0] = _ZERO
+        reach = keys
         if causal >= 0:
-            seen = min(keys, causal + query)
-            for i in range(seen, keys):
-                x[i] = float32(0)
-        top = _LOW
-        for i in range(seen):
-            top = max(top, x[i])
-        total = float32(0)
-        for i in range(seen):
-            value = exp(x[i] - top)
-            x[i] = value
-            total += value
-        factor = float32(1) / total if total > float32(0) else float32(0)
-        for i in range(seen):
-            x[i] *= factor
+            reach = max(1, min(keys, causal + begin + rows - 1))
+        for key in range(0, reach, KEYS):
+            count = min(KEYS, reach - key)
+            held = min(KEYS, keys - key)
+            for column in range(0, held, PANEL):
+                part = min(PANEL, held - column)
+                panel = packed + 4 * (key + column) * width
+                _panel(left, q_row, rows, width, panel, 0, scores + 4 * column, line, 0, part)
+            for i in range(rows):
+                x = scores + i * line
+                if mask != 0:
+                    _masked(x, masks + i * m_row + key * (1 if is_bool != 0 else 4), is_bool, count)
+                seen = count
+                if causal >= 0:
+                    seen = max(0, min(count, causal + begin + i - key))
+                shrink = _weigh(x, seen, count, tops + 4 * i, totals + 4 * i)
+                if key != 0 and shrink != _ONE:
+                    _scale_row(out + i * y_row, wide, shrink)
+            for column in range(0, wide, PANEL):
+                part = min(PANEL, wide - column)
+                panel = values + key * v_row + 4 * column
+                _panel(scores, line, rows, count, panel, v_row, out + 4 * column, y_row, key, part)
+        for i in range(rows):
+            total = f32p(totals + 4 * i)[0]
+            _scale_row(out + i * y_row, wide, _ONE / total if total != _ZERO else _ZERO)
+
+
+# -- operands in the order the tile reads them ------------------------------------------------------------------------
+
+
+@intrinsic
+def _transpose(typing, source, row_step, target, target_step, factor):
+    """LANES x LANES floats at `source`, times `factor`, transposed to `target`; steps: bytes between rows."""
+    sig = types.void(*[types.int64] * 4, types.float32)
+
+    def lower(context, builder, sig, args):
+        source, row_step, target, target_step, factor = args
+        many = emit_splat(builder, factor)
+        places = [builder.add(source, builder.mul(row_step, _I64(i))) for i in range(LANES)]
+        rows = [builder.fmul(emit_load(builder, _pointer(builder, place)), many) for place in places]
+        half, ints = LANES // 2, ir.VectorType(_I32, LANES)
+        low = ir.Constant(ints, [i // 2 + LANES * (i % 2) for i in range(LANES)])
+        high = ir.Constant(ints, [half + i // 2 + LANES * (i % 2) for i in range(LANES)])
+        for _ in range(LANES.bit_length() - 1):  # each round shuffles row i into row i + half: a perfect shuffle
+            pairs = [(rows[i], rows[i + half]) for i in range(half)]
+            rows = [builder.shuffle_vector(a, b, order) for a, b in pairs for order in (low, high)]
+        for i, row in enumerate(rows):
+            emit_store(builder, row, _pointer(builder, builder.add(target, builder.mul(target_step, _I64(i)))))
+        return context.get_dummy_value()
+
+    return sig, lower
+
+
+@kernel()
+def f32_pack_keys(step, bases, worker, workers):
+    """Keys of every head -> panels [width][4 * LANES] (the last of fewer vectors, zeros behind the last key).
+
+    Operands k, packed; numbers: 0 batches, 1 heads, 2 keys, 3 width, 4 to 6 bytes from batch to batch, head to head,
+    key to key, 7 bytes of a head's panels, 8 factor.
+    """
+    k, packed = ptr(step, bases, 0), ptr(step, bases, 1)
+    heads, keys, width = num(step, 2, 1), num(step, 2, 2), num(step, 2, 3)
+    batch_step, head_step, row_step = num(step, 2, 4), num(step, 2, 5), num(step, 2, 6)
+    head_size, factor = num(step, 2, 7), real(step, 2, 8)
+    groups = (keys + LANES - 1) // LANES
+    items = num(step, 2, 0) * heads * groups
+    for item in range(first(items, worker, workers, 1), first(items, worker + 1, workers, 1)):
+        group = item % groups
+        head = item // groups
+        source = k + head // heads * batch_step + head % heads * head_step + group * LANES * row_step
+        panel = group // 4
+        vectors = min(4, groups - 4 * panel)
+        target = packed + head * head_size + 4 * LANES * (4 * panel * width + group - 4 * panel)
+        line = 4 * LANES * vectors
+        live = min(LANES, keys - group * LANES)
+        done = 0
+        if live == LANES:
+            while done + LANES <= width:
+                _transpose(source + 4 * done, row_step, target + line * done, line, factor)
+                done += LANES
+        for d in range(done, width):
+            row = f32p(target + line * d)
+            for i in range(live):
+                row[i] = f32p(source + i * row_step + 4 * d)[0] * factor
+            for i in range(live, LANES):
+                row[i] = _ZERO
+
+
+@kernel()
+def f32_pad_rows(step, bases, worker, workers):
+    """Rows of every head, zeros behind each up to whole vectors. Operands v, out [batches][heads][rows][padded].
+
+    numbers: 0 batches, 1 heads, 2 rows, 3 width, 4 to 6 bytes from batch to batch, head to head, row to row.
+    """
+    v, out = ptr(step, bases, 0), ptr(step, bases, 1)
+    heads, count, width = num(step, 2, 1), num(step, 2, 2), num(step, 2, 3)
+    batch_step, head_step, row_step = num(step, 2, 4), num(step, 2, 5), num(step, 2, 6)
+    items = num(step, 2, 0) * heads * count
+    padded = (width + LANES - 1) // LANES * LANES
+    for item in range(first(items, worker, workers, 1), first(items, worker + 1, workers, 1)):
+        head = item // count
+        source = v + head // heads * batch_step + head % heads * head_step + item % count * row_step
+        for i in range(0, padded, LANES):
+            vstore(f32p(out + 4 * (item * padded + i)), vload_n(f32p(source + 4 * i), width - i))

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from lite_runtime.kernels._softmax import vexp_down
 from lite_runtime.kernels._vmath import (
     across_max,
     across_sum,
-    log1,
     vexp,
     vfirst,
     vlane0,
@@ -74,12 +74,12 @@ def _row_softmax(x, y, n):
         end = min(n, i + BLOCK * LANES)
         part = splat(_ZERO)
         while i + LANES <= end:
-            e = vexp(vload(f32p(x + 4 * i)) - highest)
+            e = vexp_down(vload(f32p(x + 4 * i)) - highest)
             vstore(f32p(y + 4 * i), e)
             part = part + e
             i += LANES
         if i < end:
-            e = vexp(vload_n(f32p(x + 4 * i), end - i) - highest)
+            e = vexp_down(vload_n(f32p(x + 4 * i), end - i) - highest)
             vstore_n(f32p(y + 4 * i), e, end - i)
             part = part + vfirst(e, end - i, splat(_ZERO))
             i = end
@@ -132,15 +132,47 @@ def f32_softmax__rows(step, bases, worker, workers):
         at, left = 4 * n * lo, n * (hi - lo)
         while left > 0:
             v = vload_n(f32p(x + at), left)
-            e = vexp(v - _short_max(v, n))
+            e = vexp_down(v - _short_max(v, n))
             vstore_n(f32p(y + at), e / _short_sum(e, n), left)
             at += 4 * LANES
             left -= LANES
     else:
         for o in range(lo, hi):
             v = vload_or(f32p(x + 4 * n * o), n, low)
-            e = vfirst(vexp(v - across_max(v)), n, splat(_ZERO))
+            e = vfirst(vexp_down(v - across_max(v)), n, splat(_ZERO))
             vstore_n(f32p(y + 4 * n * o), e / across_sum(e), n)
+
+
+@device
+def _row_exp_sum(x, n, highest):
+    """Sum of exp(x - highest) over a row."""
+    total = splat(_ZERO)
+    i = 0
+    while i < n:
+        end = min(n, i + 2 * BLOCK * LANES)
+        a, b = splat(_ZERO), splat(_ZERO)
+        while i + 2 * LANES <= end:
+            a = a + vexp_down(vload(f32p(x + 4 * i)) - highest)
+            b = b + vexp_down(vload(f32p(x + 4 * (i + LANES))) - highest)
+            i += 2 * LANES
+        while i < end:
+            v = vexp_down(vload_or(f32p(x + 4 * i), end - i, splat(-_INF)) - highest)
+            a = a + vfirst(v, end - i, splat(_ZERO))
+            i += LANES
+        i = end
+        total = total + (a + b)
+    return across_sum(total)
+
+
+@device
+def _row_less(x, y, n, a, b):
+    """y = x - a - b."""
+    i = 0
+    while i + LANES <= n:
+        vstore(f32p(y + 4 * i), vload(f32p(x + 4 * i)) - a - b)
+        i += LANES
+    if i < n:
+        vstore_n(f32p(y + 4 * i), vload_n(f32p(x + 4 * i), n - i) - a - b, n - i)
 
 
 @kernel()
@@ -148,22 +180,16 @@ def f32_log_softmax__rows(step, bases, worker, workers):
     """x - max - log of the sum of exp(x - max)."""
     x0, y0 = ptr(step, bases, 0), ptr(step, bases, 1)
     outer, n = num(step, 2, 0), num(step, 2, 1)
-    low = splat(-_INF)
     for o in range(first(outer, worker, workers, LANES), first(outer, worker + 1, workers, LANES)):
         x, y = x0 + 4 * n * o, y0 + 4 * n * o
-        highest = _row_max(x, n)
-        total = splat(_ZERO)
-        i = 0
-        while i < n:
-            end = min(n, i + BLOCK * LANES)
-            part = splat(_ZERO)
-            while i < end:
-                part = part + vfirst(vexp(vload_or(f32p(x + 4 * i), end - i, low) - highest), end - i, splat(_ZERO))
-                i += LANES
-            total = total + part
-        shift = splat(log1(vlane0(across_sum(total))))
-        for i in range(0, n, LANES):
-            vstore_n(f32p(y + 4 * i), vload_n(f32p(x + 4 * i), n - i) - highest - shift, n - i)
+        if n > LANES:
+            highest = _row_max(x, n)
+            _row_less(x, y, n, highest, vlog(_row_exp_sum(x, n, highest)))
+        else:
+            v = vload_or(f32p(x), n, splat(-_INF))
+            v = v - across_max(v)
+            e = vfirst(vexp_down(v), n, splat(_ZERO))
+            vstore_n(f32p(y), v - vlog(across_sum(e)), n)
 
 
 @kernel()
@@ -187,7 +213,7 @@ def f32_softmax__columns(step, bases, worker, workers):
             end = min(n, r + BLOCK)
             part = splat(_ZERO)
             while r < end:
-                e = vexp(vload_n(f32p(x + r * stride), width) - highest)
+                e = vexp_down(vload_n(f32p(x + r * stride), width) - highest)
                 if log == 0:
                     vstore_n(f32p(y + r * stride), e, width)
                 part = part + e
@@ -257,10 +283,31 @@ def _row_squares(x, n, mean):
 def _apply(x, y, n, mean, scale, shift):
     """y = (x - mean) * scale + shift, one scale and shift for all."""
     i = 0
-    while i < n:
+    while i + LANES <= n:
+        vstore(f32p(y + 4 * i), vfma(vload(f32p(x + 4 * i)) - mean, scale, shift))
+        i += LANES
+    if i < n:
         v = vload_n(f32p(x + 4 * i), n - i) - mean
         vstore_n(f32p(y + 4 * i), vfma(v, scale, shift), n - i)
+
+
+@device
+def _apply_each(x, y, n, mean, inverse, scales, biases):
+    """y = (x - mean) * inverse * scales + biases, one of each an element; biases may be absent."""
+    i = 0
+    while i + LANES <= n:
+        v = (vload(f32p(x + 4 * i)) - mean) * inverse
+        shift = splat(_ZERO)
+        if biases != 0:
+            shift = vload(f32p(biases + 4 * i))
+        vstore(f32p(y + 4 * i), vfma(v, vload(f32p(scales + 4 * i)), shift))
         i += LANES
+    if i < n:
+        v = (vload_n(f32p(x + 4 * i), n - i) - mean) * inverse
+        shift = splat(_ZERO)
+        if biases != 0:
+            shift = vload_n(f32p(biases + 4 * i), n - i)
+        vstore_n(f32p(y + 4 * i), vfma(v, vload_n(f32p(scales + 4 * i), n - i), shift), n - i)
 
 
 @kernel()
@@ -298,14 +345,7 @@ def f32_standardize__rows(step, bases, worker, workers):
                 shift = f32p(biases + 4 * (c + k))[0] if biases != 0 else _ZERO
                 _apply(x + 4 * k * depth, y + 4 * k * depth, depth, mean, splat(scale), splat(shift))
         else:
-            i = 0
-            while i < n:
-                v = (vload_n(f32p(x + 4 * i), n - i) - mean) * splat(inverse)
-                shift = splat(_ZERO)
-                if biases != 0:
-                    shift = vload_n(f32p(biases + 4 * i), n - i)
-                vstore_n(f32p(y + 4 * i), vfma(v, vload_n(f32p(scales + 4 * i), n - i), shift), n - i)
-                i += LANES
+            _apply_each(x, y, n, mean, splat(inverse), scales, biases)
 
 
 @kernel()

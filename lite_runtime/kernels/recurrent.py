@@ -5,8 +5,9 @@ recurrent weights stream through once, and the gates meet in registers, so that 
 input's share of the gates is one product over all times, made before (`f32_project`).
 
 A step is either one time (`mode` STEP: panels are shared out, the planner's barriers stand between times) or the whole
-sequence (`mode` RUN: samples and directions are shared out). Every sum runs in an order the sizes decide: chains of
-every second (RNN: fourth) hidden unit, added at the end. Neither mode nor number of workers changes a bit.
+sequence (`mode` RUN: samples and directions are shared out). GROUP samples side by side share the weights as they
+come; a sample alone sums in chains of every second or fourth hidden unit, added at the end. Which it is follows from
+batch and lengths. Neither mode nor number of workers changes a bit.
 
 Cells' operands: gates' input shares [rows][row], recurrent weights, extra (LSTM: peepholes
 [directions][panels][3][LANES]; GRU: bias inside the reset product [directions][panels][LANES]; may be absent), lengths
@@ -17,11 +18,21 @@ linear_before_reset: z and r * h). Numbers: as named below; strides in floats bu
 from __future__ import annotations
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 from lite_runtime.kernels._vmath import vsigmoid, vtanh
 from lite_runtime.simd import (
+    FMA,
     LANES,
+    address,
+    declare,
     device,
+    emit_load,
+    emit_splat,
+    emit_store,
     f32p,
     first,
     i32p,
@@ -30,6 +41,8 @@ from lite_runtime.simd import (
     ptr,
     real,
     splat,
+    stack_floats,
+    stack_words,
     vfma,
     vload,
     vload_n,
@@ -63,6 +76,14 @@ OPERANDS = 8
     CLIP,
 ) = range(19)
 STEP, RUN = 0, 1
+GROUP = 4
+"""Samples taken together."""
+_SUMS = 16 if LANES == 16 else 12
+"""Registers to sum in, of 32 or 16."""
+_ROOM = GROUP * 4 * LANES
+_F32, _I64 = ir.FloatType(), ir.IntType(64)
+_VEC = ir.VectorType(_F32, LANES)
+_WORDS = types.CPointer(types.int64)
 _ZERO, _ONE = np.float32(0), np.float32(1)
 
 
@@ -223,11 +244,146 @@ def _held(v, clip):
     return vmin(splat(clip), vmax(splat(-clip), v))
 
 
+# -- h times a panel's weights ----------------------------------------------------------------------------------------
+
+
+def _products(rows, picks, stride, chains):
+    @intrinsic
+    def products(typing, at, weights, hidden, out):
+        """out [rows][picks][LANES] = h @ weights; at: address of h, or of a list of addresses where rows are several;
+        weights [hidden][stride][LANES], of which the gates `picks` count. Each sum is `chains` chains, of every
+        chains-th unit."""
+        sig = types.void(*[types.int64] * 4)
+
+        def lower(context, builder, sig, args):
+            at, weights, hidden, out = args
+            fma = declare(builder, f"llvm.{FMA}.v{LANES}f32", _VEC, _VEC, _VEC, _VEC)
+            zero = ir.Constant(_VEC, [0.0] * LANES)
+            bases = [at]
+            if rows > 1:
+                listed = builder.inttoptr(at, _I64.as_pointer())
+                bases = [builder.load(builder.gep(listed, [_I64(i)])) for i in range(rows)]
+            sums = [[[cgutils.alloca_once(builder, _VEC) for _ in picks] for _ in bases] for _ in range(chains)]
+            for one in (one for chain in sums for row in chain for one in row):
+                builder.store(zero, one)
+            here = cgutils.alloca_once_value(builder, weights)
+
+            def times(k, chain):
+                place = builder.load(here)
+                columns = [emit_load(builder, _pointer(builder, place, 4 * LANES * pick)) for pick in picks]
+                for base, row in zip(bases, chain, strict=True):
+                    h = builder.load(_pointer(builder, builder.add(base, builder.mul(k, _I64(4)))), typ=_F32)
+                    many = emit_splat(builder, h)
+                    for column, total in zip(columns, row, strict=True):
+                        builder.store(builder.call(fma, [many, column, builder.load(total)]), total)
+                builder.store(builder.add(place, _I64(4 * LANES * stride)), here)
+
+            whole = builder.udiv(hidden, _I64(chains))
+            with cgutils.for_range(builder, whole, intp=_I64) as loop:
+                start = builder.mul(loop.index, _I64(chains))
+                for i, chain in enumerate(sums):
+                    times(builder.add(start, _I64(i)), chain)
+            with cgutils.for_range(builder, builder.urem(hidden, _I64(chains)), intp=_I64) as loop:
+                times(builder.add(builder.mul(whole, _I64(chains)), loop.index), sums[0])
+            for i in range(rows):
+                for j in range(len(picks)):
+                    parts = [builder.load(chain[i][j]) for chain in sums]
+                    while len(parts) > 1:
+                        parts = [builder.fadd(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+                    emit_store(builder, parts[0], _pointer(builder, out, 4 * LANES * (i * len(picks) + j)))
+            return context.get_dummy_value()
+
+        return sig, lower
+
+    return products
+
+
+def _pointer(builder, where, offset=0):
+    return builder.inttoptr(builder.add(where, _I64(offset)), _F32.as_pointer())
+
+
+def _sums_of(picks, stride, chains):
+    """What GROUP samples together get from their h of before; one alone takes more chains instead of more rows."""
+    gates = len(picks)
+    rows = GROUP if GROUP * gates <= _SUMS else GROUP // 2
+    together = 1 << (_SUMS // (rows * gates)).bit_length() - 1
+    one, some = _products(1, picks, stride, chains), _products(rows, picks, stride, together)
+
+    @device
+    def sums_of_one(step, bases, s, d, b, p, second, x):
+        t, opening, alive = _place(step, bases, s, d, b)
+        before = _previous(step, bases, t, d, b, opening) if alive else 0
+        hidden = num(step, OPERANDS, HIDDEN)
+        if before != 0:
+            if second != 0:
+                before = _state(step, bases, d, b) + 4 * hidden
+            one(before, _weights_at(step, bases, d, p, stride), hidden, x)
+        else:
+            for j in range(gates):
+                vstore(f32p(x + 4 * LANES * j), splat(_ZERO))
+
+    @device
+    def sums_of(step, bases, s, d, b, count, p, second, at, sums):
+        """Sums of `count` samples from b on to `sums` [count][gates][LANES]; zeros where there is no h before.
+        second: of r * h, which a GRU keeps, in place of h. at: room for addresses."""
+        there = 0
+        if count > 2:
+            for i in range(count):
+                t, opening, alive = _place(step, bases, s, d, b + i)
+                before = _previous(step, bases, t, d, b + i, opening) if alive else 0
+                if before != 0:
+                    there += 1
+                    if second != 0:
+                        before = _state(step, bases, d, b + i) + 4 * num(step, OPERANDS, HIDDEN)
+                at[i] = before
+            for i in range(count, GROUP):
+                at[i] = at[count - 1]
+        if there != 0 and there == count:
+            weights = _weights_at(step, bases, d, p, stride)
+            for i in range(0, count, rows):
+                x = sums + 4 * LANES * gates * i
+                some(address(at) + 8 * i, weights, num(step, OPERANDS, HIDDEN), x)
+        else:
+            for i in range(count):
+                sums_of_one(step, bases, s, d, b + i, p, second, sums + 4 * LANES * gates * i)
+
+    return sums_of
+
+
+def _walk(visit):
+    """A kernel's way through its share of times, samples and panels."""
+
+    @device
+    def walk(step, bases, worker, workers, half0, half1):
+        at, sums = stack_words(GROUP), address(stack_floats(_ROOM))
+        batch = num(step, OPERANDS, BATCH)
+        panels = (num(step, OPERANDS, HIDDEN) + LANES - 1) // LANES
+        s0, s1, p0, p1, b0, b1 = 0, num(step, OPERANDS, TIMES), 0, panels, 0, batch
+        single = num(step, OPERANDS, MODE) == STEP
+        each = panels if single else (batch + GROUP - 1) // GROUP
+        items = num(step, OPERANDS, DIRECTIONS) * each
+        for item in range(first(items, worker, workers, 1), first(items, worker + 1, workers, 1)):
+            d, rest = item // each, item % each
+            if single:
+                s0, p0 = num(step, OPERANDS, TIME), rest
+                s1, p1 = s0 + 1, rest + 1
+            else:
+                b0 = rest * GROUP
+                b1 = min(batch, b0 + GROUP)
+            for s in range(s0, s1):
+                for half in range(half0, half1):
+                    for p in range(p0, p1):
+                        for b in range(b0, b1, GROUP):
+                            visit(step, bases, s, d, b, min(GROUP, b1 - b), p, half, at, sums)
+
+    return walk
+
+
 # -- LSTM: gates i, o, f, c -------------------------------------------------------------------------------------------
 
 
 @device
-def _lstm(step, bases, s, d, b, p):
+def _lstm(step, bases, s, d, b, p, x):
     hidden, clip = num(step, OPERANDS, HIDDEN), real(step, OPERANDS, CLIP)
     width = min(hidden - p * LANES, LANES)
     t, opening, alive = _place(step, bases, s, d, b)
@@ -236,26 +392,9 @@ def _lstm(step, bases, s, d, b, p):
         vstore_n(y, splat(_ZERO), width)
         return
     g = _gates_at(step, bases, t, d, b, p, 4)
-    i0, o0 = vload(f32p(g)), vload(f32p(g + 4 * LANES))
-    f0, c0 = vload(f32p(g + 8 * LANES)), vload(f32p(g + 12 * LANES))
-    i1, o1, f1, c1 = splat(_ZERO), splat(_ZERO), splat(_ZERO), splat(_ZERO)
-    before = _previous(step, bases, t, d, b, opening)
-    if before != 0:
-        h = f32p(before)
-        w = _weights_at(step, bases, d, p, 4)
-        for k in range(hidden // 2):
-            a = splat(h[2 * k])
-            i0, o0 = vfma(a, vload(f32p(w)), i0), vfma(a, vload(f32p(w + 4 * LANES)), o0)
-            f0, c0 = vfma(a, vload(f32p(w + 8 * LANES)), f0), vfma(a, vload(f32p(w + 12 * LANES)), c0)
-            a = splat(h[2 * k + 1])
-            i1, o1 = vfma(a, vload(f32p(w + 16 * LANES)), i1), vfma(a, vload(f32p(w + 20 * LANES)), o1)
-            f1, c1 = vfma(a, vload(f32p(w + 24 * LANES)), f1), vfma(a, vload(f32p(w + 28 * LANES)), c1)
-            w += 32 * LANES
-        if hidden % 2 == 1:
-            a = splat(h[hidden - 1])
-            i0, o0 = vfma(a, vload(f32p(w)), i0), vfma(a, vload(f32p(w + 4 * LANES)), o0)
-            f0, c0 = vfma(a, vload(f32p(w + 8 * LANES)), f0), vfma(a, vload(f32p(w + 12 * LANES)), c0)
-    i, o, f, c = i0 + i1, o0 + o1, f0 + f1, c0 + c1
+    i, o = vload(f32p(g)) + vload(f32p(x)), vload(f32p(g + 4 * LANES)) + vload(f32p(x + 4 * LANES))
+    f = vload(f32p(g + 8 * LANES)) + vload(f32p(x + 8 * LANES))
+    c = vload(f32p(g + 12 * LANES)) + vload(f32p(x + 12 * LANES))
     state = _state(step, bases, d, b)
     kept = _row_or_zero(_initial(step, bases, INITIAL_C, d, b) if opening else state, p, width)
     panels = (hidden + LANES - 1) // LANES
@@ -273,33 +412,33 @@ def _lstm(step, bases, s, d, b, p):
     vstore_n(y, vsigmoid(_held(o, clip)) * vtanh(_held(cell, clip)), width)
 
 
+_lstm_sums = _sums_of((0, 1, 2, 3), 4, 2)
+
+
+@device
+def _lstm_visit(step, bases, s, d, b, count, p, half, at, sums):
+    _lstm_sums(step, bases, s, d, b, count, p, 0, at, sums)
+    for i in range(count):
+        _lstm(step, bases, s, d, b + i, p, sums + 16 * LANES * i)
+
+
+_lstm_walk = _walk(_lstm_visit)
+
+
 @kernel()
 def f32_lstm(step, bases, worker, workers):
     """LSTM cells; VARIANT 1: the forget gate is 1 - i."""
-    batch = num(step, OPERANDS, BATCH)
-    panels = (num(step, OPERANDS, HIDDEN) + LANES - 1) // LANES
-    s0, s1, p0, p1, b0, b1 = 0, num(step, OPERANDS, TIMES), 0, panels, 0, batch
-    single = num(step, OPERANDS, MODE) == STEP
-    each = panels if single else batch
-    items = num(step, OPERANDS, DIRECTIONS) * each
-    for item in range(first(items, worker, workers, 1), first(items, worker + 1, workers, 1)):
-        d, rest = item // each, item % each
-        if single:
-            s0, p0 = num(step, OPERANDS, TIME), rest
-            s1, p1 = s0 + 1, rest + 1
-        else:
-            b0, b1 = rest, rest + 1
-        for s in range(s0, s1):
-            for p in range(p0, p1):
-                for b in range(b0, b1):
-                    _lstm(step, bases, s, d, b, p)
+    _lstm_walk(step, bases, worker, workers, 0, 1)
 
 
 # -- GRU: gates z, r, h -----------------------------------------------------------------------------------------------
 
+BOTH, GATES_ONLY, CANDIDATE_ONLY = 0, 1, 2
+"""VARIANT of a GRU: with linear_before_reset both at once; without, the halves of a time one after the other."""
+
 
 @device
-def _gru(step, bases, s, d, b, p):
+def _gru(step, bases, s, d, b, p, x):
     """A cell with linear_before_reset: n = tanh(input + r * (h R + bias))."""
     hidden, clip = num(step, OPERANDS, HIDDEN), real(step, OPERANDS, CLIP)
     width = min(hidden - p * LANES, LANES)
@@ -309,36 +448,19 @@ def _gru(step, bases, s, d, b, p):
         vstore_n(y, splat(_ZERO), width)
         return
     g = _gates_at(step, bases, t, d, b, p, 3)
-    z0, r0 = vload(f32p(g)), vload(f32p(g + 4 * LANES))
     panels = (hidden + LANES - 1) // LANES
-    n0 = splat(_ZERO)
+    past = vload(f32p(x + 8 * LANES))
     if ptr(step, bases, EXTRA) != 0:
-        n0 = vload(f32p(ptr(step, bases, EXTRA) + 4 * (d * panels + p) * LANES))
-    z1, r1, n1 = splat(_ZERO), splat(_ZERO), splat(_ZERO)
-    before = _previous(step, bases, t, d, b, opening)
-    if before != 0:
-        h = f32p(before)
-        w = _weights_at(step, bases, d, p, 3)
-        for k in range(hidden // 2):
-            a = splat(h[2 * k])
-            z0, r0 = vfma(a, vload(f32p(w)), z0), vfma(a, vload(f32p(w + 4 * LANES)), r0)
-            n0 = vfma(a, vload(f32p(w + 8 * LANES)), n0)
-            a = splat(h[2 * k + 1])
-            z1, r1 = vfma(a, vload(f32p(w + 12 * LANES)), z1), vfma(a, vload(f32p(w + 16 * LANES)), r1)
-            n1 = vfma(a, vload(f32p(w + 20 * LANES)), n1)
-            w += 24 * LANES
-        if hidden % 2 == 1:
-            a = splat(h[hidden - 1])
-            z0, r0 = vfma(a, vload(f32p(w)), z0), vfma(a, vload(f32p(w + 4 * LANES)), r0)
-            n0 = vfma(a, vload(f32p(w + 8 * LANES)), n0)
-    z, r = vsigmoid(_held(z0 + z1, clip)), vsigmoid(_held(r0 + r1, clip))
-    n = vtanh(_held(vfma(r, n0 + n1, vload(f32p(g + 8 * LANES))), clip))
-    kept = _row_or_zero(before, p, width)
+        past = past + vload(f32p(ptr(step, bases, EXTRA) + 4 * (d * panels + p) * LANES))
+    z = vsigmoid(_held(vload(f32p(g)) + vload(f32p(x)), clip))
+    r = vsigmoid(_held(vload(f32p(g + 4 * LANES)) + vload(f32p(x + 4 * LANES)), clip))
+    n = vtanh(_held(vfma(r, past, vload(f32p(g + 8 * LANES))), clip))
+    kept = _row_or_zero(_previous(step, bases, t, d, b, opening), p, width)
     vstore_n(y, vfma(z, kept, (splat(_ONE) - z) * n), width)
 
 
 @device
-def _gru_gates(step, bases, s, d, b, p):
+def _gru_gates(step, bases, s, d, b, p, x):
     """First half of a cell without linear_before_reset: z and r * h, kept in `state`."""
     hidden, clip = num(step, OPERANDS, HIDDEN), real(step, OPERANDS, CLIP)
     width = min(hidden - p * LANES, LANES)
@@ -346,29 +468,16 @@ def _gru_gates(step, bases, s, d, b, p):
     if not alive:
         return
     g = _gates_at(step, bases, t, d, b, p, 3)
-    z, r = vload(f32p(g)), vload(f32p(g + 4 * LANES))
-    z1, r1 = splat(_ZERO), splat(_ZERO)
-    before = _previous(step, bases, t, d, b, opening)
-    if before != 0:
-        h = f32p(before)
-        w = _weights_at(step, bases, d, p, 3)
-        for k in range(hidden // 2):
-            a = splat(h[2 * k])
-            z, r = vfma(a, vload(f32p(w)), z), vfma(a, vload(f32p(w + 4 * LANES)), r)
-            a = splat(h[2 * k + 1])
-            z1, r1 = vfma(a, vload(f32p(w + 12 * LANES)), z1), vfma(a, vload(f32p(w + 16 * LANES)), r1)
-            w += 24 * LANES
-        if hidden % 2 == 1:
-            a = splat(h[hidden - 1])
-            z, r = vfma(a, vload(f32p(w)), z), vfma(a, vload(f32p(w + 4 * LANES)), r)
     state = _state(step, bases, d, b) + 4 * p * LANES
-    r = vsigmoid(_held(r + r1, clip))
-    vstore_n(f32p(state), vsigmoid(_held(z + z1, clip)), width)
-    vstore_n(f32p(state + 4 * hidden), r * _row_or_zero(before, p, width), width)
+    z = vsigmoid(_held(vload(f32p(g)) + vload(f32p(x)), clip))
+    r = vsigmoid(_held(vload(f32p(g + 4 * LANES)) + vload(f32p(x + 4 * LANES)), clip))
+    vstore_n(f32p(state), z, width)
+    kept = _row_or_zero(_previous(step, bases, t, d, b, opening), p, width)
+    vstore_n(f32p(state + 4 * hidden), r * kept, width)
 
 
 @device
-def _gru_candidate(step, bases, s, d, b, p):
+def _gru_candidate(step, bases, s, d, b, p, x):
     """Second half: n = tanh(input + (r * h) R), and the blend."""
     hidden, clip = num(step, OPERANDS, HIDDEN), real(step, OPERANDS, CLIP)
     width = min(hidden - p * LANES, LANES)
@@ -377,25 +486,33 @@ def _gru_candidate(step, bases, s, d, b, p):
     if not alive:
         vstore_n(y, splat(_ZERO), width)
         return
-    n0, n1 = vload(f32p(_gates_at(step, bases, t, d, b, p, 3) + 8 * LANES)), splat(_ZERO)
-    before = _previous(step, bases, t, d, b, opening)
-    state = _state(step, bases, d, b)
-    if before != 0:
-        h = f32p(state + 4 * hidden)
-        w = _weights_at(step, bases, d, p, 3)
-        for k in range(hidden // 2):
-            n0 = vfma(splat(h[2 * k]), vload(f32p(w + 8 * LANES)), n0)
-            n1 = vfma(splat(h[2 * k + 1]), vload(f32p(w + 20 * LANES)), n1)
-            w += 24 * LANES
-        if hidden % 2 == 1:
-            n0 = vfma(splat(h[hidden - 1]), vload(f32p(w + 8 * LANES)), n0)
-    z = vload_n(f32p(state + 4 * p * LANES), width)
-    n = vtanh(_held(n0 + n1, clip))
-    vstore_n(y, vfma(z, _row_or_zero(before, p, width), (splat(_ONE) - z) * n), width)
+    g = _gates_at(step, bases, t, d, b, p, 3)
+    n = vtanh(_held(vload(f32p(g + 8 * LANES)) + vload(f32p(x)), clip))
+    z = vload_n(f32p(_state(step, bases, d, b) + 4 * p * LANES), width)
+    kept = _row_or_zero(_previous(step, bases, t, d, b, opening), p, width)
+    vstore_n(y, vfma(z, kept, (splat(_ONE) - z) * n), width)
 
 
-BOTH, GATES_ONLY, CANDIDATE_ONLY = 0, 1, 2
-"""VARIANT of a GRU: with linear_before_reset both at once; without, the halves of a time one after the other."""
+_gru_sums, _gru_gate_sums, _gru_candidate_sums = _sums_of((0, 1, 2), 3, 2), _sums_of((0, 1), 3, 2), _sums_of((2,), 3, 4)
+
+
+@device
+def _gru_visit(step, bases, s, d, b, count, p, half, at, sums):
+    if half == BOTH:
+        _gru_sums(step, bases, s, d, b, count, p, 0, at, sums)
+        for i in range(count):
+            _gru(step, bases, s, d, b + i, p, sums + 12 * LANES * i)
+    elif half == GATES_ONLY:
+        _gru_gate_sums(step, bases, s, d, b, count, p, 0, at, sums)
+        for i in range(count):
+            _gru_gates(step, bases, s, d, b + i, p, sums + 8 * LANES * i)
+    else:
+        _gru_candidate_sums(step, bases, s, d, b, count, p, 1, at, sums)
+        for i in range(count):
+            _gru_candidate(step, bases, s, d, b + i, p, sums + 4 * LANES * i)
+
+
+_gru_walk = _walk(_gru_visit)
 
 
 @kernel()
@@ -403,82 +520,40 @@ def f32_gru(step, bases, worker, workers):
     """GRU cells; a RUN with VARIANT GATES_ONLY goes through both halves of each time."""
     variant = num(step, OPERANDS, VARIANT)
     last = CANDIDATE_ONLY if variant == GATES_ONLY and num(step, OPERANDS, MODE) == RUN else variant
-    batch = num(step, OPERANDS, BATCH)
-    panels = (num(step, OPERANDS, HIDDEN) + LANES - 1) // LANES
-    s0, s1, p0, p1, b0, b1 = 0, num(step, OPERANDS, TIMES), 0, panels, 0, batch
-    single = num(step, OPERANDS, MODE) == STEP
-    each = panels if single else batch
-    items = num(step, OPERANDS, DIRECTIONS) * each
-    for item in range(first(items, worker, workers, 1), first(items, worker + 1, workers, 1)):
-        d, rest = item // each, item % each
-        if single:
-            s0, p0 = num(step, OPERANDS, TIME), rest
-            s1, p1 = s0 + 1, rest + 1
-        else:
-            b0, b1 = rest, rest + 1
-        for s in range(s0, s1):
-            for half in range(variant, last + 1):
-                for p in range(p0, p1):
-                    for b in range(b0, b1):
-                        if half == BOTH:
-                            _gru(step, bases, s, d, b, p)
-                        elif half == GATES_ONLY:
-                            _gru_gates(step, bases, s, d, b, p)
-                        else:
-                            _gru_candidate(step, bases, s, d, b, p)
+    _gru_walk(step, bases, worker, workers, variant, last + 1)
 
 
 # -- RNN --------------------------------------------------------------------------------------------------------------
 
 
 @device
-def _rnn(step, bases, s, d, b, p):
+def _rnn(step, bases, s, d, b, p, x):
     hidden, clip = num(step, OPERANDS, HIDDEN), real(step, OPERANDS, CLIP)
-    width = min(hidden - p * LANES, LANES)
-    t, opening, alive = _place(step, bases, s, d, b)
-    y = f32p(_history(step, bases, t, d, b) + 4 * p * LANES)
-    if not alive:
-        vstore_n(y, splat(_ZERO), width)
-        return
-    a0 = vload(f32p(_gates_at(step, bases, t, d, b, p, 1)))
-    a1, a2, a3 = splat(_ZERO), splat(_ZERO), splat(_ZERO)
-    before = _previous(step, bases, t, d, b, opening)
-    if before != 0:
-        h = f32p(before)
-        w = _weights_at(step, bases, d, p, 1)
-        for k in range(hidden // 4):
-            a0 = vfma(splat(h[4 * k]), vload(f32p(w)), a0)
-            a1 = vfma(splat(h[4 * k + 1]), vload(f32p(w + 4 * LANES)), a1)
-            a2 = vfma(splat(h[4 * k + 2]), vload(f32p(w + 8 * LANES)), a2)
-            a3 = vfma(splat(h[4 * k + 3]), vload(f32p(w + 12 * LANES)), a3)
-            w += 16 * LANES
-        for k in range(hidden // 4 * 4, hidden):
-            a0 = vfma(splat(h[k]), vload(f32p(w)), a0)
-            w += 4 * LANES
-    v = _held((a0 + a1) + (a2 + a3), clip)
-    vstore_n(y, vmax(v, splat(_ZERO)) if num(step, OPERANDS, VARIANT) != 0 else vtanh(v), width)
+    t, _, alive = _place(step, bases, s, d, b)
+    v = splat(_ZERO)
+    if alive:
+        v = _held(vload(f32p(_gates_at(step, bases, t, d, b, p, 1))) + vload(f32p(x)), clip)
+        v = vmax(v, splat(_ZERO)) if num(step, OPERANDS, VARIANT) != 0 else vtanh(v)
+    vstore_n(f32p(_history(step, bases, t, d, b) + 4 * p * LANES), v, hidden - p * LANES)
+
+
+_rnn_sums = _sums_of((0,), 1, 4)
+
+
+@device
+def _rnn_visit(step, bases, s, d, b, count, p, half, at, sums):
+    _rnn_sums(step, bases, s, d, b, count, p, 0, at, sums)
+    for i in range(count):
+        _rnn(step, bases, s, d, b + i, p, sums + 4 * LANES * i)
+
+
+_rnn_walk = _walk(_rnn_visit)
 
 
 @kernel()
 def f32_rnn(step, bases, worker, workers):
     """RNN cells: tanh; VARIANT 1: Relu."""
-    batch = num(step, OPERANDS, BATCH)
-    panels = (num(step, OPERANDS, HIDDEN) + LANES - 1) // LANES
-    s0, s1, p0, p1, b0, b1 = 0, num(step, OPERANDS, TIMES), 0, panels, 0, batch
-    single = num(step, OPERANDS, MODE) == STEP
-    each = panels if single else batch
-    items = num(step, OPERANDS, DIRECTIONS) * each
-    for item in range(first(items, worker, workers, 1), first(items, worker + 1, workers, 1)):
-        d, rest = item // each, item % each
-        if single:
-            s0, p0 = num(step, OPERANDS, TIME), rest
-            s1, p1 = s0 + 1, rest + 1
-        else:
-            b0, b1 = rest, rest + 1
-        for s in range(s0, s1):
-            for p in range(p0, p1):
-                for b in range(b0, b1):
-                    _rnn(step, bases, s, d, b, p)
+    _rnn_walk(step, bases, worker, workers, 0, 1)
 
 
 # -- final states -----------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lite_runtime.ops._panels import float32_only, packed_size, tile_vectors
+from lite_runtime.ops._panels import float32_only
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
 
 __all__: list[str] = []
@@ -83,77 +83,40 @@ def _(b: Binder) -> None:
         (_heads(o.spec, b.attr("kv_num_heads")) for o in (key, value)),
     )
     assert q is not None and k is not None and v is not None
-    if q.heads != k.heads or 0 in (k.length, k.width):
-        raise NoKernel("grouped queries or no keys")
+    if 0 in (k.length, k.width):
+        raise NoKernel("no keys")
+    lanes = b.lanes
     scale = b.attr("scale") or 1.0 / math.sqrt(q.width)
-    scores = b.scratch("float32", (q.batch, q.heads, q.length, k.length))
-    _product(b, query, q, key, k, True, scale, scores, (4 * q.length * k.length, 4 * k.length), k.length)
+    head = 4 * k.width * -(-k.length // lanes) * lanes
+    packed = b.scratch("float32", (k.batch * k.heads, head // 4))
+    pack = (k.batch, k.heads, k.length, k.width, *_steps(k), head, float(scale))
+    b.emit("attention.f32_pack_keys", [key, packed], pack)
+    v_steps = _steps(v)
+    if v.width % lanes:
+        padded = _Heads(v.batch, v.heads, v.length, -(-v.width // lanes) * lanes, False)
+        wide = b.scratch("float32", padded[:4])
+        b.emit("attention.f32_pad_rows", [value, wide], (v.batch, v.heads, v.length, v.width, *v_steps))
+        value, v_steps = wide, _steps(padded)
+    y = _Heads(q.batch, q.heads, q.length, v.width, q.joined)
+    sizes = (q.batch, q.heads, q.heads // k.heads, q.length, k.length, q.width, v.width)
+    mask_steps = _mask_steps(mask, (q.batch, q.heads, q.length, k.length))
     causal = 1 if b.attr("is_causal", 0) else -1
     b.emit(
-        "attention.f32_weights",
-        [scores, mask],
-        (q.batch, q.heads, q.length, k.length, *_mask_steps(mask, scores.shape), causal),
+        "attention.f32_attention",
+        [query, packed, value, mask, out],
+        (*sizes, *_steps(q), *v_steps, *_steps(y), head, *mask_steps, causal),
     )
-    weights = _Heads(q.batch, q.heads, q.length, k.length, False)
-    y = _Heads(q.batch, q.heads, q.length, v.width, q.joined)
-    _, head, row = _steps(y)
-    _product(b, scores, weights, value, v, False, 1.0, out, (head, row), v.width)
 
 
 def _mask_steps(mask: Operand | None, scores: tuple[int, ...]) -> tuple[int, int, int, bool]:
-    """Elements from batch to batch, head to head and query to query, and whether the mask is of bool."""
+    """Bytes from batch to batch, head to head and query to query, and whether the mask is of bool."""
     if mask is None:
         return 0, 0, 0, False
     if mask.dtype not in ("float32", "bool") or not 2 <= len(mask.shape) <= 4 or mask.shape[-1] != scores[3]:
         raise NoKernel(f"a mask {mask.dtype}{list(mask.shape)}")
     shape = (1,) * (4 - len(mask.shape)) + mask.shape
-    strides = np.empty(shape, np.int8).strides
+    strides = np.empty(shape, mask.dtype).strides
     if any(s not in (1, want) for s, want in zip(shape, scores, strict=True)):
         raise NoKernel(f"a mask of shape {list(mask.shape)}")
     batch, head, query = (0 if s == 1 else step for s, step in zip(shape[:3], strides[:3], strict=True))
     return batch, head, query, mask.dtype == "bool"
-
-
-def _product(
-    b: Binder,
-    left: Operand,
-    rows: _Heads,
-    right: Operand,
-    columns: _Heads,
-    transposed: bool,
-    factor: float,
-    out: Operand,
-    out_steps: tuple[int, int],
-    width: int,
-) -> None:
-    """For every batch and head: rows x columns, through panels packed on the way. out_steps: bytes a head, a row."""
-    depth = columns.width if transposed else columns.length
-    size = packed_size(depth, width, b.lanes)
-    packed = b.scratch("float32", (columns.batch * columns.heads * size,))
-    left_batch, left_head, left_row = _steps(rows)
-    right_batch, right_head, right_row = _steps(columns)
-    steps = (4, right_row) if transposed else (right_row, 4)
-    taps = b.constant(np.zeros(1, np.int64))
-    out_batch = out.spec.nbytes // rows.batch
-    for i in range(rows.batch):
-        part = packed.at(4 * i * columns.heads * size, (columns.heads * size,))
-        numbers = (
-            depth,
-            width,
-            tile_vectors(width, b.lanes),
-            *steps,
-            columns.heads,
-            right_head,
-            4 * size,
-            float(factor),
-        )
-        b.emit("gemm.f32_pack", [right.at(i * right_batch, right.shape[1:]), part], numbers)
-        b.emit(
-            "gemm.f32_gemm",
-            [left.at(i * left_batch, left.shape[1:]), part, taps, None, None, out.at(i * out_batch, out.shape[1:])],
-            (
-                *(rows.length, width, 1, depth, tile_vectors(width, b.lanes), out_steps[1] // 4),
-                *(rows.length, rows.length, 0, 0, left_row, 1, 0, 0, rows.heads, left_head, 4 * size, out_steps[0]),
-                *(-math.inf, math.inf, 0, 0.0, 0.0),
-            ),
-        )

@@ -32,6 +32,9 @@ CELLS: dict[str, Cell] = {
     "GRU": Cell(3, ("sigmoid", "tanh"), "recurrent.f32_gru"),
     "LSTM": Cell(4, ("sigmoid", "tanh", "tanh"), "recurrent.f32_lstm"),
 }
+_SCALES: Mapping[str, int] = {"LSTM": 8, "GRU": 6}
+"""The input that holds the scales of recurrent weights that are bytes."""
+_NONE = 9
 _ACTIVATIONS = frozenset(
     "affine elu hardsigmoid leakyrelu relu scaledtanh sigmoid softplus softsign tanh thresholdedrelu".split()
 )
@@ -71,7 +74,8 @@ def _activations(n: Inference, wanted: int) -> None:
 def _infer_recurrent(n: Inference) -> tuple[Spec, ...]:
     gates, defaults, _ = CELLS[n.node.op]
     x = expect(n, 0, FLOATS, "X")
-    w, r = expect(n, 1, {x.dtype}, "W"), expect(n, 2, {x.dtype}, "R")
+    narrow = n.has(_SCALES.get(n.node.op, _NONE))
+    w, r = expect(n, 1, {x.dtype}, "W"), expect(n, 2, {"int8" if narrow else x.dtype}, "R")
     layout = attr_int(n, "layout", 0, (0, 1))
     direction = n.attr("direction", "forward")
     if direction not in _DIRECTIONS:
@@ -84,12 +88,19 @@ def _infer_recurrent(n: Inference) -> tuple[Spec, ...]:
     if hidden < 1:
         raise n.error(f"expected hidden_size above 0, got {hidden}")
     _shaped(n, 1, "W", x.dtype, (count, gates * hidden, x.shape[2]), optional=False)
-    _shaped(n, 2, "R", x.dtype, (count, gates * hidden, hidden), optional=False)
+    _shaped(n, 2, "R", r.dtype, (count, gates * hidden, hidden), optional=False)
     _shaped(n, 3, "B", x.dtype, (count, 2 * gates * hidden))
     _shaped(n, 4, "sequence_lens", "int32", (batch,))
     state = (batch, count, hidden) if layout else (count, batch, hidden)
     _shaped(n, 5, "initial_h", x.dtype, state)
     _activations(n, count * len(defaults))
+    if narrow:
+        block = attr_int(n, "block_size", 0)
+        if block < 1:
+            raise n.error(f"expected block_size above 0 beside R of int8, got {block}")
+        _shaped(n, _SCALES[n.node.op], "scales", "float32", (count, gates * hidden, -(-hidden // block)))
+    elif n.attr("block_size") is not None:
+        raise n.error("block_size says nothing without scales")
     if n.attr("clip") is not None and not attr_float(n, "clip", 1.0) > 0:
         raise n.error(f"expected clip above 0, got {n.attr('clip')}")
     for name in ("input_forget", "linear_before_reset"):
@@ -131,6 +142,26 @@ def pack_input(w: Array, gates: int, lanes: int) -> Array:
 def pack_recurrent(r: Array, gates: int, lanes: int) -> Array:
     """R for the cells: [directions][panels][hidden][gates][lanes]."""
     return np.ascontiguousarray(np.moveaxis(_panels(r, gates, lanes), -1, 2))
+
+
+def spread(r: Array, scales: Array, block: int) -> Array:
+    """R of int8 as float32."""
+    return np.asarray(r * np.repeat(scales, block, -1)[..., : r.shape[-1]], np.float32)
+
+
+def pack_bytes(r: Array, scales: Array, block: int, gates: int, lanes: int) -> Array:
+    """R of int8 (directions, gates * hidden, hidden) as bytes: by direction, panel and block of `block` weights (a
+    multiple of 4) the scales, corrections and words of kernels/qrecurrent.py."""
+    blocks = scales.shape[-1]
+    wide = np.zeros((*r.shape[:2], blocks * block), np.int8)
+    wide[..., : r.shape[-1]] = r
+    weights = _panels(wide, gates, lanes).astype(np.int8)  # (directions, panels, gates, lanes, weights)
+    weights = weights.reshape(*weights.shape[:4], blocks, block // 4, 4)
+    sums = weights.sum((-2, -1), dtype=np.int32) * np.int32(-32768)
+    words = weights.transpose(0, 1, 4, 5, 2, 3, 6)  # (directions, panels, blocks, words, gates, lanes, 4)
+    parts = (np.moveaxis(_panels(scales, gates, lanes), -1, 2), np.moveaxis(sums, -1, 2), words)
+    flat = [np.ascontiguousarray(part).view(np.uint8).reshape(*words.shape[:3], -1) for part in parts]
+    return np.concatenate(flat, -1)
 
 
 def pack_bias(b: Array, gates: int, lanes: int, late: bool) -> Array:
@@ -201,6 +232,13 @@ _NUMBERS = (
 ).split()
 
 
+_BYTE_NUMBERS = ("blocks", "words")
+_LONGEST_BLOCK = 508
+"""Weights whose sum of products with 16-bit numbers fits 32 bits."""
+_MOST_BYTES = 2048
+"""Hidden units kernels/qrecurrent.py has room for."""
+
+
 def _project(b: Binder, x: Operand, gates: int, count: int, hidden: int, late: bool) -> tuple[Operand, int]:
     """Emit the input's share of the gates; (it, floats in one of its rows)."""
     w, bias = _constant(b, 1), _constant(b, 3)
@@ -250,8 +288,7 @@ def _bind_recurrent(b: Binder) -> None:
     late = op == "GRU" and variant == BOTH
     clip = b.attr("clip")
     shares, row = _project(b, x, gates, count, hidden, late)
-    lanes = b.lanes
-    recurrent = b.packed(r, f"recurrent {gates} {lanes}", lambda value: pack_recurrent(value, gates, lanes))
+    kernel, recurrent, more = _weights(b, r, kernel, gates)
     results = [*b.outputs, None, None, None][:3]
     strides = _strides(layout, time, count, batch, hidden)
     history = results[0]
@@ -273,11 +310,13 @@ def _bind_recurrent(b: Binder) -> None:
         "row": row,
         "variant": variant,
         "clip": math.inf if clip is None else float(clip),
+        **more,
     }
     initial_c = _optional(b, 6) if op == "LSTM" else None
     common = (_optional(b, 4), _optional(b, 5), initial_c, history, state)
     cell = (shares, recurrent, _extra(b, late), *common)
-    if time == 1 or (time <= _MOST_STEPS and batch * gates * hidden * hidden >= _WORTH_SHARING):
+    worth = _WORTH_SHARING << 2 if more else _WORTH_SHARING
+    if time == 1 or (time <= _MOST_STEPS and batch * gates * hidden * hidden >= worth):
         halves = (GATES_ONLY, CANDIDATE_ONLY) if op == "GRU" and variant == GATES_ONLY else (variant,)
         for t in range(time):
             for half in halves:
@@ -289,7 +328,24 @@ def _bind_recurrent(b: Binder) -> None:
 
 
 def _numbers(named: Mapping[str, int | float]) -> list[int | float]:
-    return [named[name] for name in _NUMBERS]
+    return [named[name] for name in (*_NUMBERS, *_BYTE_NUMBERS) if name in named]
+
+
+def _weights(b: Binder, r: Operand, kernel: str, gates: int) -> tuple[str, Operand, dict[str, int]]:
+    """The cells' kernel, its recurrent weights, and the numbers it takes beyond the others'."""
+    lanes, scales = b.lanes, _constant(b, _SCALES.get(b.node.op, _NONE))
+    if scales is None:
+        return kernel, b.packed(r, f"recurrent {gates} {lanes}", lambda value: pack_recurrent(value, gates, lanes)), {}
+    assert scales.value is not None
+    steps, block, hidden = scales.value, b.attr("block_size", 0), r.shape[2]
+    if steps.shape[-1] == 1:
+        block = -(-hidden // 4) * 4
+    if block % 4 == 0 and block <= _LONGEST_BLOCK and block * steps.shape[-1] <= _MOST_BYTES:
+        layout = f"recurrent bytes {gates} {block} {lanes}"
+        packed = b.packed(r, layout, lambda value: pack_bytes(value, steps, block, gates, lanes))
+        return f"qrecurrent.i8_{b.node.op.lower()}", packed, {"blocks": steps.shape[-1], "words": block // 4}
+    layout = f"recurrent {gates} {lanes}"
+    return kernel, b.packed(r, layout, lambda value: pack_recurrent(spread(value, steps, block), gates, lanes)), {}
 
 
 def _state(

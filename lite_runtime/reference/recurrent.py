@@ -110,6 +110,17 @@ def _biases(b: Array | None, d: int, gates: int, hidden: int, dtype: np.dtype) -
     return both[: gates * hidden], both[gates * hidden :]
 
 
+def _byte_product(h: Array, r: Array, scales: Array, block: int) -> Array:
+    """h (batch, hidden), rounded to 16 bits, times int8 r (gates * hidden, hidden): exact sums a block, then scaled."""
+    unit = np.maximum(np.abs(h).max(1, keepdims=True, initial=0), h.dtype.type(1)) / h.dtype.type(32767)
+    whole = np.clip(np.rint(h / unit), -32767, 32767).astype(np.float64)
+    total = np.zeros((len(h), len(r)), h.dtype)
+    for i in range(scales.shape[1]):
+        part = slice(i * block, (i + 1) * block)
+        total += (whole[:, part] @ r[:, part].T.astype(np.float64)).astype(h.dtype) * scales[:, i]
+    return np.asarray(total * unit)
+
+
 @define("RNN")
 @in_float32
 def _rnn(
@@ -153,17 +164,22 @@ def _gru(
     b: Array | None = None,
     sequence_lens: Array | None = None,
     initial_h: Array | None = None,
+    scales: Array | None = None,
     /,
     activation_alpha: Sequence[float] = (),
     activation_beta: Sequence[float] = (),
     activations: Sequence[str] | None = None,
+    block_size: int = 0,
     clip: float | None = None,
     direction: str = "forward",
     hidden_size: int | None = None,
     layout: int = 0,
     linear_before_reset: int = 0,
 ) -> tuple[Array, ...]:
-    """Gates in the order update z, reset r, candidate h; h = (1 - z) * candidate + z * h."""
+    """Gates in the order update z, reset r, candidate h; h = (1 - z) * candidate + z * h.
+
+    `scales` and `block_size` as LSTM has them: R is int8, and what it meets (h, r * h) is rounded to 16 bits.
+    """
     hidden = hidden_size or r.shape[-1]
     count = _directions(direction, w)
     units = _units(activations or ("Sigmoid", "Tanh") * count, activation_alpha, activation_beta, clip)
@@ -173,15 +189,20 @@ def _gru(
         bias_w, bias_r = _biases(b, d, 3, hidden, x.dtype)
         gates, candidate = slice(0, 2 * hidden), slice(2 * hidden, None)
 
+        def past(h: Array, part: slice) -> Array:
+            if scales is None:
+                return np.asarray(h @ r[d][part].T)
+            return _byte_product(h, r[d][part], scales[d][part], block_size)
+
         def step(now: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
             (h,) = state
             seen = now @ w[d].T + bias_w
-            z, reset = np.split(f(seen[:, gates] + h @ r[d][gates].T + bias_r[gates]), 2, axis=1)
+            z, reset = np.split(f(seen[:, gates] + past(h, gates) + bias_r[gates]), 2, axis=1)
             if linear_before_reset:
-                past = reset * (h @ r[d][candidate].T + bias_r[candidate])
+                new = reset * (past(h, candidate) + bias_r[candidate])
             else:
-                past = (reset * h) @ r[d][candidate].T + bias_r[candidate]
-            return ((1 - z) * g(seen[:, candidate] + past) + z * h,)
+                new = past(reset * h, candidate) + bias_r[candidate]
+            return ((1 - z) * g(seen[:, candidate] + new) + z * h,)
 
         return step
 
@@ -199,17 +220,23 @@ def _lstm(
     initial_h: Array | None = None,
     initial_c: Array | None = None,
     p: Array | None = None,
+    scales: Array | None = None,
     /,
     activation_alpha: Sequence[float] = (),
     activation_beta: Sequence[float] = (),
     activations: Sequence[str] | None = None,
+    block_size: int = 0,
     clip: float | None = None,
     direction: str = "forward",
     hidden_size: int | None = None,
     input_forget: int = 0,
     layout: int = 0,
 ) -> tuple[Array, ...]:
-    """Gates in the order input, output, forget, cell; peepholes P in the order input, output, forget."""
+    """Gates in the order input, output, forget, cell; peepholes P in the order input, output, forget.
+
+    With `scales` (directions, 4 * hidden, blocks) R is int8, `block_size` of its weights to a scale, and h is rounded
+    to 16 bits before it meets them: to multiples of max(1, the largest |h| of the sample) / 32767.
+    """
     hidden = hidden_size or r.shape[-1]
     count = _directions(direction, w)
     units = _units(activations or ("Sigmoid", "Tanh", "Tanh") * count, activation_alpha, activation_beta, clip)
@@ -221,7 +248,8 @@ def _lstm(
 
         def step(now: Array, state: tuple[Array, ...]) -> tuple[Array, ...]:
             h, c = state
-            i, o, forget, cell = np.split(now @ w[d].T + h @ r[d].T + bias, 4, axis=1)
+            past = h @ r[d].T if scales is None else _byte_product(h, r[d], scales[d], block_size)
+            i, o, forget, cell = np.split(now @ w[d].T + past + bias, 4, axis=1)
             i = f(i + peep_i * c)
             forget = 1 - i if input_forget else f(forget + peep_f * c)
             c = forget * c + i * g(cell)

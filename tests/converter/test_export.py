@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
 from onnx import helper
 
 from converter import export
-from converter.ir import build, own_shapes
+from converter.ir import build, own_shapes, shapes
 from lite_runtime import reference
 from lite_runtime.graph import OPSET, Node
 from tests.converter.support import Builder
@@ -35,3 +36,29 @@ def test_dynamic_quantisation(dtype: str, kept: int, shift: float) -> None:
     session = onnxruntime.InferenceSession(export.onnx_bytes(model), providers=["CPUExecutionProvider"])
     for got, want in zip(session.run(None, {"x": x}), wanted, strict=True):
         np.testing.assert_array_equal(got.reshape(want.shape), want)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_and_rms_norm_are_written_for_older_runtimes(masked: bool) -> None:
+    """Fused by our passes, unknown to opset 20: from opset 21 on onnxruntime refuses quantised graphs."""
+    b = Builder(OPSET)
+    x = b.input("x", [2, 3, 5, 8])
+    scale = b.const(np.linspace(0.5, 1.5, 8, dtype=np.float32))
+    given = [b("RMSNormalization", x, scale, axis=-1, epsilon=1e-3), x, x]
+    mask = np.random.default_rng(3).normal(size=(5, 5)).astype(np.float32)
+    y = b("Attention", *given, *([b.const(mask)] if masked else []), **({"scale": 0.25} if masked else {}))
+    model = ir.serde.deserialize_model(b.model(y))
+    build.adopt(model)
+    shapes.infer(model)
+    proto = onnx.load_model_from_string(export.onnx_bytes(model))
+    assert proto.opset_import[0].version == 20
+    assert not {n.op_type for n in proto.graph.node} & {"Attention", "RMSNormalization"}
+    data = np.random.default_rng(4).normal(size=(2, 3, 5, 8)).astype(np.float32)
+    normal = reference.evaluate(
+        Node("RMSNormalization", ("x", "s"), ("y",), {"axis": -1, "epsilon": 1e-3}),
+        [data, np.linspace(0.5, 1.5, 8, dtype=np.float32)],
+    )[0]
+    node = Node("Attention", ("q", "k", "v", "m")[: 4 if masked else 3], ("y",), {"scale": 0.25} if masked else {})
+    wanted = reference.evaluate(node, [normal, data, data, *([mask] if masked else [])])[0]
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {"x": data})[0], wanted, rtol=2e-5, atol=2e-6)

@@ -17,6 +17,7 @@ from converter.passes.integer import (
     lookup_tables,
     merge_requantize,
     quantize_earlier,
+    recurrent_weights,
 )
 from converter.passes.integer.left_float import Left, left_float
 
@@ -36,6 +37,7 @@ INTEGER_PASSES: tuple[IntegerPass, ...] = (
     IntegerPass("fold quantized constants", fold_quantized.run),
     IntegerPass("merge requantize", merge_requantize.run),
     IntegerPass("fuse integer operators", fuse_integer.run),
+    IntegerPass("recurrent weights", recurrent_weights.run),
     IntegerPass("drop float leftovers", cleanup.unused),
     IntegerPass("lookup tables", lookup_tables.run),
     IntegerPass("drop what tables replace", cleanup.unused),

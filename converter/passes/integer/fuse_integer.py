@@ -8,8 +8,8 @@
    (DynamicQuantizeLinear).
 3. Q(AveragePool | GlobalAveragePool | ReduceMean | Softmax(DQ(x))): QLinear and its name.
 4. Q(Resize(DQ(x))), linear, with the same parameters on both sides: QLinearResize.
-5. Q(Add | Sub | Mul(DQ(a), DQ(b))) of bytes of one type, with or without Relu or Clip: QLinear and its name. Longer
-   chains of elementwise operators stay as they are.
+5. Q(Add | Sub | Mul(DQ(a), DQ(b))) of bytes of one type, with or without Relu or Clip: QLinear and its name; a Sum of
+   two as an Add. Longer chains of elementwise operators stay as they are.
 
 `RULES` is the table: an operator's rule puts the new one in its place, or says why not (`refusal`). Whatever has no
 rule stays float between DequantizeLinear and QuantizeLinear, which the runtime runs in one pass over integers.
@@ -171,7 +171,9 @@ def _resize(node: ir.Node) -> Callable[[], None]:
 # sums and products of two tensors
 
 
-def _pair(node: ir.Node) -> Callable[[], None]:
+def _pair(node: ir.Node, op: str = "") -> Callable[[], None]:
+    """`op`: the operator's own name unless given."""
+    op = op or node.op_type
     a, b = (_byte_operand(value) for value in node.inputs)
     middle = build.sole_use(node.outputs[0])
     bounded = (
@@ -182,7 +184,7 @@ def _pair(node: ir.Node) -> Callable[[], None]:
     _require(a.parameters.dtype == b.parameters.dtype == y.dtype, "its operands and result are of different types")
     scales = [p.scales for p in (a.parameters, b.parameters, y)]
     _require(all(s is not None for s in scales), "its scales are known at run time alone")
-    _require(node.op_type == "Mul" or multipliers(*(float(s) for s in scales if s is not None)), "its scales lie apart")
+    _require(op == "Mul" or multipliers(*(float(s) for s in scales if s is not None)), "its scales lie apart")
 
     def build_it() -> None:
         edit = Edit(last)
@@ -194,11 +196,16 @@ def _pair(node: ir.Node) -> Callable[[], None]:
             *_operands(edit, y),
         ]
         end.metadata_props.update(node.metadata_props)
-        _finish(edit, end, f"QLinear{node.op_type}", inputs, bounded or {})
+        _finish(edit, end, f"QLinear{op}", inputs, bounded or {})
         if end is not node and node.graph is not None:
             node.graph.remove(node, safe=True)
 
     return build_it
+
+
+def _sum(node: ir.Node) -> Callable[[], None]:
+    _require(len(node.inputs) == 2, "a sum of other than two operands")
+    return _pair(node, "Add")
 
 
 def _byte_operand(value: ir.Value | None) -> Quantized:
@@ -423,4 +430,5 @@ RULES: Mapping[str, Rule] = {
     "Softmax": _softmax,
     "Resize": _resize,
     **dict.fromkeys(("Add", "Sub", "Mul"), _pair),
+    "Sum": _sum,
 }

@@ -37,6 +37,20 @@ def test_it_works_on_integers(name, dtype):
     assert body(graph) == [f"QLinear{name.split()[0]}"]
 
 
+@pytest.mark.parametrize("bound", [False, True])
+def test_a_sum_of_two_is_an_addition(bound):
+    b = Q()
+    y = b("Sum", b.dq(b.integers("x", SHAPE, 0.0311, 7)), b.dq(b.integers("r", SHAPE, 0.0203, -5)))
+    graph = check(b.model(b.q(b("Relu", y) if bound else y, 0.0417, -3)), rarely=0.05)
+    assert body(graph) == ["QLinearAdd"]
+
+
+def test_a_sum_of_three_stays_float():
+    b = Q()
+    y = b("Sum", *(b.dq(b.integers(name, SHAPE)) for name in ("x", "r", "s")))
+    assert "QLinearAdd" not in body(check(b.model(b.q(y, 0.04)), rarely=0.05))
+
+
 RESIZES = {
     "half pixel": {},
     "align corners": {"coordinate_transformation_mode": "align_corners"},

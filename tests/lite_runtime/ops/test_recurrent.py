@@ -176,3 +176,83 @@ def test_shapes_that_do_not_fit_are_refused(i: int) -> None:
 def test_hostile_attributes_are_refused(attrs: dict[str, Any]) -> None:
     with pytest.raises(ShapeError):
         infer("LSTM", GOOD, **attrs)
+
+
+def narrow(op: str, given: list[np.ndarray | None], block: int) -> list[np.ndarray | None]:
+    """The operands with R as int8, and its scales."""
+    r = given[2]
+    assert r is not None
+    blocks = -(-r.shape[2] // block)
+    scales = np.zeros((*r.shape[:2], blocks), np.float32)
+    for i in range(blocks):
+        scales[..., i] = np.abs(r[..., i * block : (i + 1) * block]).max(-1) / 127
+    whole = np.rint(r / np.repeat(scales, block, -1)[..., : r.shape[2]]).astype(np.int8)
+    return [*given[:2], whole, *given[3:], *[None] * (SCALES[op] - len(given)), scales]
+
+
+SCALES = {"LSTM": 8, "GRU": 6}
+narrow_ops = pytest.mark.parametrize("op", SCALES)
+
+
+def compare_narrow(op: str, block: int, attrs: dict[str, Any] | None = None, scale: float = 1.0, **shape: Any) -> None:
+    attrs = dict(attrs or {})
+    given = operands(op, direction=attrs.get("direction", "forward"), layout=attrs.get("layout", 0), **shape)
+    if given[5] is not None:
+        given[5] = given[5] * np.float32(scale)
+    attrs |= {"hidden_size": given[2].shape[-1], "block_size": block}  # type: ignore[union-attr]
+    outputs, constants = (3, (1, 2, 3, 7, 8)) if op == "LSTM" else (2, (1, 2, 3, 6))
+    check(op, narrow(op, given, block), attrs, outputs=outputs, constants=constants, rtol=1e-4, atol=1e-4)
+
+
+@narrow_ops
+@pytest.mark.parametrize("layout", [0, 1])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_byte_weights_in_every_direction(op: str, direction: str, layout: int) -> None:
+    compare_narrow(op, 8, {"direction": direction, "layout": layout}, holes=True, lengths=(3, 1))
+
+
+@narrow_ops
+@pytest.mark.parametrize("hidden", [1, 3, 4, 16, 33, 65, 100])
+@pytest.mark.parametrize("block", [4, 6, 32, 1000])
+def test_byte_weights_of_any_size(op: str, hidden: int, block: int) -> None:
+    """Blocks that are no multiple of 4 become float32 when loaded."""
+    compare_narrow(op, block, hidden=hidden, batch=1 + hidden % 4, time=1 + hidden % 7, inputs=3)
+
+
+@narrow_ops
+@pytest.mark.parametrize("hidden", [130, 300])
+def test_byte_weights_a_step_a_time(op: str, hidden: int) -> None:
+    compare_narrow(op, 32, hidden=hidden, batch=2, time=5, inputs=7)
+
+
+@pytest.mark.parametrize("layout", [0, 1])
+@pytest.mark.parametrize("hidden", [19, 300])
+def test_byte_weights_of_a_gru_that_resets_late(hidden: int, layout: int) -> None:
+    attrs = {"linear_before_reset": 1, "direction": "bidirectional", "layout": layout}
+    compare_narrow("GRU", 4, attrs, hidden=hidden, lengths=(2, 3))
+
+
+@narrow_ops
+def test_an_initial_state_beyond_one_widens_the_steps(op: str) -> None:
+    compare_narrow(op, 4, scale=40.0)
+
+
+def test_more_byte_weights_than_have_room_become_float32() -> None:
+    compare_narrow("LSTM", 32, hidden=2060, time=1, batch=1, inputs=1, bias=False, states=True)
+
+
+@narrow_ops
+@pytest.mark.parametrize("attrs", [{}, {"block_size": 0}, {"block_size": 3}])
+def test_byte_weights_and_scales_must_fit(op: str, attrs: dict[str, Any]) -> None:
+    given = narrow(op, operands(op), 4)
+    node = Node(op, tuple(f"i{i}" for i in range(len(given))), ("y",), {"hidden_size": 19, **attrs}, "it")
+    specs = [None if x is None else Spec(x.dtype.name, x.shape) for x in given]
+    with pytest.raises(ShapeError):
+        INFERS[op](Inference(node, specs, given))
+
+
+def test_a_block_without_scales_is_refused() -> None:
+    given = operands("LSTM")
+    node = Node("LSTM", tuple(f"i{i}" for i in range(8)), ("y",), {"hidden_size": 19, "block_size": 4}, "it")
+    with pytest.raises(ShapeError, match="scales"):
+        INFERS["LSTM"](Inference(node, [None if x is None else Spec(x.dtype.name, x.shape) for x in given], given))
