@@ -14,12 +14,22 @@ from numba import int32, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from lite_runtime.kernels._dot import BYTES, FLOATS, INTS, at, emit_dot, emit_rounded, load_floats, load_ints, variable
-from lite_runtime.kernels.qgemm import BYTE, FLOAT
+from lite_runtime.kernels._dot import (
+    BYTES,
+    FLOATS,
+    INTS,
+    at,
+    emit_bytes,
+    emit_dot,
+    load_floats,
+    load_ints,
+    narrowing,
+    variable,
+)
+from lite_runtime.kernels.qgemm import BYTE, FLOAT, byte_numbers
 from lite_runtime.simd import (
     LANES,
     TARGET,
-    declare,
     emit_fused,
     emit_max,
     emit_splat,
@@ -40,8 +50,6 @@ PIXELS = 4 if TARGET is not None and TARGET.vectors == 32 else 1
 """Pixels side by side that share a load of the weights."""
 _F32, _I64, _I32, _I8 = ir.FloatType(), ir.IntType(64), ir.IntType(32), ir.IntType(8)
 _WORDS_16 = ir.VectorType(ir.IntType(16), 2 * LANES)
-_PACK_WORDS = {4: "llvm.x86.sse2.packssdw.128", 8: "llvm.x86.avx2.packssdw", 16: "llvm.x86.avx512.packssdw.512"}[LANES]
-_PACK_BYTES = {4: "llvm.x86.sse2.packuswb.128", 8: "llvm.x86.avx2.packuswb", 16: "llvm.x86.avx512.packuswb.512"}[LANES]
 
 
 def _interleaved(builder, a, b, kind: ir.VectorType, high: bool):
@@ -64,34 +72,28 @@ def _dwords(builder, taps):
     return [_interleaved(builder, *pair, _WORDS_16, high) for pair in pairs for high in (False, True)]
 
 
-def _packed(builder, values):
-    """Four vectors of sums -> bytes in the order of channels."""
-    low = [builder.and_(value, ir.Constant(INTS, [255] * LANES)) for value in values]
-    words = declare(builder, _PACK_WORDS, _WORDS_16, INTS, INTS)
-    halves = [builder.call(words, low[i : i + 2]) for i in (0, 2)]
-    return builder.call(declare(builder, _PACK_BYTES, BYTES, _WORDS_16, _WORDS_16), halves)
-
-
 def _tile(count: int, shifted: bool):
     """`count` pixels by BLOCK channels; `shifted`: weights have zero points."""
 
     @intrinsic
     def tile(
-        typing, first, step, taps_at, fours, w, ones, flip, out, pace, room, live, kind, bounds, zero, image, tables
+        typing, first, step, taps_at, fours, w, ones, flip, out, pace, room, live, kind, bounds, narrow, image, tables
     ):
         """first: address of the first pixel's window; the others' are `step` bytes apart, dead ones repeat the last of
         the `live`. taps_at: byte offsets of taps, four at a time. Results go to `out`, those of the next pixel `pace`
-        elements further; `room`: elements from the first pixel's to the line's end. image: negated zero point, scale.
-        tables: addresses of a block's bias, scale, real bias, sum of weights, zero point."""
+        elements further; `room`: elements from the first pixel's to the line's end. narrow: what bytes are made with.
+        image: negated zero point, scale. tables: addresses of a block's bias, scale, real bias, sum of weights, zero
+        point."""
         words, pair = types.CPointer(types.int64), types.UniTuple(types.float32, 2)
         sig = types.void(
-            *(types.int64, types.int64, words, *[types.int64] * 9, pair, types.int64),
+            *(types.int64, types.int64, words, *[types.int64] * 9, pair, types.UniTuple(types.int64, 5)),
             types.Tuple((types.int32, types.float32)),
             types.UniTuple(types.int64, 5),
         )
 
         def lower(context, builder, sig, args):
-            first, step, taps_at, fours, w, ones, flip, out, pace, room, live, kind, bounds, zero, image, tables = args
+            first, step, taps_at, fours, w, ones, flip, out, pace, room, live, *others = args
+            kind, bounds, narrow, image, tables = others
             bias, scale, shift, weight_sum, weight_zero = (builder.extract_value(tables, i) for i in range(5))
 
             def table(where, j):
@@ -131,7 +133,6 @@ def _tile(count: int, shifted: bool):
                     for j in range(4):
                         less = builder.mul(builder.load(totals[i][j]), load_ints(builder, table(weight_zero, j)))
                         builder.store(builder.sub(builder.load(sums[i][j]), less), sums[i][j])
-            low, high = (emit_splat(builder, builder.extract_value(bounds, i)) for i in range(2))
 
             def each_pixel(emit):
                 for i in range(count):
@@ -162,18 +163,18 @@ def _tile(count: int, shifted: bool):
 
             with builder.if_else(builder.icmp_signed("==", kind, _I64(BYTE))) as (to_bytes, others):
                 with to_bytes:
-                    point = emit_splat(builder, builder.trunc(zero, _I32), INTS)
+                    n = narrowing(builder, builder.extract_value(bounds, 1), *cgutils.unpack_tuple(builder, narrow))
                     factors = [load_floats(builder, table(scale, j)) for j in range(4)]
 
                     def bytes_of(i, further):
                         scaled = [
                             builder.fmul(builder.sitofp(builder.load(sums[i][j]), FLOATS), factors[j]) for j in range(4)
                         ]
-                        whole = [emit_rounded(builder, value, low, high, point) for value in scaled]
-                        stored([_packed(builder, whole)], further, 1)
+                        stored([emit_bytes(builder, scaled, n)], further, 1)
 
                     each_pixel(bytes_of)
                 with others:
+                    low, high = (emit_splat(builder, builder.extract_value(bounds, i)) for i in range(2))
                     real_result = builder.icmp_signed("==", kind, _I64(FLOAT))
                     step_zero = emit_splat(builder, builder.extract_value(image, 0), INTS)
                     factor = emit_splat(builder, builder.extract_value(image, 1))
@@ -237,6 +238,7 @@ def _driver(shifted: bool):
         )
         line, size, kind, zero = num(step, ops, 8), num(step, ops, 9), num(step, ops, 10), num(step, ops, 11)
         bounds, moving = (real(step, ops, 12), real(step, ops, 13)), num(step, ops, 14)
+        narrow = byte_numbers(kind, num(step, ops, 16), zero, num(step, ops, 15), bounds)
         blocks = (channels + BLOCK - 1) // BLOCK
         for row in range(images * height * worker // workers, images * height * (worker + 1) // workers):
             picture = row // height
@@ -274,7 +276,7 @@ def _driver(shifted: bool):
                             live,
                             kind,
                             bounds,
-                            zero,
+                            narrow,
                             image,
                             tables,
                         )
@@ -293,7 +295,7 @@ def _driver(shifted: bool):
                             live,
                             kind,
                             bounds,
-                            zero,
+                            narrow,
                             image,
                             tables,
                         )
@@ -313,7 +315,8 @@ def x8_depthwise(step, bases, worker, workers):
 
     numbers: 0 images, 1 lines, 2 pixels of a line, 3 channels, 4 dwords of taps, 5 bytes of x an image, 6 a line of y,
     7 a pixel of y; 8 results in a line, 9 bytes of a result, 10 kind of result, 11 zero point, 12 low, 13 high (bytes:
-    less the zero point), 14 zero points from image to image. Fewer channels than a block are computed in whole blocks,
+    less the zero point), 14 zero points from image to image, 15 what flipping makes bytes of y unsigned, 16 whether a
+    sum times its scale can reach 2**31. Fewer channels than a block are computed in whole blocks,
     each pixel's surplus overwritten by the next.
     """
     _plain(step, bases, worker, workers)

@@ -15,24 +15,28 @@ from contextlib import contextmanager
 
 from llvmlite import ir
 from numba import int32, int64, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from lite_runtime.kernels._dot import (
     FLOATS,
     INTS,
     at,
+    emit_bytes,
     emit_dot,
-    emit_rounded,
+    emit_in_order,
     emit_store_narrow,
+    emit_store_part,
     load_floats,
     load_ints,
+    narrowing,
     variable,
 )
-from lite_runtime.kernels.gemm import BLOCK, locate
 from lite_runtime.simd import (
     LANES,
     TARGET,
     address,
+    declare,
     emit_fused,
     emit_mask,
     emit_max,
@@ -56,30 +60,46 @@ from lite_runtime.simd import (
 _WIDE = TARGET is not None and TARGET.vectors == 32
 TILES = {1: 8, 2: 8, 3: 8, 4: 6} if _WIDE else {1: 6, 2: 6, 3: 3, 4: 2}
 """Rows of the register tile by its width in vectors; see `gemm.TILES`."""
+CHAINS = 8
+"""Sums that a tile of one row keeps at least, so that none waits for the one before it: a dot product takes 4 cycles,
+and two start in each."""
+BLOCK, SPARE = 192, 8
+"""Rows whose addresses are held at a time: a panel of weights, 256 KiB at 1024 dwords, is read once for them. And room
+behind them for the last tile's dead rows."""
+HELD = BLOCK + SPARE
+LINE, NEAR = 64, 4096
+"""Bytes of a cache line; and how far ahead a single row asks for its weights."""
+GRAIN = 24
+"""Rows in the smallest share of a worker, a multiple of every tile."""
 BYTE, FLOAT, INT = 0, 1, 2
 """What a result is: a requantised byte, a real number, the int32 sum."""
 
-_F32, _I64, _I32 = ir.FloatType(), ir.IntType(64), ir.IntType(32)
+_F32, _I64, _I32, _I8 = ir.FloatType(), ir.IntType(64), ir.IntType(32), ir.IntType(8)
 _WORDS = types.CPointer(types.int64)
 _VEC = 4 * LANES
 
 
 def _tile(rows: int, vectors: int, shifted: bool):
     """The register tile: rows x (vectors * LANES) results; `shifted`: with a vector of ones behind the weights."""
+    parts = max(1, CHAINS // (vectors + shifted)) if rows == 1 else 1
 
     @intrinsic
-    def tile(typing, rows_at, places, dwords, panel, out, stride, flip, columns, live, kind, bounds, zero, tables):
-        """rows_at: row addresses; out: address of the first result; stride: bytes between rows of results; live rows
-        and columns are stored. bounds: lowest and highest result as float32, less `zero`, which is added to bytes.
-        tables: addresses of a column's bias, scale, real bias, sum of weights, zero point; of a row's negated zero
-        point and scale."""
+    def tile(
+        typing, rows_at, places, dwords, panel, ahead, out, stride, flip, columns, live, kind, bounds, narrow, tables
+    ):
+        """rows_at: row addresses; ahead: bytes from a dword of the panel to what will be wanted soon; out: address of
+        the first result; stride: bytes between rows of results; live rows
+        and columns are stored. bounds: lowest and highest result as float32, less the zero point; narrow: what bytes
+        are made with (see `narrowing`). tables: addresses of a column's bias, scale, real bias, sum of weights, zero
+        point; of a row's negated zero point and scale."""
         sig = types.void(
-            *(_WORDS, _WORDS, *[types.int64] * 8, types.UniTuple(types.float32, 2), types.int64),
+            *(_WORDS, _WORDS, *[types.int64] * 9, types.UniTuple(types.float32, 2), types.UniTuple(types.int64, 5)),
             types.UniTuple(types.int64, 7),
         )
 
         def lower(context, builder, sig, args):
-            rows_at, places, dwords, panel, out, stride, flip, columns, live, kind, bounds, zero, tables = args
+            rows_at, places, dwords, panel, ahead, out, stride, flip, columns, live, *others = args
+            kind, bounds, narrow, tables = others
             bias, scale, shift, weight_sum, weight_zero, row_zero, row_scale = (
                 builder.extract_value(tables, i) for i in range(7)
             )
@@ -88,23 +108,45 @@ def _tile(rows: int, vectors: int, shifted: bool):
                 return builder.add(where, _I64(_VEC * j))
 
             start = [load_ints(builder, beyond(bias, j)) for j in range(vectors)]
+            none = ir.Constant(INTS, [0] * LANES)
             sums = [[variable(builder, one) for one in start] for _ in range(rows)]
-            ones = [variable(builder, ir.Constant(INTS, [0] * LANES)) for _ in range(rows if shifted else 0)]
+            ones = [variable(builder, none) for _ in range(rows if shifted else 0)]
+            # A single row is summed in several parts, dwords by turns.
+            apart = [[variable(builder, none) for _ in range(vectors + shifted)] for _ in range(parts - 1)]
             weights = variable(builder, panel)
             bases = [builder.load(builder.gep(rows_at, [_I64(i)])) for i in range(rows)]
             unsign = load_ints(builder, flip)
             whole = vectors + shifted
-            with _counted(builder, dwords) as index:
+
+            def dword(index, into):
                 here = builder.load(builder.gep(places, [index]))
                 w = builder.load(weights)
+                if whole == 4:  # of narrower tiles loads are what takes longest
+                    _prefetch(builder, builder.add(w, ahead))
                 columns_now = [load_ints(builder, beyond(w, j)) for j in range(whole)]
-                for i in range(rows):
-                    four = builder.load(at(builder, builder.add(bases[i], here), _I32), align=1, typ=_I32)
+                for base, sums_of_row in zip(bases, into, strict=True):
+                    four = builder.load(at(builder, builder.add(base, here), _I32), align=1, typ=_I32)
                     left = builder.xor(emit_splat(builder, four, INTS), unsign)
-                    into = [*sums[i], ones[i]] if shifted else sums[i]
-                    for one, column in zip(into, columns_now, strict=True):
+                    for one, column in zip(sums_of_row, columns_now, strict=True):
                         builder.store(emit_dot(builder, builder.load(one), left, column), one)
                 builder.store(beyond(w, whole), weights)
+
+            into = [[*sums[i], *ones[i : i + 1]] for i in range(rows)]
+            if parts == 1:
+                with _counted(builder, dwords) as index:
+                    dword(index, into)
+            else:
+                turns = builder.udiv(dwords, _I64(parts))
+                with cgutils.for_range(builder, turns, intp=_I64) as loop:
+                    begin = builder.mul(loop.index, _I64(parts))
+                    for part, sums_of_part in enumerate([into[0], *apart]):
+                        dword(builder.add(begin, _I64(part)), [sums_of_part])
+                begin = builder.mul(turns, _I64(parts))
+                with cgutils.for_range(builder, builder.sub(dwords, begin), intp=_I64) as loop:
+                    dword(builder.add(begin, loop.index), into)
+                for sums_of_part in apart:
+                    for one, more in zip(into[0], sums_of_part, strict=True):
+                        builder.store(builder.add(builder.load(one), builder.load(more)), one)
 
             if shifted:
                 for j in range(vectors):
@@ -113,50 +155,87 @@ def _tile(rows: int, vectors: int, shifted: bool):
                         value = builder.sub(builder.load(sums[i][j]), builder.mul(builder.load(ones[i]), point))
                         builder.store(value, sums[i][j])
             last = builder.sub(columns, _I64(LANES * (vectors - 1)))
-            low, high = (emit_splat(builder, builder.extract_value(bounds, i)) for i in range(2))
 
-            def each_row(emit):
-                for i in range(rows):
-                    with builder.if_then(builder.icmp_signed("<", _I64(i), live)):
-                        emit(i, builder.add(out, builder.mul(stride, _I64(i))))
+            def if_live(i):
+                return builder.if_then(builder.icmp_signed("<", _I64(i), live))
+
+            def row_at(i):
+                return builder.add(out, builder.mul(stride, _I64(i)))
 
             with builder.if_else(builder.icmp_signed("==", kind, _I64(BYTE))) as (to_bytes, others):
                 with to_bytes:
-                    point = emit_splat(builder, builder.trunc(zero, _I32), INTS)
+                    n = narrowing(
+                        builder, builder.extract_value(bounds, 1), *cgutils.unpack_tuple(builder, narrow)
+                    )
                     factors = [load_floats(builder, beyond(scale, j)) for j in range(vectors)]
-
-                    def bytes_of(i, to):
-                        for j in range(vectors):
-                            value = builder.fmul(builder.sitofp(builder.load(sums[i][j]), FLOATS), factors[j])
-                            value = emit_rounded(builder, value, low, high, point)
-                            where = builder.add(to, _I64(LANES * j))
-                            emit_store_narrow(builder, value, where, 8, last if j == vectors - 1 else None)
-
-                    each_row(bytes_of)
+                    complete = builder.icmp_signed(">=", last, _I64(LANES))
+                    together = 4 // vectors  # rows that are packed into one register
+                    for first_row in range(0, rows, together):
+                        block = range(first_row, min(first_row + together, rows))
+                        values = [
+                            builder.fmul(builder.sitofp(builder.load(sums[i][j]), FLOATS), factors[j])
+                            for i in block
+                            for j in range(vectors)
+                        ]
+                        values += values[-1:] * (4 - len(values))
+                        packed = emit_in_order(builder, emit_bytes(builder, values, n))
+                        for i in block:
+                            with if_live(i):
+                                begin = (i - first_row) * vectors
+                                _store_bytes(builder, packed, begin, vectors, row_at(i), complete, last)
                 with others:
+                    low, high = (emit_splat(builder, builder.extract_value(bounds, i)) for i in range(2))
                     mask = [emit_mask(builder, builder.sub(columns, _I64(LANES * j))) for j in range(vectors)]
                     real_result = builder.icmp_signed("==", kind, _I64(FLOAT))
-
-                    def words_of(i, to):
-                        step = builder.load(at(builder, builder.add(row_zero, _I64(4 * i)), _I32), typ=_I32)
-                        factor = builder.load(at(builder, builder.add(row_scale, _I64(4 * i)), _F32), typ=_F32)
-                        step, factor = emit_splat(builder, step, INTS), emit_splat(builder, factor)
-                        for j in range(vectors):
-                            total = load_ints(builder, beyond(weight_sum, j))
-                            total = builder.add(builder.load(sums[i][j]), builder.mul(total, step))
-                            scaled = builder.fmul(builder.sitofp(total, FLOATS), factor)
-                            moved = load_floats(builder, beyond(scale, j)), load_floats(builder, beyond(shift, j))
-                            value = emit_fused(builder, scaled, *moved)
-                            value = emit_max(builder, high, emit_max(builder, low, value), "<")
-                            value = builder.select(real_result, value, builder.bitcast(total, FLOATS))
-                            emit_store(builder, value, at(builder, beyond(to, j), _F32), mask[j])
-
-                    each_row(words_of)
+                    for i in range(rows):
+                        with if_live(i):
+                            step = builder.load(at(builder, builder.add(row_zero, _I64(4 * i)), _I32), typ=_I32)
+                            factor = builder.load(at(builder, builder.add(row_scale, _I64(4 * i)), _F32), typ=_F32)
+                            step, factor = emit_splat(builder, step, INTS), emit_splat(builder, factor)
+                            for j in range(vectors):
+                                total = load_ints(builder, beyond(weight_sum, j))
+                                total = builder.add(builder.load(sums[i][j]), builder.mul(total, step))
+                                scaled = builder.fmul(builder.sitofp(total, FLOATS), factor)
+                                moved = load_floats(builder, beyond(scale, j)), load_floats(builder, beyond(shift, j))
+                                value = emit_fused(builder, scaled, *moved)
+                                value = emit_max(builder, high, emit_max(builder, low, value), "<")
+                                value = builder.select(real_result, value, builder.bitcast(total, FLOATS))
+                                emit_store(builder, value, at(builder, beyond(row_at(i), j), _F32), mask[j])
             return context.get_dummy_value()
 
         return sig, lower
 
     return tile
+
+
+def _prefetch(builder, where):
+    """Ask for the cache line at an address, wherever that is, to be brought to the second-level cache."""
+    function = declare(builder, "llvm.prefetch.p0", ir.VoidType(), _I8.as_pointer(), _I32, _I32, _I32)
+    builder.call(function, [at(builder, where, _I8), _I32(0), _I32(2), _I32(1)])
+
+
+def _store_bytes(builder, packed, begin: int, vectors: int, where, complete, last):
+    """`vectors` vectors' results, LANES bytes each, of a register from vector `begin` on; `last` bytes of the last one
+    of them unless they are `complete`."""
+
+    def store(count, offset=0):
+        here = builder.add(where, _I64(LANES * offset))
+        emit_store_part(builder, packed, LANES * (begin + offset), LANES * count, here)
+
+    with builder.if_else(complete) as (whole, part):
+        with whole:
+            if vectors == 3:
+                store(2)
+                store(1, 2)
+            else:
+                store(vectors)
+        with part:
+            for j in range(vectors - 1):
+                store(1, j)
+            j = vectors - 1
+            order = ir.Constant(ir.VectorType(_I32, LANES), list(range(LANES * (begin + j), LANES * (begin + j + 1))))
+            tail = builder.shuffle_vector(packed, packed, order)
+            emit_store_narrow(builder, tail, builder.add(where, _I64(LANES * j)), 8, last)
 
 
 @contextmanager
@@ -174,18 +253,21 @@ def _counted(builder, count):
     builder.position_at_end(after)
 
 
-def _sweep(tile, size):
-    """Rows `size` at a time."""
+def _sweep(tile, size, vectors):
+    """Rows `size` at a time. Tiles by turns ask for the lines of the panel behind theirs."""
+    slice_bytes = _VEC * vectors
 
     @exact
-    def sweep(rows_at, count, places, dwords, panel, out, stride, flip, columns, kind, bounds, zero, tables):
+    def sweep(rows_at, count, places, dwords, panel, out, stride, flip, columns, kind, bounds, narrow, tables):
         bias, scale, shift, weight_sum, weight_zero, row_zero, row_scale = tables
-        i = 0
+        i, turn = 0, 0
         while i < count:
             row = (bias, scale, shift, weight_sum, weight_zero, row_zero + 4 * i, row_scale + 4 * i)
             here, to = i64p(address(rows_at) + 8 * i), out + i * stride
-            tile(here, places, dwords, panel, to, stride, flip, columns, count - i, kind, bounds, zero, row)
+            ahead = slice_bytes * dwords + turn if size > 1 else NEAR
+            tile(here, places, dwords, panel, ahead, to, stride, flip, columns, count - i, kind, bounds, narrow, row)
             i += size
+            turn = turn + LINE if turn + LINE < slice_bytes else 0
 
     return sweep
 
@@ -193,9 +275,47 @@ def _sweep(tile, size):
 def _sweeps(shifted: bool):
     """By width: sweeps of the widest tile, and of one row. A shifted tile has one vector less, its ones the fourth."""
     widths = [min(n, 3) for n in (1, 2, 3, 4)] if shifted else [1, 2, 3, 4]
-    full = [_sweep(_tile(TILES[n + shifted], n, shifted), TILES[n + shifted]) for n in widths[: 4 - shifted]]
-    thin = [_sweep(_tile(1, n, shifted), 1) for n in widths[: 4 - shifted]]
+    full = [
+        _sweep(_tile(TILES[n + shifted], n, shifted), TILES[n + shifted], n + shifted) for n in widths[: 4 - shifted]
+    ]
+    thin = [_sweep(_tile(1, n, shifted), 1, n + shifted) for n in widths[: 4 - shifted]]
     return (*full, *full[-1:] * shifted), (*thin, *thin[-1:] * shifted)
+
+
+@exact
+def _locate(at, count, m, a, per_image, per_row, image_step, row_step, column_step):
+    """Addresses of `count` rows from row m on, and SPARE times that of the last one."""
+    image = m // per_image if m >= per_image else 0
+    rest = m - image * per_image
+    y = rest // per_row if rest >= per_row else 0
+    x = rest - y * per_row
+    start = a + image * image_step + y * row_step
+    image_end = per_image - rest
+    i = 0
+    while i < count:
+        run = min(count - i, per_row - x)
+        here = i64p(address(at) + 8 * i)
+        for k in range(run):
+            here[k] = start + (x + k) * column_step
+        i += run
+        x = 0
+        start += row_step
+        if i == image_end:
+            image += 1
+            image_end += per_image
+            start = a + image * image_step
+    last = at[count - 1]
+    for k in range(SPARE):
+        at[count + k] = last
+
+
+@exact
+def byte_numbers(kind, wild, zero, turn, bounds):
+    """A step's numbers as `narrowing` takes them."""
+    point = zero + turn
+    if kind != BYTE:
+        return wild, point, 0, 255, turn
+    return wild, point, point + int64(bounds[0]), point + int64(bounds[1]), turn
 
 
 def _driver(shifted: bool):
@@ -219,31 +339,36 @@ def _driver(shifted: bool):
         batch_c, batch_bias = num(step, ops, 17), num(step, ops, 18)
         kind, zero = num(step, ops, 19), num(step, ops, 20)
         bounds = (real(step, ops, 21), real(step, ops, 22))
-        rows_a_scale = num(step, ops, 23)
-        rows_at = stack_words(BLOCK)
-        row_scale = stack_floats(BLOCK)
-        row_zero = i32p(address(stack_floats(BLOCK)))
+        rows_a_scale, turn = num(step, ops, 23), num(step, ops, 24)
+        narrow = byte_numbers(kind, num(step, ops, 25), zero, turn, bounds)
+        rows_at = stack_words(HELD)
+        row_scale = stack_floats(HELD)
+        row_zero = i32p(address(stack_floats(HELD)))
         stride = size * out_row
         width = full * LANES
         padded = (columns + LANES - 1) // LANES * LANES
         panels = (columns + width - 1) // width
         # Few rows: workers share the columns; else the rows.
-        narrow = rows * batches < BLOCK * workers
-        if narrow:
-            lo_m, hi_m = 0, rows * batches
-            lo_p = panels * groups * worker // workers
-            hi_p = panels * groups * (worker + 1) // workers
+        if rows * batches < 2 * GRAIN * workers:
+            lo_m, hi_m, lo_p, hi_p = 0, rows * batches, 0, panels * groups
+            if workers > 1:
+                lo_p, hi_p = hi_p * worker // workers, hi_p * (worker + 1) // workers
         else:
-            lo_m, hi_m = first(rows * batches, worker, workers, 24), first(rows * batches, worker + 1, workers, 24)
+            lo_m = first(rows * batches, worker, workers, GRAIN)
+            hi_m = first(rows * batches, worker + 1, workers, GRAIN)
             lo_p, hi_p = 0, panels * groups
         m = lo_m
         while m < hi_m:
-            batch = m // rows
+            batch = m // rows if m >= rows else 0
             inside = m - batch * rows
-            count = min(BLOCK, hi_m - m, rows - inside)
-            locate(rows_at, count, inside, a + batch * batch_a, per_image, per_row, image_step, row_step, column_step)
+            left = min(hi_m - m, rows - inside)
+            count = left
+            if left > BLOCK:
+                blocks = (left + BLOCK - 1) // BLOCK  # of about one size
+                count = ((left + blocks - 1) // blocks + GRAIN - 1) // GRAIN * GRAIN
+            _locate(rows_at, count, inside, a + batch * batch_a, per_image, per_row, image_step, row_step, column_step)
             if kind != BYTE:
-                for i in range(BLOCK):
+                for i in range(count + SPARE):
                     at_scale = (m + min(i, count - 1)) // rows_a_scale if rows_a_scale > 0 else 0
                     row_scale[i] = f32p(scales)[at_scale]
                     if zeros == 0:
@@ -252,13 +377,16 @@ def _driver(shifted: bool):
                         row_zero[i] = -int32(i8p(zeros)[at_scale])
                     else:
                         row_zero[i] = -int32(u8p(zeros)[at_scale])
-            for p in range(lo_p, hi_p):
-                group = p // panels
-                column = (p - group * panels) * width
+            group = lo_p // panels if lo_p >= panels else 0
+            before = lo_p - group * panels - 1
+            for _ in range(lo_p, hi_p):
+                before += 1  # panels of this group before this one, all of them full, with ones of their own
+                if before == panels:
+                    group, before = group + 1, 0
+                column = before * width
                 live = min(width, columns - column)
                 vectors = (live + LANES - 1) // LANES
-                # Every panel before this one is full, and has its own vector of ones.
-                panel = w + batch * batch_w + group * group_w + 4 * dwords * (column + column // width * ones * LANES)
+                panel = w + batch * batch_w + group * group_w + 4 * dwords * (column + before * ones * LANES)
                 out = c + batch * batch_c + inside * stride + size * (group * columns + column)
                 place = 4 * (group * padded + column)
                 each = place + batch * batch_bias
@@ -273,27 +401,27 @@ def _driver(shifted: bool):
                 )
                 shift_a = group * group_a
                 if shift_a != 0:
-                    for i in range(BLOCK):
+                    for i in range(count + SPARE):
                         rows_at[i] += shift_a
                 if count == 1:
                     if vectors == 4:
-                        thin_4(rows_at, 1, places, dwords, panel, out, stride, flip, live, kind, bounds, zero, tables)
+                        thin_4(rows_at, 1, places, dwords, panel, out, stride, flip, live, kind, bounds, narrow, tables)
                     elif vectors == 3:
-                        thin_3(rows_at, 1, places, dwords, panel, out, stride, flip, live, kind, bounds, zero, tables)
+                        thin_3(rows_at, 1, places, dwords, panel, out, stride, flip, live, kind, bounds, narrow, tables)
                     elif vectors == 2:
-                        thin_2(rows_at, 1, places, dwords, panel, out, stride, flip, live, kind, bounds, zero, tables)
+                        thin_2(rows_at, 1, places, dwords, panel, out, stride, flip, live, kind, bounds, narrow, tables)
                     else:
-                        thin_1(rows_at, 1, places, dwords, panel, out, stride, flip, live, kind, bounds, zero, tables)
+                        thin_1(rows_at, 1, places, dwords, panel, out, stride, flip, live, kind, bounds, narrow, tables)
                 elif vectors == 4:
-                    full_4(rows_at, count, places, dwords, panel, out, stride, flip, live, kind, bounds, zero, tables)
+                    full_4(rows_at, count, places, dwords, panel, out, stride, flip, live, kind, bounds, narrow, tables)
                 elif vectors == 3:
-                    full_3(rows_at, count, places, dwords, panel, out, stride, flip, live, kind, bounds, zero, tables)
+                    full_3(rows_at, count, places, dwords, panel, out, stride, flip, live, kind, bounds, narrow, tables)
                 elif vectors == 2:
-                    full_2(rows_at, count, places, dwords, panel, out, stride, flip, live, kind, bounds, zero, tables)
+                    full_2(rows_at, count, places, dwords, panel, out, stride, flip, live, kind, bounds, narrow, tables)
                 else:
-                    full_1(rows_at, count, places, dwords, panel, out, stride, flip, live, kind, bounds, zero, tables)
+                    full_1(rows_at, count, places, dwords, panel, out, stride, flip, live, kind, bounds, narrow, tables)
                 if shift_a != 0:
-                    for i in range(BLOCK):
+                    for i in range(count + SPARE):
                         rows_at[i] -= shift_a
             m += count
 
@@ -313,7 +441,8 @@ def x8_gemm(step, bases, worker, workers):
     of C, 6 rows an image, 7 rows a line, 8 image step, 9 line step, 10 row step (bytes), 11 groups, 12 A step a group,
     13 W step a group, 14 batches, 15 A, 16 W, 17 C, 18 bias and weight sum step a batch (bytes), 19 kind of result,
     20 zero point of C, 21 low, 22 high (bytes: less the zero point), 23 rows that share a zero point and a scale, 0:
-    all.
+    all, 24 what flipping makes bytes of C unsigned: 128 where they are signed, else 0,
+    25 whether a sum times its scale can reach 2**31.
     """
     _plain(step, bases, worker, workers)
 

@@ -1,4 +1,5 @@
-"""Quantisation over a tensor's own range: a step for the ranges of pieces of rows, one that quantises the pieces.
+"""Quantisation over a tensor's own range: a step for the ranges of pieces of rows, one that quantises the pieces; rows
+of one piece take the second alone.
 
 Smallest and largest do not hang on the order of comparison, so neither step hangs on the number of workers.
 """
@@ -6,8 +7,11 @@ Smallest and largest do not hang on the order of comparison, so neither step han
 from __future__ import annotations
 
 import numpy as np
-from numba import types
+from llvmlite import ir
+from numba import int64, types
+from numba.extending import intrinsic
 
+from lite_runtime.kernels._dot import INTS, emit_rounded, emit_store_narrow
 from lite_runtime.kernels._map import storer
 from lite_runtime.kernels._math import select
 from lite_runtime.kernels._opcodes import MODERATE
@@ -17,9 +21,12 @@ from lite_runtime.simd import (
     LANES,
     address,
     device,
+    emit_max,
+    emit_splat,
     exact,
     f32p,
     first,
+    i32p,
     kernel,
     num,
     ptr,
@@ -27,47 +34,69 @@ from lite_runtime.simd import (
     splat,
     stack_floats,
     u8p,
+    vec,
     vload,
     vload_n,
     vmax,
     vmin,
-    vstore,
 )
 
 _ZERO, _ONE, _STEPS = np.float32(0), np.float32(1), np.float32(255)
 _FIRST, _LAST = np.float32(-128), np.float32(127)
-_TWO_VECTORS = 2 * LANES
 _BY_SCALE, _BY_ANY_SCALE, _BY_INVERSE = range(3)
 _store = storer(
-    types.float32,
-    {
-        _BY_SCALE: quantised("uint8"),
-        _BY_ANY_SCALE: quantised("uint8", any_scale=True),
-        _BY_INVERSE: quantised("int8", inverse=True),
-    },
+    types.float32, {_BY_SCALE: quantised("uint8"), _BY_ANY_SCALE: quantised("uint8", any_scale=True)}
 )
+BATCH = 16
+"""Rows whose ranges are found before the first of them is quantised."""
+_HELD = 6 * BATCH
 _LEAST, _GREATEST = (np.float32(end) for end in MODERATE)
+
+
+def _across(predicate):
+    @intrinsic
+    def reduce(typing, values):
+        """The extreme lane, half against half."""
+
+        def lower(context, builder, sig, args):
+            value, count = args[0], LANES
+            while count > 1:
+                count //= 2
+                halves = (
+                    builder.shuffle_vector(value, value, ir.Constant(ir.VectorType(ir.IntType(32), count), order))
+                    for order in ([*range(count)], [*range(count, 2 * count)])
+                )
+                value = emit_max(builder, *halves, predicate)
+            return builder.extract_element(value, ir.IntType(32)(0))
+
+        return types.float32(vec), lower
+
+    return reduce
+
+
+_least, _greatest = _across("<"), _across(">")
 
 
 @device
 def _extremes(x, count):
-    """(smallest, largest) of 0 and `count` elements; a NaN is none of them."""
+    """(smallest, largest) of 0 and `count` elements; a NaN is none of them. Four chains of comparisons hide the time
+    each takes."""
     low, high = splat(_ZERO), splat(_ZERO)
+    low_1, low_2, low_3, high_1, high_2, high_3 = low, low, low, high, high, high
     at = 0
-    while at + LANES <= count:
-        v = vload(f32p(x + 4 * at))
+    while at + 4 * LANES <= count:
+        here = x + 4 * at
+        v, v_1 = vload(f32p(here)), vload(f32p(here + 4 * LANES))
+        v_2, v_3 = vload(f32p(here + 8 * LANES)), vload(f32p(here + 12 * LANES))
+        low, low_1, low_2, low_3 = vmin(v, low), vmin(v_1, low_1), vmin(v_2, low_2), vmin(v_3, low_3)
+        high, high_1, high_2, high_3 = vmax(v, high), vmax(v_1, high_1), vmax(v_2, high_2), vmax(v_3, high_3)
+        at += 4 * LANES
+    low, high = vmin(vmin(low, low_1), vmin(low_2, low_3)), vmax(vmax(high, high_1), vmax(high_2, high_3))
+    while at < count:
+        v = vload_n(f32p(x + 4 * at), count - at)
         low, high = vmin(v, low), vmax(v, high)
         at += LANES
-    v = vload_n(f32p(x + 4 * at), count - at)
-    low, high = vmin(v, low), vmax(v, high)
-    lanes = stack_floats(_TWO_VECTORS)
-    vstore(lanes, low)
-    vstore(f32p(address(lanes) + 4 * LANES), high)
-    least, most = _ZERO, _ZERO
-    for i in range(LANES):
-        least = select(lanes[i] < least, lanes[i], least)
-        most = select(lanes[LANES + i] > most, lanes[LANES + i], most)
-    return least, most
+    return _least(low), _greatest(high)
 
 
 # -- DynamicQuantizeLinear. Numbers: rows, elements of a row, pieces of a row, elements of a piece ---------------------
@@ -107,29 +136,111 @@ def _signed_steps(low, high):
     return _BY_INVERSE, inverse, rint(select(zero < _LAST, zero, _LAST)), _ONE / inverse
 
 
+@intrinsic
+def _store_bytes(typing, target, values, zero, live):
+    """The first `live` lanes to bytes at an address: rounded half to even, plus `zero`, saturated; NaN gives -128."""
+
+    def lower(context, builder, sig, args):
+        target, values, zero, live = args
+        low, high = (builder.fsub(ir.FloatType()(end), zero) for end in (-128.0, 127.0))
+        whole = builder.fptosi(zero, ir.IntType(32))
+        rounded = emit_rounded(
+            builder, values, emit_splat(builder, low), emit_splat(builder, high), emit_splat(builder, whole, INTS)
+        )
+        emit_store_narrow(builder, rounded, target, 8, live)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, vec, types.float32, types.int64), lower
+
+
+@exact
+def _quantise(kind, y, x, count, zero, by):
+    if kind == _BY_INVERSE:
+        scale = splat(by)
+        at = 0
+        while at + LANES <= count:
+            _store_bytes(y + at, vload(f32p(x + 4 * at)) * scale, zero, LANES)
+            at += LANES
+        if at < count:
+            _store_bytes(y + at, vload_n(f32p(x + 4 * at), count - at) * scale, zero, count - at)
+    else:
+        _store(kind, y, f32p(x), count, zero, by)
+
+
+@exact
+def _steps(signed, ranges, rows):
+    """What `rows` ranges lead to, each by itself: kinds of store, their scales, zero points and scales, BATCH of each.
+    A loop of its own, so that divisions of several rows go together."""
+    kinds, stores = i32p(ranges + 8 * BATCH), f32p(ranges + 12 * BATCH)
+    zeros, scales = f32p(ranges + 16 * BATCH), f32p(ranges + 20 * BATCH)
+    low, high = f32p(ranges), f32p(ranges + 4 * BATCH)
+    if signed:
+        for i in range(rows):
+            kinds[i], stores[i], zeros[i], scales[i] = _signed_steps(low[i], high[i])
+    else:
+        for i in range(rows):
+            kinds[i], stores[i], zeros[i], scales[i] = _unsigned_steps(low[i], high[i])
+
+
+@exact
+def _range_of(ranges, pieces):
+    """The range of a row from those of its pieces."""
+    found = f32p(ranges)
+    low, high = _ZERO, _ZERO
+    for i in range(pieces):
+        low = select(found[2 * i] < low, found[2 * i], low)
+        high = select(found[2 * i + 1] > high, found[2 * i + 1], high)
+    return low, high
+
+
+@exact
+def _finish(steps, x, count, y, scales, zeros):
+    """Elements to bytes, scale and zero point to their places; what has address 0 is not wanted."""
+    kind, by, zero, scale = steps
+    if scales != 0:
+        f32p(scales)[0] = scale
+    if zeros != 0:
+        u8p(zeros)[0] = np.int64(zero) & 255
+    if y != 0:
+        _quantise(kind, y, x, count, zero, by)
+
+
 @kernel(fastmath=set())
 def f32_quantize_rows(step, bases, worker, workers):
-    """Operands: x; the pieces' ranges; y, scales and zero points, any of which may be left out. One more number:
-    whether y is signed."""
+    """Operands: x; the pieces' ranges, left out where a row is one piece; y, scales and zero points, any of which may
+    be left out. One more number: whether y is signed."""
     x, ranges = ptr(step, bases, 0), ptr(step, bases, 1)
     y, scales, zeros = ptr(step, bases, 2), ptr(step, bases, 3), ptr(step, bases, 4)
     rows, n, pieces, size = num(step, 5, 0), num(step, 5, 1), num(step, 5, 2), num(step, 5, 3)
     signed = num(step, 5, 4) != 0
+    held = address(stack_floats(_HELD))
+    low, high, kinds, by = f32p(held), f32p(held + 4 * BATCH), i32p(held + 8 * BATCH), f32p(held + 12 * BATCH)
+    zero, scale = f32p(held + 16 * BATCH), f32p(held + 20 * BATCH)
+    if rows == 1 and pieces == 1:  # by way of no list: they are what models of a few microseconds have
+        if worker == 0:
+            least, most = _extremes(x, n)
+            one = _signed_steps(least, most) if signed else _unsigned_steps(least, most)
+            _finish(one, x, n, y, scales, zeros)
+        return
     items = rows * pieces
-    for item in range(first(items, worker, workers, 1), first(items, worker + 1, workers, 1)):
-        row = item // pieces
-        begin = (item - row * pieces) * size
-        found = f32p(ranges + 8 * row * pieces)
-        low, high = _ZERO, _ZERO
-        for i in range(pieces):
-            low = select(found[2 * i] < low, found[2 * i], low)
-            high = select(found[2 * i + 1] > high, found[2 * i + 1], high)
-        kind, by, zero, scale = _signed_steps(low, high) if signed else _unsigned_steps(low, high)
-        if begin == 0:
-            if scales != 0:
-                f32p(scales + 4 * row)[0] = scale
-            if zeros != 0:
-                u8p(zeros + row)[0] = np.int64(zero) & 255
-        if y != 0:
-            at = row * n + begin
-            _store(kind, y + at, f32p(x + 4 * at), min(size, n - begin), zero, by)
+    last = first(items, worker + 1, workers, 1)
+    for start in range(first(items, worker, workers, 1), last, BATCH):
+        count = min(BATCH, last - start)
+        for i in range(count):
+            if ranges == 0:
+                low[i], high[i] = _extremes(x + 4 * (start + i) * n, n)
+            else:
+                low[i], high[i] = _range_of(ranges + 8 * ((start + i) // pieces) * pieces, pieces)
+        _steps(signed, held, count)
+        for i in range(count):
+            row = (start + i) // pieces if pieces > 1 else start + i
+            begin = (start + i - row * pieces) * size
+            at, first_piece = row * n + begin, begin == 0
+            _finish(
+                (int64(kinds[i]), by[i], zero[i], scale[i]),
+                x + 4 * at,
+                min(size, n - begin),
+                y + at if y != 0 else 0,
+                scales + 4 * row if first_piece and scales != 0 else 0,
+                zeros + row if first_piece and zeros != 0 else 0,
+            )

@@ -147,13 +147,16 @@ def moving_operands(b: Binder, t: Terms) -> tuple[Operand | None, Operand, Opera
 
 
 class Result(NamedTuple):
-    """What becomes of a sum: its kind, bytes a result, zero point, and bounds less the zero point."""
+    """What becomes of a sum: its kind, bytes a result, zero point, and bounds less the zero point; what makes a byte
+    unsigned when it is flipped, and whether a scaled sum can reach 2**31."""
 
     kind: int
     size: int
     zero: int
     low: float
     high: float
+    turn: int = 0
+    wild: bool = False
 
 
 def _clamp(b: Binder) -> dict[str, float | str]:
@@ -176,9 +179,10 @@ def result_of(b: Binder, t: Terms, out: Operand) -> Result:
             raise NoKernel(f"a clamp to [{low}, {high}]")
         return Result(FLOAT, 4, 0, low, high)
     assert t.y_scale is not None
-    dtype = np.dtype(out.dtype)
+    dtype, turn = np.dtype(out.dtype), 128 if out.dtype == "int8" else 0
     least, most = bounds_of(dtype, float(t.y_scale), t.y_zero, **clamp)  # type: ignore[arg-type]
-    return Result(BYTE, dtype.itemsize, t.y_zero, float(least - t.y_zero), float(most - t.y_zero))
+    bounds = float(least - t.y_zero), float(most - t.y_zero)
+    return Result(BYTE, dtype.itemsize, t.y_zero, *bounds, turn, not (np.abs(scale_of(t)) < 1).all())
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ def _emit(b: Binder, p: _Product, t: q.Terms, places: tuple[int, ...], a: Operan
         *(p.rows, p.columns, len(places), q.full_vectors(p.columns, lanes, t.shifted), r.size, p.groups * p.columns),
         *(p.per_image, p.per_row, *(t.size * step for step in steps), p.groups, t.size * p.group_a, panel, p.batches),
         *(t.size * p.batch_a, p.batch_w * panel, r.size * p.rows * p.columns, p.batch_w * table),
-        *(r.kind, r.zero, r.low, r.high, p.rows_a_scale if t.moving > 1 else 0),
+        *(r.kind, r.zero, r.low, r.high, p.rows_a_scale if t.moving > 1 else 0, r.turn, int(r.wild)),
     )
     kernel = "qwide.x16_gemm" if t.wide else "qgemm.x8_gemm_shifted" if t.shifted else "qgemm.x8_gemm"
     b.emit(kernel, operands, numbers)
@@ -311,7 +311,7 @@ def _depthwise(b: Binder, g: Geometry, t: q.Terms) -> None:
     numbers = (
         *(g.images, g.out[0], -(-line // block) if flat else g.out[1], block if flat else channels, fours),
         *(high * wide * channels, wide * channels * g.strides[0], block if flat else channels * g.strides[1]),
-        *(line, r.size, r.kind, r.zero, r.low, r.high, int(t.moving > 1)),
+        *(line, r.size, r.kind, r.zero, r.low, r.high, int(t.moving > 1), r.turn, int(r.wild)),
     )
     b.emit("qdepthwise.x8_depthwise_shifted" if t.shifted else "qdepthwise.x8_depthwise", operands, numbers)
 

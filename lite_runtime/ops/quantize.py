@@ -84,19 +84,21 @@ def _lookup_table(n: Inference) -> list[Spec]:
 
 @bind("DynamicQuantizeLinear")
 def _bind_dynamic(b: Binder) -> None:
-    """One step finds the range of every piece of every row, the next quantises them."""
+    """Ranges of the pieces of rows, where a row has several; then a step that quantises the pieces."""
     x = b.inputs[0]
     assert x is not None
     if not x.size:
         raise NoKernel("ranges of no elements")
     rows = prod(x.shape[: int(b.attr("kept", 0))])
     n = x.size // rows
-    pieces, shared = -(-n // PIECE), x.size >= PIECE
-    ranges = b.scratch("float32", (rows, pieces, 2))
-    b.emit("quantize.f32_range", [x, ranges], [rows, n, pieces, PIECE], parallel=shared)
+    pieces = -(-n // PIECE)
+    ranges = None
+    if pieces > 1:
+        ranges = b.scratch("float32", (rows, pieces, 2))
+        b.emit("quantize.f32_range", [x, ranges], [rows, n, pieces, PIECE])
     results = [*b.outputs, None, None][:3]
     numbers = [rows, n, pieces, PIECE, int(b.attr("dtype", "uint8") == "int8")]
-    b.emit("quantize.f32_quantize_rows", [x, ranges, *results], numbers, parallel=shared)
+    b.emit("quantize.f32_quantize_rows", [x, ranges, *results], numbers, parallel=rows * pieces > 1)
 
 
 def _by_unsigned(table: Array) -> Array:

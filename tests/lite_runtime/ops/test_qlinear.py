@@ -314,6 +314,37 @@ def test_results_halfway_are_rounded_to_even_and_far_ones_saturate() -> None:
     assert set(np.unique(equal("QLinearMatMul", given))) == {-128, 127}
 
 
+@pytest.mark.parametrize("y_scale", [1e-30, 1e-9, 1e-3, 1e30])
+@pytest.mark.parametrize("weight_zero", [False, True])
+def test_results_far_beyond_their_range(y_scale: float, weight_zero: bool) -> None:
+    rng = np.random.default_rng(17)
+    for y in (INT8, UINT8):
+        for channels, group in ((70, 70), (70, 1)):
+            x, w = _ints(rng, INT8, 1, 5, 6, channels), _ints(rng, INT8, channels, channels // group, 3, 3)
+            given = operands(rng, x, w, channels, 9, y=y, weight_zero=weight_zero)
+            given[6] = _scale(y_scale)
+            equal("QLinearConv", given, {"layout": "NHWC", "group": group})
+
+
+@pytest.mark.parametrize("rows", [2, 7, 47, 49, 95, 97, 191, 193, 200, 400])
+def test_rows_in_blocks(rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    for n, y, weight_zero in ((70, INT8, False), (20, UINT8, True), (40, None, False)):
+        x, w = _ints(rng, INT8, rows, 11), _ints(rng, INT8, 11, n)
+        equal("QLinearMatMul", operands(rng, x, w, n, 11, y=y, weight_zero=weight_zero))
+    conv(rng, (3, 1, rows, 4), 18, (1, 1))
+
+
+@pytest.mark.parametrize("n", [5, 20, 40, 64, 100])
+def test_one_row(n: int) -> None:
+    """Its sums are kept in parts: reductions that these divide and that they do not."""
+    rng = np.random.default_rng(n)
+    for k in (3, 4, 5, 8, 16, 27, 31, 32, 36, 61):
+        for weight_zero in (False, True):
+            x, w = _ints(rng, UINT8, 1, k), _ints(rng, INT8, k, n)
+            equal("QLinearMatMul", operands(rng, x, w, n, k, weight_zero=weight_zero))
+
+
 @pytest.mark.parametrize("weight_zero", [False, True])
 def test_a_few_of_each_kind(weight_zero: bool) -> None:
     """Each kernel of bytes, each kind of result, whole and broken vectors."""
