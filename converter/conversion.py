@@ -21,7 +21,7 @@ import onnx_ir as ir
 from converter import export, frontends, golden
 from converter.errors import ConvertError
 from converter.ir import build
-from converter.lowering import halve_weights, lower, pack_narrow, unsupported
+from converter.lowering import halve_weights, lower, narrow_products, pack_narrow, unsupported
 from converter.lowering.table import lite_op
 from converter.passes.integer import left_float
 from converter.pipeline import PREPARE, REST, STATIC, Shapes, optimize, upgraded
@@ -163,7 +163,7 @@ def _lower(model: ir.Model, options: Options, report: Report) -> Graph:
     halved = halve_weights(pack_narrow(lower(model)), lossless=options.mode != "fp16")
     report.halved += halved.stored
     report.kept_float32 += halved.overflowed
-    return halved.graph
+    return narrow_products(halved.graph)
 
 
 def _without_kernels(model: ir.Model) -> Iterator[tuple[str, str, str]]:

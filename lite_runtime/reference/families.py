@@ -153,7 +153,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "Trilu",
         "Unsqueeze",
     ),
-    "narrow": ("Unpack4",),
+    "narrow": ("NarrowMatMul", "Unpack4"),
     "normalize": (
         "BatchNormalization",
         "GroupNormalization",

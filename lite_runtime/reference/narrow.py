@@ -1,4 +1,4 @@
-"""Integers of less than a byte, as a bundle stores them: two a byte, so that NumPy alone can load them."""
+"""Weights in fewer bytes: integers of less than a byte, two a byte, so that NumPy alone can load them; products."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import sys
 from collections.abc import Sequence
 from functools import cache
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from lite_runtime.graph import Array
+from lite_runtime.reference.activation import activate
+from lite_runtime.reference.linear import matmul
+from lite_runtime.reference.quantize import dequantize
 from lite_runtime.reference.registry import define
 from lite_runtime.reference.support import require
 
-__all__ = ["pack4"]
+__all__ = ["pack4", "unpack4"]
 
 
 def pack4(values: Array) -> Array:
@@ -36,7 +40,7 @@ def _pairs(signed: bool) -> Array:
 
 
 @define("Unpack4")
-def _unpack4(packed: Array, /, shape: Sequence[int], signed: int) -> Array:
+def unpack4(packed: Array, /, shape: Sequence[int], signed: int) -> Array:
     """`pack4` undone: int8 of -8 to 7 where `signed`, else uint8 of 0 to 15, of `shape`."""
     count = prod(shape)
     require(packed.dtype == np.uint8 and packed.ndim == 1, f"expected uint8[n], got {packed.dtype}{list(packed.shape)}")
@@ -45,3 +49,41 @@ def _unpack4(packed: Array, /, shape: Sequence[int], signed: int) -> Array:
     )
     pairs = np.take(_pairs(bool(signed)), packed)
     return pairs.view(np.int8 if signed else np.uint8)[:count].reshape(tuple(shape))
+
+
+@define("NarrowMatMul")
+def _narrow_matmul(
+    a: Array,
+    b: Array,
+    scale: Array | None = None,
+    zero_point: Array | None = None,
+    bias: Array | None = None,
+    residual: Array | None = None,
+    /,
+    shape: Sequence[int] = (),
+    signed: int = 0,
+    block_size: int = 0,
+    transB: int = 0,
+    activation: str = "",
+    **parameters: Any,
+) -> Array:
+    """act(A @ W + bias + R), W the float32 matrix that B stands for: float16 as it is; integers less their zero point,
+    times their scale, which is one, one a column, or one for `block_size` neighbours along the reduction, as
+    DequantizeLinear has it. With `shape`, B is `pack4` of a matrix of that shape, int8 where `signed`, else uint8.
+    transB: W lies with its columns as rows."""
+    values = unpack4(b, shape, signed) if shape else b
+    require(values.ndim == 2, f"expected a matrix of weights, got shape {values.shape}")
+    if scale is None:
+        require(values.dtype == np.float16, f"expected float16 where there is no scale, got {values.dtype}")
+        require(zero_point is None and not block_size, "expected no zero point and no blocks beside float16")
+        wide = values.astype(np.float32)
+    else:
+        axis = int(not transB) if not block_size else int(bool(transB))
+        wide = dequantize(values, scale, zero_point, axis=axis, block_size=block_size)
+    y = matmul(a, wide.T if transB else wide)
+    for term in (bias, residual):
+        if term is not None:
+            fits = np.broadcast_shapes(term.shape, y.shape) == y.shape
+            require(fits, f"expected terms that broadcast to {y.shape}, got shape {term.shape}")
+            y = y + term
+    return activate(y, activation, **parameters)
