@@ -25,6 +25,7 @@ from converter.passes import (
     fuse_residual,
     gemm_to_matmul,
     islands,
+    merge_siblings,
     movement,
     permute_weights,
     qlinear_to_qdq,
@@ -96,6 +97,7 @@ SHAPE: tuple[Pass, ...] = (
     Pass("drop heads' leftovers", cleanup.unused),
     Pass("gemm to matmul", gemm_to_matmul.run),
     Pass("fold affine", fold_affine.run),
+    Pass("merge siblings", merge_siblings.run),
     Pass("fuse residual early", fuse_residual.run),
     Pass("fuse activation early", fuse_activation.run),
     # channels last

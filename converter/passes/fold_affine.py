@@ -1,7 +1,7 @@
 """Per-channel scale and shift into the weights of what comes before.
 
 1. BatchNormalization (inference) after Conv, ConvTranspose, Gemm, MatMul with constant weights.
-2. Mul, Div, Add, Sub with a constant that varies along the channel axis only, after the same.
+2. Mul, Div, Add, Sub with a constant that varies along the channel axis only, after the same or a BatchNormalization.
 3. BatchNormalization, and Mul or Add as above, before MatMuls with constant weights, where those are all that reads it.
 
 Weights that are quantised keep their integers: the scales take a positive factor in, a float bias the shift.
@@ -66,9 +66,10 @@ def _fold(node: ir.Node) -> bool:
         fold = _FOLDS.get(producer.op_type)
         if fold is None or producer.domain not in ("", build.DOMAIN) or attr(producer, "activation", ""):
             continue
-        if len(producer.inputs) > 3 and producer.inputs[3] is not None:
+        residual = producer.op_type != "BatchNormalization" and len(producer.inputs) > 3
+        if residual and producer.inputs[3] is not None:
             continue
-        axis = 1 if "Conv" in producer.op_type else -1
+        axis = 1 if "Conv" in producer.op_type or _is_planar(producer) else -1
         affine = _affine(node, side, x, axis)
         weight = quantized.stored(producer.inputs[1])
         if affine is None:
@@ -325,9 +326,28 @@ def _absorb(reader: ir.Node, affine: Affine) -> None:
     edit.replace(edit.op("MatMul", inputs, attrs, domain=domain, like=reader.outputs[0]))
 
 
+def _is_planar(producer: ir.Node) -> bool:
+    """Whether it is a BatchNormalization over axis 1."""
+    return producer.op_type == "BatchNormalization" and attr(producer, "layout", "NCHW") == "NCHW"
+
+
+def _batch_normalization(producer: ir.Node, affine: Affine, node: ir.Node) -> bool:
+    scale, bias = (build.array(v) for v in producer.inputs[1:3])
+    if scale is None or bias is None or attr(producer, "training_mode", 0):
+        return False
+    if affine.scale.size not in (1, scale.size) or affine.shift.size not in (1, scale.size):
+        return False
+    edit = Edit(producer)
+    for i, (old, new) in enumerate(((scale, scale * affine.scale), (bias, bias * affine.scale + affine.shift)), 1):
+        producer.replace_input_with(i, edit.const(new.astype(old.dtype), hint=producer.inputs[i].name or ""))
+    Edit(node).replace(producer.outputs[0])
+    return True
+
+
 _FOLDS: Mapping[str, Callable[[ir.Node, Affine, ir.Node], bool]] = {
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
+    "BatchNormalization": _batch_normalization,
     "Gemm": _gemm,
     "MatMul": _matmul,
 }

@@ -9,7 +9,8 @@
 6. Dropout in inference and Identity: their input. (onnx_ir 1.1's IdentityEliminationPass lists a graph output twice
    where an Identity copies another output, as scan bodies do; hence ours.)
 7. A Transpose that moves only dimensions of size 1: a Reshape.
-8. QuantizeLinear and DequantizeLinear around what has those very steps already: gone (`drop_requantize`).
+8. Sum of one operand: that operand; of two: Add.
+9. QuantizeLinear and DequantizeLinear around what has those very steps already: gone (`drop_requantize`).
 """
 
 from __future__ import annotations
@@ -71,6 +72,16 @@ def _cast(node: ir.Node) -> bool:
 
 def _concat(node: ir.Node) -> bool:
     return len(node.inputs) == 1 and _bypass(node)
+
+
+def _sum(node: ir.Node) -> bool:
+    if len(node.inputs) == 1:
+        return _bypass(node)
+    if len(node.inputs) != 2:
+        return False
+    edit = Edit(node)
+    edit.replace(edit.op("Add", list(node.inputs), like=node.outputs[0]))
+    return True
 
 
 def _transpose(node: ir.Node) -> bool:
@@ -200,6 +211,7 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
     "Cast": (_cast,),
     "Concat": (_concat,),
     "Split": (_empty_split,),
+    "Sum": (_sum,),
     "Transpose": (_transpose,),
     "Pad": (_pad,),
     "Slice": (_slice,),

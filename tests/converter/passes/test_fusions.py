@@ -272,3 +272,20 @@ def test_subgraphs_are_optimised_too():
     b = Builder(17)
     graph = converted(b.model(b("Relu", b("Identity", b.input("x", [2])))))
     assert ops(graph) == ["Relu"]
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 1), (1, 3, 1, 1), ()])
+def test_scale_and_shift_after_a_normalisation_go_into_it(shape):
+    b = Builder(20)
+    one, two = (b.const(b.rng.uniform(0.5, 2, shape), np.float32) for _ in range(2))
+    stats = [b.weight(3), b.weight(3), b.weight(3), b.const(b.rng.uniform(0.5, 2, 3), np.float32)]
+    graph = check(b.model(b("Relu", b("Add", b("Mul", b("BatchNormalization", image(b), *stats), one), two))))
+    assert not {"Mul", "Add"} & set(ops(graph)) and ops(graph).count("BatchNormalization") == 1
+
+
+def test_a_normalisation_that_others_read_stays():
+    b = Builder(20)
+    stats = [b.weight(3), b.weight(3), b.weight(3), b.const(np.ones(3), np.float32)]
+    y = b("BatchNormalization", image(b), *stats)
+    graph = check(b.model(y, b("Mul", y, b.const(np.full((3, 1, 1), 2.0), np.float32))))
+    assert "Mul" in ops(graph)
