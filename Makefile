@@ -8,7 +8,7 @@ PYTHON ?= python3
 VENV ?= .venv
 MODELS ?= ../shared/models
 DATA ?= ../shared/data
-THREADS ?= 1
+THREADS ?= 1,2
 TESTS ?= tests
 WORKERS ?= 2
 
@@ -33,8 +33,9 @@ lint: $(READY_DEV) ## Style, types and who may import whom
 	@echo "==> layering"
 	@$(BIN)/python -m pytest -q tests/test_layers.py
 
-bench: $(READY_DEV) ## Every model in MODELS against the runtime of its format, as a Markdown table
-	@$(BIN)/python -m benchmarks --models $(MODELS) --threads $(THREADS)
+bench: $(READY_DEV) ## Every model in MODELS and networks built here against every peer; writes docs/performance.*
+	@$(BIN)/python -m benchmarks.models build/models --int8
+	@$(BIN)/python -m benchmarks --models $(MODELS) --models build/models --threads $(THREADS) --docs docs
 
 accuracy: $(READY_DEV) ## What int8 costs on MODELS with real DATA, ours and others', as a Markdown table
 	@$(BIN)/python -m benchmarks.accuracy --models $(MODELS) --data $(DATA)

@@ -1,103 +1,169 @@
-"""Models × contenders: the one table behind `make bench`, README's figures and the tests that hold us to them."""
+"""Models × contenders: the one table behind `make bench`, docs/performance.md and the tests that hold us to them.
+
+Rows are plain values, so that they can be kept as JSON and the page made again without measuring.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from edge.contest import OURS, PEERS, Contest, Entry, contest, peer_of
+from edge.contest import Contest, Entry, contest, peer_of, peers_of
 from lite_runtime.errors import InputError, MsedgeError
 
-__all__ = ["TOLERANCE", "Failure", "compare", "geometric_mean", "markdown", "models_in", "trouble"]
+__all__ = [
+    "TOLERANCE",
+    "Peer",
+    "Row",
+    "compare",
+    "geometric_mean",
+    "models_in",
+    "read_rows",
+    "row_of",
+    "trouble",
+    "twins",
+    "worst",
+]
 
 TOLERANCE = 1e-4
 """The largest difference from a peer, relative to the output's range."""
-Failure = tuple[str, MsedgeError]
-"""A model's name and why it did not run."""
+_QUANTISED = ("QLinear", "DynamicQuantizeLinear", "DequantizeLinear")
+_PRECISION = re.compile(r"_(fp32|int8|uint8|dynrange)")
 
 
-def models_in(folder: Path) -> list[Path]:
-    """Every .onnx and .tflite in `folder`, by name; raises InputError where there is none."""
-    found = sorted(path for path in folder.glob("*") if peer_of(path)) if folder.is_dir() else []
-    if not found:
-        raise InputError(
-            f"expected .onnx or .tflite files in {folder}, found none; name a folder that has some: --models DIR"
-        )
-    return found
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A peer's seconds a run; `ratio`, `low` and `high`: its time over ours, the median of paired turns and the middle
+    half. `form`: the file it ran, where that is not the model itself. `difference`: of its outputs from ours."""
+
+    name: str
+    seconds: float
+    ratio: float
+    low: float
+    high: float
+    difference: float | None = None
+    form: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One model with one number of threads, in seconds. `error`: why it did not run; then there is nothing else."""
+
+    model: str
+    threads: int
+    integers: bool = False
+    """Whether weights or activations are quantised."""
+    seconds: float = 0.0
+    first: float = 0.0
+    load: float = 0.0
+    arena_bytes: int = 0
+    reference: tuple[str, ...] = ()
+    """Operators that only their references compute."""
+    peers: tuple[Peer, ...] = ()
+    absent: Mapping[str, str] | None = None
+    """Why a peer did not run the model, by its name."""
+    error: str = ""
+
+    @property
+    def best(self) -> Peer | None:
+        """The fastest peer; None where none ran."""
+        return min(self.peers, key=lambda peer: peer.ratio, default=None)
+
+    @property
+    def name(self) -> str:
+        """The model's name without its ending."""
+        return self.model.rpartition(".")[0] or self.model
+
+
+def models_in(folders: Sequence[Path]) -> list[Path]:
+    """Every .onnx and .tflite in the folders, by name, forms for peers left out; raises InputError for a folder
+    without any."""
+    found: list[Path] = []
+    for folder in folders:
+        here = [p for p in folder.glob("*") if peer_of(p) and ".peers." not in p.name] if folder.is_dir() else []
+        if not here:
+            raise InputError(
+                f"expected .onnx or .tflite files in {folder}, found none; name a folder that has some: --models DIR"
+            )
+        found += here
+    return sorted(found, key=lambda path: path.name)
 
 
 def compare(
-    models: Iterable[Path],
-    *,
-    threads: int = 1,
-    rounds: int = 25,
-    backend: str = "auto",
-) -> Iterator[Contest | Failure]:
-    """One contest a model against the peer of its format; a model that does not run is a row too, not the end."""
+    models: Iterable[Path], *, threads: Sequence[int] = (1,), rounds: int = 25, backend: str = "auto"
+) -> Iterator[Row]:
+    """Each model with each number of threads against every peer that reads its format; one that does not run is a row
+    too, not the end."""
     for path in models:
-        try:
-            yield contest(path, against=[peer_of(path)], threads=threads, rounds=rounds, backend=backend)
-        except MsedgeError as error:
-            yield path.name, error
+        for count in threads:
+            try:
+                yield row_of(contest(path, against=peers_of(path), threads=count, rounds=rounds, backend=backend))
+            except MsedgeError as error:
+                yield Row(path.name, count, error=str(error).splitlines()[0])
 
 
-def trouble(result: Contest | Failure) -> str:
-    """What is wrong with a row, "" where nothing is: a wrong answer is no answer, however fast."""
-    if not isinstance(result, Contest):
-        return f"{result[0]} did not run"
-    far = [e for e in result.entries if e.difference is not None and not e.difference <= TOLERANCE]
-    return f"{result.model} differs from {far[0].name} by {far[0].difference:.0e} of the output's range" if far else ""
+def row_of(result: Contest) -> Row:
+    """A contest's figures."""
+    ours, *peers = result.entries
+    nodes = result.runtime.bundle.signatures["predict"].nodes
+    return Row(
+        result.model,
+        result.threads,
+        any(node.op.startswith(_QUANTISED) for node in nodes),
+        ours.timing.median,
+        ours.first,
+        ours.load,
+        result.cost.arena_bytes,
+        tuple(sorted(set(result.cost.reference))),
+        tuple(_peer(entry) for entry in peers),
+        {peer.name: peer.reason for peer in result.absent},
+    )
 
 
-def geometric_mean(results: Iterable[Contest | Failure], peer: str) -> float:
-    """Of the ratios to `peer`; NaN where there is none."""
-    logs = [
-        math.log(entry.ratio.median)
-        for result in results
-        if isinstance(result, Contest)
-        for entry in result.entries
-        if entry.name == peer and entry.ratio
+def _peer(entry: Entry) -> Peer:
+    times = entry.ratio
+    assert times is not None
+    return Peer(entry.name, entry.timing.median, times.median, times.low, times.high, entry.difference, entry.form)
+
+
+def read_rows(kept: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """Rows out of what `dataclasses.asdict` made of them, by way of JSON."""
+    return [
+        Row(**{**row, "reference": tuple(row["reference"]), "peers": tuple(Peer(**peer) for peer in row["peers"])})
+        for row in kept
     ]
+
+
+def trouble(row: Row) -> str:
+    """What is wrong with a row, "" where nothing is: a wrong answer is no answer, however fast.
+
+    Held against the runtime that the file was made for: another may quantise the same graph at other places.
+    """
+    if row.error:
+        return f"{row.model} did not run: {row.error}"
+    own = (p for p in row.peers if p.name == peer_of(Path(row.model)))
+    far = [p for p in own if p.difference is not None and not p.difference <= TOLERANCE]
+    return f"{row.model} differs from {far[0].name} by {far[0].difference:.0e} of the output's range" if far else ""
+
+
+def geometric_mean(rows: Iterable[Row], peer: str = "") -> float:
+    """Of the ratios to `peer`, or to each row's best; NaN where there is none."""
+    found = (row.best if not peer else next((p for p in row.peers if p.name == peer), None) for row in rows)
+    logs = [math.log(p.ratio) for p in found if p]
     return math.exp(sum(logs) / len(logs)) if logs else math.nan
 
 
-_HEADS = ("model", f"{OURS} µs", "peer", "its µs", "× as fast", "middle half", "difference", "load ms", "first µs",
-          "arena KiB", "by reference")  # fmt: skip
+def worst(rows: Iterable[Row]) -> Row | None:
+    """The row whose best peer is furthest ahead of us, or least behind; None where there is none."""
+    return min((row for row in rows if row.best), key=lambda row: row.best.ratio if row.best else 0.0, default=None)
 
 
-def markdown(results: Sequence[Contest | Failure]) -> str:
-    """The table, times in µs; a ratio above 1 means ours is faster."""
-    lines = [_HEADS, ["---"] + ["---:"] * (len(_HEADS) - 1), *(_row(result) for result in results)]
-    found = [name for name in PEERS if any(isinstance(r, Contest) and r.entries[-1].name == name for r in results)]
-    means = [f"{name}: {geometric_mean(results, name):.2f}" for name in found]
-    table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-    return f"{table}\n\nGeometric mean of × as fast, {', '.join(means)}" if means else table
-
-
-def _row(result: Contest | Failure) -> list[str]:
-    if not isinstance(result, Contest):
-        name, error = result
-        return [name, *["–"] * (len(_HEADS) - 2), str(error).splitlines()[0].replace("|", "\\|")]
-    ours, other = result.entries
-    cost = result.cost
-    return [
-        result.model,
-        _micro(ours.timing.median),
-        other.name,
-        *_peer(other),
-        f"{ours.load * 1e3:.1f}",
-        _micro(ours.timing.first),
-        f"{cost.arena_bytes / 1024:.0f}",
-        ", ".join(sorted(set(cost.reference))) or "–",
-    ]
-
-
-def _peer(entry: Entry) -> tuple[str, str, str, str]:
-    assert entry.ratio is not None
-    r = entry.ratio
-    return _micro(entry.timing.median), f"{r.median:.2f}", f"{r.low:.2f}–{r.high:.2f}", f"{entry.difference:.0e}"
-
-
-def _micro(seconds: float) -> str:
-    return f"{seconds * 1e6:.1f}" if seconds < 1e-4 else f"{seconds * 1e6:.0f}"
+def twins(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
+    """(float, quantised) pairs: models of one name but for the word that says their precision."""
+    floats = {(_PRECISION.sub("", row.model), row.threads): row for row in rows if not row.integers and not row.error}
+    pairs = ((floats.get((_PRECISION.sub("", row.model), row.threads)), row) for row in rows if row.integers)
+    return [(one, other) for one, other in pairs if one is not None]

@@ -33,8 +33,6 @@ class Oracle:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
-        # Its idle workers would otherwise spin on while it is somebody else's turn.
-        options.add_session_config_entry("session.force_spinning_stop", "1")
         self.model = _read(source)
         """The source as given."""
         model = _read(self.model)

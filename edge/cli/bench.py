@@ -3,99 +3,240 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edge.cli.options import BackendName, InputShapes, Json, Seed, Threads, read_shapes
+from edge.cli.options import BackendName, InputShapes, Json, Seed, read_shapes
 from edge.cli.output import bytes_text, console, emit, say, seconds_text, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from edge.contest import Contest, Entry
+    from edge.footprint import Footprint
+    from edge.roofline import Roofline
+    from edge.tune import Found
     from lite_runtime.session import Row
 
 __all__ = ["bench"]
 
 
 def bench(
-    model: Annotated[Path, typer.Argument(metavar="M", help="A bundle, or an ONNX model to convert in memory.")],
+    model: Annotated[Path, typer.Argument(metavar="M", help="A bundle, or a model to convert in memory.")],
     against: Annotated[
-        str, typer.Option("--against", metavar="PEERS", help="Runtimes to compare with, comma-separated: onnxruntime.")
+        str,
+        typer.Option(
+            "--against", metavar="PEERS", help="Runtimes to compare with, comma-separated: onnxruntime,litert,openvino."
+        ),
     ] = "",
     source: Annotated[
         Path | None, typer.Option("--source", metavar="MODEL.onnx", help="What the peers run when M is a bundle.")
     ] = None,
     rounds: Annotated[int, typer.Option("--rounds", min=3, metavar="N", help="Turns each contender takes.")] = 25,
-    profile: Annotated[bool, typer.Option("--profile", help="Also the time of every operator.")] = False,
+    cold: Annotated[
+        bool, typer.Option("--cold", help="Also cold start and peak memory of each, in processes of their own.")
+    ] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Also the time of every step, and how near that is to the machine's best.")
+    ] = False,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", metavar="FILE.json", help="Write one run as a Chrome trace.")
+    ] = None,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="First find out how this machine computes each step fastest, and keep that.")
+    ] = False,
     seed: Seed = 0,
     input_shape: InputShapes = None,
-    threads: Threads = 1,
+    threads: Annotated[
+        str, typer.Option("--threads", metavar="N,…", help="Workers; several counts are timed one after the other.")
+    ] = "1",
     backend: BackendName = "auto",
     as_json: Json = False,
 ) -> None:
     """Time a model, alone or against its peers.
 
-    Contenders take turns in one process and ratios are paired by turn.
+    Contenders take turns in one process and ratios are paired by turn. Tuning, a profile and a trace are of the first
+    count of threads. What tuning finds holds for every model with steps of the same shape, until it is tuned again.
     """
-    shapes = read_shapes(input_shape)
+    shapes, counts = read_shapes(input_shape), _counts(threads)
     peers = [name for name in against.split(",") if name]
     from edge.contest import PEERS, contest
 
     for name in peers:
         if name not in PEERS:
             raise typer.BadParameter(f"expected {', '.join(PEERS)}, got {name!r}", param_hint="--against")
-    say(f"timing {model.name}{''.join(f' against {name}' for name in peers)}, {_threads(threads)}")
-    result = contest(
-        model, against=peers, source=source, threads=threads, backend=backend, shapes=shapes, seed=seed, rounds=rounds
-    )
-    steps = result.runtime.profile(result.inputs) if profile else []
+    found = _tuned(contest(model, threads=counts[0], shapes=shapes, seed=seed, rounds=3)) if tune else []
+    results = []
+    for count in counts:
+        say(f"timing {model.name}{''.join(f' against {name}' for name in peers)}, {_threads(count)}")
+        results.append(
+            contest(
+                model, against=peers, source=source, threads=count, backend=backend, shapes=shapes, seed=seed,
+                rounds=rounds,
+            )
+        )  # fmt: skip
+    one = results[0]
+    starts = _cold_starts(one, source or model, backend) if cold else ()
+    steps = one.runtime.profile(one.inputs) if profile else []
+    bounds = _roofline(one.threads) if profile else None
+    if trace is not None:
+        from edge.trace import write
+
+        write(trace, one.model, one.runtime.trace(one.inputs))
     if as_json:
-        emit({**result.as_dict(), "profile": [row._asdict() for row in steps]})
-    else:
-        _print(result, steps)
-
-
-def _print(result: Contest, steps: Sequence[Row]) -> None:
-    out = console()
-    figures = ("median", "first", "load", "ratio", "spread", "differs")
-    rows = table(f"{result.model}, {_threads(result.threads)}", "runtime", *figures, right=figures)
-    for e in result.entries:
-        times = (seconds_text(e.timing.median), seconds_text(e.timing.first), seconds_text(e.load))
-        rows.add_row(e.name, *times, *_against(e))
-    if len(result.entries) > 1:
-        rows.caption = "ratio: peer's time over ours, median of paired turns; spread: middle half"
-        rows.caption_justify = "left"
-    out.print(rows)
-    cost = result.cost
-    native = f"{cost.steps} native steps for {cost.native} operators"
-    slow = f", {len(cost.reference)} by reference: {', '.join(sorted(set(cost.reference)))}" * bool(cost.reference)
-    print(f"arena {bytes_text(cost.arena_bytes)}, {native}{slow}")
+        emit(_as_json(results, starts, steps, bounds) | {"tuned": [asdict(one) for one in found]})
+        return
+    if tune:
+        console().print(_tuning_table(found))
+    for result in results:
+        _print(result)
+    if starts:
+        console().print(_cold_table(starts))
     if steps:
-        out.print(_profile(steps))
+        console().print(_profile(steps, bounds))
 
 
-def _profile(steps: Sequence[Row]) -> RenderableType:
-    total = sum(row.seconds for row in steps)
-    rows = table(
-        "where the time goes", "operators", "kernel", "time", "share", "", right=("time", "share"), fold=("operators",)
-    )
-    for row in sorted(steps, key=lambda r: -r.seconds):
-        share = row.seconds / total
-        rows.add_row(row.node, row.kernel, seconds_text(row.seconds), f"{share:.1%}", "█" * round(20 * share))
-    rows.caption = f"{len(steps)} steps, {seconds_text(total)} one by one; a whole run has no gaps between them"
+def _tuned(result: Contest) -> list[Found]:
+    from edge import tune
+
+    def progress(done: int, of: int) -> None:
+        say(f"timing every way of every step, turn {done} of {of}")
+
+    found = tune.tune(result.bundle, result.inputs, threads=result.threads, progress=progress)
+    if found:
+        say(f"kept in {tune.keep(found)}")
+    return found
+
+
+def _tuning_table(found: Sequence[Found]) -> RenderableType:
+    figures = ("steps", "rule", "its time", "best", "time", "gain")
+    rows = table("how this machine computes each shape fastest", "shape", *figures, right=figures)
+    for one in sorted(found, key=lambda f: f.best_seconds - f.rule_seconds):
+        gain = f"{one.rule_seconds / one.best_seconds - 1:.0%}" if one.gains else ""
+        times = seconds_text(one.rule_seconds), seconds_text(one.best_seconds)
+        rows.add_row(one.key, str(one.steps), one.rule, times[0], one.best if one.gains else "", times[1], gain)
+    rule, best = sum(one.rule_seconds for one in found), sum(map(_kept, found))
+    rows.caption = f"{seconds_text(rule)} by the rules, {seconds_text(best)} as tuned"
     rows.caption_justify = "left"
     return rows
 
 
+def _kept(one: Found) -> float:
+    return one.best_seconds if one.gains else one.rule_seconds
+
+
+def _counts(text: str) -> list[int]:
+    parts = text.split(",")
+    if not all(part.isdecimal() and 1 <= int(part) <= 256 for part in parts):
+        raise typer.BadParameter(f"expected counts from 1 to 256 like 1,2, got {text!r}", param_hint="--threads")
+    return [int(part) for part in parts]
+
+
+def _cold_starts(result: Contest, source: Path, backend: str) -> tuple[Footprint, ...]:
+    from edge.footprint import footprints
+
+    say("starting each in a process of its own")
+    return footprints(result, source, backend=backend)
+
+
+def _roofline(threads: int) -> Roofline | None:
+    from edge.roofline import roofline
+
+    return roofline(threads)
+
+
+def _as_json(
+    results: Sequence[Contest], starts: Sequence[Footprint], steps: Sequence[Row], bounds: Roofline | None
+) -> dict[str, Any]:
+    return {
+        "model": results[0].model,
+        "runs": [result.as_dict() for result in results],
+        "cold": [asdict(start) for start in starts],
+        "profile": [row._asdict() for row in steps],
+        "roofline": bounds and asdict(bounds),
+    }
+
+
+def _print(result: Contest) -> None:
+    out = console()
+    figures = ("median", "ratio", "spread", "first", "load", "differs")
+    rows = table(f"{result.model}, {_threads(result.threads)}", "runtime", *figures, right=figures)
+    for e in result.entries:
+        rows.add_row(
+            e.name, seconds_text(e.timing.median), *_ratio(e), seconds_text(e.first), seconds_text(e.load), _differs(e)
+        )
+    if len(result.entries) > 1:
+        rows.caption = "ratio: peer's time over ours, median of paired turns; spread: middle half"
+        rows.caption_justify = "left"
+    out.print(rows)
+    for peer in result.absent:
+        out.print(f"{peer.name}: {peer.reason}", style="yellow")
+    cost = result.cost
+    native = f"{cost.steps} native steps for {cost.native} operators"
+    slow = f", {len(cost.reference)} by reference: {', '.join(sorted(set(cost.reference)))}" * bool(cost.reference)
+    print(f"arena {bytes_text(cost.arena_bytes)}, {native}{slow}")
+
+
+def _ratio(entry: Entry) -> tuple[str, str]:
+    r = entry.ratio
+    return ("", "") if r is None else (f"{r.median:.2f}", f"{r.low:.2f}–{r.high:.2f}")
+
+
+def _differs(entry: Entry) -> str:
+    if entry.form:
+        return f"ran {entry.form}"
+    return "" if entry.difference is None else f"{entry.difference:.1e}"
+
+
+def _cold_table(starts: Sequence[Footprint]) -> RenderableType:
+    figures = ("cold start", "peak memory", "beyond NumPy")
+    base = starts[0]
+    rows = table("from nothing to the first result", "runtime", *figures, right=figures)
+    for start in starts:
+        more = "" if start is base else f"{seconds_text(start.seconds - base.seconds)}, "
+        more += "" if start is base else bytes_text(start.peak_bytes - base.peak_bytes)
+        rows.add_row(start.name, seconds_text(start.seconds), bytes_text(start.peak_bytes), more)
+    return rows
+
+
+def _profile(steps: Sequence[Row], bounds: Roofline | None) -> RenderableType:
+    total = sum(row.seconds for row in steps)
+    figures = ("time", "share", "GFLOP/s", "GB/s", "of roof")
+    rows = table("where the time goes", "operators", "kernel", *figures, "", right=figures, fold=("operators",))
+    for row in sorted(steps, key=lambda r: -r.seconds):
+        share = row.seconds / total
+        rates = (f"{amount / row.seconds / 1e9:.1f}" if amount else "" for amount in (row.operations, row.bytes))
+        roof = f"{_least(row, bounds) / row.seconds:.0%}" if bounds and row.bytes else ""
+        bar = "█" * round(20 * share)
+        rows.add_row(_short(row.node), row.kernel, seconds_text(row.seconds), f"{share:.1%}", *rates, roof, bar)
+    rows.caption = f"{len(steps)} steps, {seconds_text(total)} one by one" + _whole(steps, bounds)
+    rows.caption_justify = "left"
+    return rows
+
+
+def _short(node: str) -> str:
+    """The first of the names that TensorFlow Lite strings together with semicolons for what it fused."""
+    name, semicolon, _ = node.partition(";")
+    return name + " …" * bool(semicolon)
+
+
+def _least(row: Row, bounds: Roofline) -> float:
+    return bounds.seconds(row.kernel, row.operations, row.bytes)
+
+
+def _whole(steps: Sequence[Row], bounds: Roofline | None) -> str:
+    """What the roofline makes of all steps together, and what it is."""
+    if bounds is None:
+        return ""
+    counted = [row for row in steps if row.bytes]
+    spent = sum(row.seconds for row in counted)
+    share = f", {sum(_least(row, bounds) for row in counted) / spent:.0%} of roof" if spent else ""
+    fewer = "\nWinograd multiplies less than it counts: its share may exceed 100%"
+    return share + fewer * any("winograd" in row.kernel for row in counted) + f"\nroof, {bounds.text}"
+
+
 def _threads(count: int) -> str:
     return f"{count} thread{'s' * (count != 1)}"
-
-
-def _against(entry: Entry) -> tuple[str, str, str]:
-    if entry.ratio is None:
-        return "", "", ""
-    r = entry.ratio
-    return f"{r.median:.2f}", f"{r.low:.2f}–{r.high:.2f}", f"{entry.difference:.1e}"

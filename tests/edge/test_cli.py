@@ -179,12 +179,36 @@ def test_verify_takes_data_and_runs_it_in_batches(small: Small, tmp_path: Path) 
 def test_bench_times_us_and_a_peer(small: Small) -> None:
     arguments = ("--against", "onnxruntime", "--rounds", "3", "--profile", *SLOWLY)
     made = as_json("bench", small.source, *arguments)
-    ours, peer = made["contenders"]
+    ours, peer = made["runs"][0]["contenders"]
     assert (ours["name"], peer["name"]) == ("msedge", "onnxruntime")
     assert ours["seconds"] > 0 and peer["ratio"]["low"] <= peer["ratio"]["median"] <= peer["ratio"]["high"]
     assert peer["difference"] < 1e-4
     assert {row["kernel"] for row in made["profile"]} == {"reference"}
-    assert as_json("bench", small.bundle, "--source", small.source, *arguments)["contenders"][1]["ratio"]
+    assert as_json("bench", small.bundle, "--source", small.source, *arguments)["runs"][0]["contenders"][1]["ratio"]
+
+
+def test_bench_times_several_counts_of_threads_and_cold_starts(small: Small, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    arguments = ("--rounds", "3", "--threads", "1,2", "--cold", "--trace", trace, *SLOWLY)
+    made = as_json("bench", small.source, *arguments)
+    assert [run["threads"] for run in made["runs"]] == [1, 2]
+    assert [start["name"] for start in made["cold"]] == ["numpy", "msedge"]
+    assert made["cold"][0]["peak_bytes"] < made["cold"][1]["peak_bytes"]
+    spans = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
+    assert spans and all(event["dur"] >= 0 for event in spans)
+
+
+def test_bench_shows_who_cannot_run_a_model_and_where_time_goes(small: Small) -> None:
+    arguments = ("--against", "litert,openvino", "--rounds", "3", "--profile", *SLOWLY)
+    stdout, _ = msedge("bench", small.source, *arguments)
+    assert "litert: LiteRT cannot load" in stdout and "openvino" in stdout
+    assert "of roof" in stdout and "GFLOP/s" in stdout
+
+
+@pytest.mark.parametrize("threads", ["0", "1,x", "", "257"])
+def test_bench_says_what_counts_of_threads_look_like(small: Small, threads: str) -> None:
+    _, stderr = msedge("bench", small.source, "--threads", threads, code=2)
+    assert "1,2" in stderr
 
 
 def test_bench_of_a_bundle_against_a_peer_needs_its_source(small: Small) -> None:

@@ -117,7 +117,7 @@ def test_tensorflow_lite_in_and_held_against_litert(tmp_path: Path) -> None:
     made = as_json("verify", path, out, "--layers", "--backend", "reference")
     assert made["same"] and made["layers"]
     bench = as_json("bench", path, "--against", "litert", "--rounds", "3", "--backend", "reference")
-    assert [c["name"] for c in bench["contenders"]] == ["msedge", "litert"]
+    assert [c["name"] for c in bench["runs"][0]["contenders"]] == ["msedge", "litert"]
     damaged = tmp_path / "damaged.tflite"
     damaged.write_bytes(path.read_bytes()[:200])
     _, stderr = msedge("convert", damaged, "-o", tmp_path / "x.mslite", code=3)

@@ -1,34 +1,77 @@
-"""The comparison table holds every model, those that fail included."""
+"""The comparison table holds every model, those that fail included; figures survive being kept."""
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from benchmarks.comparison import compare, geometric_mean, markdown, models_in, trouble
-from edge.contest import Contest
+from benchmarks.comparison import (
+    Peer,
+    Row,
+    compare,
+    geometric_mean,
+    models_in,
+    read_rows,
+    trouble,
+    twins,
+    worst,
+)
 from lite_runtime.errors import InputError
 from tests.edge.conftest import Small
 
 
+def row(model: str, *ratios: float, threads: int = 1, integers: bool = False) -> Row:
+    """A row whose peers are so many times as slow as we."""
+    names = ("onnxruntime", "openvino")
+    peers = tuple(Peer(n, 0.001 * r, r, r * 0.9, r * 1.1, 0.0) for n, r in zip(names, ratios, strict=False))
+    return Row(model, threads, integers, 0.001, 0.01, 0.002, 2048, (), peers, {})
+
+
 def test_the_table_has_a_row_for_every_model(small: Small, tmp_path: Path) -> None:
     shutil.copy(small.source, tmp_path / "a.onnx")
+    shutil.copy(small.source, tmp_path / "a.peers.onnx")
     (tmp_path / "b.onnx").write_bytes(b"no model")
-    results = list(compare(models_in(tmp_path), rounds=3, backend="reference"))
-    fine, broken = results
-    assert isinstance(fine, Contest) and not isinstance(broken, Contest)
-    (_, entry) = fine.entries
-    assert entry.ratio is not None and geometric_mean(results, "onnxruntime") == pytest.approx(entry.ratio.median)
-    assert trouble(fine) == "" and trouble(broken) == "b.onnx did not run"
-    lines = markdown(results).splitlines()
-    assert lines[2].startswith("| a.onnx | ") and lines[3].startswith("| b.onnx | – ")
-    assert len({line.count("|") for line in lines[:4]}) == 1
+    models = models_in([tmp_path])
+    assert [path.name for path in models] == ["a.onnx", "b.onnx"]
+    fine, broken = compare(models, rounds=3, backend="reference")
+    assert [peer.name for peer in fine.peers] == ["onnxruntime", "openvino"] and not fine.integers
+    assert fine.best is not None and fine.best.ratio == min(peer.ratio for peer in fine.peers)
+    assert trouble(fine) == "" and trouble(broken).startswith("b.onnx did not run: ")
+    assert read_rows(json.loads(json.dumps([asdict(fine), asdict(broken)]))) == [fine, broken]
+
+
+def test_means_and_the_worst_are_of_the_best_peer() -> None:
+    rows = [row("a.onnx", 2.0, 1.0), row("b.onnx", 4.0), Row("c.onnx", 1, error="no")]
+    assert geometric_mean(rows) == pytest.approx(2.0)
+    assert geometric_mean(rows, "onnxruntime") == pytest.approx(math.sqrt(8))
+    assert worst(rows) is rows[0] and worst(rows[2:]) is None
+
+
+def test_an_answer_that_differs_from_its_own_runtime_is_trouble() -> None:
+    far = Peer("onnxruntime", 1.0, 1.0, 1.0, 1.0, 0.5)
+    assert "differs from onnxruntime" in trouble(Row("a.onnx", 1, peers=(far,)))
+    assert trouble(Row("a.tflite", 1, peers=(far,))) == ""
+    assert "differs" in trouble(Row("a.onnx", 1, peers=(Peer("onnxruntime", 1.0, 1.0, 1.0, 1.0, math.nan),)))
+
+
+def test_twins_are_found_by_name_and_threads() -> None:
+    rows = [
+        row("net.onnx", 1.0), row("net_int8.onnx", 1.0, integers=True), row("m_fp32.tflite", 1.0),
+        row("m_int8.tflite", 1.0, integers=True), row("m_dynrange.tflite", 1.0, threads=2, integers=True),
+        row("lone_int8.tflite", 1.0, integers=True),
+    ]  # fmt: skip
+    assert [(a.model, b.model) for a, b in twins(rows)] == [
+        ("net.onnx", "net_int8.onnx"),
+        ("m_fp32.tflite", "m_int8.tflite"),
+    ]
 
 
 def test_no_models_is_an_error_and_no_ratio_no_number(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--models"):
-        models_in(tmp_path)
-    assert math.isnan(geometric_mean([], "onnxruntime"))
+        models_in([tmp_path])
+    assert math.isnan(geometric_mean([]))

@@ -1,0 +1,102 @@
+"""What this processor can do at most: entry points that multiply out of registers, or read, and do nothing else.
+
+They bound what kernels can reach (`edge/roofline.py`) and are no part of any program.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from lite_runtime.kernels._dot import FLOATS, INTS, emit_dot, emit_pair_dot, load_floats, load_ints
+from lite_runtime.simd import FMA, LANES, TARGET, declare, kernel
+
+CHAINS = 12
+"""Sums that do not wait for one another: four cycles of latency at two instructions a cycle take eight of them, the
+six of a product of pairs and a sum take twelve, and with both factors twelve fit in 16 registers."""
+LINES = 8
+"""Vectors read a round."""
+_I64 = ir.IntType(64)
+_VECTOR = 4 * LANES
+_HAS_DOT = TARGET is not None and TARGET.dot == "vpdpbusd"
+
+
+def _chains(kind, load, step):
+    @intrinsic
+    def run(typing, rounds, at):
+        """`rounds` times every chain's step; both factors are read from address `at`, the sums are left there."""
+
+        def lower(context, builder, sig, args):
+            rounds, at = args
+            factors = [load(builder, builder.add(at, _I64(_VECTOR * i))) for i in range(2)]
+            sums = [cgutils.alloca_once(builder, kind) for _ in range(CHAINS)]
+            for i, one in enumerate(sums):
+                builder.store(load(builder, builder.add(at, _I64(_VECTOR * i))), one)
+            with cgutils.for_range(builder, rounds, intp=_I64):
+                for one in sums:
+                    builder.store(step(builder, builder.load(one), *factors), one)
+            for i, one in enumerate(sums):
+                _store(builder, builder.load(one), builder.add(at, _I64(_VECTOR * i)))
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), lower
+
+    return run
+
+
+def _store(builder, value, where):
+    builder.store(value, builder.inttoptr(where, value.type.as_pointer()), align=4)
+
+
+def _multiply_add(builder, so_far, a, b):
+    return builder.call(declare(builder, f"llvm.{FMA}.v{LANES}f32", *[FLOATS] * 4), [so_far, a, b])
+
+
+def _dot(builder, so_far, a, w):
+    """Without vpdpbusd, products of 16-bit pairs; one of its factors is the sum, else the product were made once."""
+    return emit_dot(builder, so_far, a, w) if _HAS_DOT else emit_pair_dot(builder, so_far, so_far, w)
+
+
+@intrinsic
+def _read_lines(typing, at, rounds, times, to):
+    """The sum of `rounds` * LINES vectors from address `at` on, taken `times` times, left at `to`."""
+
+    def lower(context, builder, sig, args):
+        at, rounds, times, to = args
+        sums = [cgutils.alloca_once(builder, INTS) for _ in range(LINES)]
+        for one in sums:
+            builder.store(ir.Constant(INTS, [0] * LANES), one)
+        with cgutils.for_range(builder, times, intp=_I64), cgutils.for_range(builder, rounds, intp=_I64) as loop:
+            here = builder.add(at, builder.mul(loop.index, _I64(LINES * _VECTOR)))
+            for i, one in enumerate(sums):
+                line = load_ints(builder, builder.add(here, _I64(_VECTOR * i)))
+                builder.store(builder.add(builder.load(one), line), one)
+        for i, one in enumerate(sums):
+            _store(builder, builder.load(one), builder.add(to, _I64(_VECTOR * i)))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64, types.int64), lower
+
+
+_run_f32 = _chains(FLOATS, load_floats, _multiply_add)
+_run_int8 = _chains(INTS, load_ints, _dot)
+
+
+@kernel(args=types.void(types.int64, types.int64))
+def f32(rounds, at):
+    """CHAINS * LANES multiply-adds of float32 a round; `at`: CHAINS vectors."""
+    _run_f32(rounds, at)
+
+
+@kernel(args=types.void(types.int64, types.int64))
+def int8(rounds, at):
+    """CHAINS * LANES sums of four products a round (of two where the target has no vpdpbusd); `at`: CHAINS vectors."""
+    _run_int8(rounds, at)
+
+
+@kernel(args=types.void(types.int64, types.int64, types.int64, types.int64))
+def read(at, rounds, times, to):
+    """Read LINES vectors a round from `at` on, and all rounds `times` times; `to`: LINES vectors."""
+    _read_lines(at, rounds, times, to)
