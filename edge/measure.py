@@ -5,8 +5,8 @@ longer than a turn disturbs both, so the median of each round's ratio is steadie
 
 Before a turn begins the process falls quiet: workers of ONNX Runtime spin for 35 ms after a run, those of others for
 less, and whoever comes next would share the cores with them. Stopping its spinning instead cost ONNX Runtime half of
-its speed on small models (dtln_model_1 with 2 threads: 32 µs spinning, 50 µs stopped). One call that is not counted
-then wakes the contender's own workers and warms its caches.
+its speed on small models (dtln_model_1 with 2 threads: 32 µs spinning, 50 µs stopped). Calls that are not
+counted then wake the processors and the contender's own workers, and warm its caches.
 """
 
 from __future__ import annotations
@@ -20,8 +20,12 @@ __all__ = ["Ratio", "Timing", "interleave", "ratio"]
 
 TURN_SECONDS = 0.004
 WARM_UP_SECONDS = 0.05
-SLICE_SECONDS, SLICES = 0.001, 100
-"""How long to look whether the process still computes, and how often before going on regardless."""
+WAKE_SECONDS = 0.01
+"""How long a turn's calls go uncounted. After tens of idle milliseconds the first one takes twice its time."""
+SLICE_SECONDS, SLICES = 0.02, 10
+"""How long to look whether the process still computes, and how often before going on regardless. The system books what
+a thread on another processor spends only every so often, 10 ms at the slowest: shorter looks see quiet where a worker
+spins on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,10 @@ def _warm_up(call: Callable[[], object]) -> int:
 
 def _turn(call: Callable[[], object], repeats: int) -> float:
     _fall_quiet()
+    end = perf_counter() + WAKE_SECONDS
     call()
+    while perf_counter() < end:
+        call()
     start = perf_counter()
     for _ in range(repeats):
         call()
@@ -100,5 +107,5 @@ def _fall_quiet() -> None:
     for _ in range(SLICES):
         before = process_time()
         sleep(SLICE_SECONDS)
-        if process_time() - before < SLICE_SECONDS / 4:
+        if process_time() - before < SLICE_SECONDS / 10:
             return
