@@ -26,8 +26,9 @@ from edge.parity import compare_all
 from edge.samples import NO_SHAPES, Shapes, draw
 from lite_runtime.errors import InputError, MsedgeError
 from lite_runtime.graph import Array, Graph
+from lite_runtime.profiling import Cost
 from lite_runtime.reference.support import dtype_of
-from lite_runtime.session import Cost, Model
+from lite_runtime.session import Model
 
 __all__ = ["OURS", "PEERS", "Absent", "Contest", "Entry", "contest", "forms_of", "is_bundle", "peer_of", "peers_of"]
 

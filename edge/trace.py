@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lite_runtime.session import Span
+    from lite_runtime.profiling import Span
 
 __all__ = ["events", "write"]
 

@@ -7,23 +7,23 @@ import time
 from _thread import RLock  # threading itself takes 0.4 ms to import
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lite_runtime import build, kept
 from lite_runtime.errors import InputError, MsedgeError
 from lite_runtime.graph import Array, Graph, Node, Spec, Value, numpy_dtype, spec_of
-from lite_runtime.memory import ALIGNMENT
-from lite_runtime.program import ARENA, FAULT, Kernel, Plan, Step
+from lite_runtime.program import ALIGNMENT, ARENA, FAULT, Plan, Step
 from lite_runtime.target import host
 from lite_runtime.threads import Team, Walk, cores, team, ticks_per_second, worth
 
 if TYPE_CHECKING:
     from lite_runtime.ops.registry import Operand
+    from lite_runtime.profiling import Profile
     from lite_runtime.tuning import Choices
 
-__all__ = ["Binding", "Executor", "Settings", "Span", "aligned"]
+__all__ = ["Binding", "Executor", "Settings", "aligned"]
 
 PLANS = 32
 """Input types an executor remembers a plan for."""
@@ -177,48 +177,6 @@ class Executor:
         from lite_runtime import reference
 
         return reference.evaluate(node, [values[name] if name else None for name in node.inputs], run_graph)
-
-
-class Span(NamedTuple):
-    """One step of a run: when it began and ended, in seconds after the run's begin, and which worker did it."""
-
-    node: str
-    kernel: str
-    worker: int
-    start: float
-    end: float
-
-
-class Piece(NamedTuple):
-    """A step as it ran: its record, None for a reference's; for each worker that took part (worker, start, end)."""
-
-    node: str
-    record: Kernel | None
-    times: tuple[tuple[int, float, float], ...]
-
-    @property
-    def kernel(self) -> str:
-        """What computed it."""
-        return self.record.name if self.record is not None else "reference"
-
-
-class Profile:
-    """The pieces of runs, timed."""
-
-    def __init__(self) -> None:
-        self.pieces: list[Piece] = []
-
-    def add(self, nodes: tuple[Node, ...], record: Kernel | None, *times: tuple[int, float, float]) -> None:
-        """A step that computed `nodes` ran."""
-        label = f"{'+'.join(node.op for node in nodes)} {nodes[-1].name or nodes[-1].outputs[0]}"
-        self.pieces.append(Piece(label, record, times))
-
-    def spans(self) -> list[Span]:
-        """Every step of every worker, in the order in which they began."""
-        flat = [(start, piece, worker, end) for piece in self.pieces for worker, start, end in piece.times]
-        begin = min((start for start, *_ in flat), default=0.0)
-        made = [Span(p.node, p.kernel, worker, start - begin, end - begin) for start, p, worker, end in flat]
-        return sorted(made, key=lambda span: (span.start, span.worker))
 
 
 def _address(array: Array) -> int:

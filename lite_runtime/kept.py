@@ -261,7 +261,7 @@ def _encoded(made: Plan, data: memoryview) -> tuple[dict[str, Any], list[bytes |
             offset, end = end, end + array.nbytes + len(body[-1])
         return [inside, offset, dtype_name(array.dtype), array.shape]
 
-    doc = made._asdict() | {
+    doc = vars(made) | {
         "program": made.program.tobytes(),
         "units": [[[node.op, node.outputs, node.name] for node in unit] for unit in made.units],
         "steps": [[step.begin, step.end] for step in made.steps],

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["ALIGNMENT", "Lifetime", "arrange"]
+from lite_runtime.program import ALIGNMENT
 
-ALIGNMENT = 64
-"""Bytes: a cache line, and the widest vector."""
+__all__ = ["ALIGNMENT", "Lifetime", "arrange"]
 
 
 class Lifetime(NamedTuple):

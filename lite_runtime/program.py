@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lite_runtime.graph import Array, Graph, Node, Spec
 
-__all__ = ["ARENA", "FAULT", "FIRST_FREE", "NULL", "Kernel", "Plan", "Step"]
+__all__ = ["ALIGNMENT", "ARENA", "FAULT", "FIRST_FREE", "NULL", "Kernel", "Plan", "Step"]
 
 NULL, FAULT, ARENA, FIRST_FREE = 0, 1, 2, 3
 """Entries of the table of base addresses: always 0; the fault cell; the arena; then constants, inputs and outputs."""
+ALIGNMENT = 64
+"""Bytes: a cache line, and the widest vector."""
 
 
 class Step(NamedTuple):
@@ -39,8 +41,9 @@ class Kernel(NamedTuple):
     """All workers must have finished what came before."""
 
 
-class Plan(NamedTuple):
-    """What a run of a graph with these input types does.
+class Plan:
+    """What a run of a graph with these input types does. Made with its parts by name. (A NamedTuple of so many fields
+    would take a tenth of a start to define.)
 
     `program` and `kernels` (names; a record's first word indexes them) drive native code; `where` gives each value's
     base and byte offset; `constants`, `inputs` and `outputs` say which base holds what. Outputs that are windows of
@@ -65,3 +68,6 @@ class Plan(NamedTuple):
     known: Mapping[str, Array]
     frontier: tuple[Node, ...] = ()
     rest: Graph | None = None
+
+    def __init__(self, **parts: Any) -> None:
+        self.__dict__.update(parts)

@@ -7,46 +7,24 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import prod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lite_runtime import build, bundle, kept
 from lite_runtime.errors import InputError, MsedgeError
-from lite_runtime.executor import PLANS, Binding, Bound, Executor, Profile, Settings, Span, aligned
+from lite_runtime.executor import PLANS, Binding, Bound, Executor, Settings, aligned
 from lite_runtime.graph import Array, Graph, Value, dtype_name, numpy_dtype
 from lite_runtime.kept import Origin, Sketch
 
 if TYPE_CHECKING:
+    from lite_runtime.profiling import Cost, Profile, Row, Span
     from lite_runtime.tuning import Choices
 
-__all__ = ["BACKENDS", "Binding", "Cost", "Model", "Row", "Span", "load"]
+__all__ = ["BACKENDS", "Binding", "Model", "load"]
 
 BACKENDS = ("auto", "native", "reference", "guard")
 """auto: native where this machine can; guard: native with every buffer against a forbidden page (for tests)."""
-
-
-class Row(NamedTuple):
-    """Time of one piece of a program: `node` says which operators it computes, `kernel` what computed them."""
-
-    node: str
-    kernel: str
-    seconds: float
-    """Mean over runs, of the worker that took longest."""
-    operations: int
-    """Arithmetic operations of a run, a multiply-add counted as two (`lite_runtime.cost`); 0 for a reference."""
-    bytes: int
-    """Of operands and results; 0 for a reference."""
-
-
-class Cost(NamedTuple):
-    """What a run with given input types takes: bytes of arena, native records, nodes by what runs them."""
-
-    arena_bytes: int
-    steps: int
-    native: int
-    reference: tuple[str, ...]
-    """Operators of the nodes that only their references compute."""
 
 
 class Model:
@@ -123,6 +101,8 @@ class Model:
 
         Timed by the processor's counter in native code: nothing runs between steps that does not otherwise.
         """
+        from lite_runtime.profiling import Row
+
         repeats = max(repeats, 1)
         rows: dict[tuple[str, str], list[float]] = {}
         for piece in self._profile(inputs, signature, repeats).pieces:
@@ -141,6 +121,8 @@ class Model:
 
     def _profile(self, inputs: Mapping[str, Any], signature: str, repeats: int) -> Profile:
         executor, given = self._executor(signature), check_inputs(self._graph(signature), inputs)
+        from lite_runtime.profiling import Profile
+
         profile = Profile()
         with self._lock:
             for i in range(repeats + 1):
@@ -150,6 +132,8 @@ class Model:
 
     def cost(self, inputs: Mapping[str, Any], signature: str = "predict") -> Cost:
         """What a run takes; plans it, and runs it where a later part waits for values."""
+        from lite_runtime.profiling import Cost
+
         executor, given = self._executor(signature), check_inputs(self._graph(signature), inputs)
         arena, steps, native, reference = 0, 0, 0, []
         executor.run(given)

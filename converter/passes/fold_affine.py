@@ -338,8 +338,8 @@ def _batch_normalization(producer: ir.Node, affine: Affine, node: ir.Node) -> bo
     if affine.scale.size not in (1, scale.size) or affine.shift.size not in (1, scale.size):
         return False
     edit = Edit(producer)
-    for i, (old, new) in enumerate(((scale, scale * affine.scale), (bias, bias * affine.scale + affine.shift)), 1):
-        producer.replace_input_with(i, edit.const(new.astype(old.dtype), hint=producer.inputs[i].name or ""))
+    producer.replace_input_with(1, edit.const((scale * affine.scale).astype(scale.dtype)))
+    producer.replace_input_with(2, edit.const((bias * affine.scale + affine.shift).astype(bias.dtype)))
     Edit(node).replace(producer.outputs[0])
     return True
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from edge.footprint import Footprint
     from edge.roofline import Roofline
     from edge.tune import Found
-    from lite_runtime.session import Row
+    from lite_runtime.profiling import Row
 
 __all__ = ["bench"]
 

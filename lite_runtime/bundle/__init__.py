@@ -21,16 +21,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lite_runtime.bundle.layout import FORMAT, MAGIC, Bundle, File, Section, TensorRecord
+from lite_runtime.bundle.layout import FORMAT, MAGIC, File, Section
 from lite_runtime.bundle.opening import Source, opened
 
 if TYPE_CHECKING:
+    from lite_runtime.bundle.contents import Bundle, TensorRecord
     from lite_runtime.bundle.reading import read
     from lite_runtime.bundle.writing import write
 
 __all__ = ["FORMAT", "MAGIC", "Bundle", "File", "Section", "Source", "TensorRecord", "opened", "read", "write"]
 
-_LAZY = {"read": "lite_runtime.bundle.reading", "write": "lite_runtime.bundle.writing"}
+_LAZY = {
+    "Bundle": "lite_runtime.bundle.contents",
+    "TensorRecord": "lite_runtime.bundle.contents",
+    "read": "lite_runtime.bundle.reading",
+    "write": "lite_runtime.bundle.writing",
+}
 
 
 def __getattr__(name: str) -> Any:

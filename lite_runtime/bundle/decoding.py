@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from lite_runtime.bundle.contents import Golden, TensorRecord
 from lite_runtime.bundle.encoding import plain
-from lite_runtime.bundle.layout import ALIGN, INLINE, Golden, TensorRecord, digest_of
+from lite_runtime.bundle.layout import ALIGN, INLINE, digest_of
 from lite_runtime.bundle.refusal import list_of, mapping_of, named, object_of, refuse, show, string_of
 from lite_runtime.graph import DTYPES, Array, Attr, Dim, Graph, Node, Value, numpy_dtype
 from lite_runtime.verify import MAX_DEPTH, checked_nbytes

@@ -5,11 +5,10 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lite_runtime._blake import blake2b
 from lite_runtime.errors import BundleError
-from lite_runtime.graph import Array, Graph
 
 __all__ = [
     "AGAIN",
@@ -32,11 +31,8 @@ __all__ = [
     "PAGE",
     "PAGE_FROM",
     "REQUIRED",
-    "Bundle",
     "File",
-    "Golden",
     "Section",
-    "TensorRecord",
     "align",
     "cut",
     "digest_of",
@@ -72,8 +68,6 @@ AGAIN = "the file is damaged; fetch or convert it again"
 CONVERT = "to make one: msedge convert MODEL -o out.mslite"
 INT64 = 1 << 63
 
-Golden = Mapping[str, tuple[Mapping[str, Array], Mapping[str, Array]]]
-
 
 class Section(NamedTuple):
     """One row of the section table; `offset` and `size` in bytes, `digest` the BLAKE2b-256 in hex."""
@@ -85,45 +79,12 @@ class Section(NamedTuple):
     digest: str
 
 
-class TensorRecord(NamedTuple):
-    """Where a stored tensor lies in its section: the unit of delta updates. `digest` is of its bytes, in hex.
-
-    One that stands in the manifest has offset -1 and no digest.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-    nbytes: int
-    digest: str
-
-
 class File(NamedTuple):
-    """A bundle's bytes, whole: its digest (see `Bundle`), its sections by name, all of it."""
+    """A bundle's bytes, whole: its digest (see `contents.Bundle`), its sections by name, all of it."""
 
     digest: str
     sections: Mapping[str, Section]
     data: memoryview
-
-
-class Bundle(NamedTuple):
-    """A verified bundle. Arrays are read-only views into the file, string tensors excepted."""
-
-    signatures: Mapping[str, Graph]
-    golden: Golden
-    provenance: Mapping[str, Any]
-    metadata: Mapping[str, Any]
-    digest: str
-    """Names the contents: BLAKE2b-256 over header and section table, which holds every section's own."""
-    sections: Mapping[str, Section]
-    tensors: tuple[TensorRecord, ...]
-    """The records of the `weights` section."""
-    data: memoryview
-    """The whole file, read-only."""
-
-    def section(self, name: str) -> memoryview:
-        """The bytes of a section; KeyError where there is none of that name."""
-        return cut(self.data, self.sections[name])
 
 
 def may_name_section(name: str) -> bool:

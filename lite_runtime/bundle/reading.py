@@ -11,8 +11,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from lite_runtime.bundle.contents import Bundle, Golden
 from lite_runtime.bundle.decoding import Decoder, Tensors, decode_golden, plain_object
-from lite_runtime.bundle.layout import FEATURES, MAX_MANIFEST, MAX_RATIO, Bundle, File, Golden, Section, cut
+from lite_runtime.bundle.layout import FEATURES, MAX_MANIFEST, MAX_RATIO, File, Section, cut
 from lite_runtime.bundle.opening import Source, opened
 from lite_runtime.bundle.refusal import mapping_of, named, object_of, refuse, show
 from lite_runtime.bundle.writing import _check_golden, _check_signature

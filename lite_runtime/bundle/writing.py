@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from lite_runtime._files import write_atomically
+from lite_runtime.bundle.contents import Golden
 from lite_runtime.bundle.encoding import Encoder, Store, encode_golden, plain
 from lite_runtime.bundle.layout import (
     ALIGN,
@@ -25,7 +26,6 @@ from lite_runtime.bundle.layout import (
     PAGE,
     PAGE_FROM,
     REQUIRED,
-    Golden,
     align,
     digest_of,
     may_name_section,
