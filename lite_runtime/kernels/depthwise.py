@@ -14,6 +14,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from lite_runtime.kernels._math import activate
+from lite_runtime.kernels._memory import emit_opaque
 from lite_runtime.simd import (
     FMA,
     LANES,
@@ -112,11 +113,6 @@ def _times(builder, value, factor: int):
     return builder.shl(builder.mul(value, _I64(factor >> shift)), _I64(shift))
 
 
-def _opaque(builder, value):
-    """The same number, of which the compiler knows nothing: it would keep every sum of addresses, and spill them."""
-    return builder.asm(ir.FunctionType(_I64, [_I64]), "", "=r,0", [value], side_effect=False)
-
-
 def _rectangle(size: int, stride: int, rows: int, columns: int, masked: bool):
     """rows x columns pixels by LANES channels (`masked`: by fewer) of a size x size window, all taps inside."""
 
@@ -140,7 +136,7 @@ def _rectangle(size: int, stride: int, rows: int, columns: int, masked: bool):
             sums = {(r, p): start for r in range(rows) for p in range(columns)}
             across = [_times(builder, x_pixel, i) for i in range((columns - 1) * stride + size)]
             lines = [builder.add(first, builder.mul(x_row, _I64(i))) for i in range((rows - 1) * stride + size)]
-            lines = [_opaque(builder, line) for line in lines]
+            lines = [emit_opaque(builder, line) for line in lines]
             weights = {}
             for column, right in enumerate(across):
                 for row, line in enumerate(lines):
@@ -154,7 +150,7 @@ def _rectangle(size: int, stride: int, rows: int, columns: int, masked: bool):
                             sums[r, p] = builder.call(fma, [value, weights[tap], sums[r, p]])
             low, high = (emit_splat(builder, builder.extract_value(bounds, i)) for i in range(2))
             tops = [builder.mul(y_row, _I64(r)) for r in range(rows)]
-            outs = [_opaque(builder, builder.add(out, top)) for top in tops]
+            outs = [emit_opaque(builder, builder.add(out, top)) for top in tops]
             for (r, p), value in sums.items():
                 to = builder.add(outs[r], _times(builder, y_pixel, p))
                 value = emit_max(builder, high, emit_max(builder, low, value), "<")

@@ -16,6 +16,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from lite_runtime.kernels._math import activate
+from lite_runtime.kernels._memory import emit_prefetch
 from lite_runtime.simd import (
     FMA,
     LANES,
@@ -48,7 +49,7 @@ BLOCK = 48
 HELD = 60
 """Addresses f32_gemm has room for: the rows of a block, 54 or 56 at most, and what the last tile looks at beyond."""
 
-_F32, _I64, _I32 = ir.FloatType(), ir.IntType(64), ir.IntType(32)
+_F32, _I64 = ir.FloatType(), ir.IntType(64)
 _WORDS, _F32P = types.CPointer(types.int64), types.CPointer(types.float32)
 
 
@@ -84,7 +85,7 @@ def _tile(rows: int, vectors: int):
                     b = builder.load(weights)
                     columns_now = [_load(builder, builder.add(b, _I64(4 * LANES * j))) for j in range(vectors)]
                     if rows > 1 and vectors > 2:
-                        _prefetch(builder, builder.load(coming))
+                        emit_prefetch(builder, builder.load(coming))
                         builder.store(builder.add(builder.load(coming), step), coming)
                     for i in range(rows):
                         where = builder.inttoptr(builder.add(bases[i], here), _F32.as_pointer())
@@ -121,13 +122,6 @@ def _tile(rows: int, vectors: int):
         return sig, lower
 
     return tile
-
-
-def _prefetch(builder, where):
-    """Fetch the line at an address, any address, for reading, into the second cache."""
-    pointer = _F32.as_pointer()
-    function = declare(builder, "llvm.prefetch.p0", ir.VoidType(), pointer, _I32, _I32, _I32)
-    builder.call(function, [builder.inttoptr(where, pointer), _I32(0), _I32(2), _I32(1)])
 
 
 def _load(builder, where):

@@ -32,11 +32,11 @@ from lite_runtime.kernels._dot import (
     narrowing,
     variable,
 )
+from lite_runtime.kernels._memory import emit_prefetch
 from lite_runtime.simd import (
     LANES,
     TARGET,
     address,
-    declare,
     emit_fused,
     emit_mask,
     emit_max,
@@ -74,7 +74,7 @@ GRAIN = 24
 BYTE, FLOAT, INT = 0, 1, 2
 """What a result is: a requantised byte, a real number, the int32 sum."""
 
-_F32, _I64, _I32, _I8 = ir.FloatType(), ir.IntType(64), ir.IntType(32), ir.IntType(8)
+_F32, _I64, _I32 = ir.FloatType(), ir.IntType(64), ir.IntType(32)
 _WORDS = types.CPointer(types.int64)
 _VEC = 4 * LANES
 
@@ -122,7 +122,7 @@ def _tile(rows: int, vectors: int, shifted: bool):
                 here = builder.load(builder.gep(places, [index]))
                 w = builder.load(weights)
                 if whole == 4:  # of narrower tiles loads are what takes longest
-                    _prefetch(builder, builder.add(w, ahead))
+                    emit_prefetch(builder, builder.add(w, ahead))
                 columns_now = [load_ints(builder, beyond(w, j)) for j in range(whole)]
                 for base, sums_of_row in zip(bases, into, strict=True):
                     four = builder.load(at(builder, builder.add(base, here), _I32), align=1, typ=_I32)
@@ -206,12 +206,6 @@ def _tile(rows: int, vectors: int, shifted: bool):
         return sig, lower
 
     return tile
-
-
-def _prefetch(builder, where):
-    """Ask for the cache line at an address, wherever that is, to be brought to the second-level cache."""
-    function = declare(builder, "llvm.prefetch.p0", ir.VoidType(), _I8.as_pointer(), _I32, _I32, _I32)
-    builder.call(function, [at(builder, where, _I8), _I32(0), _I32(2), _I32(1)])
 
 
 def _store_bytes(builder, packed, begin: int, vectors: int, where, complete, last):

@@ -20,6 +20,7 @@ from numba.extending import intrinsic
 
 from lite_runtime.kernels._map import block_stack
 from lite_runtime.kernels._math import activate
+from lite_runtime.kernels._memory import FIRST, emit_prefetch
 from lite_runtime.kernels.gemm import BLOCK, TILES, _sweep_1, _sweep_2, _sweep_3, _sweep_4
 from lite_runtime.simd import (
     FMA,
@@ -137,7 +138,6 @@ def _tile(form: _Form, rows: int, vectors: int, shifted: bool):
         def lower(context, builder, sig, args):
             a, depth, block, panel, scales, offsets, out, stride, bias, residual, low, high, live, columns = args
             fma = declare(builder, f"llvm.{FMA}.v{LANES}f32", *[_FLOATS] * 4)
-            prefetch = declare(builder, "llvm.prefetch.p0", ir.VoidType(), _I8.as_pointer(), _I32, _I32, _I32)
             zeros = ir.Constant(_FLOATS, [0.0] * LANES)
 
             def variables(count):
@@ -177,8 +177,7 @@ def _tile(form: _Form, rows: int, vectors: int, shifted: bool):
             def advance():
                 here, step = builder.load(weights), LANES * vectors * form.eight * form.together // 8
                 for line in range(0, step, 64):
-                    ahead = builder.inttoptr(builder.add(here, _I64(AHEAD + line)), _I8.as_pointer())
-                    builder.call(prefetch, [ahead, _I32(0), _I32(3), _I32(1)])
+                    emit_prefetch(builder, builder.add(here, _I64(AHEAD + line)), FIRST)
                 builder.store(builder.add(here, _I64(step)), weights)
                 builder.store(builder.add(builder.load(k), _I64(form.together)), k)
 
