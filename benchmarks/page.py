@@ -53,7 +53,7 @@ def page(run: Run) -> str:
                 parts += [f"## {title}, {_threads(count)}", _models(rows)]
     parts += [
         _section("int8 beside float32", _TWINS, _twins(run)),
-        _section("Two threads over one", _SCALING, _scaling(run)),
+        _section("Two threads over one, timed minutes apart", _SCALING, _scaling(run)),
         _section("Matrix products", _PRODUCTS, _products(run)),
         _failures(run),
     ]
