@@ -11,19 +11,21 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-# From the top: each may import those after it. `federated` comes with a later change; its place is settled.
+# From the top: each may import those after it.
 FLOORS = ("edge", "cloud", "federated", "converter", "lite_runtime")
 CONVERT = {"google", "ml_dtypes", "onnx", "onnx_ir", "onnxscript"}
 LIBRARIES = {
     "edge": {"ai_edge_litert", "google", "numpy", "onnx", "onnx_ir", "onnxruntime", "openvino", "rich", "typer"},
     "cloud": {"jax", "jaxlib", "numpy", "onnx", "onnx_ir", "optax", "sklearn"},
-    "federated": {"flwr", "numpy"},
+    "federated": {"cryptography", "flwr", "numpy"},
     "converter": {"PIL", "numpy", *CONVERT},
     "lite_runtime": {"llvmlite", "ml_dtypes", "numba", "numpy"},
 }
 # A device has no compiler: these alone may name one. compile.py does so inside functions only.
 BUILD = "lite_runtime/compile.py"
 COMPILING = ("lite_runtime/kernels/", "lite_runtime/simd.py", BUILD)
+# Flower changes between versions: one folder knows it. A device that learns installs Flower, but no converter.
+TRANSPORT = "federated/transport/"
 # What `import lite_runtime` may load at once; the rest of LIBRARIES only inside functions.
 DEVICE = {"numpy"}
 
@@ -81,6 +83,17 @@ def test_importing_the_runtime_takes_numpy_alone() -> None:
     loaded = ((p, at_once(t)) for p, t in modules("lite_runtime") if not p.startswith(COMPILING) or p == BUILD)
     found = ((path, line, name) for path, tree in loaded for name, line in imported(tree))
     assert [f"{path}:{line} imports {name}" for path, line, name in found if name.partition(".")[0] in later] == []
+
+
+def test_one_folder_knows_flower() -> None:
+    others = ((path, tree) for path, tree in modules("federated") if not path.startswith(TRANSPORT))
+    found = ((path, line, name) for path, tree in others for name, line in imported(tree))
+    assert [f"{path}:{line} imports {name}" for path, line, name in found if name.partition(".")[0] == "flwr"] == []
+
+
+def test_a_device_that_learns_needs_no_converter() -> None:
+    found = ((path, line, name) for path, tree in modules("federated") for name, line in imported(tree))
+    assert [f"{path}:{line} imports {name}" for path, line, name in found if name.partition(".")[0] == "converter"] == []
 
 
 def test_every_folder_of_code_has_its_floor() -> None:

@@ -1,0 +1,1 @@
+"""Learning from a fleet without seeing its data: personal models, meta-learning, Flower as transport."""

@@ -1,0 +1,78 @@
+"""The shape of a federated algorithm: pure functions over trees, run alike on devices, servers and in the simulator.
+
+    state = algorithm.init(params)                                            the server, once
+    broadcast = algorithm.broadcast(state)                                    sent to the devices of a round
+    update, personal = algorithm.local(learner, broadcast, personal, batches) on each of them
+    state = algorithm.apply(state, mean_of_payloads, fraction)                the server again
+
+Between `local` and `apply` lie codecs, noise, secure sums and robust means, which see nothing but `Update.payload`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from federated.learner import Batch, Learner
+from federated.tree import Tree
+
+__all__ = ["Algorithm", "Update"]
+
+
+class Update(NamedTuple):
+    """What a device sends. `payload` is small where little was learned (a difference or a gradient), so that clipping,
+    sparse codecs and medians make sense of it; `weight` is its share in the mean; `loss` the mean training loss."""
+
+    payload: Tree
+    weight: Any
+    loss: Any
+
+
+@dataclass(frozen=True)
+class Algorithm(ABC):
+    """Hyperparameters are fields of the subclass; a method never changes what it is given."""
+
+    name: ClassVar[str]
+    batches_a_step: ClassVar[int] = 1
+    """Batches that one local step draws: meta-learners take one to adapt on and one to ask afterwards."""
+    second_order: ClassVar[bool] = False
+    """Whether `local` needs `Learner.meta_gradient`."""
+
+    def init(self, params: Tree) -> Tree:
+        """The server's state at the start; everything a checkpoint must hold."""
+        return {"params": dict(params)}
+
+    def model(self, state: Tree) -> Tree:
+        """The global model's parameters."""
+        params: Tree = state["params"]
+        return params
+
+    def broadcast(self, state: Tree) -> Tree:
+        """What devices of a round are sent."""
+        return {"params": self.model(state)}
+
+    def enrol(self, broadcast: Tree) -> Tree:
+        """What a device that is new keeps of its own; {}: nothing."""
+        return {}
+
+    @abstractmethod
+    def local(self, learner: Learner, broadcast: Tree, personal: Tree, batches: Batch) -> tuple[Update, Tree]:
+        """A device's work in a round over batches [steps * batches_a_step, n, ...]: its update (weight 1, which the
+        caller multiplies by the device's number of examples unless `uniform`), its personal state afterwards."""
+
+    uniform: ClassVar[bool] = False
+    """Whether devices count alike in the mean, however many examples they have."""
+
+    @abstractmethod
+    def apply(self, state: Tree, mean: Tree, fraction: Any) -> Tree:
+        """The server's next state from the mean payload; `fraction` of all devices took part."""
+
+    def start(self, broadcast: Tree, personal: Tree) -> Tree:
+        """The parameters a device predicts with before it adapts."""
+        params: Tree = broadcast["params"]
+        return params
+
+    @abstractmethod
+    def personalise(self, learner: Learner, broadcast: Tree, personal: Tree, support: Batch) -> Tree:
+        """The parameters a device predicts with after it adapted to batches [steps, n, ...] of its own."""

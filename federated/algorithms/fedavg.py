@@ -1,0 +1,51 @@
+"""FedAvg: devices run SGD from the global model, the server averages what they moved.
+
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017, algorithm 1.
+Adapting to a device is plain fine-tuning: the baseline that personal methods have to beat.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from federated import tree
+from federated.algorithms.base import Algorithm, Update
+from federated.learner import Batch, Learner, sgd
+from federated.tree import Tree
+
+__all__ = ["FedAvg"]
+
+
+@dataclass(frozen=True)
+class FedAvg(Algorithm):
+    """`rate`: of local SGD; `server_rate`: of the server's step; `tuning_rate`: of SGD when a device adapts."""
+
+    name = "fedavg"
+    rate: float = 0.05
+    server_rate: float = 1.0
+    tuning_rate: float = 0.05
+
+    def local(self, learner: Learner, broadcast: Tree, personal: Tree, batches: Batch) -> tuple[Update, Tree]:
+        """Steps of SGD; the payload is the difference."""
+        params, loss = descend(learner, broadcast["params"], batches, self.rate)
+        return Update({"params": tree.sub(params, broadcast["params"])}, 1.0, loss), personal
+
+    def apply(self, state: Tree, mean: Tree, fraction: Any) -> Tree:
+        """Move along the mean difference."""
+        return {**state, "params": tree.add(state["params"], mean["params"], self.server_rate)}
+
+    def personalise(self, learner: Learner, broadcast: Tree, personal: Tree, support: Batch) -> Tree:
+        """Fine-tune all parameters."""
+        return descend(learner, broadcast["params"], support, self.tuning_rate)[0]
+
+
+def descend(learner: Learner, params: Tree, batches: Batch, rate: Any) -> tuple[Tree, Any]:
+    """SGD over batches [steps, n, ...]: the last parameters, the mean loss."""
+
+    def step(params: Tree, batch: Batch) -> tuple[Tree, Any]:
+        gradient = learner.gradient(params, batch)
+        return sgd(params, gradient, rate), gradient.loss
+
+    params, losses = learner.scan(step, params, batches)
+    return params, losses.mean()

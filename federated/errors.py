@@ -1,0 +1,11 @@
+"""What can go wrong when a fleet learns, as the user sees it."""
+
+from __future__ import annotations
+
+from lite_runtime.errors import MsedgeError
+
+__all__ = ["FederatedError"]
+
+
+class FederatedError(MsedgeError):
+    """A configuration, a device's update or a stored round that does not fit: expected, got, where, and the fix."""

@@ -1,0 +1,70 @@
+"""What algorithms ask of whatever computes gradients: a bundle on a device, or JAX in the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from federated import tree
+from federated.tree import Array, Tree
+
+__all__ = ["Batch", "Evaluation", "Gradient", "Learner", "sgd"]
+
+Carry = TypeVar("Carry")
+
+
+class Batch(NamedTuple):
+    """Examples. Arrays share their leading axes: [n, ...], or [steps, n, ...] for a sequence of batches."""
+
+    inputs: Mapping[str, Array]
+    labels: Array
+
+
+class Gradient(NamedTuple):
+    """The mean loss over a batch (float32 scalar), its gradients, and values that training moves otherwise (running
+    statistics); `grads` and `statistics` together hold names of the parameter tree, each once."""
+
+    loss: Array
+    grads: Tree
+    statistics: Tree
+
+
+class Evaluation(NamedTuple):
+    """Sums over the examples that were looked at; the loss's mean is `loss / examples`."""
+
+    loss: Array
+    correct: Array
+    examples: Array
+
+
+class Learner(Protocol):
+    """Pure functions of a parameter tree."""
+
+    second_order: bool
+    """Whether `meta_gradient` is there."""
+
+    @property
+    def params(self) -> Tree:
+        """The values training starts from: trainable parameters and running statistics by name."""
+
+    def gradient(self, params: Tree, batch: Batch) -> Gradient:
+        """Loss and gradients at `params`, the model in training form."""
+
+    def meta_gradient(self, params: Tree, rates: Tree, support: Batch, query: Batch) -> tuple[Gradient, Tree]:
+        """The query loss after one step `params - rates * grad(support)` per batch of `support` [steps, n, ...]:
+        its exact gradient with respect to params and to rates (Finn et al. 2017; Li et al. 2017)."""
+
+    def evaluate(self, params: Tree, batch: Batch) -> Evaluation:
+        """The model in inference form on [n, ...] examples."""
+
+    def scan(
+        self, step: Callable[[Carry, Batch], tuple[Carry, Any]], carry: Carry, batches: Batch
+    ) -> tuple[Carry, Any]:
+        """`carry, out = step(carry, batch)` over batches [steps, n, ...]; the last carry, and the outs stacked (a tree
+        or an array). A loop on a device, `jax.lax.scan` in the simulator."""
+
+
+def sgd(params: Tree, gradient: Gradient, rate: Any) -> dict[str, Any]:
+    """One step of gradient descent; statistics take their new values. What has no gradient stays."""
+    moved = tree.add(tree.take(params, gradient.grads), gradient.grads, -rate)
+    return tree.merge(params, {**moved, **gradient.statistics})
