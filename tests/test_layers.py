@@ -93,7 +93,7 @@ def test_one_folder_knows_flower() -> None:
 
 def test_a_device_that_learns_needs_no_converter() -> None:
     found = ((path, line, name) for path, tree in modules("federated") for name, line in imported(tree))
-    assert [f"{path}:{line} imports {name}" for path, line, name in found if name.partition(".")[0] == "converter"] == []
+    assert [f"{p}:{line} imports {n}" for p, line, n in found if n.partition(".")[0] == "converter"] == []
 
 
 def test_every_folder_of_code_has_its_floor() -> None:

@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
 from html import escape
-from importlib import resources
 from typing import Any
 
+from converter.report.html import document, facts, figure_cell, meter, name_cell, short, size_text, table, text_cell
 from converter.report.layers import PERFECT
 from converter.report.report import Report
 
@@ -24,69 +23,12 @@ GOOD, FAIR = 30.0, 18.0
 
 def page(report: Report) -> str:
     """The whole page."""
-    title = f"{report.source} · {report.quantize}"
     body = "\n".join(section(report) for section in SECTIONS)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)} – msedge</title><style>{_style()}</style></head>\n<body>\n{body}\n"
-        f"<footer>msedge · source digest {escape(report.source_digest[:16])}</footer>\n</body></html>\n"
-    )
-
-
-@cache
-def _style() -> str:
-    return resources.files("converter.report").joinpath("page.css").read_text(encoding="utf-8")
+    return document(f"{report.source} · {report.quantize}", body, f"source digest {report.source_digest[:16]}")
 
 
 MOVES = frozenset("Expand Flatten Identity Reshape Slice Split Squeeze Transpose Unsqueeze".split())
 """Operators that lose nothing: no rows of their own."""
-_KINDS = {"#": "n", "~": "spare"}
-
-# -- pieces -----------------------------------------------------------------------------------------------------------
-
-
-def _head_cell(title: str) -> str:
-    kind = _KINDS.get(title[:1])
-    return f'<th class="{kind}">{title[1:]}</th>' if kind else f"<th>{title}</th>"
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Rows of finished cells; a column named with a leading # holds figures, one with a leading ~ has no place on
-    phones."""
-    heads = "".join(map(_head_cell, columns))
-    lines = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>'
-
-
-LONGEST = 56
-"""Characters of a name that are shown; all of it in its tooltip."""
-
-
-def _short(text: str) -> str:
-    """A name's telling end: of those that converters join with semicolons, the last."""
-    last = text.rsplit(";", 1)[-1]
-    return last if len(last) <= LONGEST else f"…{last[1 - LONGEST :]}"
-
-
-def _name(text: str) -> str:
-    return f'<td class="name" title="{escape(text)}">{escape(_short(text))}</td>'
-
-
-def _text(text: str, kind: str = "") -> str:
-    return f'<td class="{kind}">{escape(text)}</td>' if kind else f"<td>{escape(text)}</td>"
-
-
-def _figure(text: str) -> str:
-    return f'<td class="n">{escape(text)}</td>'
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.2f} GiB"
 
 
 def _decibels(snr: float) -> str:
@@ -95,10 +37,6 @@ def _decibels(snr: float) -> str:
 
 def _grade(snr: float) -> str:
     return "good" if snr >= GOOD else "fair" if snr >= FAIR else "poor"
-
-
-def _meter(share: float, grade: str) -> str:
-    return f'<span class="meter"><i class="{grade}" style="width:{100 * min(1.0, max(0.02, share)):.0f}%"></i></span>'
 
 
 # -- sections ---------------------------------------------------------------------------------------------------------
@@ -113,16 +51,15 @@ def _head(report: Report) -> str:
 
 def _facts(report: Report) -> str:
     worst = min(report.layers, key=lambda layer: layer.snr, default=None)
-    facts = [
-        (_size(report.bundle_bytes), f"from {_size(report.source_bytes)}"),
-        (_size(report.arena_bytes), "working memory") if report.arena_bytes else ("", ""),
-        *((_decibels(o.snr), f"output {_short(o.name)}, cosine {o.cosine:.5f}") for o in report.outputs),
-        (_decibels(worst.snr), f"worst layer: {_short(worst.name)}") if worst else ("", ""),
+    pairs = [
+        (size_text(report.bundle_bytes), f"from {size_text(report.source_bytes)}"),
+        (size_text(report.arena_bytes), "working memory") if report.arena_bytes else ("", ""),
+        *((_decibels(o.snr), f"output {short(o.name)}, cosine {o.cosine:.5f}") for o in report.outputs),
+        (_decibels(worst.snr), f"worst layer: {short(worst.name)}") if worst else ("", ""),
         *_accuracy(report),
         (f"{report.coverage:.0%}", f"of {report.native + report.reference} operators have native kernels"),
     ]
-    cards = "".join(f"<div><b>{escape(big)}</b><span>{escape(small)}</span></div>" for big, small in facts if big)
-    return f'<div class="facts">{cards}</div>'
+    return facts(pairs)
 
 
 def _accuracy(report: Report) -> list[tuple[str, str]]:
@@ -148,20 +85,20 @@ def _layers(report: Report) -> str:
     best = max([GOOD * 2, *(layer.snr for layer in shown if layer.snr < PERFECT)])
     rows = (
         (
-            _name(layer.name),
-            _text(layer.op),
-            _text(layer.status, "spare"),
-            _figure(_decibels(layer.snr)),
-            f'<td class="wide spare">{_meter(layer.snr / best, _grade(layer.snr))}</td>',
-            _figure(f"{layer.cosine:.5f}"),
-            _text(layer.source, "spare"),
+            name_cell(layer.name),
+            text_cell(layer.op),
+            text_cell(layer.status, "spare"),
+            figure_cell(_decibels(layer.snr)),
+            f'<td class="wide spare">{meter(layer.snr / best, _grade(layer.snr))}</td>',
+            figure_cell(f"{layer.cosine:.5f}"),
+            text_cell(layer.source, "spare"),
         )
         for layer in shown
     )
-    table = _table(("tensor", "operator", "~computed as", "#signal to noise", "~", "#cosine", "~source"), rows)
+    rows_table = table(("tensor", "operator", "~computed as", "#signal to noise", "~", "#cosine", "~source"), rows)
     return (
         "<h2>Layer by layer</h2><p>Every computed tensor of the quantised model against the float one, in order. "
-        "Errors add up along the way: a sudden drop marks the layer that costs, a slow decline is normal.</p>" + table
+        "Errors add up along the way: a sudden drop marks the layer that costs, a slow decline is normal.</p>" + rows_table
     )
 
 
@@ -171,19 +108,19 @@ def _sensitivity(report: Report) -> str:
     most = max(abs(s["loss"]) for s in report.sensitivity) or 1.0
     rows = (
         (
-            _figure(str(rank)),
-            _name(str(s["node"])),
-            _text(str(s["op"])),
-            _figure(f"{s['loss']:.4g}"),
-            f'<td class="wide spare">{_meter(abs(s["loss"]) / most, "fair")}</td>',
-            _figure(_decibels(s["snr"])),
+            figure_cell(str(rank)),
+            name_cell(str(s["node"])),
+            text_cell(str(s["op"])),
+            figure_cell(f"{s['loss']:.4g}"),
+            f'<td class="wide spare">{meter(abs(s["loss"]) / most, "fair")}</td>',
+            figure_cell(_decibels(s["snr"])),
         )
         for rank, s in enumerate(report.sensitivity, 1)
     )
-    table = _table(("#", "node", "operator", "#loss", "~", "#output signal to noise"), rows)
+    rows_table = table(("#", "node", "operator", "#loss", "~", "#output signal to noise"), rows)
     return (
         "<h2>What each layer costs alone</h2><p>Accuracy lost with this layer alone quantised, measured; "
-        "the costliest first.</p>" + table
+        "the costliest first.</p>" + rows_table
     )
 
 
@@ -232,7 +169,7 @@ def _histogram(name: str, seen: dict[str, Any], params: Any) -> str:
     )
     about = f"{params.dtype}, step {params.scale[0]:.3g}, {params.saturated:.2%} clipped" if params else "float"
     picture = f'<svg viewBox="-2 0 {_WIDE + 4} {_HIGH + 14}" role="img">{"".join(bars)}{cuts}{axis}</svg>'
-    caption = f'<code title="{escape(name)}">{escape(_short(name))}</code><br>{escape(about)}'
+    caption = f'<code title="{escape(name)}">{escape(short(name))}</code><br>{escape(about)}'
     return f"<figure>{picture}<figcaption>{caption}</figcaption></figure>"
 
 
@@ -255,39 +192,42 @@ def _limits(params: Any) -> tuple[float, float] | None:
 def _floats(report: Report) -> str:
     if not report.left_float:
         return ""
-    rows = ((_name(name), _text(op), _text(why)) for name, op, why in report.left_float)
-    return "<h2>What stayed in floating point, and why</h2>" + _table(("node", "operator", "reason"), rows)
+    rows = ((name_cell(name), text_cell(op), text_cell(why)) for name, op, why in report.left_float)
+    return "<h2>What stayed in floating point, and why</h2>" + table(("node", "operator", "reason"), rows)
 
 
 def _operators(report: Report) -> str:
     every = sorted({*report.ops_before, *report.ops_after})
     rows = (
         (
-            _text(op),
-            _figure(str(report.ops_before.get(op, "")) or ""),
-            _figure(str(report.ops_after.get(op, "")) or ""),
-            _text("reference only" if op in report.reference_ops else "native" if op in report.ops_after else ""),
+            text_cell(op),
+            figure_cell(str(report.ops_before.get(op, "")) or ""),
+            figure_cell(str(report.ops_after.get(op, "")) or ""),
+            text_cell("reference only" if op in report.reference_ops else "native" if op in report.ops_after else ""),
         )
         for op in every
     )
     places = [
-        (_name(name), _text(op), _text(source or "the file does not say")) for name, op, source in report.by_reference
+        (name_cell(name), text_cell(op), text_cell(source or "the file does not say"))
+        for name, op, source in report.by_reference
     ]
-    slow = f"<p>Run by the NumPy reference:</p>{_table(('node', 'operator', 'source'), places)}" if places else ""
-    return "<h2>Operators</h2>" + _table(("operator", "#in the source", "#in the bundle", ""), rows) + slow
+    slow = f"<p>Run by the NumPy reference:</p>{table(('node', 'operator', 'source'), places)}" if places else ""
+    return "<h2>Operators</h2>" + table(("operator", "#in the source", "#in the bundle", ""), rows) + slow
 
 
 def _steps(report: Report) -> str:
     passes = (
-        (_text(p.name), _figure(str(p.rewrites)), _figure(f"{p.seconds:.2f} s")) for p in report.passes if p.rewrites
+        (text_cell(p.name), figure_cell(str(p.rewrites)), figure_cell(f"{p.seconds:.2f} s"))
+        for p in report.passes
+        if p.rewrites
     )
-    options = ((_text(k), _text(str(v))) for k, v in report.options.items())
-    sizes = ((_text(k), _figure(_size(v))) for k, v in report.weight_bytes.items())
+    options = ((text_cell(k), text_cell(str(v))) for k, v in report.options.items())
+    sizes = ((text_cell(k), figure_cell(size_text(v))) for k, v in report.weight_bytes.items())
     return (
         "<h2>How it was made</h2>"
-        + _table(("weights stored as", "#size"), sizes)
-        + f"<details><summary>settings</summary>{_table(('option', 'value'), options)}</details>"
-        + f"<details><summary>passes</summary>{_table(('pass', '#rewrites', '#time'), passes)}</details>"
+        + table(("weights stored as", "#size"), sizes)
+        + f"<details><summary>settings</summary>{table(('option', 'value'), options)}</details>"
+        + f"<details><summary>passes</summary>{table(('pass', '#rewrites', '#time'), passes)}</details>"
     )
 
 
