@@ -95,10 +95,11 @@ def _layers(report: Report) -> str:
         )
         for layer in shown
     )
-    rows_table = table(("tensor", "operator", "~computed as", "#signal to noise", "~", "#cosine", "~source"), rows)
+    rows_html = table(("tensor", "operator", "~computed as", "#signal to noise", "~", "#cosine", "~source"), rows)
     return (
         "<h2>Layer by layer</h2><p>Every computed tensor of the quantised model against the float one, in order. "
-        "Errors add up along the way: a sudden drop marks the layer that costs, a slow decline is normal.</p>" + rows_table
+        "Errors add up along the way: a sudden drop marks the layer that costs, a slow decline is normal.</p>"
+        + rows_html
     )
 
 
@@ -117,10 +118,10 @@ def _sensitivity(report: Report) -> str:
         )
         for rank, s in enumerate(report.sensitivity, 1)
     )
-    rows_table = table(("#", "node", "operator", "#loss", "~", "#output signal to noise"), rows)
+    rows_html = table(("#", "node", "operator", "#loss", "~", "#output signal to noise"), rows)
     return (
         "<h2>What each layer costs alone</h2><p>Accuracy lost with this layer alone quantised, measured; "
-        "the costliest first.</p>" + rows_table
+        "the costliest first.</p>" + rows_html
     )
 
 
