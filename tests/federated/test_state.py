@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from federated.errors import FederatedError
-from federated.sealed import write_sealed
+from federated.packed import pack
 from federated.state import DeviceStore, Kept
 
 KEPT = Kept({"head": {"w": np.arange(6, dtype=np.float32)}}, {"top": np.ones(3, np.float32)}, 4, "fedrep/abc")
@@ -56,7 +56,7 @@ def test_forget(tmp_path: Path) -> None:
 def test_files_of_others_are_refused(tmp_path: Path, change: dict, says: str) -> None:
     store = DeviceStore(tmp_path, "digits", "a")
     facts = {"version": 1, "federation": "digits", "node": "a", "round": 1, "schema": "s"} | change
-    write_sealed(store.path, {"personal": {}, "residual": {}}, facts)
+    store.path.write_bytes(pack(facts, {}))
     with pytest.raises(FederatedError, match=says):
         store.load("s")
 
@@ -65,7 +65,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     store = DeviceStore(tmp_path, "digits", "a")
     store.save(KEPT)
     store.path.write_bytes(store.path.read_bytes()[:-9])
-    with pytest.raises(FederatedError, match="damaged"):
+    with pytest.raises(FederatedError, match="digest"):
         store.load("fedrep/abc")
 
 
