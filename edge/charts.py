@@ -1,0 +1,135 @@
+"""Charts for pages: plain SVG in the colours of `converter/report/page.css`, readable on light and dark ground.
+
+A series may have gaps (None); lines lead straight across them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import escape
+from typing import NamedTuple
+
+__all__ = ["Pair", "curves", "dumbbells"]
+
+WIDE, HIGH = 640, 240
+LEFT, RIGHT, TOP, BOTTOM = 64, 16, 26, 24
+TICKS = 4
+MOST_DOTS = 30
+COLOURS = ("c0", "c1", "c2", "c3")
+"""Classes of series, in order; defined in page.css."""
+
+Numbers = Sequence[float | None]
+Write = Callable[[float], str]
+
+
+class _Axis:
+    """Numbers -> pixels, linear."""
+
+    def __init__(self, low: float, high: float, start: float, end: float) -> None:
+        self.low, self.high = low, high if high > low else low + 1.0
+        self.start, self.end = start, end
+
+    def __call__(self, value: float) -> float:
+        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
+
+
+def curves(title: str, x: Sequence[int], series: Mapping[str, Numbers], write: Write = "{:g}".format) -> str:
+    """One line a series over the integers `x`; "" where there is nothing to draw."""
+    seen = [v for values in series.values() for v in values if v is not None and math.isfinite(v)]
+    if not seen or not x:
+        return ""
+    low, high, step = _ticks(min(seen), max(seen))
+    across, up = _Axis(x[0], x[-1], LEFT, WIDE - RIGHT), _Axis(low, high, HIGH - BOTTOM, TOP)
+    grid = "".join(_level(up(low + i * step), write(low + i * step)) for i in range(round((high - low) / step) + 1))
+    ends = "".join(_text(across(n), HIGH - 8, str(n), "middle") for n in dict.fromkeys((x[0], x[-1])))
+    lines = "".join(_line(colour, x, values, across, up) for colour, values in zip(_colours(), series.values()))  # noqa: B905
+    return _figure(title, WIDE, HIGH, _legend(series) + grid + ends + lines)
+
+
+class Pair(NamedTuple):
+    """A row of `dumbbells`; `marked` rows stand out."""
+
+    name: str
+    before: float | None
+    after: float | None
+    marked: bool = False
+
+
+ROW = 15
+
+
+def dumbbells(title: str, pairs: Sequence[Pair], write: Write = "{:g}".format) -> str:
+    """A row a pair, from a hollow dot (before) to a full one (after); "" without any."""
+    seen = [v for pair in pairs for v in (pair.before, pair.after) if v is not None]
+    if not seen:
+        return ""
+    low, high, step = _ticks(min(seen), max(seen))
+    tall = TOP + ROW * len(pairs) + BOTTOM
+    across = _Axis(low, high, 120, WIDE - RIGHT - 12)
+    ticks = [low + i * step for i in range(round((high - low) / step) + 1)]
+    grid = "".join(
+        f'<line class="grid" x1="{across(t):.1f}" x2="{across(t):.1f}" y1="{TOP - 6}" y2="{tall - BOTTOM}"/>'
+        + _text(across(t), tall - 8, write(t), "middle")
+        for t in ticks
+    )
+    rows = "".join(_dumbbell(pair, across, TOP + ROW * i + ROW / 2) for i, pair in enumerate(pairs))
+    return _figure(title, WIDE, tall, grid + rows)
+
+
+def _dumbbell(pair: Pair, across: _Axis, y: float) -> str:
+    kind = "c1" if pair.marked else "c0"
+    parts = [_text(112, y + 4, pair.name, "end")]
+    if pair.before is not None and pair.after is not None:
+        worse = " poor" if pair.after < pair.before else ""
+        ends = f'x1="{across(pair.before):.1f}" x2="{across(pair.after):.1f}"'
+        parts.append(f'<line class="{kind}{worse} bar" {ends} y1="{y}" y2="{y}"/>')
+    for value, style in ((pair.before, "hollow"), (pair.after, "full")):
+        if value is not None:
+            parts.append(f'<circle class="{kind} {style}" cx="{across(value):.1f}" cy="{y}" r="4"/>')
+    return "".join(parts)
+
+
+def _ticks(low: float, high: float) -> tuple[float, float, float]:
+    """A round range around low and high, and the distance of its marks: 1, 2 or 5 times a power of ten."""
+    if high <= low:
+        low, high = low - 0.5 * (abs(low) or 1.0), high + 0.5 * (abs(high) or 1.0)
+    raw = (high - low) / TICKS
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999)
+    return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step, step
+
+
+def _line(colour: str, x: Sequence[int], values: Numbers, across: _Axis, up: _Axis) -> str:
+    """A polyline with a dot at its points, where these are few."""
+    points = [(across(n), up(v)) for n, v in zip(x, values, strict=True) if v is not None and math.isfinite(v)]
+    dots = "".join(f'<circle class="{colour} full" cx="{cx:.1f}" cy="{cy:.1f}" r="3"/>' for cx, cy in points)
+    line = " ".join(f"{cx:.1f},{cy:.1f}" for cx, cy in points)
+    return f'<polyline class="{colour}" points="{line}"/>' + (dots if len(points) <= MOST_DOTS else "")
+
+
+def _legend(names: Mapping[str, Numbers]) -> str:
+    parts, at = [], float(LEFT)
+    for colour, name in zip(_colours(), names):  # noqa: B905
+        parts.append(f'<circle class="{colour} full" cx="{at:.0f}" cy="10" r="4"/>' + _text(at + 8, 14, name))
+        at += 22 + 6.2 * len(name)
+    return "".join(parts)
+
+
+def _colours() -> Iterator[str]:
+    while True:
+        yield from COLOURS
+
+
+def _level(y: float, words: str) -> str:
+    line = f'<line class="grid" x1="{LEFT}" x2="{WIDE - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+    return line + _text(LEFT - 6, y + 4, words, "end")
+
+
+def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
+    return f'<text class="big" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def _figure(title: str, wide: float, tall: float, inside: str) -> str:
+    picture = f'<svg viewBox="0 0 {wide:g} {tall:g}" role="img" aria-label="{escape(title)}">{inside}</svg>'
+    return f"<figure><figcaption>{escape(title)}</figcaption>{picture}</figure>"
