@@ -164,7 +164,7 @@ def contest(
     origin = _origin(path, source, against)
     bundle = path.read_bytes() if is_bundle(path) else _convert(path, shapes)
     model, load = _timed(partial(lite_runtime.load, bundle, threads=threads, backend=backend))
-    predict = model.bundle.signatures["predict"]
+    predict = model.bundle.at_first("predict")
     inputs = draw(predict.inputs, np.random.default_rng(seed), shapes, _index_ranges(predict))
     ours, first = _timed(partial(model.run, inputs))
     found = {name: _enter(name, origin, threads, inputs) for name in against}

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lite_runtime.errors import MsedgeError
-from lite_runtime.graph import Array, Attr, Dim, Graph, Node
+from lite_runtime.graph import Array, Attr, Dim, Graph, Node, dtype_name
 
-__all__ = ["Row", "constant_bytes", "inferred", "rows"]
+if TYPE_CHECKING:
+    from lite_runtime.bundle import Bundle
+
+__all__ = ["Row", "State", "constant_bytes", "inferred", "rows", "states"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,26 @@ class Row:
     shape: tuple[Dim, ...] | None
     parameters: int
     weights: int
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What signatures keep between runs; `read` and `written` name those that do so."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    read: tuple[str, ...]
+    written: tuple[str, ...]
+
+
+def states(bundle: Bundle) -> Iterator[State]:
+    """Every state of a bundle, by name."""
+    for name, array in bundle.state.items():
+        read = tuple(s for s, use in bundle.uses.items() if name in use.reads.values())
+        written = tuple(s for s, use in bundle.uses.items() if name in use.writes.values())
+        yield State(name, dtype_name(array.dtype), array.shape, array.nbytes, read, written)
 
 
 def rows(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[Row]:

@@ -158,7 +158,7 @@ def _of_bundle(source: Path, inputs: Mapping[str, Array], threads: int, backend:
     import lite_runtime
     from lite_runtime import bundle
 
-    graph = bundle.read(source).signatures["predict"]
+    graph = bundle.read(source).at_first("predict")
     types = {n: dtype for n, (dtype, _) in inferred(graph, {n: x.shape for n, x in inputs.items()}).items()}
     made = {name: node for node in graph.nodes for name in node.outputs if name in types}
     outputs = tuple(Value(name, types[name]) for name in made)

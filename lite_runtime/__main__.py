@@ -52,6 +52,8 @@ def _given(pairs: Sequence[str]) -> dict[str, Array]:
 def _run(model: Model, args: argparse.Namespace) -> dict[str, Any]:
     inputs = _given(args.input) if args.input else random_inputs(model.inputs(args.signature), args.seed)
     outputs = model.run(inputs, args.signature)
+    if args.save_state:
+        model.save_state(args.save_state)
     if args.output:
         import io
 
@@ -71,13 +73,17 @@ def _inspect(model: Model, args: argparse.Namespace) -> dict[str, Any]:
         return {v.name: {"dtype": v.dtype, "shape": None if v.shape is None else list(v.shape)} for v in values}
 
     report: dict[str, Any] = {}
-    for name, graph in model.bundle.signatures.items():
+    held = model.bundle
+    for name, graph in held.signatures.items():
         counts: dict[str, int] = {}
         for node in graph.walk():
             counts[node.op] = counts.get(node.op, 0) + 1
+        use = held.uses.get(name)
         report[name] = {
-            "inputs": described(graph.inputs),
-            "outputs": described(graph.outputs),
+            "inputs": described(model.inputs(name)),
+            "outputs": described(model.outputs(name)),
+            "reads": sorted(use.reads.values()) if use else [],
+            "writes": sorted(use.writes.values()) if use else [],
             "operators": dict(sorted(counts.items())),
             "constant_bytes": sum(a.nbytes for a in graph.constants.values()),
         }
@@ -117,6 +123,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-i", "--input", action="append", metavar="NAME=FILE.npy", help="an input; none: random ones")
     parser.add_argument("-o", "--output", metavar="FILE.npz", help="run: keep the outputs")
     parser.add_argument("--signature", default="predict")
+    parser.add_argument("--state", metavar="FILE", help="what to begin with: state an earlier run saved")
+    parser.add_argument("--save-state", metavar="FILE", help="run: keep the state it leaves")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--backend", choices=BACKENDS, default="auto")
     parser.add_argument("--seed", type=int, default=0, help="of random inputs")
@@ -128,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code: 0 done, 3 could not run; usage errors leave through argparse with 2. JSON on stdout."""
     args = _parser().parse_args(arguments)
     try:
-        model = load(args.model, threads=args.threads, backend=args.backend)
+        model = load(args.model, threads=args.threads, backend=args.backend, state=args.state)
         report = _COMMANDS[args.command](model, args)
     except MsedgeError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import time
 from _thread import RLock  # threading itself takes 0.4 ms to import
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from lite_runtime.profiling import Profile
     from lite_runtime.tuning import Choices
 
-__all__ = ["Binding", "Executor", "Settings", "aligned"]
+__all__ = ["Binding", "Bound", "Executor", "Settings", "address_of", "aligned"]
 
 PLANS = 32
 """Input types an executor remembers a plan for."""
@@ -55,7 +57,7 @@ class Settings:
         self.threads = threads
         self.team: Team | None = team() if native else None
         self.lock = RLock()
-        self._packed: dict[tuple[int, str], tuple[Array, Array]] = {}
+        self._packed: MutableMapping[tuple[int, str], tuple[Array, Array]] = {}
 
     @cached_property
     def choices(self) -> Choices:
@@ -72,6 +74,12 @@ class Settings:
             packed = make(source.value)
             self._packed[key] = (source.value, _as_aligned(packed))
         return self._packed[key][1]
+
+    def apart(self) -> Settings:
+        """These settings for passing constants: what is packed of them is forgotten with the copy."""
+        other = copy(self)
+        other._packed = ChainMap({}, self._packed)
+        return other
 
     def iterate(self, node: Node) -> None:
         """Count a body run; raises once a run has used up its iterations, so that no loop is without end."""
@@ -100,12 +108,15 @@ def _as_aligned(array: Array) -> Array:
 class Executor:
     """A graph that can be run again and again; plans are made per input types and kept."""
 
-    def __init__(self, graph: Graph, settings: Settings, origin: kept.Origin | None = None) -> None:
+    def __init__(
+        self, graph: Graph, settings: Settings, origin: kept.Origin | None = None, held: frozenset[str] = frozenset()
+    ) -> None:
         self.settings = settings
         self.graph = graph
+        self.held = held
+        """Inputs and outputs whose memory is somebody else's: of a plan run as one call, they set the bases."""
         self.origin = origin
         """The bundle the graph came from, for a program to be kept; None for nested graphs and rests."""
-        self._folded: Graph | None = None
         self._plans: dict[tuple[Any, ...], Bound] = {}
         self._subgraphs: dict[int, Executor] = {}
 
@@ -129,15 +140,20 @@ class Executor:
             held = self._plans[key] = Bound(made, self)
         return held
 
+    @cached_property
+    def folded(self) -> Graph:
+        """The graph, what hangs on constants alone computed."""
+        from lite_runtime import plan
+
+        return plan.fold(self.graph, self.settings.limit)
+
     def plan(self, specs: Mapping[str, Spec]) -> Plan:
         """A new plan for inputs of these types."""
         from lite_runtime import plan  # and with it every operator's rules: most of what a start would take
 
         s = self.settings
-        if self._folded is None:
-            self._folded = plan.fold(self.graph, s.limit)
         return plan.plan(
-            self._folded,
+            self.folded,
             specs,
             pack=s.pack,
             lanes=s.lanes,
@@ -179,7 +195,7 @@ class Executor:
         return reference.evaluate(node, [values[name] if name else None for name in node.inputs], run_graph)
 
 
-def _address(array: Array) -> int:
+def address_of(array: Array) -> int:
     """Where a contiguous array's elements lie."""
     try:
         return ctypes.addressof(ctypes.c_char.from_buffer(array.data))  # 0.17 µs
@@ -212,7 +228,7 @@ class Binding:
             bases = bound.bases.copy()
             for ports, arrays in ((made.inputs, self.inputs), (made.outputs, self.outputs)):
                 for name, base in ports.items():
-                    bases[base] = _address(arrays[name])
+                    bases[base] = address_of(arrays[name])
             self._walk = bound.walk(made.steps[0], bases)
             self._go = self._walk.go
 
@@ -264,13 +280,14 @@ class Bound:
         )
         self.rest = Executor(made.rest, settings) if made.rest is not None else None
         self.latest: Bound | None = None
+        held = executor.held
         types = {n: (numpy_dtype(s.dtype), s.shape) for n in (*made.inputs, *made.outputs) for s in (made.where[n][2],)}
-        self._inputs = [(name, *types[name]) for name in made.inputs]
+        self._inputs = [(name, *types[name]) for name in made.inputs if name not in held]
         self._outputs = [(name, base, *types[name]) for name, base in made.outputs.items()]
         self._all_made = [v.name for v in executor.graph.outputs] == list(made.outputs)
         self._walks = {step.begin: self.walk(step, self.bases) for step in made.steps if step.end}
-        self._running = False
-        self._blank: dict[str, Any] = dict.fromkeys(made.outputs)
+        self.running = False
+        self._blank: dict[str, Any] = dict.fromkeys(name for name in made.outputs if name not in held)
         self.direct = (
             len(made.steps) == len(self._walks) == 1 and self._all_made and not (made.copies or made.rest)
         ) and not settings.guard
@@ -284,16 +301,16 @@ class Bound:
 
     def _direct(self) -> None:
         """Small inputs and outputs get memory of their own here; of large ones only the address changes hands."""
-        made = self.plan
+        made, held = self.plan, self.executor.held
         for ports, copied in ((made.inputs, self._copied_in), (made.outputs, self._copied_out)):
             for name, base in ports.items():
                 spec = made.where[name][2]
-                if spec.nbytes <= COPIED:
+                if spec.nbytes <= COPIED and name not in held:
                     self._bind(base, _empty(spec))
                     copied.append((name, self.memory[base]))
-        small = {name for name, _ in (*self._copied_in, *self._copied_out)}
-        self._passed_in = [(name, base) for name, base in made.inputs.items() if name not in small]
-        self._passed_out = [port for port in self._outputs if port[0] not in small]
+        bound = held.union(name for name, _ in (*self._copied_in, *self._copied_out))
+        self._passed_in = [(name, base) for name, base in made.inputs.items() if name not in bound]
+        self._passed_out = [port for port in self._outputs if port[0] not in bound]
         self._go = self._walks[made.steps[0].begin].go
         self.small = not self._passed_in and not self._passed_out
         homes = dict(self._copied_in)
@@ -310,9 +327,9 @@ class Bound:
 
     def attempt(self, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
         """A run of a `small` plan; None for inputs it was not made for, or in the midst of another run of it."""
-        if self._running or len(inputs) != len(self._inputs):
+        if self.running or len(inputs) != len(self._inputs):
             return None
-        self._running = True
+        self.running = True
         try:
             for name, dtype, shape, home in self._small:
                 array = inputs.get(name)
@@ -327,7 +344,7 @@ class Bound:
                 results[name] = home.copy()
             return results
         finally:
-            self._running = False
+            self.running = False
 
     def takes(self, inputs: Mapping[str, Any]) -> bool:
         """Whether these are plain arrays of the types that this plan was made for."""
@@ -347,7 +364,7 @@ class Bound:
 
     def _bind(self, base: int, array: Array) -> None:
         self.memory[base] = array
-        self.bases[base] = _address(array)
+        self.bases[base] = address_of(array)
 
     def _array(self, name: str) -> Array:
         """A view of a value's memory."""
@@ -358,9 +375,9 @@ class Bound:
 
     def run(self, inputs: Mapping[str, Any], profile: Profile | None = None) -> dict[str, Any]:
         """One run; the caller holds the settings' lock. Outputs are fresh arrays."""
-        if self._running:  # a run inside a run, from a signal handler say: each has memory of its own
+        if self.running:  # a run inside a run, from a signal handler say: each has memory of its own
             return Bound(self.plan, self.executor).run(inputs, profile)
-        self._running = True
+        self.running = True
         try:
             if not self.direct:
                 return self._run_in_parts(inputs, profile)
@@ -369,12 +386,12 @@ class Bound:
             held = []
             for name, base in self._passed_in:
                 array = _plain(inputs[name])
-                self.bases[base] = _address(array)
+                self.bases[base] = address_of(array)
                 held.append(array)
             results: dict[str, Any] = self._blank.copy()
             for name, base, dtype, shape in self._passed_out:
                 results[name] = array = np.empty(shape, dtype)
-                self.bases[base] = _address(array)
+                self.bases[base] = address_of(array)
             if profile is None:
                 self._go()
             else:
@@ -385,7 +402,7 @@ class Bound:
                 results[name] = home.copy()
             return results
         finally:
-            self._running = False
+            self.running = False
 
     def _run_in_parts(self, inputs: Mapping[str, Any], profile: Profile | None) -> dict[str, Any]:
         made, guard = self.plan, self.executor.settings.guard

@@ -25,6 +25,7 @@ __all__ = [
     "Graph",
     "Node",
     "Spec",
+    "StateUse",
     "Value",
     "dtype_name",
     "itemsize",
@@ -123,6 +124,20 @@ class Value(NamedTuple):
     dtype: str
     shape: tuple[Dim, ...] | None = None
     kind: str = "tensor"
+
+
+class StateUse(NamedTuple):
+    """Which inputs and outputs of a signature's graph are state: kept between runs, and not the caller's business."""
+
+    reads: Mapping[str, str]
+    """Name of the graph's input -> name of the state it reads."""
+    writes: Mapping[str, str]
+    """Name of the graph's output -> name of the state that a run replaces by it."""
+
+    def seen(self, graph: Graph) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
+        """The graph's inputs and outputs that are not state: what a caller gives and gets."""
+        inputs = tuple(value for value in graph.inputs if value.name not in self.reads)
+        return inputs, tuple(value for value in graph.outputs if value.name not in self.writes)
 
 
 class _Frozen:

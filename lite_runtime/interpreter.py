@@ -174,7 +174,8 @@ class Interpreter:
         return SignatureRunner(self._model, name)
 
     def reset_all_variables(self) -> None:
-        """Bundles of this format keep no state between runs; nothing to reset."""
+        """Make what the model keeps between runs what it was when loaded."""
+        self._model.reset_state()
 
     def _input(self, index: int) -> Value:
         if not 0 <= index < len(self._inputs):

@@ -29,14 +29,14 @@ import numpy as np
 from lite_runtime import build, bundle
 from lite_runtime._blake import blake2b
 from lite_runtime.errors import MsedgeError
-from lite_runtime.graph import Array, Graph, Node, Spec, Value, dtype_name, numpy_dtype
+from lite_runtime.graph import Array, Graph, Node, Spec, StateUse, Value, dtype_name, numpy_dtype, spec_of
 from lite_runtime.program import Kernel, Plan, Step
 from lite_runtime.target import host
 
 if TYPE_CHECKING:
     from lite_runtime.executor import Settings
 
-__all__ = ["Origin", "Sketch", "plan", "read"]
+__all__ = ["Later", "Origin", "Sketch", "plan", "read"]
 
 _HEAD = struct.Struct("<8s16sQQQ")
 """Magic, BLAKE2b-128 of the text, bytes of it (plain values as marshal writes them), bytes of the body, sum of its
@@ -114,11 +114,25 @@ def _place(origin: Origin, graph: Graph, given: Mapping[str, Spec], settings: Se
 class Sketch:
     """A bundle that an earlier start verified: whole, and as much understood as running a kept program takes."""
 
-    def __init__(self, digest: str, data: memoryview, signatures: Mapping[str, Graph]) -> None:
-        self.digest, self.data, self.signatures = digest, data, signatures
+    def __init__(
+        self,
+        file: bundle.File,
+        signatures: Mapping[str, Graph],
+        uses: Mapping[str, StateUse],
+        specs: Mapping[str, Spec],
+        whole: Callable[[], bundle.Bundle],
+    ) -> None:
+        """specs: of state. whole: reads what is left out."""
+        self.digest, self.data, self.signatures, self.uses, self.specs = file.digest, file.data, signatures, uses, specs
+        self._whole = whole
+
+    @property
+    def state(self) -> Mapping[str, Array]:
+        """State as the bundle holds it."""
+        return self._whole().state
 
 
-class _Later(Graph):
+class Later(Graph):
     """A graph whose nodes and constants are read when planning asks for them."""
 
     def __init__(self, inputs: tuple[Value, ...], outputs: tuple[Value, ...], make: Callable[[], Graph]) -> None:
@@ -144,19 +158,24 @@ def read(source: bundle.Source) -> bundle.Bundle | Sketch:
         return _sketch(file, *found)
     held = bundle.read(source)
     if path and held.digest == file.digest:
-        _save(path, {name: (g.inputs, g.outputs) for name, g in held.signatures.items()}, ())
+        faces = {name: (graph.inputs, graph.outputs) for name, graph in held.signatures.items()}
+        specs = {name: spec_of(array) for name, array in held.state.items()}
+        _save(path, {"signatures": faces, "uses": held.uses, "state": specs}, ())
     return held
 
 
 def _sketch(file: bundle.File, doc: Any, _: memoryview) -> Sketch:
     @cache
-    def whole() -> Mapping[str, Graph]:
-        return bundle.read(file).signatures
+    def whole() -> bundle.Bundle:
+        return bundle.read(file)
 
     def graph(name: str, inputs: Any, outputs: Any) -> Graph:
-        return _Later(tuple(Value(*v) for v in inputs), tuple(Value(*v) for v in outputs), lambda: whole()[name])
+        made = tuple(Value(*v) for v in inputs), tuple(Value(*v) for v in outputs)
+        return Later(*made, lambda: whole().signatures[name])
 
-    return Sketch(file.digest, file.data, {name: graph(name, *sides) for name, sides in doc.items()})
+    signatures = {name: graph(name, *sides) for name, sides in doc["signatures"].items()}
+    uses = {name: StateUse(*sides) for name, sides in doc["uses"].items()}
+    return Sketch(file, signatures, uses, {name: Spec(*spec) for name, spec in doc["state"].items()}, whole)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from math import prod
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from lite_runtime.kept import Origin, Sketch
 
 if TYPE_CHECKING:
     from lite_runtime.profiling import Cost, Profile, Row, Span
+    from lite_runtime.state import Stateful, StateStore
     from lite_runtime.tuning import Choices
 
 __all__ = ["BACKENDS", "Binding", "Model", "load"]
@@ -27,15 +28,21 @@ BACKENDS = ("auto", "native", "reference", "guard")
 """auto: native where this machine can; guard: native with every buffer against a forbidden page (for tests)."""
 
 
+Loaded = tuple[Callable[[], Mapping[str, Array]], str | None]
+"""What makes state as it was loaded, and its name among kept programs: None where it has none."""
+
+
 class Model:
     """A loaded bundle. Safe to call from several threads: runs take turns."""
 
-    def __init__(self, held: bundle.Bundle | Sketch, settings: Settings) -> None:
+    def __init__(self, held: bundle.Bundle | Sketch, settings: Settings, loaded: Loaded | None = None) -> None:
         self._held = held
         self._settings, self._lock = settings, settings.lock
         self._executors: dict[str, Executor] = {}
         self._seen: dict[str, list[Bound]] = {}
         """By signature, the plans of inputs that were checked before."""
+        self._stateful: dict[str, Stateful] = {}
+        self._loaded: Loaded = loaded or ((lambda: held.state), "")
 
     @cached_property
     def bundle(self) -> bundle.Bundle:
@@ -53,15 +60,18 @@ class Model:
         return tuple(self._held.signatures)
 
     def inputs(self, signature: str = "predict") -> tuple[Value, ...]:
-        """The signature's inputs: name, dtype, shape with symbolic sizes."""
+        """The signature's inputs, state left out: name, dtype, shape with symbolic sizes."""
         return self._graph(signature).inputs
 
     def outputs(self, signature: str = "predict") -> tuple[Value, ...]:
-        """The signature's outputs."""
+        """The signature's outputs, state left out."""
         return self._graph(signature).outputs
 
     def run(self, inputs: Mapping[str, Any], signature: str = "predict") -> dict[str, Array]:
-        """Compute a signature. Outputs are fresh arrays. Raises InputError for inputs that do not fit."""
+        """Compute a signature. Outputs are fresh arrays. Raises InputError for inputs that do not fit.
+
+        One that uses state reads what the last run left; where the run succeeds, what it writes is the new state.
+        """
         with self._lock:
             seen = self._seen.get(signature, ())
             for bound in seen:
@@ -71,8 +81,10 @@ class Model:
                         return results
                 elif bound.takes(inputs):
                     if not bound.direct:
-                        self._settings.iterated = 0
+                        bound.executor.settings.iterated = 0
                     return bound.run(inputs)
+            if signature in self._held.uses:
+                return self._with_state(signature).step(inputs)
             self._settings.iterated = 0
             given = check_inputs(self._graph(signature), inputs)
             executor = self._executor(signature)
@@ -94,10 +106,16 @@ class Model:
             raise InputError(f"expected inputs that are tensors, got {', '.join(others)}; use run")
         with self._lock:
             zeros = {v.name: _zeros(v, shapes.get(v.name)) for v in graph.inputs}
-            return Binding(check_inputs(graph, zeros), self._executor(signature))
+            given = check_inputs(graph, zeros)
+            if signature not in self._held.uses:
+                return Binding(given, self._executor(signature))
+            from lite_runtime.state import StateBinding
+
+            return StateBinding(given, self._with_state(signature))
 
     def profile(self, inputs: Mapping[str, Any], signature: str = "predict", repeats: int = 10) -> list[Row]:
-        """Mean time of every piece over `repeats` runs, in order of execution; the first run is not counted.
+        """Mean time of every piece over `repeats` runs, in order of execution; the first run is not counted. State
+        stays as it is.
 
         Timed by the processor's counter in native code: nothing runs between steps that does not otherwise.
         """
@@ -120,13 +138,13 @@ class Model:
         return self._profile(inputs, signature, 1).spans()
 
     def _profile(self, inputs: Mapping[str, Any], signature: str, repeats: int) -> Profile:
-        executor, given = self._executor(signature), check_inputs(self._graph(signature), inputs)
+        executor, given = self._rehearsed(signature), check_inputs(self._graph(signature), inputs)
         from lite_runtime.profiling import Profile
 
         profile = Profile()
         with self._lock:
             for i in range(repeats + 1):
-                self._settings.iterated = 0
+                executor.settings.iterated = 0
                 executor.run(given, profile if i else None)
         return profile
 
@@ -134,7 +152,7 @@ class Model:
         """What a run takes; plans it, and runs it where a later part waits for values."""
         from lite_runtime.profiling import Cost
 
-        executor, given = self._executor(signature), check_inputs(self._graph(signature), inputs)
+        executor, given = self._rehearsed(signature), check_inputs(self._graph(signature), inputs)
         arena, steps, native, reference = 0, 0, 0, []
         executor.run(given)
         for part in executor.parts(given):
@@ -144,16 +162,90 @@ class Model:
             reference += [step.nodes[0].op for step in part.steps if not step.end] + [n.op for n in part.frontier]
         return Cost(arena, steps, native, tuple(reference))
 
+    @property
+    def state_version(self) -> int:
+        """How often state has changed since the model was loaded."""
+        with self._lock:
+            return self._store.version
+
+    def state_dict(self) -> dict[str, Array]:
+        """Copies of all state, by name."""
+        with self._lock:
+            return {name: self._store.now(name).copy() for name in self._store.rows}
+
+    def load_state_dict(self, state: Mapping[str, Array], strict: bool = True) -> None:
+        """Replace state by these arrays, all of them or, where one does not fit, none.
+
+        strict: every state is given; without, some may be left out, which stay as they are. Raises InputError for
+        names that are missing or unknown and for arrays of another dtype or shape.
+        """
+        with self._lock:
+            from lite_runtime.state import check_state
+
+            check_state(self._store.specs, state, strict)
+            self._store.put(state)
+
+    def save_state(self, path: str | os.PathLike[str], metadata: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Write all state to a file, whole or not at all: who loses power meanwhile finds the old file or the new one.
+
+        metadata: plain values that go with it. Raises BundleError for a path that cannot be written.
+        """
+        from lite_runtime import checkpoint
+
+        checkpoint.write(path, self.state_dict(), self._held.digest, metadata)
+
+    def load_state(self, path: str | os.PathLike[str], strict: bool = True) -> Mapping[str, Any]:
+        """Make state what a file says, as `load_state_dict` does; what `save_state` was given as metadata.
+
+        A file of another model is taken where its names, dtypes and shapes are this one's. Raises BundleError for a
+        file that is none, InputError for one that does not fit.
+        """
+        from lite_runtime import checkpoint
+        from lite_runtime.state import named
+
+        found = checkpoint.read(path)
+        named(found, os.fspath(path), self._held.digest, self.load_state_dict, found.state, strict)
+        return found.metadata
+
+    def reset_state(self) -> None:
+        """Make state what it was when the model was loaded."""
+        with self._lock:
+            self._store.put(self._store.initial)
+
+    @cached_property
+    def _store(self) -> StateStore:
+        from lite_runtime.state import StateStore, specs_of
+
+        return StateStore(self._loaded[0], specs_of(self._held), self._settings.limit)
+
     def _graph(self, signature: str) -> Graph:
         if signature not in self._held.signatures:
             raise InputError(f"no signature {signature!r}; this model has {', '.join(self._held.signatures)}")
-        return self._held.signatures[signature]
+        return self._with_state(signature).face if signature in self._held.uses else self._held.signatures[signature]
 
     def _executor(self, signature: str) -> Executor:
         if signature not in self._executors:
             origin = Origin(self._held.digest, self._held.data, signature)
             self._executors[signature] = Executor(self._graph(signature), self._settings, origin)
         return self._executors[signature]
+
+    def _rehearsed(self, signature: str) -> Executor | Stateful:
+        """What runs a signature without consequences."""
+        return self._with_state(signature) if signature in self._held.uses else self._executor(signature)
+
+    def _with_state(self, signature: str) -> Stateful:
+        with self._lock:
+            if signature not in self._stateful:
+                from lite_runtime.state import Stateful
+
+                held, (_, name) = self._held, self._loaded
+                graph, use = held.signatures[signature], held.uses[signature]
+                origins = (
+                    Origin(held.digest, held.data, signature),
+                    None if name is None else Origin(f"{held.digest}{name}", held.data, signature),
+                )
+                self._stateful[signature] = Stateful(graph, use, self._store, self._settings, origins, self._seen)
+            return self._stateful[signature]
 
 
 def load(
@@ -164,13 +256,15 @@ def load(
     limit: int = 4 << 30,
     iterations: int = 100_000,
     choices: Mapping[str, str] | None = None,
+    state: Mapping[str, Array] | str | os.PathLike[str] | None = None,
 ) -> Model:
     """Open a bundle.
 
     source: a path (mapped, not read), or the file's bytes. threads: workers that may share one inference, this one
     counted: as many as gain by it do. backend: one of BACKENDS. limit: bytes one inference may hold. iterations: loop
     bodies one inference may run. choices: options by key (`lite_runtime.tuning`) in the stead of what this machine was
-    tuned to. Raises BundleError for a file that is none.
+    tuned to. state: what state to begin with, all of it, in the stead of the bundle's: arrays by name, or the path of
+    what `Model.save_state` wrote. Raises BundleError for a file that is none, InputError for state of another model.
     """
     if backend not in BACKENDS:
         raise InputError(f"expected a backend of {', '.join(BACKENDS)}, got {backend!r}")
@@ -191,7 +285,11 @@ def load(
         iterations=iterations,
         choices=choices,
     )
-    return Model(held, settings)
+    if state is None:
+        return Model(held, settings)
+    from lite_runtime.state import loaded
+
+    return Model(held, settings, loaded(held, state))
 
 
 def _zeros(value: Value, shape: Sequence[int] | None) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 
 from lite_runtime._schema import ARITY, CHOICES, RANGES, attributes
 from lite_runtime.errors import BundleError, MsedgeError
-from lite_runtime.graph import DTYPES, Array, Graph, Node, Value, dtype_name, itemsize
+from lite_runtime.graph import DTYPES, Array, Graph, Node, StateUse, Value, dtype_name, itemsize
 
 __all__ = [
     "MAX_BYTES",
@@ -27,6 +27,7 @@ __all__ = [
     "declared_bytes",
     "verify_arrays",
     "verify_graph",
+    "verify_state",
 ]
 
 MAX_BYTES = 1 << 48
@@ -94,6 +95,46 @@ def verify_arrays(values: Iterable[Value], arrays: Mapping[str, Array]) -> None:
         if name not in known:
             _refuse("arrays", f"names of {', '.join(map(repr, known))}", repr(name))
         _fits(known[name], array, f"array {name!r}")
+
+
+def verify_state(signatures: Mapping[str, Graph], state: Mapping[str, Array], uses: Mapping[str, StateUse]) -> None:
+    """Raise BundleError unless state and the graphs that use it fit each other.
+
+    Every state is an array of numbers; what a signature reads and writes are inputs and outputs of its graph, of
+    exactly the state's dtype and shape; no state is written twice.
+    """
+    for name, array in state.items():
+        where = f"state {_show(name)}" if isinstance(name, str) else "state"
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
+            _refuse(where, f"names of 1 to {MAX_NAME} characters", _show(str(name)))
+        _verify_array(array, where)
+        if _dtype_name(array.dtype) == "string":
+            _refuse(where, "numbers", "strings")
+    for name, use in uses.items():
+        if name not in signatures:
+            _refuse("state", f"uses by signatures of {', '.join(signatures)}", f"one by {_show(name)}")
+        where = f"signature {_show(name)}"
+        _verify_use(where, "input", signatures[name].inputs, use.reads, state)
+        _verify_use(where, "output", signatures[name].outputs, use.writes, state)
+        if len(set(use.writes.values())) < len(use.writes):
+            _refuse(where, "every state written once", "one written twice")
+
+
+def _verify_use(
+    signature: str, side: str, values: Iterable[Value], used: Mapping[str, str], state: Mapping[str, Array]
+) -> None:
+    """One side of a signature: the graph's inputs or outputs by name, and the state each is."""
+    known = {value.name: value for value in values}
+    for name, held in used.items():
+        where = f"{signature}, state {_show(held)}"
+        if held not in state:
+            _refuse(where, "one the bundle holds", "none of that name")
+        if name not in known:
+            _refuse(where, f"an {side} of the graph", f"{_show(name)}, which is none")
+        value, array = known[name], state[held]
+        want = (_dtype_name(array.dtype), array.shape)
+        if (value.dtype, value.shape) != want or value.kind != "tensor":
+            _refuse(f"{where}, {side} {_show(name)}", f"{want[0]}{list(want[1])}", f"{value.dtype}{_dims(value)}")
 
 
 def _fits(value: Value, array: Array, where: str) -> None:
@@ -387,6 +428,10 @@ def _between(fewest: int, most: int, what: str) -> str:
 
 def _show(text: str) -> str:
     return repr(text) if len(text) <= 60 else f"{text[:60]!r}…"
+
+
+def _dims(value: Value) -> str:
+    return " of any rank" if value.shape is None else f"[{', '.join(map(str, value.shape))}]"[:200]
 
 
 def _short(shape: tuple[int, ...]) -> str:

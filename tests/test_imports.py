@@ -129,8 +129,8 @@ def test_without_the_command_lines_packages_msedge_says_what_to_install(tmp_path
     assert "typer is not installed" in done.stderr and "pip install 'msedge[cli]'" in done.stderr
 
 
-CLI = ("numpy", "typer", "rich", "pydantic", "pydantic_core", "annotated_types", "annotated_doc", "typing_extensions",
-       "typing_inspection", "shellingham", "pygments", "markdown_it", "mdurl")  # fmt: skip
+CLI = ("numpy", "typer", "click", "rich", "pydantic", "pydantic_core", "annotated_types", "annotated_doc",
+       "typing_extensions", "typing_inspection", "shellingham", "pygments", "markdown_it", "mdurl")  # fmt: skip
 
 
 @pytest.mark.parametrize(

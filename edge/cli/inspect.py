@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from edge.describe import Row
     from lite_runtime.bundle import Bundle
-    from lite_runtime.graph import Graph, Value
+    from lite_runtime.graph import Graph, StateUse, Value
 
 __all__ = ["inspect"]
 
@@ -38,7 +38,8 @@ def inspect(
     made = bundles.read(bundle)
     graphs = _chosen(made, signature)
     if as_json:
-        emit({**_facts(bundle, made), "signatures": {name: _as_json(g, shapes) for name, g in graphs.items()}})
+        signatures = {name: _as_json(made, name, shapes) for name in graphs}
+        emit({**_facts(bundle, made), "state": _state_json(made), "signatures": signatures})
         return
     out = console()
     for part in _render(bundle, made, graphs, shapes, wide=out.width >= WIDE):
@@ -67,17 +68,29 @@ def _facts(path: Path, bundle: Bundle) -> dict[str, Any]:
     }
 
 
-def _as_json(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+def _state_json(bundle: Bundle) -> list[dict[str, Any]]:
+    from dataclasses import asdict
+
+    from edge.describe import states
+
+    return [asdict(state) for state in states(bundle)]
+
+
+def _as_json(bundle: Bundle, name: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     from dataclasses import asdict
 
     from edge.describe import constant_bytes, rows
+
+    graph, use = bundle.signatures[name], _use(bundle, name)
 
     def values(of: Iterable[Value]) -> list[dict[str, Any]]:
         return [{"name": v.name, "dtype": v.dtype, "shape": v.shape, "kind": v.kind} for v in of]
 
     return {
-        "inputs": values(graph.inputs),
-        "outputs": values(graph.outputs),
+        "inputs": values(v for v in graph.inputs if v.name not in use.reads),
+        "outputs": values(v for v in graph.outputs if v.name not in use.writes),
+        "reads": use.reads,
+        "writes": use.writes,
         "weights_bytes": constant_bytes(graph),
         "nodes": [asdict(row) for row in rows(graph, shapes)],
     }
@@ -89,8 +102,10 @@ def _render(
     from edge.describe import rows
 
     yield _head(path, bundle)
+    if bundle.state:
+        yield _state(bundle)
     for name, graph in graphs.items():
-        yield _interface(name, graph)
+        yield _interface(name, graph, _use(bundle, name))
         yield _nodes(list(rows(graph, shapes)), wide)
 
 
@@ -116,12 +131,35 @@ def _fact(value: Any) -> str:
     return str(value)
 
 
-def _interface(name: str, graph: Graph) -> RenderableType:
+def _use(bundle: Bundle, name: str) -> StateUse:
+    from lite_runtime.graph import StateUse
+
+    return bundle.uses.get(name, StateUse({}, {}))
+
+
+def _state(bundle: Bundle) -> RenderableType:
+    from edge.describe import states
+
+    held = list(states(bundle))
+    rows = table("state", "name", "dtype", "shape", "read by", "written by", fold=("name", "read by", "written by"))
+    for state in held:
+        used = (", ".join(signatures) for signatures in (state.read, state.written))
+        rows.add_row(state.name, state.dtype, shape_text(state.shape), *used)
+    rows.caption = f"{len(held)} arrays, {bytes_text(sum(state.bytes for state in held))}, kept between runs"
+    rows.caption_justify = "left"
+    return rows
+
+
+def _interface(name: str, graph: Graph, use: StateUse) -> RenderableType:
     rows = table(f"signature {name}", "", "name", "dtype", "shape", fold=("name",))
-    for role, values in (("input", graph.inputs), ("output", graph.outputs)):
+    for role, values, state in (("input", graph.inputs, use.reads), ("output", graph.outputs, use.writes)):
         for value in values:
-            kind = value.dtype if value.kind == "tensor" else f"{value.kind} of {value.dtype}"
-            rows.add_row(role, value.name, kind, shape_text(value.shape))
+            if value.name not in state:
+                kind = value.dtype if value.kind == "tensor" else f"{value.kind} of {value.dtype}"
+                rows.add_row(role, value.name, kind, shape_text(value.shape))
+    if use.reads or use.writes:
+        rows.caption = f"reads {len(use.reads)} and writes {len(use.writes)} of the state"
+        rows.caption_justify = "left"
     return rows
 
 

@@ -34,6 +34,12 @@ def run(
     ] = None,
     signature: Annotated[str, typer.Option("--signature", help="Which of the bundle's functions.")] = "predict",
     input_shape: InputShapes = None,
+    state: Annotated[
+        Path | None, typer.Option("--state", metavar="FILE", help="What to begin with: state an earlier run saved.")
+    ] = None,
+    save_state: Annotated[
+        Path | None, typer.Option("--save-state", metavar="FILE", help="Keep the state that the run leaves.")
+    ] = None,
     threads: Threads = 1,
     backend: BackendName = "auto",
     as_json: Json = False,
@@ -43,11 +49,14 @@ def run(
     files = [_split(text) for text in inputs or ()]
     import lite_runtime
 
-    model = lite_runtime.load(bundle, threads=threads, backend=backend)
+    model = lite_runtime.load(bundle, threads=threads, backend=backend, state=state)
     given = _read(files, model.inputs(signature))
     if random is not None:
         given = _made_up(model.inputs(signature), shapes, random) | given
     outputs = _flat(model.run(given, signature))
+    if save_state is not None:
+        model.save_state(save_state)
+        say(f"state kept in {save_state}")
     if output is not None:
         _keep(output, outputs)
         say(f"kept in {output}")

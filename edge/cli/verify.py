@@ -61,7 +61,7 @@ def verify(
     model = lite_runtime.load(bundle, threads=threads, backend=backend)
     allowed = _tolerance(model.bundle.provenance) if tolerance is None else tolerance
     oracle = _oracle(source, threads, backend)
-    runs = _inputs(data, model.bundle.signatures["predict"], seed, shapes, samples)
+    runs = _inputs(data, model.bundle.at_first("predict"), seed, shapes, samples)
     compared = []
     for number, inputs in enumerate(runs, 1):
         say(f"run {number} of {len(runs)}")
@@ -72,7 +72,7 @@ def verify(
     if failed is not None and isinstance(oracle, Oracle):
         say("they differ; looking for the first operator where they do")
         divergence = first_divergence(
-            oracle.model, model.bundle.signatures["predict"], runs[failed], allowed, threads=threads, backend=backend
+            oracle.model, model.bundle.at_first("predict"), runs[failed], allowed, threads=threads, backend=backend
         )
     along = _layers(source, bundle, runs[failed or 0], threads, backend) if layers else None
     if as_json:

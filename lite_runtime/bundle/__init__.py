@@ -9,9 +9,9 @@ them:
     entry    name, offset, size, flags (1: a reader that does not know this section must give up), version of msedge
              needed, 8 zero bytes, BLAKE2b-256 of the section
     manifest JSON in UTF-8, as it is or compressed with zlib: see `encoding` and `decoding`; it holds the smallest
-             arrays itself
+             arrays itself, and says which inputs and outputs of graphs are state (what signatures keep between runs)
     golden   arrays a correct runtime reproduces (optional), compressed with zlib
-    weights  the graphs' constants, row-major, each at a multiple of 64 bytes, equal contents once
+    weights  the graphs' constants and initial state, row-major, each at a multiple of 64 bytes, equal contents once
 
 A section nobody here knows is skipped unless flagged as required. Reading is pure: bytes in, verified object out;
 nothing in a file can make the reader run code, or take more than a fixed multiple of the file's size in memory.
@@ -26,15 +26,29 @@ from lite_runtime.bundle.opening import Source, opened
 
 if TYPE_CHECKING:
     from lite_runtime.bundle.contents import Bundle, TensorRecord
+    from lite_runtime.bundle.personal import with_state
     from lite_runtime.bundle.reading import read
     from lite_runtime.bundle.writing import write
 
-__all__ = ["FORMAT", "MAGIC", "Bundle", "File", "Section", "Source", "TensorRecord", "opened", "read", "write"]
+__all__ = [
+    "FORMAT",
+    "MAGIC",
+    "Bundle",
+    "File",
+    "Section",
+    "Source",
+    "TensorRecord",
+    "opened",
+    "read",
+    "with_state",
+    "write",
+]
 
 _LAZY = {
     "Bundle": "lite_runtime.bundle.contents",
     "TensorRecord": "lite_runtime.bundle.contents",
     "read": "lite_runtime.bundle.reading",
+    "with_state": "lite_runtime.bundle.personal",
     "write": "lite_runtime.bundle.writing",
 }
 

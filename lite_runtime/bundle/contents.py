@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lite_runtime.bundle.layout import Section, cut
-from lite_runtime.graph import Array, Graph
+from lite_runtime.graph import Array, Graph, StateUse
 
 __all__ = ["Bundle", "Golden", "TensorRecord"]
 
@@ -40,6 +41,20 @@ class Bundle(NamedTuple):
     """The records of the `weights` section."""
     data: memoryview
     """The whole file, read-only."""
+    state: Mapping[str, Array] = MappingProxyType({})
+    """What signatures keep between runs, by name: how it is at first."""
+    uses: Mapping[str, StateUse] = MappingProxyType({})
+    """By signature, what of that it reads and writes; a signature that uses none is left out."""
+
+    def at_first(self, signature: str) -> Graph:
+        """A signature's graph as a caller first meets it: state as the constants it begins with, and no part of inputs
+        and outputs. KeyError where there is none of that name."""
+        graph, use = self.signatures[signature], self.uses.get(signature)
+        if use is None:
+            return graph
+        held = {name: self.state[state] for name, state in use.reads.items()}
+        inputs, outputs = use.seen(graph)
+        return graph.replace(inputs=inputs, outputs=outputs, constants={**graph.constants, **held})
 
     def section(self, name: str) -> memoryview:
         """The bytes of a section; KeyError where there is none of that name."""

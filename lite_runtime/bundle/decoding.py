@@ -16,10 +16,10 @@ from lite_runtime.bundle.contents import Golden, TensorRecord
 from lite_runtime.bundle.encoding import plain
 from lite_runtime.bundle.layout import ALIGN, INLINE, digest_of
 from lite_runtime.bundle.refusal import list_of, mapping_of, named, object_of, refuse, show, string_of
-from lite_runtime.graph import DTYPES, Array, Attr, Dim, Graph, Node, Value, numpy_dtype
+from lite_runtime.graph import DTYPES, Array, Attr, Dim, Graph, Node, StateUse, Value, numpy_dtype
 from lite_runtime.verify import MAX_DEPTH, checked_nbytes
 
-__all__ = ["Decoder", "Tensors", "decode_golden", "plain_object"]
+__all__ = ["Decoder", "Tensors", "decode_golden", "decode_state", "decode_uses", "plain_object"]
 
 
 class Tensors:
@@ -249,6 +249,26 @@ def decode_golden(doc: Any, tensors: Tensors) -> Golden:
         inputs, outputs = ({k: tensors.get(v, where) for k, v in mapping_of(side, where).items()} for side in sides)
         made[name] = (MappingProxyType(inputs), MappingProxyType(outputs))
     return made
+
+
+def decode_state(doc: Any, tensors: Tensors) -> Mapping[str, Array]:
+    """Initial state by name."""
+    rows = mapping_of(doc, "manifest, state")
+    return MappingProxyType({name: tensors.get(row, f"state {show(name)}") for name, row in rows.items()})
+
+
+def decode_uses(doc: Any) -> Mapping[str, StateUse]:
+    """What each signature reads and writes. Types only; `verify_state` judges the rest."""
+    made = {}
+    for name, sides in mapping_of(doc, "manifest, uses").items():
+        where = f"manifest, uses of {show(name)}"
+        if type(sides) is not list or len(sides) != 2:
+            refuse(where, "[reads, writes]", show(sides))
+        reads, writes = (mapping_of(side, where) for side in sides)
+        if not all(type(held) is str for held in (*reads.values(), *writes.values())):
+            refuse(where, "names of state", "something else")
+        made[name] = StateUse(MappingProxyType(reads), MappingProxyType(writes))
+    return MappingProxyType(made)
 
 
 def plain_object(value: Any, where: str) -> dict[str, Any]:

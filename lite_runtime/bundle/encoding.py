@@ -12,10 +12,10 @@ import numpy as np
 
 from lite_runtime.bundle.layout import ALIGN, INLINE, INT64, digest_of
 from lite_runtime.errors import BundleError, MsedgeError
-from lite_runtime.graph import Array, Graph, Node, Value, dtype_name, numpy_dtype
+from lite_runtime.graph import Array, Graph, Node, StateUse, Value, dtype_name, numpy_dtype
 from lite_runtime.verify import MAX_DEPTH
 
-__all__ = ["Encoder", "Store", "encode_golden", "plain"]
+__all__ = ["Encoder", "Store", "encode_golden", "encode_rows", "encode_state", "plain"]
 
 
 class Store:
@@ -140,6 +140,22 @@ def _by_use(graph: Graph) -> list[str]:
 def encode_golden(example: tuple[Mapping[str, Array], Mapping[str, Array]], store: Store) -> list[dict[str, int]]:
     """A golden example as rows of the store."""
     return [{name: store.add(side[name], f"golden {name!r}") for name in sorted(side)} for side in example]
+
+
+def encode_rows(state: Mapping[str, Array], store: Store) -> dict[str, int]:
+    """Rows of the store by name of state."""
+    return {name: store.add(state[name], f"state {name!r}") for name in sorted(state)}
+
+
+def encode_state(state: Mapping[str, Array], uses: Mapping[str, StateUse], store: Store) -> dict[str, Any]:
+    """The manifest's `state`, rows of the store by name, and `uses`, by signature [reads, writes]: names of inputs and
+    of outputs to names of state. Neither where there is no state."""
+    if not state:
+        return {}
+    return {
+        "state": encode_rows(state, store),
+        "uses": {name: [dict(sorted(side.items())) for side in uses[name]] for name in sorted(uses)},
+    }
 
 
 def plain(value: Any, where: str, depth: int = 0) -> Any:

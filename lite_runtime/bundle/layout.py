@@ -13,7 +13,7 @@ from lite_runtime.errors import BundleError
 __all__ = [
     "AGAIN",
     "ALIGN",
-    "CONVERT",
+    "BUNDLE",
     "ENDIAN",
     "ENTRY",
     "FEATURES",
@@ -31,7 +31,9 @@ __all__ = [
     "PAGE",
     "PAGE_FROM",
     "REQUIRED",
+    "STATE",
     "File",
+    "Kind",
     "Section",
     "align",
     "cut",
@@ -52,8 +54,8 @@ ENTRY = struct.Struct("<32sQQII8x32s")
 REQUIRED = 1
 NEEDS = (0, 1, 0)
 """The first msedge that reads what `write` makes."""
-FEATURES: frozenset[str] = frozenset()
-"""Manifest features beyond format 1 that this reader knows."""
+FEATURES: frozenset[str] = frozenset({"state"})
+"""Manifest features beyond the format's own that this reader knows: `state` (what signatures keep between runs)."""
 KNOWN = ("manifest", "golden", "weights")
 NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_./+-")
 MAX_SECTIONS = 1024
@@ -64,9 +66,20 @@ INLINE = 64
 """Bytes up to which an array stands in the manifest itself: a scale would else take 64 aligned bytes and a digest."""
 PAGE_FROM = 1 << 20
 """Bytes of weights from which they begin at a page's start, so that processes share whole pages."""
-AGAIN = "the file is damaged; fetch or convert it again"
-CONVERT = "to make one: msedge convert MODEL -o out.mslite"
+AGAIN = "the file is damaged; fetch or make it again"
 INT64 = 1 << 63
+
+
+class Kind(NamedTuple):
+    """What a container holds: the magic it begins with, how errors call it, how to make one."""
+
+    magic: bytes
+    name: str
+    make: str
+
+
+BUNDLE = Kind(MAGIC, "bundle", "to make one: msedge convert MODEL -o out.mslite")
+STATE = Kind(b"\x89MSSTAT\n", "state file", "to make one: Model.save_state(path)")
 
 
 class Section(NamedTuple):

@@ -1,4 +1,7 @@
-"""A bundle's bytes: mapped or viewed, whole and undamaged. What they mean is `reading`'s business."""
+"""A container's bytes, a bundle's or a state file's: mapped or viewed, whole and undamaged.
+
+What they mean is `reading`'s business.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,17 @@ import numpy as np
 
 from lite_runtime.bundle.layout import (
     ALIGN,
-    CONVERT,
+    BUNDLE,
     ENDIAN,
     ENTRY,
     FORMAT,
     HEADER,
     KNOWN,
-    MAGIC,
     MAX_SECTIONS,
     PAGE,
     REQUIRED,
     File,
+    Kind,
     Section,
     cut,
     digest_of,
@@ -36,27 +39,27 @@ __all__ = ["Source", "opened"]
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview | mmap.mmap
 
 
-def opened(source: Source) -> File:
-    """A bundle's sections from a path, which is mapped, or from memory, which is not copied; all digests checked.
+def opened(source: Source, kind: Kind = BUNDLE) -> File:
+    """A container's sections from a path, which is mapped, or from memory, which is not copied; all digests checked.
 
     Raises BundleError where header, section table or a section's contents are not what was written.
     """
     need_little_endian()
     if isinstance(source, str | os.PathLike):
-        made: File = named(repr(os.fspath(source)), _opened, _map(source))
+        made: File = named(repr(os.fspath(source)), _opened, _map(source, kind), kind)
         return made
-    return _opened(_view(source))
+    return _opened(_view(source, kind), kind)
 
 
-def _opened(data: memoryview) -> File:
-    digest, sections = _read_table(data)
+def _opened(data: memoryview, kind: Kind) -> File:
+    digest, sections = _read_table(data, kind)
     for section in sections.values():
         if digest_of(cut(data, section)) != bytes.fromhex(section.digest):
             refuse(f"section {section.name!r}", f"BLAKE2b-256 {section.digest[:16]}…", "other contents")
     return File(digest, sections, data)
 
 
-def _map(path: str | os.PathLike[str]) -> memoryview:
+def _map(path: str | os.PathLike[str], kind: Kind) -> memoryview:
     """The file as read-only memory; it must not be cut short while in use (`write` replaces, never cuts)."""
     shown = os.fspath(path)
     try:
@@ -65,16 +68,17 @@ def _map(path: str | os.PathLike[str]) -> memoryview:
             if not stat.S_ISREG(status.st_mode):
                 raise BundleError(f"{shown!r}: expected a file, got a folder or device; give the path of one")
             if not status.st_size:
-                raise BundleError(f"{shown!r}: expected a bundle, got an empty file; {CONVERT}")
+                raise BundleError(f"{shown!r}: expected a {kind.name}, got an empty file; {kind.make}")
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except FileNotFoundError:
-        raise BundleError(f"{shown!r}: expected a file, got none of that name; check the path, or {CONVERT}") from None
+        fix = f"check the path, or {kind.make}"
+        raise BundleError(f"{shown!r}: expected a file, got none of that name; {fix}") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise BundleError(f"cannot read {shown!r}: {reason}; check the path and its permissions") from error
 
 
-def _view(source: bytes | bytearray | memoryview | mmap.mmap) -> memoryview:
+def _view(source: bytes | bytearray | memoryview | mmap.mmap, kind: Kind) -> memoryview:
     try:
         view = memoryview(source).toreadonly().cast("B")
     except (TypeError, ValueError) as error:
@@ -86,14 +90,15 @@ def _view(source: bytes | bytearray | memoryview | mmap.mmap) -> memoryview:
     return view
 
 
-def _read_table(data: memoryview) -> tuple[str, dict[str, Section]]:
+def _read_table(data: memoryview, kind: Kind) -> tuple[str, dict[str, Section]]:
     """The file's digest and its sections, every extent checked against the file."""
     head = bytes(data[: HEADER.size])
-    if not head.startswith(MAGIC):
-        if MAGIC.startswith(head):
+    if not head.startswith(kind.magic):
+        if kind.magic.startswith(head):
             refuse("header", f"{HEADER.size} bytes", f"{len(head)}: the file is cut short")
-        got = "MSLITE with its line ends changed" if b"MSLITE" in head[:10] else repr(head[:8])
-        refuse("header", f"{MAGIC!r}", f"{got}: not a bundle", CONVERT)
+        letters = kind.magic[1:-1]
+        got = f"{letters.decode()} with its line ends changed" if letters in head[:10] else repr(head[:8])
+        refuse("header", f"{kind.magic!r}", f"{got}: not a {kind.name}", kind.make)
     if len(head) < HEADER.size:
         refuse("header", f"{HEADER.size} bytes", f"{len(head)}: the file is cut short")
     _, endian, version, count, needs, size, digest = HEADER.unpack(head)

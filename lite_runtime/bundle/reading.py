@@ -5,22 +5,21 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 import numpy as np
 
 from lite_runtime.bundle.contents import Bundle, Golden
-from lite_runtime.bundle.decoding import Decoder, Tensors, decode_golden, plain_object
-from lite_runtime.bundle.layout import FEATURES, MAX_MANIFEST, MAX_RATIO, File, Section, cut
+from lite_runtime.bundle.decoding import Decoder, Tensors, decode_golden, decode_state, decode_uses, plain_object
+from lite_runtime.bundle.layout import FEATURES, MAX_MANIFEST, MAX_RATIO, File, cut
 from lite_runtime.bundle.opening import Source, opened
 from lite_runtime.bundle.refusal import mapping_of, named, object_of, refuse, show
 from lite_runtime.bundle.writing import _check_golden, _check_signature
 from lite_runtime.graph import Graph
-from lite_runtime.verify import MAX_DEPTH
+from lite_runtime.verify import MAX_DEPTH, verify_state
 
-__all__ = ["read", "unpacked"]
+__all__ = ["manifest_of", "read", "section_of", "unpacked"]
 
 
 def read(source: Source | File, *, thorough: bool = False) -> Bundle:
@@ -39,11 +38,13 @@ def read(source: Source | File, *, thorough: bool = False) -> Bundle:
 
 def _read(file: File, thorough: bool) -> Bundle:
     digest, sections, data = file
-    doc = _parse(unpacked(bytes(_section(data, sections, "manifest"))))
-    object_of(doc, "manifest", ("signatures", "golden", "tensors", "provenance", "metadata", "requires"))
-    _check_features(doc["requires"])
+    doc = manifest_of(file)
+    keys = ["signatures", "golden", "tensors", "provenance", "metadata", "requires"]
+    if "state" in _features(mapping_of(doc, "manifest").get("requires", {})):
+        keys += ["state", "uses"]
+    object_of(doc, "manifest", keys)
     tables = object_of(doc["tensors"], "manifest, tensors", ("weights", "golden"))
-    weights = Tensors(tables["weights"], _section(data, sections, "weights"), "weights", thorough)
+    weights = Tensors(tables["weights"], section_of(file, "weights"), "weights", thorough)
     decoder = Decoder(weights)
     signatures: dict[str, Graph] = {}
     for name, graph in mapping_of(doc["signatures"], "manifest, signatures").items():
@@ -53,10 +54,12 @@ def _read(file: File, thorough: bool) -> Bundle:
         refuse("manifest, signatures", "at least one", "none")
     golden: Golden = {}
     if doc["golden"] != {}:
-        held = _aligned(_inflated(bytes(_section(data, sections, "golden")), "golden"))
+        held = _aligned(_inflated(bytes(section_of(file, "golden")), "golden"))
         examples = Tensors(tables["golden"], held, "golden", thorough)
         golden = decode_golden(doc["golden"], examples)
         _check_golden(signatures, golden)
+    state, uses = decode_state(doc.get("state", {}), weights), decode_uses(doc.get("uses", {}))
+    verify_state(signatures, state, uses)
     return Bundle(
         signatures=MappingProxyType(signatures),
         golden=MappingProxyType(golden),
@@ -66,13 +69,21 @@ def _read(file: File, thorough: bool) -> Bundle:
         sections=MappingProxyType(sections),
         tensors=tuple(weights.records),
         data=data,
+        state=state,
+        uses=uses,
     )
 
 
-def _section(data: memoryview, sections: Mapping[str, Section], name: str) -> memoryview:
-    if name not in sections:
-        refuse("section table", f"a section {name!r}", f"only {', '.join(sections)}")
-    return cut(data, sections[name])
+def manifest_of(file: File) -> Any:
+    """The JSON value a container's manifest holds."""
+    return _parse(unpacked(bytes(section_of(file, "manifest"))))
+
+
+def section_of(file: File, name: str) -> memoryview:
+    """The bytes of a section; raises BundleError where there is none of that name."""
+    if name not in file.sections:
+        refuse("section table", f"a section {name!r}", f"only {', '.join(file.sections)}")
+    return cut(file.data, file.sections[name])
 
 
 _ZLIB = b"\x78"
@@ -137,9 +148,12 @@ def _no_constant(name: str) -> NoReturn:
     refuse("manifest", "finite numbers", name)
 
 
-def _check_features(requires: Any) -> None:
-    for feature, needs in mapping_of(requires, "manifest, requires").items():
+def _features(requires: Any) -> dict[str, Any]:
+    """What a reader must know to read this manifest, every one known here."""
+    made = mapping_of(requires, "manifest, requires")
+    for feature, needs in made.items():
         if feature not in FEATURES:
             where = "manifest, requires"
             fix = f"install msedge {str(needs)[:20]} or newer"
             refuse(where, "features this version reads", f"{feature!r}, which it does not know", fix)
+    return made

@@ -11,39 +11,43 @@ from typing import Any
 
 from lite_runtime._files import write_atomically
 from lite_runtime.bundle.contents import Golden
-from lite_runtime.bundle.encoding import Encoder, Store, encode_golden, plain
+from lite_runtime.bundle.encoding import Encoder, Store, encode_golden, encode_state, plain
 from lite_runtime.bundle.layout import (
     ALIGN,
+    BUNDLE,
     ENDIAN,
     ENTRY,
     FORMAT,
     HEADER,
     KNOWN,
-    MAGIC,
     MAX_MANIFEST,
     MAX_RATIO,
     NEEDS,
     PAGE,
     PAGE_FROM,
     REQUIRED,
+    Kind,
     align,
     digest_of,
     may_name_section,
     need_little_endian,
     packed_version,
+    version_text,
 )
 from lite_runtime.bundle.refusal import named, refuse, show
 from lite_runtime.errors import BundleError
-from lite_runtime.graph import Graph
-from lite_runtime.verify import MAX_NAME, verify_arrays, verify_graph
+from lite_runtime.graph import Array, Graph, StateUse
+from lite_runtime.verify import MAX_NAME, verify_arrays, verify_graph, verify_state
 
-__all__ = ["assemble", "write"]
+__all__ = ["assemble", "dump", "write"]
 
 
 def write(
     path: str | os.PathLike[str] | None,
     signatures: Mapping[str, Graph],
     *,
+    state: Mapping[str, Array] = MappingProxyType({}),
+    uses: Mapping[str, StateUse] = MappingProxyType({}),
     provenance: Mapping[str, Any] = MappingProxyType({}),
     metadata: Mapping[str, Any] = MappingProxyType({}),
     golden: Golden = MappingProxyType({}),
@@ -52,9 +56,10 @@ def write(
     """The bytes of a bundle, also written to `path` unless it is None.
 
     Equal arguments give equal bytes, whatever the order of their mappings. `golden[signature]` is (inputs, outputs).
-    `extra` adds optional sections, which readers that do not know them skip. Raises BundleError for a graph that
-    `verify_graph` refuses, for values no bundle can hold and for a path that cannot be written; a failed write
-    leaves nothing behind.
+    `state` is what signatures keep between runs, as it is at first; `uses[signature]` says which of the graph's inputs
+    and outputs are state. `extra` adds optional sections, which readers that do not know them skip. Raises BundleError
+    for a graph that `verify_graph` refuses, for values no bundle can hold and for a path that cannot be written; a
+    failed write leaves nothing behind.
     """
     need_little_endian()
     if not signatures:
@@ -62,6 +67,7 @@ def write(
     for name, graph in signatures.items():
         _check_signature(name, graph)
     _check_golden(signatures, golden)
+    verify_state(signatures, state, uses)
     weights, examples = Store(), Store()
     encoder = Encoder(weights)
     manifest = {
@@ -70,9 +76,10 @@ def write(
         "tensors": {"weights": weights.records, "golden": examples.records},
         "provenance": plain(provenance, "provenance"),
         "metadata": plain(metadata, "metadata"),
-        "requires": {},
+        "requires": {"state": version_text(packed_version(NEEDS))} if state else {},
+        **encode_state(state, uses, weights),
     }
-    parts: list[tuple[str, bytes | bytearray, int]] = [("manifest", _dump(manifest), REQUIRED)]
+    parts: list[tuple[str, bytes | bytearray, int]] = [("manifest", dump(manifest), REQUIRED)]
     if golden:
         parts.append(("golden", _deflated(examples.data), 0))
     parts += [(name, extra[name], 0) for name in sorted(extra)]
@@ -83,7 +90,7 @@ def write(
     return data
 
 
-def assemble(parts: Sequence[tuple[str, bytes | bytearray, int]]) -> bytes:
+def assemble(parts: Sequence[tuple[str, bytes | bytearray, int]], kind: Kind = BUNDLE) -> bytes:
     """Lay out sections behind a header and a table."""
     if len({name for name, _, _ in parts}) < len(parts):
         raise BundleError(f"expected extra sections not named {', '.join(KNOWN)}, got one that is; rename it")
@@ -95,7 +102,7 @@ def assemble(parts: Sequence[tuple[str, bytes | bytearray, int]]) -> bytes:
         body += content
         digest = digest_of(content)
         table += ENTRY.pack(_section_name(name), offset, len(content), flags, packed_version(NEEDS), digest)
-    head = (MAGIC, ENDIAN, FORMAT, len(parts), packed_version(NEEDS), start + len(body))
+    head = (kind.magic, ENDIAN, FORMAT, len(parts), packed_version(NEEDS), start + len(body))
     digest = digest_of(HEADER.pack(*head, b"")[:32] + table)
     return b"".join((HEADER.pack(*head, digest), table, body))
 
@@ -120,7 +127,8 @@ def _check_golden(signatures: Mapping[str, Graph], golden: Golden) -> None:
         named(f"golden {name!r}", verify_arrays, signatures[name].outputs, outputs)
 
 
-def _dump(manifest: Mapping[str, Any]) -> bytes:
+def dump(manifest: Mapping[str, Any]) -> bytes:
+    """A manifest's section: JSON, compressed."""
     text = json.dumps(manifest, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
     try:
         data = text.encode("utf-8")

@@ -35,12 +35,14 @@ import numpy as np
 
 import lite_runtime
 from lite_runtime import MsedgeError, bundle, reference
-from lite_runtime.graph import Array, Graph, Value, numpy_dtype
+from lite_runtime.graph import Array, Graph, StateUse, Value, numpy_dtype
+from lite_runtime.state import face
 from tests.fuzz.agreement import compare
 from tests.fuzz.integer_seeds import integer_bundles
 from tests.fuzz.models import model_seeds, spoil_model, try_model
 from tests.fuzz.mutate import mutate
 from tests.fuzz.seeds import seed_bundles
+from tests.fuzz.training_seeds import training_bundles
 
 __all__ = ["Finding", "Options", "Summary", "case", "fuzz", "main", "try_file"]
 
@@ -52,7 +54,8 @@ FAMILIES: dict[str, Callable[[], list[bytes]]] = {
     "general": seed_bundles,
     "integers": integer_bundles,
     "tflite": model_seeds,
-    "all": lambda: [*seed_bundles(), *integer_bundles()],
+    "training": training_bundles,
+    "all": lambda: [*seed_bundles(), *integer_bundles(), *training_bundles()],
 }
 """Which seeds cases are made from; "tflite" goes with the backend "convert"."""
 PROGRAM: tuple[str, ...] = ("-m", "tests.fuzz.bundles")
@@ -66,6 +69,8 @@ RUN_LIMIT = 1 << 28
 """Bytes an inference may hold; well under MEMORY, so that refusing must come before failing."""
 ITERATIONS = 1000
 """Loop bodies an inference may run: a file may ask for 2^63, and each takes up to a millisecond between guard pages."""
+ROUNDS = 4
+"""Times that every signature of a bundle with state is run: state changes, stands still, and is then a constant."""
 INPUT_LIMIT = 16 << 20
 """Bytes of inputs the fuzzer is ready to make up; a model that declares more is read only."""
 
@@ -135,8 +140,8 @@ def try_file(data: bytes, backend: str, threads: int = 1, seed: int = 0) -> list
             return done
         run = _runner(data, held, backend, threads)
         ran = 0
-        for signature, graph in held.signatures.items():
-            inputs = make_inputs(graph, Random(seed))
+        for signature, graph in (ROUNDS if held.uses else 1) * list(held.signatures.items()):
+            inputs = make_inputs(face(graph, held.uses.get(signature, StateUse({}, {}))), Random(seed))
             if inputs is not None:
                 run(signature, inputs)
                 ran += 1
@@ -148,16 +153,32 @@ def try_file(data: bytes, backend: str, threads: int = 1, seed: int = 0) -> list
 
 def _runner(data: bytes, held: bundle.Bundle, backend: str, threads: int) -> Callable[[str, dict[str, Any]], Any]:
     if backend == "definitions":
-        return lambda signature, inputs: reference.run(held.signatures[signature], inputs)
+        return lambda signature, inputs: reference.run(held.signatures[signature], {**_read(held, signature), **inputs})
     made = ("guard", "reference") if backend == "compare" else (backend,)
     first, *rest = (
         lite_runtime.load(data, threads=threads, backend=name, limit=RUN_LIMIT, iterations=ITERATIONS) for name in made
     )
     if not rest:
         return lambda signature, inputs: first.run(inputs, signature)
-    return lambda signature, inputs: compare(
-        held.signatures[signature], *(partial(model.run, inputs, signature) for model in (first, *rest))
-    )
+
+    def both(signature: str, inputs: dict[str, Any]) -> None:
+        compare(held.signatures[signature], *(partial(_run, model, signature, inputs) for model in (first, *rest)))
+        if first.state_version:
+            first.load_state_dict(rest[0].state_dict())
+
+    return both
+
+
+def _run(model: lite_runtime.Model, signature: str, inputs: dict[str, Any]) -> dict[str, Any]:
+    """What a run gives, and the state it leaves."""
+    results = model.run(inputs, signature)
+    return results | {f"state {name}": array for name, array in model.state_dict().items()}
+
+
+def _read(held: bundle.Bundle, signature: str) -> dict[str, Array]:
+    """State that a signature reads, as the bundle holds it."""
+    use = held.uses.get(signature, StateUse({}, {}))
+    return {name: held.state[state] for name, state in use.reads.items()}
 
 
 def make_inputs(graph: Graph, rng: Random) -> dict[str, Any] | None:

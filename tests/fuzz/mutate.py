@@ -17,7 +17,7 @@ from lite_runtime.bundle.reading import unpacked
 from lite_runtime.bundle.writing import assemble
 from lite_runtime.graph import DTYPES
 
-__all__ = ["mutate", "pack", "unpack"]
+__all__ = ["mutate", "pack", "spoil_json", "unpack"]
 
 _NUMBERS = (
     *(0, -1, 1, 2, 3, 7, 64, 255, 65536, 2**31 - 1, 2**31, 2**32, 2**40, 2**62, 2**63 - 1, 2**63, 2**64, 10**30),
@@ -135,7 +135,7 @@ def _spoil_manifest(rng: Random, parts: Parts) -> Parts:
     made = []
     for name, content, flags in parts:
         if name == "manifest":
-            content = _spoil_json(rng, content)
+            content = spoil_json(rng, content)
             if rng.random() < 0.1:
                 content = _spoil_stream(rng, zlib.compress(content, rng.randrange(10)))
         made.append((name, content, flags))
@@ -155,14 +155,16 @@ def _spoil_stream(rng: Random, stream: bytes) -> bytes:
     return bytes(raw)
 
 
-def _spoil_json(rng: Random, content: bytes) -> bytes:
+def spoil_json(rng: Random, content: bytes) -> bytes:
+    """A manifest, of a bundle or a state file, with a few things in it changed; other bytes as they are."""
     try:
         doc = json.loads(content)
     except ValueError:
         return content
     try:
         for _ in range(rng.choice((1, 1, 2, 3))):
-            rng.choice(_SPOILERS)(rng, doc)
+            spoil = _change_use if doc.get("uses") and rng.random() < 0.2 else rng.choice(_SPOILERS)
+            spoil(rng, doc)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         pass  # an earlier change took away what this one looks for; what was spoiled so far stays
     return json.dumps(doc, separators=(",", ":"), ensure_ascii=rng.random() < 0.3).encode("utf-8", "replace")
@@ -351,6 +353,20 @@ def _change_content(rng: Random, doc: Any) -> None:
 
 
 _NUMBERS_HELD = ("float16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64")
+
+
+def _change_use(rng: Random, doc: Any) -> None:
+    """A signature reads or writes other state, more of it or less; or state begins as another array."""
+    signature = rng.choice(sorted(doc["uses"]))
+    graph, side = doc["signatures"][signature], rng.randrange(2)
+    used = doc["uses"][signature][side]
+    kind = rng.randrange(4)
+    if kind == 0:
+        doc["state"][rng.choice(sorted(doc["state"]))] = rng.randrange(len(doc["tensors"]["weights"]))
+    elif kind == 1 and used:
+        del used[rng.choice(sorted(used))]
+    else:
+        used[rng.choice(graph[("inputs", "outputs")[side]])[0]] = rng.choice(sorted(doc["state"]))
 
 
 def _merged(shape: list[int]) -> list[int]:

@@ -11,6 +11,7 @@ from tests.fuzz import bundles
 from tests.fuzz.bundles import Options, case, fuzz, main, try_file
 from tests.fuzz.integer_seeds import integer_bundles
 from tests.fuzz.seeds import seed_bundles
+from tests.fuzz.training_seeds import training_bundles
 
 
 def test_seeds_run() -> None:
@@ -24,6 +25,20 @@ def test_integer_seeds_run_and_agree() -> None:
     summary = fuzz(Options(cases=1500, seed=12, backend="compare", family="integers", threads=2))
     assert not summary.findings, "\n".join(f"case {f.case}: {f.text}" for f in summary.findings)
     assert summary.counts["ran"] > 250
+
+
+def test_training_seeds_run_and_change_state() -> None:
+    """Every node of every step has a definition, guarded kernels agree where they give its bits, state changes."""
+    for data in training_bundles():
+        assert try_file(data, "reference") == ["read", "ran"]
+        assert try_file(data, "compare") == ["read", "ran"]
+
+
+@pytest.mark.parametrize("backend", ["reference", "compare"])
+def test_files_with_state(backend: str) -> None:
+    summary = fuzz(Options(cases=200, seed=21, workers=1, backend=backend, family="training", threads=2))
+    assert not summary.findings, "\n".join(f"case {f.case}: {f.text}" for f in summary.findings)
+    assert summary.counts["ran"] > 30
 
 
 def test_models_convert_or_are_refused() -> None:

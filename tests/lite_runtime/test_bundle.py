@@ -550,7 +550,7 @@ def test_thorough_checks_each_tensor(good: bytes) -> None:
 def test_digest_names_the_section(good: bytes) -> None:
     raw = bytearray(good)
     raw[-1] ^= 1
-    refuse(bytes(raw), "section 'weights': expected BLAKE2b-256.*fetch or convert it again")
+    refuse(bytes(raw), "section 'weights': expected BLAKE2b-256.*fetch or make it again")
 
 
 # -------------------------------------------------------------------------------------------------- files and folders

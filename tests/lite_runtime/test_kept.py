@@ -12,6 +12,7 @@ import pytest
 from lite_runtime import build, bundle, kept, session
 from lite_runtime.errors import BundleError, InputError
 from lite_runtime.graph import Graph, Node, Value
+from tests.lite_runtime.learners import B, W, learner
 
 pytestmark = pytest.mark.skipif(not build.available(), reason="no native kernels on this machine")
 
@@ -200,3 +201,56 @@ def test_room_is_made_for_new_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(kept, "MOST_FILES", 2)
     kept._make_room(str(tmp_path), 1)
     assert [file.name for file in tmp_path.iterdir()] == ["0"]
+
+
+def test_programs_of_state_are_told_apart(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kept are programs that take state as an input, and those with state as it was loaded; nothing in between."""
+    plans = planned(monkeypatch)
+    path, mine = tmp_path / "learner.mslite", tmp_path / "mine.msstate"
+    path.write_bytes(learner())
+    x, t = RNG.standard_normal((4, 5)).astype(np.float32), np.zeros((4, 3), np.float32)
+
+    def started(**options: Any) -> tuple[session.Model, Any]:
+        model = session.load(path, **options)
+        return model, model.run({"x": x})["y"]
+
+    def step(model: session.Model) -> Any:
+        return model.run({"x": x, "t": t}, "train_step")["loss"]
+
+    model, y = started()
+    np.testing.assert_allclose(y, x @ W + B, rtol=1e-5, atol=1e-6)
+    loss = step(model)
+    for _ in range(4):
+        learned = model.run({"x": x})["y"]
+    model.save_state(mine)
+    assert len(plans) == 4  # with loaded weights, of a step, with weights as an input, with those learned
+
+    again, same = started()
+    assert isinstance(again._held, kept.Sketch) and np.array_equal(same, y) and step(again) == loss
+    assert np.array_equal(again.state_dict()["w"], model.state_dict()["w"]) and len(plans) == 4
+    again.run({"x": x})  # with weights as an input: kept
+    assert len(plans) == 4
+
+    own, first = started(state=mine)
+    assert len(plans) == 5
+    np.testing.assert_allclose(first, learned, rtol=1e-5, atol=1e-6)
+    _, second = started(state=mine)
+    assert len(plans) == 5 and np.array_equal(second, first)
+    step(own)
+    own.save_state(mine)
+    _, third = started(state=mine)
+    assert len(plans) == 6 and not np.array_equal(third, first)
+    arrays, fourth = started(state=own.state_dict())
+    assert len(plans) == 7 and np.array_equal(fourth, third) and arrays.state_version == 0
+
+
+def test_a_kept_start_judges_state(cache: Path, tmp_path: Path) -> None:
+    path = tmp_path / "learner.mslite"
+    path.write_bytes(learner())
+    for _ in range(2):
+        model = session.load(path)
+        with pytest.raises(InputError, match=r"state 'w': expected float32\[5, 3\]"):
+            model.load_state_dict({"w": W.T}, strict=False)
+        with pytest.raises(InputError, match="got none for b"):
+            session.load(path, state={"w": W})
+    assert isinstance(model._held, kept.Sketch)

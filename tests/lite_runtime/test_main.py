@@ -11,6 +11,7 @@ import pytest
 from lite_runtime import bundle
 from lite_runtime.__main__ import main
 from lite_runtime.graph import Graph, Node, Value
+from tests.lite_runtime.learners import learner
 
 
 @pytest.fixture
@@ -37,6 +38,23 @@ def test_inspect_and_bench(path: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert json.loads(capsys.readouterr().out)["predict"]["operators"] == {"Neg": 1}
     assert main(["bench", path, "--seconds", "0.01"]) == 0
     assert json.loads(capsys.readouterr().out)["median_us"] > 0
+
+
+def test_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, state, by = (str(tmp_path / name) for name in ("m.mslite", "mine.msstate", "by.npy"))
+    Path(path).write_bytes(learner())
+    np.save(by, np.array(3, np.int64))
+    count = ["run", path, "--signature", "count", "-i", f"by={by}", "--save-state", state]
+    for known, seen in (([], 0), (["--state", state], 9), (["--state", state], 18)):
+        assert main([*count, *known]) == 0
+        assert json.loads(capsys.readouterr().out)["seen"]["first"] == [seen]
+    assert main(["bench", path, "--signature", "train_step", "--seconds", "0.01", "--state", state]) == 0
+    capsys.readouterr()
+    assert main(["inspect", path]) == 0
+    shown = json.loads(capsys.readouterr().out)["train_step"]
+    assert list(shown["inputs"]) == ["x", "t"] and shown["writes"] == ["b", "w"]
+    assert main(["run", path, "--state", path]) == 3
+    assert "not a state file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
