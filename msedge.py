@@ -21,11 +21,13 @@ __all__ = [
     "ConvertError",
     "InputError",
     "Interpreter",
+    "Lora",
     "MissingExtraError",
     "Model",
     "MsedgeError",
     "ShapeError",
     "Trainer",
+    "Training",
     "UnsupportedOpError",
     "convert",
     "load",
@@ -34,6 +36,7 @@ __all__ = [
 if TYPE_CHECKING:
     from cloud.train import Trainer
     from converter import Conversion, ConvertError, convert
+    from converter.training import Lora, Training
     from lite_runtime import Interpreter, Model, load
     from lite_runtime.errors import (
         BundleError,
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
 _HOME = {
     **dict.fromkeys(("Interpreter", "Model", "load"), "lite_runtime"),
     **dict.fromkeys(("Conversion", "ConvertError", "convert"), "converter"),
+    **dict.fromkeys(("Lora", "Training"), "converter.training"),
     "Trainer": "cloud.train",
 }
 

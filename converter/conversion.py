@@ -1,6 +1,7 @@
 """From a source to a bundle or to standard ONNX, with the report of what was done.
 
 convert(source, quantize="int8", calibration=data) -> Conversion
+convert(source, trainable="head.*") -> Conversion
 """
 
 from __future__ import annotations
@@ -9,17 +10,17 @@ import hashlib
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from math import prod
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import onnx
 import onnx_ir as ir
 
 from converter import export, frontends, golden
-from converter.errors import ConvertError
+from converter.errors import ConvertError, TrainingError
 from converter.ir import build
 from converter.lowering import halve_weights, lower, narrow_products, pack_narrow, unsupported
 from converter.lowering.table import lite_op
@@ -32,7 +33,10 @@ from converter.report import PERFECT, Report, measure
 from lite_runtime import bundle
 from lite_runtime._files import write_atomically
 from lite_runtime.errors import BundleError
-from lite_runtime.graph import Graph
+from lite_runtime.graph import Array, Graph, StateUse
+
+if TYPE_CHECKING:
+    from converter.training import Training
 
 __all__ = ["FORMATS", "Conversion", "Format", "convert", "multiply_adds"]
 
@@ -57,6 +61,7 @@ def convert(
     calibration: Any = None,
     accuracy: Accuracy | None = None,
     input_shapes: Shapes | None = None,
+    trainable: Training | str | Sequence[str] | None = None,
     explain: bool = False,
     progress: Progress | None = None,
 ) -> Conversion:
@@ -64,37 +69,95 @@ def convert(
 
     `quantize`: a mode of `converter.quantize.MODES`, or `Options` for every setting. `calibration`: data of
     `converter.quantize.calibration_data`; int8 and int16x8 need it. `accuracy`: how much of which metric may be
-    lost; layers then keep the precision it takes. `explain`: also compare the quantised model with
-    the float one layer by layer, on calibration rows (random inputs without any), and plan a run for its memory.
-    Raises ConvertError for a broken source, UnsupportedOpError (a ConvertError) listing all operators the runtime
-    lacks, QuantizeError for options and data that do not fit.
+    lost; layers then keep the precision it takes. `trainable`: the bundle can learn; globs of the initialisers it
+    trains, or `Training` for every setting. `explain`: also compare the quantised model with the float one layer by
+    layer, on calibration rows (random inputs without any), and plan a run for its memory. Raises ConvertError for a
+    broken source, UnsupportedOpError (a ConvertError) listing all operators the runtime lacks, QuantizeError for
+    options and data that do not fit, TrainingError for parameters and losses that do not.
     """
     if to not in FORMATS:
         raise ConvertError(f"expected to be one of {', '.join(FORMATS)}, got {to!r}")
     options = _options(quantize)
     start = time.perf_counter()
     loaded = frontends.load(source)
-    models = {name: upgraded(model, input_shapes) for name, model in loaded.models.items()}
+    models: Mapping[str, ir.Model] = {name: upgraded(model, input_shapes) for name, model in loaded.models.items()}
     report = _describe(source, loaded, models, options)
     _need_supported(models.values())
-    for model in models.values():
-        report.passes += optimize(model, PREPARE)
-    if options.mode not in ("none", "fp16"):
-        model = _quantize(_only(models, options), options, calibration, accuracy, report, explain, progress)
-        models = dict.fromkeys(models, model)
+    learning = _Learning()
+    if trainable is not None:
+        _need_bundle(to, accuracy)
+        learning = _learn(_only(models, options, "a bundle that learns"), trainable, options, calibration, report)
+        models = learning.models
+    else:
+        for model in models.values():
+            report.passes += optimize(model, PREPARE)
+        if options.mode not in ("none", "fp16"):
+            model = _quantize(_only(models, options), options, calibration, accuracy, report, explain, progress)
+            models = dict.fromkeys(models, model)
     if to == "onnx":
         data = export.onnx_bytes(_only(models, options, to), halve=options.mode == "fp16")
         if output is not None:
             write_atomically(output, data, ConvertError)
     else:
         graphs = {name: _lower(model, options, report) for name, model in models.items()}
-        data = _write(output, graphs, models, loaded.metadata, report)
+        if learning.budget is not None:
+            graphs["train_step"] = _within_budget(graphs["train_step"], learning, learning.budget, report)
+        data = _write(output, graphs, models, learning, loaded.metadata, report)
         _measure(report, graphs.values())
         if explain:
             report.arena_bytes = _arena(data)
+            if learning.uses:
+                _measure_steps(data, learning, report)
     report.bundle_bytes = len(data)
     report.seconds = time.perf_counter() - start
     return Conversion(data, report)
+
+
+@dataclass(frozen=True)
+class _Learning:
+    """A model for each signature of a bundle that learns, and its state; nothing for one that does not."""
+
+    models: Mapping[str, ir.Model] = field(default_factory=dict)
+    uses: Mapping[str, StateUse] = field(default_factory=dict)
+    state: Mapping[str, Array] = field(default_factory=dict)
+    budget: int | None = None
+    """Bytes of working memory that a step may take."""
+    batch: int = 1
+    """What open dimensions are where that is measured."""
+
+
+def _need_bundle(to: Format, accuracy: Accuracy | None) -> None:
+    if to != "mslite":
+        raise TrainingError(f"trainable: only a bundle keeps what it learns, got to={to!r}; leave one of the two out")
+    if accuracy is not None:
+        raise TrainingError("accuracy: a search over precisions does not go with trainable; leave one of the two out")
+
+
+def _learn(
+    model: ir.Model, trainable: Training | str | Sequence[str], options: Options, calibration: Any, report: Report
+) -> _Learning:
+    """Prepare, quantise what stays frozen, and make the signatures."""
+    from converter import training
+    from converter.training.backbone import quantize_backbone
+
+    wanted = trainable if isinstance(trainable, training.Training) else training.Training(trainable)
+    prepared = training.prepare(model, wanted)
+    report.passes += optimize(model, PREPARE)
+    if options.mode not in ("none", "fp16"):
+        report.passes += quantize_backbone(prepared, options, calibration, report)
+    signed = training.sign(prepared)
+    report.training = training.describe(signed, prepared)
+    return _Learning(signed.models, signed.uses, signed.state, wanted.arena_budget, wanted.arena_batch)
+
+
+def _within_budget(graph: Graph, learning: _Learning, budget: int, report: Report) -> Graph:
+    from converter.training.recompute import fit
+
+    use = learning.uses["train_step"]
+    found = fit(graph, "loss", learning.state, use, budget, learning.batch)
+    arena = {"budget": budget, "before": found.before, "after": found.after, "nodes": found.nodes}
+    report.training = {**report.training, "arena": arena}
+    return found.graph
 
 
 EXPLAINED_ROWS = 16
@@ -175,25 +238,46 @@ def _without_kernels(model: ir.Model) -> Iterator[tuple[str, str, str]]:
             yield node.name or "", op, build.source_of(node)
 
 
+def _measure_steps(data: bytes, learning: _Learning, report: Report) -> None:
+    """Working memory of signatures that train."""
+    from converter.training.memory import working_memory
+
+    found = {name: working_memory(data, name, learning.batch) for name in learning.models if name != "predict"}
+    report.training = {**report.training, "arena_bytes": found, "batch": learning.batch}
+
+
 def _write(
     output: str | os.PathLike[str] | None,
     graphs: Mapping[str, Graph],
     models: Mapping[str, ir.Model],
+    learning: _Learning,
     described: Mapping[str, Any],
     report: Report,
 ) -> bytes:
     examples = {}
     for name, graph in graphs.items():
-        example, report.golden = golden.sample(graph, multiply_adds(models[name]))
+        if learning.uses and name != "predict":
+            continue
+        example, report.golden = golden.sample(_at_first(graph, learning.state), multiply_adds(models[name]))
         if example is not None:
             examples[name] = example
     try:
-        data = bundle.write(None, graphs, provenance=_provenance(report), metadata=described, golden=examples)
+        data = bundle.write(
+            None, graphs, state=learning.state, uses=learning.uses,
+            provenance=_provenance(report), metadata=described, golden=examples,
+        )  # fmt: skip
     except BundleError as error:
         raise ConvertError(f"the converted model is no valid bundle: {error}; this is a bug in msedge") from error
     if output is not None:
         write_atomically(output, data, ConvertError)
     return data
+
+
+def _at_first(graph: Graph, state: Mapping[str, Array]) -> Graph:
+    """The graph with its state as the constants it starts with."""
+    held = {v.name: state[v.name] for v in graph.inputs if v.name in state}
+    inputs = tuple(v for v in graph.inputs if v.name not in held)
+    return graph.replace(inputs=inputs, constants={**graph.constants, **held}) if held else graph
 
 
 def _describe(
@@ -251,14 +335,22 @@ def _version() -> str:
 
 def _measure(report: Report, graphs: Iterable[Graph]) -> None:
     native, ops, sizes = _native_ops(), Counter[str](), Counter[str]()
+    arrays: dict[bytes, Array] = {}
     for graph in graphs:
         ops.update(node.op for node in graph.walk())
-        for array in graph.constants.values():
-            sizes[str(array.dtype)] += array.nbytes
+        arrays.update((_key(array), array) for array in graph.constants.values())
+    for array in arrays.values():
+        sizes[str(array.dtype)] += array.nbytes
     report.weight_bytes, report.ops_after = dict(sorted(sizes.items())), dict(sorted(ops.items()))
     report.reference_ops = {op: count for op, count in report.ops_after.items() if op not in native}
     report.reference = sum(report.reference_ops.values())
     report.native = ops.total() - report.reference
+
+
+def _key(array: Array) -> bytes:
+    """The same for equal contents, which a bundle stores once."""
+    contents = repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
+    return hashlib.blake2b(contents, digest_size=16, person=array.dtype.str.encode()[:16]).digest()
 
 
 def _arena(data: bytes) -> int:
@@ -267,7 +359,9 @@ def _arena(data: bytes) -> int:
 
     model = load(data)
     graph = model.bundle.signatures.get("predict")
-    return model.cost(golden.sample_inputs(graph)).arena_bytes if graph is not None else 0
+    if graph is None:
+        return 0
+    return model.cost(golden.sample_inputs(_at_first(graph, model.bundle.state))).arena_bytes
 
 
 def _native_ops() -> frozenset[str]:

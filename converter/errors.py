@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lite_runtime import errors as runtime_errors
 
-__all__ = ["ConvertError", "QuantizeError", "UnsupportedNode", "UnsupportedOpError"]
+__all__ = ["ConvertError", "QuantizeError", "TrainingError", "UnsupportedNode", "UnsupportedOpError"]
 
 
 class ConvertError(runtime_errors.MsedgeError):
@@ -16,6 +16,10 @@ class ConvertError(runtime_errors.MsedgeError):
 
 class QuantizeError(ConvertError):
     """Options, calibration data or a budget that quantisation cannot work with."""
+
+
+class TrainingError(ConvertError):
+    """Parameters, a loss or settings that a bundle cannot be made to train with."""
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,29 @@ def _findings(report: Report) -> str:
     return f'<h2>Worth a look</h2><section class="card"><ul class="findings">{rows}</ul></section>'
 
 
+def _training(report: Report) -> str:
+    found = report.training
+    if not found:
+        return ""
+    rows = ((name_cell(p["name"]), figure_cell(" x ".join(map(str, p["shape"])))) for p in found["parameters"])
+    settings = ((text_cell(k), text_cell(str(v))) for k, v in found["settings"].items())
+    pairs = [
+        (str(found["count"]), f"numbers trained, in {len(found['parameters'])} parameters"),
+        (size_text(found["state_bytes"]), "state"),
+        *(
+            (size_text(size), f"working memory of {name} at a batch of {found['batch']}")
+            for name, size in found.get("arena_bytes", {}).items()
+            if size is not None
+        ),
+    ]
+    return (
+        "<h2>What it learns</h2>"
+        + facts(pairs)
+        + table(("parameter", "#shape"), rows)
+        + f"<details><summary>settings</summary>{table(('option', 'value'), settings)}</details>"
+    )
+
+
 def _layers(report: Report) -> str:
     shown = [layer for layer in report.layers if layer.op not in MOVES]
     if not shown:
@@ -235,6 +258,7 @@ def _steps(report: Report) -> str:
 SECTIONS: tuple[Callable[[Report], str], ...] = (
     _head,
     _facts,
+    _training,
     _findings,
     _layers,
     _sensitivity,

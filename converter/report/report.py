@@ -50,6 +50,10 @@ class Report:
     kept, mixes tried."""
     sensitivity: Sequence[Mapping[str, Any]] = ()
     """{"node", "op", "loss", "snr"} of each layer quantised alone, costliest first."""
+    training: Mapping[str, Any] = field(default_factory=dict)
+    """Of a bundle that learns: "settings", "parameters" ({"name", "shape"} of each that is trained), their "count" and
+    "bytes", "state_bytes", "signatures"; "arena" where there is a budget (budget, before, after, nodes computed twice);
+    where a report was asked for, "arena_bytes" of each signature that trains, at a "batch"."""
     halved: int = 0
     """Constants stored in float16."""
     kept_float32: int = 0

@@ -14,13 +14,15 @@ from edge.cli.output import bytes_text, console, emit, say, seconds_text, table
 if TYPE_CHECKING:
     from converter import Conversion
     from converter.report import Report
+    from converter.training import Lora
 
 __all__ = ["convert"]
 
-_PRECISION, _ACCURACY = "Precision", "Accuracy"
+_PRECISION, _ACCURACY, _TRAINING = "Precision", "Accuracy", "Training"
 
 
 def convert(
+    context: typer.Context,
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX or TensorFlow Lite model.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="out.mslite", help="The file to write.")],
     quantize: Annotated[
@@ -89,6 +91,51 @@ def convert(
             rich_help_panel=_ACCURACY,
         ),
     ] = None,
+    trainable: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--trainable",
+            metavar="GLOB",
+            help="Parameters that devices train, by their initialisers' names; repeatable.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
+    lora: Annotated[
+        str | None,
+        typer.Option(
+            "--lora",
+            metavar="RANK[:GLOB]",
+            help="Train adapters of this rank beside frozen weights, all or those that fit.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
+    loss: Annotated[
+        Literal["softmax_cross_entropy", "sigmoid_cross_entropy", "mse", "huber"],
+        typer.Option("--loss", help="Of the model's first output and labels.", rich_help_panel=_TRAINING),
+    ] = "softmax_cross_entropy",
+    optimizer: Annotated[
+        Literal["sgd", "momentum", "adam"],
+        typer.Option("--optimizer", help="What a step does with gradients.", rich_help_panel=_TRAINING),
+    ] = "momentum",
+    learning_rate: Annotated[
+        float,
+        typer.Option("--learning-rate", help="To start with; devices may change it.", rich_help_panel=_TRAINING),
+    ] = 0.01,
+    weight_decay: Annotated[
+        float, typer.Option("--weight-decay", help="Of matrices and filters.", rich_help_panel=_TRAINING)
+    ] = 0.0,
+    clip_norm: Annotated[
+        float | None,
+        typer.Option("--clip-norm", help="The most the norm of all gradients may be.", rich_help_panel=_TRAINING),
+    ] = None,
+    batch_norm: Annotated[
+        Literal["frozen", "train"],
+        typer.Option(
+            "--batch-norm",
+            help="train: normalise by the batch where scale or shift are trained.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = "frozen",
     to: Annotated[
         Literal["mslite", "onnx"], typer.Option("--to", help="onnx: standard ONNX, quantised models in QDQ form.")
     ] = "mslite",
@@ -106,7 +153,22 @@ def convert(
     from converter import convert as run
     from converter.quantize import Options
     from converter.quantize.evaluation import Accuracy
+    from converter.training import Training
 
+    training = None
+    if trainable or lora:
+        training = Training(
+            trainable=tuple(trainable or ()),
+            adapters=None if lora is None else _lora(lora),
+            loss=loss,
+            optimizer=optimizer,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            clip_norm=clip_norm,
+            batch_norm=batch_norm,
+        )
+    else:
+        _refuse_untrained(context)
     options = Options(mode=quantize, method=method, keep_float=tuple(keep_float or ()), io=io)
     _refuse_unused(options.mode, calibration, accuracy_budget, evaluation)
     say(f"converting {model}")
@@ -118,6 +180,7 @@ def convert(
         calibration=calibration,
         accuracy=None if accuracy_budget is None else Accuracy(accuracy_budget, metric, evaluation),
         input_shapes=shapes or None,
+        trainable=training,
         explain=report is not None,
         progress=_progress,
     )
@@ -140,6 +203,26 @@ def _refuse_unused(mode: str, calibration: Path | None, budget: str | None, eval
         raise typer.BadParameter("it is for --accuracy-budget", param_hint="--evaluation")
 
 
+def _refuse_untrained(context: typer.Context) -> None:
+    for name in _FOR_TRAINING:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            flag = f"--{name.replace('_', '-')}"
+            raise typer.BadParameter("it is for --trainable or --lora, and there is neither", param_hint=flag)
+
+
+_FOR_TRAINING = ("loss", "optimizer", "learning_rate", "weight_decay", "clip_norm", "batch_norm")
+
+
+def _lora(text: str) -> Lora:
+    from converter.training import Lora
+
+    rank, _, glob = text.partition(":")
+    if not rank.isdecimal():
+        raise typer.BadParameter(f"expected RANK or RANK:GLOB, such as 4:'*attn*', got {text!r}", param_hint="--lora")
+    return Lora(int(rank), targets=(glob or "*",))
+
+
 def _progress(what: str, done: int, total: int) -> None:
     say(f"{what}: {done} of {total}" if total else f"{what}: {done}")
 
@@ -160,7 +243,7 @@ def _print(model: Path, output: Path, to: str, page: Path | None, conversion: Co
     share = f"{report.bundle_bytes / report.source_bytes:.0%} of {model.name}'s" if report.source_bytes else "new"
     kind = "bundle" if to == "mslite" else "model"
     rows.add_row(kind, f"{output}, {bytes_text(report.bundle_bytes)} ({share} {bytes_text(report.source_bytes)})")
-    for title, text in (*_quantization(report), *(_bundle(report) if to == "mslite" else ())):
+    for title, text in (*_training(report), *_quantization(report), *(_bundle(report) if to == "mslite" else ())):
         rows.add_row(title, text)
     rows.add_row("took", seconds_text(report.seconds))
     if page is not None:
@@ -168,6 +251,19 @@ def _print(model: Path, output: Path, to: str, page: Path | None, conversion: Co
     out.print(rows)
     if to == "mslite":
         print(f"next: msedge verify {model} {output}")
+
+
+def _training(report: Report) -> list[tuple[str, str]]:
+    found = report.training
+    if not found:
+        return []
+    names = [parameter["name"] for parameter in found["parameters"]]
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return [
+        ("trains", f"{found['count']} numbers in {len(names)} parameters: {', '.join(names[:_SHOWN])}{more}"),
+        ("state", f"{bytes_text(found['state_bytes'])}, {bytes_text(found['bytes'])} of it parameters"),
+        ("signatures", ", ".join(found["signatures"])),
+    ]
 
 
 def _bundle(report: Report) -> list[tuple[str, str]]:

@@ -1,0 +1,23 @@
+"""Bundles that learn: what is trained, losses, optimisers and adapters as graph, one model a signature.
+
+    convert("model.onnx", output="model.mslite", trainable="head.*")
+    convert("model.onnx", output="model.mslite", trainable=Training("*", optimizer="adam", clip_norm=1.0))
+"""
+
+from __future__ import annotations
+
+from converter.training.options import LOSSES, OPTIMIZERS, SIGNATURES, Lora, Training
+from converter.training.signatures import Prepared, Signed, describe, prepare, sign
+
+__all__ = [
+    "LOSSES",
+    "OPTIMIZERS",
+    "SIGNATURES",
+    "Lora",
+    "Prepared",
+    "Signed",
+    "Training",
+    "describe",
+    "prepare",
+    "sign",
+]

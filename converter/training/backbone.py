@@ -1,0 +1,55 @@
+"""Quantising what a trainable model keeps frozen.
+
+What depends on a parameter stays float where activations are quantised (dynamic, int8, int16x8): gradients pass
+through it. Before the first parameter a static mode leaves a backbone on integers, as it would be without training;
+weights alone (w8, w4) are rounded everywhere but in the parameters themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from glob import escape
+from typing import Any
+
+from converter.pipeline import STATIC, optimize
+from converter.quantize import Options, calibration_data, run_steps
+from converter.quantize.data import Samples
+from converter.report import PassRecord, Report
+from converter.training.reach import dependents
+from converter.training.signatures import Prepared
+
+__all__ = ["quantize_backbone"]
+
+
+def quantize_backbone(prepared: Prepared, options: Options, calibration: Any, report: Report) -> list[PassRecord]:
+    """Quantise the frozen part of `prepared.model`, in place. Raises QuantizeError."""
+    model = prepared.model
+    samples = None if calibration is None else _with_state(calibration, prepared)
+    passes = optimize(model, STATIC) if options.static else []
+    if options.mode not in ("w8", "w4"):
+        options = replace(options, keep_float=(*options.keep_float, *_float_names(prepared)))
+    report.quantization = run_steps(model, options, samples).record
+    return passes
+
+
+def _with_state(calibration: Any, prepared: Prepared) -> Samples:
+    """Rows of the model's own inputs, each with the state beside them: what the graph takes."""
+    inputs = prepared.model.graph.inputs
+    held = [v for v in inputs if v.name in prepared.state]
+    for value in held:
+        inputs.remove(value)
+    try:
+        samples = calibration_data(calibration, prepared.model)
+    finally:
+        inputs.extend(held)
+    state = {v.name or "": prepared.state[v.name or ""] for v in held}
+    return replace(samples, rows=tuple(row | state for row in samples.rows))
+
+
+def _float_names(prepared: Prepared) -> Iterator[str]:
+    """Globs that fit the results of what depends on state, and nothing else."""
+    state = [v for v in prepared.model.graph.inputs if v.name in prepared.state]
+    for node in dependents(prepared.model, state):
+        yield from (escape(v.name) for v in node.outputs if v.name)
+

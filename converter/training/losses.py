@@ -1,0 +1,132 @@
+"""Losses as graph: each appends to a model what becomes of an output and `labels`.
+
+A loss is a scalar mean; beside it stand, for `evaluate`, how many numbers or examples it is the mean of and, for
+classifiers, how many were right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from converter.errors import TrainingError
+from converter.ir import build, shapes
+from converter.ir.grad.tape import Tape, Term
+from converter.training.ends import add_input
+from converter.training.options import Loss, Training
+
+__all__ = ["LABELS", "Attached", "attach"]
+
+LABELS = "labels"
+_FLOAT, _INT64 = ir.DataType.FLOAT, ir.DataType.INT64
+
+
+class Attached(NamedTuple):
+    """Scalars: float32, int64, and int64 for classifiers."""
+
+    loss: ir.Value
+    examples: ir.Value
+    correct: ir.Value | None
+
+
+def attach(model: ir.Model, output: ir.Value, training: Training) -> Attached:
+    """Append `training.loss` of `output` to an adopted model, with `labels` as a new graph input.
+
+    Raises TrainingError where the output's type or shape does not suit the loss.
+    """
+    if any(v.name == LABELS for v in model.graph.inputs):
+        raise TrainingError(f"the model has an input {LABELS!r} itself, which is what labels come in as; rename it")
+    if output.dtype != _FLOAT or build.rank(output) is None:
+        kind = output.dtype.name.lower() if output.dtype is not None else "unknown"
+        raise TrainingError(
+            f"loss: expected output {output.name!r} to be float32 of known rank, got {kind} {build.dims(output)}"
+        )
+    tape = Tape(model.graph)
+    tape.hint = "loss"
+    loss, examples, correct = _LOSSES[training.loss](tape, output, training)
+    return Attached(loss.value, examples.cast(_INT64).value, None if correct is None else correct.cast(_INT64).value)
+
+
+def _before(output: ir.Value, *ops: str) -> ir.Value:
+    """What a last activation of these was applied to, along the last axis."""
+    node, rank = output.producer(), build.rank(output)
+    if node is None or not build.is_op(node, *ops) or node.inputs[0] is None:
+        return output
+    axis = build.attr(node, "axis", -1)
+    last = rank is not None and axis in (-1, rank - 1)
+    return node.inputs[0] if last or node.op_type == "Sigmoid" else output
+
+
+_Parts = tuple[Term, Term, "Term | None"]
+"""The loss, and counts of any type."""
+
+
+def _softmax_cross_entropy(tape: Tape, output: ir.Value, training: Training) -> _Parts:
+    """-mean(log softmax(logits)[label]) over the labels that name a class; 0 where none does."""
+    logits = tape.term(_before(output, "Softmax", "LogSoftmax"))
+    if not logits.rank or not isinstance(logits.shape[-1], int):
+        raise TrainingError(
+            f"softmax_cross_entropy: expected output {output.name!r} to end in an axis of classes of known size, got "
+            f"{list(logits.shape)}"
+        )
+    labels = add_input(tape, LABELS, _named(logits.shape[:-1]), _INT64)
+    hot = labels.unsqueeze(-1).equals(tape.const(np.arange(logits.size(-1)), np.int64))
+    chances = logits.op("LogSoftmax", axis=-1)
+    counted = _count(hot)
+    loss = -(_total(tape.where(hot, chances, 0.0)) / counted.op("Max", counted.number(1.0)))
+    best = logits.op("ArgMax", axis=-1, keepdims=0)
+    return loss, counted, _count(best.equals(labels))
+
+
+def _sigmoid_cross_entropy(tape: Tape, output: ir.Value, training: Training) -> _Parts:
+    """mean(softplus(logits) - logits * label); right is what lies on the label's side of one half."""
+    logits = tape.term(_before(output, "Sigmoid"))
+    labels = add_input(tape, LABELS, _named(logits.shape))
+    right = (logits > 0.0).equals(labels > 0.5)
+    return _mean(logits.op("Softplus") - logits * labels), labels.op("Size"), _count(right)
+
+
+def _squared(tape: Tape, output: ir.Value, training: Training) -> _Parts:
+    """mean((output - label)^2)"""
+    y = tape.term(output)
+    labels = add_input(tape, LABELS, _named(y.shape))
+    error = y - labels
+    return _mean(error * error), labels.op("Size"), None
+
+
+def _huber(tape: Tape, output: ir.Value, training: Training) -> _Parts:
+    """mean(q * (|e| - q / 2)) with q = min(|e|, delta): e^2 / 2 up to delta, a line beyond (Huber, 1964)."""
+    y = tape.term(output)
+    labels = add_input(tape, LABELS, _named(y.shape))
+    error = (y - labels).op("Abs")
+    near = error.op("Min", error.number(training.huber_delta))
+    return _mean(near * (error - near * 0.5)), labels.op("Size"), None
+
+
+_LOSSES: Mapping[Loss, Callable[[Tape, ir.Value, Training], _Parts]] = {
+    "softmax_cross_entropy": _softmax_cross_entropy,
+    "sigmoid_cross_entropy": _sigmoid_cross_entropy,
+    "mse": _squared,
+    "huber": _huber,
+}
+
+
+def _named(shape: build.Shape) -> tuple[int | str | None, ...]:
+    """A shape for an input: symbols that shape inference made up mean nothing there."""
+    return tuple(None if isinstance(d, str) and shapes.made_up(d) else d for d in shape)
+
+
+def _mean(x: Term) -> Term:
+    return x.op("ReduceMean", keepdims=0)
+
+
+def _total(x: Term) -> Term:
+    return x.op("ReduceSum", keepdims=0)
+
+
+def _count(true: Term) -> Term:
+    """How many are true: summed as float32, exact up to 2^24."""
+    return _total(true.cast(_FLOAT))

@@ -1,0 +1,218 @@
+"""The signatures of a trainable bundle, each a model of its own made from one prepared model.
+
+| signature | inputs | outputs | writes |
+|---|---|---|---|
+| predict | the model's | the model's | |
+| evaluate | those the loss needs, labels | loss, examples, correct (classifiers) | |
+| gradients | the same | loss, grad/<parameter> | running statistics in training form |
+| train_step | the same | loss | parameters, slots of the optimiser, running statistics in training form |
+
+State is an input of the graph under its own name; what replaces it is an output named `next/<state>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+
+from converter.errors import TrainingError
+from converter.ir import build
+from converter.ir.build import Edit
+from converter.ir.grad import differentiate
+from converter.ir.grad.tape import Tape
+from converter.passes import cleanup
+from converter.training import fold_norms, losses, parameters
+from converter.training.adapters import insert_adapters
+from converter.training.ends import add_output
+from converter.training.losses import LABELS, Attached
+from converter.training.optimizers import update
+from converter.training.options import Signature, Training
+from lite_runtime.graph import Array, StateUse
+
+__all__ = ["Prepared", "Signed", "describe", "prepare", "sign"]
+
+
+@dataclass
+class Prepared:
+    """A model in inference form whose parameters are inputs of its graph."""
+
+    model: ir.Model
+    training: Training
+    parameters: tuple[str, ...]
+    """What is trained, in the order of first use."""
+    statistics: tuple[str, ...]
+    """Running means and variances that steps move."""
+    state: dict[str, Array]
+    """What both of them hold."""
+
+
+@dataclass
+class Signed:
+    """One model a signature, what each reads and writes, and what that is at first."""
+
+    models: dict[str, ir.Model] = field(default_factory=dict)
+    uses: dict[str, StateUse] = field(default_factory=dict)
+    state: dict[str, Array] = field(default_factory=dict)
+
+
+def prepare(model: ir.Model, training: Training) -> Prepared:
+    """Choose what is trained, insert adapters, and make inputs of all of it, in place; `model` is IR as loaded.
+
+    Raises TrainingError for globs that fit nothing.
+    """
+    build.adopt(model)
+    chosen = parameters.choose(model, training.trainable, training.output)
+    if training.adapters is not None:
+        chosen |= insert_adapters(model, training.adapters, chosen, parameters.output(model, training.output))
+    statistics: dict[str, ir.Value] = {}
+    if training.batch_norm == "train":
+        for node in parameters.batch_norms(model, chosen):
+            statistics |= _statistics(node)
+    thawed = [*chosen.values(), *statistics.values()]
+    state = parameters.constants(thawed)
+    parameters.thaw(model, thawed)
+    return Prepared(model, training, tuple(chosen), tuple(statistics), state)
+
+
+def _statistics(node: ir.Node) -> dict[str, ir.Value]:
+    found = [v for v in node.inputs[3:5] if v is not None and v.is_initializer() and len(v.uses()) == 1]
+    if len(found) != 2:
+        raise TrainingError(
+            f"batch_norm: BatchNormalization {node.name!r} shares or computes its running statistics, so steps cannot "
+            "move them; use batch_norm='frozen'"
+        )
+    return {v.name or "": v for v in found}
+
+
+def sign(prepared: Prepared) -> Signed:
+    """The models of `prepared.training.signatures`. Raises TrainingError, and what `differentiate` raises."""
+    made = Signed(state=dict(prepared.state))
+    for signature in prepared.training.signatures:
+        model = prepared.model.clone()
+        build.adopt(model)
+        writes = _MAKE[signature](model, prepared, made)
+        cleanup.unused(model)
+        _drop_unread(model, made.state if signature == "predict" else None)
+        reads = {v.name: v.name for v in model.graph.inputs if v.name in made.state}
+        made.models[signature] = model
+        made.uses[signature] = StateUse(reads, writes)
+    return made
+
+
+def describe(signed: Signed, prepared: Prepared) -> dict[str, Any]:
+    """Facts for the report: settings, parameters and bytes."""
+    trained = {name: prepared.state[name] for name in prepared.parameters}
+    return {
+        "settings": asdict(prepared.training),
+        "parameters": [{"name": name, "shape": list(array.shape)} for name, array in trained.items()],
+        "count": sum(array.size for array in trained.values()),
+        "bytes": sum(array.nbytes for array in trained.values()),
+        "state_bytes": sum(array.nbytes for array in signed.state.values()),
+        "signatures": list(signed.models),
+    }
+
+
+def _drop_unread(model: ir.Model, among: Mapping[str, Array] | None) -> None:
+    """Inputs nobody reads go, of these names only where some are given; `labels` stays."""
+    inputs = model.graph.inputs
+    for value in [v for v in inputs if not v.uses() and not v.is_graph_output() and v.name != LABELS]:
+        if among is None or value.name in among:
+            inputs.remove(value)
+
+
+def _predict(model: ir.Model, prepared: Prepared, made: Signed) -> dict[str, str]:
+    fold_norms.run(model)
+    return {}
+
+
+def _evaluate(model: ir.Model, prepared: Prepared, made: Signed) -> dict[str, str]:
+    fold_norms.run(model)
+    attached, tape = _with_loss(model, prepared), Tape(model.graph)
+    for name, value in attached._asdict().items():
+        if value is not None:
+            add_output(tape, value, name)
+    return {}
+
+
+def _gradients(model: ir.Model, prepared: Prepared, made: Signed) -> dict[str, str]:
+    moved, loss, gradients = _backward(model, prepared)
+    tape = Tape(model.graph)
+    add_output(tape, loss, "loss")
+    for name, gradient in gradients.items():
+        add_output(tape, gradient, f"grad/{name}")
+    return _write(tape, moved)
+
+
+def _train_step(model: ir.Model, prepared: Prepared, made: Signed) -> dict[str, str]:
+    moved, loss, gradients = _backward(model, prepared)
+    trained = {v.name: v for v in model.graph.inputs if v.name in prepared.parameters}
+    step = update(model, prepared.training, {name: trained[name] for name in prepared.parameters}, gradients)
+    made.state |= step.initial
+    tape = Tape(model.graph)
+    add_output(tape, loss, "loss")
+    return _write(tape, step.writes | moved)
+
+
+_MAKE: Mapping[Signature, Callable[[ir.Model, Prepared, Signed], dict[str, str]]] = {
+    "predict": _predict,
+    "evaluate": _evaluate,
+    "gradients": _gradients,
+    "train_step": _train_step,
+}
+
+
+def _write(tape: Tape, values: Mapping[str, ir.Value]) -> dict[str, str]:
+    for name, value in values.items():
+        add_output(tape, value, f"next/{name}")
+    return {f"next/{name}": name for name in values}
+
+
+def _with_loss(model: ir.Model, prepared: Prepared) -> Attached:
+    """The loss in place of the model's outputs, whose names become free."""
+    output = parameters.output(model, prepared.training.output)
+    model.graph.outputs.clear()
+    for value in _made(model):
+        if value.name in _RESERVED:
+            value.name = build.fresh(model.graph, value.name)
+    return losses.attach(model, output, prepared.training)
+
+
+_RESERVED = frozenset((LABELS, "loss", "examples", "correct"))
+
+
+def _made(model: ir.Model) -> Iterable[ir.Value]:
+    return (value for node in model.graph for value in node.outputs)
+
+
+def _backward(model: ir.Model, prepared: Prepared) -> tuple[dict[str, ir.Value], ir.Value, dict[str, ir.Value]]:
+    """The statistics moved by the batch, the loss, and its gradient by parameter."""
+    moved = _in_training_form(model, prepared.statistics)
+    fold_norms.run(model)
+    loss = _with_loss(model, prepared).loss
+    inputs = {v.name: v for v in model.graph.inputs}
+    wrt = [inputs[name] for name in prepared.parameters]
+    found = differentiate(model, loss, wrt)
+    missing = [name for name in prepared.parameters if name not in found]
+    if missing:
+        raise TrainingError(f"the loss does not depend on {', '.join(map(repr, missing))}; leave them out of trainable")
+    return moved, loss, {name: found[name] for name in prepared.parameters}
+
+
+def _in_training_form(model: ir.Model, statistics: Iterable[str]) -> dict[str, ir.Value]:
+    """BatchNormalizations over these statistics normalise by their batch; the statistics as they then are, by name."""
+    names, moved = set(statistics), {}
+    for node in list(model.graph):
+        if not build.is_op(node, "BatchNormalization") or node.inputs[3] is None or node.inputs[3].name not in names:
+            continue
+        edit = Edit(node)
+        attrs = dict(node.attributes) | {"training_mode": ir.AttrInt64("training_mode", 1)}
+        y, *running = edit.ops("BatchNormalization", list(node.inputs), attrs, outputs=3, like=node.outputs[0])
+        for old, new in zip(node.inputs[3:5], running, strict=True):
+            assert old is not None
+            new.type, new.shape = old.type, old.shape
+            moved[old.name or ""] = new
+        edit.replace(y)
+    return moved
