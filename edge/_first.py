@@ -59,9 +59,16 @@ def _litert(path: str, threads: int, inputs: Inputs, backend: str) -> None:
         model.get_tensor(detail["index"])
 
 
-def _openvino(path: str, threads: int, inputs: Inputs, backend: str) -> None:
+def import_openvino() -> Any:
+    """OpenVINO, without what importing it sends to its makers from a process that it forks to that end."""
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # cannot be imported: a stub is used
     import openvino
 
+    return openvino
+
+
+def _openvino(path: str, threads: int, inputs: Inputs, backend: str) -> None:
+    openvino = import_openvino()
     compiled = openvino.Core().compile_model(path, "CPU", {**OPENVINO, "INFERENCE_NUM_THREADS": str(threads)})
     compiled.create_infer_request().infer(inputs, share_inputs=True)
 

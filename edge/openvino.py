@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from edge._first import OPENVINO as SETTINGS
+from edge._first import import_openvino
 from edge.litert import LiteRT, is_tflite
 from edge.oracle import OracleError
 from lite_runtime.graph import Array
@@ -22,8 +23,7 @@ class OpenVINO:
     """
 
     def __init__(self, source: Path, *, threads: int = 1) -> None:
-        import openvino
-
+        openvino = import_openvino()
         self.model, self._tensor = source, openvino.Tensor
         core = openvino.Core()
         try:
