@@ -7,8 +7,10 @@ SQLite's journal makes a commit whole or absent whenever the process dies.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
+from collections.abc import Iterator
 from typing import Any
 
 from federated.errors import FederatedError
@@ -27,61 +29,70 @@ create table if not exists state (
 
 
 class StateStore:
-    """States by device, run and round.
+    """States by device, run and round; a device goes by its node key's name.
 
     `path` None keeps them in memory. `durable` waits for the disk at each commit, so that a power cut loses nothing;
-    without it a killed process still loses nothing.
+    without it a killed process still loses nothing. The newest `keep` states of a device and run are kept.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, durable: bool = True, keep: int = 2) -> None:
         self._keep = keep
         self._shown = ":memory:" if path is None else os.fspath(path)
-        try:
+        with self._guarded():
             self._base = sqlite3.connect(self._shown, isolation_level=None, check_same_thread=False, timeout=30)
             self._base.execute("pragma journal_mode = wal")
             self._base.execute(f"pragma synchronous = {'full' if durable else 'normal'}")
             self._base.execute(_TABLE)
             found = int(self._base.execute("pragma user_version").fetchone()[0])
             if found not in (0, VERSION):
-                raise FederatedError(f"{self._shown}: expected states of version {VERSION}, got version {found}")
+                raise FederatedError(
+                    f"{self._shown}: expected states of version {VERSION}, got version {found}; a newer msedge wrote "
+                    "them: install that one, or choose another file"
+                )
             self._base.execute(f"pragma user_version = {VERSION}")
-        except sqlite3.Error as problem:
-            raise self._refusal(problem) from problem
 
     def load(self, device: str, run: str, before: int) -> dict[str, Any] | None:
         """The newest state that a round earlier than `before` left; None if there is none."""
-        try:
-            row = self._base.execute(
-                "select data from state where device = ? and run = ? and round < ? order by round desc limit 1",
-                (device, run, before),
-            ).fetchone()
-        except sqlite3.Error as problem:
-            raise self._refusal(problem) from problem
+        query = "select data from state where device = ? and run = ? and round < ? order by round desc limit 1"
+        with self._guarded():
+            row = self._base.execute(query, (device, run, before)).fetchone()
         return None if row is None else unpack(row[0], f"{self._shown}: state of {device}")[1]
 
     def save(self, device: str, run: str, number: int, tree: Tree) -> None:
-        """Keep what round `number` left; what earlier rounds left goes, but for the newest ones (`keep`)."""
-        try:
-            self._base.execute("begin immediate")
-            self._base.execute("insert or replace into state values (?, ?, ?, ?)", (device, run, number, pack({}, tree)))
+        """Keep what round `number` left; what earlier rounds left goes, but for the newest."""
+        data = pack({}, tree)
+        newest = "select round from state where device = ? and run = ? order by round desc limit ?"
+        with self._guarded(), self._transaction():
+            self._base.execute("insert or replace into state values (?, ?, ?, ?)", (device, run, number, data))
             self._base.execute(
-                "delete from state where device = ? and run = ? and round not in "
-                "(select round from state where device = ? and run = ? order by round desc limit ?)",
+                f"delete from state where device = ? and run = ? and round not in ({newest})",
                 (device, run, device, run, self._keep),
             )
-            self._base.execute("commit")
-        except sqlite3.Error as problem:
-            if self._base.in_transaction:
-                self._base.execute("rollback")
-            raise self._refusal(problem) from problem
 
     def forget(self, device: str) -> None:
         """Delete everything kept for a device."""
-        self._base.execute("delete from state where device = ?", (device,))
+        with self._guarded():
+            self._base.execute("delete from state where device = ?", (device,))
 
     def close(self) -> None:
         """Close the file; the store is not to be used afterwards."""
         self._base.close()
 
-    def _refusal(self, problem: sqlite3.Error) -> FederatedError:
-        return FederatedError(f"{self._shown}: cannot keep device states there: {problem}; choose another file")
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._base.execute("begin immediate")
+        try:
+            yield
+        except BaseException:
+            self._base.execute("rollback")
+            raise
+        self._base.execute("commit")
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as problem:
+            raise FederatedError(
+                f"{self._shown}: cannot keep device states there: {problem}; choose another file"
+            ) from problem

@@ -44,9 +44,9 @@ _ARITY: dict[tuple[int, int, int, int], str] = {
     (1, _MANY, 1, 1): "Concat Einsum FeatureVectorizer Max Mean Min SequenceConstruct Sum",
     (1, _MANY, 1, _MANY): "Scan SequenceMap",
     (2, 2, 1, 1): (
-        "Add AffineGrid And ArrayFeatureExtractor BitShift BitwiseAnd BitwiseOr BitwiseXor CastLike CenterCropPad "
-        "Compress CumProd CumSum Div Equal Expand Gather GatherElements GatherND Greater GreaterOrEqual GridSample "
-        "Less LessOrEqual LookupTable MaxRoiPool Mod Mul Or PRelu Pow RMSNormalization Reshape ReverseSequence "
+        "Add AffineGrid And ArrayFeatureExtractor AveragePoolGrad BitShift BitwiseAnd BitwiseOr BitwiseXor CastLike "
+        "CenterCropPad Compress ConvWeightGrad CumProd CumSum Div Equal Expand Gather GatherElements GatherND Greater GreaterOrEqual GridSample "
+        "Less LessOrEqual LookupTable MaxPoolGrad MaxRoiPool Mod Mul Or PRelu Pow RMSNormalization Reshape ReverseSequence "
         "SequenceAt StringConcat Sub SwiGLU Tile Unsqueeze Xor"
     ),
     (2, 2, 2, 2): "TopK",
@@ -73,8 +73,11 @@ _ARITY: dict[tuple[int, int, int, int], str] = {
     (3, 7, 1, 4): "Attention",
     (3, 9, 0, 3): "LSTM",
     (3, _MANY, 1, _MANY): "Adagrad Adam Momentum",
+    (4, 9, 1, 5): "GRUGrad",
+    (4, 11, 1, 6): "LSTMGrad",
     (5, 5, 1, 1): "MelWeightMatrix QLinearAveragePool QLinearGlobalAveragePool QLinearSoftmax",
-    (5, 5, 1, 3): "BatchNormalization",
+    (5, 5, 1, 3): "BatchNormalizationGrad LayerNormalizationGrad",
+    (5, 5, 1, 5): "BatchNormalization",
     (5, 6, 1, 1): "QLinearReduceMean",
     (6, 9, 1, 1): "QLinearConv QLinearConvTranspose QLinearMatMul",
     (8, 8, 1, 1): "QLinearAdd QLinearMul QLinearSub",
@@ -95,7 +98,9 @@ _ATTRS: dict[str, str] = {
     "AveragePool QLinearAveragePool": (
         "auto_pad:s ceil_mode:i count_include_pad:i dilations:I kernel_shape:I! layout:s pads:I strides:I"
     ),
+    "AveragePoolGrad": "ceil_mode:i count_include_pad:i dilations:I kernel_shape:I! layout:s pads:I strides:I",
     "BatchNormalization": "epsilon:f layout:s momentum:f training_mode:i",
+    "BatchNormalizationGrad": "layout:s",
     "Bernoulli": "dtype:i seed:f",
     "Binarizer": "threshold:f",
     "BitCast": "to:i!",
@@ -118,6 +123,7 @@ _ATTRS: dict[str, str] = {
         "activation:s activation_alpha:f activation_beta:f activation_max:f activation_min:f auto_pad:s "
         "dilations:I group:i kernel_shape:I layout:s pads:I strides:I"
     ),
+    "ConvWeightGrad": "dilations:I group:i kernel_shape:I! layout:s pads:I strides:I",
     "ConvInteger": "auto_pad:s dilations:I group:i kernel_shape:I pads:I strides:I",
     "QLinearConv": (
         "activation:s activation_max:f activation_min:f auto_pad:s dilations:I group:i kernel_shape:I layout:s pads:I "
@@ -149,6 +155,7 @@ _ATTRS: dict[str, str] = {
         "activation_alpha:F activation_beta:F activations:S block_size:i clip:f direction:s hidden_size:i layout:i "
         "linear_before_reset:i"
     ),
+    "GRUGrad": "direction:s hidden_size:i layout:i linear_before_reset:i",
     "GatherND": "batch_dims:i",
     "Gelu": "approximate:s",
     "Gemm": "alpha:f beta:f transA:i transB:i",
@@ -167,10 +174,12 @@ _ATTRS: dict[str, str] = {
         "activation_alpha:F activation_beta:F activations:S block_size:i clip:f direction:s hidden_size:i "
         "input_forget:i layout:i"
     ),
+    "LSTMGrad": "direction:s hidden_size:i layout:i",
     "LabelEncoder": (
         "default_float:f default_int64:i default_string:s default_tensor:T keys_floats:F keys_int64s:I "
         "keys_strings:S keys_tensor:T values_floats:F values_int64s:I values_strings:S values_tensor:T"
     ),
+    "LayerNormalizationGrad": "axis:i",
     "LayerNormalization RMSNormalization": "axis:i epsilon:f stash_type:i",
     "LinearAttention": "chunk_size:i kv_num_heads:i! q_num_heads:i! scale:f update_rule:s",
     "LinearClassifier": (
@@ -186,6 +195,7 @@ _ATTRS: dict[str, str] = {
         "signed:i transB:i"
     ),
     "MaxPool": "auto_pad:s ceil_mode:i dilations:I kernel_shape:I! layout:s pads:I storage_order:i strides:I",
+    "MaxPoolGrad": "ceil_mode:i dilations:I kernel_shape:I! layout:s pads:I strides:I",
     "MaxRoiPool": "pooled_shape:I! spatial_scale:f",
     "MaxUnpool": "kernel_shape:I! pads:I strides:I",
     "MelWeightMatrix": "output_datatype:i",
@@ -331,7 +341,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "DynamicQuantizeLinear.dtype": ("uint8", "int8"),
     "BitShift.direction": ("LEFT", "RIGHT"),
     "GRU.direction": _DIRECTION,
+    "GRUGrad.direction": _DIRECTION,
     "LSTM.direction": _DIRECTION,
+    "LSTMGrad.direction": _DIRECTION,
     "RNN.direction": _DIRECTION,
     "DepthToSpace.mode": ("DCR", "CRD"),
     "GridSample.mode": ("linear", "nearest", "cubic", "bilinear", "bicubic"),

@@ -1,6 +1,7 @@
-"""Types and shapes of what operators of our own domain give, where front-ends use them before ONNX's inference runs.
+"""Types and shapes of what operators of our own domain give, where front-ends use them before ONNX's inference runs,
+and of those of ONNX's that it does not know.
 
-`fill` sets what is unknown; `RULES` has a row for each operator.
+`fill` sets what is unknown; `RULES` has a row for each operator of ours, `ONNX` for each of theirs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from converter.ir import build
 from converter.ir.build import Shape, attr, dims
 from lite_runtime.graph import OPSET
 
-__all__ = ["RULES", "fill"]
+__all__ = ["ONNX", "RULES", "Known", "fill"]
 
 Known = tuple["ir.DataType | None", "Shape | None"]
 """Of one result: its element type and its shape, None where unknown."""
@@ -24,10 +25,10 @@ _FLOAT = ir.DataType.FLOAT
 
 
 def fill(model: ir.Model) -> int:
-    """Set types and shapes of our operators' results that have none; the number of values that gained something."""
-    count = 0
+    """Set types and shapes of operators' results that have none; the number of values that gained something."""
+    count, tables = 0, {build.DOMAIN: RULES, "": ONNX}
     for node in build.nodes(model):
-        rule = RULES.get(node.op_type) if node.domain == build.DOMAIN else None
+        rule = tables.get(node.domain, {}).get(node.op_type)
         missing = any(v.dtype is None or v.shape is None for v in node.outputs)
         for value, (dtype, shape) in zip(node.outputs, rule(node), strict=False) if rule and missing else ():
             if value.dtype is None and dtype is not None:
@@ -91,6 +92,25 @@ def _contracted(op: str) -> Rule:
     return rule
 
 
+def _like(*operands: int) -> Rule:
+    """Results of the types and shapes of these operands."""
+
+    def rule(node: ir.Node) -> list[Known]:
+        return [(_dtype(v), dims(v)) for v in (_input(node, i) for i in operands)]
+
+    return rule
+
+
+def _conv_weight_grad(node: ir.Node) -> list[Known]:
+    last = attr(node, "layout", "NCHW") == "NHWC"
+    x, dy = (dims(v) for v in node.inputs)
+    if x is None or dy is None:
+        return [(_dtype(node.inputs[0]), None)]
+    channels, filters = (s[-1 if last else 1] for s in (x, dy))
+    deep = channels // attr(node, "group", 1) if isinstance(channels, int) else None
+    return [(_dtype(node.inputs[0]), (filters, deep, *attr(node, "kernel_shape", ())))]
+
+
 _FEW = 16
 """Elements up to which a constant vector is one of sizes, scales or axes, which the shape follows from."""
 _OURS = ("layout", "activation", "activation_min", "activation_max", "transB")
@@ -138,8 +158,16 @@ RULES: Mapping[str, Rule] = {
     "DynamicQuantizeLinear": _dynamic_quantize,
     "Unpack4": _unpack,
     **dict.fromkeys(("QLinearAdd", "QLinearSub", "QLinearMul"), _broadcast),
+    "ConvWeightGrad": _conv_weight_grad,
+    **dict.fromkeys(("MaxPoolGrad", "AveragePoolGrad"), _like(0)),
+    **dict.fromkeys(("BatchNormalizationGrad", "LayerNormalizationGrad"), _like(1, 2, 2)),
+    "LSTMGrad": _like(0, 1, 2, 4, 6, 7),
+    "GRUGrad": _like(0, 1, 2, 4, 6),
     "QLinearResize": lambda node: [(_dtype(node.inputs[0]), _by_onnx("Resize", node, list(node.inputs)))],
     "QLinearSoftmax": _pooled("Softmax"),
     **{f"QLinear{op}": _pooled(op) for op in ("AveragePool", "GlobalAveragePool", "ReduceMean")},
     **{f"QLinear{op}": _contracted(op) for op in ("Conv", "ConvTranspose", "MatMul")},
 }
+
+ONNX: Mapping[str, Rule] = dict.fromkeys(("GroupNormalization", "MeanVarianceNormalization"), _as_input)
+"""Functions of ONNX's that its inference fails to look into."""

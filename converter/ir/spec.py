@@ -52,6 +52,11 @@ _WINDOW: Mapping[str, ir.AttributeType] = {
 }
 _POOL: Mapping[str, ir.AttributeType] = {**_WINDOW, **_LAYOUT, "ceil_mode": _T.INT, "count_include_pad": _T.INT}
 _INTEGER_CONV: Mapping[str, ir.AttributeType] = {**_WINDOW, **_LAYOUT, **_CLAMP, "group": _T.INT}
+_GRAD_WINDOW: Mapping[str, ir.AttributeType] = {
+    **_LAYOUT,
+    **{name: kind for name, kind in _WINDOW.items() if name != "auto_pad"},
+}
+_GRAD_RECURRENT: Mapping[str, ir.AttributeType] = {"direction": _T.STRING, "hidden_size": _T.INT, "layout": _T.INT}
 _RECURRENT: Mapping[str, ir.AttributeType] = {
     "activation_alpha": _T.FLOATS,
     "activation_beta": _T.FLOATS,
@@ -96,10 +101,18 @@ WIDENED: Mapping[str, Widened] = {
         )
     },
     "InstanceNormalization": Widened((3, 3), _LAYOUT, "InstanceNormalization"),
-    "BatchNormalization": Widened((5, 5), _LAYOUT, "BatchNormalization"),
+    "BatchNormalization": Widened((5, 5), _LAYOUT, "BatchNormalization", (1, 5)),
     "Silu": Widened((1, 1), {}),
     "LSTM": Widened((3, 9), {**_RECURRENT, "input_forget": _T.INT}, outputs=(1, 3)),
     "GRU": Widened((3, 7), {**_RECURRENT, "linear_before_reset": _T.INT}, outputs=(1, 2)),
+    # gradients
+    "ConvWeightGrad": Widened((2, 2), {**_GRAD_WINDOW, "group": _T.INT}),
+    "MaxPoolGrad": Widened((2, 2), {**_GRAD_WINDOW, "ceil_mode": _T.INT}),
+    "AveragePoolGrad": Widened((2, 2), {**_GRAD_WINDOW, "ceil_mode": _T.INT, "count_include_pad": _T.INT}),
+    "BatchNormalizationGrad": Widened((5, 5), _LAYOUT, outputs=(1, 3)),
+    "LayerNormalizationGrad": Widened((5, 5), {"axis": _T.INT}, outputs=(1, 3)),
+    "LSTMGrad": Widened((4, 11), _GRAD_RECURRENT, outputs=(1, 6)),
+    "GRUGrad": Widened((4, 9), {**_GRAD_RECURRENT, "linear_before_reset": _T.INT}, outputs=(1, 5)),
     # on integers
     "QLinearConv": Widened((6, 9), _INTEGER_CONV),
     "QLinearConvTranspose": Widened((6, 9), {**_INTEGER_CONV, "output_padding": _T.INTS, "output_shape": _T.INTS}),

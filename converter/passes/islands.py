@@ -14,7 +14,8 @@ from converter.passes.sink_transposes import before, perm_of
 
 __all__ = ["run"]
 
-_CHEAP = frozenset(op for op in DATA if "Conv" not in op)
+_CHEAP = frozenset(op for op, images in DATA.items() if "Conv" not in op and len(images) == 1)
+"""Operators on one image that are as fast with channels first."""
 
 
 def run(model: ir.Model) -> int:
@@ -28,6 +29,8 @@ def _turn_back(node: ir.Node) -> bool:
     x, y = node.inputs[0], node.outputs[0]
     rank = build.rank(x)
     if node.op_type not in _CHEAP or x is None or rank is None or perm_of(x) != to_last(rank):
+        return False
+    if any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
         return False
     last = build.sole_use(y)
     if last is None or perm_of(last.outputs[0]) != to_first(rank) or build.sole_use(x) is not node:

@@ -100,6 +100,15 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "Where",
         "Xor",
     ),
+    "gradients": (
+        "AveragePoolGrad",
+        "BatchNormalizationGrad",
+        "ConvWeightGrad",
+        "GRUGrad",
+        "LSTMGrad",
+        "LayerNormalizationGrad",
+        "MaxPoolGrad",
+    ),
     "images": ("ImageDecoder",),
     "indexing": (
         "ArrayFeatureExtractor",

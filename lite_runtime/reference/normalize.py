@@ -66,12 +66,14 @@ def _batch_normalization(
     training_mode: int = 0,
     layout: str = "NCHW",
 ) -> tuple[Array, ...]:
-    """In training the batch's own statistics are used and blended into the running ones (outputs 1 and 2)."""
+    """In training the batch's own statistics are used and blended into the running ones (outputs 1 and 2); outputs 3
+    and 4 are then the batch's mean and 1 / sqrt(variance + epsilon), float32 (C,)."""
     x = to_channels_first(x, layout)
     for name, given in (("scale", scale), ("B", b), ("mean", mean), ("var", var)):
         require(given.shape == (x.shape[1],), f"expected {name} of shape ({x.shape[1]},), got {given.shape}")
     wide = widen(x)
     used_mean, used_var = widen(mean), widen(var)
+    inner = wide.dtype.type(epsilon)
     running: tuple[Array, ...] = ()
     if training_mode:
         over = (0, *range(2, x.ndim))
@@ -79,9 +81,11 @@ def _batch_normalization(
         running = (
             (widen(mean) * momentum + used_mean * (1 - momentum)).astype(mean.dtype),
             (widen(var) * momentum + used_var * (1 - momentum)).astype(var.dtype),
+            used_mean.astype(np.float32),
+            (1 / np.sqrt(used_var + inner)).astype(np.float32),
         )
     centred = wide - _channels(used_mean, x.ndim)
-    y = centred / np.sqrt(_channels(used_var, x.ndim) + wide.dtype.type(epsilon)) * _channels(widen(scale), x.ndim)
+    y = centred / np.sqrt(_channels(used_var, x.ndim) + inner) * _channels(widen(scale), x.ndim)
     y = (y + _channels(widen(b), x.ndim)).astype(x.dtype)
     return (to_channels_last(y, layout), *running)
 

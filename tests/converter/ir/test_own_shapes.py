@@ -65,6 +65,36 @@ CASES = {
     "DynamicQuantizeLinear": lambda b: b(
         "DynamicQuantizeLinear", b.input("x", [3, 4, 5]), outputs=3, domain=OURS, kept=1, dtype="int8"
     ),
+    "ConvWeightGrad": lambda b: b(
+        "ConvWeightGrad", b.input("x", [2, 4, 6, 7]), b.input("dy", [2, 6, 3, 7]), domain=OURS, kernel_shape=[3, 1],
+        strides=[2, 1], pads=[1, 0, 0, 0], group=2,
+    ),
+    "ConvWeightGrad last": lambda b: b(
+        "ConvWeightGrad", b.input("x", [2, 6, 7, 4]), b.input("dy", [2, 6, 7, 6]), domain=OURS, kernel_shape=[1, 1],
+        layout="NHWC",
+    ),
+    **{
+        op: lambda b, op=op: b(
+            op, b.input("x", [2, 4, 6, 7]), b.input("dy", [2, 4, 5, 6]), domain=OURS, kernel_shape=[2, 2]
+        )
+        for op in ("MaxPoolGrad", "AveragePoolGrad")
+    },
+    "BatchNormalizationGrad": lambda b: b(
+        "BatchNormalizationGrad", b.input("dy", [2, 4, 6]), b.input("x", [2, 4, 6]), *(b.weight(4) for _ in range(3)),
+        outputs=3, domain=OURS,
+    ),
+    "LayerNormalizationGrad": lambda b: b(
+        "LayerNormalizationGrad", b.input("dy", [2, 4, 6]), b.input("x", [2, 4, 6]), b.weight(6),
+        *(b.weight(2, 4, 1) for _ in range(2)), outputs=3, domain=OURS,
+    ),
+    "LSTMGrad": lambda b: b(
+        "LSTMGrad", b.input("x", [5, 2, 3]), b.weight(1, 8, 3), b.weight(1, 8, 2), b.weight(5, 1, 2, 2),
+        b.weight(1, 16), "", b.weight(1, 2, 2), b.weight(1, 2, 2), b.input("dy", [5, 1, 2, 2]), outputs=6, domain=OURS,
+    ),
+    "GRUGrad": lambda b: b(
+        "GRUGrad", b.input("x", [5, 2, 3]), b.weight(1, 6, 3), b.weight(1, 6, 2), b.weight(5, 1, 2, 2),
+        b.weight(1, 12), "", b.weight(1, 2, 2), b.input("dy", [5, 1, 2, 2]), outputs=5, domain=OURS,
+    ),
     "Unpack4": lambda b: b("Unpack4", b.const(np.arange(6), np.uint8), domain=OURS, shape=[3, 4], signed=1),
 }
 
@@ -88,6 +118,14 @@ def test_as_the_reference_gives(name):
     graph = lower(found)
     for value, got in zip(graph.outputs, reference.run(graph, random_inputs(graph)).values(), strict=True):
         assert (value.dtype, value.shape) == (str(got.dtype), got.shape)
+
+
+@pytest.mark.parametrize("op", own_shapes.ONNX)
+def test_what_onnx_does_not_know(op):
+    b = Builder()
+    more = [b.weight(4), b.weight(4)] if op == "GroupNormalization" else []
+    made = b(op, b.input("x", ["n", 4, 3]), *more, **({"num_groups": 2} if more else {"axes": [2]}))
+    assert build.dims(to_ir(b.model(made)).graph.outputs[0]) == ("n", 4, 3)
 
 
 def test_standard_operators_after_ours_get_theirs():

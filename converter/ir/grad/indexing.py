@@ -1,0 +1,75 @@
+"""Look-ups: the gradient of what was read is added where it was read from."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from converter.ir import build
+from converter.ir.grad.rules import At, Gradients, refuse, rule
+from converter.ir.grad.tape import Term
+
+__all__: list[str] = []
+
+_INT64 = ir.DataType.INT64
+
+
+@rule("Gather")
+def _gather(n: At) -> Gradients:
+    """With the gathered axis in front, rows are added at their indices."""
+    x, indices, axis = n.input(0), n.input(1).cast(_INT64), n.axis(0)
+    depth = indices.rank
+    perm = [axis, *(i for i in range(x.rank) if i != axis)]
+    front = [*range(axis, axis + depth), *(i for i in range(n.g.rank) if not axis <= i < axis + depth)]
+    zeros = n.tape.zeros_like(x).transpose(perm)
+    added = zeros.op("ScatterND", indices.unsqueeze(depth), n.g.transpose(front), reduction="add")
+    return [added.transpose([int(i) for i in np.argsort(perm)]), None]
+
+
+@rule("GatherElements")
+def _gather_elements(n: At) -> Gradients:
+    return [_scattered(n, n.input(1), n.g, n.attr("axis", 0)), None]
+
+
+def _scattered(n: At, indices: Term, g: Term, axis: int) -> Term:
+    """Zeros like the first operand, g added at the indices along the axis."""
+    return n.tape.zeros_like(n.x).op("ScatterElements", indices, g, axis=axis, reduction="add")
+
+
+@rule("TopK")
+def _top(n: At) -> Gradients:
+    return [_scattered(n, n.output(1, _INT64, n.y.shape), n.g, n.attr("axis", -1)), None]
+
+
+@refuse("GatherND")
+def _batched(node: ir.Node) -> str:
+    return "batch_dims" if build.attr(node, "batch_dims", 0) else ""
+
+
+@rule("GatherND")
+def _gather_nd(n: At) -> Gradients:
+    return [n.tape.zeros_like(n.x).op("ScatterND", n.input(1), n.g, reduction="add"), None]
+
+
+@refuse("ScatterElements", "ScatterND")
+def _reducing(node: ir.Node) -> str:
+    reduction = build.attr(node, "reduction", "none")
+    return "" if reduction in ("none", "add") else f"reduction {reduction}"
+
+
+@rule("ScatterElements")
+def _scatter_elements(n: At) -> Gradients:
+    """What was overwritten has no gradient; what was written has that of its place."""
+    indices, updates, axis = n.input(1), n.input(2), n.attr("axis", 0)
+    kept = n.g
+    if n.attr("reduction", "none") == "none":
+        kept = n.g.op("ScatterElements", indices, n.tape.zeros_like(updates), axis=axis)
+    return [kept, None, n.g.op("GatherElements", indices, axis=axis)]
+
+
+@rule("ScatterND")
+def _scatter_nd(n: At) -> Gradients:
+    indices, updates, kept = n.input(1), n.input(2), n.g
+    if n.attr("reduction", "none") == "none":
+        kept = n.g.op("ScatterND", indices, n.tape.zeros_like(updates))
+    return [kept, None, n.g.op("GatherND", indices)]
