@@ -65,6 +65,10 @@ class Learner(Protocol):
 
 
 def sgd(params: Tree, gradient: Gradient, rate: Any) -> dict[str, Any]:
-    """One step of gradient descent; statistics take their new values. What has no gradient stays."""
-    moved = tree.add(tree.take(params, gradient.grads), gradient.grads, -rate)
-    return tree.merge(params, {**moved, **gradient.statistics})
+    """One step of gradient descent; statistics take their new values. What has no gradient stays.
+
+    `rate`: a number, or a tree with a rate for every element of what has a gradient.
+    """
+    grads = gradient.grads
+    change = tree.mul(grads, rate) if isinstance(rate, Mapping) else tree.scale(grads, rate)
+    return tree.merge(params, {**tree.sub(tree.take(params, grads), change), **gradient.statistics})

@@ -10,10 +10,12 @@ Between `local` and `apply` lie codecs, noise, secure sums and robust means, whi
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple
 
+from federated.errors import FederatedError
 from federated.learner import Batch, Learner
 from federated.tree import Tree
 
@@ -31,13 +33,29 @@ class Update(NamedTuple):
 
 @dataclass(frozen=True)
 class Algorithm(ABC):
-    """Hyperparameters are fields of the subclass; a method never changes what it is given."""
+    """Hyperparameters are fields of the subclass; a method never changes what it is given.
+
+    Numbers are finite and not negative, whole numbers at least 1, or else FederatedError. An empty subtree may vanish
+    on its way between devices and server, so `apply` does without those that can be empty.
+    """
 
     name: ClassVar[str]
     batches_a_step: ClassVar[int] = 1
     """Batches that one local step draws: meta-learners take one to adapt on and one to ask afterwards."""
     second_order: ClassVar[bool] = False
     """Whether `local` needs `Learner.meta_gradient`."""
+
+    uniform: bool = field(default=False, kw_only=True)
+    """Whether devices count alike in the mean, however many examples they have."""
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                continue
+            least = 1 if entry.type == "int" else 0
+            if not (math.isfinite(value) and value >= least):
+                raise FederatedError(f"{self.name}: expected {entry.name} of at least {least}, got {value}")
 
     def init(self, params: Tree) -> Tree:
         """The server's state at the start; everything a checkpoint must hold."""
@@ -60,9 +78,6 @@ class Algorithm(ABC):
     def local(self, learner: Learner, broadcast: Tree, personal: Tree, batches: Batch) -> tuple[Update, Tree]:
         """A device's work in a round over batches [steps * batches_a_step, n, ...]: its update (weight 1, which the
         caller multiplies by the device's number of examples unless `uniform`), its personal state afterwards."""
-
-    uniform: ClassVar[bool] = False
-    """Whether devices count alike in the mean, however many examples they have."""
 
     @abstractmethod
     def apply(self, state: Tree, mean: Tree, fraction: Any) -> Tree:

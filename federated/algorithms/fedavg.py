@@ -11,7 +11,8 @@ from typing import Any
 
 from federated import tree
 from federated.algorithms.base import Algorithm, Update
-from federated.learner import Batch, Learner, sgd
+from federated.algorithms.steps import descend
+from federated.learner import Batch, Learner
 from federated.tree import Tree
 
 __all__ = ["FedAvg"]
@@ -19,7 +20,10 @@ __all__ = ["FedAvg"]
 
 @dataclass(frozen=True)
 class FedAvg(Algorithm):
-    """`rate`: of local SGD; `server_rate`: of the server's step; `tuning_rate`: of SGD when a device adapts."""
+    """`rate`: of local SGD; `server_rate`: of the server's step; `tuning_rate`: of SGD when a device adapts.
+
+    Broadcast: `params`. Payload: `params`, how far the device moved, statistics included. Nothing personal.
+    """
 
     name = "fedavg"
     rate: float = 0.05
@@ -28,8 +32,8 @@ class FedAvg(Algorithm):
 
     def local(self, learner: Learner, broadcast: Tree, personal: Tree, batches: Batch) -> tuple[Update, Tree]:
         """Steps of SGD; the payload is the difference."""
-        params, loss = descend(learner, broadcast["params"], batches, self.rate)
-        return Update({"params": tree.sub(params, broadcast["params"])}, 1.0, loss), personal
+        there = descend(learner, broadcast["params"], batches, self.rate)
+        return Update({"params": tree.sub(there.params, broadcast["params"])}, 1.0, there.loss), personal
 
     def apply(self, state: Tree, mean: Tree, fraction: Any) -> Tree:
         """Move along the mean difference."""
@@ -37,15 +41,4 @@ class FedAvg(Algorithm):
 
     def personalise(self, learner: Learner, broadcast: Tree, personal: Tree, support: Batch) -> Tree:
         """Fine-tune all parameters."""
-        return descend(learner, broadcast["params"], support, self.tuning_rate)[0]
-
-
-def descend(learner: Learner, params: Tree, batches: Batch, rate: Any) -> tuple[Tree, Any]:
-    """SGD over batches [steps, n, ...]: the last parameters, the mean loss."""
-
-    def step(params: Tree, batch: Batch) -> tuple[Tree, Any]:
-        gradient = learner.gradient(params, batch)
-        return sgd(params, gradient, rate), gradient.loss
-
-    params, losses = learner.scan(step, params, batches)
-    return params, losses.mean()
+        return descend(learner, broadcast["params"], support, self.tuning_rate).params

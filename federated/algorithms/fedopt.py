@@ -1,0 +1,63 @@
+"""FedOpt: FedAvg's mean difference as the gradient of an optimiser on the server.
+
+Reddi et al., "Adaptive Federated Optimization", ICLR 2021, algorithms 1 and 2; momentum is Hsu, Qi, Brown 2019.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from federated.algorithms.base import Update
+from federated.algorithms.server_step import ServerStep
+from federated.algorithms.steps import change, descend
+from federated.learner import Batch, Learner
+from federated.tree import Tree
+
+__all__ = ["FedAdagrad", "FedAdam", "FedMomentum", "FedYogi"]
+
+
+@dataclass(frozen=True)
+class FedAdam(ServerStep):
+    """`rate`: of local SGD; `tuning_rate`: of SGD when a device adapts; the others are the server's.
+
+    Broadcast: `params`. Payload: `params` and `statistics`, how far the device moved. Nothing personal.
+    """
+
+    name = "fedadam"
+    rate: float = 0.05
+    tuning_rate: float = 0.05
+
+    def local(self, learner: Learner, broadcast: Tree, personal: Tree, batches: Batch) -> tuple[Update, Tree]:
+        """Steps of SGD; the payload is the difference."""
+        there = descend(learner, broadcast["params"], batches, self.rate)
+        return Update(change(broadcast["params"], there.params, there.statistics), 1.0, there.loss), personal
+
+    def personalise(self, learner: Learner, broadcast: Tree, personal: Tree, support: Batch) -> Tree:
+        """Fine-tune all parameters."""
+        return descend(learner, broadcast["params"], support, self.tuning_rate).params
+
+
+@dataclass(frozen=True)
+class FedYogi(FedAdam):
+    """FedAdam whose second moment changes by as much as is new, whatever it was."""
+
+    name = "fedyogi"
+    server: str = "yogi"
+
+
+@dataclass(frozen=True)
+class FedAdagrad(FedAdam):
+    """A second moment that only grows, and no first: the paper's choice of beta1 = 0."""
+
+    name = "fedadagrad"
+    server: str = "adagrad"
+    beta1: float = 0.0
+
+
+@dataclass(frozen=True)
+class FedMomentum(FedAdam):
+    """FedAvgM: m <- beta1 * m + difference, w <- w + server_rate * m."""
+
+    name = "fedmomentum"
+    server: str = "momentum"
+    server_rate: float = 1.0

@@ -1,0 +1,43 @@
+"""Devices that learn alone: what everything else must beat for a device to have a reason to take part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from federated.algorithms.base import Algorithm, Update
+from federated.algorithms.steps import descend
+from federated.learner import Batch, Learner
+from federated.tree import Tree
+
+__all__ = ["LocalOnly"]
+
+
+@dataclass(frozen=True)
+class LocalOnly(Algorithm):
+    """`rate`: of SGD from the untrained model. Broadcast: `params`, untrained. Payload: empty. Personal: `params`."""
+
+    name = "local_only"
+    rate: float = 0.05
+
+    def enrol(self, broadcast: Tree) -> Tree:
+        """The untrained model."""
+        return {"params": broadcast["params"]}
+
+    def local(self, learner: Learner, broadcast: Tree, personal: Tree, batches: Batch) -> tuple[Update, Tree]:
+        """Steps of SGD that nobody hears of."""
+        there = descend(learner, personal["params"], batches, self.rate)
+        return Update({}, 1.0, there.loss), {"params": there.params}
+
+    def apply(self, state: Tree, mean: Tree, fraction: Any) -> Tree:
+        """Nothing was learned."""
+        return state
+
+    def start(self, broadcast: Tree, personal: Tree) -> Tree:
+        """The device's own model."""
+        params: Tree = personal["params"]
+        return params
+
+    def personalise(self, learner: Learner, broadcast: Tree, personal: Tree, support: Batch) -> Tree:
+        """More steps of SGD."""
+        return descend(learner, personal["params"], support, self.rate).params

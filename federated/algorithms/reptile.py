@@ -1,0 +1,24 @@
+"""Reptile: move the start of learning towards where devices end up.
+
+Nichol, Achiam, Schulman, "On First-Order Meta-Learning Algorithms", 2018, algorithm 2 (batched): phi <- phi + epsilon *
+mean(SGD_k(phi) - phi). In a round it is FedAvg with a server's step below 1 and devices that count alike (Jiang et al.,
+"Improving Federated Learning Personalization via Model Agnostic Meta Learning", 2019, say so); it adapts as it trained,
+with the rate of the inner steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from federated.algorithms.fedavg import FedAvg
+
+__all__ = ["Reptile"]
+
+
+@dataclass(frozen=True)
+class Reptile(FedAvg):
+    """`server_rate` is the paper's epsilon. Broadcast and payload as in FedAvg."""
+
+    name = "reptile"
+    server_rate: float = 0.5
+    uniform: bool = field(default=True, kw_only=True)

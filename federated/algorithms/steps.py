@@ -1,0 +1,90 @@
+"""What several algorithms do on a device: descend, adapt, look ahead, and send what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from federated import tree
+from federated.learner import Batch, Gradient, Learner, sgd
+from federated.tree import Array, Tree
+
+__all__ = ["Descent", "accumulate", "change", "descend", "groups", "look_ahead", "part", "repeat"]
+
+
+class Descent(NamedTuple):
+    """Where steps of descent led: the parameters, the mean loss on the way, the names of the statistics among the
+    parameters, and the sum of the plain gradients if it was asked for (zero for statistics)."""
+
+    params: Tree
+    loss: Any
+    statistics: tuple[str, ...]
+    gradients: Tree
+
+
+def descend(
+    learner: Learner,
+    params: Tree,
+    batches: Batch,
+    rate: Any,
+    pull: Callable[[Tree], Tree] | None = None,
+    summed: bool = False,
+) -> Descent:
+    """SGD over batches [steps, n, ...]; `rate`: a number, or a tree of a rate for every element. `pull(params)`: a tree
+    added to each gradient, the slope of a penalty. `summed`: add up the gradients without it."""
+
+    def step(carry: tuple[Tree, Tree], batch: Batch) -> tuple[tuple[Tree, Tree], Any]:
+        params, gradients = carry
+        gradient = learner.gradient(params, batch)
+        gradients = accumulate(gradients, gradient.grads)
+        if pull is not None:
+            gradient = gradient._replace(grads=tree.add(gradient.grads, pull(params)))
+        return (sgd(params, gradient, rate), gradients), {"loss": gradient.loss, "statistics": gradient.statistics}
+
+    start: tuple[Tree, Tree] = params, tree.zeros(params) if summed else {}
+    (params, gradients), seen = learner.scan(step, start, batches)
+    return Descent(params, seen["loss"].mean(), tuple(seen["statistics"]), gradients)
+
+
+def look_ahead(learner: Learner, params: Tree, rates: Tree, support: Batch, query: Batch) -> tuple[Gradient, Tree]:
+    """`Learner.meta_gradient` to first order: second derivatives are taken to be zero (Finn et al. 2017, section 5.2).
+
+    What is left are the query's gradient where the support led, and for the rates minus its product with the sum of the
+    gradients on the way, which for one step is exact.
+    """
+    there = descend(learner, params, support, rates, summed=True)
+    gradient = learner.gradient(there.params, query)
+    return gradient, tree.map_leaves(lambda g, s: -(g * s), gradient.grads, there.gradients)
+
+
+def accumulate(whole: Tree, some: Tree) -> dict[str, Any]:
+    """`whole` with the entries of `some` added that have a place in it."""
+    fitting = tree.take(some, whole)
+    return tree.merge(whole, tree.add(tree.take(whole, fitting), fitting))
+
+
+def change(before: Tree, after: Tree, statistics: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A payload: what parameters moved by, and apart from them what statistics did, where there are any."""
+    moved = tree.sub(after, before)
+    kept = tree.take(moved, statistics)
+    trained = {name: leaf for name, leaf in moved.items() if name not in kept}
+    return {"params": trained, **({"statistics": kept} if kept else {})}
+
+
+def groups(batches: Batch, count: int) -> Batch:
+    """Batches [steps * count, n, ...] as [steps, count, n, ...]: what a meta-learner's step takes at once."""
+    return _each(batches, lambda array: array.reshape(array.shape[0] // count, count, *array.shape[1:]))
+
+
+def part(batches: Batch, which: int | slice) -> Batch:
+    """One batch of a sequence, or some of them."""
+    return _each(batches, lambda array: array[which])
+
+
+def repeat(batch: Batch, times: int) -> Batch:
+    """A batch [n, ...] as a sequence [times, n, ...] of itself."""
+    return _each(batch, lambda array: array[None].repeat(times, axis=0))
+
+
+def _each(batch: Batch, function: Callable[[Array], Array]) -> Batch:
+    return Batch({name: function(array) for name, array in batch.inputs.items()}, function(batch.labels))

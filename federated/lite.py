@@ -1,0 +1,105 @@
+"""`LiteLearner`: what federated algorithms ask of a learner, of a trainable bundle by `lite_runtime` on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+import lite_runtime
+from federated.errors import FederatedError
+from federated.learner import Batch, Evaluation, Gradient
+from federated.tree import Array, Tree
+from lite_runtime import bundle
+from lite_runtime.graph import numpy_dtype
+
+__all__ = ["LiteLearner", "stacked"]
+
+Carry = TypeVar("Carry")
+
+CHUNK = 256
+"""Examples that `evaluate` asks about at once: what bounds its memory."""
+PREFIX, LABELS = "grad/", "labels"
+NEEDED = ("gradients", "evaluate")
+
+
+class LiteLearner:
+    """A bundle converted with `trainable`, by its signatures `gradients` and `evaluate`; without, FederatedError.
+
+    `source`, `threads`, `backend`: as for `lite_runtime.load`. Parameters are what has a gradient, statistics what
+    `gradients` writes. An algorithm asks at ever new parameters, so that here the bundle's state is what it is to the
+    graphs, inputs and outputs: nothing is loaded, swapped or packed between two calls, and none changes another.
+    """
+
+    second_order = False
+
+    def __init__(self, source: bundle.Source, *, threads: int = 1, backend: str = "auto") -> None:
+        held = bundle.read(source)
+        if missing := [name for name in NEEDED if name not in held.uses]:
+            raise FederatedError(
+                f"expected a bundle that can be trained, with the signatures {', '.join(NEEDED)}; this one lacks "
+                f"{', '.join(missing)}: convert it with trainable=…"
+            )
+        graphs = {name: held.signatures[name] for name in NEEDED}
+        self._model = lite_runtime.load(bundle.write(None, graphs), threads=threads, backend=backend)
+        self._reads = {name: held.uses[name].reads for name in NEEDED}
+        self._labels = numpy_dtype(next(v.dtype for v in graphs["gradients"].inputs if v.name == LABELS))
+        outputs = [value.name for value in graphs["gradients"].outputs]
+        self._grads = {name: name.removeprefix(PREFIX) for name in outputs if name.startswith(PREFIX)}
+        self._statistics = held.uses["gradients"].writes
+        moving = (*self._grads.values(), *self._statistics.values())
+        self._params = {name: held.state[name] for name in moving}
+        self._fixed = {name: value for name, value in held.state.items() if name not in self._params}
+
+    @property
+    def params(self) -> dict[str, Array]:
+        """Trainable parameters, then running statistics, as they are in the bundle."""
+        return dict(self._params)
+
+    def gradient(self, params: Tree, batch: Batch) -> Gradient:
+        """See `federated.learner.Learner`."""
+        found = self._ask("gradients", params, batch)
+        grads = {name: found[output] for output, name in self._grads.items()}
+        return Gradient(found["loss"], grads, {name: found[output] for output, name in self._statistics.items()})
+
+    def meta_gradient(self, params: Tree, rates: Tree, support: Batch, query: Batch) -> tuple[Gradient, Tree]:
+        """FederatedError: bundles hold first derivatives."""
+        raise FederatedError("a device has no second derivatives; choose the algorithm's first-order form")
+
+    def evaluate(self, params: Tree, batch: Batch) -> Evaluation:
+        """See `federated.learner.Learner`."""
+        loss, correct, examples = 0.0, 0, len(batch.labels)
+        for first in range(0, examples, CHUNK):
+            rows = slice(first, first + CHUNK)
+            asked = Batch({name: values[rows] for name, values in batch.inputs.items()}, batch.labels[rows])
+            found = self._ask("evaluate", params, asked)
+            loss += float(found["loss"]) * len(asked.labels)
+            correct += int(found.get("correct", 0))
+        return Evaluation(np.float32(loss), correct, examples)
+
+    def scan(
+        self, step: Callable[[Carry, Batch], tuple[Carry, Any]], carry: Carry, batches: Batch
+    ) -> tuple[Carry, Any]:
+        """A loop."""
+        outs = []
+        for i in range(len(batches.labels)):
+            batch = Batch({name: values[i] for name, values in batches.inputs.items()}, batches.labels[i])
+            carry, out = step(carry, batch)
+            outs.append(out)
+        return carry, stacked(outs)
+
+    def _ask(self, signature: str, params: Tree, batch: Batch) -> dict[str, Array]:
+        reads = self._reads[signature].items()
+        state = {name: params[read] if read in params else self._fixed[read] for name, read in reads}
+        labels = np.asarray(batch.labels, self._labels)
+        return self._model.run({**batch.inputs, LABELS: labels, **state}, signature)
+
+
+def stacked(outs: Sequence[Any]) -> Any:
+    """Trees or arrays of one form, each leaf with a new leading axis [len(outs), ...]. FederatedError for none."""
+    if not outs:
+        raise FederatedError("expected at least one batch to learn from, got none")
+    if isinstance(outs[0], Mapping):
+        return {name: stacked([out[name] for out in outs]) for name in outs[0]}
+    return np.asarray(outs)

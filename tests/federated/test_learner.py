@@ -1,0 +1,156 @@
+"""`LiteLearner` on converted bundles gives what JAX gives; `sgd` moves what it should."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from cloud.federated import JaxLearner
+from cloud.zoo import mlp
+from cloud.zoo.build import Builder
+from converter import convert
+from converter.training import Training
+from federated.algorithms import algorithm_from
+from federated.data import draw
+from federated.errors import FederatedError
+from federated.learner import Batch, Gradient, sgd
+from federated.lite import LiteLearner, stacked
+from lite_runtime import bundle
+
+RNG = np.random.default_rng(0)
+DATA = Batch({"x": RNG.standard_normal((40, 7)).astype(np.float32)}, RNG.integers(0, 3, 40))
+
+
+@pytest.fixture(scope="module")
+def converted() -> bytes:
+    return bytes(convert(mlp(7, 3, hidden=(5,)), trainable="*").bundle)
+
+
+@pytest.fixture(scope="module")
+def lite(converted: bytes) -> LiteLearner:
+    return LiteLearner(converted, backend="reference")
+
+
+@pytest.fixture(scope="module")
+def oracle() -> JaxLearner:
+    return JaxLearner(mlp(7, 3, hidden=(5,)))
+
+
+def close(a: Mapping[str, Any], b: Mapping[str, Any], tolerance: float = 1e-5) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_allclose(a[name], b[name], rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+def test_parameters_are_the_models(lite: LiteLearner, oracle: JaxLearner) -> None:
+    close(lite.params, oracle.params, 0)
+
+
+@pytest.mark.parametrize("n", [1, 40])
+def test_gradients_at_any_parameters(lite: LiteLearner, oracle: JaxLearner, n: int) -> None:
+    asked = jax.jit(oracle.gradient)
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        params = {k: v + rng.standard_normal(v.shape).astype(np.float32) / 4 for k, v in lite.params.items()}
+        batch = draw(DATA, rng, 1, n)
+        batch = Batch({"x": batch.inputs["x"][0]}, batch.labels[0])
+        mine, theirs = lite.gradient(params, batch), asked(params, batch)
+        np.testing.assert_allclose(mine.loss, theirs.loss, rtol=1e-5)
+        close(mine.grads, theirs.grads)
+        assert not mine.statistics
+
+
+def test_labels_of_a_narrow_type_will_do(lite: LiteLearner) -> None:
+    narrow = Batch(DATA.inputs, DATA.labels.astype(np.uint8))
+    close(lite.gradient(lite.params, narrow).grads, lite.gradient(lite.params, DATA).grads, 0)
+
+
+def test_evaluation_sums_over_chunks(lite: LiteLearner, oracle: JaxLearner) -> None:
+    many = draw(DATA, np.random.default_rng(0), 1, 601)
+    many = Batch({"x": many.inputs["x"][0]}, many.labels[0])
+    mine, theirs = lite.evaluate(lite.params, many), jax.jit(oracle.evaluate)(oracle.params, many)
+    assert (mine.correct, mine.examples) == (int(theirs.correct), 601)
+    np.testing.assert_allclose(mine.loss, theirs.loss, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "meta_head"])
+def test_a_device_does_what_the_simulator_does(lite: LiteLearner, oracle: JaxLearner, name: str) -> None:
+    algorithm = algorithm_from({"name": name})
+    drawn = draw(DATA, np.random.default_rng(1), 4, 8)
+    broadcast = algorithm.broadcast(algorithm.init(lite.params))
+    personal = algorithm.enrol(broadcast)
+    mine, kept = algorithm.local(lite, broadcast, personal, drawn)
+    theirs, other = jax.jit(lambda b, p, d: algorithm.local(oracle, b, p, d))(broadcast, personal, drawn)
+    np.testing.assert_allclose(mine.loss, theirs.loss, rtol=1e-5)
+    for entry in mine.payload:
+        close(mine.payload[entry], theirs.payload[entry])
+    close(kept.get("params", {}), other.get("params", {}))
+
+
+def test_a_frozen_body_leaves_the_head_to_learn(converted: bytes) -> None:
+    learner = LiteLearner(convert(mlp(7, 3, hidden=(5,)), trainable="head*").bundle, backend="reference")
+    whole = LiteLearner(converted, backend="reference")
+    assert list(learner.params) == ["head.weight", "head.bias"]
+    grads = whole.gradient(whole.params, DATA).grads
+    close(learner.gradient(learner.params, DATA).grads, {name: grads[name] for name in learner.params})
+
+
+def test_running_statistics_move_as_in_jax() -> None:
+    b = Builder("normed", 0)
+    y = b.relu(b.batch_norm(b.conv(b.input("x", ("N", 2, 4, 4)), 3, (3, 3), bias=False, name="conv"), name="norm"))
+    model = b.model(logits=b.dense(b.global_average_pool(y), 3, name="head"))
+    learner = LiteLearner(convert(model, trainable=Training(("*",), batch_norm="train")).bundle, backend="reference")
+    oracle = JaxLearner(model)
+    batch = Batch({"x": RNG.standard_normal((6, 2, 4, 4)).astype(np.float32)}, RNG.integers(0, 3, 6))
+    assert set(learner.params) == set(oracle.params)
+    mine, theirs = learner.gradient(learner.params, batch), jax.jit(oracle.gradient)(oracle.params, batch)
+    assert len(mine.statistics) == 2
+    close(mine.grads, theirs.grads)
+    close(mine.statistics, theirs.statistics)
+    close(learner.params, learner.params | {n: v for n, v in oracle.params.items() if n in mine.statistics}, 0)
+
+
+def test_regression_counts_nothing_as_correct() -> None:
+    learner = LiteLearner(
+        convert(mlp(7, 1), trainable=Training(("*",), loss="mse")).bundle, backend="reference"
+    )
+    y = np.ones((40, 1), np.float32)
+    out = DATA.inputs["x"] @ learner.params["head.weight"].T + learner.params["head.bias"]
+    found = learner.evaluate(learner.params, Batch(DATA.inputs, y))
+    np.testing.assert_allclose(found.loss, ((out - y) ** 2).sum(), rtol=1e-5)
+    assert found.correct == 0
+
+
+def test_a_bundle_that_cannot_learn_is_refused(converted: bytes) -> None:
+    held = bundle.read(converted)
+    plain = bundle.write(None, {"predict": held.signatures["predict"]}, state=held.state, uses={
+        "predict": held.uses["predict"]})  # fmt: skip
+    with pytest.raises(FederatedError, match=r"lacks gradients, evaluate: convert it with trainable"):
+        LiteLearner(plain)
+
+
+def test_second_derivatives_are_refused(lite: LiteLearner) -> None:
+    with pytest.raises(FederatedError, match="first-order"):
+        lite.meta_gradient(lite.params, {}, DATA, DATA)
+
+
+def test_no_batches_are_refused(lite: LiteLearner) -> None:
+    empty = Batch({"x": np.zeros((0, 4, 7), np.float32)}, np.zeros((0, 4), np.int64))
+    with pytest.raises(FederatedError, match="at least one batch"):
+        algorithm_from({"name": "fedavg"}).local(lite, {"params": lite.params}, {}, empty)
+
+
+def test_sgd_moves_what_has_a_gradient() -> None:
+    params = {"a": np.float32([1, 2]), "b": np.float32([3]), "s": np.float32([4])}
+    gradient = Gradient(np.float32(0), {"a": np.float32([10, 20])}, {"s": np.float32([5])})
+    close(sgd(params, gradient, 0.1), {"a": [0, 0], "b": [3], "s": [5]}, 1e-6)
+    close(sgd(params, gradient, {"a": np.float32([0, 0.1]), "b": 7}), {"a": [1, 0], "b": [3], "s": [5]}, 1e-6)
+
+
+def test_stacking_keeps_trees() -> None:
+    out = stacked([{"loss": np.float32(i), "s": {"m": np.float32([i, 2 * i])}} for i in range(3)])
+    assert out["loss"].tolist() == [0, 1, 2] and out["s"]["m"].tolist() == [[0, 0], [1, 2], [2, 4]]
