@@ -14,7 +14,7 @@ import numpy as np
 
 from lite_runtime.bundle.contents import Golden, TensorRecord
 from lite_runtime.bundle.encoding import plain
-from lite_runtime.bundle.layout import ALIGN, INLINE, digest_of
+from lite_runtime.bundle.layout import ALIGN, INLINE, ZEROS, digest_of
 from lite_runtime.bundle.refusal import list_of, mapping_of, named, object_of, refuse, show, string_of
 from lite_runtime.graph import DTYPES, Array, Attr, Dim, Graph, Node, StateUse, Value, numpy_dtype
 from lite_runtime.verify import MAX_DEPTH, checked_nbytes
@@ -35,6 +35,11 @@ class Tensors:
         if thorough:
             self._check_digests()
         self._made: dict[int, Array] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the section."""
+        return len(self._data)
 
     def get(self, row: Any, where: str) -> Array:
         """The array of a row, a read-only view."""
@@ -252,9 +257,32 @@ def decode_golden(doc: Any, tensors: Tensors) -> Golden:
 
 
 def decode_state(doc: Any, tensors: Tensors) -> Mapping[str, Array]:
-    """Initial state by name."""
-    rows = mapping_of(doc, "manifest, state")
-    return MappingProxyType({name: tensors.get(row, f"state {show(name)}") for name, row in rows.items()})
+    """Initial state by name; zeros are described, not stored."""
+    made: dict[str, Array] = {}
+    room = ZEROS * tensors.nbytes
+    for name, row in mapping_of(doc, "manifest, state").items():
+        where = f"state {show(name)}"
+        if type(row) is list:
+            made[name] = _zeros(row, room, where)
+            room -= made[name].nbytes
+        else:
+            made[name] = tensors.get(row, where)
+    return MappingProxyType(made)
+
+
+def _zeros(row: list[Any], room: int, where: str) -> Array:
+    """The array of [dtype, shape], read-only, if it has no more than `room` bytes."""
+    if len(row) != 2 or type(row[0]) is not str or row[0] not in DTYPES or row[0] == "string":
+        refuse(where, "a row of its section, or [dtype, shape] of zeros", show(row))
+    dtype, shape = row
+    if type(shape) is not list or not all(type(d) is int for d in shape):
+        refuse(where, "a shape of whole numbers", show(shape))
+    nbytes = named(where, checked_nbytes, dtype, tuple(shape))
+    if nbytes > room:
+        refuse(where, f"at most {ZEROS} bytes of zeros for each that is stored", f"{nbytes} where {room} are left")
+    array = np.zeros(shape, named(where, numpy_dtype, dtype))
+    array.flags.writeable = False
+    return array
 
 
 def decode_uses(doc: Any) -> Mapping[str, StateUse]:

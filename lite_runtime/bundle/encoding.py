@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lite_runtime.bundle.layout import ALIGN, INLINE, INT64, digest_of
+from lite_runtime.bundle.layout import ALIGN, INLINE, INT64, ZEROS, digest_of
 from lite_runtime.errors import BundleError, MsedgeError
 from lite_runtime.graph import Array, Graph, Node, StateUse, Value, dtype_name, numpy_dtype
 from lite_runtime.verify import MAX_DEPTH
@@ -142,13 +142,29 @@ def encode_golden(example: tuple[Mapping[str, Array], Mapping[str, Array]], stor
     return [{name: store.add(side[name], f"golden {name!r}") for name in sorted(side)} for side in example]
 
 
-def encode_rows(state: Mapping[str, Array], store: Store) -> dict[str, int]:
-    """Rows of the store by name of state."""
-    return {name: store.add(state[name], f"state {name!r}") for name in sorted(state)}
+def encode_rows(state: Mapping[str, Array], store: Store) -> dict[str, Any]:
+    """By name of state its row of the store, or [dtype, shape] of zeros: optimisers' slots take no place in a file.
+
+    As readers allow ZEROS bytes of them for each that is stored, zeros beyond that are stored as well.
+    """
+    contents = {name: _array_bytes(state[name], f"state {name!r}") for name in sorted(state)}
+    zeros = {
+        name: [dtype, list(state[name].shape)]
+        for name, (dtype, content) in contents.items()
+        if dtype != "string" and len(content) > INLINE and content.count(0) == len(content)
+    }
+    rows: dict[str, Any] = {
+        name: store.add(state[name], f"state {name!r}") for name in contents if name not in zeros
+    }
+    room = ZEROS * len(store.data)
+    for name, described in zeros.items():
+        room -= len(contents[name][1])
+        rows[name] = described if room >= 0 else store.add(state[name], f"state {name!r}")
+    return dict(sorted(rows.items()))
 
 
 def encode_state(state: Mapping[str, Array], uses: Mapping[str, StateUse], store: Store) -> dict[str, Any]:
-    """The manifest's `state`, rows of the store by name, and `uses`, by signature [reads, writes]: names of inputs and
+    """The manifest's `state`, by name (`encode_rows`), and `uses`, by signature [reads, writes]: names of inputs and
     of outputs to names of state. Neither where there is no state."""
     if not state:
         return {}

@@ -64,6 +64,9 @@ MAX_RATIO = 256
 """Bytes of JSON that one byte of a compressed manifest may unfold to (zlib's own limit is 1032)."""
 INLINE = 64
 """Bytes up to which an array stands in the manifest itself: a scale would else take 64 aligned bytes and a digest."""
+ZEROS = 8
+"""Bytes of zeros that initial state may have for each byte of its section: slots of optimisers are twice what they
+belong to."""
 PAGE_FROM = 1 << 20
 """Bytes of weights from which they begin at a page's start, so that processes share whole pages."""
 AGAIN = "the file is damaged; fetch or make it again"

@@ -581,3 +581,48 @@ def test_a_personal_bundle() -> None:
 def test_a_personal_bundle_of_other_state(state: dict[str, Array]) -> None:
     with pytest.raises(BundleError):
         bundle.with_state(LEARNER, state)
+
+
+def relu(*shape: int) -> Graph:
+    return Graph((Value("w", "float32", shape),), (Value("y", "float32", shape),), (Node("Relu", ("w",), ("y",)),), {})
+
+
+def test_zeros_take_no_place_in_a_file() -> None:
+    weights = np.random.default_rng(0).normal(size=(100, 100)).astype(np.float32)
+    slots = {f"slot/{i}": np.zeros((100, 100), np.float32) for i in range(4)}
+    graph = relu(100, 100)
+    plain = bundle.write(None, {"f": graph}, state={"w": weights}, uses={"f": StateUse({"w": "w"}, {})})
+    whole = bundle.write(None, {"f": graph}, state={"w": weights, **slots}, uses={"f": StateUse({"w": "w"}, {})})
+    assert len(whole) - len(plain) < 400
+    held = bundle.read(whole).state
+    for name, slot in slots.items():
+        assert held[name].dtype == slot.dtype and not held[name].flags.writeable
+        np.testing.assert_array_equal(held[name], slot)
+
+
+def test_zeros_that_a_reader_would_refuse_are_stored() -> None:
+    slots = {f"slot/{i:02}": np.zeros(1000, np.float32) for i in range(30)}
+    weights = {"w": np.ones(500, np.float32)}
+    graph = relu(500)
+    data = bundle.write(None, {"f": graph}, state=weights | slots, uses={"f": StateUse({"w": "w"}, {})})
+    held = bundle.read(data).state
+    assert set(held) == {"w", *slots}
+    assert not any(held[name].any() for name in slots)
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        (["float32", [1 << 40]], "bytes of zeros"),
+        (["float32", [-1]], "state 'w'"),
+        (["float32", [True]], "whole numbers"),
+        (["float32"], "a row of its section"),
+        (["string", [1]], "a row of its section"),
+        (["nonsense", [1]], "a row of its section"),
+    ],
+)
+def test_zeros_that_lie_are_refused(row: list[Any], says: str) -> None:
+    from lite_runtime.bundle.decoding import Tensors, decode_state
+
+    with pytest.raises(BundleError, match=says):
+        decode_state({"w": row}, Tensors([], memoryview(bytes(4096)), "weights", False))
