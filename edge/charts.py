@@ -34,12 +34,14 @@ class _Axis:
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
 
-def curves(title: str, x: Sequence[int], series: Mapping[str, Numbers], write: Write = "{:g}".format) -> str:
-    """One line a series over the integers `x`; "" where there is nothing to draw."""
+def curves(
+    title: str, x: Sequence[int], series: Mapping[str, Numbers], write: Write = "{:g}".format, *, zero: bool = False
+) -> str:
+    """One line a series over the integers `x`; "" where there is nothing to draw. `zero`: the scale begins there."""
     seen = [v for values in series.values() for v in values if v is not None and math.isfinite(v)]
     if not seen or not x:
         return ""
-    low, high, step = _ticks(min(seen), max(seen))
+    low, high, step = _ticks(min(0.0, *seen) if zero else min(seen), max(seen))
     across, up = _Axis(x[0], x[-1], LEFT, WIDE - RIGHT), _Axis(low, high, HIGH - BOTTOM, TOP)
     grid = "".join(_level(up(low + i * step), write(low + i * step)) for i in range(round((high - low) / step) + 1))
     ends = "".join(_text(across(n), HIGH - 8, str(n), "middle") for n in dict.fromkeys((x[0], x[-1])))

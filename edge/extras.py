@@ -38,6 +38,10 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
             {"jax": "jax", "optax": "optax", "sklearn": "scikit-learn"},
             "the cloud engine trains with it, the demo on scikit-learn's digits",
         ),
+        "federated": Extra(
+            {"flwr": "flwr", "cryptography": "cryptography", "click": "click"},
+            "messages between the server and its devices go over Flower",
+        ),
         "cli": Extra({"typer": "typer", "rich": "rich"}, "the `msedge` command is built on it"),
         "oracle": Extra(
             {"onnxruntime": "onnxruntime", "ai_edge_litert": "ai-edge-litert"},

@@ -66,8 +66,8 @@ def _progress(report: Report) -> str:
         curves("Accuracy, mean over devices", numbers, accuracy, _percent),
         curves("Training loss", numbers, {"mean over devices": [row["loss"] for row in rows]}),
         curves("KiB a round", numbers, {"from devices": [row["bytes_up"] / 1024 for row in rows],
-                                        "to devices": [row["bytes_down"] / 1024 for row in rows]}),
-        curves("Privacy spent (ε)", numbers, {"ε so far": [row.get("epsilon") for row in rows]}),
+                                        "to devices": [row["bytes_down"] / 1024 for row in rows]}, zero=True),
+        curves("Privacy spent (ε)", numbers, {"ε so far": [row.get("epsilon") for row in rows]}, zero=True),
     ]  # fmt: skip
     return f'<h2>Round by round</h2><div class="charts two">{"".join(charts)}</div>'
 

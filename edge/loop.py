@@ -15,6 +15,8 @@ from lite_runtime.graph import Array
 
 if TYPE_CHECKING:
     from cloud.train import DigitsRun, EpochReport
+    from cloud.train.digits import DigitsSplit
+    from edge.fleet_loop import FleetOutcome
     from edge.measure import Ratio
 
 __all__ = ["ACCURACY", "LOGITS", "Outcome", "run_loop"]
@@ -50,16 +52,22 @@ class Outcome:
     latency_int8: float
     ratio_int8: Ratio | None
     """Of ONNX Runtime's time on the float model to that of our int8 one."""
+    fleet: FleetOutcome
 
     @property
     def ok(self) -> bool:
-        """Whether the device's models are good, and the cloud's."""
+        """Whether the device's models are good, and the cloud's, and the fleet learned."""
+        return self._model_ok and self.fleet.ok
+
+    @property
+    def _model_ok(self) -> bool:
         good = min(self.accuracy_cloud, self.accuracy_device) >= ACCURACY and self.difference_device <= LOGITS
         return good and self.accuracy_int8 >= self.accuracy_device - LOST
 
     def as_dict(self) -> dict[str, Any]:
         """Every figure and the verdict, as plain values."""
-        return {"ok": self.ok, **asdict(self)}
+        figures = {"ok": self.ok, **asdict(self)}
+        return {**figures, "fleet": {"ok": self.fleet.ok, **figures["fleet"]}}
 
 
 def run_loop(
@@ -72,7 +80,8 @@ def run_loop(
     progress: Callable[[EpochReport], None],
 ) -> Outcome:
     """Train ResNet-8 on scikit-learn's digits, see it through to the device; leaves digits.onnx,
-    digits.mslite, digits.int8.mslite and the report of the latter, digits.int8.html."""
+    digits.mslite, digits.int8.mslite and the report of the latter, digits.int8.html, and of the fleet fleet.mslite,
+    fleet.json and fleet.html."""
     say("cloud: training ResNet-8 on handwritten digits")
     from cloud.train import train_digits
 
@@ -85,6 +94,7 @@ def _to_device(run: DigitsRun, folder: Path, threads: int, say: Callable[[str], 
     import lite_runtime
     from converter import convert
     from converter.report import page
+    from edge.fleet_loop import run_fleet
     from edge.measure import interleave, ratio
 
     say("converter: ONNX to one bundle")
@@ -105,6 +115,7 @@ def _to_device(run: DigitsRun, folder: Path, threads: int, say: Callable[[str], 
     say("device: timing one image")
     one = {name: x[:1]}
     timings = interleave({who: partial(call, one) for who, call in runners.items()}, seconds=5.0)
+    fleet = run_fleet(source, *_everything(run.split), folder, say)
     logits = run.trainer.predict(x)
     peer = "onnxruntime" if "onnxruntime" in runners else None
     return Outcome(
@@ -127,7 +138,13 @@ def _to_device(run: DigitsRun, folder: Path, threads: int, say: Callable[[str], 
         arena_int8=integer.cost(one).arena_bytes,
         latency_int8=timings["int8"].median,
         ratio_int8=ratio(timings["int8"], timings[peer]) if peer else None,
+        fleet=fleet,
     )
+
+
+def _everything(split: DigitsSplit) -> tuple[Array, Array]:
+    """All images and labels."""
+    return np.concatenate([split.x, split.held_out_x]), np.concatenate([split.y, split.held_out_y])
 
 
 def _peer(source: Path, threads: int) -> dict[str, Callable[[Mapping[str, Array]], dict[str, Any]]]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from edge.cli import bench, convert, demo, doctor, inspect, run, verify
+from edge.cli import bench, convert, demo, doctor, federate, inspect, run, verify
 from edge.cli.errors import guarded
 
 __all__ = ["app"]
@@ -18,6 +18,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "run": run.run,
     "verify": verify.verify,
     "bench": bench.bench,
+    "federate": federate.federate,
     "doctor": doctor.doctor,
     "demo": demo.demo,
 }

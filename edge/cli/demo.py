@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cloud.train import EpochReport
+    from edge.fleet_loop import FleetOutcome
     from edge.loop import Outcome
 
 __all__ = ["demo"]
@@ -32,10 +33,10 @@ def demo(
     threads: Threads = 1,
     as_json: Json = False,
 ) -> None:
-    """Train, convert, verify and run a small network.
+    """Train, convert, verify and run a small network; let ten devices learn together.
 
     ResNet-8 on scikit-learn's handwritten digits; needs no network. Exit code 1 when the device's accuracy is below
-    0.97 or its logits are further than 1e-4 from the cloud's.
+    0.97, its logits are further than 1e-4 from the cloud's, or learning together gains a device less than 0.3.
     """
     from edge.loop import run_loop
 
@@ -110,7 +111,21 @@ def _print(o: Outcome, seconds: float, keep: Path | None) -> None:
         rows.add_row("× as fast as onnxruntime", "", *ratios, "")
     print(f"\nResNet-8, {o.parameters:,} parameters; {o.trained_on} digits to learn from, {o.held_out} held out")
     console().print(rows)
-    verdict = "the device runs the cloud's model" if o.ok else "the device's model is NOT good enough"
+    _print_fleet(o.fleet)
+    verdict = "the device runs the cloud's model, the fleet its own" if o.ok else "the models are NOT good enough"
     print(f"{verdict}; the loop took {seconds:.0f} s")
     if keep is not None:
-        print(f"next: msedge inspect {keep / 'digits.mslite'}")
+        print(f"next: msedge inspect {keep / 'digits.mslite'}, and {keep / 'fleet.html'} in a browser")
+
+
+def _print_fleet(fleet: FleetOutcome) -> None:
+    count, rounds = len(fleet.devices), fleet.report["rounds"]
+    print(f"{count} devices whose cameras are mounted askew, after {rounds} rounds together")
+    heads = ("the cloud's model", "its own")
+    rows = table("", "accuracy on", *heads, right=heads)
+    for row in fleet.devices:
+        rows.add_row(f"{row.name}{'' if row.trained else ', not in the rounds'}", f"{row.cloud:.3f}", f"{row.own:.3f}")
+    rows.add_section()
+    for words, trained in (("mean of those that trained", True), ("mean of the others", False)):
+        rows.add_row(words, f"{fleet.mean('cloud', trained):.3f}", f"{fleet.mean('own', trained):.3f}")
+    console().print(rows)

@@ -1,0 +1,1 @@
+"""msedge over Flower."""

@@ -1,0 +1,5 @@
+"""What a SuperNode runs."""
+
+from federated.transport.app_client import app
+
+__all__ = ["app"]

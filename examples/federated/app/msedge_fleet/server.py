@@ -1,0 +1,5 @@
+"""What the SuperLink runs."""
+
+from federated.transport.app_server import app
+
+__all__ = ["app"]

@@ -1,0 +1,61 @@
+"""A small fleet to try things with: `python make_fleet.py FOLDER` leaves model.mslite, devices.npz and run.toml there.
+
+Softmax regression on Synthetic(0.5, 0.5) (Li et al. 2020), a few hundred examples a device; devices are `device-00` ….
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from cloud.zoo import mlp
+from converter import convert
+from federated.data import synthetic
+
+DEVICES, MOST = 10, 400
+CONFIG = """\
+[model]
+bundle = "model.mslite"
+
+[data]
+shards = "devices.npz"
+
+[algorithm]
+name = "fedavg"
+rate = 0.05
+
+[rounds]
+count = 5
+minimum = 3
+
+[evaluation]
+every = 5
+
+[codec]
+up = ["feedback", "topk:0.1", "int8"]
+
+[state]
+checkpoint = "run.state"
+
+[report]
+json = "run.json"
+"""
+
+
+def main() -> None:
+    """The command."""
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
+    folder.mkdir(parents=True, exist_ok=True)
+    fleet = [(data.inputs["x"][:MOST], data.labels[:MOST]) for data in synthetic(0.5, 0.5, DEVICES)]
+    names = [f"device-{at:02d}" for at, (x, _) in enumerate(fleet) for _ in x]
+    x, labels = (np.concatenate(parts) for parts in zip(*fleet, strict=True))
+    np.savez(folder / "devices.npz", x=x, labels=labels, device=np.array(names))
+    convert(mlp(60, 10), output=folder / "model.mslite", trainable="*")
+    (folder / "run.toml").write_text(CONFIG)
+    print(f"next: msedge federate {folder / 'run.toml'} --simulate 0")
+
+
+if __name__ == "__main__":
+    main()

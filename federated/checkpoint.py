@@ -1,0 +1,94 @@
+"""A federation on disk, so that a server that dies goes on where it was: one file, replaced whole after each round.
+
+It holds the algorithm's state, the round, the registry of devices and the report's rows. There is no generator to keep:
+everything random follows from the seed and the round's number.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from dataclasses import asdict
+from hashlib import sha256
+
+from federated.config import Config
+from federated.errors import FederatedError
+from federated.federation import Federation, Member, Start
+from federated.packed import pack, unpack
+from federated.privacy.accountant import Accountant, Spent
+from lite_runtime._files import write_atomically
+
+__all__ = ["load", "save"]
+
+VERSION = 1
+_FREE = ("report", "state", "sync")
+_MAY_CHANGE = {"rounds": ("count", "deadline", "attempts", "minimum", "quorum"), "evaluation": ("every",)}
+"""What a resumed run may say otherwise: whole sections, and keys of others."""
+
+
+def save(path: str | os.PathLike[str], federation: Federation) -> None:
+    """Replace the file. A process killed meanwhile leaves the old one or the new one."""
+    meta = {
+        "version": VERSION,
+        "run": federation.run,
+        "round": federation.round,
+        "attempt": federation.attempt,
+        "bundle": federation.start.bundle,
+        "config": fingerprint(federation.config),
+        "members": {name: asdict(member) for name, member in federation.members.items()},
+        "rows": federation.rows,
+        "turned_away": federation.turned_away,
+        "spent": federation.account.spent,
+        "bound": federation.bound,
+    }
+    write_atomically(path, pack(meta, {"state": federation.state}), FederatedError)
+
+
+def load(path: str | os.PathLike[str], config: Config, start: Start) -> Federation:
+    """The federation as it was. FederatedError for a file that is damaged, or of another run than `config` says."""
+    shown = os.fspath(path)
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise FederatedError(
+            f"cannot read checkpoint {shown!r}: {error.strerror}; run without --resume to start anew"
+        ) from error
+    meta, body = unpack(data, f"checkpoint {shown!r}")
+    for key, wanted in (("version", VERSION), ("bundle", start.bundle), ("config", fingerprint(config))):
+        if meta.get(key) != wanted:
+            raise FederatedError(
+                f"checkpoint {shown!r}: its {key} is not this run's; restore what was changed, or run without "
+                "--resume to start anew"
+            )
+    try:
+        return Federation(
+            config,
+            start,
+            body["state"],
+            run=str(meta["run"]),
+            round=int(meta["round"]),
+            attempt=int(meta["attempt"]),
+            members={name: Member(**member) for name, member in meta["members"].items()},
+            rows=list(meta["rows"]),
+            turned_away=Counter(meta["turned_away"]),
+            account=Accountant(tuple(Spent(*each) for each in meta["spent"])),
+            bound=float(meta["bound"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FederatedError(f"checkpoint {shown!r}: expected a run's state, got {error!r}; start anew") from error
+
+
+def fingerprint(config: Config) -> str:
+    """A digest of all that a resumed run must have in common with the one before."""
+    free = dict(_MAY_CHANGE)
+    if config.pipeline.privacy.epsilon:  # the number of rounds decides how much noise each needs
+        free["rounds"] = tuple(key for key in free["rounds"] if key != "count")
+    kept = {
+        name: {key: value for key, value in section.items() if key not in free.get(name, ())}
+        for name, section in config.source.items()
+        if name not in _FREE
+    }
+    return sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+

@@ -1,0 +1,155 @@
+"""Runs from beginning to end: a fleet simulated in this process, or real devices behind a SuperLink."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from federated import checkpoint
+from federated.asynchronous import conduct_async
+from federated.conduct import After, Exchange, Watch, conduct
+from federated.config import Config, read
+from federated.data import shards
+from federated.device import Device
+from federated.errors import FederatedError
+from federated.federation import Federation, Start
+from federated.learner import Batch, Learner
+from federated.lite import LiteLearner
+from federated.state import StateStore
+from federated.store import PersonalStore, Retention
+from federated.sync import sync
+from lite_runtime import bundle
+from lite_runtime._files import write_atomically
+
+__all__ = ["Fleet", "report", "run", "serve", "simulate", "start_of"]
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Devices in this process: their examples by name, and the learner that they share."""
+
+    learner: Learner
+    start: Start
+    shards: Mapping[str, Batch]
+
+
+def start_of(path: str | os.PathLike[str]) -> tuple[LiteLearner, Start]:
+    """A trainable bundle's learner, and what a run on it starts from."""
+    learner = LiteLearner(path)
+    held = bundle.read(path)
+    return learner, Start(learner.params, tuple(held.uses["gradients"].writes.values()), held.digest)
+
+
+def fleet_of(config: Config, devices: int = 0) -> Fleet:
+    """The fleet that `model.bundle` and `data.shards` say: its first `devices` by name, or all (0)."""
+    if not config.data.shards:
+        raise FederatedError("data.shards: expected the examples of the simulated devices, got none")
+    learner, start = start_of(config.path(config.model.bundle))
+    found = shards(config.path(config.data.shards), config.data.labels, config.data.device)
+    if devices > len(found):
+        raise FederatedError(f"--simulate: expected at most the {len(found)} devices of the shards, got {devices}")
+    names = sorted(found)[: devices or len(found)]
+    return Fleet(learner, start, {name: found[name] for name in names})
+
+
+def simulate(
+    config: Config,
+    fleet: Fleet,
+    *,
+    resume: bool = False,
+    watch: Watch = lambda row: None,
+    delay: Callable[[str, int], float] | None = None,
+) -> Federation:
+    """A whole run in this process, by the ServerApp and ClientApp of a real one.
+
+    `delay(device, nth)`: seconds of simulated time until a device's nth answer is there (`LocalGrid`).
+    """
+    from federated.transport.local import run_here
+
+    store = StateStore(config.path(config.state.devices) if config.state.devices else None, durable=False)
+    devices = {
+        name: Device(name, fleet.learner, data, store, fleet.start.bundle) for name, data in fleet.shards.items()
+    }
+    ended: list[Federation] = []
+
+    def main(exchange: Exchange) -> None:
+        ended.append(run(config, fleet.start, exchange, resume=resume, watch=watch))
+
+    try:
+        run_here(main, devices, delay)
+    finally:
+        store.close()
+    return ended[0]
+
+
+def serve(exchange: Exchange, words: Mapping[str, object]) -> Federation:
+    """What the ServerApp does: the run of the configuration file that `words` (`flwr run --run-config`) name: `config`,
+    and `resume` for one that goes on from its checkpoint where there is one. Prints each round as a line of JSON."""
+    path = words.get("config")
+    if not isinstance(path, str) or not path:
+        raise FederatedError(f"--run-config: expected config='FILE.toml', got {path!r}")
+    config = read(path)
+    _, start = start_of(config.path(config.model.bundle))
+    keep = config.state.checkpoint
+    resume = bool(words.get("resume")) and bool(keep) and config.path(keep).exists()
+    return run(config, start, exchange, resume=resume, watch=lambda row: print(json.dumps(row), flush=True))
+
+
+def run(
+    config: Config, start: Start, exchange: Exchange, *, resume: bool = False, watch: Watch = lambda row: None
+) -> Federation:
+    """A run, or the rest of one, and its report."""
+    keep = config.path(config.state.checkpoint) if config.state.checkpoint else None
+    if resume and keep is None:
+        raise FederatedError("--resume: expected state.checkpoint in the configuration to go on from, got none")
+    going_on = checkpoint.load(keep, config, start) if resume and keep is not None else None
+    federation = going_on or Federation.begin(config, start)
+    conducting = conduct_async if config.rounds.mode == "async" else conduct
+    conducting(federation, exchange, keep=keep, watch=watch, after=_after(federation))
+    if config.report.json:
+        text = json.dumps(report(federation), indent=1, allow_nan=False)
+        write_atomically(config.path(config.report.json), text.encode(), FederatedError)
+    if config.report.bundle:
+        write_model(federation, config.path(config.report.bundle))
+    return federation
+
+
+def _after(federation: Federation) -> After:
+    """What follows an evaluation: devices' own versions come home, if [sync] says where."""
+    words = federation.config.sync
+    if not words.store:
+        return lambda exchange, nodes: {}
+    store = PersonalStore(federation.config.path(words.store), Retention(words.versions, words.days))
+    return lambda exchange, nodes: {"sync": sync(federation, exchange, nodes, store)}
+
+
+def report(federation: Federation) -> dict[str, Any]:
+    """Everything that happened, as plain data."""
+    rows = federation.rows
+    refused: dict[str, int] = {}
+    for row in rows:
+        for reason, count in row["refused"].items():
+            refused[reason] = refused.get(reason, 0) + count
+    return {
+        "run": federation.run,
+        "algorithm": federation.algorithm.name,
+        "bundle": federation.start.bundle,
+        "rounds": federation.round,
+        "devices": len(federation.members),
+        "turned_away": dict(sorted(federation.turned_away.items())),
+        "refused": dict(sorted(refused.items())),
+        "bytes_up": sum(row["bytes_up"] for row in rows),
+        "bytes_down": sum(row["bytes_down"] for row in rows),
+        "seconds": sum(row["seconds"] for row in rows),
+        "rows": rows,
+    }
+
+
+def write_model(federation: Federation, path: str | os.PathLike[str]) -> None:
+    """The global model as a new bundle whose parent is the old one."""
+    old = Path(federation.config.path(federation.config.model.bundle)).read_bytes()
+    write_atomically(path, bundle.with_state(old, federation.model()), FederatedError)

@@ -1,0 +1,43 @@
+"""Devices' personal versions come home, where their owners agreed: see `federated.store` for what is kept how long."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from typing import Any
+
+from federated.conduct import Exchange, gather
+from federated.errors import FederatedError
+from federated.federation import Federation
+from federated.replies import Expected, Failure, Refused, read_personal
+from federated.store import PersonalStore
+
+__all__ = ["sync"]
+
+
+def sync(federation: Federation, exchange: Exchange, nodes: Collection[int], store: PersonalStore) -> dict[str, Any]:
+    """Ask devices that were in the run for their versions; how many were kept, and how many owners declined."""
+    there = federation.present(nodes) | federation.present(nodes, held_out=True)
+    asked = {node: name for name, node in there.items()}
+    evaluation = federation.config.evaluation
+    message = federation.task("sync", federation.round, {"steps": evaluation.steps, "batch": evaluation.batch})
+    refused: Counter[str] = Counter()
+    answered: Counter[str] = Counter()
+
+    def take(node: int, reply: bytes | Failure) -> None:
+        name = asked[node]
+        try:
+            expected = Expected("personal", name, federation.run, federation.round, federation.attempt)
+            consent, params = read_personal(reply, expected)
+            base = federation.start
+            try:
+                store.put(name, base.bundle, params, base.params, round=federation.round, consent=consent)
+            except FederatedError as error:
+                raise Refused("payload", str(error)) from None
+        except Refused as problem:
+            refused[problem.reason] += 1
+            return
+        answered[consent] += 1
+
+    gather(exchange, "query", dict.fromkeys(asked, message), federation.config.rounds.deadline, take)
+    return {"kept": answered["backup"] + answered["serve"], "declined": answered["none"], "refused": dict(refused)}

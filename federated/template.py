@@ -1,0 +1,69 @@
+"""What a round's trees look like, worked out from the model and the algorithm alone.
+
+The server must know the shape of every update before it reads the first, and a device that of the broadcast. Both
+follow from running the algorithm once with a learner whose gradients are zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from federated import tree
+from federated.algorithms import Algorithm
+from federated.codec import Spec
+from federated.learner import Batch, Evaluation, Gradient
+from federated.tree import Tree
+
+__all__ = ["broadcast_spec", "payload_spec"]
+
+Carry = TypeVar("Carry")
+
+
+@dataclass
+class _Still:
+    """A learner that knows the names and shapes of parameters and learns nothing."""
+
+    params: Tree
+    statistics: tuple[str, ...]
+    second_order: bool = True
+
+    def gradient(self, params: Tree, batch: Batch) -> Gradient:
+        trained = {name: leaf for name, leaf in params.items() if name not in self.statistics}
+        return Gradient(np.float32(0), tree.zeros(trained), tree.take(params, self.statistics))
+
+    def meta_gradient(self, params: Tree, rates: Tree, support: Batch, query: Batch) -> tuple[Gradient, Tree]:
+        gradient = self.gradient(params, query)
+        return gradient, gradient.grads
+
+    def evaluate(self, params: Tree, batch: Batch) -> Evaluation:
+        return Evaluation(np.float32(0), np.int64(0), np.int64(len(batch.labels)))
+
+    def scan(
+        self, step: Callable[[Carry, Batch], tuple[Carry, Any]], carry: Carry, batches: Batch
+    ) -> tuple[Carry, Any]:
+        outs = []
+        for at in range(len(batches.labels)):
+            carry, out = step(carry, Batch({name: x[at] for name, x in batches.inputs.items()}, batches.labels[at]))
+            outs.append(out)
+        if isinstance(outs[0], dict):
+            return carry, tree.map_leaves(lambda *leaves: np.stack(leaves), outs[0], *outs[1:])
+        return carry, np.stack(outs)
+
+
+def broadcast_spec(algorithm: Algorithm, params: Tree) -> Spec:
+    """What devices are sent."""
+    return Spec.of(algorithm.broadcast(algorithm.init(params)))
+
+
+def payload_spec(algorithm: Algorithm, params: Tree, statistics: tuple[str, ...]) -> Spec | None:
+    """What they send; None where an algorithm's devices send nothing. `statistics`: the parameters without gradient."""
+    broadcast = algorithm.broadcast(algorithm.init(params))
+    nothing = np.zeros((2 * algorithm.batches_a_step, 1), np.float32)
+    update, _ = algorithm.local(
+        _Still(params, statistics), broadcast, algorithm.enrol(broadcast), Batch({"x": nothing}, nothing)
+    )
+    return Spec.of(update.payload) if any(True for _ in tree.leaves(update.payload)) else None

@@ -1,0 +1,102 @@
+"""A grid in this process: the same ServerApp and ClientApp, no Ray, no sockets, no serialisation.
+
+Devices work one after another when their messages are sent. With `delay`, an answer is there only once the grid's own
+clock has come so far, and the clock runs as fast as the server waits: stragglers, deadlines and asynchronous rounds of
+hours are simulated in the time of the work alone, the same each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from time import perf_counter
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+__all__ = ["LocalGrid"]
+
+RUN = 1
+SERVER = 1
+FAILED = 100
+"""An error code of ours: the app on the device raised."""
+
+
+class LocalGrid(Grid):
+    """`names`: the devices; node ids count from 2, node configurations hold `device`.
+
+    `delay(name, nth)`: seconds until a device's nth answer (from 0) is there, infinity for one that never comes.
+    """
+
+    def __init__(
+        self, app: ClientApp, names: Iterable[str], delay: Callable[[str, int], float] | None = None
+    ) -> None:
+        # Messages take the sender's identity from there; a process of Flower's own would have set it.
+        TaskIdentity.task_id = TaskIdentity.run_id = RUN
+        TaskIdentity.node_id = SERVER
+        self._app, self._delay = app, delay
+        self._clock = 0.0
+        self._sent: dict[int, int] = {}
+        self._count = 0
+        self._ready: dict[str, tuple[float, Message]] = {}
+        self.contexts = {
+            node: Context(RUN, node, {"device": name}, RecordDict(), {}) for node, name in enumerate(names, SERVER + 1)
+        }
+
+    def now(self) -> float:
+        """Seconds by the grid's clock: the wall's where devices have no delay."""
+        return self._clock if self._delay else self._clock + perf_counter()
+
+    def wait(self, seconds: float) -> None:
+        """Let the clock run."""
+        self._clock += seconds
+
+    def set_run(self, run: Run) -> None:
+        """Nothing: there is one run."""
+
+    @property
+    def run(self) -> Run:
+        """There is none to speak of."""
+        raise NotImplementedError("a grid in this process has no run")
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """A message, as by its constructor."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """All nodes."""
+        return list(self.contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Have the devices work; ids to pull the answers by."""
+        ids = []
+        for message in messages:
+            self._count += 1
+            name = str(self._count)
+            message.metadata.__dict__["_message_id"] = name
+            node = message.metadata.dst_node_id
+            nth = self._sent[node] = self._sent.get(node, -1) + 1
+            later = self._delay(str(self.contexts[node].node_config["device"]), nth) if self._delay else 0.0
+            if later < float("inf"):
+                self._ready[name] = self._clock + later, self._answer(message, self.contexts[node])
+            ids.append(name)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """The answers that are there."""
+        there = [name for name in message_ids if name in self._ready and self._ready[name][0] <= self._clock]
+        return [self._ready.pop(name)[1] for name in there]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Both at once, for whoever does not mind the clock."""
+        return self.pull_messages(self.push_messages(messages))
+
+    def _answer(self, message: Message, context: Context) -> Message:
+        try:
+            return self._app(message, context)
+        except Exception as error:  # as a SuperNode: whatever the app raises, the server hears of it
+            return Message(Error(FAILED, f"{type(error).__name__}: {error}"), reply_to=message)

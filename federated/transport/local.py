@@ -1,0 +1,26 @@
+"""A run in this process: the ServerApp and the ClientApp of a real one, over a grid without sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from flwr.app import Context, RecordDict
+
+from federated.conduct import Exchange
+from federated.device import Device
+from federated.transport.app_client import client_app
+from federated.transport.app_server import server_app
+from federated.transport.grid import LocalGrid
+
+__all__ = ["run_here"]
+
+
+def run_here(
+    main: Callable[[Exchange], None],
+    devices: Mapping[str, Device],
+    delay: Callable[[str, int], float] | None = None,
+) -> None:
+    """Do `main` as the server of `devices`. `delay`: see `LocalGrid`."""
+    app = client_app(lambda context: devices[str(context.node_config["device"])])
+    grid = LocalGrid(app, devices, delay)
+    server_app(lambda exchange, words: main(exchange))(grid, Context(0, 0, {}, RecordDict(), {}))

@@ -1,0 +1,98 @@
+"""Starting a run on a SuperLink: the app it is given, and the command that gives it.
+
+The app is two lines that name our ServerApp and ClientApp; the code itself, the bundle and the data are where msedge is
+installed, not in the app, so that a SuperLink cannot put code on devices that accept only apps they trust.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from federated.errors import FederatedError
+from lite_runtime.errors import MissingExtraError
+
+__all__ = ["APP", "submit", "write_app"]
+
+APP: Mapping[str, str] = {
+    "pyproject.toml": """\
+# The app that a SuperLink runs: it names msedge's own ServerApp and ClientApp.
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "msedge-fleet"
+version = "1.0.0"
+description = "msedge learns on devices"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "msedge"
+
+[tool.flwr.app.components]
+serverapp = "msedge_fleet.server:app"
+clientapp = "msedge_fleet.client:app"
+
+[tool.flwr.app.config]
+config = ""
+resume = false
+""",
+    "msedge_fleet/__init__.py": '"""msedge over Flower."""\n',
+    "msedge_fleet/server.py": '''\
+"""What the SuperLink runs."""
+
+from federated.transport.app_server import app
+
+__all__ = ["app"]
+''',
+    "msedge_fleet/client.py": '''\
+"""What a SuperNode runs."""
+
+from federated.transport.app_client import app
+
+__all__ = ["app"]
+''',
+}
+
+
+def write_app(folder: Path) -> None:
+    """The app's files."""
+    for name, text in APP.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def submit(
+    config: str | os.PathLike[str], superlink: str, *, certificates: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+) -> int:
+    """Have the SuperLink at `superlink` (host:port) run a configuration, and show its log until it ends; Flower's exit
+    code. `certificates`: the PEM file that proves the SuperLink; None: no TLS. The file must be where the ServerApp
+    runs: the SuperLink's machine."""
+    flwr = shutil.which("flwr", path=os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", ""))))
+    if flwr is None:
+        raise MissingExtraError("flwr", "federated", "runs on real devices go over Flower")
+    path = Path(config).resolve()
+    for text in (str(path), superlink, str(certificates or "")):
+        if any(mark in text for mark in "\"'\\\n"):
+            raise FederatedError(f"expected a path or address without quotes and backslashes, got {text!r}")
+    with tempfile.TemporaryDirectory(prefix="msedge-run-") as made:
+        folder = Path(made)
+        write_app(folder / "app")
+        trust = f'root-certificates = "{Path(certificates).resolve()}"' if certificates else "insecure = true"
+        home = folder / "home"
+        home.mkdir()
+        (home / "config.toml").write_text(
+            f'[superlink]\ndefault = "fleet"\n\n[superlink.fleet]\naddress = "{superlink}"\n{trust}\n'
+        )
+        words = f"config='{path}' resume={'true' if resume else 'false'}"
+        command = [flwr, "run", str(folder / "app"), "fleet", "--stream", "--run-config", words]
+        return subprocess.run(command, env={**os.environ, "FLWR_HOME": str(home)}, check=False).returncode

@@ -1,0 +1,147 @@
+"""`msedge federate` as scripts and people meet it."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from edge.cli.app import app
+from tests.federated import conftest  # noqa: F401 - Flower's first import
+from tests.federated.fleets import fleet
+
+CONFIG = """
+[model]
+bundle = "model.mslite"
+[data]
+shards = "devices.npz"
+[algorithm]
+name = "fedavg"
+rate = 0.2
+[rounds]
+count = 3
+[evaluation]
+every = 3
+held_out = 0.3
+[state]
+checkpoint = "run.state"
+[report]
+bundle = "learned.mslite"
+"""
+
+
+def msedge(*arguments: str | Path, code: int = 0) -> tuple[str, str]:
+    done = CliRunner().invoke(app, ["federate", *(str(a) for a in arguments)], prog_name="msedge")
+    assert done.exit_code == code, (done.exit_code, done.stdout, done.stderr, done.exception)
+    return done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    from cloud.zoo import mlp
+    from converter import convert
+
+    path = tmp_path_factory.mktemp("bundle") / "model.mslite"
+    convert(mlp(6, 3), output=path, trainable="*")
+    return path.read_bytes()
+
+
+@pytest.fixture
+def config(bundle: bytes, tmp_path: Path) -> Path:
+    (tmp_path / "model.mslite").write_bytes(bundle)
+    made = fleet(6)
+    np.savez(
+        tmp_path / "devices.npz",
+        x=np.concatenate([data.inputs["x"] for data in made.shards.values()]),
+        labels=np.concatenate([data.labels for data in made.shards.values()]),
+        device=np.repeat(list(made.shards), 40),
+    )
+    path = tmp_path / "run.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+def test_a_simulation_prints_a_table(config: Path) -> None:
+    stdout, stderr = msedge(config, "--simulate", "0")
+    assert "accuracy after round 3" in stdout and "never seen" in stdout and "refused: nothing" in stdout
+    assert "round 1/3" in stderr and "loss" in stderr
+
+
+def test_json_is_one_object_and_pages_are_written(config: Path) -> None:
+    page = config.parent / "run.html"
+    stdout, _ = msedge(config, "--simulate", "5", "--json", "--report", page)
+    made: dict[str, Any] = json.loads(stdout)
+    assert made["rounds"] == 3 and made["devices"] == 5 and len(made["rows"]) == 3
+    assert page.read_text().startswith("<!doctype html>")
+
+
+def test_a_run_goes_on_and_leaves_a_bundle(config: Path) -> None:
+    import lite_runtime
+
+    msedge(config, "--simulate", "0")
+    config.write_text(CONFIG.replace("count = 3", "count = 5"))
+    stdout, _ = msedge(config, "--simulate", "0", "--resume", "--json")
+    assert [row["round"] for row in json.loads(stdout)["rows"]] == [1, 2, 3, 4, 5]
+    old, new = (lite_runtime.load(config.parent / name) for name in ("model.mslite", "learned.mslite"))
+    assert new.bundle.provenance["parent"] == old.bundle.digest
+    x = np.ones((1, 6), np.float32)
+    before, after = (next(iter(model.run({"x": x}).values())) for model in (old, new))
+    assert not np.allclose(before, after)
+
+
+def test_init_prints_a_configuration() -> None:
+    stdout, _ = msedge("--init")
+    assert "[model]" in stdout and "[rounds]" in stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        ((), 2, "--init"),
+        (("run.toml",), 2, "--simulate N or --superlink"),
+        (("run.toml", "--simulate", "1", "--superlink", "a:1"), 2, "one of them"),
+        (("none.toml", "--simulate", "0"), 3, "cannot read"),
+        (("run.toml", "--simulate", "99"), 3, "at most the 6 devices"),
+    ],
+)
+def test_wrong_usage(config: Path, arguments: tuple[str, ...], code: int, says: str) -> None:
+    words = [config.parent / word if word.endswith(".toml") else word for word in arguments]
+    assert says in msedge(*words, code=code)[1]
+
+
+FLWR = """#!/bin/sh
+echo "$@" > "$OUT"
+cat "$FLWR_HOME/config.toml" >> "$OUT"
+ls "$2" >> "$OUT"
+exit 4
+"""
+
+
+def test_a_superlink_is_given_the_app(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from federated.transport import submit
+
+    program = config.parent / "bin" / "flwr"
+    program.parent.mkdir()
+    program.write_text(FLWR)
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr(submit.sys, "executable", str(program.parent / "python"))
+    monkeypatch.setenv("OUT", str(config.parent / "out"))
+    _, stderr = msedge(config, "--superlink", "127.0.0.1:1", "--resume", code=3)
+    assert "--certificates" in stderr
+    out = (config.parent / "out").read_text()
+    assert f"config='{config}' resume=true" in out and "insecure = true" in out and "pyproject.toml" in out
+    assert 'address = "127.0.0.1:1"' in out
+
+
+def test_the_example_is_the_app_that_is_sent() -> None:
+    from federated.transport.submit import APP
+
+    folder = Path(__file__).parents[2] / "examples" / "federated" / "app"
+    found = {os.fspath(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    assert {name: text for name, text in found.items() if not name.endswith(".pyc")} == dict(APP)

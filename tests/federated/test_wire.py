@@ -1,0 +1,41 @@
+"""The benchmark of codecs, rules and noise: what it sets up is valid, and a round of it runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax")
+
+from benchmarks.federated.people import People
+from benchmarks.federated.wire import RATE, TABLES, Setting, run
+from cloud.federated import JaxLearner
+from cloud.zoo import mlp
+from federated.algorithms import FedAvg
+from federated.codec import Codec
+from federated.learner import Batch
+from federated.pipeline import Pipeline
+
+
+@pytest.mark.parametrize("setting", [setting for table in TABLES.values() for setting in table], ids=lambda s: s.name)
+def test_settings_go_together(setting: Setting) -> None:
+    Pipeline.of(setting.up, setting.privacy, setting.robust)
+    Codec.parse(setting.down)
+
+
+def test_rounds_run_and_bytes_are_counted() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 240).astype(np.int32)
+    x = (np.eye(3, 5)[labels] * 3 + rng.normal(size=(240, 5))).astype(np.float32)
+    owner = np.array([f"p{at % 6}" for at in range(240)])
+    people = People(Batch({"x": x}, labels), owner, mlp(5, 3, [8]), unseen=2, rounds=4, batches=5)
+    learner, algorithm = JaxLearner(people.model), FedAvg(rate=RATE)
+    setting = Setting("few", ["feedback", "topk:0.2", "int8"], ["difference", "topk:0.2", "int8"])
+
+    def local(*arguments: object) -> object:
+        return algorithm.local(learner, *arguments)  # type: ignore[arg-type]
+
+    whole = run(people, Setting("all"), 0, 4, learner, local)
+    few = run(people, setting, 0, 4, learner, local)
+    assert whole.known > 0.7 and few.known > 0.6
+    assert few.up < whole.up / 3 and few.down < whole.down

@@ -1,0 +1,150 @@
+"""A SuperLink and three SuperNodes on this machine, with TLS and node keys, which have no JAX and no converter."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from federated.config import Report, State, read
+from federated.packed import unpack
+from federated.run import fleet_of, simulate
+from tests.federated.fleets import fleet
+
+ROOT = Path(__file__).parents[3]
+sys.path.insert(0, str(ROOT / "examples" / "federated"))
+
+BLOCKED = "jax jaxlib onnx onnx_ir onnxscript torch tensorflow optax converter cloud edge".split()
+BLOCKER = f"""
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {BLOCKED!r}:
+            raise ModuleNotFoundError(f"{{name}} is not for devices", name=name)
+sys.meta_path.insert(0, Blocker())
+"""
+
+CONFIG = """
+[model]
+bundle = "model.mslite"
+[data]
+shards = "devices.npz"
+[algorithm]
+name = "fedrep"
+own = ["head.bias"]
+[local]
+steps = 4
+batch = 8
+[rounds]
+count = {count}
+minimum = {minimum}
+quorum = 0.6
+deadline = {deadline}
+[codec]
+up = ["int8"]
+[evaluation]
+every = 0
+[state]
+checkpoint = "run.state"
+[report]
+json = "run.json"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A bundle, three devices' examples."""
+    from cloud.zoo import mlp
+    from converter import convert
+
+    convert(mlp(6, 3), output=tmp_path / "model.mslite", trainable="*")
+    made = fleet(3)
+    np.savez(
+        tmp_path / "devices.npz",
+        x=np.concatenate([data.inputs["x"] for data in made.shards.values()]),
+        labels=np.concatenate([data.labels for data in made.shards.values()]),
+        device=np.repeat(list(made.shards), 40),
+    )
+    blocker = tmp_path / "blocker"
+    blocker.mkdir()
+    (blocker / "sitecustomize.py").write_text(BLOCKER)
+    return tmp_path
+
+
+def rounds_done(folder: Path) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        return int(unpack((folder / "run.state").read_bytes())[0]["round"])
+    return 0
+
+
+def children(of: int) -> Iterator[tuple[int, str]]:
+    """Processes below a process, with their command lines."""
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError):
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == of:
+                yield int(path.name), (path / "cmdline").read_text()
+                yield from children(int(path.name))
+
+
+def kill_server_app(superlink: int, folder: Path) -> None:
+    """SIGKILL to the ServerApp's process, and nothing else, once two rounds are done."""
+    until = time.monotonic() + 120
+    while rounds_done(folder) < 2 and time.monotonic() < until:
+        time.sleep(0.05)
+    for number, line in children(superlink):
+        if "flwr-serverapp" in line:
+            os.kill(number, signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+def test_a_deployment_learns_what_the_simulator_learns(folder: Path) -> None:
+    from local import Deployment  # type: ignore[import-not-found]
+
+    from federated.transport.submit import submit
+
+    config = folder / "run.toml"
+    config.write_text(CONFIG.format(count=3, minimum=3, deadline=60.0))
+    environment = {"PYTHONPATH": f"{folder / 'blocker'}:{ROOT}"}
+    with Deployment(folder, environment) as deployment:
+        for name in ("device-00", "device-01", "device-02"):
+            deployment.add_node(name, folder / "model.mslite", folder / "devices.npz")
+        trusted = deployment.keys / "ca.crt"
+
+        # The server's process is killed in round 3; the run goes on from its checkpoint.
+        killer = threading.Thread(target=kill_server_app, args=(deployment.superlink.pid, folder))
+        killer.start()
+        submit(config, deployment.address, certificates=trusted)
+        killer.join()
+        assert rounds_done(folder) == 2
+        assert submit(config, deployment.address, certificates=trusted, resume=True) == 0
+        assert rounds_done(folder) == 3
+
+        learned = unpack((folder / "run.state").read_bytes())[1]["state"]["params"]
+
+        # A device is killed; the round ends without it.
+        config.write_text(CONFIG.format(count=4, minimum=2, deadline=15.0))
+        os.killpg(deployment.nodes[1].pid, signal.SIGKILL)
+        deployment.nodes[1].wait()
+        assert submit(config, deployment.address, certificates=trusted, resume=True) == 0
+
+    report = json.loads((folder / "run.json").read_text())
+    assert [(row["round"], row["answered"]) for row in report["rows"]] == [(1, 3), (2, 3), (3, 3), (4, 2)]
+
+    config.write_text(CONFIG.format(count=3, minimum=3, deadline=60.0))
+    words = replace(read(config), state=State(), report=Report())
+    simulated = simulate(words, fleet_of(words)).model()
+    assert learned.keys() == simulated.keys()
+    for name in learned:
+        np.testing.assert_allclose(learned[name], simulated[name], atol=1e-5)
