@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edge.cli.errors import COULD_NOT_RUN
+from edge.cli.fleet_live import live
 from edge.cli.options import Json
 from edge.cli.output import bytes_text, console, emit, say, seconds_text, table
+from federated.errors import FederatedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 __all__ = ["federate"]
 
@@ -36,7 +37,10 @@ def federate(
         typer.Option("--certificates", metavar="CA.crt", help="Whom to trust as that SuperLink; without it: no TLS."),
     ] = None,
     report: Annotated[
-        Path | None, typer.Option("--report", metavar="out.html", help="Write what happened as a page (--simulate).")
+        Path | None, typer.Option("--report", metavar="out.html", help="Write what happened as a page.")
+    ] = None,
+    render: Annotated[
+        Path | None, typer.Option("--render", metavar="RUN.json", help="Make that page of a run's report.json.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from state.checkpoint.")] = False,
     init: Annotated[bool, typer.Option("--init", help="Print a configuration to begin with.")] = False,
@@ -52,10 +56,15 @@ def federate(
 
         print(TEMPLATE, end="")
         return
+    if render is not None:
+        _render(render, report)
+        return
     if config is None:
         raise typer.BadParameter("expected a configuration; --init prints one", param_hint="CONFIG.toml")
     if (simulate is None) == (superlink is None):
         raise typer.BadParameter("expected --simulate N or --superlink HOST:PORT, one of them")
+    if superlink is not None and report is not None:
+        raise typer.BadParameter("the server leaves report.json, and --render makes a page of it; leave --report out")
     if superlink is not None:
         _submit(config, superlink, certificates, resume, as_json)
     else:
@@ -85,7 +94,7 @@ def _simulate(config: Path, devices: int, resume: bool, page: Path | None, as_js
     words = read(config)
     fleet = fleet_of(words, devices)
     say(f"{words.algorithm.name}: {len(fleet.shards)} devices, {words.rounds.count} rounds")
-    with _bar(words.rounds.count) as watch:
+    with live(words.rounds.count) as watch:
         federation = simulate(words, fleet, resume=resume, watch=watch)
     made = report(federation) | {"wall_seconds": perf_counter() - begun}
     if page is not None:
@@ -96,60 +105,25 @@ def _simulate(config: Path, devices: int, resume: bool, page: Path | None, as_js
         _print(made)
 
 
+def _render(source: Path, page: Path | None) -> None:
+    if page is None:
+        raise typer.BadParameter("--render makes a page: say where with --report out.html")
+    try:
+        _write_page(page, json.loads(source.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise FederatedError(f"cannot read {str(source)!r}: {error.strerror}; check the path") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise FederatedError(
+            f"{str(source)!r}: expected the report of a federated run (its configuration says report.json where), got "
+            f"something else ({type(error).__name__}: {error})"
+        ) from error
+
+
 def _write_page(path: Path, made: Mapping[str, Any]) -> None:
     from edge.fleet_page import fleet_page
     from lite_runtime._files import write_atomically
 
     write_atomically(path, fleet_page(made).encode())
-
-
-@contextmanager
-def _bar(rounds: int) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A progress bar on stderr; plain lines where that is no terminal."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    out = console(stderr=True)
-    columns = (TextColumn("round {task.completed:.0f}/{task.total:.0f}"), BarColumn(bar_width=30))
-    bar = Progress(*columns, TextColumn("{task.description}"), TimeElapsedColumn(), console=out)
-    task = bar.add_task("", total=rounds)
-
-    def advance(row: dict[str, Any]) -> None:
-        if not out.is_terminal:
-            say(f"round {row['round']}/{rounds}: {_words(row)}")
-            return
-        bar.start()
-        bar.update(task, completed=row["round"], description=_words(row))
-
-    try:
-        yield advance
-    finally:
-        bar.stop()
-
-
-def _words(row: Mapping[str, Any]) -> str:
-    """A round in a line."""
-    parts = [f"{row['answered']}/{row['asked']} devices"]
-    if row["loss"] is not None:
-        parts.append(f"loss {row['loss']:.3f}")
-    for name, (before, after) in _accuracies(row).items():
-        parts.append(f"{name.replace('_', ' ')} {before:.3f} → {after:.3f}")
-    parts.append(f"{bytes_text(row['bytes_up'])} up, {bytes_text(row['bytes_down'])} down")
-    if row["refused"]:
-        parts.append("refused " + ", ".join(f"{count} {reason}" for reason, count in row["refused"].items()))
-    if row["silent"]:
-        parts.append(f"{row['silent']} silent")
-    if not row["counted"]:
-        parts.append("too few: tried again")
-    return "; ".join(parts)
-
-
-def _accuracies(row: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """Mean accuracy before and after adapting, of devices that train and ones that never do."""
-    found = {}
-    for name, survey in row.get("evaluation", {}).items():
-        if survey["summary"]:
-            found[name] = (survey["summary"]["accuracy_before"]["mean"], survey["summary"]["accuracy_after"]["mean"])
-    return found
 
 
 def _print(made: Mapping[str, Any]) -> None:

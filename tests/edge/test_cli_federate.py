@@ -145,3 +145,44 @@ def test_the_example_is_the_app_that_is_sent() -> None:
     folder = Path(__file__).parents[2] / "examples" / "federated" / "app"
     found = {os.fspath(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
     assert {name: text for name, text in found.items() if not name.endswith(".pyc")} == dict(APP)
+
+
+def test_a_report_becomes_a_page(config: Path, tmp_path: Path) -> None:
+    text = config.read_text()
+    config.write_text(text.replace("[report]", '[report]\njson = "run.json"'))
+    msedge(config, "--simulate", 0)
+    msedge("--render", tmp_path / "run.json", "--report", tmp_path / "run.html")
+    assert "Device by device" in (tmp_path / "run.html").read_text()
+
+
+@pytest.mark.parametrize(("content", "says"), [("{", "expected the report"), ("[]", "expected the report")])
+def test_what_is_no_report_is_refused(tmp_path: Path, content: str, says: str) -> None:
+    (tmp_path / "run.json").write_text(content)
+    _, stderr = msedge("--render", tmp_path / "run.json", "--report", tmp_path / "run.html", code=3)
+    assert says in " ".join(stderr.split())
+    assert not (tmp_path / "run.html").exists()
+    _, stderr = msedge("--render", tmp_path / "run.json", code=2)
+    assert "--report" in stderr
+
+
+def test_a_run_on_a_screen(config: Path) -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    from edge.cli import fleet_live
+
+    rows: list[dict[str, Any]] = json.loads(msedge(config, "--simulate", 0, "--json")[0])["rows"]
+    screen = Console(file=StringIO(), width=140, force_terminal=False)
+    screen.print(fleet_live._screen(rows, 3))
+    shown = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert "3/3" in shown and "never seen" in shown and "accuracy once adapted" in shown
+    assert any(block in shown for block in fleet_live.BLOCKS)
+
+
+def test_sparklines() -> None:
+    from edge.cli.fleet_live import sparkline
+
+    assert sparkline([0.0, None, 7.0]) == "▁ █"
+    assert sparkline([1.0, 1.0]) == "▁▁"
+    assert sparkline([]) == sparkline([None]).strip() == ""

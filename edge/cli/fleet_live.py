@@ -1,0 +1,100 @@
+"""A federated run as it goes, on stderr: the last rounds as a table, what went before as lines of blocks.
+
+Where stderr is no terminal, a plain line a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from edge.cli.output import bytes_text, console, say, seconds_text, table
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+__all__ = ["accuracies", "live", "sparkline"]
+
+Row = Mapping[str, Any]
+SHOWN, WIDE = 8, 48
+"""Rounds in the table; blocks in a line."""
+BLOCKS = "▁▂▃▄▅▆▇█"
+NAMES = {"training": "train", "held_out": "never seen"}
+
+
+@contextmanager
+def live(rounds: int) -> Iterator[Callable[[Row], None]]:
+    """A function to call with each round's row."""
+    out = console(stderr=True)
+    if not out.is_terminal:
+        yield lambda row: say(f"round {row['round']}/{rounds}: {_words(row)}")
+        return
+    from rich.live import Live
+
+    rows: list[Row] = []
+    with Live(console=out, refresh_per_second=4) as screen:
+
+        def show(row: Row) -> None:
+            rows.append(row)
+            screen.update(_screen(rows, rounds))
+
+        yield show
+
+
+def _screen(rows: Sequence[Row], rounds: int) -> Group:
+    from rich.console import Group
+
+    heads = ("round", "answered", "loss", "train", "never seen", "up", "down", "time")
+    shown = table("", *heads, "", right=heads)
+    for row in rows[-SHOWN:]:
+        found = accuracies(row)
+        accuracy = ("{:.3f} → {:.3f}".format(*found[name]) if name in found else "" for name in NAMES)
+        loss = "" if row["loss"] is None else f"{row['loss']:.3f}"
+        sizes = (bytes_text(row["bytes_up"]), bytes_text(row["bytes_down"]), seconds_text(row["seconds"]))
+        head = (f"{row['round']}/{rounds}", f"{row['answered']}/{row['asked']}", loss)
+        shown.add_row(*head, *accuracy, *sizes, "; ".join(_troubles(row)))
+    lines = [f"{'loss':12}{sparkline([row['loss'] for row in rows])}"] if rows else []
+    for name, words in NAMES.items():
+        adapted = [found[name][1] for row in rows if name in (found := accuracies(row))]
+        if adapted:
+            lines.append(f"{words:12}{sparkline(adapted)}  accuracy once adapted {adapted[-1]:.3f}")
+    return Group(shown, "\n".join(lines))
+
+
+def sparkline(values: Sequence[float | None]) -> str:
+    """The last numbers as blocks between the least and the greatest of them; a gap for what is missing."""
+    last = values[-WIDE:]
+    seen = [v for v in last if v is not None]
+    low, span = min(seen, default=0.0), (max(seen, default=0.0) - min(seen, default=0.0)) or 1.0
+    return "".join(" " if v is None else BLOCKS[round((v - low) / span * (len(BLOCKS) - 1))] for v in last)
+
+
+def accuracies(row: Row) -> dict[str, tuple[float, float]]:
+    """Mean accuracy before and after adapting, of devices that train and ones that never do."""
+    found = {}
+    for name, survey in row.get("evaluation", {}).items():
+        if survey["summary"]:
+            found[name] = (survey["summary"]["accuracy_before"]["mean"], survey["summary"]["accuracy_after"]["mean"])
+    return found
+
+
+def _words(row: Row) -> str:
+    """A round in a line."""
+    parts = [f"{row['answered']}/{row['asked']} devices"]
+    if row["loss"] is not None:
+        parts.append(f"loss {row['loss']:.3f}")
+    for name, (before, after) in accuracies(row).items():
+        parts.append(f"{name.replace('_', ' ')} {before:.3f} → {after:.3f}")
+    parts.append(f"{bytes_text(row['bytes_up'])} up, {bytes_text(row['bytes_down'])} down")
+    return "; ".join([*parts, *_troubles(row)])
+
+
+def _troubles(row: Row) -> Iterator[str]:
+    """What did not go as it should."""
+    if row["refused"]:
+        yield "refused " + ", ".join(f"{count} {reason}" for reason, count in row["refused"].items())
+    if row["silent"]:
+        yield f"{row['silent']} silent"
+    if not row["counted"]:
+        yield "too few: tried again"
