@@ -1,0 +1,135 @@
+"""What a tree looks like without its values: what both ends of a message know beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from hashlib import blake2b
+from itertools import accumulate
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from federated.errors import FederatedError
+from federated.tree import Array, Tree
+
+__all__ = ["LIMIT", "Leaf", "Spec", "in_range"]
+
+LIMIT = 1e38
+"""The largest magnitude that travels: a third of float32's range, so that scales and sums of three stay finite."""
+
+Path = tuple[str, ...]
+
+
+class Leaf(NamedTuple):
+    """One array of a tree: where it lies, its shape, its dtype's name."""
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The arrays of a tree, ordered by path whatever order the dicts are in: both ends count elements alike."""
+
+    leaves: tuple[Leaf, ...]
+
+    @classmethod
+    def of(cls, tree: Tree) -> Spec:
+        """The spec of a tree of floating-point arrays. FederatedError for another dtype or a tree without elements."""
+        return _spec(tuple(Leaf(path, array.shape, array.dtype.name) for path, array in _walk(tree)))
+
+    @cached_property
+    def bounds(self) -> Array:
+        """int64 [leaves + 1]: where each array begins in the flat vector, and its end."""
+        return np.array([0, *accumulate(prod(leaf.shape) for leaf in self.leaves)], np.int64)
+
+    @cached_property
+    def size(self) -> int:
+        """Elements in all."""
+        return int(self.bounds[-1])
+
+    @cached_property
+    def digest(self) -> bytes:
+        """8 bytes that differ where names, shapes or dtypes do."""
+        return blake2b(repr([tuple(leaf) for leaf in self.leaves]).encode(), digest_size=8).digest()
+
+    def flatten(self, tree: Tree) -> Array:
+        """The tree's elements as one new float32 vector [size].
+
+        FederatedError where the tree has other names, shapes or dtypes, or an element is not finite or beyond LIMIT.
+        """
+        found = list(_walk(tree))
+        if any(
+            path != leaf.path or array.shape != leaf.shape or array.dtype.name != leaf.dtype
+            for (path, array), leaf in zip(found, self.leaves, strict=False)
+        ) or len(found) != len(self.leaves):
+            raise FederatedError(_difference(self.leaves, found))
+        with np.errstate(over="ignore"):
+            flat = np.concatenate([array.reshape(-1) for _, array in found], dtype=np.float32, casting="same_kind")
+        if not in_range(flat):
+            first = int(np.argmin(np.abs(flat) <= LIMIT))
+            at = int(np.searchsorted(self.bounds, first, side="right")) - 1
+            raise FederatedError(
+                f"expected finite values up to {LIMIT:g}, got {flat[first]} in {'/'.join(self.leaves[at].path)!r}; "
+                "training diverged: lower the learning rate"
+            )
+        return flat
+
+    def unflatten(self, vector: Array) -> dict[str, object]:
+        """The tree of a vector [size], in the spec's dtypes; arrays of the vector's own dtype are views of it."""
+        tree: dict[str, object] = {}
+        ends = self.bounds.tolist()
+        for leaf, begin, end in zip(self.leaves, ends, ends[1:], strict=False):
+            inner = tree
+            for name in leaf.path[:-1]:
+                inner = inner.setdefault(name, {})  # type: ignore[assignment]
+            inner[leaf.path[-1]] = vector[begin:end].reshape(leaf.shape).astype(leaf.dtype, copy=False)
+        return tree
+
+
+def in_range(values: Array) -> bool:
+    """Whether all are finite and of magnitude up to LIMIT."""
+    return bool(np.abs(values).max(initial=0) <= LIMIT)
+
+
+@lru_cache(maxsize=64)
+def _spec(leaves: tuple[Leaf, ...]) -> Spec:
+    """One Spec for all trees that look alike, so that its bounds and digest are worked out once."""
+    for leaf in leaves:
+        if leaf.dtype not in ("float16", "float32", "float64"):
+            raise FederatedError(
+                f"expected floating-point arrays, got {leaf.dtype} for {'/'.join(leaf.path)!r}; leave it out"
+            )
+    spec = Spec(leaves)
+    if not spec.size:
+        raise FederatedError("expected a tree with at least one element, got none")
+    return spec
+
+
+def _walk(tree: Tree, path: Path = ()) -> Iterator[tuple[Path, Array]]:
+    for name in sorted(tree):
+        leaf = tree[name]
+        if isinstance(leaf, Mapping):
+            yield from _walk(leaf, (*path, name))
+        else:
+            yield (*path, name), np.asarray(leaf)
+
+
+def _difference(expected: tuple[Leaf, ...], found: list[tuple[Path, Array]]) -> str:
+    """The first thing in which a tree is not as expected, in words."""
+    wanted = {leaf.path: leaf for leaf in expected}
+    got = dict(found)
+    for path in (*wanted, *got):
+        shown = "/".join(path)
+        if path not in got:
+            return f"expected an array {shown!r}, got none; send the arrays of the model the server named"
+        if path not in wanted:
+            return f"got an array {shown!r} that was not expected; send the arrays of the model the server named"
+        leaf, array = wanted[path], got[path]
+        if (leaf.shape, leaf.dtype) != (array.shape, array.dtype.name):
+            return f"expected {shown!r} as {leaf.dtype}{list(leaf.shape)}, got {array.dtype.name}{list(array.shape)}"
+    return "expected each array once"

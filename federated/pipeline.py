@@ -1,0 +1,300 @@
+"""What happens to an update between a device and the mean, and which of it goes together.
+
+    on the device   clip -> local noise -> codec, or fixed point and masks
+    on the server   codec, or the sum -> clip again -> robust rule or mean -> central noise
+
+Combinations that would break a promise are refused before the first round: `EXCLUDES` and `NEEDS` say which and why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+from federated import tree
+from federated.codec import Codec
+from federated.codec.mask import Mask
+from federated.codec.pipeline import Difference
+from federated.codec.signds import SignDS
+from federated.codec.topk import TopK
+from federated.errors import FederatedError
+from federated.privacy.accountant import Accountant, noise_for
+from federated.privacy.clipping import AdaptiveBound, Clip, FlatClip, LayerClip
+from federated.privacy.noise import GaussianNoise, NoiseSource
+from federated.privacy.secure import FixedPoint
+from federated.robust import Aggregate, Aggregator, Mean, aggregator_from
+from federated.tree import Tree
+
+__all__ = ["EXCLUDES", "NEEDS", "Outgoing", "Pipeline", "Privacy"]
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """The section [privacy]."""
+
+    clip: float = 0.0
+    """The Euclidean norm that an update is scaled down to; 0: none."""
+    by_layer: bool = False
+    """Whether each array is held to its part of the norm."""
+    adaptive: float = 0.0
+    """The share of devices whose updates should be within the bound, which then follows it; 0: the bound stays."""
+    count_noise: float = 0.0
+    """With `adaptive` and noise: the deviation of noise on the number of devices within the bound."""
+    noise: Literal["none", "central", "local"] = "none"
+    multiplier: float = 0.0
+    """Noise as a multiple of the bound; 0: what `epsilon` takes."""
+    epsilon: float = 0.0
+    """What all rounds together may cost."""
+    delta: float = 1e-5
+    sampling: Literal["fixed", "poisson"] = "fixed"
+    """How devices are chosen: so many of them, or each by a toss of its own, which costs less epsilon."""
+    secure: bool = False
+    """Whether the server sees sums only."""
+    threshold: float = 0.6
+    """With `secure`: the share of a round's devices that must stay to its end, above a half."""
+    bits: int = 32
+    """With `secure`: of each integer on the wire, 16 or 32."""
+
+    def __post_init__(self) -> None:
+        rules = [
+            ("clip", 0 <= self.clip < math.inf, "a number from 0"),
+            ("adaptive", 0 <= self.adaptive < 1, "a share from 0 to below 1"),
+            ("count_noise", 0 <= self.count_noise < math.inf, "a number from 0"),
+            ("noise", self.noise in ("none", "central", "local"), '"none", "central" or "local"'),
+            ("multiplier", 0 <= self.multiplier < math.inf, "a number from 0"),
+            ("epsilon", 0 <= self.epsilon < math.inf, "a number from 0"),
+            ("delta", 0 < self.delta < 1, "a number in (0, 1), less than 1 / devices"),
+            ("sampling", self.sampling in ("fixed", "poisson"), '"fixed" or "poisson"'),
+            ("threshold", 0.5 < self.threshold <= 1, "a share above 0.5, at most 1"),
+            ("bits", self.bits in (16, 32), "16 or 32"),
+        ]
+        for key, fine, expected in rules:
+            if not fine:
+                raise FederatedError(f"privacy.{key}: expected {expected}, got {getattr(self, key)!r}")
+        if self.noise != "none" and (self.multiplier > 0) == (self.epsilon > 0):
+            raise FederatedError("privacy: noise needs one of multiplier and epsilon above 0")
+
+    @classmethod
+    def of(cls, words: Mapping[str, Any]) -> Privacy:
+        """From the section of a file. FederatedError names the key."""
+        known = {each.name: each for each in fields(cls)}
+        for key, value in words.items():
+            if key not in known:
+                raise FederatedError(f"privacy.{key}: no such key; expected one of {', '.join(known)}")
+            kind = type(known[key].default)
+            number = kind is float and isinstance(value, int) and not isinstance(value, bool)
+            if not (type(value) is kind or number):
+                raise FederatedError(f"privacy.{key}: expected {kind.__name__}, got {value!r}")
+        return cls(**words)
+
+
+class Outgoing(NamedTuple):
+    """What leaves a device for the codec; whether its norm was within the bound (1.0 or 0.0), for `adaptive`."""
+
+    tree: Tree
+    within: float
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A run's parts. `asynchronous`: rounds without waiting; `compensate`: devices that answer rarely count more.
+
+    FederatedError for combinations that do not go together, with the reason.
+    """
+
+    codec: Codec = field(default_factory=Codec)
+    privacy: Privacy = Privacy()
+    rule: Aggregator = field(default_factory=Mean)
+    asynchronous: bool = False
+    compensate: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        up: Sequence[str] = (),
+        privacy: Mapping[str, Any] | None = None,
+        robust: Mapping[str, Any] | None = None,
+        *,
+        asynchronous: bool = False,
+        compensate: bool = False,
+    ) -> Pipeline:
+        """From a file's `codec.up` and its sections [privacy] and [robust] (`rule` and its parameters)."""
+        words = dict(robust or {})
+        rule = aggregator_from(str(words.pop("rule", "mean")), words)
+        return cls(Codec.parse(up), Privacy.of(privacy or {}), rule, asynchronous, compensate)
+
+    def __post_init__(self) -> None:
+        wrong = [
+            f"{feature} with {other}: {why}"
+            for feature, other, why in EXCLUDES
+            if {feature, other} <= self.features
+        ]
+        wrong += [
+            f"{feature} without {other}: {why}"
+            for feature, other, why in NEEDS
+            if feature in self.features and other not in self.features
+        ]
+        if wrong:
+            raise FederatedError("these do not go together: " + "; ".join(wrong))
+
+    @cached_property
+    def features(self) -> frozenset[str]:
+        """What the tables below speak of."""
+        private = self.privacy
+        present = {
+            "a difference": self.codec.find(Difference),
+            "error feedback": self.codec.feedback,
+            "a sparse codec": self.codec.find(TopK) or self.codec.find(Mask),
+            "signds": self.codec.find(SignDS),
+            "a lossy form of values": self.codec.values.name in ("float16", "int8", "int4"),
+            "clipping": private.clip > 0,
+            "an adaptive bound": private.adaptive > 0,
+            "clipping by layer": private.by_layer,
+            "central noise": private.noise == "central",
+            "local noise": private.noise == "local",
+            "noise": private.noise != "none",
+            "noise on the count": private.count_noise > 0,
+            "a noisy adaptive bound": private.adaptive > 0 and private.noise != "none",
+            "secure sums": private.secure,
+            "a robust rule": not isinstance(self.rule, Mean),
+            "asynchronous rounds": self.asynchronous,
+            "compensate": self.compensate,
+        }
+        return frozenset(name for name, there in present.items() if there)
+
+    @property
+    def uniform(self) -> bool:
+        """Whether every update counts with weight 1: a weight would stretch the bound that noise was made for."""
+        return self.privacy.noise != "none"
+
+    @property
+    def quiet(self) -> bool:
+        """Whether devices keep their losses and norms to themselves: no noise or mask would cover them."""
+        return self.privacy.noise != "none" or self.privacy.secure
+
+    @cached_property
+    def clip(self) -> Clip | None:
+        """This round's clipping."""
+        if not self.privacy.clip:
+            return None
+        return (LayerClip if self.privacy.by_layer else FlatClip)(self.privacy.clip)
+
+    def outgoing(self, update: Tree, source: NoiseSource, multiplier: float = 0.0) -> Outgoing:
+        """On the device: the update clipped, with local noise of this multiplier if there is any."""
+        if self.clip is None:
+            return Outgoing(update, 1.0)
+        clipped = self.clip(update)
+        return Outgoing(self._noise(self.clip, multiplier).of_device(clipped.tree, source), float(clipped.within))
+
+    def combine(
+        self,
+        updates: Sequence[Tree],
+        weights: Sequence[float],
+        source: NoiseSource,
+        multiplier: float = 0.0,
+        expected: float | None = None,
+    ) -> Aggregate:
+        """On the server: what decoded updates come to, with central noise of this multiplier if there is any.
+
+        Under central noise updates are clipped once more: a codec may have lengthened them, or a device lied.
+        `expected`: under Poisson sampling, the number of devices that was to be expected, by which the sum is divided.
+        """
+        if self.clip is None or self.privacy.noise != "central":
+            return self.rule(updates, weights)
+        clipped = self.rule([self.clip(update).tree for update in updates], [1.0] * len(updates))
+        return clipped._replace(tree=self.add_noise(clipped.tree, len(updates), source, multiplier, expected))
+
+    def add_noise(
+        self, mean: Tree, devices: int, source: NoiseSource, multiplier: float, expected: float | None = None
+    ) -> Tree:
+        """Central noise on a mean of clipped updates, such as secure sums give."""
+        if self.clip is None or self.privacy.noise != "central":
+            return mean
+        divisor = expected or devices
+        return self._noise(self.clip, multiplier).of_mean(tree.scale(mean, devices / divisor), divisor, source)
+
+    def multiplier(self, rounds: int, rate: float) -> float:
+        """The noise multiplier: as given, or what `epsilon` takes for that many rounds. `rate`: of devices a round."""
+        if self.privacy.noise == "none":
+            return 0.0
+        if self.privacy.multiplier:
+            return self.privacy.multiplier
+        return noise_for(self.privacy.epsilon, self.privacy.delta, self._rate(rate), rounds)
+
+    def charge(self, account: Accountant, multiplier: float, rate: float, rounds: int = 1) -> Accountant:
+        """The account after `rounds` more. Without Poisson sampling, or with local noise, count those rounds that the
+        device which was in most of them was in."""
+        return account if self.privacy.noise == "none" else account.charge(multiplier, self._rate(rate), rounds)
+
+    def update_multiplier(self, multiplier: float) -> float:
+        """The multiplier of noise on the update itself, where the count for `adaptive` needs a part of it."""
+        return self._bound.multiplier(multiplier) if "a noisy adaptive bound" in self.features else multiplier
+
+    def next(self, within: float, devices: int, normal: float) -> Pipeline:
+        """The next round's, its bound moved towards the `adaptive` share. `within`: the sum of what devices reported;
+        `normal`: a standard normal number."""
+        if not self.privacy.adaptive:
+            return self
+        return self.at(self._bound.next(within, devices, normal).bound)
+
+    def at(self, bound: float) -> Pipeline:
+        """With another clipping bound: a round's, or a checkpoint's."""
+        return replace(self, privacy=replace(self.privacy, clip=bound))
+
+    def fixed_point(self, devices: int, heaviest: float, multiplier: float = 0.0) -> FixedPoint:
+        """How updates become integers for a secure sum of so many devices, none with more weight than `heaviest` (take
+        no more than there is: it sets the grid). Local noise of this multiplier has room for six deviations."""
+        room = 1 + 12 * multiplier * (self.privacy.noise == "local")
+        return FixedPoint(self.privacy.clip * room, devices, self.privacy.bits, 1.0 if self.uniform else heaviest)
+
+    def threshold(self, devices: int) -> int:
+        """How many of a secure sum's devices must stay to the end."""
+        return max(devices // 2 + 1, math.ceil(self.privacy.threshold * devices - 1e-9))
+
+    @property
+    def _bound(self) -> AdaptiveBound:
+        return AdaptiveBound(self.privacy.clip, self.privacy.adaptive, count_noise=self.privacy.count_noise)
+
+    def _noise(self, clip: Clip, multiplier: float) -> GaussianNoise:
+        if self.privacy.noise == "none":
+            return GaussianNoise(clip, 0.0)
+        return GaussianNoise(clip, multiplier, self.privacy.noise)
+
+    def _rate(self, rate: float) -> float:
+        """What the accountant may call a device's chance to be in a round."""
+        return rate if self.privacy.sampling == "poisson" and self.privacy.noise == "central" else 1.0
+
+
+EXCLUDES = (
+    ("secure sums", "a robust rule", "the server sees no single update that a rule could compare; clip on devices"),
+    ("secure sums", "a sparse codec", "masks cancel only where all devices send the same elements"),
+    ("secure sums", "signds", "masks cancel only where all devices send the same elements"),
+    ("secure sums", "a lossy form of values", "integers are summed on one scale; privacy.bits says how many bits"),
+    ("secure sums", "error feedback", "fixed point rounds without bias and leaves nothing to send later"),
+    ("secure sums", "a difference", "sums are of whole updates"),
+    ("secure sums", "asynchronous rounds", "masks cancel between devices of one round only"),
+    ("secure sums", "an adaptive bound", "each device would show whether its update was within the bound"),
+    ("secure sums", "compensate", "the server would weigh single updates, which it does not see"),
+    ("noise", "compensate", "a weight above 1 stretches the bound that the noise was made for"),
+    ("noise", "asynchronous rounds", "a device may be in one step several times, which the account does not cover"),
+    ("central noise", "a robust rule", "one device moves a median or Krum's choice by more than bound / devices"),
+    ("local noise", "error feedback", "what noise hid in one round would be sent in the next"),
+    ("local noise", "signds", "signds is private by itself; noise before it adds nothing to what it promises"),
+    ("local noise", "an adaptive bound", "each device would show whether its update was within the bound"),
+    ("a robust rule", "asynchronous rounds", "distances between updates to different versions say who is late"),
+    ("an adaptive bound", "asynchronous rounds", "updates were clipped to the bounds of different versions"),
+    ("an adaptive bound", "clipping by layer", "the bound follows the norm of whole updates"),
+)
+"""(one, other, why they exclude each other)"""
+
+NEEDS = (
+    ("noise", "clipping", "noise covers what one device can change, which privacy.clip bounds"),
+    ("secure sums", "clipping", "sums must not overflow, so privacy.clip must bound their elements"),
+    ("an adaptive bound", "clipping", "privacy.clip is what the bound begins with"),
+    ("clipping by layer", "clipping", "privacy.clip is the norm that layers share"),
+    ("a noisy adaptive bound", "noise on the count", "the number within the bound is private; set privacy.count_noise"),
+)
+"""(one, what it needs, why)"""

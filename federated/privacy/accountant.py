@@ -1,0 +1,135 @@
+"""What noise buys: Rényi differential privacy, added up over rounds and turned into (epsilon, delta).
+
+Mironov, "Rényi Differential Privacy", CSF 2017; Mironov, Talwar & Zhang, "Rényi Differential Privacy of the Sampled
+Gaussian Mechanism", 2019; Canonne, Kamath & Steinke, "The Discrete Gaussian for Differential Privacy", NeurIPS 2020,
+proposition 12, for the conversion. Two runs are neighbours if one device's data is there or is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import expm1, inf, isfinite, log, log1p
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from federated.errors import FederatedError
+from federated.tree import Array
+
+__all__ = ["ORDERS", "Accountant", "Spent", "epsilon_of", "noise_for", "renyi"]
+
+ORDERS = np.array([*(1 + tenths / 10 for tenths in range(1, 100)), *range(11, 64), 128, 256, 512, 1024], np.float64)
+"""The orders at which divergences are added up: dense where small epsilons are won, sparse up to a thousand."""
+
+
+class Spent(NamedTuple):
+    """`rounds` rounds with Gaussian noise of `noise` times the clipping bound on the sum, each device taking part with
+    probability `rate`, independently of the others and of other rounds (Poisson sampling).
+
+    A selection of a fixed size is not that: account for it as rate 1, over the rounds a device can at most be in.
+    """
+
+    noise: float
+    rate: float
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Accountant:
+    """What was spent, as data that a checkpoint holds."""
+
+    spent: tuple[Spent, ...] = ()
+
+    def charge(self, noise: float, rate: float = 1.0, rounds: int = 1) -> Accountant:
+        """The account after `rounds` more. FederatedError for a negative noise or a rate outside (0, 1]."""
+        if not (noise >= 0 and isfinite(noise) and 0 < rate <= 1 and rounds >= 0):
+            raise FederatedError(
+                f"privacy: expected noise >= 0, rate in (0, 1], rounds >= 0, got {noise}, {rate}, {rounds}"
+            )
+        new = Spent(float(noise), float(rate), int(rounds))
+        if self.spent and self.spent[-1][:2] == new[:2]:
+            return Accountant((*self.spent[:-1], new._replace(rounds=self.spent[-1].rounds + new.rounds)))
+        return Accountant((*self.spent, new))
+
+    def epsilon(self, delta: float) -> float:
+        """The least epsilon at this delta that ORDERS yield; infinity if a round had no noise."""
+        if not 0 < delta < 1:
+            raise FederatedError(f"privacy: expected delta in (0, 1), got {delta}; take less than 1 / devices")
+        spent = sum((each.rounds * renyi(each.noise, each.rate) for each in self.spent), 0 * ORDERS)
+        return epsilon_of(spent, ORDERS, delta)
+
+    def as_data(self) -> list[list[float]]:
+        """For JSON."""
+        return [list(each) for each in self.spent]
+
+    @classmethod
+    def from_data(cls, data: Sequence[Sequence[Any]]) -> Accountant:
+        """What `as_data` gave. FederatedError for anything else."""
+        account = cls()
+        for each in data:
+            if len(each) != 3 or any(isinstance(part, bool) or not isinstance(part, int | float) for part in each):
+                raise FederatedError(f"privacy account: expected [noise, rate, rounds], got {each!r}")
+            account = account.charge(each[0], each[1], int(each[2]))
+        return account
+
+
+def noise_for(epsilon: float, delta: float, rate: float = 1.0, rounds: int = 1) -> float:
+    """The noise multiplier, to 0.1 % and never too small, with which `rounds` rounds cost at most `epsilon`.
+
+    FederatedError where none up to a million does.
+    """
+
+    def cost(noise: float) -> float:
+        return Accountant().charge(noise, rate, rounds).epsilon(delta)
+
+    if not (epsilon > 0 and rounds >= 1):
+        raise FederatedError(f"privacy: expected epsilon > 0 and rounds >= 1, got {epsilon}, {rounds}")
+    low, high = 0.01, 1e6
+    if cost(high) > epsilon:
+        raise FederatedError(f"privacy: no noise reaches epsilon {epsilon} at delta {delta}; allow more of one of them")
+    while high / low > 1.001:
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if cost(middle) > epsilon else (low, middle)
+    return high
+
+
+@lru_cache(maxsize=256)
+def renyi(noise: float, rate: float) -> Array:
+    """The divergence of one round at ORDERS, float64; infinity without noise."""
+    if not noise:
+        return np.full_like(ORDERS, inf)
+    if rate == 1:
+        return ORDERS / (2 * noise * noise)
+    return np.array([_sampled(noise, rate, order) for order in ORDERS.tolist()])
+
+
+def _sampled(noise: float, rate: float, order: float) -> float:
+    """log E[(1 - q + q exp((2 x - 1) / 2 s²))^a] / (a - 1) over x ~ N(0, s²): Mironov et al. 2019, theorem 4.
+
+    The trapezium rule, which for a function without singularities near the axis errs by e^(-2 pi distance / step): the
+    nearest lies pi s² away. The integrand's mass lies between that of the powers 0 and a, at 0 and at a. Good to 1e-10;
+    the paper's series for fractional orders, as dp-accounting 0.6 adds it up, is 1 to 5 % high at orders below 2 and
+    often does not converge.
+    """
+    variance = noise * noise
+    step = min(noise / 8, variance / 4)
+    x = np.arange(-12 * noise, order + 12 * noise, max(step, (order + 24 * noise) / 2**20))
+    logs = order * np.logaddexp(log1p(-rate), log(rate) + (2 * x - 1) / (2 * variance)) - x * x / (2 * variance)
+    top = float(logs.max())
+    integral = top + log(float(np.exp(logs - top).sum())) + log(x[1] - x[0]) - 0.5 * log(2 * np.pi * variance)
+    return max(0.0, integral) / (order - 1)
+
+
+def epsilon_of(divergences: Array, orders: Array, delta: float) -> float:
+    """Canonne et al., proposition 12, at the best of the orders: the epsilon of mechanisms with these divergences.
+
+    0 where a divergence, which bounds Kullback and Leibler's, keeps the outputs within delta of one another anyway.
+    """
+    if not np.isfinite(divergences).all():
+        return inf
+    if any(delta * delta + expm1(-divergence) > 0 for divergence in divergences.tolist()):
+        return 0.0
+    epsilons = divergences + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
+    return max(0.0, float(epsilons.min()))

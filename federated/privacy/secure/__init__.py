@@ -1,0 +1,10 @@
+"""Sums of devices' updates that reveal nothing but the sum, though devices drop out on the way."""
+
+from __future__ import annotations
+
+from federated.privacy.secure.device import SecureDevice
+from federated.privacy.secure.fixed_point import FixedPoint, Quantised
+from federated.privacy.secure.messages import Terms
+from federated.privacy.secure.server import SecureServer, SecureSum
+
+__all__ = ["FixedPoint", "Quantised", "SecureDevice", "SecureServer", "SecureSum", "Terms"]

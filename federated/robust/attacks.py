@@ -1,0 +1,22 @@
+"""Devices that lie, for tests and benchmarks of rules that should bear them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from federated import tree
+from federated.rounds import seed_of
+from federated.tree import Tree
+
+__all__ = ["flipped", "liars"]
+
+
+def liars(names: Collection[str], share: float, seed: int) -> set[str]:
+    """The `share` of devices that lie, rounded to the nearest number of them; the same ones in every round."""
+    ordered = sorted(names, key=lambda name: (seed_of(seed, "liar", name), name))
+    return set(ordered[: round(share * len(ordered))])
+
+
+def flipped(update: Tree, factor: float = 10.0) -> Tree:
+    """The update that undoes `factor` such updates: its sign turned and its length multiplied."""
+    return tree.scale(update, -factor)
