@@ -16,6 +16,7 @@ from converter.ir.upgrade import upgrade
 from converter.passes import (
     channels_last,
     cleanup,
+    drop_expands,
     fold_affine,
     fold_pad,
     fuse_activation,
@@ -101,6 +102,7 @@ SHAPE: tuple[Pass, ...] = (
     Pass("fuse residual early", fuse_residual.run),
     Pass("fuse activation early", fuse_activation.run),
     # channels last
+    Pass("drop expands", drop_expands.run),
     Pass("channels last", channels_last.run),
     Pass("sink transposes", sink_transposes.run),
     Pass("turn islands back", islands.run),

@@ -74,6 +74,16 @@ def _transposed_convolution(weights: int) -> _Count:
     return lambda n: 2 * n.spec(0).size * prod(n.spec(weights).shape[1:])
 
 
+def _weight_gradient(n: _Counted) -> int:
+    """Every result meets all weights of its filter: dY is operand 1, dW (out, in / groups, *kernel) the result."""
+    return 2 * n.spec(1).size * prod(n.made.shape[1:])
+
+
+def _recurrent_gradient(n: _Counted) -> int:
+    """The gates once more, then their gradient to what they were made of, and to the weights."""
+    return 3 * _recurrent(n)
+
+
 def _product(n: _Counted) -> int:
     shape = n.spec(0).shape or (1,)
     return 2 * n.made.size * (shape[-2] if n.attr("transA", 0) and len(shape) > 1 else shape[-1])
@@ -124,8 +134,12 @@ _FAMILIES: tuple[tuple[str, _Count], ...] = (
     ("MatMul MatMulInteger Gemm NarrowMatMul QLinearMatMul", _product),
     ("Einsum", _einsum),
     ("LSTM GRU RNN", _recurrent),
+    ("ConvWeightGrad", _weight_gradient),
+    ("LSTMGrad GRUGrad", _recurrent_gradient),
     ("Attention", _attention),
     ("MaxPool AveragePool LpPool QLinearAveragePool MaxRoiPool", _window),
+    ("MaxPoolGrad AveragePoolGrad", lambda n: 2 * n.spec(1).size * int(prod(n.attr("kernel_shape", ())))),
+    ("BatchNormalizationGrad LayerNormalizationGrad", lambda n: 9 * n.spec(1).size),
     ("GlobalAveragePool GlobalMaxPool GlobalLpPool QLinearGlobalAveragePool QLinearReduceMean", _each(1)),
     ("ArgMax ArgMin CumSum CumProd TopK", _each(1)),
     ("ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum", _each(1)),
@@ -156,6 +170,7 @@ class _Rate(NamedTuple):
 
 _RATES: Mapping[str, _Rate] = {
     "attention": _Rate(200, 60),
+    "batchnorm": _Rate(40, 60),
     "copy": _Rate(100, 100),
     "depthwise": _Rate(140, 80),
     "elementwise": _Rate(40, 60),
@@ -163,9 +178,16 @@ _RATES: Mapping[str, _Rate] = {
     "gemm": _Rate(190, 90),
     "gemm.f32_pack": _Rate(100, 60),
     "gemm.f32_pad": _Rate(100, 80),
+    "layernorm": _Rate(40, 40),
     "lookup": _Rate(100, 28),
     "normalize": _Rate(50, 60),
+    "outer": _Rate(200, 90),
+    "outer.f32_depthwise": _Rate(50, 90),
+    "outer.f32_unpack": _Rate(100, 4),
+    "packing": _Rate(100, 3),
+    "packing.f32_winograd": _Rate(100, 10),
     "pool": _Rate(15, 50),
+    "poolgrad": _Rate(5, 20),
     "qdepthwise": _Rate(120, 40),
     "qelementwise": _Rate(100, 28),
     "qgemm": _Rate(850, 100),
@@ -178,8 +200,10 @@ _RATES: Mapping[str, _Rate] = {
     "recurrent": _Rate(140, 400),  # the same weights at every step, from the nearest cache
     "qreduce": _Rate(50, 60),
     "recurrent.f32_project": _Rate(20, 60),
+    "recurrentgrad": _Rate(60, 40),
     "reduce": _Rate(35, 100),
     "resize": _Rate(50, 100),
+    "transposed": _Rate(20, 12),
     "trees": _Rate(1, 10),
     "wgemm": _Rate(150, 50),
     "winograd": _Rate(350, 40),  # counted as the convolution it replaces

@@ -239,6 +239,8 @@ class _Span(NamedTuple):
 
 def _span(space: Workspace, operand: Operand, unit: int) -> _Span:
     slot = space.slots[operand.slot]
+    if slot.first == slot.last == unit and slot.base == ARENA:  # scratch: every worker may have a share of its own
+        return _Span(slot.base, slot.offset, slot.offset + slot.nbytes, True)
     start = operand.offset + slot.offset
     return _Span(slot.base, start, start + operand.spec.nbytes, slot.shared or slot.first == unit)
 

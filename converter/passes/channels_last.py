@@ -29,8 +29,14 @@ DATA: Mapping[str, tuple[int, ...]] = {
     "SpaceToDepth": (0,),
     "InstanceNormalization": (0,),
     "BatchNormalization": (0,),
+    "BatchNormalizationGrad": (0, 1),
+    "ConvWeightGrad": (0, 1),
+    "MaxPoolGrad": (0, 1),
+    "AveragePoolGrad": (0, 1),
 }
 """Operator -> operands that carry an image; the others (weights, biases) stay as they are."""
+_GIVES: Mapping[str, int] = {"ConvWeightGrad": 0, "BatchNormalization": 5, "BatchNormalizationGrad": 3}
+"""Operator -> results there may be, the first of them an image; 0: one that is none. Others have one, an image."""
 
 
 def run(model: ir.Model) -> int:
@@ -49,11 +55,11 @@ def to_first(rank: int) -> tuple[int, ...]:
 
 
 def _turn(node: ir.Node) -> bool:
-    rank = build.rank(node.inputs[0])
-    used = sum(bool(v.uses() or v.is_graph_output()) for v in node.outputs)
-    if rank not in (3, 4, 5) or build.get_attr(node, "layout") == "NHWC" or used > 1:
+    rank, gives = build.rank(node.inputs[0]), _GIVES.get(node.op_type, 1)
+    wanted = max((i for i, v in enumerate(node.outputs) if v.uses() or v.is_graph_output()), default=0) + 1
+    if rank not in (3, 4, 5) or build.get_attr(node, "layout") == "NHWC" or wanted > max(gives, 1):
         return False
-    if build.get_attr(node, "training_mode") or build.get_attr(node, "storage_order"):
+    if build.get_attr(node, "storage_order"):
         return False
     edit, inputs = Edit(node), list(node.inputs)
     for index in DATA[node.op_type]:
@@ -61,11 +67,15 @@ def _turn(node: ir.Node) -> bool:
             inputs[index] = transposed(edit, inputs[index], to_last(rank))
     attrs = {**dict(node.attributes), "layout": "NHWC"}
     shape = dims(node.outputs[0])
-    last = None if shape is None else [shape[p] for p in to_last(rank)]
-    result = edit.op(node.op_type, inputs, attrs, domain=build.DOMAIN, like=node.outputs[0], shape=last)
+    last = shape if shape is None or not gives else [shape[p] for p in to_last(rank)]
+    results = edit.ops(
+        node.op_type, inputs, attrs, domain=build.DOMAIN, outputs=wanted, like=node.outputs[0], shape=last
+    )
     if shape is None:
-        result.shape = None
-    edit.replace(transposed(edit, result, to_first(rank)))
+        results[0].shape = None
+    for old, new in zip(node.outputs[1:], results[1:], strict=False):
+        new.type, new.shape = old.type, old.shape
+    edit.replace(transposed(edit, results[0], to_first(rank)) if gives else results[0], *results[1:])
     return True
 
 

@@ -11,7 +11,7 @@ op(T(a), T(b)) = T(op'(a, b)), where op' has its axes and constants permuted. `R
 5. A Transpose that swaps the last two axes into a MatMul: `transA`/`transB`.
 
 A Transpose whose result several operators read is pushed through each that allows it. An operand that is not transposed
-is transposed back only where every reader of the result undoes the Transpose anyway.
+is transposed back only where every reader of the result undoes the Transpose anyway, or where that moves no element.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def _untranspose_operands(move: Move, indices: Sequence[int]) -> bool:
             continue
         made = _untransposed(move, value)
         if made is None:
-            foreign += 1
+            foreign += not _keeps_order(move, value)
             made = _transposed_back(move, value)
         if made is None:
             return False
@@ -226,6 +226,15 @@ def _untransposed(move: Move, value: ir.Value) -> Callable[[], ir.Value] | None:
         return None
     wide = constant.reshape((1,) * (move.rank - constant.ndim) + constant.shape)
     return lambda: move.edit.const(wide.transpose(inverse(move.perm)), hint=value.name or "")
+
+
+def _keeps_order(move: Move, value: ir.Value) -> bool:
+    """Whether transposing `value` back moves sizes of 1 only, and so no element."""
+    shape = dims(value)
+    if shape is None or len(shape) != move.rank:
+        return False
+    left = [i for i in inverse(move.perm) if shape[i] != 1]
+    return left == sorted(left)
 
 
 def _transposed_back(move: Move, value: ir.Value) -> Callable[[], ir.Value] | None:

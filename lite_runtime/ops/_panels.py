@@ -11,8 +11,9 @@ from lite_runtime.graph import Array
 from lite_runtime.ops.activation import ACTIVATIONS, activation
 from lite_runtime.ops.registry import Binder, NoKernel, Operand
 
-__all__ = ["activation_numbers", "panels", "tile_vectors", "widths"]
+__all__ = ["NO_ACTIVATION", "activation_numbers", "panels", "tile_vectors", "widths"]
 
+NO_ACTIVATION = (-math.inf, math.inf, 0, 0.0, 0.0)
 RELU, CLIP = ACTIVATIONS["Relu"].code, ACTIVATIONS["Clip"].code
 
 

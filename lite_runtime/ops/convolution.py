@@ -7,13 +7,21 @@ from math import prod
 
 import numpy as np
 
-from lite_runtime.graph import Array
-from lite_runtime.ops._panels import activation_numbers, column_bias, float32_only, packed_size, panels, tile_vectors
+from lite_runtime.ops._geometry import Geometry, flat
+from lite_runtime.ops._packing import (
+    Filters,
+    dense_filters,
+    depthwise_filters,
+    pack_filters,
+    reversed_filters,
+    spread_filters,
+)
+from lite_runtime.ops._panels import activation_numbers, column_bias, float32_only, packed_size, tile_vectors
 from lite_runtime.ops.linear import Product, emit_product
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
 from lite_runtime.ops.winograd import bind_winograd
 
-__all__ = ["Geometry", "Window", "flat", "geometry_of", "inference_of", "transposed_sizes", "window_of"]
+__all__ = ["Geometry", "Window", "flat", "geometry_of", "inference_of", "transposed_sizes", "window_of", "with_border"]
 
 _LIMIT = 1 << 31
 _DIRECT = {
@@ -166,33 +174,6 @@ def transposed_sizes(n: Inference, spatial: tuple[int, ...], kernel: tuple[int, 
     return sizes, Window(kernel, strides, dilations, begins, ends)
 
 
-def flat(values: tuple[int, ...], filler: int) -> tuple[int, int]:
-    """Two spatial axes from one or two."""
-    return (filler, values[0]) if len(values) == 1 else (values[0], values[1])
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """A 2-D window and image, the image with its border."""
-
-    images: int
-    height: int
-    width: int
-    channels: int
-    out: tuple[int, int]
-    kernel: tuple[int, int]
-    strides: tuple[int, int]
-    dilations: tuple[int, int]
-    begins: tuple[int, int]
-
-    @property
-    def padded(self) -> tuple[int, int]:
-        """Height and width that all windows together cover."""
-        sizes = zip(self.out, self.kernel, self.strides, self.dilations, strict=True)
-        high, wide = ((o - 1) * s + (k - 1) * d + 1 for o, k, s, d in sizes)
-        return high, wide
-
-
 def inference_of(b: Binder) -> Inference:
     """The node being bound, as infer rules see it; no values."""
     specs = [None if o is None else o.spec for o in b.inputs]
@@ -216,7 +197,7 @@ def geometry_of(b: Binder, x: Operand, w: Operand, out: Operand) -> Geometry:
     )
 
 
-def _with_border(b: Binder, x: Operand, g: Geometry) -> tuple[Operand, int, int]:
+def with_border(b: Binder, x: Operand, g: Geometry) -> tuple[Operand, int, int]:
     """The image as the windows need it, and its height and width: itself where no window leaves it."""
     high, wide = g.padded
     if g.begins == (0, 0) and high <= g.height and wide <= g.width:
@@ -233,17 +214,14 @@ def _(b: Binder) -> None:
     bias = b.inputs[2] if len(b.inputs) > 2 else None
     residual = b.inputs[3] if len(b.inputs) > 3 else None
     float32_only(x, w, bias, residual)
-    if b.attr("layout", "NCHW") != "NHWC" or len(x.shape) > 4 or w.value is None or w.size == 0:
-        raise NoKernel("a convolution that is not channels-last, is 3-D, or has computed weights")
+    if b.attr("layout", "NCHW") != "NHWC" or len(x.shape) > 4 or w.size == 0:
+        raise NoKernel("a convolution that is not channels-last or is 3-D")
     g = geometry_of(b, x, w, out)
     group = b.attr("group", 1)
-    if group == 1 and bind_winograd(b, g, x, w, bias, residual, out):
-        return
     if group == g.channels == w.shape[0] and group > 1:
-        _depthwise(b, g, x, w, bias, residual, out)
+        _depthwise(b, g, x, w, depthwise_filters(group, g.kernel), bias, residual, out)
     else:
-        image, high, wide = _with_border(b, x, g)
-        _grouped(b, g, image, high, wide, w, group, column_bias(b, bias, w.shape[0]), residual, out)
+        _dense(b, g, x, w, dense_filters(w.shape, group), column_bias(b, bias, w.shape[0]), residual, out)
 
 
 def _tap_offsets(g: Geometry, wide: int) -> list[int]:
@@ -260,24 +238,18 @@ def _depthwise(
     g: Geometry,
     x: Operand,
     w: Operand,
+    filters: Filters,
     bias: Operand | None,
     residual: Operand | None,
     out: Operand,
 ) -> None:
-    lanes, channels = b.lanes, g.channels
-
-    def pack(value: Array) -> Array:
-        taps = value.reshape(channels, *g.kernel).transpose(2, 1, 0).reshape(-1, channels)
-        whole = np.zeros((taps.shape[0], -(-channels // lanes) * lanes), np.float32)
-        whole[:, :channels] = taps
-        return whole
-
+    channels = g.channels
     numbers = (
         *(g.images, *g.out, channels, *g.kernel, g.height, g.width, *g.strides, *g.dilations, *g.begins),
         *activation_numbers(b),
     )
     taps = b.constant(np.array(_tap_offsets(g, g.width), np.int64).reshape(g.kernel).T.ravel())
-    packed = b.packed(w, f"depthwise {lanes} by columns {g.kernel}", pack)
+    packed = pack_filters(b, w, filters, -(-channels // b.lanes))
     kernel = "depthwise.f32_depthwise"
     if residual is None:
         kernel = _DIRECT.get((*g.kernel, *g.strides, *g.dilations), kernel)
@@ -285,39 +257,34 @@ def _depthwise(
     b.emit(kernel, [x, packed, taps, bias, residual, out], numbers)
 
 
-def _grouped(
+def _dense(
     b: Binder,
     g: Geometry,
-    image: Operand,
-    high: int,
-    wide: int,
+    x: Operand,
     w: Operand,
-    group: int,
+    filters: Filters,
     bias: Operand | None,
     residual: Operand | None,
     out: Operand,
 ) -> None:
-    lanes = b.lanes
-    columns, depth = w.shape[0] // group, w.shape[1]
-    merged = group == 1 and g.dilations[1] == 1
-
-    def pack(value: Array) -> Array:
-        whole = value.reshape(group, columns, depth, -1).transpose(0, 3, 2, 1)  # (group, tap, depth, column)
-        return np.concatenate([panels(matrix.reshape(-1, columns), lanes, p.vectors) for matrix in whole])
-
+    """A convolution as products; rows of `filters` are (tap, channel)."""
+    if filters.groups == 1 and bind_winograd(b, g, x, w, filters, bias, residual, out):
+        return
+    image, high, wide = with_border(b, x, g)
+    group, columns, depth = filters.groups, filters.columns, filters.inner
     offsets = _tap_offsets(g, wide)
     pixel = 4 * g.channels
     p = Product(g.images * prod(g.out), columns, depth)
     p.taps = tuple(offsets)
-    if merged:  # a window's columns lie side by side: one tap a row
+    if group == 1 and g.dilations[1] == 1:  # a window's columns lie side by side: one tap a row
         p.taps, p.depth = tuple(offsets[:: g.kernel[1]]), depth * g.kernel[1]
-    p.out_row = w.shape[0]
+    p.out_row = columns * group
     p.per_image, p.per_row = prod(g.out), g.out[1]
     p.image_step, p.row_step, p.column_step = pixel * high * wide, pixel * wide * g.strides[0], pixel * g.strides[1]
     p.groups, p.group_a = group, 4 * depth
-    p.group_w = 4 * packed_size(depth * prod(g.kernel), columns, lanes)
+    p.group_w = 4 * packed_size(depth * prod(g.kernel), columns, b.lanes)
     p.choose_width(b)
-    emit_product(b, p, image, b.packed(w, f"conv {group} {lanes} {p.vectors}", pack), bias, residual, out)
+    emit_product(b, p, image, pack_filters(b, w, filters, p.vectors), bias, residual, out)
 
 
 @bind("ConvTranspose")
@@ -326,33 +293,81 @@ def _(b: Binder) -> None:
     assert x is not None and w is not None and out is not None
     bias = b.inputs[2] if len(b.inputs) > 2 else None
     float32_only(x, w, bias)
-    if b.attr("layout", "NCHW") != "NHWC" or len(x.shape) > 4 or w.value is None or b.attr("group", 1) != 1:
-        raise NoKernel("a transposed convolution that is not channels-last, is 3-D, grouped, or has computed weights")
-    sizes, window = transposed_sizes(inference_of(b), x.shape[1:-1], w.shape[2:])
-    kernel, columns = flat(window.kernel, 1), w.shape[1]
-    spread = prod(kernel) * columns
+    if b.attr("layout", "NCHW") != "NHWC" or len(x.shape) > 4 or w.size == 0:
+        raise NoKernel("a transposed convolution that is not channels-last or is 3-D")
+    group = b.attr("group", 1)
+    bias = column_bias(b, bias, w.shape[1] * group)
+    t = _transposed_geometry(b, x, w, out)
+    if t.strides == (1, 1) and min(t.reversed.begins) >= 0:
+        _backwards(b, t.reversed, x, w, group, bias, out)
+    elif group == w.shape[0] and w.shape[1] == 1 and group > 1:
+        _spread_depthwise(b, t, x, w, bias, out)
+    else:
+        _spread(b, t, x, w, group, bias, out)
 
-    def pack(value: Array) -> Array:
-        return panels(
-            value.reshape(value.shape[0], columns, -1).transpose(0, 2, 1).reshape(value.shape[0], spread), b.lanes
-        )
 
-    pixels = prod(x.shape[:-1])
-    spreads = b.scratch("float32", (pixels, spread))
-    plain = Product(pixels, spread, x.shape[-1])
-    taps = b.constant(np.array(plain.taps, np.int64))
-    numbers = (
-        *(plain.rows, plain.columns, 1, plain.depth, tile_vectors(spread, b.lanes), spread),
-        *(pixels, pixels, 0, 0, plain.column_step, 1, 0, 0, 1, 0, 0, 0, float("-inf"), float("inf"), 0, 0.0, 0.0),
+@dataclass(frozen=True)
+class _Transposed:
+    """A transposed convolution's window, and the plain one of stride 1 that computes it where its own stride is 1: over
+    the image with a border, its taps in reverse."""
+
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    begins: tuple[int, int]
+    reversed: Geometry
+
+
+def _transposed_geometry(b: Binder, x: Operand, w: Operand, out: Operand) -> _Transposed:
+    _, window = transposed_sizes(inference_of(b), x.shape[1:-1], w.shape[2:])
+    kernel, dilations, begins = flat(window.kernel, 1), flat(window.dilations, 1), flat(window.begins, 0)
+    before = [(k - 1) * d - start for k, d, start in zip(kernel, dilations, begins, strict=True)]
+    plain = Geometry(
+        images=x.shape[0],
+        height=flat(x.shape[1:-1], 1)[0],
+        width=flat(x.shape[1:-1], 1)[1],
+        channels=x.shape[-1],
+        out=flat(out.shape[1:-1], 1),
+        kernel=kernel,
+        strides=(1, 1),
+        dilations=dilations,
+        begins=(before[0], before[1]),
     )
-    zeros = b.constant(np.zeros(spread, np.float32))
-    b.emit("gemm.f32_gemm", [x, b.packed(w, f"spread {b.lanes}", pack), taps, zeros, None, spreads], numbers)
-    b.emit(
-        "gemm.f32_gather",
-        [spreads, column_bias(b, bias, columns), out],
-        (
-            *(x.shape[0], *flat(x.shape[1:-1], 1), columns, *flat(sizes, 1), *kernel),
-            *(*flat(window.strides, 1), *flat(window.dilations, 1), *flat(window.begins, 0)),
-            *activation_numbers(b),
-        ),
+    return _Transposed(flat(window.strides, 1), dilations, begins, plain)
+
+
+def _backwards(
+    b: Binder, g: Geometry, x: Operand, w: Operand, group: int, bias: Operand | None, out: Operand
+) -> None:
+    if group == g.channels and w.shape[1] == 1 and group > 1:
+        _depthwise(b, g, x, w, depthwise_filters(group, g.kernel, reverse=True), bias, None, out)
+    else:
+        _dense(b, g, x, w, reversed_filters(w.shape, group), bias, None, out)
+
+
+def _sum_numbers(b: Binder, t: _Transposed, channels: int, groups: int) -> tuple[int | float, ...]:
+    g = t.reversed
+    return (
+        *(g.images, g.height, g.width, channels, *g.out, *g.kernel, *t.strides, *t.dilations, *t.begins),
+        *activation_numbers(b),
+        groups,
     )
+
+
+def _spread(b: Binder, t: _Transposed, x: Operand, w: Operand, group: int, bias: Operand | None, out: Operand) -> None:
+    """Every pixel times every tap, then the sums of what meets in a result."""
+    filters = spread_filters(w.shape, group)
+    p = Product(prod(x.shape[:-1]), filters.columns, filters.inner)
+    p.out_row, p.column_step = group * filters.columns, 4 * x.shape[-1]
+    p.groups, p.group_a, p.group_w = group, 4 * p.depth, 4 * packed_size(p.depth, p.columns, b.lanes)
+    spreads = b.scratch("float32", (p.rows, p.out_row))
+    packed = pack_filters(b, w, filters, tile_vectors(p.columns, b.lanes))
+    emit_product(b, p, x, packed, None, None, spreads, activate=False)
+    channels = w.shape[1] * group
+    b.emit("transposed.f32_gather", [spreads, None, bias, out], _sum_numbers(b, t, channels, group))
+
+
+def _spread_depthwise(b: Binder, t: _Transposed, x: Operand, w: Operand, bias: Operand | None, out: Operand) -> None:
+    """Every result the sum of the pixels that meet in it, each times its tap."""
+    channels = w.shape[0]
+    packed = pack_filters(b, w, depthwise_filters(channels, t.reversed.kernel), -(-channels // b.lanes))
+    b.emit("transposed.f32_depthwise", [x, packed, bias, out], _sum_numbers(b, t, channels, 1))

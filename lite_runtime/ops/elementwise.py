@@ -217,7 +217,7 @@ def _cast_like(n: Inference) -> list[Spec]:
 
 @infer("BatchNormalization")
 def _batch_normalization(n: Inference) -> list[Spec]:
-    """In training mode also the running mean and variance."""
+    """In training mode also the running mean and variance, and the batch's mean and reciprocal deviation."""
     _arity(n, 5, 5)
     data = one_of(n, 0, _FLOATS)
     layout = n.attr("layout", "NCHW")
@@ -231,5 +231,5 @@ def _batch_normalization(n: Inference) -> list[Spec]:
     for i, what in enumerate(("scale", "B", "mean", "var"), 1):
         if one_of(n, i, _FLOATS).shape != (channels,):
             raise n.error(f"expected {what} of shape ({channels},), got {n.spec(i).shape}")
-    running = [n.spec(3), n.spec(4)] if n.attr("training_mode", 0) else []
-    return [data, *running]
+    saved = Spec("float32", (channels,))
+    return [data, n.spec(3), n.spec(4), saved, saved] if n.attr("training_mode", 0) else [data]

@@ -7,7 +7,9 @@ from math import prod
 import numpy as np
 
 from lite_runtime.graph import Array
+from lite_runtime.ops._outer import emit_transposed_product
 from lite_runtime.ops._panels import (
+    NO_ACTIVATION,
     activation_numbers,
     broadcast,
     column_bias,
@@ -95,14 +97,22 @@ class Product:
 
 
 def emit_product(
-    b: Binder, p: Product, a: Operand, w: Operand, bias: Operand | None, residual: Operand | None, out: Operand
+    b: Binder,
+    p: Product,
+    a: Operand,
+    w: Operand,
+    bias: Operand | None,
+    residual: Operand | None,
+    out: Operand,
+    *,
+    activate: bool = True,
 ) -> None:
-    """Append the step of a product whose weights are packed."""
+    """Append the step of a product whose weights are packed, and of the node's activation if it is to `activate`."""
     numbers = (
         *(p.rows, p.columns, len(p.taps), p.depth, p.vectors or tile_vectors(p.columns, b.lanes), p.out_row),
         *(p.per_image, p.per_row, p.image_step, p.row_step, p.column_step),
         *(p.groups, p.group_a, p.group_w, p.batches, p.batch_a, p.batch_w, p.batch_c),
-        *activation_numbers(b),
+        *(activation_numbers(b) if activate else NO_ACTIVATION),
     )
     taps = b.constant(np.array(p.taps, np.int64))
     bias = bias or b.constant(np.zeros(p.columns * p.groups, np.float32))
@@ -133,6 +143,8 @@ def _bind_product(b: Binder, bias: Operand | None, residual: Operand | None, tra
     if residual is not None and residual.shape != out.shape:
         raise NoKernel("a broadcast residual")
     left_shape = a.shape if len(a.shape) > 1 else (1, *a.shape)
+    if trans_a and not trans_b and bias is None and residual is None and _outer(b, a, right, out):
+        return
     if trans_a:
         a, left_shape = _transposed(b, a, left_shape)
     right_shape = right.shape if len(right.shape) > 1 else (*right.shape, 1)
@@ -151,6 +163,19 @@ def _bind_product(b: Binder, bias: Operand | None, residual: Operand | None, tra
         p.choose_width(b)
     w = _pack(b, right, batch_b, k, n, trans_b, vectors=p.vectors)
     emit_product(b, p, a, w, column_bias(b, bias, n), residual, out)
+
+
+def _outer(b: Binder, a: Operand, right: Operand, out: Operand) -> bool:
+    """A^T B of computed matrices, read where they lie; False where another way is better or the only one."""
+    if right.value is not None or min(len(a.shape), len(right.shape)) < 2 or b.attr("activation", ""):
+        return False
+    batch = out.shape[:-2]
+    own = [prod(o.shape[:-2]) == prod(batch) for o in (a, right)]
+    if any(not o and prod(x.shape[:-2]) != 1 for o, x in zip(own, (a, right), strict=True)):
+        return False
+    sizes = (a.shape[-2], a.shape[-1], right.shape[-1])
+    emit_transposed_product(b, a, right, out, sizes, (prod(batch), int(own[0]), int(own[1])))
+    return True
 
 
 def _batch_step(shape: tuple[int, ...], batch: tuple[int, ...], step: int) -> int:

@@ -239,15 +239,53 @@ _MOST_BYTES = 2048
 """Hidden units kernels/qrecurrent.py has room for."""
 
 
+class _Cells(NamedTuple):
+    """Where `packing.f32_recurrent` finds weights, and how it orders them; steps in floats."""
+
+    directions: int
+    gates: int
+    units: int
+    inner: int
+    vectors: int
+    """A block's columns."""
+    blocks: int
+    gate_step: int
+    unit_step: int
+    inner_step: int
+    start: int = 0
+    second: int = 0
+    alone: int = -1
+
+
+def _pack(b: Binder, source: Operand, c: _Cells) -> Operand:
+    """Computed weights, direction first, in the order of cells."""
+    if source.dtype != "float32":
+        raise NoKernel("weights of another type")
+    packed = b.scratch("float32", (c.blocks, c.inner, c.vectors * b.lanes))
+    steps = (source.size // c.directions, c.gate_step, c.unit_step, c.inner_step, c.second)
+    numbers = (
+        *(c.directions, c.gates, c.units, c.inner, c.vectors * b.lanes, c.blocks, 4 * c.start),
+        *(*(4 * s for s in steps), c.alone),
+    )
+    b.emit("packing.f32_recurrent", (source, packed), numbers)
+    return packed
+
+
 def _project(b: Binder, x: Operand, gates: int, count: int, hidden: int, late: bool) -> tuple[Operand, int]:
     """Emit the input's share of the gates; (it, floats in one of its rows)."""
-    w, bias = _constant(b, 1), _constant(b, 3)
+    w, bias = b.inputs[1], _optional(b, 3)
     assert w is not None
     lanes, rows, inputs = b.lanes, x.shape[0] * x.shape[1], x.shape[2]
     blocks = -(-count * -(-hidden // lanes) * gates // 4)
-    packed = b.packed(w, f"recurrent input {gates} {lanes}", lambda value: pack_input(value, gates, lanes))
+    if w.value is None:
+        packed = _pack(b, w, _Cells(count, gates, hidden, inputs, 4, blocks, hidden * inputs, inputs, 1))
+    else:
+        packed = b.packed(w, f"recurrent input {gates} {lanes}", lambda value: pack_input(value, gates, lanes))
     if bias is None:
         shift = b.constant(np.zeros((blocks, 4 * lanes), np.float32))
+    elif bias.value is None:
+        both = _Cells(count, gates, hidden, 1, 4, blocks, hidden, 1, 0, second=gates * hidden, alone=2 if late else -1)
+        shift = _pack(b, bias, both)
     else:
         layout = f"recurrent bias {gates} {lanes} {late}"
         shift = b.packed(bias, layout, lambda value: pack_bias(value, gates, lanes, late))
@@ -264,9 +302,13 @@ def _extra(b: Binder, late: bool) -> Operand | None:
         return holes and b.packed(
             holes, f"peepholes {lanes}", lambda value: np.ascontiguousarray(_panels(value, 3, lanes))
         )
-    bias = _constant(b, 3)
+    bias = _optional(b, 3)
     if bias is None or not late:
         return None
+    if bias.value is None:
+        count, hidden = bias.shape[0], bias.shape[1] // 6
+        panels = count * -(-hidden // lanes)
+        return _pack(b, bias, _Cells(count, 1, hidden, 1, 1, panels, 0, 1, 0, start=5 * hidden))
     return b.packed(bias, f"late bias {lanes}", lambda value: pack_late_bias(value, lanes))
 
 
@@ -278,10 +320,9 @@ def _optional(b: Binder, i: int) -> Operand | None:
 def _bind_recurrent(b: Binder) -> None:
     op = b.node.op
     gates, _, kernel = CELLS[op]
-    x, r = b.inputs[0], _constant(b, 2)
+    x, r = b.inputs[0], b.inputs[2]
     if x is None or r is None or x.dtype != "float32":
         raise NoKernel("another type than float32")
-    _constant(b, 1)
     layout, count, hidden = b.attr("layout", 0), r.shape[0], r.shape[2]
     time, batch = (x.shape[1], x.shape[0]) if layout else x.shape[:2]
     variant = _variant(b, count)
@@ -334,6 +375,10 @@ def _numbers(named: Mapping[str, int | float]) -> list[int | float]:
 def _weights(b: Binder, r: Operand, kernel: str, gates: int) -> tuple[str, Operand, dict[str, int]]:
     """The cells' kernel, its recurrent weights, and the numbers it takes beyond the others'."""
     lanes, scales = b.lanes, _constant(b, _SCALES.get(b.node.op, _NONE))
+    if r.value is None:
+        count, hidden = r.shape[0], r.shape[2]
+        panels = count * -(-hidden // lanes)
+        return kernel, _pack(b, r, _Cells(count, gates, hidden, hidden, gates, panels, hidden * hidden, hidden, 1)), {}
     if scales is None:
         return kernel, b.packed(r, f"recurrent {gates} {lanes}", lambda value: pack_recurrent(value, gates, lanes)), {}
     assert scales.value is not None

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lite_runtime.graph import Array
 from lite_runtime.kernels._winograd import POINTS
+from lite_runtime.ops._geometry import Geometry
+from lite_runtime.ops._packing import Filters
 from lite_runtime.ops._panels import activation_numbers, column_bias, tile_vectors
 from lite_runtime.ops.registry import Binder, Operand
-
-if TYPE_CHECKING:
-    from lite_runtime.ops.convolution import Geometry
 
 __all__ = ["bind_winograd", "points", "tile_size", "transformed"]
 
@@ -94,11 +92,35 @@ def transformed(w: Array, m: int, lanes: int) -> Array:
     return np.concatenate(packed)
 
 
+def _packed(b: Binder, w: Operand, filters: Filters, m: int) -> Operand:
+    """The weights at the points, panel by panel: now, if they are constant, else by a step."""
+    full, depth = _panel_vectors(filters.columns, b.lanes), -(-filters.inner // b.lanes) * b.lanes
+
+    def pack(value: Array) -> Array:
+        whole = filters.matrices(value).reshape(3, 3, filters.inner, filters.columns)
+        return transformed(whole.transpose(3, 2, 0, 1), m, b.lanes)
+
+    if w.value is not None:
+        return b.packed(w, f"winograd {m} {b.lanes} {filters.outer_step}", pack)
+    packed = b.scratch("float32", ((m + 2) ** 2 * depth * -(-filters.columns // b.lanes) * b.lanes,))
+    steps = (4 * filters.start, 4 * filters.column_step, 4 * filters.inner_step, 4 * filters.outer_step)
+    numbers = (m, filters.columns, filters.inner, full, *steps)
+    b.emit("packing.f32_winograd", [w, b.constant(points(m).astype(np.float32)), packed], numbers)
+    return packed
+
+
 def bind_winograd(
-    b: Binder, g: Geometry, x: Operand, w: Operand, bias: Operand | None, residual: Operand | None, out: Operand
+    b: Binder,
+    g: Geometry,
+    x: Operand,
+    w: Operand,
+    filters: Filters,
+    bias: Operand | None,
+    residual: Operand | None,
+    out: Operand,
 ) -> bool:
-    """Emit the step of an ungrouped convolution, weights OIHW and constant, where it pays; whether it does."""
-    columns, lanes = w.shape[0], b.lanes
+    """Emit the steps of an ungrouped convolution, rows of `filters` (tap, channel), where it pays; whether it does."""
+    columns, lanes = filters.columns, b.lanes
     if (g.kernel, g.strides, g.dilations) != ((3, 3), (1, 1), (1, 1)):
         return False
     rule = str(tile_size(g))
@@ -112,7 +134,7 @@ def bind_winograd(
     slots = min(WORKERS, max(-(-tiles // 24), -(-columns // (full * lanes))))
     share = ((m + 2) ** 2, room * (depth + full * lanes) + 32)
     scratch = b.scratch("float32", (slots, *share)).at(0, share)  # reports count what one worker uses
-    packed = b.packed(w, f"winograd {m} {lanes}", lambda value: transformed(value, m, lanes))
+    packed = _packed(b, w, filters, m)
     numbers = (
         *(m, g.images, g.height, g.width, g.channels, *g.out, columns, *g.begins, full, BLOCK[m], room, slots),
         *activation_numbers(b),

@@ -34,6 +34,8 @@ def _count(op: str, operands: list[tuple[int, ...] | None], result: tuple[int, .
         (_count("LSTM", [(10, 1, 6), (1, 32, 6), (1, 32, 8)], (10, 1, 1, 8)), 2 * 10 * (32 * 6 + 32 * 8)),
         (_count("Attention", [(1, 2, 5, 4), (1, 2, 9, 4), (1, 2, 9, 4)], (1, 2, 5, 4)), 2 * 9 * 2 * 40),
         (_count("MaxPool", [(1, 8, 8, 3)], (1, 4, 4, 3), kernel_shape=(2, 2)), 4 * 4 * 3 * 4),
+        (_count("ConvWeightGrad", [(1, 8, 8, 3), (1, 8, 8, 16)], (16, 3, 3, 3)), 2 * 8 * 8 * 16 * 27),
+        (_count("MaxPoolGrad", [(1, 8, 8, 3), (1, 4, 4, 3)], (1, 8, 8, 3), kernel_shape=(2, 2)), 2 * 4 * 4 * 3 * 4),
         (_count("ReduceMean", [(6, 7)], (6,)), 42),
         (_count("Softmax", [(6, 7)], (6, 7)), 4 * 42),
         (_count("Add", [(6, 1), (1, 7)], (6, 7)), 42),

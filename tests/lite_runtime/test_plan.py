@@ -6,10 +6,12 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
+import pytest
 
+from lite_runtime.bind import Workspace
 from lite_runtime.graph import Array, Graph, Node, Value
 from lite_runtime.ops.registry import Operand, Spec
-from lite_runtime.plan import Plan, plan
+from lite_runtime.plan import Plan, _span, plan
 
 RNG = np.random.default_rng(31)
 
@@ -127,3 +129,13 @@ def test_steps_that_share_nothing_do_not_wait() -> None:
     made = plan(graph, {"x": Spec("float32", (64, 64))}, pack=_pack, lanes=16)
     flags = [int(made.program[r.begin + 2]) & 2 for r in made.records]
     assert flags == [0, 0]
+
+
+@pytest.mark.parametrize(("last", "touched"), [(4, 1024), (5, 40)])
+def test_a_step_touches_all_of_its_scratch(last: int, touched: int) -> None:
+    """A window of scratch stands for every worker's: whoever takes over the memory must wait for all of them."""
+    space = Workspace(_pack, 4, lambda ops, key, options: options[0])
+    slot = space.slots[space.slot(1024)]
+    slot.first, slot.last, slot.offset = 4, last, 512
+    span = _span(space, Operand(Spec("float32", (10,)), 0), 4)
+    assert (span.start, span.end, span.writes) == (512, 512 + touched, True)

@@ -131,8 +131,18 @@ def test_activations() -> None:
     check("RNN", given, {"activations": ("Elu",), "activation_alpha": (0.5,)}, constants=(1, 2, 3), native=False)
 
 
-def test_computed_weights_take_the_reference() -> None:
-    check("LSTM", operands("LSTM"), {}, outputs=3, native=False)
+@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("hidden", [4, 33])
+@pytest.mark.parametrize("attrs", [{}, {"direction": "bidirectional"}, {"linear_before_reset": 1}])
+def test_computed_weights(op: str, hidden: int, attrs: dict[str, Any]) -> None:
+    if op != "GRU" and "linear_before_reset" in attrs:
+        pytest.skip("an attribute of GRU")
+    given = operands(op, hidden=hidden, direction=attrs.get("direction", "forward"))
+    check(op, given, attrs | {"hidden_size": hidden}, outputs=2, rtol=1e-4, atol=1e-5)
+
+
+def test_computed_peepholes_take_the_reference() -> None:
+    check("LSTM", operands("LSTM", holes=True), {}, outputs=3, native=False)
 
 
 def infer(op: str, shapes: list[tuple[int, ...]], **attrs: Any) -> tuple[Spec, ...]:

@@ -1,0 +1,250 @@
+"""BatchNormalization in training form and its gradient, float32, channels last: rows of channels.
+
+Sums over rows run in chunks of rows that the sizes alone fix, each in the nearest cache; one worker joins the chunks in
+order. Whatever the number of workers, the same bits. Moments of a chunk are around its own mean and joined as Chan,
+Golub and LeVeque (1979) do: a large mean costs no digits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lite_runtime.simd import (
+    LANES,
+    device,
+    f32p,
+    first,
+    kernel,
+    num,
+    ptr,
+    real,
+    splat,
+    vfma,
+    vload_n,
+    vsqrt,
+    vstore_n,
+)
+
+_ZERO, _ONE = np.float32(0), np.float32(1)
+
+
+@device
+def _at(where, i, live):
+    """`live` lanes from float i on."""
+    return vload_n(f32p(where + 4 * i), live)
+
+
+@device
+def _sum(x, rows, step, live):
+    """The sum of `rows` vectors, `step` bytes apart."""
+    a, b, c, d = splat(_ZERO), splat(_ZERO), splat(_ZERO), splat(_ZERO)
+    r = 0
+    while r + 4 <= rows:
+        a = a + vload_n(f32p(x), live)
+        b = b + vload_n(f32p(x + step), live)
+        c = c + vload_n(f32p(x + 2 * step), live)
+        d = d + vload_n(f32p(x + 3 * step), live)
+        x += 4 * step
+        r += 4
+    while r < rows:
+        a = a + vload_n(f32p(x), live)
+        x += step
+        r += 1
+    return (a + b) + (c + d)
+
+
+@device
+def _squares(x, rows, step, live, mean):
+    """The sum of squares around `mean`."""
+    a, b, c, d = splat(_ZERO), splat(_ZERO), splat(_ZERO), splat(_ZERO)
+    r = 0
+    while r + 4 <= rows:
+        p, q = vload_n(f32p(x), live) - mean, vload_n(f32p(x + step), live) - mean
+        s, t = vload_n(f32p(x + 2 * step), live) - mean, vload_n(f32p(x + 3 * step), live) - mean
+        a, b, c, d = vfma(p, p, a), vfma(q, q, b), vfma(s, s, c), vfma(t, t, d)
+        x += 4 * step
+        r += 4
+    while r < rows:
+        p = vload_n(f32p(x), live) - mean
+        a = vfma(p, p, a)
+        x += step
+        r += 1
+    return (a + b) + (c + d)
+
+
+@device
+def _sum_and_products(x, y, rows, step, live, mean):
+    """The sums of y and of (x - mean) * y."""
+    a, b, c, d = splat(_ZERO), splat(_ZERO), splat(_ZERO), splat(_ZERO)
+    p, q, s, t = splat(_ZERO), splat(_ZERO), splat(_ZERO), splat(_ZERO)
+    r = 0
+    while r + 4 <= rows:
+        e, f = vload_n(f32p(y), live), vload_n(f32p(y + step), live)
+        g, h = vload_n(f32p(y + 2 * step), live), vload_n(f32p(y + 3 * step), live)
+        a, b, c, d = a + e, b + f, c + g, d + h
+        p, q = vfma(vload_n(f32p(x), live) - mean, e, p), vfma(vload_n(f32p(x + step), live) - mean, f, q)
+        s = vfma(vload_n(f32p(x + 2 * step), live) - mean, g, s)
+        t = vfma(vload_n(f32p(x + 3 * step), live) - mean, h, t)
+        x += 4 * step
+        y += 4 * step
+        r += 4
+    while r < rows:
+        e = vload_n(f32p(y), live)
+        a, p = a + e, vfma(vload_n(f32p(x), live) - mean, e, p)
+        x += step
+        y += step
+        r += 1
+    return (a + b) + (c + d), (p + q) + (s + t)
+
+
+@kernel()
+def f32_moments(step, bases, worker, workers):
+    """Means and sums of squares around them, chunk by chunk. Operands x (rows, channels), parts (chunks, 2, channels).
+
+    numbers: 0 rows, 1 channels, 2 rows a chunk.
+    """
+    ops = 2
+    x, parts = ptr(step, bases, 0), ptr(step, bases, 1)
+    rows, channels, chunk = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2)
+    chunks, row = (rows + chunk - 1) // chunk, 4 * channels
+    for i in range(first(chunks, worker, workers, 1), first(chunks, worker + 1, workers, 1)):
+        count = min(chunk, rows - i * chunk)
+        for c in range(0, channels, LANES):
+            at, to = x + i * chunk * row + 4 * c, parts + 2 * i * row + 4 * c
+            live = channels - c
+            mean = _sum(at, count, row, live) / splat(np.float32(count))
+            vstore_n(f32p(to), mean, live)
+            vstore_n(f32p(to + row), _squares(at, count, row, live, mean), live)
+
+
+@kernel()
+def f32_settle(step, bases, worker, workers):
+    """The moments joined. Operands parts, scale, old mean, old variance, new mean?, new variance?, batch's mean,
+    1 / sqrt(batch's variance + epsilon), that times scale; all but parts (channels,).
+
+    numbers: 0 rows, 1 channels, 2 rows a chunk, 3 epsilon, 4 momentum: the share of the old.
+    """
+    ops = 9
+    parts, scale, old_mean, old_var = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2), ptr(step, bases, 3)
+    new_mean, new_var, saved_mean = ptr(step, bases, 4), ptr(step, bases, 5), ptr(step, bases, 6)
+    saved_rstd, factor = ptr(step, bases, 7), ptr(step, bases, 8)
+    rows, channels, chunk = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2)
+    epsilon, momentum = splat(real(step, ops, 3)), real(step, ops, 4)
+    old, new, total = splat(momentum), splat(_ONE - momentum), splat(np.float32(rows))
+    chunks, row = (rows + chunk - 1) // chunk, 4 * channels
+    for c in range(first(channels, worker, workers, LANES), first(channels, worker + 1, workers, LANES), LANES):
+        live, at = channels - c, parts + 4 * c
+        mean, squares = splat(_ZERO), splat(_ZERO)
+        for i in range(chunks):
+            count = splat(np.float32(min(chunk, rows - i * chunk)))
+            mean = vfma(count, _at(at + 2 * i * row, 0, live), mean)
+        mean = mean / total
+        for i in range(chunks):
+            count = splat(np.float32(min(chunk, rows - i * chunk)))
+            off = _at(at + 2 * i * row, 0, live) - mean
+            squares = vfma(count * off, off, squares + _at(at + 2 * i * row + row, 0, live))
+        variance = squares / total
+        rstd = splat(_ONE) / vsqrt(variance + epsilon)
+        if new_mean != 0:
+            vstore_n(f32p(new_mean + 4 * c), vfma(_at(old_mean, c, live), old, mean * new), live)
+        if new_var != 0:
+            vstore_n(f32p(new_var + 4 * c), vfma(_at(old_var, c, live), old, variance * new), live)
+        vstore_n(f32p(saved_mean + 4 * c), mean, live)
+        vstore_n(f32p(saved_rstd + 4 * c), rstd, live)
+        vstore_n(f32p(factor + 4 * c), rstd * _at(scale, c, live), live)
+
+
+@kernel()
+def f32_apply(step, bases, worker, workers):
+    """y = (x - mean) * factor + bias. Operands x, mean, factor, bias, y; numbers: 0 rows, 1 channels."""
+    ops = 5
+    x, mean, factor, bias = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2), ptr(step, bases, 3)
+    y = ptr(step, bases, 4)
+    rows, channels = num(step, ops, 0), num(step, ops, 1)
+    lo, hi = first(rows, worker, workers, 1), first(rows, worker + 1, workers, 1)
+    block = max(1, 2048 // channels)
+    for start in range(lo, hi, block):
+        stop = min(hi, start + block)
+        for c in range(0, channels, LANES):
+            live = channels - c
+            m, f, b = _at(mean, c, live), _at(factor, c, live), _at(bias, c, live)
+            at = 4 * (start * channels + c)
+            for _ in range(stop - start):
+                vstore_n(f32p(y + at), vfma(vload_n(f32p(x + at), live) - m, f, b), live)
+                at += 4 * channels
+
+
+@kernel()
+def f32_grad_sums(step, bases, worker, workers):
+    """Sums of dY and of (X - mean) * dY, chunk by chunk. Operands dY, X, mean, parts (chunks, 2, channels).
+
+    numbers: 0 rows, 1 channels, 2 rows a chunk.
+    """
+    ops = 4
+    dy, x, mean, parts = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2), ptr(step, bases, 3)
+    rows, channels, chunk = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2)
+    chunks, row = (rows + chunk - 1) // chunk, 4 * channels
+    for i in range(first(chunks, worker, workers, 1), first(chunks, worker + 1, workers, 1)):
+        count = min(chunk, rows - i * chunk)
+        for c in range(0, channels, LANES):
+            at, to, live = i * chunk * row + 4 * c, parts + 2 * i * row + 4 * c, channels - c
+            total, along = _sum_and_products(x + at, dy + at, count, row, live, _at(mean, c, live))
+            vstore_n(f32p(to), total, live)
+            vstore_n(f32p(to + row), along, live)
+
+
+@kernel()
+def f32_grad_settle(step, bases, worker, workers):
+    """The sums joined. Operands parts, scale, rstd, dscale, dB, factors (3, channels): what dY, X - mean and 1 are
+    multiplied by in dX.
+
+    numbers: 0 rows, 1 channels, 2 chunks.
+    """
+    ops = 6
+    parts, scale, rstd = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
+    dscale, db, factors = ptr(step, bases, 3), ptr(step, bases, 4), ptr(step, bases, 5)
+    rows, channels, chunks = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2)
+    row, share = 4 * channels, splat(np.float32(-1) / np.float32(rows))
+    for c in range(first(channels, worker, workers, LANES), first(channels, worker + 1, workers, LANES), LANES):
+        live, at = channels - c, parts + 4 * c
+        total, along = splat(_ZERO), splat(_ZERO)
+        for i in range(chunks):
+            total = total + _at(at + 2 * i * row, 0, live)
+            along = along + _at(at + 2 * i * row + row, 0, live)
+        inverse = _at(rstd, c, live)
+        along = along * inverse
+        factor = _at(scale, c, live) * inverse
+        vstore_n(f32p(dscale + 4 * c), along, live)
+        vstore_n(f32p(db + 4 * c), total, live)
+        vstore_n(f32p(factors + 4 * c), factor, live)
+        vstore_n(f32p(factors + row + 4 * c), factor * inverse * along * share, live)
+        vstore_n(f32p(factors + 2 * row + 4 * c), factor * total * share, live)
+
+
+@kernel()
+def f32_grad_apply(step, bases, worker, workers):
+    """dX = factors[0] * dY + factors[1] * (X - mean) + factors[2]. Operands dY, X, mean, factors, dX.
+
+    numbers: 0 rows, 1 channels.
+    """
+    ops = 5
+    dy, x, mean, factors = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2), ptr(step, bases, 3)
+    dx = ptr(step, bases, 4)
+    rows, channels = num(step, ops, 0), num(step, ops, 1)
+    lo, hi = first(rows, worker, workers, 1), first(rows, worker + 1, workers, 1)
+    block = max(1, 2048 // channels)
+    for start in range(lo, hi, block):
+        stop = min(hi, start + block)
+        for c in range(0, channels, LANES):
+            live = channels - c
+            m, p, q, r = (
+                _at(mean, c, live),
+                _at(factors, c, live),
+                _at(factors, channels + c, live),
+                _at(factors, 2 * channels + c, live),
+            )
+            at = 4 * (start * channels + c)
+            for _ in range(stop - start):
+                off = vload_n(f32p(x + at), live) - m
+                vstore_n(f32p(dx + at), vfma(vload_n(f32p(dy + at), live), p, vfma(off, q, r)), live)
+                at += 4 * channels

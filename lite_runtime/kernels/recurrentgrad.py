@@ -1,0 +1,221 @@
+"""Backpropagation through time for LSTM and GRU cells, float32, one direction at a time.
+
+What does not hang on the order of time is no business of these kernels: the gates' sums are products over all times at
+once, since every hidden state is known, and so are the gradients of weights and inputs. Here is what remains: cells
+forward in time, and gradients backward. Samples are independent: workers share them, in groups of GROUP.
+
+Arrays are (times, batch, ...). numbers of all kernels: 0 times, 1 batch, 2 hidden, 3 whether the direction runs from
+the end, 4 floats from time to time of Y and dY.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lite_runtime.kernels._vmath import vsigmoid, vtanh
+from lite_runtime.simd import LANES, device, f32p, first, kernel, num, ptr, splat, vfma, vload_n, vstore_n
+
+GROUP = 4
+_ZERO, _ONE = np.float32(0), np.float32(1)
+
+
+@device
+def _row_or_zero(at, c, live):
+    """Lanes from float c on; zeros where there is no row."""
+    return vload_n(f32p(at + 4 * c), live) if at != 0 else splat(_ZERO)
+
+
+@device
+def _add_products(a, a_step, rows, r, depth, columns, out):
+    """out (rows, columns) += a (rows, depth) @ r (depth, columns), for up to GROUP rows; those of `a` are a_step bytes
+    apart, the others' dense. Each sum goes on in ascending depth."""
+    a1, a2, a3 = min(rows - 1, 1) * a_step, min(rows - 1, 2) * a_step, min(rows - 1, 3) * a_step
+    for c in range(0, columns, LANES):
+        live, to, w = columns - c, out + 4 * c, r + 4 * c
+        p = vload_n(f32p(to), live)
+        q = vload_n(f32p(to + min(rows - 1, 1) * 4 * columns), live)
+        s = vload_n(f32p(to + min(rows - 1, 2) * 4 * columns), live)
+        t = vload_n(f32p(to + min(rows - 1, 3) * 4 * columns), live)
+        for k in range(depth):
+            weights, here = vload_n(f32p(w + 4 * k * columns), live), a + 4 * k
+            p, q = vfma(splat(f32p(here)[0]), weights, p), vfma(splat(f32p(here + a1)[0]), weights, q)
+            s, t = vfma(splat(f32p(here + a2)[0]), weights, s), vfma(splat(f32p(here + a3)[0]), weights, t)
+        vstore_n(f32p(to), p, live)
+        if rows > 1:
+            vstore_n(f32p(to + 4 * columns), q, live)
+        if rows > 2:
+            vstore_n(f32p(to + 8 * columns), s, live)
+        if rows > 3:
+            vstore_n(f32p(to + 12 * columns), t, live)
+
+
+@kernel()
+def f32_before(step, bases, worker, workers):
+    """The hidden states steps started from. Operands Y, initial h?, before (times, batch, hidden)."""
+    ops = 3
+    y, h0, before = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
+    times, row, backwards = num(step, ops, 0), num(step, ops, 1) * num(step, ops, 2), num(step, ops, 3)
+    for t in range(first(times, worker, workers, 1), first(times, worker + 1, workers, 1)):
+        opening = t == times - 1 if backwards != 0 else t == 0
+        source = h0 if opening else y + 4 * (t + 1 if backwards != 0 else t - 1) * num(step, ops, 4)
+        for c in range(0, row, LANES):
+            vstore_n(f32p(before + 4 * (t * row + c)), _row_or_zero(source, c, row - c), row - c)
+
+
+# -- LSTM: gates i, o, f, c -------------------------------------------------------------------------------------------
+
+
+@kernel()
+def f32_lstm_cells(step, bases, worker, workers):
+    """Activations of gates, in place, and the cells. Operands gates (times, batch, 4, hidden), initial c?, cells."""
+    ops = 3
+    gates, c0, cells = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
+    times, batch, hidden, backwards = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
+    for b in range(first(batch, worker, workers, GROUP), first(batch, worker + 1, workers, GROUP)):
+        kept = c0 + 4 * b * hidden if c0 != 0 else 0
+        for s in range(times):
+            t = times - 1 - s if backwards != 0 else s
+            g, to = gates + 16 * (t * batch + b) * hidden, cells + 4 * (t * batch + b) * hidden
+            for c in range(0, hidden, LANES):
+                live = hidden - c
+                i, o, f = f32p(g + 4 * c), f32p(g + 4 * (hidden + c)), f32p(g + 4 * (2 * hidden + c))
+                n = f32p(g + 4 * (3 * hidden + c))
+                let, forget, new = vsigmoid(vload_n(i, live)), vsigmoid(vload_n(f, live)), vtanh(vload_n(n, live))
+                vstore_n(f32p(to + 4 * c), vfma(forget, _row_or_zero(kept, c, live), let * new), live)
+                vstore_n(o, vsigmoid(vload_n(o, live)), live)
+                vstore_n(i, let, live)
+                vstore_n(f, forget, live)
+                vstore_n(n, new, live)
+            kept = to
+
+
+@kernel()
+def f32_lstm_back(step, bases, worker, workers):
+    """Gradients of the gates' sums, in place of the gates, and of the first states. Operands gates, cells, initial c?,
+    R (4 * hidden, hidden), dY?, dY_h?, dY_c?, dh (batch, hidden), dc."""
+    ops = 9
+    gates, cells, c0, r = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2), ptr(step, bases, 3)
+    dy, dy_h, dy_c, dh, dc = (
+        ptr(step, bases, 4),
+        ptr(step, bases, 5),
+        ptr(step, bases, 6),
+        ptr(step, bases, 7),
+        ptr(step, bases, 8),
+    )
+    times, batch, hidden, backwards = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
+    row, one = 4 * hidden, splat(_ONE)
+    lo, hi = first(batch, worker, workers, GROUP), first(batch, worker + 1, workers, GROUP)
+    for b in range(lo, hi):
+        for c in range(0, hidden, LANES):
+            at = b * row + 4 * c
+            vstore_n(f32p(dh + at), _row_or_zero(dy_h + b * row if dy_h != 0 else 0, c, hidden - c), hidden - c)
+            vstore_n(f32p(dc + at), _row_or_zero(dy_c + b * row if dy_c != 0 else 0, c, hidden - c), hidden - c)
+    for s in range(times - 1, -1, -1):
+        t = times - 1 - s if backwards != 0 else s
+        earlier = t + 1 if backwards != 0 else t - 1
+        for start in range(lo, hi, GROUP):
+            rows = min(GROUP, hi - start)
+            for b in range(start, start + rows):
+                g, now = gates + 4 * (t * batch + b) * row, cells + (t * batch + b) * row
+                kept = cells + (earlier * batch + b) * row
+                if s == 0:
+                    kept = c0 + b * row if c0 != 0 else 0
+                given = dy + 4 * t * num(step, ops, 4) + b * row if dy != 0 else 0
+                for c in range(0, hidden, LANES):
+                    live, at = hidden - c, b * row + 4 * c
+                    i, o = f32p(g + 4 * c), f32p(g + row + 4 * c)
+                    f, n = f32p(g + 2 * row + 4 * c), f32p(g + 3 * row + 4 * c)
+                    let, out = vload_n(i, live), vload_n(o, live)
+                    forget, new = vload_n(f, live), vload_n(n, live)
+                    arriving = vload_n(f32p(dh + at), live) + _row_or_zero(given, c, live)
+                    shown = vtanh(vload_n(f32p(now + 4 * c), live))
+                    cell = vload_n(f32p(dc + at), live) + arriving * out * (one - shown * shown)
+                    vstore_n(i, cell * new * let * (one - let), live)
+                    vstore_n(o, arriving * shown * out * (one - out), live)
+                    vstore_n(f, cell * _row_or_zero(kept, c, live) * forget * (one - forget), live)
+                    vstore_n(n, cell * let * (one - new * new), live)
+                    vstore_n(f32p(dc + at), cell * forget, live)
+                    vstore_n(f32p(dh + at), splat(_ZERO), live)
+            a = gates + 4 * (t * batch + start) * row
+            _add_products(a, 4 * row, rows, r, 4 * hidden, hidden, dh + start * row)
+
+
+# -- GRU: gates z, r, h -----------------------------------------------------------------------------------------------
+
+
+@kernel()
+def f32_gru_gates(step, bases, worker, workers):
+    """z and r, in place, and r * h. Operands seen (times, batch, 3, hidden): what the input gives; past, as `seen`:
+    what the state before gives; before, met (times, batch, hidden)?"""
+    ops = 4
+    seen, past, before, met = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2), ptr(step, bases, 3)
+    cells, hidden = num(step, ops, 0) * num(step, ops, 1), num(step, ops, 2)
+    for i in range(first(cells, worker, workers, 1), first(cells, worker + 1, workers, 1)):
+        at = 12 * i * hidden
+        for c in range(0, 2 * hidden, LANES):
+            live, here = 2 * hidden - c, at + 4 * c
+            total = vload_n(f32p(seen + here), live) + vload_n(f32p(past + here), live)
+            vstore_n(f32p(seen + here), vsigmoid(total), live)
+        if met != 0:
+            for c in range(0, hidden, LANES):
+                reset, kept = f32p(seen + at + 4 * (hidden + c)), f32p(before + 4 * (i * hidden + c))
+                value = vload_n(reset, hidden - c) * vload_n(kept, hidden - c)
+                vstore_n(f32p(met + 4 * (i * hidden + c)), value, hidden - c)
+
+
+@kernel()
+def f32_gru_back(step, bases, worker, workers):
+    """Gradients of what input and state gave the gates, in place of z, r, the candidate's share (`seen`) and of `past`;
+    and of the first state. Operands seen, past, before, R (3 * hidden, hidden), dY?, dY_h?, dmet (batch, hidden), dh.
+
+    number 5: linear_before_reset.
+    """
+    ops = 8
+    seen, past, before, r = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2), ptr(step, bases, 3)
+    dy, dy_h, dmet, dh = ptr(step, bases, 4), ptr(step, bases, 5), ptr(step, bases, 6), ptr(step, bases, 7)
+    times, batch, hidden, backwards = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
+    late = num(step, ops, 5) != 0
+    row, one = 4 * hidden, splat(_ONE)
+    lo, hi = first(batch, worker, workers, GROUP), first(batch, worker + 1, workers, GROUP)
+    for b in range(lo, hi):
+        for c in range(0, hidden, LANES):
+            at = b * row + 4 * c
+            vstore_n(f32p(dh + at), _row_or_zero(dy_h + b * row if dy_h != 0 else 0, c, hidden - c), hidden - c)
+    for s in range(times - 1, -1, -1):
+        t = times - 1 - s if backwards != 0 else s
+        for start in range(lo, hi, GROUP):
+            rows = min(GROUP, hi - start)
+            for b in range(start, start + rows):
+                g, p, kept = 3 * (t * batch + b) * row + seen, 3 * (t * batch + b) * row + past, (t * batch + b) * row
+                given = dy + 4 * t * num(step, ops, 4) + b * row if dy != 0 else 0
+                for c in range(0, hidden, LANES):
+                    live, at = hidden - c, b * row + 4 * c
+                    update, reset = vload_n(f32p(g + 4 * c), live), vload_n(f32p(g + row + 4 * c), live)
+                    share, state = vload_n(f32p(p + 2 * row + 4 * c), live), vload_n(f32p(before + kept + 4 * c), live)
+                    candidate = vload_n(f32p(g + 2 * row + 4 * c), live)
+                    new = vtanh(candidate + (share * reset if late else share))
+                    arriving = vload_n(f32p(dh + at), live) + _row_or_zero(given, c, live)
+                    changed = arriving * (one - update) * (one - new * new)
+                    vstore_n(f32p(g + 4 * c), arriving * (state - new) * update * (one - update), live)
+                    vstore_n(f32p(g + 2 * row + 4 * c), changed, live)
+                    vstore_n(f32p(p + 2 * row + 4 * c), changed * reset if late else changed, live)
+                    vstore_n(f32p(dh + at), arriving * update, live)
+                    vstore_n(f32p(dmet + at), changed * share if late else splat(_ZERO), live)
+            first_row = 3 * (t * batch + start) * row
+            if not late:
+                a = past + first_row + 2 * row
+                _add_products(a, 3 * row, rows, r + 2 * hidden * row, hidden, hidden, dmet + start * row)
+            for b in range(start, start + rows):
+                g, p, kept = 3 * (t * batch + b) * row + seen, 3 * (t * batch + b) * row + past, (t * batch + b) * row
+                for c in range(0, hidden, LANES):
+                    live, at = hidden - c, b * row + 4 * c
+                    reset, met = vload_n(f32p(g + row + 4 * c), live), vload_n(f32p(dmet + at), live)
+                    turned = met * reset * (one - reset)
+                    if not late:
+                        turned = turned * vload_n(f32p(before + kept + 4 * c), live)
+                        vstore_n(f32p(dh + at), vfma(met, reset, vload_n(f32p(dh + at), live)), live)
+                    vstore_n(f32p(g + row + 4 * c), turned, live)
+                    vstore_n(f32p(p + row + 4 * c), turned, live)
+                    vstore_n(f32p(p + 4 * c), vload_n(f32p(g + 4 * c), live), live)
+            depth = 3 * hidden if late else 2 * hidden
+            _add_products(past + first_row, 3 * row, rows, r, depth, hidden, dh + start * row)

@@ -1,0 +1,34 @@
+"""Windows over channels-last images of two spatial axes, as kernels are told of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Geometry", "flat"]
+
+
+def flat(values: tuple[int, ...], filler: int) -> tuple[int, int]:
+    """Two spatial axes from one or two."""
+    return (filler, values[0]) if len(values) == 1 else (values[0], values[1])
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A 2-D window and image, the image with its border."""
+
+    images: int
+    height: int
+    width: int
+    channels: int
+    out: tuple[int, int]
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    begins: tuple[int, int]
+
+    @property
+    def padded(self) -> tuple[int, int]:
+        """Height and width that all windows together cover."""
+        sizes = zip(self.out, self.kernel, self.strides, self.dilations, strict=True)
+        high, wide = ((o - 1) * s + (k - 1) * d + 1 for o, k, s, d in sizes)
+        return high, wide

@@ -1,0 +1,44 @@
+"""Sums of outer products over pixels: gradients of weights, and A^T B."""
+
+from __future__ import annotations
+
+from lite_runtime.ops._geometry import Geometry
+from lite_runtime.ops.registry import Binder, Operand
+
+__all__ = ["emit_outer", "emit_transposed_product"]
+
+BLOCK = 1 << 18
+"""Bytes of both operands that all tiles pass over before the next: a share of the second cache."""
+
+
+def emit_outer(
+    b: Binder,
+    g: Geometry,
+    a: Operand,
+    dy: Operand,
+    out: Operand,
+    group: int,
+    sizes: tuple[int, int],
+    batches: tuple[int, int, int, int] = (1, 0, 0, 0),
+) -> None:
+    """out (batches, groups, taps, rows, columns) from images `a` and results `dy`; sizes: rows and columns of a group;
+    batches: how many, and bytes of a, dy and out each."""
+    rows, columns = sizes
+    line = 4 * (g.width * g.channels * g.strides[0] + g.out[1] * group * columns)
+    numbers = (
+        *(g.images, g.height, g.width, g.channels, *g.out, group * columns, *g.kernel, *g.strides, *g.dilations),
+        *(*g.begins, group, rows, columns, max(1, BLOCK // line), *batches),
+    )
+    kernel = "f32_depthwise" if rows == columns == 1 and group > 1 else "f32_outer"
+    b.emit(f"outer.{kernel}", [a, dy, out], numbers)
+
+
+def emit_transposed_product(
+    b: Binder, a: Operand, right: Operand, out: Operand, sizes: tuple[int, int, int], batches: tuple[int, int, int]
+) -> None:
+    """out (m, n) = A^T B from dense A (k, m) and B (k, n); sizes: k, m, n; batches: how many, and whether A and B
+    have one each (1) or share one (0)."""
+    k, m, n = sizes
+    count, of_a, of_b = batches
+    column = Geometry(1, k, 1, m, (k, 1), (1, 1), (1, 1), (1, 1), (0, 0))
+    emit_outer(b, column, a, right, out, 1, (m, n), (count, of_a * 4 * k * m, of_b * 4 * k * n, 4 * m * n))
