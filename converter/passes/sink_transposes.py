@@ -185,17 +185,17 @@ def _read(move: Move, index: int, value: ir.Value) -> None:
     move.node.replace_input_with(index, value)
 
 
-def _untranspose_operands(move: Move, indices: Sequence[int]) -> bool:
-    """Make every operand in `indices` untransposed, or change nothing and say so."""
+def _untranspose_operands(move: Move, *, free: bool = True) -> bool:
+    """Make every operand untransposed, or change nothing and say so. `free`: one whose Transpose moves no element costs
+    nothing; not where it is a part of a Concat, which would be cut along another axis for it."""
     plan: list[tuple[int, Callable[[], ir.Value]]] = []
     foreign = 0
-    for index in indices:
-        value = move.node.inputs[index]
+    for index, value in enumerate(move.node.inputs):
         if value is None:
             continue
         made = _untransposed(move, value)
         if made is None:
-            foreign += not _keeps_order(move, value)
+            foreign += not (free and _keeps_order(move, value))
             made = _transposed_back(move, value)
         if made is None:
             return False
@@ -261,7 +261,7 @@ def _undone_by_readers(move: Move, foreign: int) -> bool:
 def _elementwise(move: Move) -> Sequence[Perm] | None:
     if any((build.rank(v) or 0) > move.rank for v in move.node.inputs):
         return None
-    if not _untranspose_operands(move, range(len(move.node.inputs))):
+    if not _untranspose_operands(move):
         return None
     return [move.perm] * len(move.node.outputs)
 
@@ -280,7 +280,7 @@ def _with_axis(default: int, every: bool = False) -> Rule:
     def rule(move: Move) -> Sequence[Perm] | None:
         axis = move.axis(attr(move.node, "axis", default))
         if every:
-            if not _untranspose_operands(move, range(len(move.node.inputs))):
+            if not _untranspose_operands(move, free=False):
                 return None
         elif _first_only(move) is None:
             return None
