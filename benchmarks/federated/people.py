@@ -1,0 +1,246 @@
+"""Personal methods on people: every algorithm, the same data, draws and search; who was never seen is asked too.
+
+A seed says who is unseen and which examples are drawn. A participant keeps a quarter of each label's examples for
+questions. Everybody, seen or not, adapts to `SUPPORT` examples a label, drawn `DRAWS` times, in full batches, and is
+asked about all the others. Training and adapting hyperparameters are chosen by the mean accuracy after adapting of
+people left out of the training people (as many as will be unseen), a grid of the same size for every algorithm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from cloud.federated import JaxLearner, Simulator
+from cloud.federated.simulator import Rows
+from federated.algorithms import Algorithm, algorithm_from
+from federated.data import split, support_query
+from federated.learner import Batch
+from federated.rounds import seed_of
+
+__all__ = ["GRIDS", "People", "contest", "main"]
+
+SUPPORT, DRAWS, BATCH = 5, 3, 32
+ADAPT_STEPS = (5, 25)
+PACED = {"rate", "beta", "outer_rate"}
+ADAPT_RATES = (0.01, 0.05, 0.2)
+
+@dataclasses.dataclass(frozen=True)
+class People:
+    """Everyone's examples in one pool, whose each is (names), and a model; `unseen` of them never train. `rounds` of
+    `batches` a device."""
+
+    pool: Batch
+    owner: npt.NDArray[np.str_]
+    model: ir.Model
+    unseen: int
+    rounds: int
+    batches: int
+    pace: float = 1.0
+    """What the grids' rates of training are multiplied by: where these make training diverge, below 1."""
+
+    def everyone(self) -> list[str]:
+        """Who there is."""
+        return sorted(np.unique(self.owner).tolist())
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """`train`: values of fields to try in training; `adapt`: the field that is the rate of adapting, if any is."""
+
+    kind: str
+    train: Mapping[str, Sequence[float]]
+    adapt: str = "tuning_rate"
+    pooled: bool = False
+    """All training people as one device: what a data centre would train."""
+
+
+GRIDS: Mapping[str, Grid] = {
+    "local_only": Grid("local_only", {"rate": (0.03, 0.1, 0.2, 0.4)}, "rate"),
+    "centralised": Grid("fedavg", {"rate": (0.03, 0.1, 0.2, 0.4)}, pooled=True),
+    "fedavg": Grid("fedavg", {"rate": (0.03, 0.1, 0.2, 0.4)}),
+    "fedprox": Grid("fedprox", {"rate": (0.1, 0.3), "mu": (0.01, 0.1)}),
+    "scaffold": Grid("scaffold", {"rate": (0.03, 0.1, 0.2, 0.4)}),
+    "fedmomentum": Grid("fedmomentum", {"rate": (0.03, 0.1), "server_rate": (0.3, 1.0)}),
+    "fedadagrad": Grid("fedadagrad", {"rate": (0.1, 0.3), "server_rate": (0.01, 0.03)}),
+    "fedadam": Grid("fedadam", {"rate": (0.1, 0.3), "server_rate": (0.003, 0.01)}),
+    "fedyogi": Grid("fedyogi", {"rate": (0.1, 0.3), "server_rate": (0.003, 0.01)}),
+    "reptile": Grid("reptile", {"rate": (0.1, 0.2), "server_rate": (0.5, 1.0)}),
+    "perfedavg": Grid("perfedavg", {"beta": (0.1, 0.3), "alpha": (0.03, 0.1)}, "alpha"),
+    "perfedavg_hf": Grid("perfedavg_hf", {"beta": (0.1, 0.3), "alpha": (0.03, 0.1)}, "alpha"),
+    "fomaml": Grid("fomaml", {"rate": (0.03, 0.1), "server_rate": (0.003, 0.01)}, "rate"),
+    "maml": Grid("maml", {"rate": (0.03, 0.1), "server_rate": (0.003, 0.01)}, "rate"),
+    "meta_sgd": Grid("meta_sgd", {"rate": (0.03, 0.1), "server_rate": (0.003, 0.01)}, ""),
+    "meta_sgd_exact": Grid("meta_sgd_exact", {"rate": (0.03, 0.1), "server_rate": (0.003, 0.01)}, ""),
+    "pfedme": Grid("pfedme", {"rate": (0.02, 0.05), "outer_rate": (0.05, 0.1)}, "rate"),
+    "ditto": Grid("ditto", {"rate": (0.1, 0.3), "penalty": (0.1, 1.0)}),
+    "fedper": Grid("fedper", {"rate": (0.03, 0.1, 0.2, 0.4)}),
+    "fedrep": Grid("fedrep", {"rate": (0.03, 0.1, 0.2, 0.4)}),
+    "apfl": Grid("apfl", {"rate": (0.1, 0.3), "mixture": (0.25, 0.5)}),
+    "meta_head": Grid("meta_head", {"rate": (0.1, 0.3), "inner_rate": (0.03, 0.1)}, ""),
+}
+
+
+class Asked(NamedTuple):
+    """What is asked of a person in one draw."""
+
+    name: str
+    support: Rows
+    query: Rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Fleet:
+    """One division of people: rows to train on, and what everybody is asked."""
+
+    seed: int
+    train: Mapping[str, Rows]
+    asked: Sequence[Asked]
+    unseen: tuple[str, ...]
+
+
+def divided(people: People, seed: int, everyone: Sequence[str]) -> Fleet:
+    """A fleet of `everyone`, some of whom only show up afterwards."""
+    order = [str(name) for name in np.random.default_rng(seed_of(seed, "people")).permutation(sorted(everyone))]
+    unseen = tuple(order[: people.unseen])
+    train: dict[str, Rows] = {}
+    asked: list[Asked] = []
+    for name in order:
+        rng = np.random.default_rng(seed_of(seed, "test", name))
+        rows = np.flatnonzero(people.owner == name)
+        own = kept = Batch({"row": rows}, people.pool.labels[rows])
+        if name not in unseen:
+            own, kept = split(own, 0.75, rng)
+            train[name] = own.inputs["row"]
+        for _ in range(DRAWS):
+            few, others = support_query(own, SUPPORT, rng)
+            asked.append(Asked(name, few.inputs["row"], (others if name in unseen else kept).inputs["row"]))
+    return Fleet(seed, train, asked, unseen)
+
+
+def trained(people: People, fleet: Fleet, learner: JaxLearner, grid: Grid, algorithm: Algorithm) -> Simulator:
+    """A run on the training people; everybody draws as many batches, whatever a step takes."""
+    shards, batches = fleet.train, people.batches
+    if grid.pooled:
+        shards, batches = {"everyone": np.concatenate(list(fleet.train.values()))}, batches * len(fleet.train)
+    steps = max(1, batches // algorithm.batches_a_step)
+    run = Simulator(algorithm, learner, people.pool, shards, steps=steps, size=BATCH, seed=fleet.seed)
+    for _ in range(people.rounds):
+        run.round()
+    return run
+
+
+class Adapting(NamedTuple):
+    """How devices adapt: full batches of their support, so many times; the rate, None: the one it was trained with."""
+
+    steps: int
+    rate: float | None
+
+
+def people_scores(run: Simulator, fleet: Fleet, grid: Grid, how: Adapting) -> dict[str, tuple[float, float]]:
+    """Accuracy of each person before and after adapting, the mean over draws."""
+    original = run.algorithm
+    if how.rate is not None:
+        changes: Any = {grid.adapt: how.rate}
+        run.algorithm = dataclasses.replace(original, **changes)
+    names, support, query = zip(*fleet.asked, strict=True)
+    size = max(map(len, support))
+    before, after = run.adapt(names, support, query, steps=how.steps, size=size, seed=fleet.seed)
+    run.algorithm = original
+    found: dict[str, list[tuple[float, float]]] = {}
+    for name, a, b, count in zip(names, before.correct, after.correct, before.examples, strict=True):
+        found.setdefault(name, []).append((float(a / count), float(b / count)))
+    return {name: (fmean(a for a, _ in pairs), fmean(b for _, b in pairs)) for name, pairs in found.items()}
+
+
+class Choice(NamedTuple):
+    """What the search found best on people left out."""
+
+    train: dict[str, float]
+    adapt: Adapting
+    accuracy: float
+
+
+def searched(people: People, learner: JaxLearner, grid: Grid) -> Choice:
+    """The best of the grid for people left out of the training people of seed 0."""
+    fleet = divided(people, 1, list(divided(people, 0, people.everyone()).train))
+    ways = [Adapting(steps, rate) for steps in ADAPT_STEPS for rate in (ADAPT_RATES if grid.adapt else (None,))]
+    choices = []
+    for values in itertools.product(*grid.train.values()):
+        fields = dict(zip(grid.train, values, strict=True))
+        fields |= {name: people.pace * fields[name] for name in PACED & fields.keys()}
+        run = trained(people, fleet, learner, grid, algorithm_from({"name": grid.kind, **fields}))
+        for way in ways:
+            scores = people_scores(run, fleet, grid, way)
+            choices.append(Choice(fields, way, fmean(scores[name][1] for name in fleet.unseen)))
+    return max(choices, key=lambda choice: choice.accuracy)
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """The mean, and the mean of the worst tenth, one at least."""
+    return {"mean": fmean(values), "worst": fmean(sorted(values)[: max(1, len(values) // 10)])}
+
+
+def contest(people: People, seeds: Sequence[int], names: Sequence[str], out: Path) -> list[dict[str, Any]]:
+    """A row for every algorithm, written to `out` as they come: what was chosen, and for seen and unseen people before
+    and after adapting the mean accuracy and the worst tenth's, means over seeds, with each seed's."""
+    rows: list[dict[str, Any]] = []
+    learner = JaxLearner(people.model)
+    for name in names:
+        begin, grid = time.perf_counter(), GRIDS[name]
+        choice = searched(people, learner, grid)
+        row: dict[str, Any] = {"algorithm": name, "chosen": choice._asdict(), "seeds": []}
+        for seed in seeds:
+            fleet = divided(people, seed, people.everyone())
+            run = trained(people, fleet, learner, grid, algorithm_from({"name": grid.kind, **choice.train}))
+            scores = people_scores(run, fleet, grid, choice.adapt)
+            groups = {"unseen": fleet.unseen, "seen": tuple(fleet.train)}
+            row["seeds"].append(
+                {
+                    f"{group} {when}": spread([scores[who][i] for who in members])
+                    for group, members in groups.items()
+                    for i, when in enumerate(("before", "after"))
+                }
+            )
+        row["mean"] = {
+            key: {kind: fmean(seed[key][kind] for seed in row["seeds"]) for kind in ("mean", "worst")}
+            for key in row["seeds"][0]
+        }
+        row["seconds"] = time.perf_counter() - begin
+        rows.append(row)
+        print(line(row), file=sys.stderr, flush=True)
+        out.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    return rows
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """A row of the table in Markdown: percent, mean / worst tenth."""
+    cells = [
+        f"{100 * row['mean'][key]['mean']:.1f} / {100 * row['mean'][key]['worst']:.1f}"
+        for key in ("unseen before", "unseen after", "seen before", "seen after")
+    ]
+    return f"| {row['algorithm']} | {' | '.join(cells)} |"
+
+
+def main(people: People, arguments: Sequence[str] | None = None) -> None:
+    """The command line of a contest."""
+    parser = argparse.ArgumentParser(description="Every algorithm on people, seen and unseen: a table and its JSON.")
+    parser.add_argument("out", type=Path, metavar="FILE.json")
+    parser.add_argument("--only", default=",".join(GRIDS), metavar="NAME,…", help="algorithms")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N")
+    args = parser.parse_args(arguments)
+    rows = contest(people, range(args.seeds), args.only.split(","), args.out)
+    print("| algorithm | unseen, before | unseen, after | seen, before | seen, after |\n|---|---|---|---|---|")
+    print("\n".join(map(line, rows)))

@@ -1,0 +1,88 @@
+"""`python -m benchmarks.federated.throughput OUT.json`: devices a second of the vectorised simulator.
+
+A round of FedAvg over everybody, 200 examples a device, once over them: softmax regression 561 -> 6 in one batch of 200
+and in 4 of 50, and a network over inertial windows (9 channels of 128 values, 25,000 parameters) in 4 of 50. Batches
+are drawn anew every round and that time counts. The median of some rounds after the first, which compiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import onnx_ir as ir
+
+from cloud.federated import JaxLearner, Simulator
+from cloud.zoo import mlp, window_cnn
+from federated.algorithms import FedAvg
+from federated.learner import Batch
+
+__all__ = ["CASES", "Case", "devices_a_second"]
+
+EXAMPLES = 200
+
+
+class Case(NamedTuple):
+    """A model, what an example is, and how devices go over theirs."""
+
+    name: str
+    model: Callable[[], ir.Model]
+    shape: tuple[int, ...]
+    steps: int
+    devices: int
+
+
+CASES = (
+    Case("softmax regression 561-6, a batch of 200", lambda: mlp(561, 6), (561,), 1, 1000),
+    Case("softmax regression 561-6, 4 batches of 50", lambda: mlp(561, 6), (561,), 4, 1000),
+    Case("network over inertial windows, 4 batches of 50", window_cnn, (9, 1, 128), 4, 200),
+)
+
+
+def devices_a_second(case: Case, rounds: int, group: int = 1) -> float:
+    """The median over rounds."""
+    rng, count = np.random.default_rng(0), case.devices * EXAMPLES
+    pool = Batch(
+        {"x": rng.standard_normal((count, *case.shape), dtype=np.float32)}, rng.integers(0, 6, count).astype(np.int32)
+    )
+    shards = {f"{i:05}": np.arange(i * EXAMPLES, (i + 1) * EXAMPLES) for i in range(case.devices)}
+    size = EXAMPLES // case.steps
+    run = Simulator(FedAvg(), JaxLearner(case.model()), pool, shards, steps=case.steps, size=size, group=group)
+    run.round()
+    times = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        run.round()
+        times.append(time.perf_counter() - begin)
+    return case.devices / median(times)
+
+
+def main() -> None:
+    """Every case, a row each."""
+    parser = argparse.ArgumentParser(description="Devices a second of the vectorised simulator.")
+    parser.add_argument("out", type=Path, metavar="FILE.json")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, metavar="N")
+    parser.add_argument("--rounds", type=int, default=7, metavar="N")
+    args = parser.parse_args()
+    # A JAX device a thread: XLA's own threads would share each small product and lose more than they win.
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false"
+    config: Any = jax.config
+    config.update("jax_num_cpu_devices", args.threads)
+    rows = []
+    for case in CASES:
+        rows.append({"case": case.name, "devices": case.devices, "a second": devices_a_second(case, args.rounds)})
+        print(rows[-1], file=sys.stderr, flush=True)
+        args.out.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

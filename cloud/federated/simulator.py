@@ -1,0 +1,161 @@
+"""`Simulator`: thousands of devices as one compiled computation a round.
+
+All examples lie in one pool of arrays and a device is the rows of its own, so that drawing batches is drawing row
+numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from jax.sharding import Mesh
+
+from cloud._jax import everywhere
+from cloud.errors import TrainError
+from cloud.federated import fleet
+from cloud.federated.learner import JaxLearner
+from federated.algorithms.base import Algorithm
+from federated.data import draw
+from federated.learner import Batch, Evaluation
+from federated.rounds import choose, seed_of, wanted
+from federated.tree import Tree
+
+__all__ = ["Report", "Rows", "Simulator"]
+
+Rows: TypeAlias = npt.NDArray[np.integer[Any]]
+"""Numbers of examples in the pool: those of one device."""
+
+_Asked = TypeVar("_Asked", fleet.Training, fleet.Adapting)
+
+
+class Report(NamedTuple):
+    """Who took part in a round, by name, and their mean training losses (float32 [devices])."""
+
+    round: int
+    devices: list[str]
+    losses: npt.NDArray[np.float32]
+
+
+class Simulator:
+    """A fleet under one algorithm, on all of JAX's devices.
+
+    `pool`: examples, arrays [examples, ...]; `shards`: the rows of each device by its name; a round draws `steps` local
+    steps of batches of `size` examples. `group`: how many devices compute side by side: matrices of small models
+    multiply faster together, convolutions one device at a time. Equal seeds give equal runs, and the devices and
+    batches of every other simulator. `state` (the server's), `personal` (everyone's, [fleet, ...]) and `rounds` are all
+    that a run has come to. Float fields of `algorithm` may be changed between rounds and compile nothing anew.
+    """
+
+    def __init__(
+        self, algorithm: Algorithm, learner: JaxLearner, pool: Batch, shards: Mapping[str, Rows],
+        *, steps: int, size: int, seed: int = 0, group: int = 1,
+    ) -> None:  # fmt: skip
+        if empty := [name for name, rows in shards.items() if not len(rows)] or ([] if shards else ["the fleet"]):
+            raise TrainError(f"expected at least one example of every device, got none of {', '.join(empty)}")
+        self.algorithm, self._learner = algorithm, learner
+        self._names = sorted(shards)
+        self._shards = [np.asarray(shards[name]) for name in self._names]
+        self._index = {name: i for i, name in enumerate(self._names)}
+        self._steps, self._size, self._seed, self._group = steps, size, seed, group
+        self._weights = np.array([1 if algorithm.uniform else len(rows) for rows in self._shards], np.float32)
+        self._known = np.zeros(len(shards), bool)
+        self._mesh = Mesh(np.array(jax.devices()), ("fleet",))
+        placed = everywhere(self._mesh)
+        self._pool = jax.device_put(pool, placed)
+        # Typed and placed as a round leaves them: otherwise the second round would compile anew.
+        self.state: Tree = jax.device_put(jax.tree.map(_strong, algorithm.init(learner.params)), placed)
+        enrolled = jax.eval_shape(lambda state: algorithm.enrol(algorithm.broadcast(state)), self.state)
+        nobody = jax.tree.map(lambda leaf: jnp.zeros((len(shards), *leaf.shape), leaf.dtype), enrolled)
+        self.personal: Tree = jax.device_put(nobody, placed)
+        self.rounds = 0
+
+    def round(self, fraction: float = 1.0) -> Report:
+        """One round with `fraction` of the fleet, at least one device."""
+        number = self.rounds + 1
+        names = choose(self._names, wanted(len(self._names), fraction, 1), self._seed, number)
+        devices = np.array([self._index[name] for name in names])
+        drawn = self._steps * self.algorithm.batches_a_step
+        rows = [
+            self._drawn(self._shards[i], ("train", number, name), drawn, self._size)
+            for i, name in zip(devices, names, strict=True)
+        ]
+        asked = fleet.Training(devices, self._known[devices], np.stack(rows), self._weights[devices])
+        share = np.float32(len(devices) / len(self._names))
+        self.state, self.personal, losses = self._run(fleet.train, self._grouped(asked), share)
+        self._known[devices] = True
+        self.rounds = number
+        return Report(number, names, np.asarray(losses).reshape(-1)[: len(names)])
+
+    def adapt(
+        self, devices: Sequence[str], support: Sequence[Rows], query: Sequence[Rows],
+        *, steps: int, size: int, seed: int = 0,
+    ) -> tuple[Evaluation, Evaluation]:  # fmt: skip
+        """Each device on its `query` rows, before and after it adapted in `steps` batches of `size` of its `support`.
+
+        A name of the fleet starts from what that device keeps, any other is a device never seen; one may come several
+        times. Leaves of the results are NumPy arrays [devices].
+        """
+        numbers = np.array([self._index.get(name, len(self._names)) for name in devices])
+        known = np.append(self._known, False)[numbers]
+        rows = [
+            self._drawn(np.asarray(own), ("evaluate", seed, i), steps, size) for i, own in enumerate(support)
+        ]
+        queries, mask = _padded([np.asarray(own) for own in query])
+        asked = self._grouped(fleet.Adapting(numbers, known, np.stack(rows), queries, mask))
+        found = self._run(fleet.adapt, asked)
+        before, after = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(-1)[: len(devices)], found)
+        return before, after
+
+    def _drawn(self, rows: Rows, words: tuple[int | str, ...], steps: int, size: int) -> Rows:
+        """Rows [steps, size], drawn as examples are."""
+        rng = np.random.default_rng(seed_of(self._seed, *words))
+        drawn: Rows = draw(Batch({}, rows), rng, steps, size).labels
+        return drawn
+
+    def _run(self, function: Any, *arguments: Any) -> Any:
+        kind, numbers = fleet.apart(self.algorithm)
+        return _compute(
+            function, kind, self._learner, self._mesh, numbers, self._pool, self.state, self.personal, *arguments
+        )
+
+    def _grouped(self, asked: _Asked) -> _Asked:
+        """Leaves [devices, ...] as [groups, group, ...], as many groups as JAX's devices share evenly. Who fills them
+        up is a number beyond the fleet, its other leaves zero."""
+        count = len(asked.numbers)
+        group = min(self._group, -(-count // self._mesh.size))
+        missing = -count % (group * self._mesh.size)
+
+        def grouped(leaf: npt.NDArray[Any], filler: int) -> npt.NDArray[Any]:
+            filling = np.full((missing, *leaf.shape[1:]), filler, leaf.dtype)
+            return np.concatenate([leaf, filling]).reshape(-1, group, *leaf.shape[1:])
+
+        fillers = (len(self._names), *(0 for _ in asked[1:]))
+        return type(asked)(*(grouped(leaf, filler) for leaf, filler in zip(asked, fillers, strict=True)))
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _compute(
+    function: Any, kind: Algorithm, learner: JaxLearner, mesh: Mesh, numbers: Tree, *arguments: Any
+) -> Any:  # fmt: skip
+    """Compiled once for a kind of algorithm and a learner, whatever the numbers and whichever simulator."""
+    return function(fleet.with_hyperparameters(kind, numbers), learner, mesh, *arguments)
+
+
+def _strong(leaf: Any) -> jax.Array:
+    """An array whose type other operands do not change."""
+    return jnp.asarray(leaf, jnp.asarray(leaf).dtype)
+
+
+def _padded(rows: Sequence[Rows]) -> tuple[Rows, npt.NDArray[np.float32]]:
+    """Rows of unequal numbers as one array [devices, longest], and which count."""
+    counts = np.array([len(own) for own in rows])
+    mask = np.arange(counts.max()) < counts[:, None]
+    padded = np.zeros(mask.shape, np.int64)
+    padded[mask] = np.concatenate(rows)
+    return padded, mask.astype(np.float32)

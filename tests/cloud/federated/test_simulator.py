@@ -1,0 +1,142 @@
+"""The compiled fleet against devices one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from cloud.errors import TrainError
+from cloud.federated import JaxLearner, Simulator
+from cloud.federated.simulator import _compute
+from cloud.zoo import mlp
+from converter import convert
+from federated import tree
+from federated.algorithms import ALGORITHMS, Algorithm
+from federated.data import draw, pick
+from federated.evaluation import before_after
+from federated.learner import Batch, Learner
+from federated.lite import LiteLearner, stacked
+from federated.rounds import choose, seed_of, wanted
+from tests.cloud.federated.test_learner import examples
+
+POOL = examples(60)
+SHARDS = {f"d{i}": np.arange(12 * i, 12 * i + 6 + i) for i in range(5)}
+SEED, STEPS, SIZE, FRACTION = 3, 2, 4, 0.6
+
+
+@pytest.fixture(scope="module")
+def learner() -> JaxLearner:
+    return JaxLearner(mlp(5, 3, (4,)))
+
+
+def simulator(algorithm: Algorithm, learner: JaxLearner, **more: Any) -> Simulator:
+    return Simulator(algorithm, learner, POOL, SHARDS, steps=STEPS, size=SIZE, seed=SEED, **more)
+
+
+class Looping:
+    """The learner a device would have: one call a step, no loop compiled."""
+
+    second_order = True
+
+    def __init__(self, learner: JaxLearner) -> None:
+        self.params = learner.params
+        self.gradient, self.meta_gradient = jax.jit(learner.gradient), jax.jit(learner.meta_gradient)
+        self.evaluate = jax.jit(learner.evaluate)
+
+    def scan(self, step: Callable[[Any, Batch], tuple[Any, Any]], carry: Any, batches: Batch) -> tuple[Any, Any]:
+        outs = []
+        for i in range(len(batches.labels)):
+            carry, out = step(carry, pick(batches, i))
+            outs.append(out)
+        return carry, stacked(outs)
+
+
+@pytest.fixture(scope="module")
+def looping(learner: JaxLearner) -> Looping:
+    return Looping(learner)
+
+
+class OneByOne:
+    """The same fleet, a device at a time."""
+
+    def __init__(self, algorithm: Algorithm, learner: Learner) -> None:
+        self.algorithm, self.learner = algorithm, learner
+        self.state = algorithm.init(learner.params)
+        self.personal: dict[str, Any] = {}
+
+    def own(self, name: str) -> Mapping[str, Any]:
+        return self.personal.get(name) or self.algorithm.enrol(self.algorithm.broadcast(self.state))
+
+    def round(self, number: int) -> None:
+        broadcast, updates, weights = self.algorithm.broadcast(self.state), [], []
+        names = choose(SHARDS, wanted(len(SHARDS), FRACTION, 1), SEED, number)
+        for name in names:
+            rng = np.random.default_rng(seed_of(SEED, "train", number, name))
+            batches = draw(pick(POOL, SHARDS[name]), rng, STEPS * self.algorithm.batches_a_step, SIZE)
+            update, self.personal[name] = self.algorithm.local(self.learner, broadcast, self.own(name), batches)
+            updates.append(update.payload)
+            weights.append(1 if self.algorithm.uniform else len(SHARDS[name]))
+        mean = tree.weighted_mean(updates, weights)
+        self.state = self.algorithm.apply(self.state, mean, len(names) / len(SHARDS))
+
+
+@pytest.mark.parametrize(
+    ("name", "group"), [("fedavg", 1), ("scaffold", 2), ("ditto", 1), ("meta_head", 2), ("meta_sgd_exact", 2)]
+)
+def test_a_fleet_is_its_devices(name: str, group: int, learner: JaxLearner, looping: Looping) -> None:
+    run = simulator(ALGORITHMS[name](), learner, group=group)
+    slow = OneByOne(ALGORITHMS[name](), looping)
+    for number in (1, 2):
+        report = run.round(FRACTION)
+        slow.round(number)
+        assert (report.round, len(report.devices), report.losses.shape) == (number, 3, (3,))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), run.state, slow.state)
+
+    names = ["d0", "d3", "nobody", "d4"]
+    support, query = [np.arange(5), np.arange(40, 48)] * 2, [np.arange(9), np.arange(30), np.arange(3), np.arange(7)]
+    found = run.adapt(names, support, query, steps=2, size=3, seed=5)
+    for i, who in enumerate(names):
+        batches = draw(pick(POOL, support[i]), np.random.default_rng(seed_of(SEED, "evaluate", 5, i)), 2, 3)
+        broadcast = slow.algorithm.broadcast(slow.state)
+        pair = before_after(slow.algorithm, looping, broadcast, slow.own(who), batches, pick(POOL, query[i]))
+        for ours, theirs in zip(found, pair, strict=True):
+            np.testing.assert_allclose([leaf[i] for leaf in ours], np.asarray(theirs), rtol=1e-4)
+
+
+def test_another_rate_compiles_nothing(learner: JaxLearner) -> None:
+    run, other = (simulator(ALGORITHMS["fedavg"](rate=rate), learner) for rate in (0.1, 0.0))
+    before = tree.scale(other.state["params"], 1)
+    run.round()
+    compiled = _compute._cache_size()
+    other.round()
+    other.round()
+    assert _compute._cache_size() == compiled
+    jax.tree.map(np.testing.assert_array_equal, before, other.state["params"])
+
+
+def test_equal_seeds_are_equal_runs(learner: JaxLearner) -> None:
+    runs = [simulator(ALGORITHMS["fedavg"](), learner) for _ in range(2)]
+    reports = [[run.round(FRACTION) for _ in range(2)] for run in runs]
+    assert [r.devices for r in reports[0]] == [r.devices for r in reports[1]]
+    jax.tree.map(np.testing.assert_array_equal, runs[0].state, runs[1].state)
+
+
+def test_empty_devices_are_named(learner: JaxLearner) -> None:
+    with pytest.raises(TrainError, match="none of b, c"):
+        Simulator(ALGORITHMS["fedavg"](), learner, Batch({}, np.zeros(1)),
+                  {"a": np.arange(1), "b": np.arange(0), "c": np.arange(0)}, steps=1, size=1)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["fedavg", "meta_head"])
+def test_a_fleet_is_its_devices_with_bundles(name: str, learner: JaxLearner) -> None:
+    bundle = convert(mlp(5, 3, (4,)), trainable="*").bundle
+    slow = OneByOne(ALGORITHMS[name](), LiteLearner(bundle, backend="reference"))
+    run = simulator(ALGORITHMS[name](), learner)
+    for number in (1, 2):
+        run.round(FRACTION)
+        slow.round(number)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), run.state, slow.state)
