@@ -85,7 +85,7 @@ def convert(
     _need_supported(models.values())
     learning = _Learning()
     if trainable is not None:
-        _need_bundle(to, accuracy)
+        _need_bundle(to, accuracy, options)
         learning = _learn(_only(models, options, "a bundle that learns"), trainable, options, calibration, report)
         models = learning.models
     else:
@@ -126,11 +126,13 @@ class _Learning:
     """What open dimensions are where that is measured."""
 
 
-def _need_bundle(to: Format, accuracy: Accuracy | None) -> None:
+def _need_bundle(to: Format, accuracy: Accuracy | None, options: Options) -> None:
     if to != "mslite":
         raise TrainingError(f"trainable: only a bundle keeps what it learns, got to={to!r}; leave one of the two out")
     if accuracy is not None:
         raise TrainingError("accuracy: a search over precisions does not go with trainable; leave one of the two out")
+    if options.io != "float32":
+        raise TrainingError(f"io: a bundle that learns takes and gives float32, got io={options.io!r}; leave it out")
 
 
 def _learn(

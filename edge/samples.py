@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -77,10 +79,11 @@ def ranges_of(graph: Graph) -> dict[str, tuple[float, float]]:
 def read_arrays(path: Path) -> dict[str, Array]:
     """The arrays of an .npz by name, or the one of an .npy under "". Pickled objects are refused."""
     try:
-        loaded = np.load(path, allow_pickle=False)
-        return {"": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
-    except (ValueError, EOFError) as error:
-        raise InputError(f"{path}: expected a .npy or .npz file without pickled objects ({error})") from None
+        with open(path, "rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            return {"": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+        raise InputError(f"{path}: expected a whole .npy or .npz file without pickled objects, got none") from None
 
 
 def samples_in(arrays: Mapping[str, Array], values: Sequence[Value]) -> Iterator[dict[str, Array]]:

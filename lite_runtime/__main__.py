@@ -43,7 +43,8 @@ def _given(pairs: Sequence[str]) -> dict[str, Array]:
         if not equals:
             raise InputError(f"expected NAME=FILE.npy, got {pair!r}")
         try:
-            inputs[name] = np.load(path, allow_pickle=False)
+            with open(path, "rb") as file:
+                inputs[name] = np.lib.format.read_array(file, allow_pickle=False)
         except (OSError, ValueError) as error:
             raise InputError(f"{path}: not a readable .npy file ({error})") from None
     return inputs

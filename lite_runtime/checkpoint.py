@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from lite_runtime._files import write_atomically
 from lite_runtime.bundle.decoding import Tensors, decode_state, plain_object
 from lite_runtime.bundle.encoding import Store, encode_rows, plain
-from lite_runtime.bundle.layout import REQUIRED, STATE, need_little_endian
+from lite_runtime.bundle.layout import REQUIRED, STATE, File, need_little_endian
 from lite_runtime.bundle.opening import Source, opened
 from lite_runtime.bundle.reading import manifest_of, section_of
 from lite_runtime.bundle.refusal import named, object_of, string_of
@@ -70,14 +70,14 @@ def read(source: Source) -> Checkpoint:
 
     Raises BundleError for what cannot be read or is not, in every respect, a state file.
     """
-    if isinstance(source, str | os.PathLike):
-        made: Checkpoint = named(repr(os.fspath(source)), _read, source)
-        return made
-    return _read(source)
-
-
-def _read(source: Source) -> Checkpoint:
     file = opened(source, STATE)
+    if isinstance(source, str | os.PathLike):
+        made: Checkpoint = named(repr(os.fspath(source)), _read, file)
+        return made
+    return _read(file)
+
+
+def _read(file: File) -> Checkpoint:
     doc = object_of(manifest_of(file), "manifest", ("state", "tensors", "model", "metadata"))
     weights = Tensors(doc["tensors"], section_of(file, "weights"), "weights", thorough=False)
     state = decode_state(doc["state"], weights)

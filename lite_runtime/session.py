@@ -154,8 +154,11 @@ class Model:
 
         executor, given = self._rehearsed(signature), check_inputs(self._graph(signature), inputs)
         arena, steps, native, reference = 0, 0, 0, []
-        executor.run(given)
-        for part in executor.parts(given):
+        with self._lock:
+            executor.settings.iterated = 0
+            executor.run(given)
+            parts = list(executor.parts(given))
+        for part in parts:
             arena = max(arena, part.arena_bytes)
             steps += len(part.records)
             native += sum(len(step.nodes) for step in part.steps if step.end)
@@ -188,11 +191,15 @@ class Model:
     def save_state(self, path: str | os.PathLike[str], metadata: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Write all state to a file, whole or not at all: who loses power meanwhile finds the old file or the new one.
 
-        metadata: plain values that go with it. Raises BundleError for a path that cannot be written.
+        metadata: plain values that go with it. Raises BundleError for a path that cannot be written, InputError for
+        state that is not finite: one bad example must not cost what was learned before and lies in that file.
         """
         from lite_runtime import checkpoint
+        from lite_runtime.state import check_finite
 
-        checkpoint.write(path, self.state_dict(), self._held.digest, metadata)
+        state = self.state_dict()
+        check_finite(state)
+        checkpoint.write(path, state, self._held.digest, metadata)
 
     def load_state(self, path: str | os.PathLike[str], strict: bool = True) -> Mapping[str, Any]:
         """Make state what a file says, as `load_state_dict` does; what `save_state` was given as metadata.

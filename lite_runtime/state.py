@@ -158,6 +158,15 @@ def named(found: Checkpoint, path: str, model: str, call: Callable[..., None], *
         raise InputError(f"{path!r}{other}: {error}") from None
 
 
+def check_finite(state: Mapping[str, Array]) -> None:
+    """Raise InputError where a float state holds NaN or an infinity."""
+    if spoiled := [name for name, array in state.items() if array.dtype.kind == "f" and not np.isfinite(array).all()]:
+        raise InputError(
+            f"state: expected finite numbers, got others in {_shown(spoiled)}: a step since has spoiled it, by its"
+            " inputs or its learning rate; go back to a state that was kept (load_state) or to the first (reset_state)"
+        )
+
+
 def specs_of(held: Bundle | Sketch) -> Mapping[str, Spec]:
     """Dtype and shape of each state, by name."""
     if isinstance(held, Sketch):

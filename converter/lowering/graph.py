@@ -11,6 +11,7 @@ import onnx_ir as ir
 from converter.errors import ConvertError, UnsupportedNode, UnsupportedOpError
 from converter.ir import build
 from converter.lowering.table import HINTS, lite_op
+from lite_runtime._schema import ARITY
 from lite_runtime.graph import Array, Attr, Graph, Node, Value, dtype_name
 
 __all__ = ["lower", "unsupported"]
@@ -67,7 +68,9 @@ def _node(node: ir.Node) -> Node:
     while inputs and not inputs[-1]:
         inputs.pop()
     outputs = [_output_name(v) for v in node.outputs]
-    while op != "Split" and len(outputs) > 1 and not outputs[-1]:  # how many parts a Split makes is its meaning
+    # How many parts a Split makes is its meaning; a TopK has both its outputs, read or not.
+    fewest = len(outputs) if op == "Split" else max(1, ARITY[op][2] if op in ARITY else 1)
+    while len(outputs) > fewest and not outputs[-1]:
         outputs.pop()
     attrs = {name: _attr(node, value) for name, value in node.attributes.items()}
     return Node(op, tuple(inputs), tuple(outputs), attrs, node.name or "")

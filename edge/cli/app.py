@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from edge.cli import bench, convert, demo, doctor, federate, inspect, run, verify
 from edge.cli.errors import guarded
@@ -32,6 +33,15 @@ app = typer.Typer(
 )
 
 
+class _Plain(typer.core.TyperCommand):
+    """A command whose plain help holds no escapes of rich's, which typer writes before the brackets of defaults."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help into a formatter of click's."""
+        super().format_help(ctx, formatter)
+        formatter.buffer = [part.replace("\\[", "[") for part in formatter.buffer]
+
+
 def _version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
@@ -53,4 +63,4 @@ def _root(
 
 
 for _name, _function in _COMMANDS.items():
-    app.command(_name)(guarded(_function))
+    app.command(_name, cls=_Plain)(guarded(_function))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,6 +66,8 @@ def federate(
         raise typer.BadParameter("expected --simulate N or --superlink HOST:PORT, one of them")
     if superlink is not None and report is not None:
         raise typer.BadParameter("the server leaves report.json, and --render makes a page of it; leave --report out")
+    if report is not None and not report.absolute().parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {str(report.parent)!r}; create it first", param_hint="--report")
     if superlink is not None:
         _submit(config, superlink, certificates, resume, as_json)
     else:
@@ -144,5 +147,5 @@ def _print(made: Mapping[str, Any]) -> None:
         f"{seconds_text(made['wall_seconds'])}; "
         f"{bytes_text(made['bytes_up'])} up, {bytes_text(made['bytes_down'])} down"
     )
-    refused = {**made["turned_away"], **made["refused"]}
+    refused = Counter(made["turned_away"]) + Counter(made["refused"])
     print("refused: " + (", ".join(f"{count} {reason}" for reason, count in sorted(refused.items())) or "nothing"))

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["accuracies", "live", "sparkline"]
 
 Row = Mapping[str, Any]
-SHOWN, WIDE = 8, 48
-"""Rounds in the table; blocks in a line."""
+SHOWN, WIDE, REASONS = 8, 48, 3
+"""Rounds in the table; blocks in a line; reasons of refusals told at a time."""
 BLOCKS = "▁▂▃▄▅▆▇█"
 NAMES = {"training": "train", "held_out": "never seen"}
 
@@ -27,8 +27,15 @@ NAMES = {"training": "train", "held_out": "never seen"}
 def live(rounds: int) -> Iterator[Callable[[Row], None]]:
     """A function to call with each round's row."""
     out = console(stderr=True)
+    told: dict[str, str] = {}
     if not out.is_terminal:
-        yield lambda row: say(f"round {row['round']}/{rounds}: {_words(row)}")
+
+        def tell(row: Row) -> None:
+            say(f"round {row['round']}/{rounds}: {_words(row)}")
+            for line in _news(row, told):
+                say(f"  {line}")
+
+        yield tell
         return
     from rich.live import Live
 
@@ -37,13 +44,15 @@ def live(rounds: int) -> Iterator[Callable[[Row], None]]:
 
         def show(row: Row) -> None:
             rows.append(row)
-            screen.update(_screen(rows, rounds))
+            _news(row, told)
+            screen.update(_screen(rows, rounds, list(told.values())[-REASONS:]))
 
         yield show
 
 
-def _screen(rows: Sequence[Row], rounds: int) -> Group:
+def _screen(rows: Sequence[Row], rounds: int, reasons: Sequence[str] = ()) -> Group:
     from rich.console import Group
+    from rich.text import Text
 
     heads = ("round", "answered", "loss", "train", "never seen", "up", "down", "time")
     shown = table("", *heads, "", right=heads)
@@ -59,7 +68,7 @@ def _screen(rows: Sequence[Row], rounds: int) -> Group:
         adapted = [found[name][1] for row in rows if name in (found := accuracies(row))]
         if adapted:
             lines.append(f"{words:12}{sparkline(adapted)}  accuracy once adapted {adapted[-1]:.3f}")
-    return Group(shown, "\n".join(lines))
+    return Group(shown, Text("\n".join([*lines, *reasons])))
 
 
 def sparkline(values: Sequence[float | None]) -> str:
@@ -88,6 +97,17 @@ def _words(row: Row) -> str:
         parts.append(f"{name.replace('_', ' ')} {before:.3f} → {after:.3f}")
     parts.append(f"{bytes_text(row['bytes_up'])} up, {bytes_text(row['bytes_down'])} down")
     return "; ".join([*parts, *_troubles(row)])
+
+
+def _news(row: Row, told: dict[str, str]) -> list[str]:
+    """Why devices were refused, each reason with the first device it was given to; `told` grows by what is new."""
+    new: dict[str, str] = {}
+    for detail in row.get("details", ()):
+        why = detail.partition(": ")[2]
+        if why not in told and len(new) < REASONS:
+            new.setdefault(why, detail)
+    told.update(new)
+    return list(new.values())
 
 
 def _troubles(row: Row) -> Iterator[str]:

@@ -131,11 +131,11 @@ def test_steps_that_share_nothing_do_not_wait() -> None:
     assert flags == [0, 0]
 
 
-@pytest.mark.parametrize(("last", "touched"), [(4, 1024), (5, 40)])
-def test_a_step_touches_all_of_its_scratch(last: int, touched: int) -> None:
+@pytest.mark.parametrize(("scratch", "touched"), [(True, 1024), (False, 40)])
+def test_a_step_touches_all_of_its_scratch(scratch: bool, touched: int) -> None:
     """A window of scratch stands for every worker's: whoever takes over the memory must wait for all of them."""
     space = Workspace(_pack, 4, lambda ops, key, options: options[0])
     slot = space.slots[space.slot(1024)]
-    slot.first, slot.last, slot.offset = 4, last, 512
+    slot.first, slot.last, slot.offset, slot.scratch = 4, 4, 512, scratch
     span = _span(space, Operand(Spec("float32", (10,)), 0), 4)
     assert (span.start, span.end, span.writes) == (512, 512 + touched, True)

@@ -216,6 +216,19 @@ def test_the_interpreter_steps_and_resets(tmp_path: Path) -> None:
     assert np.array_equal(interpreter.get_tensor(1), np.array([B]))
 
 
+def test_a_cost_waits_for_its_turn(model: Model) -> None:
+    """It runs the plan, whose memory another thread's run may be in."""
+    inputs = {"x": X, "t": T}
+    model.run(inputs, "train_step")
+    asked = threading.Thread(target=model.cost, args=(inputs, "train_step"))
+    with model._lock:
+        asked.start()
+        asked.join(0.2)
+        assert asked.is_alive()
+    asked.join(60)
+    assert not asked.is_alive()
+
+
 def test_profiles_and_costs_leave_state_alone(model: Model) -> None:
     inputs = {"x": X, "t": T}
     assert model.profile(inputs, "train_step", repeats=2)

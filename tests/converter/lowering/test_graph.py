@@ -30,6 +30,13 @@ def test_optional_operands_left_out():
     assert nodes[0].inputs[1] == "" and len(nodes[0].inputs) == 3
 
 
+def test_outputs_that_an_operator_must_have_stay_where_nobody_reads_them():
+    b = Builder()
+    values, _ = b("TopK", b.input("x", [4]), b.const(np.array([2])), outputs=2)
+    (node,) = lower(to_ir(b.model(values))).nodes
+    assert len(node.outputs) == 2 and node.outputs[1] == ""
+
+
 def test_text_constants_are_strings():
     b = Builder()
     text = b.const(np.array(["a", "é"], object))
