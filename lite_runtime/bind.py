@@ -29,15 +29,15 @@ Choose = Callable[[str, str, Sequence[str]], str]
 class Slot:
     """A buffer of `nbytes`. `base` is fixed for constants, inputs and outputs; an arena buffer gets an `offset` from
     the units `first` to `last` that touch it. `home`: the slot whose memory it takes over, -1: its own. `shared`: more
-    than one unit writes it."""
+    than one unit writes it. `scratch`: each worker may have a share of it that no operand names."""
 
-    __slots__ = ("base", "first", "home", "last", "nbytes", "offset", "shared")
+    __slots__ = ("base", "first", "home", "last", "nbytes", "offset", "scratch", "shared")
 
     def __init__(self, nbytes: int, base: int) -> None:
         self.nbytes, self.base = nbytes, base
         self.first = self.last = self.home = -1
         self.offset = 0
-        self.shared = False
+        self.shared = self.scratch = False
 
 
 class Record(NamedTuple):
@@ -164,7 +164,9 @@ class _NodeBinder:
 
     def scratch(self, dtype: str, shape: tuple[int, ...]) -> Operand:
         spec = Spec(dtype, tuple(int(d) for d in shape))
-        return Operand(spec, self._space.slot(spec.nbytes))
+        operand = Operand(spec, self._space.slot(spec.nbytes))
+        self._space.slots[operand.slot].scratch = True
+        return operand
 
     def emit(
         self,

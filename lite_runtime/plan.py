@@ -239,7 +239,7 @@ class _Span(NamedTuple):
 
 def _span(space: Workspace, operand: Operand, unit: int) -> _Span:
     slot = space.slots[operand.slot]
-    if slot.first == slot.last == unit and slot.base == ARENA:  # scratch: every worker may have a share of its own
+    if slot.scratch:
         return _Span(slot.base, slot.offset, slot.offset + slot.nbytes, True)
     start = operand.offset + slot.offset
     return _Span(slot.base, start, start + operand.spec.nbytes, slot.shared or slot.first == unit)

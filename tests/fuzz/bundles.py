@@ -41,15 +41,17 @@ from tests.fuzz.agreement import compare
 from tests.fuzz.integer_seeds import integer_bundles
 from tests.fuzz.models import model_seeds, spoil_model, try_model
 from tests.fuzz.mutate import mutate
+from tests.fuzz.schedules import in_all_ways
 from tests.fuzz.seeds import seed_bundles
 from tests.fuzz.training_seeds import training_bundles
 
 __all__ = ["Finding", "Options", "Summary", "case", "fuzz", "main", "try_file"]
 
 ROOT = Path(__file__).resolve().parents[2]
-BACKENDS = ("auto", "native", "reference", "guard", "definitions", "compare", "convert", "read")
+BACKENDS = ("auto", "native", "reference", "guard", "definitions", "compare", "walked", "convert", "read")
 """Those of `lite_runtime.load`; the operators' NumPy definitions one after the other, which know no memory limit; guard
-and reference side by side, whose results must agree; the converter, for models; and reading alone."""
+and reference side by side, whose results must agree; native code in the ways of `schedules`; the converter, for models;
+and reading alone."""
 FAMILIES: dict[str, Callable[[], list[bytes]]] = {
     "general": seed_bundles,
     "integers": integer_bundles,
@@ -154,6 +156,8 @@ def try_file(data: bytes, backend: str, threads: int = 1, seed: int = 0) -> list
 def _runner(data: bytes, held: bundle.Bundle, backend: str, threads: int) -> Callable[[str, dict[str, Any]], Any]:
     if backend == "definitions":
         return lambda signature, inputs: reference.run(held.signatures[signature], {**_read(held, signature), **inputs})
+    if backend == "walked":
+        return in_all_ways(data, limit=RUN_LIMIT, iterations=ITERATIONS)
     made = ("guard", "reference") if backend == "compare" else (backend,)
     first, *rest = (
         lite_runtime.load(data, threads=threads, backend=name, limit=RUN_LIMIT, iterations=ITERATIONS) for name in made
