@@ -45,9 +45,9 @@ _ARITY: dict[tuple[int, int, int, int], str] = {
     (1, _MANY, 1, _MANY): "Scan SequenceMap",
     (2, 2, 1, 1): (
         "Add AffineGrid And ArrayFeatureExtractor AveragePoolGrad BitShift BitwiseAnd BitwiseOr BitwiseXor CastLike "
-        "CenterCropPad Compress ConvWeightGrad CumProd CumSum Div Equal Expand Gather GatherElements GatherND Greater GreaterOrEqual GridSample "
-        "Less LessOrEqual LookupTable MaxPoolGrad MaxRoiPool Mod Mul Or PRelu Pow RMSNormalization Reshape ReverseSequence "
-        "SequenceAt StringConcat Sub SwiGLU Tile Unsqueeze Xor"
+        "CenterCropPad Compress ConvWeightGrad CumProd CumSum Div Equal Expand Gather GatherElements GatherND Greater "
+        "GreaterOrEqual GridSample Less LessOrEqual LookupTable MaxPoolGrad MaxRoiPool Mod Mul Or PRelu Pow "
+        "RMSNormalization Reshape ReverseSequence SequenceAt StringConcat Sub SwiGLU Tile Unsqueeze Xor"
     ),
     (2, 2, 2, 2): "TopK",
     (2, 3, 1, 1): (

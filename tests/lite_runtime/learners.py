@@ -7,7 +7,7 @@ import numpy as np
 from lite_runtime import bundle
 from lite_runtime.graph import Array, Graph, Node, StateUse, Value
 
-__all__ = ["B", "USES", "W", "bundle_of", "initial", "learner", "signatures"]
+__all__ = ["USES", "B", "W", "bundle_of", "initial", "learner", "signatures"]
 
 RNG = np.random.default_rng(5)
 W = RNG.standard_normal((5, 3)).astype(np.float32)
