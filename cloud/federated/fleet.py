@@ -72,7 +72,7 @@ def train(
     def device(common: Any, one: Training) -> tuple[Any, Any]:
         pool, broadcast, personal = common
         own = _personal(algorithm, broadcast, personal, one.numbers, one.known)
-        update, own = algorithm.local(learner, broadcast, own, _examples(pool, one.rows))
+        update, own = algorithm.local(learner.over(pool), broadcast, own, _numbers(pool, one.rows))
         weight = one.weights * update.weight
         return (tree.scale(update.payload, weight), weight), (own, update.loss)
 
@@ -94,10 +94,10 @@ def adapt(
     def device(common: Any, one: Adapting) -> tuple[Any, Any]:
         pool, broadcast, personal = common
         own = _personal(algorithm, broadcast, personal, one.numbers, one.known)
-        adapted = algorithm.personalise(learner, broadcast, own, _examples(pool, one.rows))
-        queries = _examples(pool, one.queries)
-        before = learner.measure(algorithm.start(broadcast, own), queries, one.mask)
-        return (), (before, learner.measure(adapted, queries, one.mask))
+        reader, queries = learner.over(pool), _numbers(pool, one.queries)
+        adapted = algorithm.personalise(reader, broadcast, own, _numbers(pool, one.rows))
+        before = reader.measure(algorithm.start(broadcast, own), queries, one.mask)
+        return (), (before, reader.measure(adapted, queries, one.mask))
 
     found: tuple[Evaluation, Evaluation] = _over_fleet(mesh, device, (pool, broadcast, personal), asked)[1]
     return found
@@ -129,6 +129,7 @@ def _personal(algorithm: Algorithm, broadcast: Tree, personal: Tree, number: Any
     return own
 
 
-def _examples(pool: Batch, rows: Any) -> Batch:
-    batch: Batch = jax.tree.map(lambda leaf: leaf[rows], pool)
+def _numbers(pool: Batch, rows: Any) -> Batch:
+    """A batch of numbers, for `JaxLearner.over`."""
+    batch: Batch = jax.tree.map(lambda _: rows, pool)
     return batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -42,6 +43,16 @@ class JaxLearner:
         if isinstance(loss, str) and loss not in LOSSES:
             raise TrainError(f"expected a loss of {', '.join(LOSSES)}, or a function, got {loss!r}")
         self._loss = LOSSES[loss] if isinstance(loss, str) else loss
+        self._pool: Batch | None = None
+
+    def over(self, pool: Batch) -> JaxLearner:
+        """This learner for batches of numbers: every leaf holds numbers of examples in `pool` [examples, ...].
+
+        Examples are read where a step computes with them, so that no copy of a device's whole data is made first.
+        """
+        learner = copy.copy(self)
+        learner._pool = pool
+        return learner
 
     @property
     def params(self) -> dict[str, jax.Array]:
@@ -78,6 +89,7 @@ class JaxLearner:
     def measure(self, params: Tree, batch: Batch, mask: Any) -> Evaluation:
         """`evaluate` over the examples whose `mask` [n] is 1; 0: padding."""
         weights, state = self._split(params)
+        batch = self._read(batch)
         output = self._output(weights, state, batch, train=False)[0]
         loss = jnp.sum(jnp.where(mask > 0, self._loss(output, batch.labels), 0))
         right = jnp.sum(jnp.where(mask > 0, _right(output, batch.labels), 0))
@@ -89,10 +101,18 @@ class JaxLearner:
         """`jax.lax.scan`."""
         return jax.lax.scan(step, carry, batches)
 
+    def _read(self, batch: Batch) -> Batch:
+        """The examples a batch names, or the batch where it holds them."""
+        if self._pool is None:
+            return batch
+        examples: Batch = jax.tree.map(lambda leaf, rows: leaf[rows], self._pool, batch)
+        return examples
+
     def _split(self, params: Tree) -> tuple[dict[str, Any], dict[str, Any]]:
         return tree.take(params, self._function.params), tree.take(params, self._function.state)
 
     def _mean_loss(self, weights: Tree, state: Tree, batch: Batch) -> tuple[Any, Any]:
+        batch = self._read(batch)
         output, state = self._output(weights, state, batch, train=True)
         return jnp.mean(self._loss(output, batch.labels)), state
 

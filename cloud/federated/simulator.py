@@ -42,6 +42,14 @@ class Report(NamedTuple):
     losses: npt.NDArray[np.float32]
 
 
+class _Lot(NamedTuple):
+    """All that a round's draws hang on, besides what a simulator never changes."""
+
+    number: int
+    fraction: float
+    steps: int
+
+
 class Simulator:
     """A fleet under one algorithm, on all of JAX's devices.
 
@@ -74,23 +82,22 @@ class Simulator:
         nobody = jax.tree.map(lambda leaf: jnp.zeros((len(shards), *leaf.shape), leaf.dtype), enrolled)
         self.personal: Tree = jax.device_put(nobody, placed)
         self.rounds = 0
+        self._ahead: tuple[_Lot, tuple[list[str], Rows]] | None = None
 
     def round(self, fraction: float = 1.0) -> Report:
         """One round with `fraction` of the fleet, at least one device."""
-        number = self.rounds + 1
-        names = choose(self._names, wanted(len(self._names), fraction, 1), self._seed, number)
+        lot = _Lot(self.rounds + 1, fraction, self._steps * self.algorithm.batches_a_step)
+        names, rows = self._ahead[1] if self._ahead and self._ahead[0] == lot else self._lot(lot)
         devices = np.array([self._index[name] for name in names])
-        drawn = self._steps * self.algorithm.batches_a_step
-        rows = [
-            self._drawn(self._shards[i], ("train", number, name), drawn, self._size)
-            for i, name in zip(devices, names, strict=True)
-        ]
-        asked = fleet.Training(devices, self._known[devices], np.stack(rows), self._weights[devices])
+        asked = fleet.Training(devices, self._known[devices], rows, self._weights[devices])
         share = np.float32(len(devices) / len(self._names))
         self.state, self.personal, losses = self._run(fleet.train, self._grouped(asked), share)
         self._known[devices] = True
-        self.rounds = number
-        return Report(number, names, np.asarray(losses).reshape(-1)[: len(names)])
+        self.rounds = lot.number
+        # JAX computes by now: what the next round will likely need is drawn meanwhile.
+        following = lot._replace(number=lot.number + 1)
+        self._ahead = following, self._lot(following)
+        return Report(lot.number, names, np.asarray(losses).reshape(-1)[: len(names)])
 
     def adapt(
         self, devices: Sequence[str], support: Sequence[Rows], query: Sequence[Rows],
@@ -111,6 +118,15 @@ class Simulator:
         found = self._run(fleet.adapt, asked)
         before, after = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(-1)[: len(devices)], found)
         return before, after
+
+    def _lot(self, lot: _Lot) -> tuple[list[str], Rows]:
+        """Who takes part, and their rows [devices, steps, size], in order within a batch: memory is read forwards."""
+        names = choose(self._names, wanted(len(self._names), lot.fraction, 1), self._seed, lot.number)
+        rows = [
+            self._drawn(self._shards[self._index[name]], ("train", lot.number, name), lot.steps, self._size)
+            for name in names
+        ]
+        return names, np.sort(np.stack(rows))
 
     def _drawn(self, rows: Rows, words: tuple[int | str, ...], steps: int, size: int) -> Rows:
         """Rows [steps, size], drawn as examples are."""

@@ -12,6 +12,7 @@ from cloud.errors import EngineError, TrainError
 from cloud.federated import JaxLearner
 from cloud.federated.products import as_products
 from cloud.zoo import Builder, mlp
+from federated.data import pick
 from federated.learner import Batch
 from tests.cloud.models import parsed, tiny_net
 
@@ -34,6 +35,25 @@ def test_gradient_of_softmax_regression() -> None:
     np.testing.assert_allclose(found.grads["head.weight"], wrong.T @ x, atol=1e-6)
     np.testing.assert_allclose(found.grads["head.bias"], wrong.sum(0), atol=1e-6)
     assert found.statistics == {}
+
+
+def test_batches_of_numbers() -> None:
+    """Numbers of examples stand for them: in gradients, through steps of them, and in what is right."""
+    learner, pool = JaxLearner(mlp(5, 3)), examples(20)
+    rows, steps = np.array([3, 17, 3, 0]), np.array([[1, 2], [5, 4], [19, 0]])
+
+    def named(rows: np.ndarray) -> Batch:
+        return Batch({"x": rows}, rows)
+
+    over, params = learner.over(jax.tree.map(jnp.asarray, pool)), learner.params
+    rates = jax.tree.map(lambda leaf: 0.1 + 0 * leaf, params)
+    here, there = (over.meta_gradient(params, rates, named(steps), named(rows)),
+                   learner.meta_gradient(params, rates, pick(pool, steps), pick(pool, rows)))  # fmt: skip
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), here, there)
+    here, there = over.gradient(params, named(rows)), learner.gradient(params, pick(pool, rows))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), here, there)
+    right, expected = over.evaluate(params, named(rows)), learner.evaluate(params, pick(pool, rows))
+    np.testing.assert_allclose(right, expected, rtol=1e-6)
 
 
 def test_meta_gradient_of_linear_regression() -> None:

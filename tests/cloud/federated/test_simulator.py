@@ -125,6 +125,15 @@ def test_equal_seeds_are_equal_runs(learner: JaxLearner) -> None:
     jax.tree.map(np.testing.assert_array_equal, runs[0].state, runs[1].state)
 
 
+def test_what_is_drawn_ahead_is_what_would_be_drawn(learner: JaxLearner) -> None:
+    ahead, late = (simulator(ALGORITHMS["fedavg"](), learner) for _ in range(2))
+    for fraction in (0.4, 0.4, 1.0, 1.0):
+        late._ahead = None
+        reports = [run.round(fraction) for run in (ahead, late)]
+        assert reports[0].devices == reports[1].devices
+    jax.tree.map(np.testing.assert_array_equal, ahead.state, late.state)
+
+
 def test_empty_devices_are_named(learner: JaxLearner) -> None:
     with pytest.raises(TrainError, match="none of b, c"):
         Simulator(ALGORITHMS["fedavg"](), learner, Batch({}, np.zeros(1)),
