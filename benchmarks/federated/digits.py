@@ -47,7 +47,8 @@ def people(file: Path) -> People:
     x = np.stack([log_mel(audio[a:b]) for a, b in itertools.pairwise(offsets)])
     x = ((x - x.mean((0, 2), keepdims=True)) / x.std((0, 2), keepdims=True))[:, :, None]
     model = window_cnn(x.shape[1:], 10, filters=(32, 32), kernel=5)
-    return People(Batch({"x": x}, labels.astype(np.int32)), speaker, model, unseen=2, rounds=60, batches=10, pace=0.4)
+    examples = Batch({"x": x}, labels.astype(np.int32))
+    return People(examples, speaker, model, unseen=2, rounds=60, batches=10, adapt_steps=(25,), pace=0.4)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
 A seed says who is unseen and which examples are drawn. A participant keeps a quarter of each label's examples for
 questions. Everybody, seen or not, adapts to `SUPPORT` examples a label, drawn `DRAWS` times, in full batches, and is
-asked about all the others. Training and adapting hyperparameters are chosen by the mean accuracy after adapting of
-people left out of the training people (as many as will be unseen), a grid of the same size for every algorithm.
+asked about all the others. Training and adapting hyperparameters are chosen anew for each seed, by the mean accuracy
+after adapting of people left out of that seed's training people (as many as will be unseen), a grid of the same size
+for every algorithm.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from federated.rounds import seed_of
 __all__ = ["GRIDS", "People", "contest", "main"]
 
 SUPPORT, DRAWS, BATCH = 5, 3, 32
-ADAPT_STEPS = (5, 25)
 PACED = {"rate", "beta", "outer_rate"}
-ADAPT_RATES = (0.01, 0.05, 0.2)
+ADAPT_RATES = (0.03, 0.1, 0.3)
+
 
 @dataclasses.dataclass(frozen=True)
 class People:
@@ -48,6 +49,8 @@ class People:
     unseen: int
     rounds: int
     batches: int
+    adapt_steps: tuple[int, ...] = (25, 100)
+    """Of how many steps adapting is tried."""
     pace: float = 1.0
     """What the grids' rates of training are multiplied by: where these make training diverge, below 1."""
 
@@ -68,28 +71,28 @@ class Grid:
 
 
 GRIDS: Mapping[str, Grid] = {
-    "local_only": Grid("local_only", {"rate": (0.03, 0.1, 0.2, 0.4)}, "rate"),
-    "centralised": Grid("fedavg", {"rate": (0.03, 0.1, 0.2, 0.4)}, pooled=True),
-    "fedavg": Grid("fedavg", {"rate": (0.03, 0.1, 0.2, 0.4)}),
-    "fedprox": Grid("fedprox", {"rate": (0.1, 0.3), "mu": (0.01, 0.1)}),
-    "scaffold": Grid("scaffold", {"rate": (0.03, 0.1, 0.2, 0.4)}),
+    "local_only": Grid("local_only", {"rate": (0.05, 0.1, 0.15, 0.2)}, "rate"),
+    "centralised": Grid("fedavg", {"rate": (0.05, 0.1, 0.15, 0.2)}, pooled=True),
+    "fedavg": Grid("fedavg", {"rate": (0.05, 0.1, 0.15, 0.2)}),
+    "fedprox": Grid("fedprox", {"rate": (0.1, 0.2), "mu": (0.01, 0.1)}),
+    "scaffold": Grid("scaffold", {"rate": (0.05, 0.1, 0.15, 0.2)}),
     "fedmomentum": Grid("fedmomentum", {"rate": (0.03, 0.1), "server_rate": (0.3, 1.0)}),
-    "fedadagrad": Grid("fedadagrad", {"rate": (0.1, 0.3), "server_rate": (0.01, 0.03)}),
-    "fedadam": Grid("fedadam", {"rate": (0.1, 0.3), "server_rate": (0.003, 0.01)}),
-    "fedyogi": Grid("fedyogi", {"rate": (0.1, 0.3), "server_rate": (0.003, 0.01)}),
+    "fedadagrad": Grid("fedadagrad", {"rate": (0.1, 0.2), "server_rate": (0.01, 0.03)}),
+    "fedadam": Grid("fedadam", {"rate": (0.1, 0.2), "server_rate": (0.003, 0.01)}),
+    "fedyogi": Grid("fedyogi", {"rate": (0.1, 0.2), "server_rate": (0.003, 0.01)}),
     "reptile": Grid("reptile", {"rate": (0.1, 0.2), "server_rate": (0.5, 1.0)}),
-    "perfedavg": Grid("perfedavg", {"beta": (0.1, 0.3), "alpha": (0.03, 0.1)}, "alpha"),
-    "perfedavg_hf": Grid("perfedavg_hf", {"beta": (0.1, 0.3), "alpha": (0.03, 0.1)}, "alpha"),
+    "perfedavg": Grid("perfedavg", {"beta": (0.1, 0.2), "alpha": (0.03, 0.1)}, "alpha"),
+    "perfedavg_hf": Grid("perfedavg_hf", {"beta": (0.1, 0.2), "alpha": (0.03, 0.1)}, "alpha"),
     "fomaml": Grid("fomaml", {"rate": (0.03, 0.1), "server_rate": (0.003, 0.01)}, "rate"),
     "maml": Grid("maml", {"rate": (0.03, 0.1), "server_rate": (0.003, 0.01)}, "rate"),
     "meta_sgd": Grid("meta_sgd", {"rate": (0.03, 0.1), "server_rate": (0.003, 0.01)}, ""),
     "meta_sgd_exact": Grid("meta_sgd_exact", {"rate": (0.03, 0.1), "server_rate": (0.003, 0.01)}, ""),
     "pfedme": Grid("pfedme", {"rate": (0.02, 0.05), "outer_rate": (0.05, 0.1)}, "rate"),
-    "ditto": Grid("ditto", {"rate": (0.1, 0.3), "penalty": (0.1, 1.0)}),
-    "fedper": Grid("fedper", {"rate": (0.03, 0.1, 0.2, 0.4)}),
-    "fedrep": Grid("fedrep", {"rate": (0.03, 0.1, 0.2, 0.4)}),
-    "apfl": Grid("apfl", {"rate": (0.1, 0.3), "mixture": (0.25, 0.5)}),
-    "meta_head": Grid("meta_head", {"rate": (0.1, 0.3), "inner_rate": (0.03, 0.1)}, ""),
+    "ditto": Grid("ditto", {"rate": (0.1, 0.2), "penalty": (0.1, 1.0)}),
+    "fedper": Grid("fedper", {"rate": (0.05, 0.1, 0.15, 0.2)}),
+    "fedrep": Grid("fedrep", {"rate": (0.05, 0.1, 0.15, 0.2)}),
+    "apfl": Grid("apfl", {"rate": (0.1, 0.2), "mixture": (0.25, 0.5)}),
+    "meta_head": Grid("meta_head", {"rate": (0.1, 0.2), "sharpness": (0.05, 0.2)}),
 }
 
 
@@ -173,10 +176,11 @@ class Choice(NamedTuple):
     accuracy: float
 
 
-def searched(people: People, learner: JaxLearner, grid: Grid) -> Choice:
-    """The best of the grid for people left out of the training people of seed 0."""
-    fleet = divided(people, 1, list(divided(people, 0, people.everyone()).train))
-    ways = [Adapting(steps, rate) for steps in ADAPT_STEPS for rate in (ADAPT_RATES if grid.adapt else (None,))]
+def searched(people: People, learner: JaxLearner, grid: Grid, seed: int) -> Choice:
+    """The best of the grid for people left out of this seed's training people."""
+    fleet = divided(people, seed_of(seed, "search"), list(divided(people, seed, people.everyone()).train))
+    fleet = dataclasses.replace(fleet, asked=[one for one in fleet.asked if one.name in fleet.unseen])
+    ways = [Adapting(steps, rate) for steps in people.adapt_steps for rate in (ADAPT_RATES if grid.adapt else (None,))]
     choices = []
     for values in itertools.product(*grid.train.values()):
         fields = dict(zip(grid.train, values, strict=True))
@@ -184,7 +188,7 @@ def searched(people: People, learner: JaxLearner, grid: Grid) -> Choice:
         run = trained(people, fleet, learner, grid, algorithm_from({"name": grid.kind, **fields}))
         for way in ways:
             scores = people_scores(run, fleet, grid, way)
-            choices.append(Choice(fields, way, fmean(scores[name][1] for name in fleet.unseen)))
+            choices.append(Choice(fields, way, fmean(after for _, after in scores.values())))
     return max(choices, key=lambda choice: choice.accuracy)
 
 
@@ -200,9 +204,10 @@ def contest(people: People, seeds: Sequence[int], names: Sequence[str], out: Pat
     learner = JaxLearner(people.model)
     for name in names:
         begin, grid = time.perf_counter(), GRIDS[name]
-        choice = searched(people, learner, grid)
-        row: dict[str, Any] = {"algorithm": name, "chosen": choice._asdict(), "seeds": []}
+        row: dict[str, Any] = {"algorithm": name, "chosen": [], "seeds": []}
         for seed in seeds:
+            choice = searched(people, learner, grid, seed)
+            row["chosen"].append(choice._asdict())
             fleet = divided(people, seed, people.everyone())
             run = trained(people, fleet, learner, grid, algorithm_from({"name": grid.kind, **choice.train}))
             scores = people_scores(run, fleet, grid, choice.adapt)
