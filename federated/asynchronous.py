@@ -3,7 +3,8 @@
 Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022 (FedBuff), algorithm 1: a
 buffer of K updates makes one step, each scaled by 1 / (1 + s)^a for the s steps that the server took while it was made
 (a = 1/2 there). Scaled, not reweighted: a buffer of late updates makes a small step. A device that fails or stays away
-past the deadline frees its place, and another is asked.
+past the deadline frees its place, and another is asked. A device that has worked on a version of the model is asked
+again when there is a newer one: its draws follow from the version, so the same update would count twice.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from federated import checkpoint, rounds, tree
-from federated.conduct import After, Exchange, Watch, evaluate, meet
+from federated import rounds, tree
+from federated.conduct import After, Exchange, Watch, finish, meet, owed, quoted
 from federated.errors import FederatedError
 from federated.federation import Federation, told
 from federated.replies import Expected, Failure, Received, Refused, read_update
@@ -53,14 +54,19 @@ class Buffered:
     bytes_up: int = 0
     bytes_down: int = 0
     draws: int = 0
+    tried: set[str] = field(default_factory=set)
+    """Devices whose answer to the present version is here."""
     fruitless: int = 0
     """Answers since the last one that was of use."""
 
     def wanted(self, nodes: Collection[int]) -> list[tuple[str, int]]:
-        """Idle devices to ask now, name and node, so that `async.concurrency` work."""
+        """Idle devices to ask now, name and node, so that `async.concurrency` work. Those that have answered already
+        only where nothing else can happen: all have, and no step came of it."""
         there = self.federation.present(nodes)
         working = {sent.name for sent in self.busy.values()}
         idle = [name for name in there if name not in working]
+        fresh = [name for name in idle if name not in self.tried]
+        idle = fresh if fresh or working else idle
         count = min(len(idle), self.federation.config.buffer.concurrency - len(self.busy))
         if count <= 0:
             return []
@@ -82,12 +88,17 @@ class Buffered:
         member = federation.members[sent.name]
         self.bytes_up += 0 if isinstance(reply, Failure) else len(reply)
         late = federation.round - sent.version
+        if not late:
+            self.tried.add(sent.name)
         try:
             expected = Expected("update", sent.name, federation.run, sent.version + 1, federation.attempt)
             received = read_update(reply, expected, federation.pipeline, federation.payload, federation.config.limits)
+            federation.arrived(sent.name, sent.version)
             if late > federation.config.buffer.most:
                 raise Refused("stale", f"{late} versions late, at most {federation.config.buffer.most} are taken")
         except Refused as refused:
+            if refused.reason == "behind":
+                federation.lost(sent.name)
             self.refused[refused.reason] += 1
             self.details.append(f"{sent.name}: {refused.reason}: {refused}"[:300])
             self.fruitless += 1
@@ -134,7 +145,7 @@ class Buffered:
         }
         federation.advance(updates, max(1, len(federation.members)))
         federation.rows.append(row)
-        self.buffer, self.refused, self.details = [], Counter(), []
+        self.buffer, self.refused, self.details, self.tried = [], Counter(), [], set()
         self.asked = self.bytes_down = self.bytes_up = 0
         return row
 
@@ -151,33 +162,30 @@ def conduct_async(
 
     FederatedError where nothing comes for `rounds.attempts` deadlines, or as many answers in a row are of no use.
     """
+    owed(federation, exchange, keep=keep, watch=watch, after=after)
     rules = Buffered(federation)
     config = federation.config.rounds
     begun = heard = exchange.now()
     nodes = meet(federation, exchange)
     while not federation.done:
         if wanted := rules.wanted(nodes):
-            message = federation.work(federation.round + 1)
-            for name, node in wanted:
+            names = {node: name for name, node in wanted}
+            letters = federation.letters(names, lambda links: federation.work(federation.round + 1, links=links))
+            for node, message in letters.items():
                 for ticket, to in exchange.send("train", {node: message}).items():
-                    rules.sent(ticket, to, name, len(message), exchange.now())
+                    rules.sent(ticket, to, names[node], len(message), exchange.now())
+        asked_at = exchange.now()  # what comes during the evaluation below is polled before its device is given up
         replies = exchange.poll(list(rules.busy))
         for ticket, reply in replies:
             rules.take(ticket, reply)
             if not rules.fruitless:
                 heard = exchange.now()
             if rules.full and not federation.done:
-                row = rules.step()
-                if federation.due():
-                    row["evaluation"] = evaluate(federation, exchange, nodes)
-                    row.update(after(exchange, nodes))
-                row["seconds"] = exchange.now() - begun
+                rules.step()
+                finish(federation, exchange, nodes, begun, keep=keep, watch=watch, after=after)
                 begun = exchange.now()
-                if keep is not None:
-                    checkpoint.save(keep, federation)
-                watch(row)
                 nodes = meet(federation, exchange)
-        rules.expire(exchange.now())
+        rules.expire(asked_at)
         if not rules.busy:
             nodes = meet(federation, exchange)
         in_vain = config.attempts * max(federation.config.buffer.concurrency, federation.config.buffer.size)
@@ -185,7 +193,7 @@ def conduct_async(
             raise FederatedError(
                 f"step {federation.round + 1}: expected {federation.config.buffer.size} updates, got "
                 f"{len(rules.buffer)}, and none for {exchange.now() - heard:.0f} s and {rules.fruitless} answers; "
-                f"refused: {dict(rules.refused)}"
+                f"refused: {dict(rules.refused) or 'none'}{quoted(rules.details)}"
             )
         if not replies:
             exchange.wait(0.25)

@@ -16,7 +16,8 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from federated.algorithms import Algorithm, algorithm_from
 from federated.codec import Codec
-from federated.codec.base import Values
+from federated.codec.signds import SignDS
+from federated.downlink import follows
 from federated.errors import FederatedError
 from federated.pipeline import Pipeline
 
@@ -162,13 +163,13 @@ class Wire:
 
     def __post_init__(self) -> None:
         Codec.parse(self.up)
-        others = [part.name for part in Codec.parse(self.down).parts if not isinstance(part, Values)]
+        down = Codec.parse(self.down)
         _need(
-            not others,
+            not down.feedback and not down.find(SignDS) and (down.selection is None or follows(down)),
             "codec.down",
-            "a form of values (float16, int8, int4): a device that was not asked before holds nothing that parts of "
-            "the model could be added to",
-            others,
+            'a form of values (float16, int8, int4), with "difference" before it or not, and a selection (mask, topk) '
+            'only with "difference", whose next one holds what was left out: no feedback, no signds',
+            list(self.down),
         )
 
 
@@ -179,7 +180,7 @@ class Limits:
     norm: float = 1e6
     """The largest Euclidean norm."""
     examples: int = 1_000_000
-    """The most examples a device may claim: its weight in the mean."""
+    """The most examples a device may claim: its weight in the mean; and labels that an evaluation may be of."""
 
     def __post_init__(self) -> None:
         _need(self.norm > 0, "limits.norm", "more than 0", self.norm)
@@ -333,7 +334,7 @@ def _value(hint: Any, value: Any, key: str) -> Any:
         return tuple(value)
     if hint is float:
         _need(isinstance(value, int | float) and not isinstance(value, bool), key, "a number", value)
-        _need(abs(value) < float("inf"), key, "a finite number", value)
+        _need(abs(value) < 1e300, key, "a number below 1e300", value)
         return float(value)
     _need(type(value) is hint, key, {int: "a whole number", str: "a text", bool: "true or false"}[hint], value)
     return value
@@ -385,7 +386,7 @@ count = 20
 
 [codec]
 # up = []                      # such as ["feedback", "topk:0.05", "int8"]
-# down = []                    # such as ["float16"]
+# down = []                    # such as ["float16"], or ["difference", "topk:0.1", "int8"]
 
 [privacy]
 # clip = 0.0                   # the norm that updates are scaled down to; 0: none

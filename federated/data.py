@@ -7,6 +7,7 @@ draw the same batches.
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -56,25 +57,35 @@ def draw(data: Batch, rng: np.random.Generator, steps: int, n: int) -> Batch:
 
 
 def split(data: Batch, share: float, rng: np.random.Generator) -> tuple[Batch, Batch]:
-    """Two random parts, `share` of every label's examples in the first, rounded down (labels are integers [n])."""
+    """Two random parts, `share` of every label's examples in the first, rounded down, but one example at least."""
     first = np.zeros(size(data), bool)
-    for label in np.unique(data.labels):
-        rows = rng.permutation(np.flatnonzero(data.labels == label))
+    for alike in _alike(data.labels):
+        rows = rng.permutation(alike)
         first[rows[: int(share * len(rows))]] = True
+    if size(data) and not first.any():
+        first[rng.integers(size(data))] = True
     return pick(data, np.flatnonzero(first)), pick(data, np.flatnonzero(~first))
 
 
 def support_query(data: Batch, per_class: int, rng: np.random.Generator) -> tuple[Batch, Batch]:
-    """Some examples of every label to adapt on, and all others to ask afterwards (labels are integers [n]).
+    """Some examples of every label to adapt on, and all others to ask afterwards; where labels are measurements, as
+    many of all.
 
     Of a label with few examples one is left to ask about as long as there are two: the support is never empty, the
     query is only where no label has a second example.
     """
     support = np.zeros(size(data), bool)
-    for label in np.unique(data.labels):
-        rows = rng.permutation(np.flatnonzero(data.labels == label))
+    for alike in _alike(data.labels):
+        rows = rng.permutation(alike)
         support[rows[: min(per_class, max(1, len(rows) - 1))]] = True
     return pick(data, np.flatnonzero(support)), pick(data, np.flatnonzero(~support))
+
+
+def _alike(labels: Array) -> list[Array]:
+    """Rows of each label where these are whole numbers [n]; of measurements all rows together."""
+    if labels.ndim == 1 and labels.dtype.kind in "iub":
+        return [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    return [np.arange(len(labels))]
 
 
 def by_device(data: Batch, devices: Array) -> dict[str, Batch]:
@@ -177,7 +188,7 @@ def _arrays(file: Path) -> dict[str, Array]:
             raise ValueError("it holds one array without a name")
         with archive:
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise FederatedError(f"{file}: expected an .npz file of plain arrays: {error}") from error
 
 

@@ -14,17 +14,20 @@ round and the device's name, and personal state from an earlier round: asked aga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from federated import tree
+from federated.agreement import work_digest
 from federated.algorithms import Algorithm, algorithm_from
 from federated.codec import Codec, Spec
 from federated.data import draw, pick, size, split, support_query
+from federated.demands import Demands
+from federated.downlink import Behind, catch_up, first, follows, read_whole
 from federated.errors import FederatedError
 from federated.evaluation import before_after
 from federated.learner import Batch, Evaluation, Learner
@@ -34,7 +37,6 @@ from federated.privacy.noise import NoiseSource, SecureSource
 from federated.privacy.secure import FixedPoint, SecureDevice
 from federated.rounds import seed_of
 from federated.state import StateStore
-from federated.template import broadcast_spec
 from federated.tree import Tree
 from lite_runtime.errors import MsedgeError
 
@@ -85,31 +87,33 @@ class Device:
     """Of local noise; None: the operating system's."""
     consent: str = "none"
     """What its owner agreed to: see `federated.store.CONSENTS`."""
+    demands: Demands = field(default_factory=Demands)
+    """What its owner asks of privacy before an update leaves."""
 
     def answer(self, message: bytes) -> bytes:
         """The reply. FederatedError only for bytes that are no message at all."""
-        meta, body = _opened(message)
+        meta, _ = _opened(message)
         try:
-            if meta.get("version") != VERSION:
-                raise FederatedError(f"expected messages of version {VERSION}, got {meta.get('version')!r}")
-            kind = str(meta.get("kind"))
-            if kind not in _KINDS:
-                raise FederatedError(f"expected one of {', '.join(_KINDS)}, got {kind!r}")
-            _check(meta, body, kind)
-            reply, content = _KINDS[kind](self, message)
+            reply, content = _KINDS[_kind(message)](self, message)
         except MsedgeError as error:
             reply, content = {"kind": "refusal", "why": str(error)[:500]}, {}
+            if isinstance(error, Behind):
+                reply["behind"] = True
         same = {key: meta[key] for key in ("run", "round", "attempt") if key in meta}
         return pack({"version": VERSION, "device": self.name} | same | reply, content)
 
     def hello(self, message: bytes) -> Reply:
-        """Who this is."""
+        """Who this is. A run greets a device when it begins: what earlier runs left here goes, secrets of their sums
+        among it."""
+        run = str(_opened(message)[0]["run"])
+        self.store.forget_others(self.name, (run, _model(run)))
         return {"kind": "hello", "examples": size(self.data), "bundle": self.bundle}, {}
 
     def train(self, message: bytes) -> Reply:
         """A round's work."""
         task = self._task(message)
         algorithm, run, meta = task.algorithm, str(task.meta["run"]), task.meta
+        self.demands.check(task.pipeline.privacy, meta["multiplier"])
         personal = algorithm.enrol(task.broadcast)
         kept = (self.store.load(self.name, run, task.round) or {}) if personal or task.pipeline.codec.feedback else {}
         train, _ = self._parts(task)
@@ -127,12 +131,15 @@ class Device:
         return {"kind": "update", "examples": size(train)} | task.told(update.loss, leaving.within), {"data": data}
 
     def secure(self, message: bytes) -> Reply:
-        """A stage of a secure sum other than `train`. Its secrets are kept between messages and no longer."""
+        """A stage of a secure sum other than `train`. Its secrets are kept between messages and no longer: what a sum
+        left that came to no end goes when the next begins."""
         meta, body = _opened(message)
         request, slot = body["secure"].tobytes(), self._slot(meta)
         if meta["stage"] == "keys":
             party = SecureDevice(request, int(meta["number"]))
+            self.demands.check_sum(party.terms.threshold)
             answer = party.keys()
+            self.store.forget(self.name, "sum *")
         else:
             party = self._party(meta)
             answer = party.shares(request) if meta["stage"] == "shares" else party.revealed(request)
@@ -151,6 +158,12 @@ class Device:
             raise FederatedError(f"train: expected numbers as the terms of a secure sum, got {str(words)[:80]}")
         grid = FixedPoint(**words)
         party = self._party(task.meta)
+        self.demands.check_sum(party.terms.threshold)
+        if party.terms.work != work_digest(task.meta, task.broadcast):
+            raise FederatedError(
+                "secure sum: expected the model and the work that all devices of the sum agreed on, got others; the "
+                "server must tell all of them the same"
+            )
         weight = 1.0 if task.pipeline.uniform else weight
         vector = grid.quantise(update, min(weight, grid.heaviest), Spec.of(update), rng).vector
         answer = party.masked(body["secure"].tobytes(), vector)
@@ -167,7 +180,7 @@ class Device:
 
     def _slot(self, meta: Mapping[str, Any]) -> str:
         """Where a sum's secrets are kept: apart for each attempt, so that none is ever answered with another's."""
-        return f"{meta['run']} sum {meta['attempt']}"
+        return f"sum {meta['attempt']} {meta['run']}"
 
     def evaluate(self, message: bytes) -> Reply:
         """How good the model is here, as it comes and after adapting. Devices that train adapt to examples they train
@@ -201,7 +214,32 @@ class Device:
         return {"kind": "personal", "consent": self.consent}, params
 
     def _task(self, message: bytes) -> Task:
-        return _task(message, cast(Hashable, self.learner), self.bundle)
+        task = _task(message, cast(Hashable, self.learner), self.bundle)
+        codec, words = Codec.parse(task.meta["down"]), task.meta
+        if not follows(codec):
+            return task
+        if words.get("parts") is None:
+            return self._keep(task, task.broadcast)
+        _, body = _opened(message)
+        held = self._held(task)
+        return self._keep(task, catch_up(codec, words, body["data"].tobytes(), Spec.of(task.broadcast), held))
+
+    def _keep(self, task: Task, broadcast: Tree) -> Task:
+        """Hold this version of the model, beside the one before it. What was held for other runs goes."""
+        run, version = _model(task.meta["run"]), task.meta["model"]
+        if version and task.meta.get("parts") != []:
+            if self.store.load(self.name, run, version + 1) is None:
+                self.store.forget(self.name, "model *")
+            self.store.save(self.name, run, version, {"version": np.int64(version), "broadcast": broadcast})
+        return replace(task, broadcast=broadcast)
+
+    def _held(self, task: Task) -> Iterator[tuple[int, Tree]]:
+        """Versions of the model that are here, the newest first; the last is the bundle's own."""
+        before = task.meta["model"] + 1
+        while kept := self.store.load(self.name, _model(task.meta["run"]), before):
+            before = int(kept["version"])
+            yield before, kept["broadcast"]
+        yield 0, task.broadcast
 
     def _parts(self, task: Task) -> tuple[Batch, Batch]:
         """The examples trained on and those kept to test with; the same ones in every round."""
@@ -215,6 +253,11 @@ class Device:
     _split: tuple[tuple[float, int], tuple[Batch, Batch]] | None = None
 
 
+def _model(run: str) -> str:
+    """Where the model that a run's devices were sent is kept."""
+    return f"model {run}"
+
+
 @lru_cache(maxsize=2)
 def _opened(message: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     """The simulator's devices are all sent the same bytes: they are read once."""
@@ -222,8 +265,22 @@ def _opened(message: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 @lru_cache(maxsize=2)
+def _kind(message: bytes) -> str:
+    """What kind of message this is, all of it checked. FederatedError."""
+    meta, body = _opened(message)
+    if meta.get("version") != VERSION:
+        raise FederatedError(f"expected messages of version {VERSION}, got {meta.get('version')!r}")
+    kind = str(meta.get("kind"))
+    if kind not in _KINDS:
+        raise FederatedError(f"expected one of {', '.join(_KINDS)}, got {kind!r}")
+    _check(meta, body, kind)
+    return kind
+
+
+@lru_cache(maxsize=2)
 def _task(message: bytes, learner: Any, bundle: str) -> Task:
-    """What a message asks of devices with this learner (told apart by identity). FederatedError: they cannot do it."""
+    """What a message asks of devices with this learner (told apart by identity), with the model that it holds whole,
+    or the bundle's own where it holds differences. FederatedError: they cannot do it."""
     meta, body = _opened(message)
     if meta.get("bundle") != bundle:
         raise FederatedError(
@@ -233,15 +290,16 @@ def _task(message: bytes, learner: Any, bundle: str) -> Task:
     algorithm = algorithm_from(meta["algorithm"])
     if algorithm.second_order and not learner.second_order:
         raise FederatedError(f"{algorithm.name}: expected second derivatives, which this bundle does not offer")
-    spec = broadcast_spec(algorithm, learner.params)
-    broadcast = Codec.parse(meta["down"]).decode(body["data"].tobytes(), spec)
+    start = algorithm.broadcast(algorithm.init(learner.params))
+    codec, data = Codec.parse(meta["down"]), body["data"].tobytes()
+    broadcast = read_whole(codec, data, Spec.of(start)) if meta.get("parts") is None else first(start)
     return Task(meta, broadcast, algorithm, Pipeline.of(meta["up"], meta["privacy"]))
 
 
 def _check(meta: Mapping[str, Any], body: Tree, kind: str) -> None:
     """FederatedError for fields that are missing, of other types, or ask for more than a device should do."""
     for key, types in _FIELDS[kind].items():
-        if not isinstance(meta.get(key), types) or (isinstance(meta[key], bool) and bool not in types):
+        if not isinstance(meta.get(key), types) or (isinstance(meta.get(key), bool) and bool not in types):
             got = repr(meta.get(key))[:80]
             raise FederatedError(f"{kind}: expected a field {key!r} of {types[0].__name__}, got {got}")
     for key in ("steps", "batch", "support"):
@@ -251,6 +309,9 @@ def _check(meta: Mapping[str, Any], body: Tree, kind: str) -> None:
         raise FederatedError(f"{kind}: expected at most {MOST} examples, got {meta['steps']} * {meta['batch']}")
     if not all(0 <= meta.get(key, 0) < 1 << 31 for key in ("round", "attempt")):
         raise FederatedError(f"{kind}: expected a round and an attempt, got {meta['round']}, {meta['attempt']}")
+    sizes = meta.get("parts") or ()
+    if not (0 <= meta.get("model", 0) < 1 << 31 and all(type(size) is int and size >= 0 for size in sizes)):
+        raise FederatedError(f"{kind}: expected a version and lengths, got {meta['model']}, {str(meta['parts'])[:80]}")
     if not 0 <= meta.get("test", 0) < 1 or not 0 <= meta.get("multiplier", 0) < np.inf:
         raise FederatedError(f"{kind}: expected a share and a multiplier, got {meta['test']}, {meta['multiplier']}")
     for key in _ARRAYS.get(kind, ()):
@@ -276,7 +337,8 @@ _NUMBER = (float, int)
 _ROUND = {"run": (str,), "round": (int,), "attempt": (int,)}
 _WORK = {
     **_ROUND, "bundle": (str,), "algorithm": (dict,), "seed": (int,), "test": _NUMBER, "up": (list,), "down": (list,),
-    "privacy": (dict,), "multiplier": _NUMBER, "steps": (int,), "batch": (int,),
+    "privacy": (dict,), "multiplier": _NUMBER, "steps": (int,), "batch": (int,), "model": (int,),
+    "digest": (str,), "parts": (list, type(None)),
 }  # fmt: skip
 _FIELDS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
     "hello": {"run": (str,)},

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import secrets
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -20,6 +21,7 @@ from federated.algorithms import Algorithm
 from federated.codec import Codec, Spec
 from federated.config import Config
 from federated.device import VERSION
+from federated.downlink import Downlink
 from federated.errors import FederatedError
 from federated.evaluation import Score, summarise
 from federated.packed import pack
@@ -42,6 +44,8 @@ class Member:
     asked: int = 0
     answered: int = 0
     refused: int = 0
+    holds: int | None = 0
+    """The version of the model that it certainly holds; None: it has lost what it held."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,12 @@ class Federation:
     config: Config
     start: Start
     state: Tree
+    link: Downlink
+    """What devices are sent of the state."""
     run: str = field(default_factory=lambda: secrets.token_hex(8))
+    secret: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
+    """Seeds Poisson sampling: it costs less epsilon only while nobody can work out who was in a round, and devices are
+    told `rounds.seed`."""
     round: int = 0
     attempt: int = 0
     members: dict[str, Member] = field(default_factory=dict)
@@ -71,12 +80,31 @@ class Federation:
     """What updates are clipped to at present."""
     source: NoiseSource = field(default_factory=SecureSource)
     _pipeline: Pipeline | None = None
+    _lines: list[bytes] = field(default_factory=list)
 
     @classmethod
     def begin(cls, config: Config, start: Start) -> Federation:
         """A new run."""
         state = _settled(config.algorithm.init(start.params))
-        return cls(config, start, state, bound=config.pipeline.privacy.clip)
+        link = Downlink.begin(Codec.parse(config.codec.down), config.rounds.seed, config.algorithm.broadcast(state))
+        made = cls(config, start, state, link, bound=config.pipeline.privacy.clip)
+        made.pipeline.update_multiplier(made.multiplier)  # noise that cannot be is refused now, not after a round
+        made._refuse_noisy_statistics()
+        return made
+
+    def _refuse_noisy_statistics(self) -> None:
+        """FederatedError where noise would fall on running statistics."""
+        noise = self.pipeline.privacy.noise
+        if noise == "none" or self.payload is None:
+            return
+        moving = set(self.start.statistics) & {leaf.path[-1] for leaf in self.payload.leaves}
+        if moving:
+            raise FederatedError(
+                f'privacy.noise: expected updates without running statistics, got {min(moving)!r} and '
+                f"{len(moving) - 1} more: noise can make a variance negative, and clipping would measure statistics "
+                'with gradients; convert the bundle with batch_norm="frozen", or choose an algorithm that leaves them '
+                'on the device (name = "fedbn")'
+            )
 
     @property
     def algorithm(self) -> Algorithm:
@@ -87,11 +115,6 @@ class Federation:
     def payload(self) -> Spec | None:
         """What updates look like."""
         return payload_spec(self.algorithm, self.start.params, self.start.statistics)
-
-    @cached_property
-    def down(self) -> Codec:
-        """How the model is written."""
-        return Codec.parse(self.config.codec.down)
 
     @property
     def pipeline(self) -> Pipeline:
@@ -109,6 +132,13 @@ class Federation:
     def done(self) -> bool:
         """Whether all rounds are over."""
         return self.round >= self.config.rounds.count
+
+    def told(self) -> bytes:
+        """The rows as lines of JSON. All but the last, whose evaluation may be to come, change no more and are written
+        once: all of them in every round would be seconds a round in the end."""
+        lines = [json.dumps(row, allow_nan=False).encode() for row in self.rows[len(self._lines) :]]
+        self._lines += lines[:-1]
+        return b"\n".join([*self._lines, *lines[-1:]])
 
     def model(self) -> Tree:
         """The global parameters."""
@@ -150,9 +180,13 @@ class Federation:
 
     # -- what they are asked --------------------------------------------------------------------------------------
 
-    def task(self, kind: str, number: int, more: Mapping[str, Any], body: Tree | None = None) -> bytes:
-        """A message that is the same for every device of a round, but for `more` and `body`."""
+    def task(
+        self, kind: str, number: int, more: Mapping[str, Any], body: Tree | None = None, links: int | None = None
+    ) -> bytes:
+        """A message that is the same for every device of a round, but for `more`, `body` and `links`: how many
+        differences the model is sent as (None: whole)."""
         config = self.config
+        model, data = self.link.content(links)
         meta = {
             "version": VERSION,
             "kind": kind,
@@ -167,16 +201,39 @@ class Federation:
             "privacy": asdict(self.pipeline.privacy),
             "multiplier": self.multiplier,
             "down": list(config.codec.down),
+            **model,
             **more,
         }
-        rng = np.random.default_rng(rounds.seed_of(config.rounds.seed, "down", number))
-        encoded = self.down.encode(self.algorithm.broadcast(self.state), rng)
-        return pack(meta, {"data": np.frombuffer(encoded.data, np.uint8), **(body or {})})
+        return pack(meta, {"data": data, **(body or {})})
 
-    def work(self, number: int, more: Mapping[str, Any] | None = None, body: Tree | None = None) -> bytes:
+    def work(
+        self, number: int, more: Mapping[str, Any] | None = None, body: Tree | None = None, links: int | None = None
+    ) -> bytes:
         """A round's message for devices that train."""
         local = self.config.local
-        return self.task("train", number, {"steps": local.steps, "batch": local.batch, **(more or {})}, body)
+        return self.task("train", number, {"steps": local.steps, "batch": local.batch, **(more or {})}, body, links)
+
+    def links(self, name: str) -> int | None:
+        """How many differences a device lacks; None: it is to be sent the whole model."""
+        return self.link.lacks(self.members[name].holds)
+
+    def letters(self, asked: Mapping[int, str], write: Callable[[int | None], bytes]) -> dict[int, bytes]:
+        """A message for each node, written once for all that lack as much."""
+        lacking = {node: self.links(name) for node, name in asked.items()}
+        made = {links: write(links) for links in set(lacking.values())}
+        return {node: made[links] for node, links in lacking.items()}
+
+    def arrived(self, name: str, version: int) -> None:
+        """A device showed that it holds this version."""
+        member = self.members[name]
+        member.holds = max(version, member.holds or 0)
+
+    def lost(self, name: str) -> bool:
+        """A device says that it lacks what a difference was to; whether to send it the whole, which it did not get."""
+        member = self.members[name]
+        there = member.holds is not None
+        member.holds = None
+        return there
 
     def open(self, nodes: Collection[int]) -> Round:
         """The next round, or the next attempt at it. FederatedError where too few devices are there."""
@@ -189,7 +246,7 @@ class Federation:
             )
         number = self.round + 1
         if self.pipeline.privacy.sampling == "poisson":
-            chosen = rounds.toss(there, config.fraction, config.seed, number, self.attempt)
+            chosen = rounds.toss(there, config.fraction, self.secret, number, self.attempt)
             want = len(chosen)
         else:
             want = rounds.wanted(len(there), config.fraction, config.minimum)
@@ -209,8 +266,7 @@ class Federation:
                 count = min(len(there), config.evaluation.devices)
                 chosen = rounds.choose(there, count, config.rounds.seed, self.round)
                 words = {key: getattr(config.evaluation, key) for key in ("support", "steps", "batch")}
-                message = self.task("evaluate", self.round, {"held_out": held_out, **words})
-                surveys.append(Survey(self, held_out, {there[name]: name for name in chosen}, message))
+                surveys.append(Survey(self, held_out, {there[name]: name for name in chosen}, words))
         return surveys
 
     def due(self) -> bool:
@@ -240,17 +296,27 @@ class Federation:
         """Under Poisson sampling, how many devices a round should have."""
         return self.config.rounds.fraction * there if self.pipeline.privacy.sampling == "poisson" else None
 
-    def learn(self, mean: Tree, devices: int, there: int) -> None:
-        """One step from a mean of so many updates that nobody saw one by one."""
-        noisy = self.pipeline.add_noise(mean, devices, self.source, self.multiplier, self.expected(there))
+    def learn(self, mean: Tree, devices: int, there: int, stretch: float) -> None:
+        """One step from a mean of so many updates that nobody saw one by one, each up to `stretch` times longer than
+        it was clipped to: noise covers that too."""
+        noisy = self.pipeline.add_noise(mean, devices, self.source, self.multiplier * stretch, self.expected(there))
         self.step(noisy, devices / there)
 
     def step(self, mean: Tree, fraction: float) -> None:
         """The algorithm's step, and what it cost."""
+        state = _settled(self.algorithm.apply(self.state, mean, fraction))
+        self.link = self.link.next(self.algorithm.broadcast(state))
         self.account = self.pipeline.charge(self.account, self.multiplier, self.config.rounds.fraction)
-        self.state = _settled(self.algorithm.apply(self.state, mean, fraction))
+        self.state = state
         self.round += 1
         self.attempt = 0
+
+    def fail(self) -> None:
+        """An attempt in vain. Updates that devices noised themselves have been sent all the same, and the next attempt
+        sends others: it costs what a round does."""
+        if self.pipeline.privacy.noise == "local":
+            self.account = self.pipeline.charge(self.account, self.multiplier, self.config.rounds.fraction)
+        self.attempt += 1
 
     def epsilon(self) -> float | None:
         """What the rounds so far cost; None where nothing was promised, or no noise was added."""
@@ -287,10 +353,17 @@ class Round:
     details: list[str] = field(default_factory=list)
     bytes_up: int = 0
 
-    def take(self, node: int, reply: bytes | Failure) -> None:
-        """A reply. One that is not in order is counted and otherwise forgotten."""
+    def messages(self) -> dict[int, bytes]:
+        """What each node is sent."""
+        return self.federation.letters(self.asked, self._work)
+
+    def _work(self, links: int | None) -> bytes:
+        return self.federation.work(self.number, links=links)
+
+    def take(self, node: int, reply: bytes | Failure) -> bytes | None:
+        """A reply; what to send its device instead of what it could not read. One that is not in order is counted and
+        otherwise forgotten."""
         federation = self.federation
-        self.bytes_up += 0 if isinstance(reply, Failure) else len(reply)
         name = self.asked.get(node)
         try:
             if name is None:
@@ -300,10 +373,14 @@ class Round:
             expected = Expected("update", name, federation.run, self.number, federation.attempt)
             received = read_update(reply, expected, federation.pipeline, federation.payload, federation.config.limits)
         except Refused as refused:
+            if name is not None and refused.reason == "behind" and federation.lost(name):
+                return self._work(None)
             self.refuse(name, refused)
-            return
+            return None
         self.received[name] = received
         federation.members[name].answered += 1
+        federation.arrived(name, federation.link.version)
+        return None
 
     def refuse(self, name: str | None, refused: Refused) -> None:
         """Count a reply that is not used."""
@@ -330,7 +407,7 @@ class Round:
                 enough = False
                 self.details.append(str(error))
         if not enough:
-            federation.attempt += 1
+            federation.fail()
         return self.row(enough, len(updates), left_out)
 
     def row(self, counted: bool, answered: int, left_out: tuple[str, ...]) -> dict[str, Any]:
@@ -374,23 +451,35 @@ class Survey:
     federation: Federation
     held_out: bool
     asked: dict[int, str]
-    message: bytes
+    words: Mapping[str, Any]
     found: dict[str, Score] = field(default_factory=dict)
     refused: Counter[str] = field(default_factory=Counter)
 
-    def take(self, node: int, reply: bytes | Failure) -> None:
-        """A reply."""
+    def messages(self) -> dict[int, bytes]:
+        """What each node is sent."""
+        return self.federation.letters(self.asked, self._question)
+
+    def _question(self, links: int | None) -> bytes:
         federation = self.federation
+        return federation.task("evaluate", federation.round, {"held_out": self.held_out, **self.words}, links=links)
+
+    def take(self, node: int, reply: bytes | Failure) -> bytes | None:
+        """A reply; what to send its device instead of what it could not read."""
+        federation = self.federation
+        name = self.asked.get(node)
         try:
-            name = self.asked.get(node)
             if name is None or name in self.found:
                 raise Refused("unasked" if name is None else "duplicate", f"node {node}")
             expected = Expected("evaluation", name, federation.run, federation.round, federation.attempt)
             found = read_evaluation(reply, expected, federation.config.limits)
         except Refused as refused:
+            if name is not None and refused.reason == "behind" and federation.lost(name):
+                return self._question(None)
             self.refused[refused.reason] += 1
-            return
+            return None
         self.found[name] = found
+        federation.arrived(name, federation.link.version)
+        return None
 
     def close(self) -> dict[str, Any]:
         """The summary as plain data, and every device's score."""

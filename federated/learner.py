@@ -30,7 +30,8 @@ class Gradient(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """Sums over the examples that were looked at; the loss's mean is `loss / examples`."""
+    """Sums over the examples that were looked at; the loss's mean is `loss / examples`. Where an example has several
+    labels, or some that do not count, `examples` is of labels."""
 
     loss: Array
     correct: Array
@@ -70,5 +71,9 @@ def sgd(params: Tree, gradient: Gradient, rate: Any) -> dict[str, Any]:
     `rate`: a number, or a tree with a rate for every element of what has a gradient.
     """
     grads = gradient.grads
-    change = tree.mul(grads, rate) if isinstance(rate, Mapping) else tree.scale(grads, rate)
-    return tree.merge(params, {**tree.sub(tree.take(params, grads), change), **gradient.statistics})
+    moving = tree.take(params, grads)
+    if isinstance(rate, Mapping):
+        moved = tree.map_leaves(lambda x, slope, r: x - r * slope, moving, grads, rate)
+    else:
+        moved = tree.map_leaves(lambda x, slope: x - rate * slope, moving, grads)
+    return tree.merge(params, {**moved, **gradient.statistics})

@@ -69,13 +69,15 @@ class LiteLearner:
 
     def evaluate(self, params: Tree, batch: Batch) -> Evaluation:
         """See `federated.learner.Learner`."""
-        loss, correct, examples = 0.0, 0, len(batch.labels)
-        for first in range(0, examples, CHUNK):
+        loss, correct, examples = 0.0, 0, 0
+        for first in range(0, len(batch.labels), CHUNK):
             rows = slice(first, first + CHUNK)
             asked = Batch({name: values[rows] for name, values in batch.inputs.items()}, batch.labels[rows])
             found = self._ask("evaluate", params, asked)
-            loss += float(found["loss"]) * len(asked.labels)
+            count = int(found["examples"])
+            loss += float(found["loss"]) * count
             correct += int(found.get("correct", 0))
+            examples += count
         return Evaluation(np.float32(loss), correct, examples)
 
     def scan(

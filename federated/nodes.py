@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 
 from federated.data import shards
+from federated.demands import Demands
 from federated.device import Device
 from federated.errors import FederatedError
 from federated.lite import LiteLearner
@@ -30,6 +32,10 @@ def device_from(words: Mapping[str, object]) -> Device:
         raise FederatedError(
             f"--node-config: expected {missing[0]}=… ({KEYS[missing[0]]}), got {', '.join(words) or 'nothing'}"
         )
+    known = {*KEYS, "consent", *(each.name for each in fields(Demands))}
+    if strange := [key for key in words if key not in known]:
+        raise FederatedError(f"--node-config: no such key {strange[0]!r}; expected some of {', '.join(sorted(known))}")
+    demands = Demands.of(words)
     name, path, data, state = (str(words[key]) for key in KEYS)
     found = shards(Path(data))
     if name not in found:
@@ -38,4 +44,4 @@ def device_from(words: Mapping[str, object]) -> Device:
     if consent not in CONSENTS:
         raise FederatedError(f"--node-config: expected consent to be one of {', '.join(CONSENTS)}, got {consent!r}")
     digest = bundle.read(path).digest
-    return Device(name, LiteLearner(path), found[name], StateStore(state), digest, consent=consent)
+    return Device(name, LiteLearner(path), found[name], StateStore(state), digest, consent=consent, demands=demands)

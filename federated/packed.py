@@ -14,6 +14,7 @@ import json
 import math
 import struct
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,13 +22,15 @@ import numpy as np
 from federated.errors import FederatedError
 from federated.tree import Tree
 
-__all__ = ["pack", "unpack"]
+__all__ = ["dtype_name", "pack", "unpack"]
 
 MAGIC = b"MSF1"
 ALIGN = 16
 FRONT = struct.Struct("<4sI32s8x")  # 48 bytes, a multiple of ALIGN
 MOST_HEAD = 1 << 22
-"""Bytes of the head: some 50,000 arrays."""
+"""Bytes of a message's head: some 50,000 arrays."""
+MOST_CLAIMED = 1 << 48
+"""Elements that a shape may speak of, sizes of 0 aside: NumPy makes no array beyond, not even an empty one."""
 DEEPEST = 16
 DTYPES = {
     name: np.dtype(np.dtype(name).newbyteorder("<").str)  # NumPy's own object where it can be: 23 µs less a first run
@@ -37,13 +40,19 @@ DTYPES = {
 Path = tuple[str, ...]
 
 
+@lru_cache(maxsize=64)
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """`dtype.name`, which NumPy works out anew whenever it is asked: some µs an array."""
+    return dtype.name
+
+
 def pack(meta: Mapping[str, Any], tree: Tree) -> bytes:
     """One run of bytes; equal arguments give equal bytes. ValueError for a NaN in `meta`, or another dtype."""
     arrays = [(path, np.asarray(leaf)) for path, leaf in _leaves(tree, ())]
     for path, array in arrays:
-        if array.dtype.name not in DTYPES:
+        if dtype_name(array.dtype) not in DTYPES:
             raise ValueError(f"{'/'.join(path)}: expected one of {', '.join(DTYPES)}, got {array.dtype}")
-    rows = [(path, array.dtype.name, array.shape) for path, array in arrays]
+    rows = [(path, dtype_name(array.dtype), array.shape) for path, array in arrays]
     head = json.dumps({"meta": meta, "arrays": rows}, separators=(",", ":"), allow_nan=False).encode()
     parts = [head + b" " * (-len(head) % ALIGN)]
     for _, array in arrays:
@@ -53,13 +62,14 @@ def pack(meta: Mapping[str, Any], tree: Tree) -> bytes:
     return FRONT.pack(MAGIC, len(parts[0]), hashlib.sha256(body).digest()) + body
 
 
-def unpack(data: bytes, what: str = "message") -> tuple[dict[str, Any], dict[str, Any]]:
-    """The object and the tree. FederatedError, naming `what`, for anything `pack` does not write."""
+def unpack(data: bytes, what: str = "message", most: int = MOST_HEAD) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The object and the tree. FederatedError, naming `what`, for anything `pack` does not write, and for a head of
+    more than `most` bytes."""
     if len(data) < FRONT.size or data[:4] != MAGIC:
         _refuse(what, f"{len(data)} bytes that do not begin with {MAGIC!r}")
     _, length, digest = FRONT.unpack_from(data)
     body = memoryview(data)[FRONT.size :]
-    if length > min(MOST_HEAD, len(body)):
+    if length > min(most, len(body)):
         _refuse(what, f"a head of {length} bytes in {len(data)}")
     if hashlib.sha256(body).digest() != digest:
         _refuse(what, "bytes that do not match their digest: they are damaged or cut short")
@@ -109,7 +119,8 @@ def _row(row: Any, what: str) -> tuple[Path, np.dtype, tuple[int, ...]]:
             and 0 < len(path) <= DEEPEST
             and all(isinstance(part, str) for part in path)
             and len(shape) <= 8
-            and all(type(side) is int and 0 <= side < 1 << 40 for side in shape)
+            and all(type(side) is int and side >= 0 for side in shape)
+            and math.prod(side or 1 for side in shape) <= MOST_CLAIMED
         ):
             return tuple(path), DTYPES[name], tuple(shape)
     _refuse(what, f"an array described as {str(row)[:80]}")

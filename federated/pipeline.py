@@ -167,8 +167,9 @@ class Pipeline:
 
     @property
     def uniform(self) -> bool:
-        """Whether every update counts with weight 1: a weight would stretch the bound that noise was made for."""
-        return self.privacy.noise != "none"
+        """Whether every update counts with weight 1: a weight would stretch the bound that noise was made for, and is
+        a claim of the device's own, by which a liar would outweigh everybody in a robust rule."""
+        return self.privacy.noise != "none" or "a robust rule" in self.features
 
     @property
     def quiet(self) -> bool:

@@ -32,6 +32,7 @@ __all__ = [
 REASONS: Mapping[str, str] = {
     "failed": "the device crashed or the transport reported an error",
     "refused": "the device declined, and said why",
+    "behind": "it has lost the model that differences were to, and the whole model did not help",
     "unreadable": "bytes that are no message: damaged or cut short",
     "version": "written by another version of msedge, or for another bundle",
     "replayed": "of another run, another round or another attempt at it",
@@ -46,6 +47,10 @@ REASONS: Mapping[str, str] = {
 }
 
 
+LARGEST = 1e30
+"""Of losses: means and sums of these over a fleet are numbers still, which JSON can hold."""
+
+
 class Failure(str):
     """Instead of a reply: why there is none."""
 
@@ -56,7 +61,8 @@ class Refused(Exception):
     """A reply that is not used; `reason` is one of REASONS."""
 
     def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(detail)
+        # Some of it is a device's own words, which end in reports and on terminals.
+        super().__init__("".join(letter if letter.isprintable() else "?" for letter in detail[:500]))
         self.reason = reason
 
 
@@ -93,7 +99,8 @@ def read_hello(reply: bytes | Failure, run: str, bundle: str, limits: Limits) ->
     _answers(meta, "hello")
     _fits(meta.get("bundle") == bundle, "version", f"expected bundle {bundle[:12]}, got {_short(meta.get('bundle'))}")
     name = meta.get("device")
-    _fits(isinstance(name, str) and 0 < len(name) <= 200, "malformed", f"expected a name, got {_short(name)}")
+    fits = isinstance(name, str) and 0 < len(name) <= 200 and name.isprintable()
+    _fits(fits, "malformed", f"expected a name of 1 to 200 printable letters, got {_short(name)}")
     return str(name), _examples(meta, limits)
 
 
@@ -104,8 +111,8 @@ def read_update(
     meta, body = _expected(reply, expected)
     examples = _examples(meta, limits)
     loss, within = meta.get("loss"), meta.get("within", 0)
-    told = float(loss) if isinstance(loss, int | float) and math.isfinite(loss) else None
-    _fits(told is not None or pipeline.quiet, "payload", f"expected a finite loss, got {_short(loss)}")
+    told = float(loss) if isinstance(loss, int | float) and abs(loss) <= LARGEST else None
+    _fits(told is not None or pipeline.quiet, "payload", f"expected a loss up to {LARGEST:g}, got {_short(loss)}")
     payload = _decode(body, pipeline.codec, spec)
     norm = math.sqrt(sum(float(np.vdot(leaf, leaf)) for _, leaf in tree.leaves(payload)))
     _fits(norm <= limits.norm, "norm", f"expected a norm of at most {limits.norm:g}, got {norm:g}")
@@ -160,7 +167,7 @@ def _expected(reply: bytes | Failure, expected: Expected) -> tuple[dict[str, Any
 
 def _answers(meta: Mapping[str, Any], kind: str) -> None:
     if meta.get("kind") == "refusal":
-        raise Refused("refused", str(meta.get("why"))[:500])
+        raise Refused("behind" if meta.get("behind") is True else "refused", str(meta.get("why")))
     _fits(meta.get("kind") == kind, "malformed", f"expected {kind!r}, got {_short(meta.get('kind'))}")
 
 
@@ -192,7 +199,7 @@ def _bytes(body: Mapping[str, Any]) -> bytes:
 def _sums(words: Any, limits: Limits) -> Evaluation:
     match words:
         case [int() | float() as loss, int(correct), int(examples)] if (
-            math.isfinite(loss) and 0 <= correct <= examples <= limits.examples
+            abs(loss) <= LARGEST and 0 <= correct <= examples <= limits.examples
         ):
             return Evaluation(np.float64(loss), np.int64(correct), np.int64(examples))
     raise Refused("malformed", f"expected [loss, correct, examples], got {_short(words)}")

@@ -19,7 +19,7 @@ import numpy as np
 __all__ = ["asked", "choose", "held_out", "reliability", "seed_of", "toss", "wanted"]
 
 
-def seed_of(seed: int, *words: str | int) -> int:
+def seed_of(seed: str | int, *words: str | int) -> int:
     """A seed of 64 bits for what `words` name."""
     text = "\0".join(f"{type(word).__name__} {word}" for word in (seed, *words))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
@@ -42,9 +42,10 @@ def choose(names: Collection[str], count: int, seed: int, number: int, attempt: 
     return sorted(ordered[i] for i in rng.choice(len(ordered), count, replace=False))
 
 
-def toss(names: Collection[str], fraction: float, seed: int, number: int, attempt: int = 0) -> list[str]:
-    """Each name with probability `fraction`, by a toss of its own (Poisson sampling), sorted."""
-    return sorted(name for name in names if seed_of(seed, "toss", number, attempt, name) < fraction * 2**64)
+def toss(names: Collection[str], fraction: float, secret: str, number: int, attempt: int = 0) -> list[str]:
+    """Each name with probability `fraction`, by a toss of its own that only who knows the secret can repeat (Poisson
+    sampling), sorted."""
+    return sorted(name for name in names if seed_of(secret, "toss", number, attempt, name) < fraction * 2**64)
 
 
 def held_out(names: Sequence[str], share: float, seed: int) -> set[str]:

@@ -95,7 +95,13 @@ def serve(exchange: Exchange, words: Mapping[str, object]) -> Federation:
     config = read(path)
     _, start = start_of(config.path(config.model.bundle))
     keep = config.state.checkpoint
-    resume = bool(words.get("resume")) and bool(keep) and config.path(keep).exists()
+    there = bool(keep) and config.path(keep).exists()
+    resume = bool(words.get("resume")) and there
+    if there and not resume:
+        raise FederatedError(
+            f"state.checkpoint: expected {str(config.path(keep))!r} not to be there when a run begins, and it is of an "
+            "earlier run; go on with it by --resume, or move it away"
+        )
     return run(config, start, exchange, resume=resume, watch=lambda row: print(json.dumps(row), flush=True))
 
 

@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from federated.agreement import work_digest
 from federated.device import VERSION
 from federated.errors import FederatedError
 from federated.federation import Round
-from federated.packed import pack
+from federated.packed import pack, unpack
 from federated.privacy.secure import SecureServer, Terms
 from federated.replies import Expected, Failure, Refused, read_secure
 
@@ -36,6 +37,7 @@ class SecureRound:
     round: Round
     answers: dict[int, bytes] = field(default_factory=dict)
     failed: str = ""
+    requests: dict[int, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         federation = self.round.federation
@@ -56,6 +58,7 @@ class SecureRound:
             pipeline.threshold(len(names)),
             self.grid.size(spec),
             self.grid.bits,
+            self._agreed(),
         )
         self.server = SecureServer(terms)
 
@@ -68,23 +71,35 @@ class SecureRound:
             "train": lambda: self.server.all_shares(self.answers),
             "reveal": lambda: self.server.survivors(self.answers),
         }
-        requests, self.answers = step[stage](), {}
-        federation, terms = self.round.federation, {"secure": asdict(self.grid)}
+        self.requests, self.answers = step[stage](), {}
+        federation = self.round.federation
         made = {}
-        for number, request in requests.items():
-            secure = np.frombuffer(request, np.uint8)
+        for number, request in self.requests.items():
+            node = self.nodes[number]
             if stage == "train":
-                made[self.nodes[number]] = federation.work(self.round.number, terms, {"secure": secure})
+                made[node] = self._work(number, federation.links(self.round.asked[node]))
                 continue
             meta = {"version": VERSION, "kind": "secure", "run": federation.run, "round": self.round.number,
                     "attempt": federation.attempt, "stage": stage, "number": number}  # fmt: skip
-            made[self.nodes[number]] = pack(meta, {"secure": secure})
+            made[node] = pack(meta, {"secure": np.frombuffer(request, np.uint8)})
         return made
 
-    def take(self, node: int, reply: bytes | Failure, stage: str) -> None:
-        """An answer; one that is not in order is counted and its device is out."""
+    def _work(self, number: int, links: int | None) -> bytes:
+        return self._told(self.requests[number], links)
+
+    def _told(self, request: bytes, links: int | None) -> bytes:
+        secure = np.frombuffer(request, np.uint8)
+        return self.round.federation.work(self.round.number, {"secure": asdict(self.grid)}, {"secure": secure}, links)
+
+    def _agreed(self) -> bytes:
+        """The digest of what every device will be told, worked out as a device does."""
+        words, _ = unpack(self._told(b"", None))
+        return work_digest(words, self.round.federation.link.decoded())
+
+    def take(self, node: int, reply: bytes | Failure, stage: str) -> bytes | None:
+        """An answer; what to send its device instead of what it could not read. One that is not in order is counted
+        and its device is out."""
         federation, attempt = self.round.federation, self.round
-        attempt.bytes_up += 0 if isinstance(reply, Failure) else len(reply)
         name = attempt.asked[node]
         kind = "update" if stage == "train" else "secure"
         try:
@@ -93,7 +108,13 @@ class SecureRound:
             expected = Expected(kind, name, federation.run, attempt.number, federation.attempt)
             self.answers[self.numbers[name]] = read_secure(reply, expected)
         except Refused as refused:
+            if stage == "train" and refused.reason == "behind" and federation.lost(name):
+                return self._work(self.numbers[name], None)
             attempt.refuse(name, refused)
+            return None
+        if stage == "train":
+            federation.arrived(name, federation.link.version)
+        return None
 
     def close(self) -> dict[str, Any]:
         """Learn from the sum, or leave the model as it is where too few stayed; the report's row."""
@@ -113,8 +134,8 @@ class SecureRound:
         for number in devices:
             federation.members[names[number]].answered += 1
         if enough:
-            federation.learn(mean, len(devices), attempt.there)
+            federation.learn(mean, len(devices), attempt.there, self.grid.stretch(self.spec))
         else:
-            federation.attempt += 1
+            federation.fail()
             attempt.details.append(self.failed or "too few updates")
         return attempt.row(enough, len(devices), ())

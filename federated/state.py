@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from federated.errors import FederatedError
@@ -69,10 +69,16 @@ class StateStore:
                 (device, run, device, run, self._keep),
             )
 
-    def forget(self, device: str) -> None:
-        """Delete everything kept for a device."""
+    def forget(self, device: str, runs: str = "*") -> None:
+        """Delete what is kept for a device: everything, or that of runs whose names match a pattern with `*`."""
         with self._guarded():
-            self._base.execute("delete from state where device = ?", (device,))
+            self._base.execute("delete from state where device = ? and run glob ?", (device, runs))
+
+    def forget_others(self, device: str, runs: Collection[str]) -> None:
+        """Delete what is kept for a device, but for these runs."""
+        kept = ", ".join("?" * len(runs))
+        with self._guarded():
+            self._base.execute(f"delete from state where device = ? and run not in ({kept})", (device, *runs))
 
     def close(self) -> None:
         """Close the file; the store is not to be used afterwards."""

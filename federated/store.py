@@ -104,12 +104,14 @@ class PersonalStore:
 
     def get(self, device: str, version: int | None = None, *, serving: bool = False) -> Version | None:
         """A device's version, the newest by default; None where there is none, or, if `serving`, where the device
-        did not consent to that."""
+        did not consent to that when it gave it, or does not now."""
         query = "SELECT * FROM versions WHERE device = ? AND (? IS NULL OR version = ?) ORDER BY version DESC LIMIT 1"
+        consent = "SELECT consent FROM versions WHERE device = ? ORDER BY version DESC LIMIT 1"
         with self._database() as database:
             self._expire(database, device)
             row = database.execute(query, (device, version, version)).fetchone()
-        if row is None or (serving and row[4] != "serve"):
+            newest = database.execute(consent, (device,)).fetchone()
+        if row is None or (serving and not row[4] == newest[0] == "serve"):
             return None
         name, number, base, round, agreed, created, delta = row
         _, found = unpack(delta, f"{self.path!r}, device {device!r}")

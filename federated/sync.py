@@ -20,11 +20,14 @@ def sync(federation: Federation, exchange: Exchange, nodes: Collection[int], sto
     there = federation.present(nodes) | federation.present(nodes, held_out=True)
     asked = {node: name for name, node in there.items()}
     evaluation = federation.config.evaluation
-    message = federation.task("sync", federation.round, {"steps": evaluation.steps, "batch": evaluation.batch})
+    words = {"steps": evaluation.steps, "batch": evaluation.batch}
     refused: Counter[str] = Counter()
     answered: Counter[str] = Counter()
 
-    def take(node: int, reply: bytes | Failure) -> None:
+    def ask(links: int | None) -> bytes:
+        return federation.task("sync", federation.round, words, links=links)
+
+    def take(node: int, reply: bytes | Failure) -> bytes | None:
         name = asked[node]
         try:
             expected = Expected("personal", name, federation.run, federation.round, federation.attempt)
@@ -35,9 +38,13 @@ def sync(federation: Federation, exchange: Exchange, nodes: Collection[int], sto
             except FederatedError as error:
                 raise Refused("payload", str(error)) from None
         except Refused as problem:
+            if problem.reason == "behind" and federation.lost(name):
+                return ask(None)
             refused[problem.reason] += 1
-            return
+            return None
         answered[consent] += 1
+        return None
 
-    gather(exchange, "query", dict.fromkeys(asked, message), federation.config.rounds.deadline, take)
-    return {"kept": answered["backup"] + answered["serve"], "declined": answered["none"], "refused": dict(refused)}
+    carried = gather(exchange, "query", federation.letters(asked, ask), federation.config.rounds.deadline, take)
+    kept = answered["backup"] + answered["serve"]
+    return {"kept": kept, "declined": answered["none"], "refused": dict(refused), **carried._asdict()}

@@ -1,7 +1,7 @@
-"""What a round's trees look like, worked out from the model and the algorithm alone.
+"""What a round's updates look like, worked out from the model and the algorithm alone.
 
-The server must know the shape of every update before it reads the first, and a device that of the broadcast. Both
-follow from running the algorithm once with a learner whose gradients are zero.
+The server must know the shape of every update before it reads the first. It follows from running the algorithm once
+with a learner whose gradients are zero.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from federated.codec import Spec
 from federated.learner import Batch, Evaluation, Gradient
 from federated.tree import Tree
 
-__all__ = ["broadcast_spec", "payload_spec"]
+__all__ = ["payload_spec"]
 
 Carry = TypeVar("Carry")
 
@@ -54,13 +54,8 @@ class _Still:
         return carry, np.stack(outs)
 
 
-def broadcast_spec(algorithm: Algorithm, params: Tree) -> Spec:
-    """What devices are sent."""
-    return Spec.of(algorithm.broadcast(algorithm.init(params)))
-
-
 def payload_spec(algorithm: Algorithm, params: Tree, statistics: tuple[str, ...]) -> Spec | None:
-    """What they send; None where an algorithm's devices send nothing. `statistics`: the parameters without gradient."""
+    """What devices send; None where they send nothing. `statistics`: the parameters without gradient."""
     broadcast = algorithm.broadcast(algorithm.init(params))
     nothing = np.zeros((2 * algorithm.batches_a_step, 1), np.float32)
     update, _ = algorithm.local(

@@ -55,7 +55,7 @@ def home(package: str) -> Path:
 
 def only(folder: Path, *packages: str) -> Path:
     """A folder that holds these packages and ours, as if nothing else were installed."""
-    for name in (*packages, "edge", "lite_runtime", "converter", "cloud", "msedge.py"):
+    for name in (*packages, "edge", "lite_runtime", "converter", "federated", "cloud", "msedge.py"):
         source = ROOT / name if (ROOT / name).exists() else home(name)
         for there in (source, source.with_name(f"{name}.libs")):
             if there.exists():

@@ -50,14 +50,46 @@ def attach(model: ir.Model, output: ir.Value, training: Training) -> Attached:
     return Attached(loss.value, examples.cast(_INT64).value, None if correct is None else correct.cast(_INT64).value)
 
 
-def _before(output: ir.Value, *ops: str) -> ir.Value:
-    """What a last activation of these was applied to, along the last axis."""
-    node, rank = output.producer(), build.rank(output)
+_RESHAPES = ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze")
+
+
+def _before(tape: Tape, output: ir.Value, *ops: str) -> Term:
+    """What a last activation of these was applied to, in the output's shape: an activation is seen through operators
+    that leave elements and their order as they are, which are then done without it. Else the output.
+
+    TrainingError for a softmax along another axis than the output's last.
+    """
+    between: list[ir.Node] = []
+    node, value = output.producer(), output
+    while node is not None and build.is_op(node, *_RESHAPES) and node.inputs[0] is not None:
+        between.append(node)
+        value = node.inputs[0]
+        node = value.producer()
     if node is None or not build.is_op(node, *ops) or node.inputs[0] is None:
-        return output
-    axis = build.attr(node, "axis", -1)
-    last = rank is not None and axis in (-1, rank - 1)
-    return node.inputs[0] if last or node.op_type == "Sigmoid" else output
+        return tape.term(output)
+    if node.op_type != "Sigmoid" and not _along_last(node, output):
+        raise TrainingError(
+            f"softmax_cross_entropy: expected classes along the last axis of output {output.name!r}, got "
+            f"{build.dims(output)}, and a {node.op_type} along axis {build.attr(node, 'axis', -1)} of "
+            f"{build.dims(value)}; transpose the model's last layers"
+        )
+    logits = tape.term(node.inputs[0])
+    for step in reversed(between):
+        if step.op_type != "Identity":
+            others = [None if v is None else tape.term(v) for v in step.inputs[1:]]
+            attrs = {name: attribute.value for name, attribute in step.attributes.items()}
+            logits = tape.op(step.op_type, logits, *others, shape=build.dims(step.outputs[0]), **attrs)
+    return logits
+
+
+def _along_last(softmax: ir.Node, output: ir.Value) -> bool:
+    """Whether a softmax before operators that keep the order of elements was along what is now the last axis: its own
+    is as long, and those behind it have one element."""
+    sizes, ended = build.dims(softmax.outputs[0]), build.dims(output)
+    if not sizes or not ended:
+        return False
+    axis = build.attr(softmax, "axis", -1) % len(sizes)
+    return sizes[axis] == ended[-1] and all(size == 1 for size in sizes[axis + 1 :])
 
 
 _Parts = tuple[Term, Term, "Term | None"]
@@ -66,7 +98,7 @@ _Parts = tuple[Term, Term, "Term | None"]
 
 def _softmax_cross_entropy(tape: Tape, output: ir.Value, training: Training) -> _Parts:
     """-mean(log softmax(logits)[label]) over the labels that name a class; 0 where none does."""
-    logits = tape.term(_before(output, "Softmax", "LogSoftmax"))
+    logits = _before(tape, output, "Softmax", "LogSoftmax")
     if not logits.rank or not isinstance(logits.shape[-1], int):
         raise TrainingError(
             f"softmax_cross_entropy: expected output {output.name!r} to end in an axis of classes of known size, got "
@@ -83,7 +115,7 @@ def _softmax_cross_entropy(tape: Tape, output: ir.Value, training: Training) -> 
 
 def _sigmoid_cross_entropy(tape: Tape, output: ir.Value, training: Training) -> _Parts:
     """mean(softplus(logits) - logits * label); right is what lies on the label's side of one half."""
-    logits = tape.term(_before(output, "Sigmoid"))
+    logits = _before(tape, output, "Sigmoid")
     labels = add_input(tape, LABELS, _named(logits.shape))
     right = (logits > 0.0).equals(labels > 0.5)
     return _mean(logits.op("Softplus") - logits * labels), labels.op("Size"), _count(right)

@@ -10,7 +10,7 @@ Between `local` and `apply` lie codecs, noise, secure sums and robust means, whi
 
 from __future__ import annotations
 
-import math
+import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple
@@ -20,6 +20,9 @@ from federated.learner import Batch, Learner
 from federated.tree import Tree
 
 __all__ = ["Algorithm", "Update"]
+
+MOST = 10_000
+"""Of a whole number, which counts steps: a device does as many as a server's words say."""
 
 
 class Update(NamedTuple):
@@ -35,8 +38,8 @@ class Update(NamedTuple):
 class Algorithm(ABC):
     """Hyperparameters are fields of the subclass; a method never changes what it is given.
 
-    Numbers are finite and not negative, whole numbers at least 1, or else FederatedError. An empty subtree may vanish
-    on its way between devices and server, so `apply` does without those that can be empty.
+    Numbers are finite and not negative, whole numbers from 1 to MOST, or else FederatedError. An empty subtree may
+    vanish on its way between devices and server, so `apply` does without those that can be empty.
     """
 
     name: ClassVar[str]
@@ -53,9 +56,10 @@ class Algorithm(ABC):
             value = getattr(self, entry.name)
             if isinstance(value, bool) or not isinstance(value, int | float):
                 continue
-            least = 1 if entry.type == "int" else 0
-            if not (math.isfinite(value) and value >= least):
-                raise FederatedError(f"{self.name}: expected {entry.name} of at least {least}, got {value}")
+            least, most = (1, MOST) if entry.type == "int" else (0, sys.float_info.max)
+            if not least <= value <= most:
+                wanted = f"{least} to {most}" if entry.type == "int" else "at least 0"
+                raise FederatedError(f"{self.name}: expected {entry.name} of {wanted}, got {str(value)[:80]}")
 
     def init(self, params: Tree) -> Tree:
         """The server's state at the start; everything a checkpoint must hold."""

@@ -54,7 +54,7 @@ def _read(where: str, kind: str, value: Any) -> Any:
             return value
         case "int", int() if not isinstance(value, bool):
             return value
-        case "float", int() | float() if not isinstance(value, bool):
+        case "float", int() | float() if not isinstance(value, bool) and (value != value or abs(value) < 1e300):
             return float(value)
         case "str", str():
             return value

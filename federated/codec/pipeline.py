@@ -17,7 +17,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -96,13 +96,13 @@ class Codec:
         """The part of this class, if there is one."""
         return next((part for part in self.parts if isinstance(part, kind)), None)
 
-    @property
+    @cached_property
     def selection(self) -> Selection | None:
         """What chooses the elements that travel; None: all do."""
         part = self.find(Selection)
         return part if isinstance(part, Selection) else None
 
-    @property
+    @cached_property
     def values(self) -> Values:
         """What writes them."""
         if isinstance(self.selection, SignDS):
@@ -110,7 +110,7 @@ class Codec:
         part = self.find(Values)
         return part if isinstance(part, Values) else Float32()
 
-    @property
+    @cached_property
     def feedback(self) -> bool:
         """Whether a device keeps a residual."""
         return self.find(Feedback) is not None
@@ -147,7 +147,7 @@ class Codec:
         if self.feedback and residual:
             vector += spec.flatten(residual)
         with np.errstate(over="ignore"):
-            choice = self._choose(vector, rng)
+            choice = self._choose(vector, rng, later=self.feedback or known is not None)
         _check(vector)
         _check(choice.values)
         packed = self.values.pack(choice.values, _counts(self, choice.positions, spec), rng)
@@ -196,10 +196,11 @@ class Codec:
     def _sealed(self, body: bytes, flags: int, spec: Spec) -> bytes:
         return _HEADER.pack(_MAGIC, _VERSION, flags, _digest(self, spec), len(body), zlib.crc32(body)) + body
 
-    def _choose(self, vector: Array, rng: np.random.Generator) -> Choice:
+    def _choose(self, vector: Array, rng: np.random.Generator, later: bool) -> Choice:
+        """`later`: what is left out comes with the next payload, of a difference or by feedback."""
         if self.selection is None:
             return Choice(b"", np.arange(0), vector)
-        return self.selection.choose(vector, rng, self.feedback)
+        return self.selection.choose(vector, rng, later)
 
     def _known(self, reader: Reader, spec: Spec, reference: Tree | None) -> Array:
         """The reference a difference was taken to, after making sure that it is the same here."""

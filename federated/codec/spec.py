@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from federated.errors import FederatedError
+from federated.packed import dtype_name
 from federated.tree import Array, Tree
 
 __all__ = ["LIMIT", "Leaf", "Spec", "in_range"]
@@ -40,7 +41,7 @@ class Spec:
     @classmethod
     def of(cls, tree: Tree) -> Spec:
         """The spec of a tree of floating-point arrays. FederatedError for another dtype or a tree without elements."""
-        return _spec(tuple(Leaf(path, array.shape, array.dtype.name) for path, array in _walk(tree)))
+        return _spec(tuple(Leaf(path, array.shape, dtype_name(array.dtype)) for path, array in _walk(tree)))
 
     @cached_property
     def bounds(self) -> Array:
@@ -64,7 +65,7 @@ class Spec:
         """
         found = list(_walk(tree))
         if any(
-            path != leaf.path or array.shape != leaf.shape or array.dtype.name != leaf.dtype
+            path != leaf.path or array.shape != leaf.shape or dtype_name(array.dtype) != leaf.dtype
             for (path, array), leaf in zip(found, self.leaves, strict=False)
         ) or len(found) != len(self.leaves):
             raise FederatedError(_difference(self.leaves, found))

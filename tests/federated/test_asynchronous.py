@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,6 +73,24 @@ def test_late_updates_count_less_and_too_late_ones_not() -> None:
     assert rules.refused == {"stale": 1} and not rules.buffer
 
 
+def test_nobody_is_asked_twice_for_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device's draws follow from the version: asked again, it would send the same update again."""
+    twice: list[int] = []
+    step = Buffered.step
+
+    def look(rules: Buffered) -> dict[str, Any]:
+        fresh = [received.device for received, late in rules.buffer if not late]
+        twice.append(len(fresh) - len(set(fresh)))
+        return step(rules)
+
+    monkeypatch.setattr(Buffered, "step", look)
+    simulate(config(rounds=ASYNC, async_={"size": 4, "concurrency": 2}), fleet(6))
+    assert len(twice) == 12 and not any(twice)
+    twice.clear()
+    simulate(config(rounds={**ASYNC, "count": 2}, async_={"size": 4, "concurrency": 2}), fleet(3))
+    assert len(twice) == 2 and any(twice), "where there are fewer than a step takes, rather twice than never"
+
+
 def test_silent_devices_free_their_places() -> None:
     def delay(name: str, nth: int) -> float:
         return float("inf") if name == "device-00" and nth else 1.0
@@ -80,6 +99,17 @@ def test_silent_devices_free_their_places() -> None:
     ended = simulate(words, fleet(3), delay=delay)
     assert ended.round == 12 and sum(row["silent"] for row in ended.rows) > 0
     assert ended.members["device-00"].answered == 0
+
+
+def test_answers_that_come_during_an_evaluation_count() -> None:
+    """It waits a whole deadline for the device that is gone, and others answer meanwhile."""
+    words = config(
+        rounds={**ASYNC, "deadline": 5.0}, async_={"size": 1, "concurrency": 3}, evaluation={"every": 1}
+    )
+    seconds = {"device-00": float("inf"), "device-01": 1.0, "device-02": 1.5}
+    ended = simulate(words, fleet(3), delay=lambda name, nth: seconds[name] if nth else 0.0)
+    others = [member for name, member in ended.members.items() if name != "device-00"]
+    assert all(member.asked - member.answered <= 1 for member in others), "one is still under way in the end"
 
 
 def test_a_run_that_hears_nothing_ends() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -24,7 +25,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def leaves(path: Path) -> Any:
-    return unpack(path.read_bytes())[1]
+    body = unpack(path.read_bytes())[1]
+    return {name: tree for name, tree in body.items() if name != "rows"}
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in unpack(path.read_bytes())[1]["rows"].tobytes().splitlines()]
 
 
 def same(a: Any, b: Any) -> bool:
@@ -80,10 +86,10 @@ def test_killed_and_resumed_ends_with_the_same_bits(tmp_path: Path, name: str, a
     command = [sys.executable, "-W", "ignore", "-c", RUN, str(killed), name, str(at), where]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
     assert done.returncode == -signal.SIGKILL
-    assert len(unpack((killed / "run").read_bytes())[0]["rows"]) == 2
+    assert len(rows_of(killed / "run")) == 2
     simulate(words(killed, name), fleet(8), resume=True)
     assert same(leaves(killed / "run"), leaves(whole / "run"))
-    rows, expected = (unpack((folder / "run").read_bytes())[0]["rows"] for folder in (killed, whole))
+    rows, expected = rows_of(killed / "run"), rows_of(whole / "run")
     for row in [*rows, *expected]:
         del row["seconds"]
     assert rows == expected
@@ -99,6 +105,14 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     for name in ("run", "round", "attempt", "members", "rows", "turned_away", "account", "bound"):
         assert getattr(back, name) == getattr(ended, name), name
     assert back.epsilon() == ended.epsilon() is not None
+
+
+def test_a_long_run_comes_back(tmp_path: Path) -> None:
+    """Rows of thousands of rounds are more than a message may say."""
+    ended = kept(tmp_path)
+    ended.rows += [{"round": at, "details": ["x" * 300] * 20} for at in range(1000)]
+    checkpoint.save(tmp_path / "run", ended)
+    assert checkpoint.load(tmp_path / "run", ended.config, ended.start).rows == ended.rows
 
 
 def test_a_resumed_run_may_be_longer(tmp_path: Path) -> None:
@@ -136,3 +150,5 @@ def test_what_may_change_is_no_part_of_the_fingerprint() -> None:
     other = {"model": {"bundle": "m"}, "rounds": {"count": 3, "seed": 2}}
     one, two, three = (checkpoint.fingerprint(parse(each)) for each in (words, same_run, other))
     assert one == two != three
+    bare = {"model": {"bundle": "m"}}
+    assert checkpoint.fingerprint(parse(bare)) == checkpoint.fingerprint(parse({**bare, "rounds": {"count": 20}}))

@@ -59,8 +59,27 @@ def test_support_and_query_share_out_every_label(seed: int, labels: list[int], k
 def test_splits_are_of_every_label(seed: int, labels: list[int], share: float) -> None:
     first, second = data.split(numbered(labels), share, rng(seed))
     assert sorted([*first.inputs["x"], *second.inputs["x"]]) == list(range(len(labels)))
-    for label in set(labels):
-        assert int((first.labels == label).sum()) == int(share * labels.count(label))
+    wanted = [int(share * labels.count(label)) for label in range(5)]
+    found = [int((first.labels == label).sum()) for label in range(5)]
+    if sum(wanted) or not labels:
+        assert found == wanted
+    else:
+        assert sum(found) == 1, "who has an example has one to train on"
+
+
+@given(Seeds, st.integers(0, 40), st.integers(1, 6), st.booleans())
+def test_measurements_are_not_labels(seed: int, count: int, k: int, flat: bool) -> None:
+    """No two are alike, and yet there is something to adapt to and something to ask."""
+    y = rng(seed).normal(size=count if flat else (count, 2)).astype(np.float32)
+    shard = Batch({"x": np.arange(count)}, y)
+    support, query = data.support_query(shard, k, rng(seed))
+    first, second = data.split(shard, 0.75, rng(seed))
+    assert data.size(support) == min(k, max(count - 1, min(count, 1)))
+    assert data.size(first) == (int(0.75 * count) or min(count, 1))
+    for parts in ((support, query), (first, second)):
+        rows = np.concatenate([part.inputs["x"] for part in parts])
+        assert sorted(rows) == list(range(count))
+        assert (np.concatenate([part.labels for part in parts]) == y[rows]).all()
 
 
 def test_devices_by_name() -> None:
@@ -181,9 +200,14 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path, arrays: dict[str, Any
 
 def test_what_is_no_file_of_arrays_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("no archive")
+    (tmp_path / "empty.npz").write_bytes(b"")
+    np.savez_compressed(tmp_path / "damaged.npz", x=np.arange(1000.0), labels=np.zeros(1000, np.int64))
+    whole = bytearray((tmp_path / "damaged.npz").read_bytes())
+    whole[60:100] = b"\xff" * 40
+    (tmp_path / "damaged.npz").write_bytes(whole)
     np.save(tmp_path / "one.npy", np.zeros(3))
     (tmp_path / "empty").mkdir()
-    for name in ("missing.npz", "text.npz", "one.npy"):
+    for name in ("missing.npz", "text.npz", "empty.npz", "damaged.npz", "one.npy"):
         with pytest.raises(FederatedError, match=name):
             data.shards(tmp_path / name)
     with pytest.raises(FederatedError, match="for each device, found none"):

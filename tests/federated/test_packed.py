@@ -80,6 +80,7 @@ def hostile(head: Any, arrays: bytes = b"") -> bytes:
         {"meta": {}},
         {"meta": [], "arrays": []},
         {"meta": {}, "arrays": [[["w"], "float32", [1 << 39]]]},
+        {"meta": {}, "arrays": [[["w"], "float32", [0, 1 << 39, 1 << 39]]]},
         {"meta": {}, "arrays": [[["w"], "float32", [-1]]]},
         {"meta": {}, "arrays": [[["w"], "float32", [True]]]},
         {"meta": {}, "arrays": [[["w"], "object", [0]]]},
@@ -94,6 +95,13 @@ def hostile(head: Any, arrays: bytes = b"") -> bytes:
 def test_hostile_heads_are_refused(head: Any) -> None:
     with pytest.raises(FederatedError, match="message"):
         unpack(hostile(head))
+
+
+def test_heads_are_bounded() -> None:
+    data = pack({"rows": "x" * (1 << 22)}, {})
+    with pytest.raises(FederatedError, match="a head of"):
+        unpack(data)
+    assert len(unpack(data, most=len(data))[0]["rows"]) == 1 << 22
 
 
 def test_bytes_left_over_are_refused() -> None:

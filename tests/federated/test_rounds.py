@@ -33,10 +33,11 @@ def test_everybody_is_chosen_alike() -> None:
 
 
 def test_tosses_come_by_their_probability() -> None:
-    sizes = [len(rounds.toss(NAMES, 0.3, 1, number)) for number in range(1000)]
+    sizes = [len(rounds.toss(NAMES, 0.3, "secret", number)) for number in range(1000)]
     assert abs(np.mean(sizes) - 15) < 0.6
     assert abs(np.var(sizes) - 50 * 0.3 * 0.7) < 3
-    assert rounds.toss(NAMES, 1.0, 1, 1) == NAMES
+    assert rounds.toss(NAMES, 1.0, "secret", 1) == NAMES
+    assert rounds.toss(NAMES, 0.3, "secret", 1) != rounds.toss(NAMES, 0.3, "another", 1)
 
 
 def test_held_out_devices_stay_held_out_when_others_join() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from federated import checkpoint
 from federated.algorithms import ALGORITHMS
 from federated.config import Config
 from federated.device import Device
@@ -17,9 +18,10 @@ from federated.errors import FederatedError
 from federated.federation import Federation
 from federated.learner import Batch
 from federated.packed import pack, unpack
+from federated.pipeline import Pipeline
 from federated.privacy.noise import SeededSource
 from federated.replies import REASONS
-from federated.run import Fleet, report, run, simulate
+from federated.run import Fleet, fleet_of, report, run, simulate
 from federated.state import StateStore
 from federated.store import PersonalStore
 from federated.transport.local import run_here
@@ -182,6 +184,8 @@ HOSTILE: list[tuple[str, Alter]] = [
     ("examples", meta(examples="many")),
     ("payload", meta(loss=None)),
     ("payload", meta(loss="low")),
+    ("payload", meta(loss=10**400)),
+    ("payload", meta(loss=1e308)),
     ("payload", payload(lambda data: data[:-1])),
     ("payload", payload(lambda data: data.astype(np.float32))),
     ("payload", payload(lambda data: {"more": data})),
@@ -248,6 +252,30 @@ def test_a_name_is_not_given_away_while_its_node_is_there() -> None:
     assert federation.members["device-00"].node == 2, "it came back as another node"
 
 
+@pytest.mark.parametrize("name", ["\ud800", "a\x1b[2J", "two\nlines", "", "n" * 201, 7])
+def test_a_name_is_printable(name: Any) -> None:
+    """Seeds are drawn from names, and terminals show them."""
+    federation = Federation.begin(config(), fleet(2).start)
+    hello = {"version": 1, "kind": "hello", "run": federation.run, "bundle": BUNDLE, "device": name, "examples": 5}
+    federation.welcome(1, pack(hello, {}), {1})
+    assert not federation.members and federation.turned_away == {"malformed": 1}
+
+
+def test_words_of_a_device_are_made_printable() -> None:
+    ended = play(config(rounds={"count": 1}), fleet(3), {"device-00": meta(kind="refusal", why="\x1b[2J\ud800")})
+    assert ended.rows[0]["details"] == ["device-00: refused: ?[2J?"]
+
+
+@pytest.mark.parametrize("sums", [[10**400, 1, 2], [1e308, 1, 2], [1.0, 3, 2], [float("1"), 1], "all"])
+def test_sums_of_an_evaluation_make_sense(sums: Any) -> None:
+    def alter(message: bytes, answer: bytes) -> bytes:
+        words, body = unpack(answer)
+        return pack({**words, "before": sums}, body) if words["kind"] == "evaluation" else answer
+
+    ended = play(config(rounds={"count": 1}, evaluation={"every": 1}), fleet(3), {"device-00": alter})
+    assert ended.rows[0]["evaluation"]["training"]["refused"] == {"malformed": 1}
+
+
 def test_another_bundle_is_turned_away() -> None:
     made = fleet(3)
     words, store = config(rounds={"count": 1}), StateStore()
@@ -261,10 +289,51 @@ def test_another_bundle_is_turned_away() -> None:
 def test_devices_with_one_label_or_one_example() -> None:
     made = fleet(4)
     shards = dict(made.shards)
-    for name, rows in (("device-00", np.flatnonzero(shards["device-00"].labels == 0)), ("device-01", np.array([3]))):
+    few = {"device-00": np.flatnonzero(shards["device-00"].labels == 0), "device-01": np.array([3]),
+           "device-02": np.array([3, 4])}  # fmt: skip
+    for name, rows in few.items():
         shards[name] = Batch({"x": shards[name].inputs["x"][rows]}, shards[name].labels[rows])
-    ended = simulate(config(data={"test": 0.0}, evaluation={"every": 1}), Fleet(made.learner, made.start, shards))
+    small = Fleet(made.learner, made.start, shards)
+    ended = simulate(config(data={"test": 0.0}, evaluation={"every": 1}), small)
     assert ended.rows[-1]["answered"] == 4
+    assert ended.rows[-1]["evaluation"]["training"]["summary"] is None, "nobody keeps anything to test on"
+    ended = simulate(config(evaluation={"every": 1}), small)
+    found = ended.rows[-1]["evaluation"]["training"]
+    assert ended.rows[-1]["answered"] == 4 and not found["refused"]
+    assert (found["summary"]["devices"], found["summary"]["silent"]) == (3, 1)
+    ended = simulate(config(evaluation={"every": 1, "held_out": 0.5, "support": 50}), small)
+    assert not ended.rows[-1]["evaluation"]["held_out"]["refused"]
+
+
+@pytest.mark.parametrize("labels", ["[n, 1]", "[n, 2]"])
+def test_regression(tmp_path: Path, labels: str) -> None:
+    """Labels that are measurements: there is no accuracy, and the loss falls, by adapting too."""
+    pytest.importorskip("onnx_ir")
+    from cloud.zoo import mlp
+    from converter import convert
+    from converter.training import Training
+
+    outputs = int(labels[4])
+    convert(mlp(4, outputs), output=tmp_path / "model.mslite", trainable=Training(trainable=["*"], loss="mse"))
+    rng = np.random.default_rng(0)
+    rule = rng.normal(size=(4, outputs))
+    x = rng.normal(size=(240, 4)).astype(np.float32)
+    device = np.array([f"d{at % 8}" for at in range(240)])
+    y = x @ rule + (device == "d3")[:, None]
+    np.savez(tmp_path / "devices.npz", x=x, labels=y.astype(np.float32), device=device)
+    words = config(
+        model={"bundle": str(tmp_path / "model.mslite")},
+        data={"shards": str(tmp_path / "devices.npz")},
+        algorithm={"name": "fedavg", "rate": 0.1},
+        rounds={"count": 12},
+        evaluation={"every": 12, "held_out": 0.3},
+    )
+    ended = simulate(words, fleet_of(words))
+    assert ended.rows[-1]["loss"] < 0.2 * ended.rows[0]["loss"]
+    for kind in ("training", "held_out"):
+        summary = ended.rows[-1]["evaluation"][kind]["summary"]
+        assert summary["accuracy_after"]["mean"] == 0.0 < summary["loss_before"]["mean"]
+        assert summary["loss_after"]["mean"] < summary["loss_before"]["mean"]
 
 
 # -- quorum, deadline, stragglers -------------------------------------------------------------------------------------
@@ -332,6 +401,17 @@ def test_a_robust_rule_bears_liars() -> None:
             assert robust.rows[0]["left_out"] == sorted(liars)
 
 
+@pytest.mark.parametrize("rule", ["geometric_median", "norm_bound", "median"])
+def test_a_robust_rule_bears_a_liar_who_claims_much(rule: str) -> None:
+    made, words = fleet(8), config(robust={"rule": rule}, rounds={"count": 6})
+    flip = scaled(-10.0)
+
+    def lie(message: bytes, answer: bytes) -> bytes:
+        return meta(examples=10**6)(message, flip(message, answer))
+
+    assert accuracy(play(words, made, {"device-03": lie}), made) > accuracy(play(words, made), made) - 0.05
+
+
 def test_too_few_for_a_robust_rule_is_no_crash() -> None:
     with pytest.raises(FederatedError, match="3 times in a row"):
         simulate(config(robust={"rule": "bulyan", "share": 0.4}), fleet(3))
@@ -354,6 +434,22 @@ def test_poisson_sampling_asks_each_device_by_a_toss() -> None:
     assert len(set(counted)) > 1 and ended.rows[-1]["epsilon"] is not None
 
 
+def test_poisson_sampling_is_secret(tmp_path: Path) -> None:
+    """No device can work out who is asked from what it is told; a resumed run tosses as it would have."""
+    privacy = {"clip": 0.5, "noise": "central", "multiplier": 0.5, "sampling": "poisson"}
+    words = config(privacy=privacy, rounds={"count": 9, "fraction": 0.5, "minimum": 1})
+    one, other = (Federation.begin(words, fleet(2).start) for _ in range(2))
+    hello = {"version": 1, "kind": "hello", "bundle": BUNDLE, "examples": 5}
+    nodes = range(40)
+    for federation in (one, other):
+        for node in nodes:
+            federation.welcome(node, pack({**hello, "run": federation.run, "device": f"d{node}"}, {}), nodes)
+    assert one.secret.encode() not in one.work(1)
+    assert one.open(nodes).asked != other.open(nodes).asked
+    checkpoint.save(tmp_path / "run", one)
+    assert checkpoint.load(tmp_path / "run", words, one.start).open(nodes).asked == one.open(nodes).asked
+
+
 def test_local_noise_leaves_the_device_with_the_update() -> None:
     made = fleet(3)
     words = config(privacy={"clip": 0.1, "noise": "local", "multiplier": 1.0})
@@ -364,6 +460,25 @@ def test_local_noise_leaves_the_device_with_the_update() -> None:
     message = federation.work(1)
     assert device.answer(message) != other.answer(message)
     assert "loss" not in unpack(device.answer(message))[0]
+
+
+def test_local_noise_costs_in_vain_too() -> None:
+    """Devices send their updates whether or not enough of them do."""
+    federation = Federation.begin(config(privacy={"clip": 0.1, "noise": "local", "multiplier": 1.0}), fleet(2).start)
+    hello = {"version": 1, "kind": "hello", "run": federation.run, "bundle": BUNDLE, "examples": 5}
+    for node in (1, 2):
+        federation.welcome(node, pack({**hello, "device": f"device-{node}"}, {}), {1, 2})
+    spent = [federation.epsilon()]
+    for _ in range(2):
+        assert not federation.open({1, 2}).close()["counted"]
+        spent.append(federation.epsilon())
+    assert spent[0] == 0.0 and 0 < (spent[1] or 0) < (spent[2] or 0)
+
+
+def test_too_little_noise_on_the_count_is_refused_before_the_first_round() -> None:
+    privacy = {"clip": 1.0, "adaptive": 0.5, "count_noise": 0.1, "noise": "central", "multiplier": 1.0}
+    with pytest.raises(FederatedError, match="count_noise"):
+        Federation.begin(config(privacy=privacy), fleet(2).start)
 
 
 def test_an_adaptive_bound_moves() -> None:
@@ -427,6 +542,28 @@ def test_a_secure_sum_with_too_few_is_tried_again() -> None:
     assert "needed" in ended.rows[0]["details"][-1]
 
 
+def test_noise_on_a_secure_sum_covers_its_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a grid of 16 bits a clipped update can be rounded to one that is longer than the clip."""
+    seen: list[float] = []
+    added = Pipeline.add_noise
+
+    def add_noise(self: Pipeline, mean: Any, devices: int, source: Any, multiplier: float, *more: Any) -> Any:
+        seen.append(multiplier)
+        return added(self, mean, devices, source, multiplier, *more)
+
+    monkeypatch.setattr(Pipeline, "add_noise", add_noise)
+    made = fleet(4, inputs=400)
+    simulate(config(privacy={**SECURE, "bits": 16, "noise": "central", "multiplier": 1.0}, rounds={"count": 1}), made)
+    assert seen == [pytest.approx(1 + 1203**0.5 / ((2**15 - 1) // 4))]
+
+
+@pytest.mark.parametrize("fraction", [1.0, 1e-9])
+def test_a_secure_sum_of_one_or_none_is_no_crash(fraction: float) -> None:
+    privacy = {**SECURE, "noise": "central", "multiplier": 1.0, "sampling": "poisson"}
+    with pytest.raises(FederatedError, match="3 times in a row"):
+        simulate(config(privacy=privacy, rounds={"fraction": fraction, "minimum": 1}), fleet(1))
+
+
 def test_tampering_with_a_secure_sum_is_found() -> None:
     def tamper(message: bytes, answer: bytes) -> bytes:
         words, body = unpack(answer)
@@ -450,7 +587,9 @@ def test_personal_versions_come_home_with_consent(tmp_path: Path) -> None:
     devices["device-02"].consent = "everything"
     ended: list[Federation] = []
     run_here(lambda exchange: ended.append(run(words, made.start, exchange)), devices)
-    assert ended[0].rows[-1]["sync"] == {"kept": 2, "declined": 1, "refused": {"malformed": 1}}
+    told = ended[0].rows[-1]["sync"]
+    assert min(told.pop("bytes_down"), told.pop("bytes_up")) > 1000
+    assert told == {"kept": 2, "declined": 1, "refused": {"malformed": 1}}
     kept = PersonalStore(tmp_path / "personal")
     assert set(kept.devices()) == {"device-00", "device-01"}
     served = kept.get("device-00", serving=True)

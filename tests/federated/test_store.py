@@ -40,6 +40,15 @@ def test_consent(store: PersonalStore) -> None:
         store.put("d1", "x", MINE, BASE, round=2, consent="maybe")
 
 
+def test_consent_taken_back_holds_for_versions_before(store: PersonalStore) -> None:
+    store.put("d1", "x", MINE, BASE, round=1, consent="serve")
+    assert store.get("d1", 1, serving=True) is not None
+    store.put("d1", "x", MINE, BASE, round=2, consent="backup")
+    assert store.get("d1", 1, serving=True) is None and store.get("d1", 1) is not None
+    store.put("d1", "x", MINE, BASE, round=3, consent="serve")
+    assert store.get("d1", serving=True) is not None and store.get("d1", 2, serving=True) is None
+
+
 def test_retention(store: PersonalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1e9
     monkeypatch.setattr("federated.store.time.time", lambda: now)

@@ -9,12 +9,12 @@ pytest.importorskip("jax")
 
 from benchmarks.federated.people import People
 from benchmarks.federated.wire import RATE, TABLES, Setting, run
-from cloud.federated import JaxLearner
 from cloud.zoo import mlp
 from federated.algorithms import FedAvg
 from federated.codec import Codec
 from federated.learner import Batch
 from federated.pipeline import Pipeline
+from tests.federated.fleets import Softmax
 
 
 @pytest.mark.parametrize("setting", [setting for table in TABLES.values() for setting in table], ids=lambda s: s.name)
@@ -26,10 +26,10 @@ def test_settings_go_together(setting: Setting) -> None:
 def test_rounds_run_and_bytes_are_counted() -> None:
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 240).astype(np.int32)
-    x = (np.eye(3, 5)[labels] * 3 + rng.normal(size=(240, 5))).astype(np.float32)
+    x = (np.eye(3, 60)[labels] * 3 + rng.normal(size=(240, 60))).astype(np.float32)
     owner = np.array([f"p{at % 6}" for at in range(240)])
-    people = People(Batch({"x": x}, labels), owner, mlp(5, 3, [8]), unseen=2, rounds=4, batches=5)
-    learner, algorithm = JaxLearner(people.model), FedAvg(rate=RATE)
+    people = People(Batch({"x": x}, labels), owner, mlp(60, 3), unseen=2, rounds=4, batches=5)
+    learner, algorithm = Softmax(60, 3), FedAvg(rate=RATE)  # the model's; nothing to compile: JAX would take 20 s
     setting = Setting("few", ["feedback", "topk:0.2", "int8"], ["difference", "topk:0.2", "int8"])
 
     def local(*arguments: object) -> object:

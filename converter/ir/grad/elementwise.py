@@ -158,10 +158,12 @@ def _cast(n: At) -> Gradients:
 
 @rule("Dropout")
 def _dropout(n: At) -> Gradients:
-    """What was kept passes the gradient on, scaled as it was; in inference form everything does."""
+    """What was kept passes the gradient on, scaled as it was; in inference form everything does. Which form it is may
+    be known when the graph runs only."""
     training = n.input(2).array() if n.has(2) else None
     if not n.has(2) or (training is not None and not training.any()):
         return [n.g, None, None]
     mask = n.output(1, ir.DataType.BOOL, n.x.shape)
     ratio = n.input(1) if n.has(1) else n.tape.const(0.5, n.x.dtype.numpy())
-    return [n.tape.where(mask, n.g / (1 - ratio.cast(n.x.dtype)), 0.0), None, None]
+    kept = n.tape.where(mask, n.g / (1 - ratio.cast(n.x.dtype)), 0.0)
+    return [kept if training is not None else n.tape.where(n.input(2), kept, n.g), None, None]

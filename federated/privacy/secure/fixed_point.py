@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -47,6 +48,11 @@ class FixedPoint:
     def size(self, spec: Spec) -> int:
         """Elements that are summed: the tree's, and the weight."""
         return spec.size + 1
+
+    def stretch(self, spec: Spec) -> float:
+        """How many times its norm a tree of norm `bound` and weight `heaviest` may have once rounded: each element
+        moves by less than a step. 1.00002 for 100,000 elements of 100 devices and 32 bits; 1.97 with 16."""
+        return 1 + math.sqrt(spec.size) / self.levels
 
     def quantise(self, update: Tree, weight: float, spec: Spec, rng: np.random.Generator) -> Quantised:
         """The tree times its weight, and the weight. FederatedError for a weight out of range or values not finite."""

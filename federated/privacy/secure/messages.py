@@ -19,7 +19,7 @@ __all__ = ["NUMBER", "Stage", "Terms", "pack", "pack_rows", "unpack", "unpack_ro
 
 _VERSION = 1
 _HEADER = struct.Struct("<2sBB16sI")
-_TERMS = struct.Struct("<16sQIIBI")
+_TERMS = struct.Struct("<16s32sQIIBI")
 NUMBER = struct.Struct("<I")
 _MOST_DEVICES, _MOST_ELEMENTS = 1 << 14, 1 << 28
 
@@ -39,7 +39,8 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True)
 class Terms:
-    """What a sum is about: the round, who may take part, how many must stay to the end, and integers modulo 2^bits.
+    """What a sum is about: the round, who may take part, how many must stay to the end, integers modulo 2^bits, and a
+    digest of the work whose results are summed (`federated.agreement`).
 
     More than half must stay: then no two groups of them can be told different tales of who dropped out, which would
     reveal a device's input (Bonawitz et al. 2017, section 6.2).
@@ -51,11 +52,13 @@ class Terms:
     threshold: int
     size: int
     bits: int = 32
+    work: bytes = bytes(32)
 
     def __post_init__(self) -> None:
         numbers = self.devices
         fits = (
             len(self.nonce) == 16
+            and len(self.work) == 32
             and 0 <= self.round < 1 << 64
             and 2 <= len(numbers) <= _MOST_DEVICES
             and all(0 < one < 1 << 32 for one in numbers)
@@ -65,9 +68,9 @@ class Terms:
         )
         if not fits:
             raise FederatedError(
-                "secure sum: expected a nonce of 16 bytes, two or more devices by sorted numbers from 1, "
-                f"1 to {_MOST_ELEMENTS} elements of 16 or 32 bits, got {len(self.nonce)} bytes, {len(numbers)}, "
-                f"{self.size} elements of {self.bits}"
+                "secure sum: expected a nonce of 16 bytes, a digest of 32, two or more devices by sorted numbers from "
+                f"1, 1 to {_MOST_ELEMENTS} elements of 16 or 32 bits, got {len(self.nonce)} bytes and "
+                f"{len(self.work)}, {len(numbers)}, {self.size} elements of {self.bits}"
             )
         if not len(numbers) < 2 * self.threshold <= 2 * len(numbers):
             raise FederatedError(
@@ -78,7 +81,8 @@ class Terms:
     @cached_property
     def data(self) -> bytes:
         """On the wire."""
-        head = _TERMS.pack(self.nonce, self.round, self.threshold, self.size, self.bits, len(self.devices))
+        numbers = self.round, self.threshold, self.size, self.bits, len(self.devices)
+        head = _TERMS.pack(self.nonce, self.work, *numbers)
         return head + b"".join(NUMBER.pack(one) for one in self.devices)
 
     @cached_property
@@ -91,12 +95,11 @@ class Terms:
         """What `data` was made of. FederatedError for anything else."""
         if len(data) < _TERMS.size:
             raise FederatedError("secure sum: the terms are cut short")
-        nonce, number, threshold, size, bits, devices = _TERMS.unpack_from(data)
+        nonce, work, number, threshold, size, bits, devices = _TERMS.unpack_from(data)
         if devices > _MOST_DEVICES or len(data) != _TERMS.size + devices * NUMBER.size:
             raise FederatedError(f"secure sum: expected terms with {devices} devices, got {len(data)} bytes")
         numbers = tuple(one for (one,) in NUMBER.iter_unpack(data[_TERMS.size :]))
-        return cls(nonce, number, numbers, threshold, size, bits)
-
+        return cls(nonce, number, numbers, threshold, size, bits, work)
 
     @classmethod
     def of_request(cls, request: bytes, device: int) -> Terms:

@@ -355,6 +355,18 @@ def test_fixed_point_cuts_refuses_and_says_so() -> None:
         FixedPoint(1.0, 40_000, bits=16)
 
 
+@given(st.integers(1, 400), st.integers(1, 3000), st.integers(0, 2**32))
+def test_fixed_point_stretches_no_norm_by_more_than_it_says(devices: int, size: int, number: int) -> None:
+    rng = np.random.default_rng(number)
+    direction = rng.normal(size=size) * (rng.random(size) < rng.random()) + 1e-6
+    tree = {"a": (direction / np.linalg.norm(direction)).astype("f4")}
+    spec, fixed = Spec.of(tree), FixedPoint(1.0, devices, 16)
+    vector, _ = fixed.quantise(tree, 1.0, spec, rng)
+    rounded = vector.view("<i2")[:-1] / fixed.levels
+    assert np.linalg.norm(rounded) <= fixed.stretch(spec) * (1 + 1e-6)
+    assert FixedPoint(1.0, 100, 16).stretch(Spec.of({"a": np.zeros(100_000, "f4")})) > 1.9
+
+
 def test_fixed_point_rounds_without_bias() -> None:
     """Three steps from 0 to the bound: 0.4 is 1.2 of them, now 1, now 2."""
     spec = Spec.of({"a": np.zeros(4000, "f4")})
