@@ -145,7 +145,7 @@ class Torch:
 
         self.optimizer.zero_grad()
         loss = functional.cross_entropy(self.forward(self.x), self.labels)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         self.optimizer.step()
         return float(loss.detach())
 

@@ -82,7 +82,7 @@ def _submit(config: Path, superlink: str, certificates: Path | None, resume: boo
     read(config)
     if certificates is None:
         say("warning: without --certificates nothing proves that this is your SuperLink, and anybody can read along")
-    code = submit(config, superlink, certificates=certificates, resume=resume)
+    code = submit(config, superlink, certificates=certificates, resume=resume, log=2 if as_json else None)
     if as_json:
         emit({"config": str(config), "superlink": superlink, "exit_code": code})
     if code:

@@ -19,6 +19,8 @@ from lite_runtime.errors import MissingExtraError
 
 __all__ = ["APP", "submit", "write_app"]
 
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+
 APP: Mapping[str, str] = {
     "pyproject.toml": """\
 # The app that a SuperLink runs: it names msedge's own ServerApp and ClientApp.
@@ -72,11 +74,12 @@ def write_app(folder: Path) -> None:
 
 def submit(
     config: str | os.PathLike[str], superlink: str, *, certificates: str | os.PathLike[str] | None = None,
-    resume: bool = False,
+    resume: bool = False, log: int | None = None,
 ) -> int:
     """Have the SuperLink at `superlink` (host:port) run a configuration, and show its log until it ends; Flower's exit
     code. `certificates`: the PEM file that proves the SuperLink; None: no TLS. The file must be where the ServerApp
-    runs: the SuperLink's machine."""
+    runs: the SuperLink's machine. `log`: the file descriptor that the log goes to; None: standard output. Flower's
+    telemetry is off unless the environment turns it on."""
     flwr = shutil.which("flwr", path=os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", ""))))
     if flwr is None:
         raise MissingExtraError("flwr", "federated", "runs on real devices go over Flower")
@@ -95,4 +98,5 @@ def submit(
         )
         words = f"config='{path}' resume={'true' if resume else 'false'}"
         command = [flwr, "run", str(folder / "app"), "fleet", "--stream", "--run-config", words]
-        return subprocess.run(command, env={**os.environ, "FLWR_HOME": str(home)}, check=False).returncode
+        environment = {**QUIET, **os.environ, "FLWR_HOME": str(home)}
+        return subprocess.run(command, env=environment, stdout=log, check=False).returncode

@@ -186,3 +186,21 @@ def test_sparklines() -> None:
     assert sparkline([0.0, None, 7.0]) == "▁ █"
     assert sparkline([1.0, 1.0]) == "▁▁"
     assert sparkline([]) == sparkline([None]).strip() == ""
+
+
+def test_flower_tells_nobody_and_its_log_is_no_json(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    from federated.transport import submit
+
+    seen: dict[str, Any] = {}
+
+    def run(command: list[str], **how: Any) -> SimpleNamespace:
+        seen.update(how, command=command)
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(submit.subprocess, "run", run)
+    stdout, _ = msedge(config, "--superlink", "127.0.0.1:1", "--json")
+    assert json.loads(stdout)["exit_code"] == 0
+    assert seen["stdout"] == 2
+    assert seen["env"]["FLWR_TELEMETRY_ENABLED"] == "0"
