@@ -103,7 +103,7 @@ def children(of: int) -> Iterator[tuple[int, str]]:
 
 def kill_server_app(superlink: int, folder: Path) -> None:
     """SIGKILL to the ServerApp's process, and nothing else, once two rounds are done."""
-    until = time.monotonic() + 120
+    until = time.monotonic() + 300
     while rounds_done(folder) < 2 and time.monotonic() < until:
         time.sleep(0.05)
     for number, line in children(superlink):
@@ -119,7 +119,7 @@ def test_a_deployment_learns_what_the_simulator_learns(folder: Path) -> None:
     from federated.transport.submit import submit
 
     config = folder / "run.toml"
-    config.write_text(CONFIG.format(count=3, minimum=3, deadline=60.0))
+    config.write_text(CONFIG.format(count=3, minimum=3, deadline=120.0))
     environment = {"PYTHONPATH": f"{folder / 'blocker'}:{ROOT}"}
     with Deployment(folder, environment) as deployment:
         for name in NAMES:
