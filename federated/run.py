@@ -108,17 +108,19 @@ def serve(exchange: Exchange, words: Mapping[str, object]) -> Federation:
 def run(
     config: Config, start: Start, exchange: Exchange, *, resume: bool = False, watch: Watch = lambda row: None
 ) -> Federation:
-    """A run, or the rest of one, and its report."""
+    """A run, or the rest of one, and its report, which a run that gives up leaves as well."""
     keep = config.path(config.state.checkpoint) if config.state.checkpoint else None
     if resume and keep is None:
         raise FederatedError("--resume: expected state.checkpoint in the configuration to go on from, got none")
     going_on = checkpoint.load(keep, config, start) if resume and keep is not None else None
     federation = going_on or Federation.begin(config, start)
     conducting = conduct_async if config.rounds.mode == "async" else conduct
-    conducting(federation, exchange, keep=keep, watch=watch, after=_after(federation))
-    if config.report.json:
-        text = json.dumps(report(federation), indent=1, allow_nan=False)
-        write_atomically(config.path(config.report.json), text.encode(), FederatedError)
+    try:
+        conducting(federation, exchange, keep=keep, watch=watch, after=_after(federation))
+    finally:
+        if config.report.json:
+            text = json.dumps(report(federation), indent=1, allow_nan=False)
+            write_atomically(config.path(config.report.json), text.encode(), FederatedError)
     if config.report.bundle:
         write_model(federation, config.path(config.report.bundle))
     return federation
@@ -150,7 +152,7 @@ def report(federation: Federation) -> dict[str, Any]:
         "refused": dict(sorted(refused.items())),
         "bytes_up": sum(row["bytes_up"] for row in rows),
         "bytes_down": sum(row["bytes_down"] for row in rows),
-        "seconds": sum(row["seconds"] for row in rows),
+        "seconds": sum(row.get("seconds", 0.0) for row in rows),
         "rows": rows,
     }
 

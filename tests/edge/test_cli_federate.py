@@ -204,3 +204,15 @@ def test_flower_tells_nobody_and_its_log_is_no_json(config: Path, monkeypatch: p
     assert json.loads(stdout)["exit_code"] == 0
     assert seen["stdout"] == 2
     assert seen["env"]["FLWR_TELEMETRY_ENABLED"] == "0"
+
+
+def test_a_run_that_gives_up_leaves_its_report(config: Path, tmp_path: Path) -> None:
+    text = config.read_text().replace("[report]", '[report]\njson = "run.json"')
+    config.write_text(text.replace("[state]", "[limits]\nnorm = 1e-9\n[state]"))
+    _, stderr = msedge(config, "--simulate", 0, code=3)
+    assert "norm" in stderr
+    found = json.loads((tmp_path / "run.json").read_text())
+    assert found["refused"]["norm"] > 0 and not any(row["counted"] for row in found["rows"])
+    assert not (tmp_path / "learned.mslite").exists()
+    msedge("--render", tmp_path / "run.json", "--report", tmp_path / "run.html")
+    assert "too few answers" in (tmp_path / "run.html").read_text()
