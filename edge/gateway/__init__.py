@@ -1,0 +1,1 @@
+"""Models over HTTP: the Open Inference Protocol, batches, versions, personal models."""

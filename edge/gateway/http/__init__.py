@@ -1,0 +1,1 @@
+"""HTTP: the only files that know aiohttp."""

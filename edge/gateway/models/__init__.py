@@ -1,0 +1,1 @@
+"""Which models there are, in which versions, and which of them answers."""

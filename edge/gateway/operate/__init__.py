@@ -1,0 +1,1 @@
+"""What whoever runs the gateway sees and sets: settings, tokens, certificates, logs, traces, figures."""

@@ -1,0 +1,1 @@
+"""Rows of many devices in one batch, each by its own version of the model."""

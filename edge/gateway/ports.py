@@ -1,0 +1,89 @@
+"""What a signature takes and gives, in the Open Inference Protocol's words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from edge.gateway.errors import GatewayError
+from lite_runtime.graph import Dim, Value, numpy_dtype
+
+if TYPE_CHECKING:
+    from lite_runtime import Model
+
+__all__ = ["DATATYPES", "Port", "Ports", "ports_of"]
+
+DATATYPES: Mapping[str, str] = {
+    "BOOL": "bool",
+    "UINT8": "uint8",
+    "UINT16": "uint16",
+    "UINT32": "uint32",
+    "UINT64": "uint64",
+    "INT8": "int8",
+    "INT16": "int16",
+    "INT32": "int32",
+    "INT64": "int64",
+    "FP16": "float16",
+    "FP32": "float32",
+    "FP64": "float64",
+    "BF16": "bfloat16",
+    "BYTES": "string",
+}
+"""The protocol's datatypes, and the runtime's names of them (`lite_runtime.graph.DTYPES`)."""
+_DATATYPE_OF = {ours: theirs for theirs, ours in DATATYPES.items()}
+
+
+class Port(NamedTuple):
+    """An input or output. `dtype`: object for BYTES, which hold `bytes` or `str`; `shape`: open sizes by name or None.
+    `itemsize` is 0 for BYTES."""
+
+    name: str
+    datatype: str
+    dtype: np.dtype
+    itemsize: int
+    shape: tuple[Dim, ...] | None
+
+    @property
+    def open(self) -> tuple[int, ...]:
+        """The shape as metadata show it: -1 where a size is open."""
+        return tuple(d if isinstance(d, int) else -1 for d in self.shape or ())
+
+    @property
+    def least(self) -> int:
+        """Elements that one row has at least, open sizes counted as one."""
+        return prod(d for d in self.shape or () if isinstance(d, int))
+
+
+class Ports(NamedTuple):
+    """A signature's inputs and outputs by name, in the model's order.
+
+    batched: whether axis 0 of every input and output is one and the same open size, so that rows of several requests
+    can stand in one array.
+    """
+
+    inputs: Mapping[str, Port]
+    outputs: Mapping[str, Port]
+    batched: bool
+
+
+def ports_of(model: Model, signature: str = "predict") -> Ports:
+    """The ports of a signature. Raises GatewayError (501) for inputs or outputs that the protocol has no word for."""
+    inputs, outputs = model.inputs(signature), model.outputs(signature)
+    firsts = {v.shape[0] if v.shape else None for v in (*inputs, *outputs)}
+    (first,) = firsts if len(firsts) == 1 else (None,)
+    batched = isinstance(first, str) and not any(first in (v.shape or ())[1:] for v in (*inputs, *outputs))
+    return Ports({v.name: _port(v) for v in inputs}, {v.name: _port(v) for v in outputs}, batched)
+
+
+def _port(value: Value) -> Port:
+    if value.kind != "tensor" or value.dtype not in _DATATYPE_OF:
+        what = value.dtype if value.kind == "tensor" else value.kind
+        raise GatewayError(
+            501, f"{value.name!r} is {what}, which the Open Inference Protocol has no datatype for; serve a model whose"
+            f" inputs and outputs are tensors of {', '.join(DATATYPES.values())}"
+        )  # fmt: skip
+    dtype = numpy_dtype(value.dtype)
+    return Port(value.name, _DATATYPE_OF[value.dtype], dtype, 0 if dtype.hasobject else dtype.itemsize, value.shape)

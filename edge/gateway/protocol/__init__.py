@@ -1,0 +1,1 @@
+"""Bytes of the Open Inference Protocol, as pure functions."""
