@@ -1,0 +1,82 @@
+"""What was found of headers that came before: most clients send the same JSON again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import orjson
+
+from edge.gateway.ports import Ports
+from edge.gateway.protocol.layout import Layout
+
+__all__ = ["Known"]
+
+_HEADERS = 256
+"""Headers of a generation."""
+_LONGEST = 4096
+"""Bytes of a header worth keeping."""
+_MODELS = 16
+"""Signatures of models that one header was sent to."""
+_STARTS = (b'{"id":"', b'{"id": "')
+
+_Found: TypeAlias = tuple[str, dict[int, Layout]]
+"""The signature that a header names, and its layout by the identity of the ports it was checked against."""
+
+
+class Known:
+    """Layouts of headers without data of their own, by the header's bytes and the signature's ports.
+
+    Two generations: what is asked for moves to the young one, and once that is full the old one is forgotten. An `id`
+    in front, where clients have it, is cut out first, so that requests which differ in nothing else are one header.
+    Nothing here may be wrong: a layout is found by exactly the bytes and the ports it was checked with.
+    """
+
+    __slots__ = ("_old", "_young")
+
+    def __init__(self) -> None:
+        self._young: dict[bytes, _Found] = {}
+        self._old: dict[bytes, _Found] = {}
+
+    def get(self, header: bytes, ports: Callable[[str], Ports]) -> tuple[Layout, str] | None:
+        """The layout of a header for the model whose ports these are, and the request's id, if known."""
+        if len(header) > _LONGEST:
+            return None
+        key, name = _cut(header)
+        found = self._young.get(key)
+        if found is None:
+            found = self._old.get(key)
+            if found is None:
+                return None
+            self._keep(key, found)
+        layout = found[1].get(id(ports(found[0])))
+        return None if layout is None else (layout, name)
+
+    def put(self, header: bytes, layout: Layout) -> None:
+        """Keeps a layout, unless it holds data of the request, or is too long."""
+        if len(header) > _LONGEST or any(part.data is not None for part in layout.parts):
+            return
+        key, name = _cut(header)
+        if name != layout.id or (name and orjson.loads(key)["id"]):  # the id stands elsewhere, or twice
+            return
+        _, found = self._young.get(key) or self._old.get(key) or ("", {})
+        # A layout holds its ports, so that no others can have their identity while it is kept.
+        kept = {} if len(found) >= _MODELS else found
+        self._keep(key, (layout.signature, {**kept, id(layout.ports): layout}))
+
+    def _keep(self, key: bytes, found: _Found) -> None:
+        if len(self._young) >= _HEADERS:
+            self._old, self._young = self._young, {}
+        self._young[key] = found
+
+
+def _cut(header: bytes) -> tuple[bytes, str]:
+    """The header without a plain `id` in front, and the id."""
+    if not header.startswith(_STARTS):
+        return header, ""
+    start = 7 if header[6] == 34 else 8
+    end = header.find(b'"', start)
+    name = header[start:end]
+    if end < 0 or b"\\" in name or not name.isascii() or not name.decode("ascii").isprintable():
+        return header, ""
+    return header[:start] + header[end:], name.decode("ascii")

@@ -1,0 +1,218 @@
+"""The JSON of an inference request, checked against what a signature takes and gives: everything but the elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
+
+from edge.gateway.errors import GatewayError
+from edge.gateway.ports import Port, Ports
+from edge.gateway.protocol.classification import classified
+from edge.gateway.protocol.parameters import checked, checked_reserved, expect, natural, no_shared_memory, wrong
+
+__all__ = ["LIMITS", "Layout", "Limits", "Part", "Wanted", "layout_of", "raw_layout"]
+
+_LARGEST = 2**40
+"""Elements of a tensor; no body holds as many, and its strides stay far inside 64 bits even where another axis is 0."""
+_RANK = 32
+"""Axes of a tensor, NumPy's limit before its second version."""
+
+_Ports: TypeAlias = Callable[[str], Ports]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Most that one request may ask for; beyond it is 413."""
+
+    json: int = 64 << 20
+    """Bytes of JSON: read, they take some thirty times as much memory."""
+    strings: int = 1 << 18
+    """Elements of a BYTES input: each is an object."""
+
+
+LIMITS = Limits()
+
+
+class Wanted(NamedTuple):
+    """An output that is asked for. binary: None says nothing, so that the request's default holds; classification: how
+    many of the largest elements, as text; 0: the tensor itself."""
+
+    name: str
+    binary: bool | None
+    classification: int
+
+
+class Part(NamedTuple):
+    """An input. data: what JSON has for it; None: `size` bytes, `at` bytes after the JSON."""
+
+    port: Port
+    shape: tuple[int, ...]
+    data: Any
+    at: int
+    size: int
+
+
+@dataclass(slots=True)
+class Layout:
+    """A request without its elements. `binary`: how outputs that say nothing are sent; `total`: bytes after JSON."""
+
+    id: str
+    parameters: Mapping[str, Any]
+    signature: str
+    ports: Ports
+    parts: list[Part]
+    total: int
+    rows: int
+    wanted: tuple[Wanted, ...] | None
+    binary: bool
+
+
+def layout_of(document: Any, ports: _Ports, limits: Limits) -> Layout:
+    """What a request's JSON says, checked. Raises GatewayError: 400, 413, 501, and whatever `ports` raises."""
+    expect(type(document) is dict, "expected the request to be a JSON object")
+    name, parameters = document.get("id", ""), document.get("parameters", {})
+    expect(type(name) is str, "expected id to be a string")
+    checked(parameters, "the request")
+    checked_reserved(parameters)
+    signature = parameters.get("signature", "predict")
+    takes = ports(signature)
+    parts, total = _parts(document.get("inputs"), takes, limits)
+    binary = parameters.get("binary_data_output", False)
+    wanted = _outputs(document.get("outputs"), takes)
+    for output, own, count in wanted or [(n, None, 0) for n in takes.outputs]:
+        if takes.outputs[output].datatype == "BF16" and not count and not (binary if own is None else own):
+            raise wrong(f"output {output!r} is BF16, which has no form in JSON; ask for it with binary_data: true")
+    rows = _rows(parts, takes)
+    return Layout(name, parameters, signature, takes, parts, total, rows, wanted, binary)
+
+
+def raw_layout(size: int, takes: Ports) -> Layout:
+    """A request that is nothing but the elements of the one input: `size` bytes. BYTES: one element, all of them.
+
+    Raises GatewayError (400) where there is more than one input, or its shape does not follow from the size.
+    """
+    if len(takes.inputs) != 1:
+        raise wrong(f"expected one input where the header's length is 0, the model has {len(takes.inputs)}")
+    (port,) = takes.inputs.values()
+    opened = sum(not isinstance(d, int) for d in port.shape or ())
+    least = port.least
+    if port.datatype == "BYTES":
+        fits, shape = port.shape is not None and least == 1, (1,) * len(port.shape or ())
+    else:
+        row = least * port.itemsize
+        many = size // row if row and opened else 1
+        fits = port.shape is not None and opened <= 1 and many * row == size
+        shape = tuple(d if isinstance(d, int) else many for d in port.shape or ())
+    if not fits:
+        what = f"input {port.name!r} is {port.datatype} {list(port.open)}"
+        raise wrong(f"{what}: its shape does not follow from {size} bytes; send a JSON header that says it")
+    parts = [Part(port, shape, None, 0, size)]
+    return Layout("", {}, "predict", takes, parts, size, _rows(parts, takes), None, True)
+
+
+def _entries(listed: Any, where: str) -> Iterable[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Name, fields and parameters of every tensor in `inputs` or `outputs`."""
+    expect(type(listed) is list, "expected %s to be a list of tensors", where)
+    seen = set()
+    for i, entry in enumerate(listed):
+        expect(type(entry) is dict, "expected %s[%s] to be an object", where, i)
+        name, parameters = entry.get("name"), entry.get("parameters", {})
+        expect(type(name) is str, "expected %s[%s].name to be a string", where, i)
+        checked(parameters, name)
+        no_shared_memory(parameters)
+        expect(name not in seen, "%s: %r is given twice", where, name)
+        seen.add(name)
+        yield name, entry, parameters
+
+
+def _parts(listed: Any, takes: Ports, limits: Limits) -> tuple[list[Part], int]:
+    expect(listed is not None, "expected inputs: a list of tensors with name, shape, datatype, and data")
+    parts, total = [], 0
+    for name, entry, parameters in _entries(listed, "inputs"):
+        port = takes.inputs.get(name)
+        if port is None:
+            raise wrong(f"no input is named {name!r}; expected {_names(takes.inputs)}")
+        datatype = entry.get("datatype")
+        expect(datatype == port.datatype, "input %r is %s, got datatype %r", name, port.datatype, datatype)
+        shape = _shape(entry.get("shape"), port)
+        part = _part(port, shape, entry, parameters, total, limits)
+        total += part.size
+        parts.append(part)
+    if len(parts) < len(takes.inputs):
+        raise wrong(f"inputs: missing {_names(takes.inputs.keys() - {p.port.name for p in parts})}")
+    return parts, total
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, sorted(names)))
+
+
+def _shape(given: Any, port: Port) -> tuple[int, ...]:
+    fits = type(given) is list and len(given) <= _RANK
+    size = 1
+    for d in given if fits else ():
+        if type(d) is not int or d < 0:
+            fits = False
+            break
+        size *= d or 1
+    expect(fits, "input %r: expected shape to be a list of up to %s integers from 0 on", port.name, _RANK)
+    expect(size <= _LARGEST, "input %r: its shape %s is too large", port.name, given)
+    expected = port.shape
+    if expected is not None:
+        fits = len(given) == len(expected)
+        for want, got in zip(expected, given, strict=False):
+            fits = fits and (want == got or type(want) is not int)
+        if not fits:
+            raise wrong(f"input {port.name!r}: expected shape {list(port.open)}, -1 being any, got {given}")
+    return tuple(given)
+
+
+def _part(
+    port: Port, shape: tuple[int, ...], entry: dict[str, Any], parameters: dict[str, Any], at: int, limits: Limits
+) -> Part:
+    count, size, data = prod(shape), parameters.get("binary_data_size"), entry.get("data")
+    if port.datatype == "BYTES" and count > limits.strings:
+        raise GatewayError(413, f"input {port.name!r}: at most {limits.strings} BYTES elements are taken, got {count}")
+    if (size is None) == (data is None):
+        both = "both" if data is not None else "neither"
+        raise wrong(f"input {port.name!r}: expected either data or parameters.binary_data_size, got {both}")
+    if size is None:
+        return Part(port, shape, data, at, 0)
+    expect(natural(size), "input %r: expected binary_data_size to be an integer from 0 on, got %r", port.name, size)
+    if port.itemsize and size != count * port.itemsize:
+        expected = f"{port.datatype} {list(shape)} takes {count * port.itemsize} bytes"
+        raise wrong(f"input {port.name!r}: {expected}, binary_data_size says {size}")
+    return Part(port, shape, None, at, size)
+
+
+def _outputs(listed: Any, takes: Ports) -> tuple[Wanted, ...] | None:
+    """None, all of them, also for an empty list."""
+    wanted = []
+    for name, _, parameters in () if listed is None else _entries(listed, "outputs"):
+        port = takes.outputs.get(name)
+        if port is None:
+            raise wrong(f"no output is named {name!r}; expected {_names(takes.outputs)}")
+        binary, count = parameters.get("binary_data"), parameters.get("classification", 0)
+        expect(binary is None or type(binary) is bool, "output %r: expected binary_data to be true or false", name)
+        expect(natural(count), "output %r: expected classification to be an integer from 0 on, got %r", name, count)
+        if count:
+            classified(port)
+        wanted.append(Wanted(name, binary, count))
+    return tuple(wanted) or None
+
+
+def _rows(parts: list[Part], takes: Ports) -> int:
+    """Checks that sizes with one name are one size, and that there are rows."""
+    sizes: dict[str, int] = {}
+    for part in parts:
+        for name, size in zip(part.port.shape or (), part.shape, strict=False):
+            if type(name) is str and sizes.setdefault(name, size) != size:
+                where = f"input {part.port.name!r}, shape {list(part.shape)}"
+                raise wrong(f"{where}: expected {name} to be {sizes[name]}, as it is elsewhere, got {size}")
+    if not takes.batched or not parts:
+        return 1
+    rows = parts[0].shape[0]
+    expect(rows > 0, "input %r: expected at least one row, got shape %s", parts[0].port.name, list(parts[0].shape))
+    return rows

@@ -1,0 +1,62 @@
+"""Parameters of requests and of their tensors: what they may be, and those that mean something here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from edge.gateway.errors import GatewayError
+
+__all__ = ["checked", "checked_reserved", "expect", "natural", "no_shared_memory", "wrong"]
+
+
+_TEXT = 400
+"""Characters of an error: names and values in it are the client's, and could be as long as the body."""
+
+
+def wrong(text: str) -> GatewayError:
+    """What is wrong with a request, cut to a length fit to be sent back."""
+    return GatewayError(400, text if len(text) <= _TEXT else text[:_TEXT] + "…")
+
+
+def expect(fits: bool, text: str, *values: object) -> None:
+    """Raises `wrong` unless something fits; `values` go where `text` says `%s` or `%r`, written out only then."""
+    if not fits:
+        raise wrong(text % values)
+
+
+def natural(value: Any) -> bool:
+    """Whether a value out of JSON is an integer from 0 on; true and false are none."""
+    return type(value) is int and value >= 0
+
+
+def checked(parameters: Any, whose: str) -> None:
+    """Checks that parameters are an object of strings, numbers and booleans. Raises GatewayError (400)."""
+    expect(type(parameters) is dict, "expected parameters of %s to be an object", whose)
+    for key, value in parameters.items():
+        if type(value) not in (str, int, float, bool):
+            raise wrong(f"parameters of {whose}: expected {key!r} to be a string, a number, true or false")
+
+
+_RESERVED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "binary_data_output": (lambda v: type(v) is bool, "true or false"),
+    "priority": (natural, "an integer from 0 on (1 goes first, 0 is the default)"),
+    "signature": (lambda v: type(v) is str, "a string, the signature's name"),
+    "timeout": (natural, "an integer from 0 on (microseconds)"),
+}
+"""Parameters of requests with a meaning here: whether a value can be, and what is expected."""
+
+
+def checked_reserved(parameters: Mapping[str, Any]) -> None:
+    """Checks the request's parameters that mean something here. Raises GatewayError: 400, or 501 for sequences."""
+    for key, (fits, expected) in _RESERVED.items() if parameters else ():
+        if key in parameters and not fits(parameters[key]):
+            raise wrong(f"parameters.{key}: expected {expected}, got {parameters[key]!r}")
+    if parameters.get("sequence_id", 0) not in (0, "") or isinstance(parameters.get("sequence_id"), bool | float):
+        raise GatewayError(501, "sequence_id: this server keeps no state between requests; leave it out")
+
+
+def no_shared_memory(parameters: Mapping[str, Any]) -> None:
+    """Refuses tensors that are to lie in shared memory: GatewayError (501)."""
+    if "shared_memory_region" in parameters:
+        raise GatewayError(501, "shared_memory_region: not supported; send the tensor as binary data")

@@ -1,0 +1,133 @@
+"""Inference requests: the body of one, and its header's length, to arrays by name.
+
+Open Inference Protocol 2 with Triton's binary data extension: JSON, then tensors as bytes in the order of `inputs`.
+Pure functions apart from what `_KNOWN` remembers; any thread may call them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from edge.gateway.errors import GatewayError
+from edge.gateway.ports import Ports
+from edge.gateway.protocol.elements import from_bytes, from_json
+from edge.gateway.protocol.known import Known
+from edge.gateway.protocol.layout import LIMITS, Layout, Limits, Wanted, layout_of, raw_layout
+from edge.gateway.protocol.numbers import Cut, cut
+from edge.gateway.protocol.parameters import wrong
+from lite_runtime.graph import Array
+
+__all__ = ["LIMITS", "Limits", "Request", "Wanted", "read"]
+
+
+@dataclass(slots=True)
+class Request:
+    """An inference request.
+
+    parameters: strings, numbers and booleans; shared between requests, not to be written to. Those with a meaning have
+    their type: `priority` and `timeout` (microseconds; 0: none) are integers from 0 on, `signature` is a string.
+    inputs: all of the signature's, in its datatypes and shapes; views of the body where they were aligned binary data.
+    BYTES are `bytes` from binary data, `str` from JSON (`elements.texts` makes all of them `str`).
+    rows: size of axis 0 where the signature is batched, else 1. wanted: outputs in the order asked for; None: all.
+    binary: how outputs that say nothing of their own are sent.
+    """
+
+    id: str
+    parameters: Mapping[str, Any]
+    inputs: dict[str, Array]
+    rows: int
+    wanted: tuple[Wanted, ...] | None
+    binary: bool
+
+
+_KNOWN = Known()
+
+
+def read(
+    body: bytes | bytearray | memoryview,
+    header_length: int | None,
+    ports: Callable[[str], Ports],
+    limits: Limits = LIMITS,
+) -> Request:
+    """A request out of its body, checked against the ports of the signature that it names (`predict` by default).
+
+    header_length: bytes of JSON in front (`Inference-Header-Content-Length`); None: all of the body; 0: no JSON, all of
+    the body is the one input. ports: of a signature's name; raises GatewayError for an unknown one; the same object
+    each time, so that what is known of a header serves again. limits: the same for all requests of a process.
+    Unknown fields and parameters are passed over, as Triton does. Raises GatewayError: 400 whatever is wrong, 413
+    beyond `limits`, 501 sequences and shared memory, and what `ports` raises.
+    """
+    if header_length == 0:
+        return _raw(body, ports("predict"))
+    end = len(body) if header_length is None else header_length
+    if not 0 < end <= len(body):
+        where = "Inference-Header-Content-Length"
+        raise wrong(f"the body has {len(body)} bytes, of which its JSON is said to take {end} ({where})")
+    if end > limits.json:
+        raise GatewayError(413, f"at most {limits.json} bytes of JSON are taken, got {end}; send binary data")
+    if header_length is None:
+        layout = _parsed(body, ports, limits)
+        return _request(layout, layout.id, body, end)
+    header = bytes(body[:end])
+    known = _KNOWN.get(header, ports)
+    if known is None:
+        layout = _parsed(header, ports, limits)
+        _KNOWN.put(header, layout)
+        known = layout, layout.id
+    return _request(*known, body, end)
+
+
+def _raw(body: bytes | bytearray | memoryview, takes: Ports) -> Request:
+    layout = raw_layout(len(body), takes)
+    port, shape, *_ = layout.parts[0]
+    if port.datatype != "BYTES":
+        return _request(layout, "", body, 0)
+    element = np.empty(shape, object)
+    element[...] = bytes(body)
+    return Request("", layout.parameters, {port.name: element}, layout.rows, None, True)
+
+
+def _parsed(header: bytes | bytearray | memoryview, ports: Callable[[str], Ports], limits: Limits) -> Layout:
+    quick = cut(header)
+    document = None if quick is None else _filled(quick)
+    if document is None:
+        try:
+            document = orjson.loads(header)
+        except orjson.JSONDecodeError as error:
+            raise GatewayError(400, f"expected the request to be JSON: {error}") from None
+    return layout_of(document, ports, limits)
+
+
+def _filled(quick: Cut) -> Any:
+    """The document with every array that was cut out where it belongs; None where it is no JSON, or an array stood
+    anywhere but in an input's `data`: then the whole text says what is wrong with it, if anything is."""
+    try:
+        document = orjson.loads(quick.header)
+    except orjson.JSONDecodeError:
+        return None
+    inputs = document.get("inputs") if type(document) is dict else None
+    filled = 0
+    for entry in inputs if type(inputs) is list else ():
+        data = entry.get("data") if type(entry) is dict else None
+        if type(data) is str and data in quick.arrays:
+            entry["data"] = quick.arrays[data]
+            filled += 1
+    return document if filled == len(quick.arrays) else None
+
+
+def _request(layout: Layout, name: str, body: bytes | bytearray | memoryview, start: int) -> Request:
+    if layout.total != len(body) - start:
+        raise GatewayError(
+            400, f"binary_data_size of all inputs is {layout.total} bytes, {len(body) - start} follow the JSON, which"
+            f" takes {start} (Inference-Header-Content-Length)"
+        )  # fmt: skip
+    inputs = {
+        port.name: from_bytes(body, start + at, size, port, shape) if data is None else from_json(data, port, shape)
+        for port, shape, data, at, size in layout.parts
+    }
+    return Request(name, layout.parameters, inputs, layout.rows, layout.wanted, layout.binary)

@@ -1,0 +1,67 @@
+"""Inference replies: outputs by name to the body of a reply.
+
+JSON alone, or JSON followed by the tensors that were asked for in binary, in the order of `outputs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+
+from edge.gateway.ports import Ports
+from edge.gateway.protocol.classification import CLASSES, classify
+from edge.gateway.protocol.elements import to_bytes, to_json
+from edge.gateway.protocol.request import Request
+from lite_runtime.graph import Array
+
+__all__ = ["Reply", "write"]
+
+
+class Reply(NamedTuple):
+    """A body in pieces, to be sent one after another, large tensors as views of the outputs.
+
+    header_length: bytes of JSON, the first piece (`Inference-Header-Content-Length`); None: all of it is JSON.
+    """
+
+    parts: list[bytes | memoryview]
+    header_length: int | None
+
+
+def write(
+    model: str,
+    version: str,
+    request: Request,
+    outputs: Mapping[str, Array],
+    ports: Ports,
+    notes: Mapping[str, Any],
+    labels: Sequence[str] | None,
+) -> Reply:
+    """The reply to a request, with the outputs it asked for in its order, else all in the model's.
+
+    outputs: at least those of `ports`; notes: the reply's `parameters`, left out where there are none; labels: of
+    classes, for classifications. Raises GatewayError (400) for what cannot be sent as asked: see `elements.to_json` and
+    `classification.classify`.
+    """
+    described: list[dict[str, Any]] = []
+    reply: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": described}
+    if request.id:
+        reply["id"] = request.id
+    if notes:
+        reply["parameters"] = notes
+    parts: list[bytes | memoryview] = [b""]
+    for name, binary, count in request.wanted or [(name, None, 0) for name in ports.outputs]:
+        port, array = ports.outputs[name], outputs[name]
+        if count:
+            array, port = classify(array, count, ports.batched, labels, name), CLASSES
+        entry: dict[str, Any] = {"name": name, "datatype": port.datatype, "shape": array.shape}
+        if request.binary if binary is None else binary:
+            raw = to_bytes(array, port)
+            entry["parameters"] = {"binary_data_size": len(raw)}
+            parts.append(raw)
+        else:
+            entry["data"] = to_json(array, port)
+        described.append(entry)
+    parts[0] = header = orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
+    return Reply(parts, len(header) if len(parts) > 1 else None)
