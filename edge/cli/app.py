@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from edge.cli import bench, convert, demo, doctor, federate, inspect, run, verify
+from edge.cli import bench, convert, demo, doctor, federate, inspect, run, serve, verify
 from edge.cli.errors import guarded
 
 __all__ = ["app"]
@@ -20,6 +20,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "verify": verify.verify,
     "bench": bench.bench,
     "federate": federate.federate,
+    "serve": serve.serve,
     "doctor": doctor.doctor,
     "demo": demo.demo,
 }
@@ -62,5 +63,13 @@ def _root(
     """
 
 
+_OPEN = {"serve": {"ignore_unknown_options": True}}
+"""Of commands that read further flags themselves."""
+
 for _name, _function in _COMMANDS.items():
-    app.command(_name, cls=_Plain)(guarded(_function))
+    app.command(_name, cls=_Plain, context_settings=_OPEN.get(_name))(guarded(_function))
+
+_token = typer.Typer(help="Tokens of those who may ask a gateway.", no_args_is_help=True, rich_markup_mode=None)
+for _name, _function in {"add": serve.add, "revoke": serve.revoke, "list": serve.listed}.items():
+    _token.command(_name, cls=_Plain)(guarded(_function))
+app.add_typer(_token, name="token")

@@ -136,6 +136,14 @@ def convert(
             rich_help_panel=_TRAINING,
         ),
     ] = "frozen",
+    pipeline: Annotated[
+        Path | None,
+        typer.Option(
+            "--pipeline",
+            metavar="FILE.toml",
+            help="Steps before and after the model where it is served: pictures and sound in, labels and boxes out.",
+        ),
+    ] = None,
     to: Annotated[
         Literal["mslite", "onnx"], typer.Option("--to", help="onnx: standard ONNX, quantised models in QDQ form.")
     ] = "mslite",
@@ -151,6 +159,7 @@ def convert(
     """Convert a model to a bundle."""
     shapes = read_shapes(input_shape)
     from converter import convert as run
+    from converter import pipelines
     from converter.quantize import Options
     from converter.quantize.evaluation import Accuracy
     from converter.training import Training
@@ -171,19 +180,23 @@ def convert(
         _refuse_untrained(context)
     options = Options(mode=quantize, method=method, keep_float=tuple(keep_float or ()), io=io)
     _refuse_unused(options.mode, calibration, accuracy_budget, evaluation)
+    declared = None if pipeline is None else pipelines.load(pipeline)
     say(f"converting {model}")
     conversion = run(
         model,
-        output=output,
+        output=output if declared is None else None,
         to=to,
         quantize=options,
         calibration=calibration,
         accuracy=None if accuracy_budget is None else Accuracy(accuracy_budget, metric, evaluation),
         input_shapes=shapes or None,
         trainable=training,
+        pipeline=declared,
         explain=report is not None,
         progress=_progress,
     )
+    if declared is not None:
+        _write_fitting(output, conversion.bundle, declared)
     if report is not None:
         _write_report(report, conversion.report)
     if as_json:
@@ -221,6 +234,18 @@ def _lora(text: str) -> Lora:
     if not rank.isdecimal():
         raise typer.BadParameter(f"expected RANK or RANK:GLOB, such as 4:'*attn*', got {text!r}", param_hint="--lora")
     return Lora(int(rank), targets=(glob or "*",))
+
+
+def _write_fitting(path: Path, bundle: bytes, declared: Mapping[str, Any]) -> None:
+    """Write a bundle whose pipeline makes what the model takes; raises PipelineError before anything is written."""
+    from converter.errors import ConvertError
+    from edge.gateway.pipelines import Pipeline
+    from edge.gateway.ports import ports_of
+    from lite_runtime import load
+    from lite_runtime._files import write_atomically
+
+    Pipeline(declared, ports_of(load(bundle)))
+    write_atomically(path, bundle, ConvertError)
 
 
 def _progress(what: str, done: int, total: int) -> None:

@@ -1,0 +1,1 @@
+"""HTTP servers beside one another: the same model, the same load."""

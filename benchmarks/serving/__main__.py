@@ -1,0 +1,156 @@
+"""`python -m benchmarks.serving MODEL.onnx`: requests a second and their latency, server by server, turn by turn."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from benchmarks.serving.contenders import CONTENDERS, Contender, Place
+from benchmarks.serving.load import Load, Request, drive
+from lite_runtime.errors import MsedgeError
+from lite_runtime.graph import Array
+
+STARTING = 90.0
+"""Seconds a server may take until its first answer."""
+AGREE = 2e-3
+"""How far answers may be from ONNX Runtime's, as a part of its largest number."""
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__)
+    parser.add_argument("model", type=Path, help="an ONNX model with one float32 input")
+    parser.add_argument("--peers", type=Path, help="folder of environments: mlserver, litserve, bentoml, rayserve")
+    parser.add_argument("--only", default="", help="names of servers, separated by commas")
+    parser.add_argument("--forms", default="binary,json")
+    parser.add_argument("--connections", default="1,16,64")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1, help="of each server's runtime")
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    return parser.parse_args(argv)
+
+
+def _python(peers: Path | None, name: str) -> str | None:
+    """The interpreter of a peer's environment; ours where it needs none; None where it has none."""
+    if name in ("msedge", "bare aiohttp"):
+        return sys.executable
+    path = peers / name.lower().replace(" ", "") / "bin" / "python" if peers else None
+    return str(path) if path is not None and path.exists() else None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _post(port: int, request: Request) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request("POST", request.path, request.body, dict(request.fields))
+        reply = connection.getresponse()
+        return reply.status, reply.read()
+    finally:
+        connection.close()
+
+
+@contextlib.contextmanager
+def _running(contender: Contender, place: Place, x: Array) -> Iterator[None]:
+    """The server, from its first answer on; all its processes are gone afterwards."""
+    command, environment = contender.start(place)
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            command, env={**os.environ, **environment}, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            end = time.monotonic() + STARTING
+            while True:
+                with contextlib.suppress(OSError, http.client.HTTPException):
+                    if _post(place.port, contender.ask["json"](place, x))[0] == 200:
+                        break
+                if process.poll() is not None or time.monotonic() > end:
+                    log.seek(0)
+                    raise MsedgeError(f"{contender.name} did not start: {log.read()[-2000:].decode(errors='replace')}")
+                time.sleep(0.2)
+            yield
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(15)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _check(contender: Contender, place: Place, x: Array, form: str, expected: Array) -> None:
+    status, body = _post(place.port, contender.ask[form](place, x))
+    found = contender.read(body, form) if status == 200 else None
+    if found is None or found.size != expected.size or np.abs(found - expected).max() > AGREE * np.abs(expected).max():
+        raise MsedgeError(f"{contender.name}, {form}: a wrong answer ({status}): {body[:300]!r}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    args = _arguments(argv)
+    import onnxruntime
+
+    import msedge
+
+    session = onnxruntime.InferenceSession(str(args.model), providers=["CPUExecutionProvider"])
+    (given,) = session.get_inputs()
+    shape = [d if isinstance(d, int) else 1 for d in given.shape]
+    x = np.random.default_rng().random(shape, np.float32)
+    expected = session.run(None, {given.name: x})[0].ravel()
+    only = [name.strip() for name in args.only.split(",") if name.strip()]
+    figures: dict[tuple[str, str, int], list[Load]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        bundle = Path(folder) / "model.mslite"
+        msedge.convert(args.model, output=bundle)
+        for _ in range(args.rounds):
+            for contender in CONTENDERS:
+                python = _python(args.peers, contender.name)
+                if python is None or (only and contender.name not in only):
+                    continue
+                place = Place(args.model.resolve(), bundle, given.name, _free_port(), args.threads, python)
+                with _running(contender, place, x):
+                    for form in args.forms.split(","):
+                        _check(contender, place, x, form, expected)
+                        request = contender.ask[form](place, x)
+                        drive(place.port, request, 8, 1.0)
+                        for connections in map(int, args.connections.split(",")):
+                            load = drive(place.port, request, connections, args.seconds)
+                            figures.setdefault((contender.name, form, connections), []).append(load)
+                            print(f"{contender.name:14} {form:7} {connections:4} {load}", file=sys.stderr, flush=True)
+    rows = [
+        {
+            "server": name, "form": form, "connections": connections,
+            "rate": median(load.rate for load in loads),
+            "p50": median(load.p50 for load in loads), "p99": median(load.p99 for load in loads),
+            "failures": sum(load.failures for load in loads),
+        }
+        for (name, form, connections), loads in figures.items()
+    ]  # fmt: skip
+    for row in rows:
+        print("{server:14} {form:7} {connections:4}  {rate:9.1f}/s  p50 {p50:.5f}  p99 {p99:.5f}".format(**row))
+    if args.json:
+        args.json.write_text(json.dumps({"model": args.model.name, "threads": args.threads, "rows": rows}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

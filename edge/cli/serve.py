@@ -1,0 +1,145 @@
+"""`msedge serve`: models over HTTP; `msedge token`: who may ask them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edge.cli.errors import CHECK_FAILED
+from edge.cli.options import Json
+from edge.cli.output import console, emit, say, table
+
+if TYPE_CHECKING:
+    from edge.gateway.operate.settings import Settings
+
+__all__ = ["add", "listed", "revoke", "serve"]
+
+Tokens = Annotated[Path, typer.Option("--tokens", metavar="FILE", help="The file, as access.tokens names it.")]
+_TOKENS = Path("tokens.json")
+
+
+def serve(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL…]",
+            help="M.mslite, NAME=M.mslite, a folder of models, or a registry's http(s)://…; and --SECTION-KEY VALUE for"
+            " any setting that --print-config shows.",
+        ),
+    ] = None,
+    host: Annotated[str | None, typer.Option("--host", metavar="HOST", help="Where to listen; 127.0.0.1.")] = None,
+    port: Annotated[str | None, typer.Option("--port", metavar="PORT", help="8000; 0: any that is free.")] = None,
+    threads: Annotated[
+        str | None, typer.Option("--threads", metavar="N", help="That compute; 0: one a processor.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="Settings; else msedge.toml or pyproject.toml of this folder."),
+    ] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print all settings, and where each comes from, and leave.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Answer inference requests over HTTP (Open Inference Protocol 2), in batches.
+
+    Settings: a flag counts before a variable MSEDGE_SERVE_…, before a file, before the default. SIGTERM ends it once
+    what was taken on is answered; exit code 1 where that took too long.
+    """
+    begun = perf_counter()
+    settings = _settings(models or [], {"host": host, "port": port, "threads": threads}, config)
+    if print_config:
+        from edge.gateway.operate.sources import print_config as text
+
+        print(text(settings), end="")
+        return
+    if not settings.models:
+        raise typer.BadParameter("expected a bundle, a folder of models or a registry", param_hint="MODEL")
+    import asyncio
+
+    from edge.gateway.http.serving import serve as run
+
+    def ready(address: str) -> None:
+        seconds = perf_counter() - begun
+        if as_json:
+            emit({"address": address, "seconds": seconds})
+            sys.stdout.flush()
+        say(f"serving at {address} after {seconds:.2f} s; {address}/docs to try it, {address}/status to watch it")
+
+    if not asyncio.run(run(settings, ready)):
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _settings(words: Sequence[str], flags: dict[str, str | None], config: Path | None) -> Settings:
+    """The settings that hold. words: models and further flags, as they stand on the command line."""
+    from edge.gateway.operate.sources import entries, resolve
+
+    known = {entry.flag: name for name, entry in entries().items()}
+    models: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("--"):
+            models.append(word)
+            continue
+        flag, given, value = word.partition("=")
+        if flag not in known:
+            raise typer.BadParameter(f"no such option: {flag}; --print-config shows all settings", param_hint=flag)
+        found = value if given else next(rest, None)
+        if found is None:
+            raise typer.BadParameter(f"expected a value: {entries()[known[flag]].expected}", param_hint=flag)
+        flags[known[flag]] = found
+    told: dict[str, object] = {**flags, "models": tuple(models) or None}
+    return resolve(told, file=config)
+
+
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is.")],
+    scope: Annotated[
+        list[str], typer.Option("--scope", metavar="SCOPE", help="infer, manage or metrics; repeatable.")
+    ] = ["infer"],  # noqa: B006 # typer's way
+    days: Annotated[float | None, typer.Option("--days", metavar="N", help="How long it is good; else for ever.")] = None,
+    tokens: Tokens = _TOKENS,
+    as_json: Json = False,
+) -> None:
+    """Make a token and print it, this once: the file holds its hash alone."""
+    from edge.gateway.operate.tokens import add as make
+
+    token = make(tokens, name, scope, days=days)
+    if as_json:
+        emit({"name": name, "scopes": scope, "token": token})
+    else:
+        print(token)
+        say(f"good for {', '.join(scope)} where a gateway is told --access-tokens {tokens}; it is not shown again")
+
+
+def revoke(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is.")],
+    tokens: Tokens = _TOKENS,
+) -> None:
+    """Take a token away; gateways notice within a second or two."""
+    from edge.gateway.operate.tokens import revoke as remove
+
+    remove(tokens, name)
+    say(f"the token of {name} is no longer good")
+
+
+def listed(tokens: Tokens = _TOKENS, as_json: Json = False) -> None:
+    """Show whose tokens there are and what for."""
+    from datetime import UTC, datetime
+
+    from edge.gateway.operate.tokens import listed as read
+
+    found = read(tokens)
+    if as_json:
+        emit({"tokens": [{"name": t.name, "scopes": sorted(t.scopes), "end": t.end} for t in found]})
+        return
+    rows = table("", "name", "for", "until")
+    for token in found:
+        end = "" if token.end == float("inf") else datetime.fromtimestamp(token.end, UTC).date().isoformat()
+        rows.add_row(token.name, ", ".join(sorted(token.scopes)), end)
+    console().print(rows)

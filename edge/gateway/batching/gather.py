@@ -1,0 +1,103 @@
+"""Rows of jobs into the arrays of one compiled size, and its outputs back to the jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from time import perf_counter
+
+import numpy as np
+
+from edge.gateway.errors import GatewayError
+from edge.gateway.job import Job
+from lite_runtime import Model
+
+__all__ = ["Call", "Segment", "deal"]
+
+
+class Segment:
+    """Rows `begin` to `end` of a job, which stand at `at` in a batch."""
+
+    __slots__ = ("at", "begin", "end", "job")
+
+    def __init__(self, job: Job, begin: int, end: int, at: int) -> None:
+        self.job, self.begin, self.end, self.at = job, begin, end, at
+
+
+def deal(jobs: Sequence[Job], sizes: Sequence[int]) -> Iterator[tuple[int, list[Segment]]]:
+    """The jobs' rows in order over batches of these sizes: each size with what stands in it. A job may be cut."""
+    which, begin = 0, 0
+    for size in sizes:
+        segments, at = [], 0
+        while at < size and which < len(jobs):
+            job = jobs[which]
+            end = min(job.rows, begin + size - at)
+            segments.append(Segment(job, begin, end, at))
+            at += end - begin
+            which, begin = (which + 1, 0) if end == job.rows else (which, end)
+        if segments:
+            yield size, segments
+
+
+class Call:
+    """One compiled size: arrays to fill, and what computes them.
+
+    Rows that no job fills keep what an earlier batch left: nobody sees what becomes of them.
+    """
+
+    __slots__ = ("_binding", "_homes", "go", "inputs", "size")
+
+    def __init__(self, model: Model, signature: str, shapes: Mapping[str, tuple[int, ...]], size: int) -> None:
+        """shapes: of the whole inputs. size: rows they hold. Raises what planning raises."""
+        self._binding = model.bind(shapes, signature)
+        self.inputs, self.size = self._binding.inputs, size
+        self._homes = tuple(self.inputs.items())
+        self.go = self._binding.__call__
+
+    @property
+    def nbytes(self) -> int:
+        """Of inputs and outputs; after a run."""
+        return sum(array.nbytes for array in (*self.inputs.values(), *self._binding.outputs.values()))
+
+    def compute(self, job: Job) -> None:
+        """A job that fills it: sets `outputs`, `input_seconds`, `computed`, `done`; `begun` is when it began."""
+        inputs = job.inputs
+        for name, home in self._homes:
+            home[...] = inputs[name]
+        job.input_seconds = perf_counter() - job.begun
+        self.go()
+        job.computed = perf_counter()
+        job.outputs = {name: array.copy() for name, array in self._binding.outputs.items()}
+        job.done = perf_counter()
+
+    def put(self, segment: Segment) -> None:
+        """Copy a segment's rows in."""
+        inputs, begin, end, at = segment.job.inputs, segment.begin, segment.end, segment.at
+        whole = end - begin == segment.job.rows
+        for name, home in self._homes:
+            home[at : at + end - begin] = inputs[name] if whole else inputs[name][begin:end]
+
+    def take(self, segment: Segment) -> None:
+        """Copy a segment's rows of the outputs out. Raises GatewayError (500) for outputs of other lengths."""
+        job, begin, end, at = segment.job, segment.begin, segment.end, segment.at
+        found = self._binding.outputs
+        if end - begin == job.rows:
+            end = at + job.rows
+            job.outputs = {name: _rows(name, array, self.size)[at:end].copy() for name, array in found.items()}
+            return
+        if not begin:
+            job.outputs = {name: np.empty((job.rows, *array.shape[1:]), array.dtype) for name, array in found.items()}
+        assert job.outputs is not None
+        for name, array in found.items():
+            job.outputs[name][begin:end] = _rows(name, array, self.size)[at : at + end - begin]
+
+    def clear(self) -> None:
+        """Forget rows that failed: padding would fail with them again."""
+        for _, home in self._homes:
+            home[...] = "" if home.dtype.hasobject else 0
+
+
+def _rows(name: str, array: np.ndarray, size: int) -> np.ndarray:
+    if len(array) != size:
+        raise GatewayError(500, f"output {name!r} has {len(array)} rows for a batch of {size}; serve this model with"
+                           " max_batch 1")  # fmt: skip
+    return array

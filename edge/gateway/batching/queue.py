@@ -1,0 +1,133 @@
+"""Jobs of one runner in the order in which they are to be computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+
+from edge.gateway.job import Job
+
+__all__ = ["IDLE", "MIDDLE", "Queue", "rank"]
+
+MIDDLE = 100
+"""The rank of priority 0, which says nothing: 1 to 99 go before, those above after it."""
+IDLE = 1_000_000
+"""From this priority on, jobs are computed when nothing else waits, of any model: copies sent to a shadow."""
+
+
+def rank(job: Job) -> int:
+    """The class of a job: lower goes first."""
+    return job.priority or MIDDLE
+
+
+class Queue:
+    """Ordered by rank, deadline, arrival; counted in rows.
+
+    Removal marks: a job that was removed is skipped when its turn comes, or thrown out with others once they are the
+    most. Its inputs are let go at once.
+    """
+
+    __slots__ = ("_dead", "_heaps", "_number", "_order", "_rows", "jobs", "rows")
+
+    def __init__(self) -> None:
+        self.jobs, self.rows = 0, 0
+        """What waits."""
+        self._heaps: dict[int, list[tuple[float, int, Job]]] = {}
+        self._rows: dict[int, int] = {}
+        """By rank, none empty."""
+        self._order: list[int] = []
+        """Ranks, first one first."""
+        self._number, self._dead = 0, 0
+
+    def push(self, job: Job) -> None:
+        """Put in its place."""
+        at = rank(job)
+        heap = self._heaps.get(at)
+        if heap is None:
+            heap = self._heaps[at] = []
+            self._rows[at] = 0
+            self._order = sorted(self._heaps)
+        self._number += 1
+        heappush(heap, (job.deadline, self._number, job))
+        self._count(at, job.rows, 1)
+
+    def remove(self, job: Job) -> None:
+        """Of one that waits here: it does no longer."""
+        job.cancelled = True
+        job.inputs = {}
+        self._count(rank(job), -job.rows, -1)
+        self._dead += 1
+        if self._dead > 64 and self._dead > self.jobs:
+            for at, heap in list(self._heaps.items()):
+                heap[:] = [entry for entry in heap if not entry[2].cancelled]
+                heapify(heap)
+                self._tidy(at)
+            self._dead = 0
+
+    def head(self) -> Job | None:
+        """Whose turn it is."""
+        while self._order:
+            heap = self._heaps[self._order[0]]
+            while heap and heap[0][2].cancelled:
+                heappop(heap)
+                self._dead -= 1
+            if heap:
+                return heap[0][2]
+            self._tidy(self._order[0])
+        return None
+
+    def take(self, rows: int) -> list[Job]:
+        """The next jobs in order, as many as have no more than so many rows together, and always one.
+
+        One that does not fit ends the batch: going on behind it with smaller ones would let it wait for ever.
+        """
+        taken: list[Job] = []
+        left = rows
+        while (job := self.head()) is not None and (job.rows <= left or not taken):
+            taken.append(job)
+            left -= job.rows
+            self._pop(job)
+        return taken
+
+    def expire(self, now: float) -> list[Job]:
+        """Take out those whose deadline has passed."""
+        late: list[Job] = []
+        for at in list(self._order):
+            heap = self._heaps.get(at)
+            while heap and (heap[0][2].cancelled or heap[0][0] <= now):
+                job = heap[0][2]
+                if job.cancelled:
+                    heappop(heap)
+                    self._dead -= 1
+                else:
+                    late.append(job)
+                    self._pop(job)
+            self._tidy(at)
+        return late
+
+    def ahead(self, job: Job) -> int:
+        """Rows that wait with the job's rank or a better one: they may go first."""
+        mine = rank(job)
+        if len(self._rows) == 1:
+            return self.rows if self._order[0] <= mine else 0
+        return sum(rows for at, rows in self._rows.items() if at <= mine)
+
+    def __iter__(self) -> Iterator[Job]:
+        return (entry[2] for heap in self._heaps.values() for entry in heap if not entry[2].cancelled)
+
+    def _pop(self, job: Job) -> None:
+        """Take out the head of its rank."""
+        at = rank(job)
+        heappop(self._heaps[at])
+        self._count(at, -job.rows, -1)
+        self._tidy(at)
+
+    def _count(self, at: int, rows: int, jobs: int) -> None:
+        self._rows[at] += rows
+        self.rows += rows
+        self.jobs += jobs
+
+    def _tidy(self, at: int) -> None:
+        if at in self._heaps and not self._heaps[at]:
+            del self._heaps[at], self._rows[at]
+            self._order = sorted(self._heaps)

@@ -1,0 +1,416 @@
+"""Which jobs are computed together, when, and where."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+from edge.gateway.batching.admission import Limits, Load, admit, check_room
+from edge.gateway.batching.executor import Batch, Executor, Threads
+from edge.gateway.batching.fairness import Lane, Share, turn
+from edge.gateway.batching.runner import Runner
+from edge.gateway.errors import GatewayError
+from edge.gateway.job import Job
+
+__all__ = ["Scheduler"]
+
+LITTLE, SPARED = 0.13, 20e-6
+"""Part of its time, and seconds, that a job must spare as one of a batch to be held back for others to join it: holding
+back costs that much itself."""
+QUANTUM = 1e-3
+"""Seconds of work that are given away at a time, where the best batch is not longer: handing over costs 30 to 50 µs,
+and answers to all of it are written together."""
+SHORT = 20e-3
+"""Seconds up to which a batch is given to a worker that still computes another: of longer ones the pause between two,
+until the event loop has heard of the first, is too small a part to commit to an order early."""
+SWEEP = 20e-3
+"""Seconds between looks for jobs whose deadline has passed."""
+
+
+class Scheduler:
+    """Takes jobs on or refuses them, and computes what it took: soonest where nothing else waits, in batches else.
+
+    Small jobs are computed on the event loop's thread: at once where batches gain little, else at the end of the loop's
+    turn together with all that came in it. Others go to the executor; what comes while it works fills the next batch,
+    and nothing ever waits for a batch to fill while there is a worker with nothing to do. Models compete by the seconds
+    they used, not by requests.
+
+    Everything here runs on the event loop's thread.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        threads: int = 1,
+        inline: float = 200e-6,
+        limits: Limits | None = None,
+        executor: Callable[[int, Callable[[Batch], None]], Executor] = Threads,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        """threads: batches computed at a time, each of another runner. inline: predicted seconds up to which the loop's
+        thread computes itself; 0: never. limits: of models that `configure` was not told of."""
+        self._loop, self._inline, self._clock = loop, inline, clock
+        self._limits = limits or Limits()
+        self._executor = executor(threads, self._tell)
+        self._given: list[list[Batch]] = [[] for _ in range(threads)]
+        """By worker: what it computes, and what lies ready for it."""
+        self._shares: dict[str, Share] = {}
+        self._lanes: dict[Runner, Lane] = {}
+        """Runners with something to do, and no others."""
+        self._waiting: dict[Job, tuple[Lane, float]] = {}
+        """Jobs in queues, with the seconds they were predicted to take."""
+        self._dispatching, self._sweeping, self._draining = False, False, False
+        self._virtual = 0.0
+        self._empty: asyncio.Event | None = None
+
+    def configure(self, model: str, limits: Limits) -> None:
+        """Set a model's limits, from the next request on."""
+        share = self._shares.setdefault(model, Share(model, limits))
+        share.limits = limits
+
+    def forget(self, model: str) -> None:
+        """Drop the account of a model that is not served any more, unless it has something to do still."""
+        share = self._shares.get(model)
+        if share is not None and not share.lanes:
+            del self._shares[model]
+
+    def submit(self, job: Job, runner: Runner) -> None:
+        """Take a job on. It may be finished before this returns.
+
+        Raises GatewayError for one that is refused: 400 for more rows than may ever wait, 429 where there is too much
+        to do, 503 while draining, 504 where the deadline has passed.
+        """
+        now = self._clock()
+        share = self._shares.get(runner.model) or self._share(runner.model)
+        limits = share.limits
+        if self._draining:
+            share.refused[503] += 1
+            raise _draining()
+        job.deadline = min(job.deadline, job.arrived + limits.timeout)
+        cost = runner.cost
+        seconds = cost.predict(job.rows)
+        if (
+            seconds is not None
+            and seconds <= self._inline
+            and not share.lanes
+            and seconds - job.rows * (cost.row or 0.0) <= max(SPARED, LITTLE * seconds)
+            and now + seconds <= job.deadline
+            and job.rows <= limits.rows
+        ):
+            runner.run((job,))
+            share.charge(self._clock() - now)
+            self._finish(job)
+            return
+        lane = self._lanes.get(runner)
+        wait, half = self._predicted(job, runner, share, lane, seconds, now)
+        factor = share.calibration.factor
+        try:
+            admit(job, limits, share.load, now, factor * wait, factor * half)
+        except GatewayError as error:
+            share.refused[error.status] += 1
+            raise
+        if lane is None:
+            lane = self._open(runner, share)
+        lane.queue.push(job)
+        self._waiting[job] = lane, wait
+        load = share.load
+        load.rows += job.rows
+        load.jobs += 1
+        load.flying += 1
+        if not self._dispatching:
+            self._dispatching = True
+            self._loop.call_soon(self._dispatch)
+        if not self._sweeping:
+            self._sweeping = True
+            self._loop.call_later(SWEEP, self._sweep)
+
+    def full(self, model: str) -> GatewayError | None:
+        """What a request for this model would be refused with whatever it asks for: known before its body is read."""
+        share = self._shares.get(model)
+        load, limits = (share.load, share.limits) if share is not None else (Load(), self._limits)
+        try:
+            if self._draining:
+                raise _draining()
+            check_room(limits, load, 1, 1.0)
+        except GatewayError as error:
+            if share is not None:
+                share.refused[error.status] += 1
+            return error
+        return None
+
+    def cancel(self, job: Job) -> None:
+        """Nobody waits for it any more: it is not computed if that has not begun, and never finished."""
+        ticket = self._waiting.pop(job, None)
+        job.cancelled = True
+        if ticket is not None:
+            lane = ticket[0]
+            lane.queue.remove(job)
+            self._left(job, lane.share)
+            self._landed(lane.share)
+            self._close(lane)
+
+    async def drain(self, seconds: float) -> bool:
+        """Take nothing more on, and wait until all that was taken is finished; what is not after so long ends with 503.
+        Whether nothing was left. Batches that a worker has begun are not waited for any longer either."""
+        self._draining = True
+        self._empty = asyncio.Event()
+        if any(share.load.flying for share in self._shares.values()):
+            try:
+                await asyncio.wait_for(self._empty.wait(), seconds)
+            except TimeoutError:
+                self._give_up()
+                return False
+        return True
+
+    def close(self) -> None:
+        """End the workers."""
+        self._draining = True
+        self._executor.close()
+
+    def snapshot(self) -> dict[str, Any]:
+        """What is going on, as plain data: by model, what waits and was refused; by worker, what it is at."""
+        now = self._clock()
+        models = {
+            share.model: {
+                "rows": share.load.rows,
+                "jobs": share.load.jobs,
+                "flying": share.load.flying,
+                "seconds": share.seconds,
+                "factor": share.calibration.factor,
+                "refused": dict(share.refused),
+                "limits": {"rows": share.limits.rows, "jobs": share.limits.jobs, "timeout": share.limits.timeout},
+            }
+            for share in self._shares.values()
+        }
+        workers = [
+            [{"runner": b.runner.key, "rows": b.rows, "seconds": now - b.began if b.began else 0.0} for b in given]
+            for given in self._given
+        ]
+        return {"models": models, "workers": workers, "draining": self._draining}
+
+    def _share(self, model: str) -> Share:
+        share = self._shares[model] = Share(model, self._limits)
+        return share
+
+    def _open(self, runner: Runner, share: Share) -> Lane:
+        lane = self._lanes[runner] = Lane(runner, share)
+        if not share.lanes:
+            share.served = max(share.served, self._virtual)
+        share.lanes += 1
+        return lane
+
+    def _close(self, lane: Lane) -> None:
+        """Forget a lane that has nothing to do."""
+        if not lane.queue.jobs and not lane.computing and self._lanes.pop(lane.runner, None) is not None:
+            lane.share.lanes -= 1
+
+    def _predicted(
+        self, job: Job, runner: Runner, share: Share, lane: Lane | None, seconds: float | None, now: float
+    ) -> tuple[float, float]:
+        """Seconds until the job would be done, and until half of what waits is and a worker is free: uncorrected."""
+        cost = runner.cost
+        row = cost.row
+        if seconds is None or row is None:
+            return 0.0, 0.0
+        rivals = {id(lane.share): lane.share.limits.weight for lane in self._lanes.values()}
+        rivals[id(share)] = share.limits.weight
+        slower = max(1.0, sum(rivals.values()) / (share.limits.weight * len(self._given)))
+        if lane is not None and lane.computing:
+            busy = self._busy(lane.worker, now)
+        else:
+            busy = min(self._busy(worker, now) for worker in range(len(self._given)))
+        half = max(busy, 0.5 * share.load.rows * row * slower)
+        if lane is None:
+            return busy + seconds, half
+        # Answered with the rest of its batch, which will be about as large as the latest.
+        most = _most(runner)
+        batches, before = divmod(lane.queue.ahead(job) + job.rows - 1, most)
+        own = cost.predict(max(before + 1, min(lane.latest, most))) or seconds
+        return busy + (batches * (cost.predict(most) or seconds) + own) * slower, half
+
+    def _busy(self, worker: int, now: float) -> float:
+        """Seconds until a worker is through with what it has."""
+        given = self._given[worker]
+        if not given:
+            return 0.0
+        begun = given[0].began
+        done = min(now - begun, given[0].predicted) if begun else 0.0
+        return sum([batch.predicted for batch in given]) - done
+
+    def _dispatch(self) -> None:
+        """Give away all that can be."""
+        self._dispatching = False
+        for lane in tuple(self._lanes.values()):
+            self._here(lane)
+        while (found := self._next(self._clock())) is not None:
+            self._give(*found)
+
+    def _here(self, lane: Lane) -> None:
+        """Compute all that waits of a model on this thread, where it is little and no worker has that model."""
+        queue, cost = lane.queue, lane.runner.cost
+        if not queue.jobs or lane.share.computing or queue.rows > lane.runner.limit:
+            return
+        seconds = cost.predict(queue.rows)
+        if seconds is None or seconds > self._inline:
+            return
+        began = self._clock()
+        self._expire(lane, began)
+        batch = self._taken(lane, queue.rows)
+        if batch is None:
+            return
+        batch.compute(self._clock)
+        lane.share.charge(batch.ended - began)
+        self._finished(batch, lane)
+
+    def _next(self, now: float) -> tuple[Lane, int] | None:
+        """Whose turn it is among those for whom there is a worker, and which."""
+        waiting = [lane for lane in self._lanes.values() if lane.queue.jobs]
+        if not waiting:
+            return None
+        if len(waiting) > 1:
+            least = min(lane.share.served for lane in waiting)
+            waiting.sort(key=lambda lane: turn(lane, now, least))
+        for lane in waiting:
+            worker = self._worker(lane, now)
+            if worker is not None:
+                return lane, worker
+        return None
+
+    def _worker(self, lane: Lane, now: float) -> int | None:
+        """One with nothing to do, or with little where as much waits as makes a good batch; None: later.
+
+        Batches of one runner go to one worker: they are computed one at a time.
+        """
+        if lane.computing:
+            worker = lane.worker
+        else:
+            worker = min(range(len(self._given)), key=lambda w: (len(self._given[w]), self._busy(w, now)))
+        given = self._given[worker]
+        if not given:
+            return worker
+        cost = lane.runner.cost
+        ready = (
+            len(given) == 1
+            and lane.queue.rows >= cost.best
+            and given[0].predicted <= SHORT
+            and (cost.predict(cost.best) or SHORT) < SHORT
+        )
+        return worker if ready else None
+
+    def _give(self, lane: Lane, worker: int) -> None:
+        """Take a batch from a lane and have it computed."""
+        self._expire(lane, self._clock())
+        batch = self._taken(lane, _most(lane.runner))
+        if batch is None:
+            return
+        share = lane.share
+        self._virtual = max(self._virtual, share.served)
+        share.charge(batch.predicted)
+        share.computing += 1
+        lane.computing += 1
+        lane.worker, lane.latest = worker, batch.rows
+        batch.worker = worker
+        self._given[worker].append(batch)
+        self._executor.give(batch)
+
+    def _taken(self, lane: Lane, rows: int) -> Batch | None:
+        """The next batch of a lane; None, and no lane any more, where nothing is left."""
+        jobs = lane.queue.take(rows)
+        if not jobs:
+            self._close(lane)
+            return None
+        wait = self._waiting[jobs[0]][1]
+        for job in jobs:
+            del self._waiting[job]
+            self._left(job, lane.share)
+        count = sum([job.rows for job in jobs])
+        return Batch(lane.runner, jobs, count, lane.runner.cost.predict(count) or 0.0, wait)
+
+    def _tell(self, batch: Batch) -> None:
+        """On a worker's thread."""
+        self._loop.call_soon_threadsafe(self._computed, batch)
+
+    def _computed(self, batch: Batch) -> None:
+        """A worker is done with a batch: have it go on with the next before this one's answers are written."""
+        self._given[batch.worker].remove(batch)
+        lane = self._lanes[batch.runner]
+        lane.computing -= 1
+        lane.share.computing -= 1
+        lane.share.charge(batch.ended - batch.began - batch.predicted)
+        self._dispatch()
+        self._finished(batch, lane)
+
+    def _finished(self, batch: Batch, lane: Lane) -> None:
+        share = lane.share
+        share.calibration.observe(batch.wait, self._clock() - batch.jobs[0].arrived)
+        for job in batch.jobs:
+            self._landed(share)
+            self._finish(job)
+        self._close(lane)
+
+    def _finish(self, job: Job) -> None:
+        """Say so to whoever asked; what goes wrong there is no reason for others to go without."""
+        if job.cancelled:
+            return
+        try:
+            job.finish(job)
+        except Exception as error:
+            self._loop.call_exception_handler({"message": "a finished job could not be answered", "exception": error})
+
+    def _left(self, job: Job, share: Share) -> None:
+        """A job is in the queue no longer."""
+        share.load.rows -= job.rows
+        share.load.jobs -= 1
+
+    def _landed(self, share: Share) -> None:
+        """A job is done with."""
+        share.load.flying -= 1
+        if self._empty is not None and not any(other.load.flying for other in self._shares.values()):
+            self._empty.set()
+
+    def _sweep(self) -> None:
+        now = self._clock()
+        for lane in tuple(self._lanes.values()):
+            self._expire(lane, now)
+            self._close(lane)
+        self._sweeping = bool(self._waiting)
+        if self._sweeping:
+            self._loop.call_later(SWEEP, self._sweep)
+
+    def _expire(self, lane: Lane, now: float) -> None:
+        share = lane.share
+        for job in lane.queue.expire(now):
+            share.calibration.observe(self._waiting[job][1], now - job.arrived)
+            self._refuse(job, lane, GatewayError(504, "the deadline passed while the request waited"), now)
+
+    def _give_up(self) -> None:
+        now = self._clock()
+        for lane in tuple(self._lanes.values()):
+            for job in tuple(lane.queue):
+                lane.queue.remove(job)
+                job.cancelled = False
+                self._refuse(job, lane, GatewayError(503, "the server was shut down before it came to this"), now)
+            self._close(lane)
+
+    def _refuse(self, job: Job, lane: Lane, error: GatewayError, now: float) -> None:
+        """A job that had waited is not going to be computed."""
+        del self._waiting[job]
+        self._left(job, lane.share)
+        lane.share.refused[error.status] += 1
+        job.error, job.begun, job.computed, job.done = error, now, now, now
+        self._landed(lane.share)
+        self._finish(job)
+
+
+def _most(runner: Runner) -> int:
+    """Rows to give away at a time."""
+    cost = runner.cost
+    row = cost.row
+    return runner.limit if not row else min(runner.limit, max(cost.best, int(QUANTUM / row)))
+
+
+def _draining() -> GatewayError:
+    return GatewayError(503, "the server is shutting down; ask another one", retry_after=1.0)

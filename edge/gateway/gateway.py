@@ -1,0 +1,373 @@
+"""A gateway: its parts, put together; how they begin, what they do together, how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from time import perf_counter
+from typing import Any, TypeVar
+
+import orjson
+
+from edge.gateway.batching.admission import Limits
+from edge.gateway.batching.runner import ModelRunner, Runner
+from edge.gateway.batching.scheduler import Scheduler
+from edge.gateway.errors import GatewayError
+from edge.gateway.exchange import Answer, Ask
+from edge.gateway.infer import Exchange
+from edge.gateway.models.loading import Loader
+from edge.gateway.models.registry import Registry
+from edge.gateway.models.repository import Options, Repository
+from edge.gateway.models.served import Served, Shapes
+from edge.gateway.models.sources import Files, Folder, Source, is_model
+from edge.gateway.models.uploads import files_of
+from edge.gateway.operate.access import Gate
+from edge.gateway.operate.exposition import expose
+from edge.gateway.operate.logs import Log, RequestIds
+from edge.gateway.operate.metrics import Gauges, LoopLag, families
+from edge.gateway.operate.settings import Settings
+from edge.gateway.operate.statistics import Statistics
+from edge.gateway.operate.traces import continued, tracer
+from edge.gateway.pages.openapi import document
+from edge.gateway.pages.status import status
+from edge.gateway.protocol.numbers import cut
+
+__all__ = ["EXTENSIONS", "Gateway"]
+
+T = TypeVar("T")
+
+EXTENSIONS = (
+    "binary_tensor_data", "classification", "model_configuration", "model_repository",
+    "model_repository(unload_dependents)", "parameters", "schedule_policy", "statistics",
+)  # fmt: skip
+"""Of Triton's, those that clients find here."""
+WARM = 5.0
+"""Seconds that compiling and timing batch sizes may take before a version answers."""
+_NUMBERS = b'{"inputs":[{"data":[%s]}]}' % b",".join([b"1"] * 300)
+TURN = 1.0
+"""Seconds between looks at files of tokens and certificates."""
+
+
+class Gateway:
+    """Everything behind HTTP. Lives on the event loop's thread: `start` before anything else, `stop` at last."""
+
+    def __init__(self, settings: Settings, log: Log | None = None) -> None:
+        self.settings = settings
+        self.log = log if log is not None else Log(settings.logs)
+        self.ids = RequestIds()
+        self.gate = Gate(settings.access)
+        self.statistics = Statistics()
+        self.tracer = tracer(settings.traces)
+        self.watching = self.tracer is not None or settings.logs.requests > 0
+        """Whether somebody wants to hear of requests that were answered."""
+        self.under_way = 0
+        self.leaving = False
+        threads = settings.threads or len(os.sched_getaffinity(0))
+        loader = Loader(self._runner, prepare=self._prepare, forget=self._gone, threads=threads)
+        options = Options(
+            memory=settings.repository.memory,
+            pinned=frozenset(settings.repository.pinned),
+            limit=settings.batching.rows,
+            tell=self._tell,
+        )
+        self.repository = Repository(_sources(settings), loader, options)
+        loop = asyncio.get_running_loop()
+        self.scheduler = Scheduler(loop, limits=self._limits(None))
+        self.lag = LoopLag(loop)
+        self._aside = ThreadPoolExecutor(max(2, threads), "msedge-aside")
+        self._tasks: list[asyncio.Task[None]] = []
+        self._begun = perf_counter()
+        self._watches: list[Callable[[], object]] = [self.gate.refresh]
+
+    # -- beginning and end ---------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Load what there is. Raises GatewayError where no model can be looked for."""
+        loop = asyncio.get_running_loop()
+        scanner = self.aside(cut, _NUMBERS)  # so that no request waits until its kernel is there
+        await self.repository.start()
+        await scanner
+        self.lag.start()
+        self._tasks.append(loop.create_task(self._watch()))
+        if self.settings.repository.poll:
+            self._tasks.append(loop.create_task(self._poll(self.settings.repository.poll)))
+
+    async def drain(self, seconds: float) -> bool:
+        """Refuse what comes now, finish what was taken on; whether all of it was finished in time."""
+        self.leaving = True
+        return await self.scheduler.drain(seconds)
+
+    async def stop(self) -> None:
+        """End every thread and task of the gateway's."""
+        for task in self._tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self.lag.stop()
+        self.scheduler.close()
+        await self.repository.stop()
+        self._aside.shutdown(wait=False, cancel_futures=True)
+        if self.tracer is not None:
+            self.tracer.close()
+        self.log.close()
+
+    def watch(self, refresh: Callable[[], object]) -> None:
+        """Have something look every second whether its file has changed."""
+        self._watches.append(refresh)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(TURN)
+            for refresh in self._watches:
+                try:
+                    refresh()
+                except Exception as error:
+                    self.log.event("warning", "a changed file cannot be used", reason=str(error))
+
+    async def _poll(self, seconds: float) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await self.repository.poll()
+            except Exception as error:
+                self.log.event("warning", "the models' sources cannot be looked at", reason=str(error))
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def infer(self, ask: Ask, reply: Callable[[Answer], None]) -> Callable[[], None]:
+        """See `exchange.Desk`."""
+        exchange = Exchange(self, ask, reply)
+        exchange.begin()
+        return exchange.cancel
+
+    def admit_inference(self, ask: Ask) -> None:
+        """Raise GatewayError where the client may not ask, or nobody may any more."""
+        if self.leaving:
+            raise GatewayError(503, "the server is shutting down; ask another one", retry_after=1.0)
+        if not self.repository.started:
+            raise GatewayError(503, "models are being loaded", retry_after=1.0)
+        if not self.gate.open:
+            self.gate.check("infer", ask.peer, ask.fields.get("authorization"))
+
+    def admit(self, fields: Mapping[str, str], peer: str, scope: str) -> None:
+        """Raise GatewayError where the client may not ask for this. fields: header fields, whatever their letters."""
+        try:
+            self.gate.check(scope, peer, fields.get("Authorization"), fields.get("Origin"), fields.get("Host"))
+        except GatewayError as error:
+            self.statistics.refused[scope, error.status] += 1
+            raise
+
+    def allowed_origin(self, origin: str | None) -> str | None:
+        """The origin where a browser may let its page read answers, else None."""
+        return origin if origin is not None and origin in self.settings.access.cors else None
+
+    async def aside(self, what: Callable[[Any], T], given: Any) -> T:
+        """Call it on a thread of its own."""
+        return await asyncio.get_running_loop().run_in_executor(self._aside, what, given)
+
+    async def personal(self, served: Served, device: str) -> tuple[str, dict[str, Any]]:
+        """The device whose version answers ("": nobody's), and what the reply says of that."""
+        return "", {"personal": "global"}
+
+    def ended(
+        self, ask: Ask, identity: str, status_: int, seconds: float, job: Any, served: Served | None
+    ) -> None:
+        """A request was answered, so or so: a line in the log and spans, where they are wanted."""
+        context = None
+        if self.tracer is not None and job is not None:
+            fields = ask.fields
+            parents = [fields["traceparent"]] if "traceparent" in fields else []
+            states = [fields["tracestate"]] if "tracestate" in fields else []
+            context = continued(parents, states, self.tracer.share)
+            if context.sampled:
+                about = {"model": ask.model, "version": served.version if served else "", "rows": job.rows}
+                self.tracer.record(context, f"infer {ask.model}", job, about, status_)
+        if self.log.wants_request(status_):
+            more = {"trace": context.trace} if context is not None else {}
+            path = f"/v2/models/{ask.model}/infer"
+            self.log.request(identity, "POST", path, status_, seconds, ask.peer, **more)
+
+    def bug(self, error: BaseException, where: str, **facts: Any) -> None:
+        """Something went wrong that must not: the log has it, clients do not."""
+        import traceback
+
+        lines = "".join(traceback.format_exception(error))[-4000:]
+        self.log.event("error", "a fault of the gateway", where=where, error=repr(error), traceback=lines, **facts)
+
+    # -- what the gateway says of itself -------------------------------------------------------------------------------
+
+    def unready(self) -> str:
+        """Why it cannot be asked; "" where it can."""
+        if self.leaving:
+            return "the server is shutting down"
+        if not self.repository.started:
+            return "models are being loaded"
+        missing = [row["name"] for row in self.repository.index() if row["state"] == "LOADING"]
+        return f"{', '.join(sorted(set(missing)))}: being loaded" if missing else ""
+
+    def demand_ready(self, name: str, version_: str) -> None:
+        """Raise GatewayError (404, 503) for a model that cannot be asked, with the reason."""
+        if not self.repository.ready(name, version_):
+            self.repository.metadata(name, version_)
+            raise GatewayError(503, f"model {name!r} is not ready")
+
+    def metadata(self) -> dict[str, Any]:
+        """The protocol's server metadata."""
+        return {"name": "msedge", "version": version(), "extensions": list(EXTENSIONS)}
+
+    def model_statistics(self, name: str, version_: str) -> Mapping[str, Any]:
+        """Triton's statistics of all models, of one, or of one version. Raises GatewayError (404, 503)."""
+        if name:
+            self.repository.ready(name, version_)
+        return self.statistics.triton(name, version_)
+
+    def metrics(self, accept: str) -> tuple[bytes, str]:
+        """Prometheus' text and its media type."""
+        waiting = self.scheduler.snapshot()["models"]
+        served = self.repository.served()
+        gauges = Gauges(
+            pending={(s.name, s.version): waiting[s.name]["jobs"] for s in served if s.name in waiting},
+            queued_rows={(s.name, s.version): waiting[s.name]["rows"] for s in served if s.name in waiting},
+            loaded_bytes={(s.name, s.version): s.nbytes for s in served},
+            under_way=self.under_way,
+            log_dropped=self.log.dropped,
+            lag=self.lag.last,
+            worst_lag=self.lag.worst,
+        )
+        return expose(families(self.statistics, gauges), accept)
+
+    def status(self) -> Mapping[str, Any]:
+        """What the status page shows."""
+        waiting = self.scheduler.snapshot()["models"].values()
+        state = "draining" if self.leaving else "ready" if self.repository.started else "starting"
+        return status(
+            version(), state, perf_counter() - self._begun, perf_counter(), self.repository.snapshot(), self.statistics,
+            queued={"jobs": sum(of["jobs"] for of in waiting), "rows": sum(of["rows"] for of in waiting)},
+            memory={
+                "process": _resident(),
+                "models": self.repository.nbytes,
+                "limit": self.settings.repository.memory or None,
+            },
+            in_flight=self.under_way, lag=self.lag.last,
+        )  # fmt: skip
+
+    def document(self) -> dict[str, Any]:
+        """OpenAPI."""
+        return document(version(), tokens=not self.gate.open)
+
+    # -- management ----------------------------------------------------------------------------------------------------
+
+    async def load(self, name: str, given: Mapping[str, Any]) -> None:
+        """A load request's body, done. Raises GatewayError."""
+        parameters = _parameters(given)
+        config = parameters.get("config")
+        if config is not None and not isinstance(config, str):
+            raise GatewayError(400, f"parameters.config: expected a text of JSON, got {type(config).__name__}")
+        await self.repository.load(name, config, files_of(parameters) or None)
+
+    async def unload(self, name: str, given: Mapping[str, Any]) -> None:
+        """An unload request's body, done. Raises GatewayError."""
+        dependents = _parameters(given).get("unload_dependents", False)
+        if not isinstance(dependents, bool):
+            raise GatewayError(400, f"parameters.unload_dependents: expected true or false, got {dependents!r}")
+        await self.repository.unload(name, dependents)
+
+    # -- how models are made -------------------------------------------------------------------------------------------
+
+    def _runner(self, served: Served, signature: str, shapes: Shapes, personal: bool) -> Runner:
+        ports = served.ports[signature]
+        limit = served.config.max_batch or self.settings.batching.rows
+        return ModelRunner(
+            served.model, signature, ports, shapes, name=served.name, version=served.version, limit=limit
+        )
+
+    def _prepare(self, served: Served) -> None:
+        """On the loading thread: its pipeline, its batch sizes compiled and timed."""
+        from edge.gateway.pipelines.pipeline import Pipeline
+
+        pipeline = Pipeline.of(served.model.bundle.metadata, served.ports[served.first])
+        if pipeline is not None:
+            served.pipeline = pipeline
+            served.outer = {**served.ports, served.first: pipeline.ports}
+        shapes = served.fixed_shapes(served.first)
+        if shapes is not None:
+            runner = served.runner(served.first, shapes)
+            if isinstance(runner, ModelRunner):
+                runner.warm(WARM)
+
+    def _gone(self, served: Served) -> None:
+        """The last request of a retired version was answered."""
+
+    def _tell(self, event: str, facts: Mapping[str, Any]) -> None:
+        level = "warning" if "failed" in event or "refused" in event else "info"
+        if event == "version loaded":
+            name = facts["model"]
+            found = next((s for s in self.repository.served() if s.name == name), None)
+            self.scheduler.configure(name, self._limits(found))
+        self.log.event(level, event, **facts)
+
+    def _limits(self, served: Served | None) -> Limits:
+        """What a model's clients may ask for: its own file's words before the gateway's."""
+        ours, own = self.settings.batching, served.config if served is not None else None
+        return Limits(
+            rows=(own and own.queue_rows) or ours.queue_rows,
+            jobs=ours.queue_requests,
+            concurrency=(own and own.concurrency) or ours.concurrency,
+            timeout=(own and own.timeout) or ours.timeout or float("inf"),
+        )
+
+    @staticmethod
+    def error_body(text: str) -> bytes:
+        """`{"error": text}`."""
+        return orjson.dumps({"error": text})
+
+
+def _parameters(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = given.get("parameters", {})
+    if not isinstance(found, Mapping):
+        raise GatewayError(400, f"parameters: expected an object, got {type(found).__name__}")
+    return found
+
+
+def _sources(settings: Settings) -> list[Source]:
+    """Registries, folders of models, and bundles named one by one."""
+    found: list[Source] = []
+    files: list[str] = []
+    for text in settings.models:
+        if text.startswith(("http://", "https://")):
+            cache = settings.repository.cache or os.path.join(_cache(), "models")
+            found.append(Registry(text, cache))
+        elif Path(text).is_dir() and not is_model(text):
+            found.append(Folder(text))
+        else:
+            files.append(text)
+    return [*found, Files(files)] if files else found
+
+
+def _cache() -> str:
+    from lite_runtime.build import cache_folder
+
+    return str(cache_folder())
+
+
+@cache
+def version() -> str:
+    """Of msedge."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("msedge")
+    except metadata.PackageNotFoundError:
+        return "0"
+
+
+def _resident() -> int:
+    """Bytes of memory this process holds."""
+    with contextlib.suppress(OSError), open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0

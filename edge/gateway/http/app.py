@@ -1,0 +1,240 @@
+"""Every address beside the fast lane, as an aiohttp application: a handler for each entry of `pages.operations`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
+
+import orjson
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from edge.gateway.errors import GatewayError
+from edge.gateway.exchange import Answer, Ask
+from edge.gateway.gateway import Gateway
+from edge.gateway.http.bodies import object_in, read_body
+from edge.gateway.http.compression import compressed
+from edge.gateway.pages.operations import OPERATIONS, Operation
+from edge.gateway.pages.page import Page, explore_page, status_page
+
+__all__ = ["JsonHandler", "make_app"]
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+SMALL = 1 << 20
+"""Bytes of a request that is no inference."""
+_REASONS = {405: "this address does not take the method {method}", 404: "there is nothing at {path}"}
+
+
+def make_app(gateway: Gateway) -> web.Application:
+    """The application. Every error it answers with is `{"error": text}`."""
+    app = web.Application(middlewares=[_errors(gateway)], client_max_size=0)
+    made = _Handlers(gateway)
+    for operation in OPERATIONS:
+        handler = made.guarded(operation)
+        for path in operation.paths:
+            app.router.add_route(operation.method.upper(), path, handler)
+            if operation.method == "get":
+                app.router.add_route("HEAD", path, handler)
+    return app
+
+
+def _json(found: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.Response(body=orjson.dumps(found), status=status, content_type="application/json", headers=headers)
+
+
+def refusal(error: GatewayError) -> web.Response:
+    """What a client is told."""
+    headers = {"Retry-After": str(max(1, round(error.retry_after)))} if error.retry_after is not None else {}
+    if error.status == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="msedge"'
+    return _json({"error": str(error)}, error.status, headers)
+
+
+class JsonHandler(RequestHandler):
+    """aiohttp's connection, whose complaints about HTTP itself are JSON too."""
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """A request that could not even be read."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("the reply has begun")
+        text = "a fault of the gateway" if status >= 500 else f"no HTTP/1.1 that can be read: {_first_line(message)}"
+        reply = _json({"error": text}, status)
+        reply.force_close()
+        return reply
+
+
+def _first_line(message: str | None) -> str:
+    return "".join(c for c in (message or "").partition("\n")[0] if c.isprintable())[:120]
+
+
+def _errors(gateway: Gateway) -> Any:
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            origin = gateway.allowed_origin(request.headers.get("Origin"))
+            if origin is not None and request.method == "OPTIONS":
+                return _preflight(origin)
+            reply = await handler(request)
+        except GatewayError as error:
+            reply = refusal(error)
+        except web.HTTPException as error:
+            text = _REASONS.get(error.status, error.reason or "").format(method=request.method, path=request.path)
+            reply = _json({"error": text}, error.status)
+            if "Allow" in error.headers:
+                reply.headers["Allow"] = error.headers["Allow"]
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            gateway.bug(error, f"{request.method} {request.path}")
+            reply = _json({"error": "a fault of the gateway; its log says more"}, 500)
+        if request.headers.get("Origin") and not reply.prepared:
+            reply.headers["Vary"] = "Origin"
+            if origin is not None:
+                reply.headers["Access-Control-Allow-Origin"] = origin
+                reply.headers["Access-Control-Expose-Headers"] = "Inference-Header-Content-Length, X-Request-ID"
+        if gateway.leaving:
+            reply.force_close()
+        return reply
+
+    return middleware
+
+
+def _preflight(origin: str) -> web.Response:
+    allowed = {
+        "Access-Control-Allow-Origin": origin,
+        "Access-Control-Allow-Methods": "GET, POST",
+        "Access-Control-Allow-Headers": "Authorization, Content-Type, Inference-Header-Content-Length, X-Request-ID",
+        "Access-Control-Max-Age": "600",
+        "Vary": "Origin",
+    }
+    return web.Response(status=204, headers=allowed)
+
+
+class _Handlers:
+    """A method for each operation, by its name in small letters with underscores."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway, self._limits = gateway, gateway.settings.limits
+
+    def guarded(self, operation: Operation) -> Handler:
+        """The operation's method, behind a look at who asks."""
+        name = "".join(f"_{c.lower()}" if c.isupper() else c for c in operation.name)
+        method: Handler = getattr(self, name)
+        if name == "infer" or not operation.scope:
+            return method
+
+        async def handler(request: web.Request) -> web.StreamResponse:
+            self._gateway.admit(request.headers, request.remote or "", operation.scope)
+            return await method(request)
+
+        return handler
+
+    async def infer(self, request: web.Request) -> web.StreamResponse:
+        body = await read_body(request, self._limits.body, self._limits.body_seconds)
+        fields = {name.lower(): value for name, value in request.headers.items()}
+        ask = Ask(*_named(request), fields, memoryview(body), request.remote or "")
+        found: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        cancel = self._gateway.infer(ask, partial(_settle, found))
+        try:
+            answer = await found
+        except asyncio.CancelledError:
+            cancel()
+            raise
+        headers = dict(answer.fields)
+        content_type = "application/json"
+        if answer.header_length is not None:
+            headers["Inference-Header-Content-Length"] = str(answer.header_length)
+            content_type = "application/octet-stream"
+        payload = b"".join(answer.parts)
+        if answer.status == 200:
+            payload, coding = compressed(payload, request.headers.get("Accept-Encoding", ""))
+            if coding:
+                headers["Content-Encoding"] = coding
+        return web.Response(body=payload, status=answer.status, headers=headers, content_type=content_type)
+
+    async def model_metadata(self, request: web.Request) -> web.Response:
+        return _json(self._gateway.repository.metadata(*_named(request)))
+
+    async def model_ready(self, request: web.Request) -> web.Response:
+        name, version = _named(request)
+        self._gateway.demand_ready(name, version)
+        return _json({"name": name, "ready": True})
+
+    async def model_config(self, request: web.Request) -> web.Response:
+        return _json(self._gateway.repository.configuration(*_named(request)))
+
+    async def model_statistics(self, request: web.Request) -> web.Response:
+        return _json(self._gateway.model_statistics(*_named(request)))
+
+    async def statistics(self, request: web.Request) -> web.Response:
+        return _json(self._gateway.model_statistics("", ""))
+
+    async def server(self, request: web.Request) -> web.Response:
+        return _json(self._gateway.metadata())
+
+    async def live(self, request: web.Request) -> web.Response:
+        return _json({"live": True})
+
+    async def ready(self, request: web.Request) -> web.Response:
+        why = self._gateway.unready()
+        if why:
+            raise GatewayError(503, why)
+        return _json({"ready": True})
+
+    async def index(self, request: web.Request) -> web.Response:
+        found = await self._object(request)
+        ready = found.get("ready", False)
+        if not isinstance(ready, bool):
+            raise GatewayError(400, f"ready: expected true or false, got {ready!r}")
+        return _json(self._gateway.repository.index(ready_only=ready))
+
+    async def load(self, request: web.Request) -> web.Response:
+        limits, name = self._limits, request.match_info["name"]
+        await self._gateway.load(name, await object_in(request, limits.body, limits.body_seconds))
+        return web.Response(content_type="application/json")
+
+    async def unload(self, request: web.Request) -> web.Response:
+        await self._gateway.unload(request.match_info["name"], await self._object(request))
+        return web.Response(content_type="application/json")
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        text, kind = self._gateway.metrics(request.headers.get("Accept", ""))
+        return web.Response(body=text, headers={"Content-Type": kind})
+
+    async def status(self, request: web.Request) -> web.Response:
+        return _json(self._gateway.status())
+
+    async def status_page(self, request: web.Request) -> web.Response:
+        return _page(status_page())
+
+    async def document(self, request: web.Request) -> web.Response:
+        return _json(self._gateway.document())
+
+    async def document_page(self, request: web.Request) -> web.Response:
+        return _page(explore_page())
+
+    async def _object(self, request: web.Request) -> dict[str, Any]:
+        return await object_in(request, SMALL, self._limits.body_seconds)
+
+
+def _named(request: web.Request) -> tuple[str, str]:
+    """The model and the version ("": none) in a path."""
+    return request.match_info["name"], request.match_info.get("version", "")
+
+
+def _page(page: Page) -> web.Response:
+    return web.Response(body=page.body, headers=page.headers)
+
+
+def _settle(future: asyncio.Future[Answer], answer: Answer) -> None:
+    """The answer is there; nobody waits any more where the client left in the same moment."""
+    if not future.done():
+        future.set_result(answer)

@@ -1,0 +1,115 @@
+"""Bodies of requests that aiohttp reads: within limits of bytes and seconds, decompressed within the same limits."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from edge.gateway.errors import GatewayError
+
+__all__ = ["object_in", "read_body"]
+
+PIECE = 1 << 18
+"""Bytes that are decompressed at a time."""
+
+
+class _Inflater:
+    """Undoes gzip (RFC 1952) or deflate (RFC 1950, and bare RFC 1951, which some clients mean by it)."""
+
+    def __init__(self, coding: str, limit: int) -> None:
+        self._gzip, self._limit = coding == "gzip", limit
+        self._stream: Any = None
+        self._made = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        """Take compressed bytes. Raises GatewayError for broken ones and for more than the limit makes of them."""
+        try:
+            while data:
+                if self._stream is None:
+                    self._stream = zlib.decompressobj(self._bits(data[0]))
+                self._made += self._stream.decompress(data, PIECE)
+                if len(self._made) > self._limit:
+                    raise _too_large(self._limit, "decompressed ")
+                data = self._stream.unconsumed_tail
+                if self._stream.eof and self._stream.unused_data:
+                    raise GatewayError(400, "the compressed body goes on after its end; send one compressed stream")
+        except zlib.error as error:
+            raise GatewayError(400, f"the body is not what Content-Encoding says: {error}") from None
+
+    def end(self) -> bytearray:
+        """Everything. Raises GatewayError for a stream that was cut short."""
+        if self._stream is None or not self._stream.eof:
+            raise GatewayError(400, "the compressed body ends too early")
+        return self._made
+
+    def _bits(self, first: int) -> int:
+        if self._gzip:
+            return 16 + zlib.MAX_WBITS
+        return zlib.MAX_WBITS if first & 15 == 8 else -zlib.MAX_WBITS
+
+
+class _Plain:
+    def __init__(self, limit: int) -> None:
+        self._made = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        self._made += data
+
+    def end(self) -> bytearray:
+        return self._made
+
+
+_CODINGS: dict[str, Callable[[int], _Inflater | _Plain]] = {
+    "": _Plain,
+    "identity": _Plain,
+    "gzip": lambda limit: _Inflater("gzip", limit),
+    "x-gzip": lambda limit: _Inflater("gzip", limit),
+    "deflate": lambda limit: _Inflater("deflate", limit),
+}
+
+
+async def read_body(request: web.Request, limit: int, seconds: float) -> bytearray:
+    """A request's body, decompressed. Raises GatewayError: 413 beyond `limit` bytes, 415 for an encoding that is not
+    known, 408 where it takes longer than `seconds`, 400 for one that is broken."""
+    coding = request.headers.get("Content-Encoding", "").strip().lower()
+    if coding not in _CODINGS:
+        known = ", ".join(filter(None, _CODINGS))
+        raise GatewayError(415, f"Content-Encoding: expected one of {known}, got {coding[:40]!r}")
+    if request.content_length is not None and request.content_length > limit:
+        raise _too_large(limit)
+    decoder, came = _CODINGS[coding](limit), 0
+    try:
+        async with asyncio.timeout(seconds):
+            while piece := await request.content.readany():
+                came += len(piece)
+                if came > limit:
+                    raise _too_large(limit)
+                decoder.feed(piece)
+    except TimeoutError:
+        raise GatewayError(408, f"the body did not come within {seconds:g} s") from None
+    except web.RequestPayloadError as error:
+        raise GatewayError(400, f"the body cannot be read: {error}") from None
+    return decoder.end()
+
+
+async def object_in(request: web.Request, limit: int, seconds: float) -> dict[str, Any]:
+    """The JSON object in a body; {} for an empty one. Raises GatewayError."""
+    body = await read_body(request, limit, seconds)
+    if not body.strip():
+        return {}
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise GatewayError(400, f"the body is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise GatewayError(400, f"the body: expected a JSON object, got {type(found).__name__}")
+    return found
+
+
+def _too_large(limit: int, what: str = "") -> GatewayError:
+    return GatewayError(413, f"the {what}body is larger than {limit} bytes; the server's setting limits.body says so")

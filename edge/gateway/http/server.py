@@ -1,0 +1,94 @@
+"""The listening socket: connections begin in the fast lane, and go on at aiohttp's where they must."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+
+from aiohttp import web
+
+from edge.gateway.errors import GatewayError
+from edge.gateway.gateway import Gateway
+from edge.gateway.http.app import JsonHandler, make_app
+from edge.gateway.http.heads import FIELD, FIELDS
+from edge.gateway.http.lane import Lanes
+
+__all__ = ["HttpServer"]
+
+SWEEP = 1.0
+"""Seconds between looks for silent clients."""
+BACKLOG = 1024
+_SILENT = logging.getLogger("msedge.http")
+_SILENT.disabled = True
+
+
+class HttpServer:
+    """A gateway's HTTP; all methods on the event loop."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._limits = gateway.settings.limits
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
+        """Listen; the address. Raises GatewayError for one that cannot be had."""
+        self._runner = web.AppRunner(make_app(self._gateway), handler_cancellation=True, access_log=None)
+        await self._runner.setup()
+        server = self._runner.server
+        assert server is not None
+        self._server = server
+        self._lanes = Lanes(self._gateway, self._limits, self._other, lambda: len(server._connections))
+        loop = asyncio.get_running_loop()
+        try:
+            self._socket = await loop.create_server(self._lanes, host, port, ssl=tls, backlog=BACKLOG)
+        except (OSError, UnicodeError) as error:
+            await self._runner.cleanup()
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise GatewayError(500, f"cannot listen at {host}:{port}: {why}; choose another --port or --host") from None
+        self._sweeper = asyncio.create_task(self._sweep())
+        found: socket.socket = self._socket.sockets[0]
+        name = found.getsockname()
+        return name[0], name[1]
+
+    async def drain(self, seconds: float) -> bool:
+        """Take no more connections, answer what is under way, close the rest; whether all was answered in time."""
+        self._socket.close()
+        self._lanes.leave()
+        self._server.pre_shutdown()
+        end = asyncio.get_running_loop().time() + seconds
+        while self._gateway.under_way and asyncio.get_running_loop().time() < end:
+            await asyncio.sleep(0.01)
+        return not self._gateway.under_way
+
+    async def stop(self) -> None:
+        """Close every connection."""
+        self._socket.close()
+        self._sweeper.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._sweeper
+        for lane in tuple(self._lanes.open):
+            lane.leave()
+        await self._runner.cleanup()
+        for lane in tuple(self._lanes.open):
+            lane.abort()
+
+    def _other(self) -> asyncio.Protocol:
+        limits = self._limits
+        return JsonHandler(
+            self._server,
+            loop=asyncio.get_running_loop(),
+            access_log=_SILENT,
+            keepalive_timeout=limits.idle_seconds,
+            lingering_time=1.0,
+            max_line_size=FIELD,
+            max_field_size=FIELD,
+            max_headers=FIELDS,
+            auto_decompress=False,
+        )
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP)
+            self._lanes.sweep(SWEEP)

@@ -1,0 +1,255 @@
+"""One inference, from the body of a request to the body of its reply."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from math import inf
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from edge.gateway.errors import GatewayError
+from edge.gateway.exchange import Answer, Ask
+from edge.gateway.job import Job
+from edge.gateway.models.entry import Asleep
+from edge.gateway.models.served import Served
+from edge.gateway.protocol.elements import texts
+from edge.gateway.protocol.request import Request, read
+from edge.gateway.protocol.response import write
+from lite_runtime.errors import InputError, MsedgeError
+
+if TYPE_CHECKING:
+    from edge.gateway.gateway import Gateway
+
+__all__ = ["DEVICE", "LABEL", "Exchange"]
+
+DEVICE, LABEL = "x-msedge-device", "x-msedge-label"
+"""Header fields: whose personal version, and which label of the model; `parameters.device` is the same as the first."""
+_LENGTH = "inference-header-content-length"
+_NO_NOTES: Mapping[str, Any] = {}
+_RAW = ("image/", "audio/")
+"""Media types whose bodies are the one input's bytes, without the protocol's JSON."""
+
+
+class Exchange:
+    """A request and what is done for it; `begin` once. Everything on the event loop's thread.
+
+    Most requests go from `begin` to the scheduler without waiting for anything but the model. Those that must wait for
+    something else (a model that sleeps, a device's version on disk, a picture to be decoded) go on in a task.
+    """
+
+    __slots__ = (
+        "_answered",
+        "_arrived",
+        "_ask",
+        "_gateway",
+        "_identity",
+        "_job",
+        "_reply",
+        "_request",
+        "_served",
+        "_task",
+    )
+
+    def __init__(self, gateway: Gateway, ask: Ask, reply: Callable[[Answer], None]) -> None:
+        self._gateway, self._ask, self._reply = gateway, ask, reply
+        self._served: Served | None = None
+        self._request: Request | None = None
+        self._job: Job | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._answered = False
+
+    def begin(self) -> None:
+        """Answer, now or later."""
+        gateway, ask = self._gateway, self._ask
+        self._arrived = perf_counter()
+        fields = ask.fields
+        given = fields.get("x-request-id")
+        self._identity = gateway.ids.of(given)
+        gateway.under_way += 1
+        try:
+            gateway.admit_inference(ask)
+            served = gateway.repository.route(ask.model, ask.version, fields.get(LABEL, ""), given or "")
+            self._take(served)
+        except Asleep:
+            self._later(self._wake())
+        except Exception as error:
+            self._fail(error)
+
+    def cancel(self) -> None:
+        """The client has left: what is not begun need not be, and nothing is answered."""
+        if self._answered:
+            return
+        self._close()
+        if self._task is not None:
+            self._task.cancel()
+        if self._job is not None:
+            self._gateway.scheduler.cancel(self._job)
+        if self._served is not None:
+            self._served.release()
+            numbers = self._gateway.statistics.of(self._served.name, self._served.version)
+            numbers.fail(self._job, 499, perf_counter())
+
+    # -- the way there -------------------------------------------------------------------------------------------------
+
+    def _take(self, served: Served) -> None:
+        """Read the request as this version wants it, and go on to the model."""
+        ask = self._ask
+        served.acquire(self._arrived)
+        self._served = served
+        request = self._request = read(ask.body, _header_length(ask.fields), served.ports_for)
+        parameters = request.parameters
+        device = ask.fields.get(DEVICE) or parameters.get("device") or ""
+        signature = parameters.get("signature") or served.first
+        if device or _piped(served, signature):
+            self._later(self._prepare(served, request, signature, device))
+            return
+        self._submit(served, request, signature, request.inputs, request.rows, "", _NO_NOTES)
+
+    def _submit(
+        self,
+        served: Served,
+        request: Request,
+        signature: str,
+        inputs: Mapping[str, Any],
+        rows: int,
+        device: str,
+        notes: Mapping[str, Any],
+    ) -> None:
+        parameters = request.parameters
+        timeout = parameters.get("timeout", 0)
+        for name, array in inputs.items():
+            if array.dtype.hasobject:
+                inputs = {**inputs, name: texts(array, name)}
+        job = self._job = Job(
+            inputs,
+            rows,
+            self._finished,
+            arrived=self._arrived,
+            signature=signature,
+            priority=parameters.get("priority", 0) or served.config.priority,
+            deadline=self._arrived + timeout * 1e-6 if timeout else inf,
+            device=device,
+        )
+        if notes:
+            job.notes.update(notes)
+        self._gateway.scheduler.submit(job, served.runner_for(job))
+
+    def _later(self, way: Any) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._guarded(way))
+
+    async def _guarded(self, way: Any) -> None:
+        try:
+            await way
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            self._fail(error)
+
+    async def _wake(self) -> None:
+        """Wait for a model that was unloaded to save memory."""
+        ask = self._ask
+        await self._gateway.repository.wake(ask.model)
+        label, identity = ask.fields.get(LABEL, ""), ask.fields.get("x-request-id", "")
+        self._take(self._gateway.repository.route(ask.model, ask.version, label, identity))
+
+    async def _prepare(self, served: Served, request: Request, signature: str, device: str) -> None:
+        """What happens before the model, away from the loop's thread."""
+        notes: dict[str, Any] = {}
+        inputs, rows = request.inputs, request.rows
+        if device:
+            device, notes = await self._gateway.personal(served, device)
+        if _piped(served, signature):
+            inputs = await self._gateway.aside(served.pipeline.before, inputs)
+            rows = next(iter(inputs.values())).shape[0] if served.ports[signature].batched else 1
+        self._submit(served, request, signature, inputs, rows, device, notes)
+
+    # -- the way back --------------------------------------------------------------------------------------------------
+
+    def _finished(self, job: Job) -> None:
+        """The scheduler is done with it."""
+        served = self._served
+        assert served is not None
+        if job.error is not None:
+            self._fail(job.error)
+        elif _piped(served, job.signature):
+            self._later(self._complete(served, job))
+        else:
+            self._answer(served, job, job.outputs)
+
+    async def _complete(self, served: Served, job: Job) -> None:
+        self._answer(served, job, await self._gateway.aside(served.pipeline.after, job.outputs))
+
+    def _answer(self, served: Served, job: Job, outputs: Any) -> None:
+        request, gateway = self._request, self._gateway
+        assert request is not None
+        try:
+            ports = served.ports_for(job.signature)
+            reply = write(served.name, served.version, request, outputs, ports, job.notes, served.labels.get(""))
+            if sum(map(len, reply.parts)) > gateway.settings.limits.reply:
+                most = gateway.settings.limits.reply
+                raise GatewayError(413, f"the reply is larger than {most} bytes; ask for fewer outputs or rows")
+        except Exception as error:
+            self._fail(error)
+            return
+        now = perf_counter()
+        gateway.statistics.of(served.name, served.version).record(job, now)
+        if served.shadow is not None:
+            served.shadow.after(job, gateway.scheduler.submit)
+        self._close()
+        served.release()
+        if gateway.watching:
+            gateway.ended(self._ask, self._identity, 200, now - self._arrived, job, served)
+        self._reply(Answer(200, reply.parts, reply.header_length, (("X-Request-ID", self._identity),)))
+
+    def _fail(self, error: BaseException) -> None:
+        """Say what went wrong."""
+        if self._answered:
+            return
+        gateway, served, now = self._gateway, self._served, perf_counter()
+        status, text, retry = _told(error)
+        if status == 500 and not isinstance(error, GatewayError):
+            gateway.bug(error, f"infer {self._ask.model}", id=self._identity)
+        if served is not None:
+            gateway.statistics.of(served.name, served.version).fail(self._job, status, now)
+            served.release()
+        gateway.statistics.refused["infer", status] += 1
+        self._close()
+        if gateway.watching or status == 500:
+            gateway.ended(self._ask, self._identity, status, now - self._arrived, self._job, served)
+        fields = [("X-Request-ID", self._identity)]
+        if retry is not None:
+            fields.append(("Retry-After", str(max(1, round(retry)))))
+        if status == 401:
+            fields.append(("WWW-Authenticate", 'Bearer realm="msedge"'))
+        self._reply(Answer(status, [gateway.error_body(text)], None, fields))
+
+    def _close(self) -> None:
+        self._answered = True
+        self._gateway.under_way -= 1
+
+
+def _piped(served: Served, signature: str) -> bool:
+    """Whether something stands before and after the model: bundles declare it for the signature they are about."""
+    return served.pipeline is not None and signature == served.first
+
+
+def _told(error: BaseException) -> tuple[int, str, float | None]:
+    """Status, text, and seconds until another attempt makes sense."""
+    if isinstance(error, GatewayError):
+        return error.status, str(error), error.retry_after
+    if isinstance(error, InputError):
+        return 400, str(error), None
+    if isinstance(error, MsedgeError):
+        return 500, str(error), None
+    return 500, "a fault of the gateway; its log says more", None
+
+
+def _header_length(fields: Mapping[str, str]) -> int | None:
+    """Bytes of JSON, as the header says. Raises GatewayError (400) for what is no number."""
+    text = fields.get(_LENGTH)
+    if text is None:
+        return 0 if fields.get("content-type", "").startswith(_RAW) else None
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise GatewayError(400, f"Inference-Header-Content-Length: expected a number of bytes, got {text[:40]!r}")
+    return int(text)

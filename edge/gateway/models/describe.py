@@ -1,0 +1,76 @@
+"""A model in the words of the Open Inference Protocol (metadata) and of Triton (configuration)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from edge.gateway.models.config import ModelConfig, Policy
+from edge.gateway.models.served import Served
+from edge.gateway.models.sources import BUNDLE
+from edge.gateway.ports import Port, Ports
+
+__all__ = ["PLATFORM", "configuration", "metadata"]
+
+PLATFORM = "msedge"
+
+
+def metadata(served: Served, versions: Iterable[str]) -> dict[str, Any]:
+    """What `GET /v2/models/NAME` answers. `versions`: all that answer now."""
+    described = {signature: _sides(ports) for signature, ports in served.outer.items()}
+    made = {"name": served.name, "versions": list(versions), "platform": PLATFORM, **described[served.first]}
+    return made if len(described) == 1 else {**made, "signatures": described}
+
+
+def configuration(served: Served, limit: int) -> dict[str, Any]:
+    """What `GET /v2/models/NAME/config` answers. limit: most rows of a batch where the model's own says nothing."""
+    ports = served.outer[served.first]
+    most = (served.config.max_batch or limit) if ports.batched else 0
+    made: dict[str, Any] = {
+        "name": served.name,
+        "platform": PLATFORM,
+        "backend": PLATFORM,
+        "version_policy": _policy(served.config.versions),
+        "max_batch_size": most,
+        "input": [_tensor(port, ports.batched) for port in ports.inputs.values()],
+        "output": [_tensor(port, ports.batched) for port in ports.outputs.values()],
+        "instance_group": [{"name": served.name, "kind": "KIND_CPU", "count": 1}],
+        "default_model_filename": BUNDLE,
+        "parameters": {},
+    }
+    if most:
+        sizes = [size for size in served.config.ladder if size <= most]
+        made["dynamic_batching"] = {"preferred_batch_size": sizes, "max_queue_delay_microseconds": 0}
+    return made | _ours(served.config)
+
+
+def _ours(config: ModelConfig) -> dict[str, Any]:
+    """What Triton has no word for, where it is set."""
+    shadow = {} if config.shadow is None else {"shadow": config.shadow._asdict()}
+    plain = {
+        "labels": dict(config.labels), "split": dict(config.split), "queue_rows": config.queue_rows,
+        "concurrency": config.concurrency, "timeout": config.timeout, "priority": config.priority,
+        "memory": config.memory, "pinned": config.pinned,
+    }  # fmt: skip
+    return {key: value for key, value in plain.items() if value} | shadow
+
+
+def _sides(ports: Ports) -> dict[str, Any]:
+    return {
+        side: [{"name": p.name, "datatype": p.datatype, "shape": list(p.open)} for p in held.values()]
+        for side, held in (("inputs", ports.inputs), ("outputs", ports.outputs))
+    }
+
+
+def _tensor(port: Port, batched: bool) -> dict[str, Any]:
+    kind = "STRING" if port.datatype == "BYTES" else port.datatype
+    return {"name": port.name, "data_type": f"TYPE_{kind}", "dims": list(port.open[batched:])}
+
+
+def _policy(policy: Policy) -> Mapping[str, Any]:
+    policies: Mapping[str, Mapping[str, Any]] = {
+        "latest": {"latest": {"num_versions": policy.latest}},
+        "all": {"all": {}},
+        "specific": {"specific": {"versions": list(policy.chosen)}},
+    }
+    return policies[policy.kind]

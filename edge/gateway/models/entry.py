@@ -1,0 +1,246 @@
+"""What is known of one model: its versions that answer, those that do not and why, and where its requests go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from edge.gateway.errors import GatewayError
+from edge.gateway.models import routing
+from edge.gateway.models.config import ModelConfig
+from edge.gateway.models.names import shown, version_of
+from edge.gateway.models.served import Served
+from edge.gateway.models.shadow import Shadow
+from edge.gateway.models.sources import Candidate, Listing
+
+__all__ = ["AGAIN", "Asleep", "Entry", "Failure", "Full", "Offer", "unknown"]
+
+AGAIN = 1.0
+"""Seconds after which a client may ask for a model that is being loaded."""
+
+
+class Asleep(GatewayError):
+    """A model that was unloaded to save memory and is loaded again for who asks: see `Repository.wake`."""
+
+    def __init__(self, name: str) -> None:
+        text = f"model {name!r} was unloaded to save memory and is being loaded again"
+        super().__init__(503, text, retry_after=AGAIN)
+        self.name = name
+
+
+class Full(GatewayError):
+    """There is no room for a model, and nothing may go for it."""
+
+    def __init__(self, name: str, wanted: int, cap: int) -> None:
+        super().__init__(
+            503, f"model {name!r} takes about {wanted} bytes, and what is loaded and in use leaves no room for it under"
+            f" the cap of {cap}; raise --memory, or unload a model", retry_after=AGAIN,
+        )  # fmt: skip
+
+
+def _unknown(name: str) -> GatewayError:
+    return GatewayError(404, f"there is no model {shown(name)}; POST /v2/repository/index lists them")
+
+
+def unknown(name: str) -> GatewayError:
+    """There is no model of that name."""
+    return GatewayError(404, f"there is no model {shown(name)}; POST /v2/repository/index lists those there are")
+
+
+class Offer:
+    """What a model is to be loaded from: files by version, and the configuration in force."""
+
+    __slots__ = ("config", "folder", "override", "versions")
+
+    def __init__(
+        self, versions: Mapping[int, Candidate], config: ModelConfig, *,
+        override: ModelConfig | None = None, folder: TemporaryDirectory[str] | None = None,
+    ) -> None:  # fmt: skip
+        self.versions, self.config = versions, config
+        self.override = override
+        """What a load request said, in the stead of `config.toml`."""
+        self.folder = folder
+        """Where files that came with a load request lie, in the stead of the source's."""
+
+
+class Failure:
+    """A file that could not be loaded: not tried again until it is another."""
+
+    __slots__ = ("candidate", "error")
+
+    def __init__(self, candidate: Candidate | None, error: GatewayError) -> None:
+        self.candidate, self.error = candidate, error
+
+
+class Entry:
+    """A model by name. `lock` is held by whoever changes what is loaded; reading needs none."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lock = asyncio.Lock()
+        self.listing = Listing({})
+        """What its source has of it, as last looked at."""
+        self.seen: Listing | None = None
+        """A listing that differs from that, not yet known to stay as it is."""
+        self.offer = Offer({}, ModelConfig())
+        self.loaded: dict[int, Served] = {}
+        self.stamps: dict[int, Candidate] = {}
+        """The files of those."""
+        self.failed: dict[int, Failure] = {}
+        self.loading: set[int] = set()
+        self.weights: dict[int, tuple[Candidate, int]] = {}
+        """Bytes that versions turned out to hold, and the files they came from."""
+        self.seconds: dict[int, float] = {}
+        """What loading took, of versions that are not published yet."""
+        self.retiring: list[Served] = []
+        self.users = 0
+        """Who waits for the lock, or holds it."""
+        self.wanted = False
+        """Whether it is to be loaded when its files change: not after it was unloaded."""
+        self.asleep = False
+        self.reason = "not loaded"
+        """Why nothing is loaded, where nothing is."""
+        self.shadow: Shadow | None = None
+        self._default: Served | None = None
+        self._named: Mapping[str, Served] = {}
+        self._split: routing.Split | None = None
+        self.labels: Mapping[str, int] = {}
+
+    # -- where requests go ---------------------------------------------------------------------------------------------
+
+    def route(self, version: str, label: str, request_id: str) -> Served:
+        """The version that answers. Raises GatewayError: 400, 404, 503."""
+        if version or label:
+            return self._chosen(version, label)
+        if self._split is not None:
+            return self.loaded[self._split.pick(request_id)]
+        if self._default is None:
+            raise self._absence()
+        return self._default
+
+    def _chosen(self, version: str, label: str) -> Served:
+        found = self._named.get(version or label)
+        if found is None:
+            raise self._no_version(version or label)
+        if version and label and self._named.get(label) is not found:
+            text = f"version {shown(version)} is not the one labelled {shown(label)}; name one of the two"
+            raise GatewayError(400, f"model {self.name!r}: {text}")
+        return found
+
+    def _absence(self) -> GatewayError:
+        if self.asleep:
+            return Asleep(self.name)
+        if self.loading:
+            return GatewayError(503, f"model {self.name!r} is being loaded", retry_after=AGAIN)
+        if self.empty:
+            return unknown(self.name)
+        return GatewayError(503, f"model {self.name!r} is not ready: {self.reason}")
+
+    def _no_version(self, text: str) -> GatewayError:
+        """Why there is no such version, in a sentence."""
+        known = self.offer.config.labels
+        number = version_of(text)
+        if self.asleep and (number in self.offer.versions or text in known):
+            return Asleep(self.name)
+        if number is None and text in known:
+            target = known[text]
+            number = target if isinstance(target, int) else max(self.offer.versions, default=None)
+            if number is None or number not in (*self.failed, *self.loading):
+                return GatewayError(503, f"model {self.name!r}: {text!r} is version {target}, which is not loaded")
+        if number in self.loading:
+            return GatewayError(503, f"model {self.name!r}, version {number} is being loaded", retry_after=AGAIN)
+        if number is not None and number in self.failed:
+            return GatewayError(503, f"model {self.name!r}, version {number}: {self.failed[number].error}")
+        if not self.loaded:
+            return self._absence()
+        there = ", ".join([*map(str, sorted(self.loaded)), *self.labels])
+        return GatewayError(404, f"model {self.name!r} has no version {shown(text)}; there are {there}")
+
+    # -- what is loaded ------------------------------------------------------------------------------------------------
+
+    def publish(self, loaded: Mapping[int, Served], reason: str = "", *, asleep: bool = False) -> None:
+        """Make this what answers from now on, in one step; what it was until now is retired."""
+        config = self.offer.config
+        gone = [served for served in self.loaded.values() if served not in loaded.values()]
+        self.loaded, self.asleep, self.reason = dict(loaded), asleep, reason
+        self.labels = routing.labelled(config, loaded)
+        self._split = routing.Split.of(config, self.labels, loaded)
+        number = routing.default(config, self.labels, loaded)
+        self._default = loaded[number] if number is not None else None
+        if loaded and number is None:
+            self.reason = f"the version labelled {routing.STABLE!r} is not loaded"
+        self._named = {
+            **{str(number): served for number, served in loaded.items()},
+            **{label: loaded[number] for label, number in self.labels.items()},
+        }
+        self._set_shadow(config)
+        for served in loaded.values():
+            served.config = config
+            served.shadow = self.shadow if self.shadow is not None and served is not self.shadow.target else None
+        self.retiring = [served for served in (*self.retiring, *gone) if not served.closed]
+        for served in gone:
+            served.retire()
+
+    def _set_shadow(self, config: ModelConfig) -> None:
+        """The shadow the configuration asks for, the one there was where it is the same."""
+        wanted = config.shadow
+        target = self._named.get(wanted.version) if wanted is not None else None
+        if wanted is None or target is None:
+            self.shadow = None
+        elif self.shadow is None or self.shadow.target is not target or self.shadow.fraction != wanted.fraction:
+            self.shadow = Shadow(target, wanted.fraction)
+
+    @property
+    def fresh(self) -> bool:
+        """Whether nobody has looked at it yet."""
+        return self.seen is None and self.empty
+
+    def settled(self, listing: Listing) -> bool:
+        """Note what a source has of it now; whether that is other than before, and was the same at the last look."""
+        if listing == self.listing:
+            self.seen = None
+            return False
+        if listing != self.seen:
+            self.seen = listing
+            return False
+        self.listing, self.seen = listing, None
+        return True
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to know about it: no source has it, and nothing is or was loaded."""
+        unheld = not self.loaded and self.offer.folder is None and not self.still_retiring()
+        return unheld and self.listing == Listing({})
+
+    @property
+    def shares(self) -> Mapping[int, float]:
+        """Which share of requests that name nothing goes to which version."""
+        if self._split is not None:
+            return self._split.shares
+        return {} if self._default is None else {int(self._default.version): 1.0}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that its versions hold, about."""
+        return sum(served.nbytes for served in (*self.loaded.values(), *self.still_retiring()))
+
+    def still_retiring(self) -> list[Served]:
+        """Old versions with requests that are not answered yet."""
+        self.retiring = [served for served in self.retiring if not served.closed]
+        return self.retiring
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Its part of the repository's index: a row a version that is ready, coming, going or broken; one without a
+        version where there is none."""
+        states: dict[int, tuple[str, str]] = {int(s.version): ("UNLOADING", "") for s in self.still_retiring()}
+        states |= {version: ("LOADING", "") for version in self.loading}
+        states |= {version: ("UNAVAILABLE", str(failure.error)) for version, failure in self.failed.items()}
+        for version in self.loaded:
+            why = self.failed.get(version)
+            states[version] = ("READY", f"the file there now cannot be served: {why.error}" if why is not None else "")
+        if not states and not self.empty:
+            yield {"name": self.name, "state": "UNAVAILABLE", "reason": self.reason}
+        for version, (state, reason) in sorted(states.items()):
+            yield {"name": self.name, "version": str(version), "state": state, "reason": reason}

@@ -1,0 +1,250 @@
+"""Exchanging what is loaded of a model: what an offer says is loaded beside what answers, then takes its place."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from os import stat
+from time import perf_counter
+from typing import Any, TypeVar
+
+from edge.gateway.errors import GatewayError
+from edge.gateway.models import describe, routing
+from edge.gateway.models.config import ModelConfig
+from edge.gateway.models.entry import Entry, Failure, Full, Offer
+from edge.gateway.models.loading import Loader
+from edge.gateway.models.memory import Resident, victims
+from edge.gateway.models.names import shown, version_of
+from edge.gateway.models.served import Served
+from edge.gateway.models.sources import Candidate
+
+__all__ = ["Keeper", "Options"]
+
+T = TypeVar("T")
+Tell = Callable[[str, Mapping[str, Any]], None]
+"""Told of what happened: "model configured", "version loaded", "version refused", "model failed" or "model unloaded",
+and its facts: model, version, digest, seconds, reason. What was loaded or configured answers when this is called."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """memory: bytes that loaded models may hold together, 0: any number. pinned: models that stay, whatever the memory.
+    wake: seconds that a request waits for a model that was unloaded to save memory. autoload: whether models are loaded
+    because they are there, at the start and when they come; else only when asked for. limit: most rows of a batch, as
+    configurations tell it. tell: of events."""
+
+    memory: int = 0
+    pinned: frozenset[str] = frozenset()
+    wake: float = 10.0
+    autoload: bool = True
+    limit: int = 64
+    tell: Tell = lambda event, facts: None
+
+
+class Keeper:
+    """Changes entries; whoever calls it holds their locks. `call` runs a function on another thread."""
+
+    def __init__(
+        self, entries: Mapping[str, Entry], loader: Loader, options: Options, call: Callable[..., Awaitable[Any]]
+    ) -> None:
+        self._entries, self._loader, self._options, self._call = entries, loader, options, call
+
+    async def renew(self, entry: Entry, *, evict: bool = True) -> None:
+        """Make what is loaded what the listing says, as far as it can be; the index says what cannot."""
+        listing, before = entry.listing, entry.offer
+        config = before.override or listing.config or ModelConfig()
+        if listing.misconfigured and before.override is None:
+            self._options.tell("model failed", {"model": entry.name, "reason": listing.misconfigured})
+            if not entry.loaded:
+                entry.publish({}, listing.misconfigured)
+                return
+            config = before.config
+        offer = Offer(listing.versions, config, override=before.override)
+        if entry.asleep:
+            entry.offer = offer
+            return
+        try:
+            await self.bring(entry, offer, evict=evict)
+        except Full as error:
+            entry.offer = offer
+            entry.publish(entry.loaded, str(error), asleep=not entry.loaded)
+        except GatewayError as error:
+            if not entry.loaded:
+                entry.publish({}, str(error))
+
+    async def bring(self, entry: Entry, offer: Offer, *, strict: bool = False, evict: bool = True) -> None:
+        """Load what an offer says and make it what answers.
+
+        What cannot be loaded leaves in place what there was of that version; with `strict`, of the whole model. evict:
+        whether other models may go to make room. Raises GatewayError: where nothing could be loaded; with `strict`,
+        where anything could not; `Full` where there is no room, and then nothing has changed.
+        """
+        found: dict[int, Served] = {}
+        failed: dict[int, Failure] = {}
+        todo = routing.plan(offer.config.versions, offer.versions, _numbers(offer.config))
+        try:
+            for version in todo.order:
+                if version not in todo.named and len(found) >= todo.enough:
+                    continue
+                try:
+                    found[version] = await self._version(entry, version, offer, found, strict, evict)
+                except GatewayError as error:
+                    if strict or isinstance(error, Full):
+                        raise
+                    failed[version] = Failure(offer.versions.get(version), error)
+                    if version in entry.loaded:
+                        found[version] = entry.loaded[version]
+        except BaseException:
+            self._drop(entry, found.values())
+            raise
+        finally:
+            entry.loading.clear()
+        self._take(entry, offer, found, failed)
+        if not found:
+            problem = entry.listing.problem or "there is no version of it"
+            why = next(iter(failed.values())).error if failed else GatewayError(404, problem)
+            entry.reason = str(why)
+            self._options.tell("model failed", {"model": entry.name, "reason": entry.reason})
+            raise why
+
+    def clear(self, entry: Entry, reason: str) -> None:
+        """Unload a model."""
+        if entry.offer.folder is not None:
+            entry.offer.folder.cleanup()
+        entry.offer, entry.failed, entry.stamps, entry.weights = Offer({}, ModelConfig()), {}, {}, {}
+        entry.publish({}, reason)
+        self._options.tell("model unloaded", {"model": entry.name, "reason": reason})
+
+    def trim(self) -> None:
+        """Unload the longest unused models where those that are loaded have grown beyond the cap; as far as they may
+        go."""
+        with suppress(Full):
+            self._make_room(None, 0, True)
+
+    def _take(self, entry: Entry, offer: Offer, found: Mapping[int, Served], failed: dict[int, Failure]) -> None:
+        """Exchange what answers."""
+        if not found and (failed or entry.listing.problem):
+            found = entry.loaded
+        before, entry.offer, entry.failed = entry.offer, offer, failed
+        if before.folder is not None and before.folder is not offer.folder:
+            before.folder.cleanup()
+        entry.stamps = {v: offer.versions[v] for v in found if v in offer.versions and v not in failed}
+        entry.publish(found)
+        if offer.config != before.config:
+            self._options.tell("model configured", {"model": entry.name})
+        for version, seconds in entry.seconds.items():
+            facts = {"model": entry.name, "version": version, "digest": found[version].digest, "seconds": seconds}
+            self._options.tell("version loaded", facts)
+        entry.seconds.clear()
+
+    def _drop(self, entry: Entry, made: Iterable[Served]) -> None:
+        """Let go of versions that were loaded and will not answer."""
+        for served in made:
+            if served not in entry.loaded.values():
+                served.retire()
+        entry.seconds.clear()
+
+    async def _version(
+        self, entry: Entry, version: int, offer: Offer, found: Mapping[int, Served], strict: bool, evict: bool
+    ) -> Served:
+        """That version, loaded now or before; `found`: those that already are."""
+        candidate, old = offer.versions.get(version), entry.loaded.get(version)
+        if candidate is None:
+            raise GatewayError(404, f"there are no files of version {version}")
+        known = entry.failed.get(version)
+        if old is not None and old.config.made_as(offer.config) and entry.stamps.get(version) == candidate:
+            return _described(old, offer.config, self._options.limit)
+        if known is not None and known.candidate == candidate and not strict:
+            raise known.error
+        weighed = entry.weights.get(version)
+        guess = weighed[1] if weighed is not None and weighed[0] == candidate else await self._call(_weight, candidate)
+        self._make_room(entry, guess + _gained(entry, found, version), evict)
+        entry.loading.add(version)
+        begun = perf_counter()
+        try:
+            served: Served = await self._call(self._loader.load, entry.name, version, candidate, offer.config, old)
+        except GatewayError as error:
+            facts = {"model": entry.name, "version": version, "reason": str(error)}
+            self._options.tell("version refused", facts)
+            raise
+        finally:
+            entry.loading.discard(version)
+        if served is not old:
+            entry.seconds[version] = perf_counter() - begun
+        try:
+            entry.weights[version] = candidate, served.nbytes
+            self._make_room(entry, served.nbytes + _gained(entry, found, version), evict)
+            return _described(served, offer.config, self._options.limit)
+        except GatewayError:
+            self._drop(entry, [served])
+            raise
+
+    def _make_room(self, entry: Entry | None, wanted: int, evict: bool) -> None:
+        """Unload other models, the longest unused first, until so many more bytes may be held. Raises `Full` (503).
+
+        What a version replaces counts as gone: for as long as the exchange takes, both are there.
+        """
+        if not self._options.memory:
+            return
+        residents = [
+            Resident(
+                other.name, other.nbytes, max((s.used for s in other.loaded.values()), default=0.0),
+                evict and other is not entry and self._may_go(other),
+            )
+            for other in self._entries.values()
+        ]  # fmt: skip
+        chosen = victims(residents, self._options.memory, wanted)
+        if chosen is None:
+            raise Full(entry.name if entry is not None else "", wanted, self._options.memory)
+        for name in chosen:
+            self._entries[name].stamps = {}
+            self._entries[name].publish({}, "unloaded to save memory; the next request loads it", asleep=True)
+            self._options.tell("model unloaded", {"model": name, "reason": "to save memory"})
+
+    def _may_go(self, entry: Entry) -> bool:
+        pinned = entry.offer.config.pinned or entry.name in self._options.pinned
+        idle = not any(served.in_flight for served in entry.loaded.values())
+        return bool(entry.loaded) and idle and not pinned and not entry.lock.locked()
+
+
+def _gained(entry: Entry, found: Mapping[int, Served], version: int) -> int:
+    """Bytes that versions found so far take beyond those that they and this version replace."""
+    new = sum(served.nbytes for served in found.values())
+    return new - sum(served.nbytes for number, served in entry.loaded.items() if number in (*found, version))
+
+
+def _numbers(config: ModelConfig) -> Iterable[int]:
+    """Versions that the configuration speaks of."""
+    yield from (version for version in config.labels.values() if isinstance(version, int))
+    yield from (number for name in config.named if (number := version_of(name)) is not None)
+
+
+def _weight(candidate: Candidate) -> int:
+    """Bytes that a file's model will hold, about: see `Served.resident`. 0 for one that is gone."""
+    try:
+        return 2 * stat(candidate.path).st_size
+    except OSError:
+        return 0
+
+
+def _described(served: Served, config: ModelConfig, limit: int) -> Served:
+    """The version, where it is what a load request says it is. Raises GatewayError (400)."""
+    if config.described:
+        actual = describe.configuration(served, limit)
+        for key, value in config.described.items():
+            if not _agrees(value, actual.get(key)):
+                raise GatewayError(
+                    400, f"config: {key}: expected what the bundle says, {shown(actual.get(key))}, got {shown(value)};"
+                    " leave it out, or load another bundle"
+                )  # fmt: skip
+    return served
+
+
+def _agrees(said: Any, actual: Any) -> bool:
+    """Whether all that is said is so; saying nothing (an empty table, say) is never wrong."""
+    if isinstance(said, Mapping) and isinstance(actual, Mapping):
+        return all(_agrees(value, actual.get(key)) for key, value in said.items())
+    if isinstance(said, list) and isinstance(actual, list):
+        return not said or (len(said) == len(actual) and all(map(_agrees, said, actual)))
+    return said == actual or (actual is None and not said)

@@ -1,0 +1,110 @@
+"""From a file to a version that can answer: read, verified, tested and warm. Blocking; on a thread of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+
+import lite_runtime
+from edge.gateway.errors import GatewayError
+from edge.gateway.models.config import ModelConfig
+from edge.gateway.models.selftest import self_test
+from edge.gateway.models.served import Factory, Served, signatures_of
+from edge.gateway.models.sources import Candidate
+from lite_runtime import bundle
+from lite_runtime.errors import BundleError, MsedgeError
+
+__all__ = ["Loader"]
+
+_ALIGN = 64
+
+
+@dataclass(frozen=True)
+class Loader:
+    """How versions are made.
+
+    factory: of runners. prepare: called on the loading thread with what was made, before anybody can ask it: pipelines,
+    warming. forget: called on the event loop's thread with what was retired and has no request left, its runners still
+    there. threads: that may share one inference. most: bytes of a bundle; limit: that one inference may
+    hold.
+    """
+
+    factory: Factory
+    prepare: Callable[[Served], None] = lambda served: None
+    forget: Callable[[Served], None] = lambda served: None
+    threads: int = 1
+    most: int = 4 << 30
+    limit: int = 4 << 30
+
+    def load(self, name: str, version: int, candidate: Candidate, config: ModelConfig, old: Served | None) -> Served:
+        """The version in that file; `old` where it holds the same and would be made the same way.
+
+        Raises GatewayError that says why it cannot be served, and nothing else: a file is a stranger's until read.
+        """
+        try:
+            data = _read(candidate, self.most)
+            if old is not None and old.config.made_as(config) and bundle.opened(data).digest == old.digest:
+                return old
+            model = lite_runtime.load(data, threads=self.threads, limit=config.memory or self.limit)
+            self_test(model, signatures_of(model))
+            served = Served(name, version, model, config, self.factory, self.forget)
+            self.prepare(served)
+            served.resident += _working(served)
+            served.used = perf_counter()
+            return served
+        except GatewayError:
+            raise
+        except MsedgeError as error:
+            raise GatewayError(400, f"model {name!r}, version {version}: {error}") from error
+        except MemoryError:
+            raise GatewayError(503, "there is not enough memory to load it; free some, or serve fewer models") from None
+        except Exception as error:
+            what = f"{type(error).__name__}: {str(error)[:200]}"
+            raise GatewayError(500, f"loading it failed, which is a bug in msedge: {what}") from error
+
+
+def _read(candidate: Candidate, most: int) -> memoryview:
+    """The whole file in memory: a mapped one that is overwritten in place would change under running requests, and one
+    that is cut short would end the process.
+
+    Raises BundleError for one that changes while it is read; the next look at the folder tries again.
+    """
+    try:
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)  # a pipe must not hold us up
+        with open(os.open(candidate.path, flags), "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > most:
+                raise BundleError(f"expected a bundle of at most {most} bytes, got {size}; raise the limit to serve it")
+            home = np.empty(size + _ALIGN, np.uint8)
+            data = home[-home.ctypes.data % _ALIGN :][:size].data
+            filled = 0
+            while filled < size and (count := file.readinto(data[filled:])):
+                filled += count
+            status = os.fstat(file.fileno())
+    except OSError as error:
+        raise BundleError(f"cannot read {candidate.path!r}: {error.strerror}; check its permissions") from None
+    if filled < size or (status.st_size, status.st_mtime_ns, status.st_ino) != candidate.stamp:
+        raise BundleError(f"{candidate.path!r} is being written; write beside it and rename")
+    return data.toreadonly()
+
+
+def _working(served: Served) -> int:
+    """Bytes of working memory, about: one row's for each row of every batch size that is compiled. Of the first
+    signature; 0 where its shapes are open."""
+    signature, model = served.first, served.model
+    shapes = served.fixed_shapes(signature)
+    if shapes is None:
+        return 0
+    rows = (1,) if served.ports[signature].batched else ()
+    ports = served.ports[signature].inputs
+    zeros = {n: np.full((*rows, *s), "" if ports[n].dtype.hasobject else 0, ports[n].dtype) for n, s in shapes.items()}
+    try:
+        arena = model.cost(zeros, signature).arena_bytes
+    except MsedgeError:  # zeros need not be something a model can compute
+        return 0
+    compiled = sum(sum(getattr(runner, "sizes", ())) for runner in served.runners)
+    return (arena + sum(array.nbytes for array in zeros.values())) * max(1, compiled)

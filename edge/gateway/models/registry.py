@@ -1,0 +1,241 @@
+"""Models from a registry: an index over HTTP, bundles fetched into a folder and checked.
+
+The index is JSON: `{"models": [{"name": …, "version": 3, "digest": …, "url": …, "config": {…}}]}`. `digest` is the
+bundle's own (`msedge inspect` shows it), 64 hex digits; `url` may be relative to the index; `config`, once a model, is
+what `config.toml` would say. The cache has a folder for each registry, named by a digest of its URL, with
+`DIGEST.mslite` for each bundle and the last good `index.json`, which is used while the registry cannot be reached.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+from urllib.parse import urljoin, urlsplit
+
+from edge.gateway.errors import GatewayError
+from edge.gateway.models.config import ModelConfig, parse_config
+from edge.gateway.models.names import check_name, shown, version_of
+from edge.gateway.models.sources import Candidate, Listing
+from lite_runtime import bundle
+from lite_runtime._files import write_atomically
+from lite_runtime.errors import MsedgeError
+
+__all__ = ["Registry"]
+
+MOST_INDEX, MOST_MODELS = 8 << 20, 10_000
+_CHUNK = 1 << 20
+_DIGEST = re.compile(r"^[0-9a-f]{64}\Z")
+
+
+class _Row(NamedTuple):
+    """A version in the index."""
+
+    name: str
+    version: int
+    digest: str
+    url: str
+    config: ModelConfig | None
+
+
+class Registry:
+    """A source of models behind a URL.
+
+    cache: a folder of this gateway's own, which registries may share. most: bytes a bundle may have. timeout: seconds
+    without a byte; a whole bundle may take `patience` seconds.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        cache: str | os.PathLike[str],
+        *,
+        most: int = 4 << 30,
+        timeout: float = 10.0,
+        patience: float = 600.0,
+    ) -> None:
+        _check_url(url)
+        self.url, self._most, self._timeout, self._patience = url, most, timeout, patience
+        self._cache = Path(cache, blake2b(url.encode(), digest_size=8).hexdigest())
+        self._good: set[str] = set()
+        """Digests of files in the cache that were checked since the start."""
+        self._opener = urllib.request.OpenerDirector()  # the usual one would also open file: and ftp:
+        for handler in (
+            urllib.request.ProxyHandler, urllib.request.HTTPHandler, urllib.request.HTTPSHandler,
+            urllib.request.HTTPErrorProcessor, urllib.request.HTTPDefaultErrorHandler, _Redirects,
+        ):  # fmt: skip
+            self._opener.add_handler(handler())
+
+    def scan(self) -> dict[str, Listing]:
+        """The index's models, their bundles fetched. A bundle that cannot be had is its model's problem alone.
+
+        Raises GatewayError (503) where there is neither an index nor one kept from before.
+        """
+        self._cache.mkdir(parents=True, exist_ok=True)
+        found: dict[str, Listing] = {}
+        rows = self._rows()
+        for row in rows:
+            listing = found.get(row.name, Listing({}))
+            versions, problem = dict(listing.versions), listing.problem
+            try:
+                versions[row.version] = self._candidate(row)
+            except MsedgeError as error:
+                problem = "; ".join(p for p in (problem, f"version {row.version}: {error}") if p)
+            found[row.name] = Listing(versions, row.config or listing.config, problem)
+        self._prune({f"{row.digest}.mslite" for row in rows})
+        return found
+
+    def _prune(self, names: set[str]) -> None:
+        """Remove bundles that the index no longer has."""
+        for path in self._cache.glob("*.mslite"):
+            if path.name not in names and _DIGEST.match(path.stem):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+    def _rows(self) -> list[_Row]:
+        """The index as it is now, or as it was when it could last be had."""
+        kept = self._cache / "index.json"
+        try:
+            raw = b"".join(self._get(self.url, MOST_INDEX))
+            rows = _parse(raw, self.url)
+        except MsedgeError as error:
+            try:
+                return _parse(kept.read_bytes(), self.url)
+            except (OSError, MsedgeError):
+                raise GatewayError(503, f"registry {self.url!r}: {error}", retry_after=self._timeout) from None
+        write_atomically(kept, raw)
+        return rows
+
+    def _candidate(self, row: _Row) -> Candidate:
+        """The bundle as a file here, fetched where it is not."""
+        path = self._cache / f"{row.digest}.mslite"
+        if row.digest not in self._good or not path.exists():
+            if not _holds(path, row.digest):
+                self._fetch(row, path)
+            self._good.add(row.digest)
+        status = path.stat()
+        return Candidate(os.fspath(path), (status.st_size, status.st_mtime_ns, status.st_ino))
+
+    def _fetch(self, row: _Row, path: Path) -> None:
+        """Download beside `path`, check, rename: what has the name is whole and has the digest."""
+        temporary = path.with_name(f".{row.digest[:16]}-{os.getpid()}.tmp")
+        try:
+            with open(temporary, "wb") as file:
+                for part in self._get(row.url, self._most):
+                    file.write(part)
+                file.flush()
+                os.fsync(file.fileno())
+            got = bundle.opened(os.fspath(temporary)).digest
+            _need(got == row.digest, row.url, f"the bundle {row.digest[:16]}…", f"{got[:16]}…; publish it again")
+            os.replace(temporary, path)
+        except OSError as error:
+            where = repr(os.fspath(self._cache))
+            raise GatewayError(503, f"cannot keep {row.url!r} in {where}: {error.strerror or error}") from None
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+
+    def _get(self, url: str, most: int) -> Iterator[bytes]:
+        """A URL's contents, piece by piece. Raises GatewayError for all that can go wrong, and for more than `most`."""
+        deadline, total = time.monotonic() + self._patience, 0
+        try:
+            request = urllib.request.Request(url, headers={"Accept-Encoding": "identity", "User-Agent": "msedge"})
+            with self._opener.open(request, timeout=self._timeout) as reply:
+                promised = _length(reply)
+                _need(promised is None or promised <= most, url, f"at most {most} bytes", f"{promised}")
+                while part := reply.read1(_CHUNK):
+                    total += len(part)
+                    _need(total <= most, url, f"at most {most} bytes", "more")
+                    _need(time.monotonic() < deadline, url, f"an end within {self._patience:g} s", "none")
+                    yield part
+            _need(promised is None or total == promised, url, f"{promised} bytes", f"{total}: the reply was cut short")
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
+            raise GatewayError(503, f"cannot fetch {url!r}: {str(error)[:200]}", retry_after=self._timeout) from None
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Redirections within HTTP alone, never from https to http."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        _check_url(newurl)
+        if req.type == "https" and urlsplit(newurl).scheme != "https":
+            raise GatewayError(503, f"{req.full_url!r} redirects to {shown(newurl)}, which is not encrypted")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _check_url(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise GatewayError(400, f"expected a URL that begins with http:// or https://, got {shown(url)}")
+
+
+def _holds(path: Path, digest: str) -> bool:
+    """Whether a file is that bundle, undamaged."""
+    try:
+        return bundle.opened(os.fspath(path)).digest == digest
+    except MsedgeError:
+        return False
+
+
+def _need(truth: bool, url: str, expected: str, got: str) -> None:
+    if not truth:
+        raise GatewayError(503, f"{url!r}: expected {expected}, got {got}")
+
+
+def _length(reply: Any) -> int | None:
+    text = reply.headers.get("Content-Length")
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
+def _parse(raw: bytes, url: str) -> list[_Row]:
+    """The index's rows. Raises GatewayError naming the row and key."""
+    try:
+        document = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise GatewayError(503, f"index: expected JSON, got text that is none: {str(error)[:120]}") from None
+    models = document.get("models") if isinstance(document, dict) else None
+    if not isinstance(models, list) or len(models) > MOST_MODELS:
+        raise GatewayError(503, f'index: expected {{"models": […]}} of up to {MOST_MODELS} rows, got {shown(document)}')
+    rows = [_row(row, f"index, models[{i}]", url) for i, row in enumerate(models)]
+    if len({(row.name, row.version) for row in rows}) < len(rows):
+        raise GatewayError(503, "index: expected every version of a model once, got one twice")
+    return rows
+
+
+def _row(row: Any, where: str, url: str) -> _Row:
+    if not isinstance(row, Mapping):
+        raise GatewayError(503, f"{where}: expected an object, got {shown(row)}")
+    name, version, digest, link = (row.get(key) for key in ("name", "version", "digest", "url"))
+    version = version_of(version) if isinstance(version, str) else version
+    if type(version) is not int or not 1 <= version < 10**18:
+        raise GatewayError(503, f"{where}: version: expected a whole number from 1, got {shown(version)}")
+    if not isinstance(digest, str) or not _DIGEST.match(digest):
+        raise GatewayError(503, f"{where}: digest: expected 64 digits of 0-9 a-f, got {shown(digest)}")
+    if not isinstance(name, str) or not isinstance(link, str):
+        raise GatewayError(503, f"{where}: expected texts as name and url, got {shown(name)} and {shown(link)}")
+    target = urljoin(url, link)
+    _check_url(target)
+    config = row.get("config")
+    if config is not None and not isinstance(config, Mapping):
+        raise GatewayError(503, f"{where}: config: expected an object, got {shown(config)}")
+    settings: ModelConfig | None = None if config is None else parse_config(config, f"{where}: config")
+    return _Row(check_name(name, f"{where}: name"), version, digest, target, settings)

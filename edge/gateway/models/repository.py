@@ -1,0 +1,252 @@
+"""All models: found, loaded beside those that answer, exchanged in one step, unloaded, watched.
+
+Everything here is called on the event loop's thread; files are looked at and bundles loaded on threads of its own. What
+is loaded of one model changes under that model's lock, first come first served: of a load and an unload that come at
+once the later wins, and both are answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+from edge.gateway.errors import GatewayError
+from edge.gateway.models import describe, uploads
+from edge.gateway.models.config import ModelConfig, parse_override
+from edge.gateway.models.entry import Asleep, Entry, Offer, unknown
+from edge.gateway.models.keeper import Keeper, Options
+from edge.gateway.models.loading import Loader
+from edge.gateway.models.names import check_name
+from edge.gateway.models.served import Served
+from edge.gateway.models.sources import Folder, Listing, Source, merged
+
+__all__ = ["Options", "Repository"]
+
+T = TypeVar("T")
+_DEFAULTS = Options()
+
+
+class Repository:
+    """The models of a gateway."""
+
+    def __init__(self, sources: Sequence[Source], loader: Loader, options: Options = _DEFAULTS) -> None:
+        self._sources, self._options = sources, options
+        self._entries: dict[str, Entry] = {}
+        self._keeper = Keeper(self._entries, loader, options, self._call)
+        self._threads = ThreadPoolExecutor(2, "msedge-models")
+        self._scanning = asyncio.Lock()
+        self._waking: dict[str, asyncio.Task[None]] = {}
+        self.started = False
+
+    # -- for every request ---------------------------------------------------------------------------------------------
+
+    def route(self, name: str, version: str = "", label: str = "", request_id: str = "") -> Served:
+        """The version that answers a request; call its `acquire` before anything else is awaited.
+
+        version: a number or, in its place, a label. Raises GatewayError: 404 for what is not there, 503 for what is not
+        loaded, with the reason; `Asleep` (503) for a model that was unloaded to save memory: await `wake`, ask again.
+        """
+        entry = self._entries.get(name)
+        if entry is None:
+            raise unknown(name)
+        return entry.route(version, label, request_id)
+
+    async def wake(self, name: str) -> None:
+        """Load a model again that was unloaded to save memory. Who asks waits for it up to `Options.wake` seconds and
+        is refused then (503, with Retry-After), while loading goes on; all who ask share one loading."""
+        entry = self._entry(name)
+        task = self._waking.get(name)
+        if task is None:
+            if not entry.asleep:
+                return
+            task = self._waking[name] = asyncio.ensure_future(self._wake(entry))
+            task.add_done_callback(lambda done: (self._waking.pop(name, None), done.cancelled() or done.exception()))
+        done, _ = await asyncio.wait([task], timeout=self._options.wake)
+        if not done:
+            raise Asleep(name)
+        task.result()
+
+    async def _wake(self, entry: Entry) -> None:
+        async with entry.lock:
+            if entry.asleep:
+                await self._keeper.bring(entry, entry.offer)
+
+    # -- what there is -------------------------------------------------------------------------------------------------
+
+    def ready(self, name: str, version: str = "") -> bool:
+        """Whether a request to it would be answered, if only after it is loaded again. Raises GatewayError (404) for a
+        model that is not there."""
+        try:
+            self._entry(name).route(version, "", "")
+        except Asleep:
+            return True
+        except GatewayError as error:
+            if error.status == 404 and not version:
+                raise
+            return False
+        return True
+
+    def metadata(self, name: str, version: str = "") -> dict[str, Any]:
+        """The protocol's metadata; raises as `route` does."""
+        entry = self._entry(name)
+        return describe.metadata(entry.route(version, "", ""), map(str, sorted(entry.loaded)))
+
+    def configuration(self, name: str, version: str = "") -> dict[str, Any]:
+        """Triton's configuration; raises as `route` does."""
+        return describe.configuration(self._entry(name).route(version, "", ""), self._options.limit)
+
+    def index(self, ready_only: bool = False) -> list[dict[str, Any]]:
+        """Rows of name, version, state and reason, in order; see `Entry.rows`."""
+        rows = [row for name in sorted(self._entries) for row in self._entries[name].rows()]
+        return [row for row in rows if not ready_only or row["state"] == "READY"]
+
+    def coming(self) -> list[str]:
+        """Models that are being loaded and cannot answer yet."""
+        return sorted(name for name, entry in self._entries.items() if entry.loading and not entry.loaded)
+
+    def served(self) -> list[Served]:
+        """All versions that answer."""
+        return [served for entry in self._entries.values() for served in entry.loaded.values()]
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """The index's rows with what a status page shows besides: labels, share of requests, bytes, requests under way,
+        shadow's figures."""
+        return [self._detailed(row) for row in self.index()]
+
+    def _detailed(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        entry, number = self._entries[row["name"]], int(row.get("version", 0))
+        served = entry.loaded.get(number)
+        made = {
+            **row,
+            "labels": [label for label, version in entry.labels.items() if version == number],
+            "share": entry.shares.get(number, 0.0),
+            "bytes": served.nbytes if served is not None else 0,
+            "in_flight": served.in_flight if served is not None else 0,
+            "digest": served.digest if served is not None else "",
+        }
+        if entry.shadow is not None and entry.shadow.target is served:
+            made["shadow"] = entry.shadow.as_dict()
+        return made
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that all models hold, about."""
+        return sum(entry.nbytes for entry in self._entries.values())
+
+    # -- coming and going ----------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Look at the sources and load what there is, one model after the other; those that fail stand in the index.
+
+        Raises GatewayError where a source cannot be looked at.
+        """
+        for name, listing in (await self._scan()).items():
+            async with self._changing(name) as entry:
+                entry.listing, entry.wanted = listing, self._options.autoload
+                if entry.wanted:
+                    await self._keeper.renew(entry, evict=False)
+        self.started = True
+
+    async def stop(self) -> None:
+        """Unload everything; loading that is under way is waited for."""
+        self.started = False
+        for name in tuple(self._entries):
+            async with self._changing(name) as entry:
+                self._keeper.clear(entry, "the gateway is stopping")
+        await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
+
+    async def load(self, name: str, config: Any = None, files: Mapping[str, bytes] | None = None) -> None:
+        """Load a model, or load it anew: as its source has it, or as `config` (text of JSON) and `files` say
+        (`uploads.files_of`). Where anything of that fails, everything stays as it was.
+
+        Raises GatewayError: 404 for a model that no source has, else what is wrong.
+        """
+        check_name(name, "load")
+        override = parse_override(config, f"load {name!r}: config") if config is not None else None
+        async with self._changing(name) as entry:
+            listing = (await self._scan()).get(name)
+            if listing is None and not files:
+                raise unknown(name)
+            folder = await self._call(uploads.unpack, name, files) if files else None
+            try:
+                given = (await self._call(Folder(folder.name).scan)).get(name) if folder is not None else listing
+                await self._keeper.bring(entry, _offered(name, given or Listing({}), override, folder), strict=True)
+            except BaseException:
+                if folder is not None:
+                    folder.cleanup()
+                raise
+            entry.listing, entry.seen, entry.wanted = listing or Listing({}), None, True
+
+    async def unload(self, name: str, unload_dependents: bool = False) -> None:
+        """Unload a model, which stays away until it is loaded again. Requests under way are answered.
+
+        unload_dependents: changes nothing, as no bundle depends on another. Raises GatewayError (404).
+        """
+        self._entry(name)
+        async with self._changing(name) as entry:
+            entry.wanted = False
+            self._keeper.clear(entry, "unloaded")
+
+    async def poll(self) -> None:
+        """Look at the sources again: load what is new or changed, unload what is gone.
+
+        What changed is loaded at the second look that finds it the same, so that a file that is still being written is
+        left alone. What was unloaded, or loaded from a request's own files, stays as it is. Raises GatewayError where a
+        source cannot be looked at; then nothing changes.
+        """
+        listings = await self._scan()
+        for name in sorted({*listings, *self._entries}):
+            async with self._changing(name) as entry:
+                if entry.fresh:
+                    entry.wanted = self._options.autoload
+                if not entry.settled(listings.get(name, Listing({}))) or entry.offer.folder is not None:
+                    continue
+                if name not in listings:
+                    self._keeper.clear(entry, "its files are gone")
+                elif entry.wanted:
+                    await self._keeper.renew(entry)
+        self._keeper.trim()
+
+    # -- how -----------------------------------------------------------------------------------------------------------
+
+    def _entry(self, name: str) -> Entry:
+        entry = self._entries.get(name)
+        if entry is None or entry.empty:
+            raise unknown(name)
+        return entry
+
+    @asynccontextmanager
+    async def _changing(self, name: str) -> AsyncIterator[Entry]:
+        """A model's entry, its lock held; one of which nothing is known in the end is forgotten."""
+        entry = self._entries.setdefault(name, Entry(name))
+        entry.users += 1
+        try:
+            async with entry.lock:
+                yield entry
+        finally:
+            entry.users -= 1
+            if not entry.users and entry.fresh:
+                self._entries.pop(name, None)
+
+    async def _call(self, what: Callable[..., T], *given: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, what, *given)
+
+    async def _scan(self) -> dict[str, Listing]:
+        async with self._scanning:
+            return await self._call(lambda: merged([source.scan() for source in self._sources]))
+
+
+def _offered(
+    name: str, listing: Listing, override: ModelConfig | None, folder: TemporaryDirectory[str] | None
+) -> Offer:
+    """What a load request is for. Raises GatewayError (400) where that cannot be."""
+    problem = listing.misconfigured if override is None else ""
+    if not listing.versions:
+        problem = listing.problem or "there is no bundle"
+    if problem:
+        raise GatewayError(400, f"load {name!r}: {problem}")
+    return Offer(listing.versions, override or listing.config or ModelConfig(), override=override, folder=folder)

@@ -1,0 +1,72 @@
+"""Does a model compute what its bundle says a correct runtime computes? Its golden examples, run here and now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edge.gateway.errors import GatewayError
+from lite_runtime.graph import Array
+
+if TYPE_CHECKING:
+    from lite_runtime import Model
+
+__all__ = ["self_test", "tolerance_of"]
+
+_TOLERANCES = {"none": 1e-3, "fp16": 1e-2, "w8": 5e-2, "int16x8": 5e-2}
+"""By the mode a bundle was quantised in: how far a real may be off, relative to the largest of its output. The sample's
+numbers are the NumPy reference's, of the same graph: what differs is the order of sums, and which of two neighbours a
+value between two steps is rounded to."""
+_COARSE = 0.25
+_STEPS, _MAY_STEP = 1, 1e-2
+"""Quantised integers may be a step apart, and that share of them further."""
+
+
+def self_test(model: Model, signatures: Iterable[str]) -> int:
+    """Run the golden examples of these signatures; how many there were. Raises GatewayError (400) that says what
+    differs, by how much, and where."""
+    held = model.bundle
+    tolerance = tolerance_of(held.provenance)
+    tests = [(name, *held.golden[name]) for name in signatures if name in held.golden]
+    for name, inputs, expected in tests:
+        reads = set(held.uses[name].reads) if name in held.uses else set()
+        got = model.run({key: array for key, array in inputs.items() if key not in reads}, name)
+        for output, array in got.items():
+            problem = _difference(array, expected[output], tolerance)
+            if problem:
+                raise GatewayError(
+                    400, f"self-test: output {output!r} of {name!r} is not what the bundle says it is: {problem};"
+                    " the file is not the one that was converted, or this machine miscomputes: convert it again"
+                )  # fmt: skip
+    return len(tests)
+
+
+def tolerance_of(provenance: Mapping[str, Any]) -> float:
+    """What rounding may cost in a bundle made that way, relative to the largest magnitude of an output."""
+    options = provenance.get("options")
+    mode = options.get("mode", options.get("quantize", "none")) if isinstance(options, Mapping) else "none"
+    return _TOLERANCES.get(str(mode), _COARSE)
+
+
+def _difference(got: Array, expected: Array, tolerance: float) -> str:
+    """What is wrong; "" where nothing is."""
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        return f"expected {expected.dtype}{list(expected.shape)}, got {got.dtype}{list(got.shape)}"
+    if expected.dtype.kind in "biuO":
+        off = got != expected
+        if expected.dtype.kind in "iu" and expected.dtype.itemsize <= 2:
+            far = np.abs(got.astype(np.int64) - expected.astype(np.int64)) > _STEPS
+            off = far if np.mean(far) > _MAY_STEP else np.zeros_like(far)
+        return f"{int(np.sum(off))} of {off.size} elements differ" if np.any(off) else ""
+    a, b = (array.astype(np.complex128 if array.dtype.kind == "c" else np.float64) for array in (got, expected))
+    finite = np.isfinite(b)
+    odd = ~finite & ~((a == b) | (np.isnan(a) & np.isnan(b)))
+    if np.any(odd | (finite & ~np.isfinite(a))):
+        return "NaN or infinities where none belong, or the other way round"
+    if not np.any(finite):
+        return ""
+    scale = max(float(np.abs(b[finite]).max()), 1e-6)
+    largest = float(np.abs(a[finite] - b[finite]).max())
+    return "" if largest <= tolerance * scale else f"{largest:.3g} off where {tolerance * scale:.3g} is allowed"

@@ -1,0 +1,167 @@
+"""A version of a model that answers requests: what it takes and gives, what computes it, who still waits for it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from edge.gateway.errors import GatewayError
+from edge.gateway.models.config import ModelConfig
+from edge.gateway.ports import Ports, ports_of
+
+if TYPE_CHECKING:
+    from edge.gateway.batching.runner import Runner
+    from edge.gateway.job import Job
+    from edge.gateway.models.shadow import Shadow
+    from lite_runtime import Model
+
+__all__ = ["RUNNERS", "Factory", "Served", "Shapes", "signatures_of"]
+
+RUNNERS = 32
+"""Kinds of requests (signature, shapes of rows) that a version keeps compiled: as many as a model keeps plans."""
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""By input: the shape of a row where the signature is batched, else of the whole."""
+Factory = Callable[["Served", str, Shapes, bool], "Runner"]
+"""(served, signature, shapes, whether its jobs name devices) -> what computes such requests."""
+
+
+class Served:
+    """One loaded version. Everything but its making happens on the event loop's thread."""
+
+    __slots__ = (
+        "_factory", "_fixed", "_forget", "_inputs", "_runners", "closed", "config", "digest", "in_flight", "labels",
+        "model", "name", "outer", "pipeline", "ports", "resident", "retired", "shadow", "used", "version",
+    )  # fmt: skip
+
+    def __init__(
+        self, name: str, version: int, model: Model, config: ModelConfig, factory: Factory,
+        forget: Callable[[Served], None] = lambda served: None,
+    ) -> None:  # fmt: skip
+        """Raises GatewayError (501) for a model of which no signature can be served."""
+        self.name, self.version = name, str(version)
+        self.model, self.config = model, config
+        self.digest = model.bundle.digest
+        self.ports: Mapping[str, Ports] = {name: ports_of(model, name) for name in signatures_of(model)}
+        """By signature; those that change state are left out."""
+        if not self.ports:
+            got = ", ".join(model.signatures)
+            raise GatewayError(501, f"{name!r}: expected a signature that changes no state, got {got}")
+        self.outer = self.ports
+        """What clients see: other than `ports` where a pipeline stands before the model."""
+        self.pipeline: Any = None
+        """What turns a client's inputs into the model's and back, where the bundle declares that."""
+        self.labels = _labels(model.bundle.metadata.get("labels"))
+        """Words for classes by output; under "", those of every output."""
+        self.resident = 2 * len(model.bundle.data)
+        """Bytes: the file, and weights once more in the order that kernels read them in."""
+        self.shadow: Shadow | None = None
+        self.in_flight = 0
+        self.used = perf_counter()
+        self.retired = self.closed = False
+        self._factory, self._forget = factory, forget
+        self._runners: OrderedDict[tuple[Any, ...], Runner] = OrderedDict()
+        self._fixed: dict[str, Runner] = {}
+        self._inputs = {s: (tuple(p.inputs), int(p.batched)) for s, p in self.ports.items()}
+
+    @property
+    def first(self) -> str:
+        """The signature that metadata describe and requests mean that name none."""
+        return "predict" if "predict" in self.ports else next(iter(self.ports))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it holds, about: see `resident`; with what runners say they hold (`nbytes`)."""
+        return self.resident + sum(getattr(runner, "nbytes", 0) for runner in self._runners.values())
+
+    def ports_for(self, signature: str) -> Ports:
+        """What clients see of a signature. Raises GatewayError (400) for one that is not there."""
+        found = self.outer.get(signature)
+        if found is None:
+            raise GatewayError(
+                400, f"model {self.name!r}: expected a signature of {', '.join(self.outer)}, got {signature[:80]!r}"
+            )  # fmt: skip
+        return found
+
+    def fixed_shapes(self, signature: str) -> Shapes | None:
+        """Shapes of rows that every request has; None where they differ from request to request."""
+        names, skip = self._inputs[signature]
+        shapes = {name: (self.ports[signature].inputs[name].shape or (None,))[skip:] for name in names}
+        known = all(port.shape is not None for port in self.ports[signature].inputs.values())
+        if not known or any(not isinstance(d, int) for shape in shapes.values() for d in shape):
+            return None
+        return {name: tuple(d for d in shape if isinstance(d, int)) for name, shape in shapes.items()}
+
+    def runner(self, signature: str, shapes: Shapes, personal: bool = False) -> Runner:
+        """What computes requests of a kind; made where there is none, in the place of the longest unused one."""
+        key = (signature, personal, *shapes.values())
+        found = self._runners.get(key)
+        if found is not None:
+            self._runners.move_to_end(key)
+            return found
+        made = self._runners[key] = self._factory(self, signature, shapes, personal)
+        if not personal and self.fixed_shapes(signature) is not None:
+            self._fixed[signature] = made
+        while len(self._runners) > RUNNERS:
+            _, gone = self._runners.popitem(last=False)
+            self._fixed = {s: runner for s, runner in self._fixed.items() if runner is not gone}
+        return made
+
+    def runner_for(self, job: Job) -> Runner:
+        """What computes this job, whose inputs were checked against `ports`."""
+        if not job.device:
+            fixed = self._fixed.get(job.signature)
+            if fixed is not None:
+                return fixed
+        names, skip = self._inputs[job.signature]
+        return self.runner(job.signature, {n: job.inputs[n].shape[skip:] for n in names}, bool(job.device))
+
+    @property
+    def runners(self) -> Sequence[Runner]:
+        """What is compiled at present."""
+        return tuple(self._runners.values())
+
+    def acquire(self, now: float) -> None:
+        """A request will be answered by this version: it stays until `release`. now: of `time.perf_counter`."""
+        self.in_flight += 1
+        self.used = now
+
+    def release(self) -> None:
+        """That request has its answer, or needs none any more."""
+        self.in_flight -= 1
+        if self.retired and not self.in_flight:
+            self._close()
+
+    def retire(self) -> None:
+        """No request comes to this version any more: when the last is answered, its memory is free."""
+        self.retired = True
+        if not self.in_flight:
+            self._close()
+
+    def _close(self) -> None:
+        self.closed = True
+        self._forget(self)
+        self._runners.clear()
+        self._fixed.clear()
+        self.shadow = self.pipeline = None
+
+
+def signatures_of(model: Model) -> tuple[str, ...]:
+    """The signatures that leave a model as it is: those that a server may run for anybody."""
+    uses = model.bundle.uses
+    return tuple(name for name in model.signatures if name not in uses or not uses[name].writes)
+
+
+def _labels(declared: Any) -> Mapping[str, tuple[str, ...]]:
+    """A bundle's words for classes: a list for every output, or lists by output."""
+    if isinstance(declared, list | tuple):
+        declared = {"": declared}
+    if not isinstance(declared, Mapping):
+        return {}
+    return {
+        str(output): tuple(words)
+        for output, words in declared.items()
+        if isinstance(words, list | tuple) and all(isinstance(word, str) for word in words)
+    }

@@ -1,0 +1,222 @@
+"""Where bundles are found. A scan says what is there now; what is in the files is for loading to find out.
+
+    ROOT/name/VERSION/model.mslite      versions are whole numbers from 1, as Triton's
+    ROOT/name/model.mslite              version 1
+    ROOT/name.mslite                    version 1
+    ROOT/name/config.toml               the model's configuration (ROOT/name.toml beside a file), if there is any
+
+Names with a leading dot are skipped: what writes a file and renames it begins with one. A link may lead anywhere within
+ROOT, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from edge.gateway.errors import GatewayError
+from edge.gateway.models.config import ModelConfig, parse_config
+from edge.gateway.models.names import check_name, is_name, version_of
+
+__all__ = ["BUNDLE", "CONFIG", "Candidate", "Files", "Folder", "Listing", "Source", "Stamp", "is_model", "merged"]
+
+BUNDLE, CONFIG = "model.mslite", "config.toml"
+MOST_CONFIG = 1 << 20
+"""Bytes of a configuration."""
+
+Stamp = tuple[int, int, int]
+"""Of a file: size, time of change in ns, inode. A file written or replaced has another."""
+
+
+class Candidate(NamedTuple):
+    """A file that may be a model's version."""
+
+    path: str
+    stamp: Stamp
+
+
+class Listing(NamedTuple):
+    """What a source has of one model: files by version, and why what else is there cannot be used."""
+
+    versions: Mapping[int, Candidate]
+    config: ModelConfig | None = None
+    problem: str = ""
+    misconfigured: str = ""
+    """What is wrong with the configuration: then `config` is None."""
+
+
+class Source(Protocol):
+    """Something that has models."""
+
+    def scan(self) -> dict[str, Listing]:
+        """What is there now, by name. Blocking. Raises GatewayError where it cannot be asked."""
+        ...
+
+
+class Folder:
+    """A folder of models."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root)
+
+    def scan(self) -> dict[str, Listing]:
+        """See `Source`."""
+        found: dict[str, Listing] = {}
+        for entry in _entries(self.root):
+            name = entry.name
+            listing: Listing | None = None
+            if name.endswith(".mslite") and not _is_folder(entry):
+                name = name.removesuffix(".mslite")
+                listing = _single(entry, entry.with_suffix(".toml"), self.root)
+            elif _is_folder(entry):
+                listing = _versions(entry, self.root)
+            if listing is not None and is_name(name):
+                found[name] = _both(found[name], listing) if name in found else listing
+        return found
+
+
+class Files:
+    """Bundles named one by one: `PATH`, called as the file is, or `NAME=PATH`; a path may be a folder of versions."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths: dict[str, Path] = {}
+        for text in paths:
+            name, _, path = text.partition("=")
+            where = Path(path if path and is_name(name) else text)
+            name = name if path and is_name(name) else check_name(where.name.removesuffix(".mslite"), repr(text))
+            if name in self._paths:
+                raise GatewayError(400, f"{text!r}: another model is called {name!r}; say NAME=PATH for one of them")
+            self._paths[name] = where
+
+    def scan(self) -> dict[str, Listing]:
+        """See `Source`."""
+        return {name: self._listing(path) for name, path in self._paths.items()}
+
+    def _listing(self, path: Path) -> Listing:
+        folder = _is_folder(path)
+        found = _versions(path, None) if folder else _single(path, path.with_suffix(".toml"), None)
+        return found or Listing({}, None, f"{os.fspath(path)!r}: expected a bundle, got nothing; check the path")
+
+
+def is_model(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder is one model's, not one of models."""
+    found = _versions(Path(path), None) if os.path.isdir(path) else None
+    return found is not None and bool(found.versions)
+
+
+def merged(scans: Sequence[Mapping[str, Listing]]) -> dict[str, Listing]:
+    """What several sources have together; of a model that two have, the first source's, and a word on it."""
+    found: dict[str, Listing] = {}
+    for scan in scans:
+        for name, listing in scan.items():
+            if name in found:
+                twice = f"{name!r} is in two sources; the first one's is used"
+                found[name] = found[name]._replace(problem=_joined(found[name].problem, twice))
+            else:
+                found[name] = listing
+    return found
+
+
+def _joined(*problems: str) -> str:
+    return "; ".join(p for p in problems if p)
+
+
+def _both(one: Listing, other: Listing) -> Listing:
+    """Of a model that is a file and a folder: refused where both have a version."""
+    twice = sorted(one.versions.keys() & other.versions.keys())
+    problem = f"version {twice[0]} is there twice, as a file and in a folder; remove one" if twice else ""
+    config = one.config or other.config
+    wrong = _joined(one.misconfigured, other.misconfigured)
+    return Listing({**one.versions, **other.versions}, config, _joined(one.problem, other.problem, problem), wrong)
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    """What lies in a folder, in order, hidden things left out."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        where = repr(os.fspath(folder))
+        raise GatewayError(400, f"{where}: expected a folder of models: {error.strerror}; check the path") from None
+    return (folder / name for name in names if not name.startswith("."))
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def _candidate(path: Path, root: Path | None) -> tuple[Candidate | None, str]:
+    """(the file, ""), or (None, why it is none; "" where nothing is there)."""
+    try:
+        status = os.stat(path)
+        if root is not None and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
+            return None, f"{path.name}: a link that leads out of {os.fspath(root)!r}; put the file there"
+    except FileNotFoundError:
+        return None, ""
+    except (OSError, ValueError) as error:
+        return None, f"{path.name}: {getattr(error, 'strerror', None) or error}"
+    if not stat.S_ISREG(status.st_mode):
+        return None, f"{path.name}: expected a file, got a folder or device"
+    return Candidate(os.fspath(path), (status.st_size, status.st_mtime_ns, status.st_ino)), ""
+
+
+def _single(path: Path, config: Path, root: Path | None) -> Listing | None:
+    """A model that is one file; None where there is none."""
+    found, problem = _candidate(path, root)
+    if found is None and not problem:
+        return None
+    settings, wrong = _config(config, root)
+    return Listing({1: found} if found is not None else {}, settings, problem, wrong)
+
+
+def _versions(folder: Path, root: Path | None) -> Listing | None:
+    """A model that is a folder; None for one that holds neither versions nor a bundle: it is something else."""
+    try:
+        entries = list(_entries(folder))
+    except GatewayError as error:
+        return Listing({}, None, str(error))
+    found: dict[int, Candidate] = {}
+    problems: list[str] = []
+    for version, path in _places(folder, entries):
+        candidate, problem = _candidate(path, root)
+        if candidate is not None and version in found:
+            problem = f"version {version} is there twice; remove {os.fspath(path)!r}"
+        elif candidate is not None:
+            found[version] = candidate
+        problems.append(f"version {version}: {problem}" if problem else "")
+    settings, wrong = _config(folder / CONFIG, root)
+    if not found and not any(problems) and not wrong and settings is None:
+        return None
+    return Listing(found, settings, _joined(*problems), wrong)
+
+
+def _places(folder: Path, entries: Sequence[Path]) -> Iterator[tuple[int, Path]]:
+    """Where a model's versions would lie."""
+    for entry in entries:
+        number = version_of(entry.name)
+        if number is not None and _is_folder(entry):
+            yield number, entry / BUNDLE
+    yield 1, folder / BUNDLE
+
+
+def _config(path: Path, root: Path | None) -> tuple[ModelConfig | None, str]:
+    """(what a configuration says, ""), or (None, what is wrong with it; "" where there is none)."""
+    candidate, problem = _candidate(path, root)
+    if candidate is None:
+        return None, problem
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(MOST_CONFIG + 1)
+        if len(raw) > MOST_CONFIG:
+            return None, f"{path.name}: expected at most {MOST_CONFIG} bytes, got more"
+        return parse_config(tomllib.loads(raw.decode("utf-8")), path.name), ""
+    except GatewayError as error:
+        return None, str(error)
+    except (OSError, ValueError, RecursionError) as error:
+        return None, f"{path.name}: expected TOML, got a file that is none: {str(error)[:200]}"

@@ -1,0 +1,213 @@
+"""Who may do what: tokens and their scopes, clients of this machine, peers that guess."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from edge.gateway.errors import GatewayError
+from edge.gateway.operate import tokens
+from edge.gateway.operate.settings import Access
+
+__all__ = ["Gate", "Grant", "Guesses", "Keyring"]
+
+_CACHED, _PEERS = 4096, 4096
+_ANYBODY = "anybody"
+
+
+class Grant(NamedTuple):
+    """A token that was shown and is good until `end` (seconds since 1970)."""
+
+    name: str
+    scopes: frozenset[str]
+    end: float
+
+
+class Guesses:
+    """Tokens that were not good, by peer: after `free` of them, one attempt in `seconds`. Peers are addresses, those of
+    IPv6 by their first 64 bits, as one client has all of the rest. The peers seen longest ago are forgotten."""
+
+    def __init__(self, free: int = 10, seconds: float = 6.0) -> None:
+        self.free, self.seconds = free, seconds
+        self._peers: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def wait(self, peer: str, now: float) -> float:
+        """Seconds until the peer may try again; 0: now."""
+        spent = self._spent(_network(peer), now)
+        return max(0.0, (spent - self.free + 1) * self.seconds)
+
+    def failed(self, peer: str, now: float) -> None:
+        """Note an attempt that was not good."""
+        network = _network(peer)
+        self._peers[network] = self._spent(network, now) + 1, now
+        self._peers.move_to_end(network)
+        if len(self._peers) > _PEERS:
+            self._peers.popitem(last=False)
+
+    def _spent(self, network: str, now: float) -> float:
+        count, then = self._peers.get(network, (0.0, now))
+        return max(0.0, count - (now - then) / self.seconds)
+
+
+class Keyring:
+    """The tokens of a file, as a server holds them. `refresh` often: the file is read again when it has changed.
+
+    A token that was good is remembered by a hash under a key of this process, so that the next request with it costs
+    one hash and one look-up, and no token lies in memory; how long the look-up takes says nothing, as nobody outside
+    can tell the hash.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], clock: Callable[[], float] = time.time) -> None:
+        self.path, self.guesses = os.fspath(path), Guesses()
+        self._clock, self._key = clock, secrets.token_bytes(32)
+        self._stamp: tuple[int, ...] | None = None
+        self._tokens: Mapping[str, tokens.Token] = {}
+        self._good: dict[bytes, Grant] = {}
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Read the file if it has changed; whether it had. GatewayError, once a change, where it is not one of tokens:
+        then those that were good stay so until it is mended."""
+        try:
+            status = os.stat(self.path)
+            stamp: tuple[int, ...] = (status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode)
+        except OSError:
+            stamp = ()
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        self._tokens = {token.id: token for token in tokens.listed(self.path)}
+        self._good.clear()
+        return True
+
+    def grant(self, authorization: str | None, peer: str) -> Grant:
+        """What the header `Authorization: Bearer TOKEN` allows. GatewayError: 401 for none or a wrong one, 429 where
+        the peer has shown too many wrong ones."""
+        shown = (authorization or "").encode("utf-8", "surrogateescape")
+        digest = blake2b(shown, digest_size=32, key=self._key).digest()
+        grant, now = self._good.get(digest), self._clock()
+        if grant is not None and now < grant.end:
+            return grant
+        if authorization is None:
+            raise GatewayError(401, "expected a header 'Authorization: Bearer TOKEN', got none; who runs this server "
+                               "makes tokens with `msedge token add`")  # fmt: skip
+        if wait := self.guesses.wait(peer, now):
+            raise GatewayError(429, "too many tokens that are not good came from this address", retry_after=wait)
+        grant = self._verified(authorization, now)
+        if grant is None:
+            self.guesses.failed(peer, now)
+            raise GatewayError(401, "the token is not one of this server's, or its time is over")
+        if len(self._good) >= _CACHED:
+            self._good.clear()
+        self._good[digest] = grant
+        return grant
+
+    def _verified(self, authorization: str, now: float) -> Grant | None:
+        scheme, _, text = authorization.partition(" ")
+        prefix, _, rest = text.strip().partition("_")
+        identity, _, secret = rest.partition("_")
+        token = self._tokens.get(identity)
+        if scheme.lower() != "bearer" or f"{prefix}_" != tokens.PREFIX or token is None:
+            return None
+        if not tokens.matches(token, secret) or now >= token.end:
+            return None
+        return Grant(token.name, frozenset(token.scopes), token.end)
+
+
+class Gate:
+    """The rules of `[serve.access]`: `check` before anything is done for a request, `refresh` every second or so."""
+
+    def __init__(self, access: Access, clock: Callable[[], float] = time.time) -> None:
+        self.keyring = Keyring(access.tokens, clock) if access.tokens else None
+        infer = "token" if access.tokens else "open"
+        self.rules: Mapping[str, str] = {"infer": infer, "manage": access.management, "metrics": access.metrics}
+
+    @property
+    def open(self) -> bool:
+        """Whether inferences need no check at all."""
+        return self.rules["infer"] == "open"
+
+    def refresh(self) -> bool:
+        """See Keyring.refresh."""
+        return self.keyring is not None and self.keyring.refresh()
+
+    def check(
+        self,
+        scope: str,
+        peer: str,
+        authorization: str | None = None,
+        origin: str | None = None,
+        host: str | None = None,
+        forwarded: str | None = None,
+    ) -> str:
+        """Who asks, by name. GatewayError: 401, 403 or 429.
+
+        scope: one of `tokens.SCOPES`. peer: the client's address, "" for a Unix socket. origin, host, forwarded: the
+        request's headers, the last either of Forwarded and X-Forwarded-For: neither web pages of other origins that a
+        browser on this machine shows, nor whoever comes through a proxy on it, are its owner.
+        """
+        rule = self.rules[scope]
+        if rule == "token":
+            return self._by_token(scope, peer, authorization)
+        if rule == "off":
+            raise GatewayError(403, f"{scope}: turned off by this server's settings")
+        if rule == "loopback":
+            if forwarded:
+                raise GatewayError(403, f"{scope}: allowed to clients of the server's own machine, not through a proxy")
+            _demand_local(scope, peer, origin, host)
+        return _ANYBODY
+
+    def _by_token(self, scope: str, peer: str, authorization: str | None) -> str:
+        assert self.keyring is not None  # Settings demand a file of tokens where a rule is "token"
+        grant = self.keyring.grant(authorization, peer)
+        if scope not in grant.scopes:
+            allowed = ", ".join(sorted(grant.scopes))
+            raise GatewayError(403, f"the token of {grant.name!r} is for {allowed}, not {scope}")
+        return grant.name
+
+
+def _demand_local(scope: str, peer: str, origin: str | None, host: str | None) -> None:
+    if peer and not _loopback(peer):
+        raise GatewayError(403, f"{scope}: allowed to clients of the server's own machine only, got {peer}; "
+                           'access.management = "token" opens it to holders of tokens')  # fmt: skip
+    # A page on the web may send requests to 127.0.0.1 through its reader's browser, by that name or, with a name server
+    # of its own, by any other: these bear an Origin that is not this server, or a Host that is not this machine.
+    if origin is not None and origin.partition("://")[2] != host:
+        raise GatewayError(403, f"{scope}: not for web pages of {origin!r:.80}")
+    name = _hostname(host or "localhost")
+    if not (name == "localhost" or _loopback(name)):
+        raise GatewayError(403, f"{scope}: expected a Host of this machine, such as localhost, got {host!r:.80}")
+
+
+def _hostname(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _loopback(text: str) -> bool:
+    address = _address(text)
+    return address is not None and address.is_loopback
+
+
+def _network(peer: str) -> str:
+    address = _address(peer)
+    if isinstance(address, ipaddress.IPv6Address):
+        return address.packed[:8].hex()
+    return str(address or peer)

@@ -1,0 +1,183 @@
+"""What /metrics shows: Triton's names, so that its dashboards work, and our own.
+
+https://github.com/triton-inference-server/server/blob/main/docs/user_guide/metrics.md
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from edge.gateway.operate.exposition import Family
+from edge.gateway.operate.histograms import Histogram
+from edge.gateway.operate.statistics import FAILURES, ModelStatistics, Statistics
+
+__all__ = ["Gauges", "LoopLag", "families"]
+
+
+@dataclass(frozen=True)
+class Gauges:
+    """What stands where at the moment of a scrape, by what knows it: the scheduler, the repository, the caches."""
+
+    pending: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Requests that wait, by model and version."""
+    queued_rows: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Their rows."""
+    loaded_bytes: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Weights and buffers of what is loaded."""
+    personal_hits: Mapping[str, int] = field(default_factory=dict)
+    """By model: requests answered by their device's own version, so far."""
+    personal_misses: Mapping[str, int] = field(default_factory=dict)
+    """By model: requests that named a device and were answered by the global model, so far."""
+    under_way: int = 0
+    """Requests that were read and not yet answered."""
+    log_dropped: int = 0
+    lag: float = 0.0
+    """Seconds: `LoopLag.last`."""
+    worst_lag: float = 0.0
+    """Seconds: `LoopLag.worst`."""
+
+
+class _Sum(NamedTuple):
+    name: str
+    help: str
+    value: Callable[[ModelStatistics], float]
+
+
+def _micro(seconds: float) -> int:
+    return max(0, round(seconds * 1e6))
+
+
+_TRITON = (
+    _Sum("nv_inference_request_success", "Requests that were answered", lambda s: s.success),
+    _Sum("nv_inference_count", "Rows that were answered", lambda s: s.rows),
+    _Sum("nv_inference_exec_count", "Batches that were computed", lambda s: s.executions),
+    _Sum("nv_inference_request_duration_us", "Microseconds of requests, from end to end", lambda s: _micro(s.seconds)),
+    _Sum("nv_inference_queue_duration_us", "Microseconds that requests waited", lambda s: _micro(s.queue)),
+    _Sum("nv_inference_compute_input_duration_us", "Microseconds of copying inputs",
+         lambda s: _micro(s.compute_input)),
+    _Sum("nv_inference_compute_infer_duration_us", "Microseconds of computing", lambda s: _micro(s.compute_infer)),
+    _Sum("nv_inference_compute_output_duration_us", "Microseconds of copying outputs and writing replies",
+         lambda s: _micro(s.compute_output)),
+)  # fmt: skip
+
+
+class _Shape(NamedTuple):
+    name: str
+    help: str
+    value: Callable[[ModelStatistics], Histogram]
+    every: int
+
+
+_SHAPES = (
+    _Shape("msedge_request_seconds", "Seconds from a request's end to its reply", lambda s: s.latency, 4),
+    _Shape("msedge_queue_seconds", "Seconds that requests waited", lambda s: s.waits, 4),
+    _Shape("msedge_batch_rows", "Rows of the batches that were computed", lambda s: s.batch_sizes(), 1),
+)
+
+
+class _ByVersion(NamedTuple):
+    name: str
+    help: str
+    value: Callable[[Gauges], Mapping[tuple[str, str], int]]
+
+
+_GAUGES = (
+    _ByVersion("nv_inference_pending_request_count", "Requests that wait", lambda g: g.pending),
+    _ByVersion("msedge_queue_rows", "Rows that wait", lambda g: g.queued_rows),
+    _ByVersion("msedge_model_bytes", "Bytes of weights and buffers that are loaded", lambda g: g.loaded_bytes),
+)
+
+
+def families(statistics: Statistics, gauges: Gauges) -> list[Family]:
+    """All figures, for `exposition.expose`."""
+    models = [({"model": name, "version": version}, numbers) for (name, version), numbers in statistics]
+    failed = [({**labels, "reason": why}, float(n.failed[why])) for labels, n in models for why in FAILURES]
+    found = [Family(s.name, "counter", s.help, [(labels, s.value(n)) for labels, n in models]) for s in _TRITON]
+    found.append(Family("nv_inference_request_failure", "counter", "Requests that failed, by reason", failed))
+    found += [
+        Family(s.name, "histogram", s.help, [(labels, s.value(n)) for labels, n in models], s.every) for s in _SHAPES
+    ]
+    found += [
+        Family(g.name, "gauge", g.help, [
+            ({"model": name, "version": version}, value) for (name, version), value in sorted(g.value(gauges).items())
+        ]) for g in _GAUGES
+    ]  # fmt: skip
+    return [*found, *_own(statistics, gauges), *_process()]
+
+
+def _own(statistics: Statistics, gauges: Gauges) -> list[Family]:
+    refused = [({"asked": what, "status": str(status)}, n) for (what, status), n in sorted(statistics.refused.items())]
+    hits = [({"model": name}, n) for name, n in sorted(gauges.personal_hits.items())]
+    misses = [({"model": name}, n) for name, n in sorted(gauges.personal_misses.items())]
+    return [
+        Family("msedge_refused_total", "counter", "Requests refused, by what they asked for", refused),
+        Family("msedge_personal_hits_total", "counter", "Requests answered by their device's own version", hits),
+        Family("msedge_personal_misses_total", "counter", "Requests for a device answered by the global model", misses),
+        Family("msedge_requests_under_way", "gauge", "Requests read and not yet answered", [({}, gauges.under_way)]),
+        Family("msedge_log_dropped_total", "counter", "Lines of the log that found no room",
+               [({}, gauges.log_dropped)]),
+        Family("msedge_loop_lag_seconds", "gauge", "How late the event loop was when last looked at",
+               [({}, gauges.lag)]),
+        Family("msedge_loop_worst_lag_seconds", "gauge", "How late it was at most in the last minute or two",
+               [({}, gauges.worst_lag)]),
+        Family("process_start_time_seconds", "gauge", "When serving began, since 1970", [({}, statistics.begun)]),
+    ]  # fmt: skip
+
+
+def _process() -> list[Family]:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    spent = used.ru_utime + used.ru_stime
+    found = [Family("process_cpu_seconds_total", "counter", "Seconds of processors", [({}, spent)])]
+    if sys.platform == "linux":
+        with open("/proc/self/statm", "rb") as file:
+            pages = file.read().split()
+        size = resource.getpagesize()
+        found += [
+            Family("process_virtual_memory_bytes", "gauge", "Bytes of addresses", [({}, int(pages[0]) * size)]),
+            Family("process_resident_memory_bytes", "gauge", "Bytes of memory", [({}, int(pages[1]) * size)]),
+            Family("process_open_fds", "gauge", "Open files and sockets", [({}, len(os.listdir("/proc/self/fd")))]),
+        ]
+    return found
+
+
+class LoopLag:
+    """How late the event loop comes to what it is to do: a timer every half second. `last`, and `worst` of the last
+    minute or two, in seconds."""
+
+    PERIOD, WINDOW = 0.5, 60.0
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._loop, self._clock = loop, clock
+        self.last = self._before = self._now = 0.0
+        self._turned = self._due = clock()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def worst(self) -> float:
+        """The worst of this minute and of the one before."""
+        return max(self._before, self._now)
+
+    def start(self) -> None:
+        """Look from now on."""
+        self._due = self._clock() + self.PERIOD
+        self._timer = self._loop.call_later(self.PERIOD, self._look)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        now = self._clock()
+        self.last = max(0.0, now - self._due)
+        if now - self._turned > self.WINDOW:
+            self._before, self._now, self._turned = self._now, 0.0, now
+        self._now = max(self._now, self.last)
+        self.start()

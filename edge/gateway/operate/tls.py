@@ -1,0 +1,86 @@
+"""HTTPS: certificates from files, read again when they change, without a connection lost."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from typing import NoReturn
+
+from edge.gateway.errors import GatewayError
+from edge.gateway.operate.settings import Tls
+
+__all__ = ["Certificates"]
+
+_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Of TLS 1.2: forward secrecy and authenticated encryption, as Mozilla's "intermediate" has them but for DHE. TLS 1.3
+has no others."""
+
+
+class Certificates:
+    """`context` for the listening socket. `refresh` on SIGHUP and now and then: connections made afterwards see what
+    the files hold now. Raises GatewayError for files that are missing, damaged or do not belong together."""
+
+    def __init__(self, tls: Tls) -> None:
+        self._tls, self._stamp = tls, _stamp(tls)
+        self._current = _context(tls)
+        self.context = _context(tls)
+        self.context.sni_callback = self._choose
+
+    def refresh(self) -> bool:
+        """Read the files again if they changed; whether they had. GatewayError, once a change, where they are not in
+        order: then those read before stay."""
+        stamp = _stamp(self._tls)
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        self._current = _context(self._tls)
+        return True
+
+    def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
+        """Called for every client's hello, named or not: the listening socket's context cannot be replaced, and what
+        was once added to a context's authorities cannot be taken out, so each connection is given the newest."""
+        connection.context = self._current
+
+
+def _context(tls: Tls) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(_CIPHERS)
+    context.set_alpn_protocols(["http/1.1"])
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    try:
+        context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
+    except (OSError, ValueError) as error:
+        where = f"{tls.certificate!r} and {tls.key!r}"
+        raise GatewayError(500, f"tls: expected a certificate and its key, both PEM, in {where}: {error}") from error
+    if tls.client_ca:
+        _demand_clients(context, tls.client_ca)
+    return context
+
+
+def _demand_clients(context: ssl.SSLContext, authorities: str) -> None:
+    try:
+        context.load_verify_locations(authorities)
+    except OSError as error:
+        raise GatewayError(500, f"tls.client_ca: expected PEM certificates in {authorities!r}: {error}") from error
+    context.verify_mode = ssl.CERT_REQUIRED
+    # A resumed session is not checked again: it would outlive the removal of who signed its certificate.
+    context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
+
+
+def _no_password() -> NoReturn:
+    raise ValueError("the key has a password, which nobody is there to type; store it without (openssl pkey)")
+
+
+def _stamp(tls: Tls) -> tuple[tuple[int, int, int], ...]:
+    """What changes when a file does; a file that cannot be looked at is told of when it is read."""
+    return tuple(_seen(path) for path in (tls.certificate, tls.key, tls.client_ca) if path)
+
+
+def _seen(path: str) -> tuple[int, int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return 0, 0, 0
+    return status.st_mtime_ns, status.st_size, status.st_ino

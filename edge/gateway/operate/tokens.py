@@ -1,0 +1,188 @@
+"""Tokens of clients: made once and shown once, kept as hashes, each with a name, scopes and an end.
+
+A token is `msedge_ID_SECRET`: ID finds its entry in the file, SECRET is 256 random bits. The file holds a salted
+BLAKE2b-256 of the secret and no more. Slow hashes (scrypt, Argon2) are for passwords, which can be guessed; 2^256
+secrets cannot, so that a slow hash would add nothing but work that strangers can cause.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hmac
+import json
+import os
+import re
+import secrets
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any
+
+from edge.gateway.errors import GatewayError
+from lite_runtime._files import write_atomically
+
+__all__ = ["SCOPES", "Token", "add", "listed", "matches", "parse", "revoke"]
+
+SCOPES: Mapping[str, str] = {
+    "infer": "ask models, and read what they are",
+    "manage": "load and unload models",
+    "metrics": "read metrics and the status page",
+}
+PREFIX = "msedge_"
+DAY = 86_400.0
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+_HEX = re.compile(r"[0-9a-f]+")
+_LARGEST = 16 << 20
+"""Bytes of a file of tokens: some 50,000."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What the file knows of a token. created, expires: seconds since 1970; expires None: never. salt, digest: hex."""
+
+    id: str
+    name: str
+    scopes: tuple[str, ...]
+    created: float
+    expires: float | None
+    salt: str
+    digest: str
+
+    @property
+    def end(self) -> float:
+        """When it stops being good."""
+        return inf if self.expires is None else self.expires
+
+
+def add(path: str | os.PathLike[str], name: str, scopes: Iterable[str], *, days: float | None = None) -> str:
+    """Make a token, write its hash into the file (made if need be, readable by its owner alone), and return it: it
+    cannot be had again. days: until it ends; None: it does not.
+
+    Raises GatewayError for a name that is taken, for scopes that do not exist, for a file that is not one of tokens.
+    """
+    wanted = tuple(dict.fromkeys(scopes))
+    if not wanted or not set(wanted) <= set(SCOPES):
+        raise GatewayError(400, f"scope: expected some of {', '.join(SCOPES)}, got {', '.join(wanted) or 'none'}")
+    if not _NAME.fullmatch(name):
+        raise GatewayError(400, f"name: expected up to 64 letters, digits and ._@-, got {name!r}")
+    if days is not None and not (isfinite(days) and days > 0):
+        raise GatewayError(400, f"days: expected more than 0, got {days!r}")
+    with _locked(path):
+        tokens = listed(path) if os.path.exists(path) else ()
+        if any(token.name == name for token in tokens):
+            raise GatewayError(400, f"{name!r} has a token already; revoke it first, or choose another name")
+        identity, secret, salt = secrets.token_hex(6), secrets.token_urlsafe(32), secrets.token_bytes(16)
+        now = time.time()
+        ends = None if days is None else now + days * DAY
+        _write(path, (*tokens, Token(identity, name, wanted, now, ends, salt.hex(), _digest(secret, salt).hex())))
+    return f"{PREFIX}{identity}_{secret}"
+
+
+def revoke(path: str | os.PathLike[str], name: str) -> None:
+    """Take a token out of the file. GatewayError where no token has that name."""
+    with _locked(path):
+        tokens = listed(path)
+        kept = tuple(token for token in tokens if token.name != name)
+        if len(kept) == len(tokens):
+            raise GatewayError(404, f"{name!r}: no such token; there are {', '.join(t.name for t in tokens) or 'none'}")
+        _write(path, kept)
+
+
+def listed(path: str | os.PathLike[str]) -> tuple[Token, ...]:
+    """The tokens in a file. GatewayError where it cannot be read, is not one, or can be written by others."""
+    shown = os.fspath(path)
+    try:
+        with open(path, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            data = file.read(_LARGEST + 1)
+    except OSError as error:
+        fix = "`msedge token add NAME` makes it"
+        raise GatewayError(500, f"cannot read {shown!r}: {error.strerror}; {fix}") from error
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise GatewayError(500, f"{shown!r} can be written by others, who could let themselves in: chmod go-w {shown}")
+    if len(data) > _LARGEST:
+        raise GatewayError(500, f"{shown!r}: expected at most {_LARGEST} bytes of tokens, got more")
+    return parse(data, shown)
+
+
+def parse(data: bytes, shown: str = "tokens") -> tuple[Token, ...]:
+    """The tokens that a file's bytes hold. GatewayError, naming the entry, for whatever is not as `add` writes it."""
+    try:
+        words = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise GatewayError(500, f"{shown!r}: expected JSON as `msedge token add` writes it: {error}") from error
+    if not isinstance(words, dict) or words.get("format") != 1 or not isinstance(words.get("tokens"), list):
+        raise GatewayError(500, f'{shown!r}: expected {{"format": 1, "tokens": […]}}')
+    tokens = tuple(_token(entry, f"{shown!r}, token {at}") for at, entry in enumerate(words["tokens"]))
+    for what in ("id", "name"):
+        if len({getattr(token, what) for token in tokens}) != len(tokens):
+            raise GatewayError(500, f"{shown!r}: expected every token to have a {what} of its own")
+    return tokens
+
+
+def matches(token: Token, secret: str) -> bool:
+    """Whether this is the token's secret, in a time that says nothing about it."""
+    return hmac.compare_digest(_digest(secret, bytes.fromhex(token.salt)), bytes.fromhex(token.digest))
+
+
+def _digest(secret: str, salt: bytes) -> bytes:
+    return blake2b(secret.encode("utf-8", "replace"), digest_size=32, salt=salt, person=b"msedge-token").digest()
+
+
+def _token(entry: Any, where: str) -> Token:
+    if not isinstance(entry, dict) or set(entry) != set(Token.__slots__):
+        raise GatewayError(500, f"{where}: expected {', '.join(Token.__slots__)}, got {entry!r:.80}")
+    good: Mapping[str, Callable[[Any], bool]] = {
+        "id": lambda v: _hex(v, 6),
+        "name": lambda v: isinstance(v, str) and bool(_NAME.fullmatch(v)),
+        "scopes": lambda v: isinstance(v, list) and bool(v) and all(isinstance(s, str) and s in SCOPES for s in v),
+        "created": _time,
+        "expires": lambda v: v is None or _time(v),
+        "salt": lambda v: _hex(v, 16),
+        "digest": lambda v: _hex(v, 32),
+    }
+    for key, holds in good.items():
+        if not holds(entry[key]):
+            raise GatewayError(500, f"{where}: {key} is not as `msedge token add` writes it")
+    return Token(**{**entry, "scopes": tuple(entry["scopes"])})
+
+
+def _hex(value: Any, size: int) -> bool:
+    return isinstance(value, str) and len(value) == 2 * size and bool(_HEX.fullmatch(value))
+
+
+def _time(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e12
+
+
+def _write(path: str | os.PathLike[str], tokens: Iterable[Token]) -> None:
+    words = {"format": 1, "tokens": [asdict(token) for token in tokens]}
+    new = not os.path.exists(path)
+    write_atomically(path, json.dumps(words, indent=1).encode() + b"\n", _Unwritten)
+    if new:
+        os.chmod(path, 0o600)
+
+
+class _Unwritten(GatewayError):
+    def __init__(self, text: str) -> None:
+        super().__init__(500, text)
+
+
+@contextlib.contextmanager
+def _locked(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Whoever else adds or revokes waits: the lock is on the folder, as the file itself is replaced."""
+    folder = Path(path).resolve().parent
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise GatewayError(500, f"cannot open {str(folder)!r}: {error.strerror}; create the folder first") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

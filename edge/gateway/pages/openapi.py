@@ -1,0 +1,137 @@
+"""The OpenAPI 3.1 document of the gateway, as data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any
+
+from edge.gateway.pages.examples import request_for
+from edge.gateway.pages.operations import OPERATIONS, REFUSALS, REPLY_HEADERS, REQUEST_HEADERS, SUBJECTS, Operation
+from edge.gateway.pages.schemas import NAME, SCHEMAS, VERSION, Schema, reference
+
+__all__ = ["document"]
+
+_ABOUT = (
+    "Models over the Open Inference Protocol v2 with Triton's extensions: binary data, classification, model"
+    " repository, model configuration, statistics. Every refusal is a JSON object with a sentence under `error`."
+)
+_NAMES: Mapping[str, tuple[Schema, str]] = {
+    "name": ({"type": "string", "pattern": NAME}, "The model."),
+    "version": ({"type": "string", "pattern": VERSION}, "A version's number, or a label such as `canary`."),
+}
+_RETRY = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 0}}}
+_SCOPE = "bearer"
+_SHOWN = 8
+"""Models that examples are given of."""
+
+_Examples = Mapping[str, Mapping[str, Any]]
+"""By what they are examples of (name, version, body) and by model, in one order."""
+
+
+def document(version: str, *, tokens: bool = False, models: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """The document, ready to be written as JSON.
+
+    version: of the gateway; tokens: whether requests must carry an API token, so that operations name its scope;
+    models: metadata (`models.describe.metadata`) of some to give examples of; the first few that have one are taken.
+    """
+    examples = _examples(models)
+    paths: dict[str, Any] = {}
+    for operation in OPERATIONS:
+        for path in operation.paths:
+            paths.setdefault(path, {})[operation.method] = _operation(operation, path, tokens, examples)
+    components: dict[str, Any] = {"schemas": SCHEMAS, "responses": _responses()}
+    if tokens:
+        components["securitySchemes"] = {_SCOPE: {"type": "http", "scheme": "bearer", "description": "An API token."}}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "msedge gateway",
+            "version": version,
+            "description": _ABOUT,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "tags": [{"name": name, "description": about} for name, about in SUBJECTS.items()],
+        "paths": paths,
+        "components": components,
+    }
+
+
+def _examples(models: Iterable[Mapping[str, Any]]) -> _Examples:
+    made = ((model, request) for model in models if (request := request_for(model)) is not None)
+    shown = list(islice(made, _SHOWN))
+    return {
+        "name": {model["name"]: {"value": model["name"]} for model, _ in shown},
+        "version": {model["name"]: {"value": model["versions"][0]} for model, _ in shown if model.get("versions")},
+        "body": {model["name"]: {"value": request} for model, request in shown},
+    }
+
+
+def _operation(operation: Operation, path: str, tokens: bool, examples: _Examples) -> dict[str, Any]:
+    names = re.findall(r"{(\w+)}", path)
+    summary, _, description = operation.about.partition("\n")
+    made: dict[str, Any] = {
+        "operationId": operation.name + ("OfVersion" if "version" in names else ""),
+        "tags": [operation.subject],
+        "summary": summary,
+        "responses": {"200": _reply(operation)}
+        | {str(status): {"$ref": f"#/components/responses/{status}"} for status in _refusals(operation, tokens)},
+    }
+    if description:
+        made["description"] = description
+    if parameters := _parameters(operation, names, examples):
+        made["parameters"] = parameters
+    if operation.takes is not None:
+        made["requestBody"] = {"required": operation.needs_body, "content": _content(operation.takes)}
+        if operation.name == "infer" and examples["body"]:
+            made["requestBody"]["content"]["application/json"]["examples"] = examples["body"]
+    if tokens:
+        made["security"] = [{_SCOPE: [operation.scope]}] if operation.scope else []
+    return made
+
+
+def _parameters(operation: Operation, names: Iterable[str], examples: _Examples) -> list[dict[str, Any]]:
+    # Whoever tries every example must not unload what is served.
+    shown = {} if operation.subject == "repository" else examples
+    found = [_parameter(name, "path", *_NAMES[name], required=True) for name in names]
+    for parameter in found:
+        if shown.get(parameter["name"]):
+            parameter["examples"] = shown[parameter["name"]]
+    if operation.name == "infer":
+        found += [_parameter(name, "header", *words) for name, words in REQUEST_HEADERS.items()]
+    return found
+
+
+def _parameter(name: str, place: str, schema: Schema, about: str, *, required: bool = False) -> dict[str, Any]:
+    return {"name": name, "in": place, "description": about, "required": required, "schema": schema}
+
+
+def _content(kinds: Mapping[str, Schema | None]) -> dict[str, Any]:
+    return {kind: {} if schema is None else {"schema": schema} for kind, schema in kinds.items()}
+
+
+def _reply(operation: Operation) -> dict[str, Any]:
+    made: dict[str, Any] = {"description": "Done."}
+    if operation.gives:
+        made["content"] = _content(operation.gives)
+    if operation.name == "infer":
+        made["headers"] = {
+            name: {"schema": schema, "description": about} for name, (schema, about) in REPLY_HEADERS.items()
+        }
+    return made
+
+
+def _refusals(operation: Operation, tokens: bool) -> list[int]:
+    """Statuses other than 200; who asks is looked at where tokens are on, and where management is fenced off."""
+    asked = (401, 403, 429) if tokens and operation.scope else (403,) if operation.scope == "manage" else ()
+    return sorted({*operation.refusals, *asked, 500})
+
+
+def _responses() -> dict[str, Any]:
+    content = {"application/json": {"schema": reference("Error")}}
+    return {
+        str(status): {"description": about, "content": content} | ({"headers": _RETRY} if status in (429, 503) else {})
+        for status, about in REFUSALS.items()
+    }

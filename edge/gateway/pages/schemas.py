@@ -1,0 +1,271 @@
+"""JSON Schemas of what goes over the wire: the Open Inference Protocol's objects with Triton's extensions, and ours.
+
+Sources: the protocol's `rest_predict_v2.yaml`, Triton's extension texts (binary data, classification, model repository,
+model configuration, statistics). Numbers that this gateway bounds are bounded here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from edge.gateway.ports import DATATYPES
+
+__all__ = ["NAME", "SCHEMAS", "VERSION", "Schema", "reference"]
+
+Schema = Mapping[str, Any]
+
+NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,254}$"
+"""Names of models that any client can write in a path as they are."""
+VERSION = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}$"
+"""A version's number, or a label that stands for one (`canary`)."""
+MOST_AXES = 32
+COUNT: Schema = {"type": "integer", "minimum": 0}
+TEXT: Schema = {"type": "string"}
+SHARE: Schema = {"type": "number", "minimum": 0, "maximum": 1}
+PERHAPS_SECONDS: Schema = {"type": ["number", "null"], "minimum": 0}
+
+
+def reference(name: str) -> Schema:
+    """A `$ref` to one of `SCHEMAS`."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _object(properties: Schema, *, optional: str = "", about: str = "", closed: bool = False) -> Schema:
+    """An object of which all properties but those named in `optional` are required."""
+    left_out = optional.split()
+    made: dict[str, Any] = {"type": "object", "properties": properties}
+    if required := [name for name in properties if name not in left_out]:
+        made["required"] = required
+    return made | ({"description": about} if about else {}) | ({"additionalProperties": False} if closed else {})
+
+
+def _list(items: Schema, **bounds: Any) -> Schema:
+    return {"type": "array", "items": items, **bounds}
+
+
+def _map(values: Schema) -> Schema:
+    return {"type": "object", "additionalProperties": values}
+
+
+def _about(schema: Schema, text: str) -> Schema:
+    return {**schema, "description": text}
+
+
+_DATATYPE: Schema = {"type": "string", "enum": list(DATATYPES)}
+_SIZE: Schema = {"type": "integer", "minimum": 0, "maximum": 2**40}
+_OPEN_SIZE: Schema = {"type": "integer", "minimum": -1}
+_PARAMETERS: Schema = _map({"type": ["string", "number", "boolean"]})
+_DURATION: Schema = reference("Duration")
+
+_PROTOCOL: Mapping[str, Schema] = {
+    "Error": _object({"error": _about(TEXT, "What was expected, what came, where, and what to do.")}, closed=True),
+    "Live": _object({"live": {"const": True}}),
+    "Ready": _object({"ready": {"const": True}}),
+    "ModelReady": _object({"name": TEXT, "ready": {"const": True}}, optional="name"),
+    "Server": _object({"name": TEXT, "version": TEXT, "extensions": _list(TEXT)}),
+    "TensorMetadata": _object(
+        {"name": TEXT, "datatype": _DATATYPE, "shape": _about(_list(_OPEN_SIZE), "-1: any size.")},
+    ),
+    "Model": _object(
+        {
+            "name": TEXT,
+            "versions": _list(TEXT),
+            "platform": TEXT,
+            "inputs": _list(reference("TensorMetadata")),
+            "outputs": _list(reference("TensorMetadata")),
+        },
+        optional="versions",
+    ),
+    "ModelConfig": _object(
+        {
+            "name": TEXT,
+            "max_batch_size": _about(COUNT, "0: rows of several requests are not put together."),
+            "input": _list(reference("ConfigTensor")),
+            "output": _list(reference("ConfigTensor")),
+        },
+        about="Triton's model configuration, the parts of it that apply here.",
+    ),
+    "ConfigTensor": _object(
+        {"name": TEXT, "data_type": {"type": "string", "pattern": "^TYPE_[A-Z0-9]+$"}, "dims": _list(_OPEN_SIZE)},
+    ),
+}
+_INFER: Mapping[str, Schema] = {
+    "Data": _about(
+        _list({"anyOf": [{"type": ["number", "string", "boolean"]}, reference("Data")]}),
+        "Elements in row-major order, flat or nested as `shape` says. Strings for BYTES, booleans for BOOL.",
+    ),
+    "InferInput": _object(
+        {
+            "name": TEXT,
+            "shape": _list(_SIZE, maxItems=MOST_AXES),
+            "datatype": _DATATYPE,
+            "parameters": reference("InputParameters"),
+            "data": reference("Data"),
+        },
+        optional="parameters data",
+        about="`data`, or `parameters.binary_data_size` bytes of the body's binary part.",
+    ),
+    "InputParameters": {
+        "type": "object",
+        "properties": {"binary_data_size": _about(_SIZE, "Bytes after the JSON that belong to this input.")},
+        "additionalProperties": {"type": ["string", "number", "boolean"]},
+    },
+    "WantedOutput": _object({"name": TEXT, "parameters": reference("OutputParameters")}, optional="parameters"),
+    "OutputParameters": {
+        "type": "object",
+        "properties": {
+            "binary_data": _about({"type": "boolean"}, "Whether this output comes after the JSON, as bytes."),
+            "classification": _about(COUNT, "Instead of the tensor its so many largest, as `value:index[:label]`."),
+        },
+        "additionalProperties": {"type": ["string", "number", "boolean"]},
+    },
+    "InferParameters": {
+        "type": "object",
+        "properties": {
+            "binary_data_output": _about({"type": "boolean"}, "Whether outputs come as bytes unless they say else."),
+            "priority": _about(COUNT, "1 goes first; 0: the middle."),
+            "timeout": _about(COUNT, "Microseconds after which an answer is of no use; 0: the gateway's own limit."),
+            "signature": _about(TEXT, "Which of the bundle's signatures; `predict` unless said."),
+            "device": _about(TEXT, "Whose personal version of the model is asked for."),
+        },
+        "additionalProperties": {"type": ["string", "number", "boolean"]},
+    },
+    "InferRequest": _object(
+        {
+            "id": _about(TEXT, "Comes back in the reply."),
+            "parameters": reference("InferParameters"),
+            "inputs": _list(reference("InferInput"), minItems=1),
+            "outputs": _about(_list(reference("WantedOutput")), "All of the signature's outputs where left out."),
+        },
+        optional="id parameters outputs",
+    ),
+    "InferOutput": _object(
+        {
+            "name": TEXT,
+            "datatype": _DATATYPE,
+            "shape": _list(_SIZE),
+            "parameters": _PARAMETERS,
+            "data": reference("Data"),
+        },
+        optional="parameters data",
+    ),
+    "InferReply": _object(
+        {
+            "model_name": TEXT,
+            "model_version": TEXT,
+            "id": TEXT,
+            "parameters": _about(_PARAMETERS, "How it was answered: `personal` where a device was named."),
+            "outputs": _list(reference("InferOutput")),
+        },
+        optional="id parameters",
+    ),
+}
+_REPOSITORY: Mapping[str, Schema] = {
+    "IndexRequest": _object({"ready": _about({"type": "boolean"}, "Only what can be asked now.")}, optional="ready"),
+    "IndexEntry": _object(
+        {"name": TEXT, "version": TEXT, "state": reference("State"), "reason": TEXT}, optional="version state reason"
+    ),
+    "State": {"type": "string", "enum": ["READY", "UNAVAILABLE", "LOADING", "UNLOADING"]},
+    "LoadRequest": _object({"parameters": reference("LoadParameters")}, optional="parameters"),
+    "LoadParameters": {
+        "type": "object",
+        "properties": {"config": _about(TEXT, "The model's configuration, as JSON in a string.")},
+        "patternProperties": {"^file:": _about(TEXT, "A file of the model, in base64.")},
+    },
+    "UnloadRequest": _object({"parameters": reference("UnloadParameters")}, optional="parameters"),
+    "UnloadParameters": _object({"unload_dependents": {"type": "boolean"}}, optional="unload_dependents"),
+}
+_STAGES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
+_STATISTICS: Mapping[str, Schema] = {
+    "Duration": _object({"count": COUNT, "ns": COUNT}),
+    "BatchStatistics": _object(
+        {
+            "batch_size": {"type": "integer", "minimum": 1},
+            "compute_input": _DURATION,
+            "compute_infer": _DURATION,
+            "compute_output": _DURATION,
+        }
+    ),
+    "ModelStatistics": _object(
+        {
+            "name": TEXT,
+            "version": TEXT,
+            "last_inference": _about(COUNT, "Milliseconds since 1970; 0: never asked."),
+            "inference_count": _about(COUNT, "Rows."),
+            "execution_count": _about(COUNT, "Batches."),
+            "inference_stats": _object(dict.fromkeys(_STAGES, _DURATION), optional="cache_hit cache_miss"),
+            "batch_stats": _list(reference("BatchStatistics")),
+        }
+    ),
+    "Statistics": _object({"model_stats": _list(reference("ModelStatistics"))}),
+}
+_SHARES = ("p50", "p95", "p99")
+_STATUS: Mapping[str, Schema] = {
+    "Histogram": _object(
+        {"bounds": _list({"type": "number"}), "counts": _list(COUNT)},
+        about="`counts[i]` are at most `bounds[i]`; the last count is of what is above all bounds.",
+    ),
+    "Latency": _object(dict.fromkeys(_SHARES, PERHAPS_SECONDS), about="Seconds, over the last minute; null: none."),
+    "Flow": _object({"requests": {"type": "number", "minimum": 0}, "rows": {"type": "number", "minimum": 0}}),
+    "Personal": _object(
+        {"devices": COUNT, "capacity": COUNT, "bytes": COUNT, "hits": COUNT, "misses": COUNT},
+        about="Devices whose personal versions are at hand.",
+    ),
+    "Shadow": _object(
+        {
+            "version": TEXT,
+            "fraction": SHARE,
+            "compared": COUNT,
+            "dropped": COUNT,
+            "failed": COUNT,
+            "agreement": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
+            "difference": _about({"type": ["number", "null"], "minimum": 0}, "The largest; null: infinite."),
+        },
+        about="`agreement`: of rows; null: none was compared.",
+    ),
+    "ModelStatus": _object(
+        {
+            "name": TEXT,
+            "version": TEXT,
+            "state": reference("State"),
+            "reason": TEXT,
+            "labels": _list(TEXT),
+            "share": _about(SHARE, "Of this model's requests that name no version."),
+            "answered": COUNT,
+            "failed": COUNT,
+            "rows": COUNT,
+            "batches": COUNT,
+            "in_flight": COUNT,
+            "queued": COUNT,
+            "bytes": COUNT,
+            "latency": reference("Latency"),
+            "personal": {"anyOf": [reference("Personal"), {"type": "null"}]},
+            "shadow": {"anyOf": [reference("Shadow"), {"type": "null"}]},
+        }
+    ),
+    "Status": _object(
+        {
+            "name": TEXT,
+            "version": TEXT,
+            "state": {"type": "string", "enum": ["starting", "ready", "draining"]},
+            "uptime": {"type": "number", "minimum": 0},
+            "in_flight": COUNT,
+            "queued": _object({"jobs": COUNT, "rows": COUNT}),
+            "answered": _object({"requests": COUNT, "rows": COUNT}),
+            "recent": reference("Flow"),
+            "latency": reference("Latency"),
+            "latencies": reference("Histogram"),
+            "batches": reference("Histogram"),
+            "refused": _about(_map(COUNT), "Requests by the reason they were refused for."),
+            "memory": _object(
+                {"process": COUNT, "models": COUNT, "limit": _about({"type": ["integer", "null"]}, "null: none.")}
+            ),
+            "lag": _about(PERHAPS_SECONDS, "How late the event loop is."),
+            "models": _list(reference("ModelStatus")),
+            "unlisted": _about(COUNT, "Further versions, for which there is no room."),
+        }
+    ),
+}
+SCHEMAS: Mapping[str, Schema] = {**_PROTOCOL, **_INFER, **_REPOSITORY, **_STATISTICS, **_STATUS}
+"""Every schema by the name that `reference` takes."""

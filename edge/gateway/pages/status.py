@@ -1,0 +1,248 @@
+"""What `/status.json` says: how the gateway is doing, gathered from those who count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any, TypedDict
+
+from edge.gateway.operate.histograms import ROWS, SECONDS, Histogram
+from edge.gateway.operate.statistics import Statistics
+
+__all__ = ["MOST", "REASONS", "Bars", "Latency", "ModelStatus", "Personal", "Shadowed", "Status", "status"]
+
+MOST = 200
+"""Versions of models that are listed one by one; of more, those asked last."""
+IDLE = 120_000
+"""Milliseconds after which a version has nothing left in its last minute."""
+REASONS: Mapping[int, str] = {
+    400: "wrong request",
+    401: "no token",
+    403: "not allowed",
+    404: "no such model",
+    405: "no such method",
+    408: "too slow",
+    413: "too large",
+    415: "unknown encoding",
+    429: "too much work",
+    431: "head too large",
+    499: "client left",
+    500: "fault",
+    501: "not supported",
+    503: "not now",
+    504: "deadline passed",
+}
+"""Statuses in a word or two."""
+
+
+class Bars(TypedDict):
+    """A histogram: `counts[i]` values are at most `bounds[i]`, the last count's are above all bounds."""
+
+    bounds: list[float]
+    counts: list[int]
+
+
+class Latency(TypedDict):
+    """Seconds from a request's arrival to its reply, over the last minute; None: there was none."""
+
+    p50: float | None
+    p95: float | None
+    p99: float | None
+
+
+class Personal(TypedDict):
+    """Devices whose personal versions are at hand, and how often they were and were not."""
+
+    devices: int
+    capacity: int
+    bytes: int
+    hits: int
+    misses: int
+
+
+class Shadowed(TypedDict):
+    """What came of copies of requests; `agreement`: share of rows; `difference`: the largest, None: not a number."""
+
+    version: str
+    fraction: float
+    compared: int
+    dropped: int
+    failed: int
+    agreement: float | None
+    difference: float | None
+
+
+class ModelStatus(TypedDict):
+    """A version of a model. `share`: of the requests that name no version; counts since it was loaded."""
+
+    name: str
+    version: str
+    state: str
+    reason: str
+    labels: list[str]
+    share: float
+    answered: int
+    failed: int
+    rows: int
+    batches: int
+    in_flight: int
+    queued: int
+    bytes: int
+    latency: Latency
+    personal: Personal | None
+    shadow: Shadowed | None
+
+
+class Status(TypedDict):
+    """All of it. `recent` (a second) and histograms are of the last minute, `answered` is of always; seconds, bytes."""
+
+    name: str
+    version: str
+    state: str
+    uptime: float
+    in_flight: int
+    queued: dict[str, int]
+    answered: dict[str, int]
+    recent: dict[str, float]
+    latency: Latency
+    latencies: Bars
+    batches: Bars
+    refused: dict[str, int]
+    memory: dict[str, int | None]
+    lag: float | None
+    models: list[ModelStatus]
+    unlisted: int
+
+
+def status(
+    version: str,
+    state: str,
+    uptime: float,
+    now: float,
+    index: Sequence[Mapping[str, Any]],
+    statistics: Statistics,
+    *,
+    queued: Mapping[str, int],
+    memory: Mapping[str, int | None],
+    in_flight: int = 0,
+    lag: float | None = None,
+    name: str = "msedge gateway",
+) -> Status:
+    """The document.
+
+    version: of msedge; state: starting, ready or draining; uptime: seconds; now: of `time.perf_counter`, as statistics
+    take it. index: `models.repository.Repository.snapshot`, a mapping a version of a model, of which all but name and
+    state may be missing; what may be added to it: queued (rows that wait) and personal (as `Personal`). queued: jobs
+    and rows that wait in all; memory: bytes of the process and of models, and the limit for models, None without one;
+    lag: seconds the event loop was late. Takes a microsecond a version, 30 for each that was asked in the last minute.
+    """
+    numbers = dict(statistics)
+    newest = max((of.last for of in numbers.values()), default=0)
+    recent = {key: of.page(now) for key, of in numbers.items() if newest - of.last < IDLE}
+    latencies, batches = _sum(recent, "latency", SECONDS), _sum(recent, "rows_by_batch", ROWS)
+    listed = _listed(index, {key: of.last for key, of in numbers.items()})
+    models = []
+    for entry in listed:
+        key = entry["name"], str(entry.get("version", ""))
+        of = numbers.get(key)
+        counts = (of.success, of.failed.total(), of.rows, of.executions) if of else (0, 0, 0, 0)
+        models.append(_model(entry, counts, recent.get(key)))
+    return {
+        "name": name,
+        "version": version,
+        "state": state,
+        "uptime": uptime,
+        "in_flight": in_flight,
+        "queued": {"jobs": queued["jobs"], "rows": queued["rows"]},
+        "answered": {
+            "requests": sum(of.success for of in numbers.values()),
+            "rows": sum(of.rows for of in numbers.values()),
+        },
+        "recent": {
+            "requests": sum(page["requests_per_second"] for page in recent.values()),
+            "rows": sum(page["rows_per_second"] for page in recent.values()),
+        },
+        "latency": _latency({f"p{share}": latencies.quantile(share / 100) for share in (50, 95, 99)}),
+        "latencies": {"bounds": list(latencies.bounds), "counts": latencies.counts},
+        "batches": {"bounds": list(batches.bounds), "counts": batches.counts},
+        "refused": _refused(statistics.refused),
+        "memory": {which: memory[which] for which in ("process", "models", "limit")},
+        "lag": lag,
+        "models": models,
+        "unlisted": len(index) - len(listed),
+    }
+
+
+def _sum(pages: Mapping[Any, Mapping[str, Any]], which: str, bounds: Sequence[float]) -> Histogram:
+    """The histogram of that name, of all models together."""
+    whole = Histogram(bounds)
+    for page in pages.values():
+        whole.counts = [a + b for a, b in zip(whole.counts, page[which]["counts"], strict=True)]
+    return whole
+
+
+def _listed(index: Sequence[Mapping[str, Any]], last: Mapping[tuple[str, str], int]) -> list[Mapping[str, Any]]:
+    """By name and version; of too many, those asked last."""
+
+    def used(entry: Mapping[str, Any]) -> int:
+        return last.get((entry["name"], str(entry.get("version", ""))), 0)
+
+    chosen = sorted(index, key=used, reverse=True)[:MOST]
+    return sorted(chosen, key=lambda entry: (entry["name"], _number(str(entry.get("version", "")))))
+
+
+def _number(version: str) -> tuple[int, str]:
+    """Versions in the order of their numbers."""
+    return (int(version), "") if version.isdecimal() else (0, version)
+
+
+def _model(
+    entry: Mapping[str, Any], counts: tuple[int, int, int, int], page: Mapping[str, Any] | None
+) -> ModelStatus:
+    answered, failed, rows, batches = counts
+    return {
+        "name": entry["name"],
+        "version": str(entry.get("version", "")),
+        "state": entry["state"],
+        "reason": entry.get("reason", ""),
+        "labels": list(entry.get("labels", ())),
+        "share": entry.get("share", 1.0),
+        "answered": answered,
+        "failed": failed,
+        "rows": rows,
+        "batches": batches,
+        "in_flight": entry.get("in_flight", 0),
+        "queued": entry.get("queued", 0),
+        "bytes": entry.get("bytes", 0),
+        "latency": _latency(page or {}),
+        "personal": entry.get("personal"),
+        "shadow": _shadow(entry.get("shadow")),
+    }
+
+
+def _latency(page: Mapping[str, Any]) -> Latency:
+    return {"p50": page.get("p50"), "p95": page.get("p95"), "p99": page.get("p99")}
+
+
+def _shadow(figures: Mapping[str, Any] | None) -> Shadowed | None:
+    if figures is None:
+        return None
+    largest = figures["largest"]
+    return {
+        "version": figures["version"],
+        "fraction": figures["fraction"],
+        "compared": figures["compared"],
+        "dropped": figures["dropped"],
+        "failed": figures["failed"],
+        "agreement": figures["agreed"] / figures["rows"] if figures["rows"] else None,
+        "difference": largest if isfinite(largest) else None,
+    }
+
+
+def _refused(counts: Mapping[tuple[str, int], int]) -> dict[str, int]:
+    """By reason; of other things than inference, by what was asked too."""
+    found: dict[str, int] = {}
+    for (asked, code), count in counts.items():
+        words = REASONS.get(code, str(code)) + ("" if asked == "infer" else f" ({asked})")
+        found[words] = found.get(words, 0) + count
+    return found

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.gateway.errors import GatewayError
+from edge.gateway.models.registry import Registry
+from lite_runtime import bundle
+
+
+class Site:
+    """A web server of given replies: path -> (status, body, further headers)."""
+
+    def __init__(self) -> None:
+        site = self
+        self.replies: dict[str, tuple[int, bytes, dict[str, str]]] = {}
+        self.asked: list[str] = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                site.asked.append(self.path)
+                status, body, headers = site.replies.get(self.path, (404, b"", {}))
+                self.send_response(status)
+                for name, value in ({"Content-Length": str(len(body))} | headers).items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *given: Any) -> None:
+                pass
+
+        class Server(ThreadingHTTPServer):
+            def handle_error(self, request: Any, client_address: Any) -> None:
+                """A client that leaves in the middle of a reply is what some tests are about."""
+
+        self.server = Server(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/"
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
+        self.thread.start()
+
+    def put(self, path: str, body: bytes | Any, status: int = 200, **headers: str) -> None:
+        made = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.replies[path] = (status, made, headers)
+
+    def stop(self) -> None:
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    made = Site()
+    yield made
+    made.stop()
+
+
+def row(data: bytes, **given: Any) -> dict[str, Any]:
+    return {"name": "m", "version": 1, "digest": bundle.opened(data).digest, "url": "blobs/m", **given}
+
+
+def test_a_registry_s_models_are_fetched_once(site: Site, make: Any, tmp_path: Path) -> None:
+    one, two = make(1.0), make(2.0)
+    site.put("/index", {"models": [row(one, config={"max_batch": 3}), row(two, version="2", url="/two")]})
+    site.put("/blobs/m", one)
+    site.put("/two", two)
+    registry = Registry(f"{site.url}index", tmp_path / "cache")
+    for _ in range(2):
+        found = registry.scan()["m"]
+        assert sorted(found.versions) == [1, 2] and found.config is not None and found.config.max_batch == 3
+        assert Path(found.versions[2].path).read_bytes() == two and not found.problem
+    assert sorted(site.asked) == ["/blobs/m", "/index", "/index", "/two"]
+    Registry(f"{site.url}index", tmp_path / "cache").scan()
+    assert site.asked.count("/two") == 1
+
+
+def test_what_the_index_no_longer_has_goes(site: Site, make: Any, tmp_path: Path) -> None:
+    one, two = make(1.0), make(2.0)
+    site.put("/blobs/m", one)
+    site.put("/", {"models": [row(one)]})
+    registry = Registry(site.url, tmp_path)
+    registry.scan()
+    site.put("/blobs/m", two)
+    site.put("/", {"models": [row(two)]})
+    registry.scan()
+    assert [p.name for p in tmp_path.rglob("*.mslite")] == [f"{bundle.opened(two).digest}.mslite"]
+
+
+def test_a_registry_that_is_away_leaves_what_was(site: Site, make: Any, tmp_path: Path) -> None:
+    data = make()
+    site.put("/", {"models": [row(data)]})
+    site.put("/blobs/m", data)
+    before = Registry(site.url, tmp_path).scan()
+    site.replies.clear()
+    assert Registry(site.url, tmp_path).scan() == before
+    with pytest.raises(GatewayError, match="404") as caught:
+        Registry(site.url, tmp_path / "other").scan()
+    assert caught.value.status == 503
+
+
+def test_a_damaged_file_in_the_cache_is_fetched_again(site: Site, make: Any, tmp_path: Path) -> None:
+    data = make()
+    site.put("/", {"models": [row(data)]})
+    site.put("/blobs/m", data)
+    kept = Path(Registry(site.url, tmp_path).scan()["m"].versions[1].path)
+    kept.write_bytes(data[:-1] + b"x")
+    Registry(site.url, tmp_path).scan()
+    assert kept.read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    "headers, body, problem",
+    [
+        ({}, b"", "empty"),
+        ({}, b"no bundle", "not a bundle|cut short|expected"),
+        ({}, "other", "expected the bundle"),
+        ({}, "cut", "cut short"),
+        ({"Content-Length": "5000000"}, b"", "at most 100000 bytes"),
+        ({}, b"x" * 100_001, "at most 100000 bytes"),
+        ({"Location": "file:///etc/passwd"}, 302, "not allowed"),
+        ({"Location": "ftp://127.0.0.1/x"}, 302, "begins with http"),
+        ({}, 500, "500"),
+    ],
+)
+def test_a_bundle_that_cannot_be_had_is_its_version_s_problem(
+    site: Site, make: Any, tmp_path: Path, headers: dict[str, str], body: Any, problem: str
+) -> None:
+    good = make()
+    sent = {"other": make(3.0), "cut": good[:300]}.get(body, body) if not isinstance(body, int) else b""
+    if body == "cut":
+        headers = {"Content-Length": str(len(good))}
+    site.put("/blobs/m", sent, body if isinstance(body, int) else 200, **headers)
+    site.put("/good", good)
+    site.put("/", {"models": [row(good), row(good, name="other", url="/good")]})
+    found = Registry(site.url, tmp_path, most=100_000, timeout=2).scan()
+    assert not found["m"].versions and re.search(problem, found["m"].problem), found["m"].problem
+    assert sorted(found["other"].versions) == [1]
+    assert not list(tmp_path.rglob(".*.tmp"))
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        b"", b"{", b"[]", b"[" * 100_000, {"models": {}}, {"models": [5]}, {"models": [{}]},
+        {"models": [{"name": "m"}]},
+        *({"models": [{"name": "m", "version": 1, "digest": "0" * 64, "url": "x"} | wrong]} for wrong in (
+            {"name": "../m"}, {"name": 5}, {"name": ".m"}, {"version": 0}, {"version": "x"}, {"version": True},
+            {"digest": "../../etc/passwd"}, {"digest": "0" * 63}, {"digest": "A" * 64}, {"digest": "0" * 64 + "\n"},
+            {"url": 5}, {"url": "file:///etc/passwd"}, {"url": "https://"}, {"config": 5}, {"config": {"x": 1}},
+        )),
+        {"models": [{"name": "m", "version": 1, "digest": "0" * 64, "url": "x"}] * 2},
+        b" " * ((8 << 20) + 1),
+    ],
+)  # fmt: skip
+def test_an_index_that_is_none_is_refused(site: Site, tmp_path: Path, index: Any) -> None:
+    site.put("/", index)
+    with pytest.raises(GatewayError) as caught:
+        Registry(site.url, tmp_path).scan()
+    assert caught.value.status in (400, 503) and len(str(caught.value)) < 1000
+    assert not list(tmp_path.rglob("index.json"))
+
+
+@pytest.mark.parametrize("url", ["file:///etc", "ftp://x/y", "//x", "x", "http://", "http:///x"])
+def test_only_http(url: str, tmp_path: Path) -> None:
+    with pytest.raises(GatewayError, match="expected a URL"):
+        Registry(url, os.fspath(tmp_path))

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.gateway.errors import GatewayError
+from edge.gateway.models.sources import Files, Folder, Listing, is_model, merged
+
+
+def versions(listing: Listing) -> dict[int, str]:
+    return {version: os.path.basename(os.path.dirname(c.path)) for version, c in listing.versions.items()}
+
+
+def test_a_folder_of_models(place: Any) -> None:
+    for path in ("a/1/model.mslite", "a/12/model.mslite", "b/model.mslite", "c.mslite"):
+        place.put(path, b"x")
+    for path in ("a/01/model.mslite", "a/0/model.mslite", "a/x/model.mslite", "a/3/other.mslite", ".d/1/model.mslite"):
+        place.put(path, b"x")
+    for path in ("e/readme.txt", "notes.txt", "bad name/model.mslite", ".f.mslite", "-g.mslite"):
+        place.put(path, b"x")
+    found = Folder(place.root).scan()
+    assert {name: versions(listing) for name, listing in found.items()} == {
+        "a": {1: "1", 12: "12"}, "b": {1: "b"}, "c": {1: "models"},
+    }  # fmt: skip
+    assert all(not listing.problem for listing in found.values())
+
+
+def test_a_version_that_is_there_twice_is_said(place: Any) -> None:
+    place.put("a/1/model.mslite", b"x")
+    place.put("a/model.mslite", b"x")
+    assert "version 1 is there twice" in Folder(place.root).scan()["a"].problem
+    place.put("b/1/model.mslite", b"x")
+    place.put("b.mslite", b"x")
+    assert "version 1 is there twice" in Folder(place.root).scan()["b"].problem
+
+
+def test_links_lead_anywhere_within_the_folder_and_nowhere_else(place: Any, tmp_path: Path) -> None:
+    outside = tmp_path / "secret.mslite"
+    outside.write_bytes(b"x")
+    place.put("a/1/model.mslite", b"x")
+    (place.root / "b").mkdir()
+    (place.root / "b" / "1").symlink_to(place.root / "a" / "1")
+    (place.root / "c.mslite").symlink_to(outside)
+    (place.root / "d").symlink_to(tmp_path)
+    (place.root / "e.mslite").symlink_to(tmp_path / "nothing")
+    (place.root / "f.mslite").symlink_to(place.root / "f.mslite")
+    (tmp_path / "model.mslite").write_bytes(b"x")
+    found = Folder(place.root).scan()
+    assert sorted(found) == ["a", "b", "c", "d", "f"]
+    assert versions(found["b"]) == {1: "1"}
+    for name in "cd":
+        assert not found[name].versions and "leads out of" in found[name].problem
+    assert not found["f"].versions
+
+
+def test_what_is_no_file_is_said(place: Any) -> None:
+    (place.root / "a" / "1" / "model.mslite").mkdir(parents=True)
+    os.mkfifo(place.root / "b.mslite")
+    found = Folder(place.root).scan()
+    assert "expected a file" in found["a"].problem and "expected a file" in found["b"].problem
+
+
+def test_configurations_stand_beside(place: Any) -> None:
+    place.put("a/1/model.mslite", b"x")
+    place.put("a/config.toml", "max_batch = 3")
+    place.put("b.mslite", b"x")
+    place.put("b.toml", "max_batch = 4")
+    found = Folder(place.root).scan()
+    assert [found[name].config.max_batch for name in "ab"] == [3, 4]
+    for broken in ("max_batch = ", "max_batch = 'x'", "\xff", "x = 1", "[" * 10_000, "# " + "x" * (1 << 20)):
+        place.put("a/config.toml", broken.encode("latin-1"))
+        listing = Folder(place.root).scan()["a"]
+        assert listing.config is None and "config.toml" in listing.misconfigured and listing.versions
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(GatewayError, match="expected a folder of models"):
+        Folder(tmp_path / "none").scan()
+
+
+def test_bundles_one_by_one(place: Any) -> None:
+    one, two = place.put("one.mslite", b"x"), place.put("deep/3/model.mslite", b"x")
+    found = Files([str(one), f"two={two}", f"three={place.root / 'deep'}", "none.mslite", f"four={one}"]).scan()
+    assert {name: sorted(listing.versions) for name, listing in found.items()} == {
+        "one": [1], "two": [1], "three": [3], "none": [], "four": [1],
+    }  # fmt: skip
+    assert "expected a bundle, got nothing" in found["none"].problem
+    with pytest.raises(GatewayError, match="another model is called 'one'"):
+        Files([str(one), "one=x"])
+    with pytest.raises(GatewayError, match="expected a model's name"):
+        Files(["bad name.mslite"])
+
+
+def test_a_folder_is_a_model_or_has_models(place: Any) -> None:
+    place.put("a/1/model.mslite", b"x")
+    place.put("b/model.mslite", b"x")
+    assert is_model(place.root / "a") and is_model(place.root / "b")
+    assert not is_model(place.root) and not is_model(place.root / "none")
+
+
+def test_of_a_model_in_two_sources_the_first_counts() -> None:
+    one, other = Listing({}, None, "one"), Listing({}, None, "other")
+    found = merged([{"a": one}, {"a": other, "b": other}])
+    assert found["b"] == other
+    assert found["a"].problem == "one; 'a' is in two sources; the first one's is used"
