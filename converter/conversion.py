@@ -30,7 +30,7 @@ from converter.quantize import MODES, Mode, Options, calibration_data, run_steps
 from converter.quantize.evaluation import Accuracy, within
 from converter.quantize.sensitivity import Progress
 from converter.report import PERFECT, Report, measure
-from lite_runtime import bundle
+from lite_runtime import bundle, pipelines
 from lite_runtime._files import write_atomically
 from lite_runtime.errors import BundleError
 from lite_runtime.graph import Array, Graph, StateUse
@@ -62,6 +62,7 @@ def convert(
     accuracy: Accuracy | None = None,
     input_shapes: Shapes | None = None,
     trainable: Training | str | Sequence[str] | None = None,
+    pipeline: Mapping[str, Any] | None = None,
     explain: bool = False,
     progress: Progress | None = None,
 ) -> Conversion:
@@ -70,10 +71,12 @@ def convert(
     `quantize`: a mode of `converter.quantize.MODES`, or `Options` for every setting. `calibration`: data of
     `converter.quantize.calibration_data`; int8 and int16x8 need it. `accuracy`: how much of which metric may be
     lost; layers then keep the precision it takes. `trainable`: the bundle can learn; globs of the initialisers it
-    trains, or `Training` for every setting. `explain`: also compare the quantised model with the float one layer by
+    trains, or `Training` for every setting. `pipeline`: what stands before and after the model where it is served, as
+    `lite_runtime.pipelines` has it. `explain`: also compare the quantised model with the float one layer by
     layer, on calibration rows (random inputs without any), and plan a run for its memory. Raises ConvertError for a
     broken source, UnsupportedOpError (a ConvertError) listing all operators the runtime lacks, QuantizeError for
-    options and data that do not fit, TrainingError for parameters and losses that do not.
+    options and data that do not fit, TrainingError for parameters and losses that do not, PipelineError for a
+    declaration that is none or names what the model has not.
     """
     if to not in FORMATS:
         raise ConvertError(f"expected to be one of {', '.join(FORMATS)}, got {to!r}")
@@ -81,6 +84,7 @@ def convert(
     start = time.perf_counter()
     loaded = frontends.load(source)
     models: Mapping[str, ir.Model] = {name: upgraded(model, input_shapes) for name, model in loaded.models.items()}
+    described = loaded.metadata if pipeline is None else {**loaded.metadata, **_declared(pipeline, models, to)}
     report = _describe(source, loaded, models, options)
     _need_supported(models.values())
     learning = _Learning()
@@ -102,7 +106,7 @@ def convert(
         graphs = {name: _lower(model, options, report) for name, model in models.items()}
         if learning.budget is not None:
             graphs["train_step"] = _within_budget(graphs["train_step"], learning, learning.budget, report)
-        data = _write(output, graphs, models, learning, loaded.metadata, report)
+        data = _write(output, graphs, models, learning, described, report)
         _measure(report, graphs.values())
         if explain:
             report.arena_bytes = _arena(data)
@@ -111,6 +115,19 @@ def convert(
     report.bundle_bytes = len(data)
     report.seconds = time.perf_counter() - start
     return Conversion(data, report)
+
+
+def _declared(pipeline: Mapping[str, Any], models: Mapping[str, ir.Model], to: Format) -> dict[str, Any]:
+    """A checked pipeline as metadata of the bundle."""
+    if to != "mslite":
+        raise pipelines.PipelineError(f"pipeline: only a bundle holds one, got to={to!r}; leave one of the two out")
+    if "predict" not in models:
+        raise pipelines.PipelineError(
+            f"pipeline: it is for the signature 'predict', and the source has only {', '.join(models)}; leave it out"
+        )
+    document, graph = pipelines.check(pipeline), models["predict"].graph
+    pipelines.check_names(document, [v.name or "" for v in graph.inputs], [v.name or "" for v in graph.outputs])
+    return {pipelines.KEY: document}
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
             {"onnx": "onnx", "onnx_ir": "onnx_ir", "onnxscript": "onnxscript", "ml_dtypes": "ml_dtypes"},
             "the converter reads and rewrites ONNX graphs with it",
         ),
-        "images": Extra({"PIL": "pillow"}, "folders of images as calibration data are read with it"),
+        "images": Extra({"PIL": "pillow"}, "folders of calibration images and pictures in requests are read with it"),
         "cloud": Extra(
             {"jax": "jax", "optax": "optax", "sklearn": "scikit-learn"},
             "the cloud engine trains with it, the demo on scikit-learn's digits",
@@ -43,6 +43,14 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
             "messages between the server and its devices go over Flower",
         ),
         "cli": Extra({"typer": "typer", "rich": "rich"}, "the `msedge` command is built on it"),
+        "serve": Extra({"aiohttp": "aiohttp", "orjson": "orjson"}, "the gateway answers HTTP with it"),
+        "otel": Extra(
+            {
+                "opentelemetry": "opentelemetry-sdk",
+                "opentelemetry.exporter": "opentelemetry-exporter-otlp-proto-http",
+            },
+            "spans of requests are sent with it where traces.endpoint says so",
+        ),
         "oracle": Extra(
             {"onnxruntime": "onnxruntime", "ai_edge_litert": "ai-edge-litert"},
             "`verify` and `bench --against` compare with it",

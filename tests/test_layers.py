@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[1]
 FLOORS = ("edge", "cloud", "federated", "converter", "lite_runtime")
 CONVERT = {"google", "ml_dtypes", "onnx", "onnx_ir", "onnxscript"}
 LIBRARIES = {
-    "edge": {"ai_edge_litert", "google", "numpy", "onnx", "onnx_ir", "onnxruntime", "openvino", "rich", "typer"},
+    "edge": {"ai_edge_litert", "google", "numpy", "onnx", "onnx_ir", "onnxruntime", "openvino", "rich", "typer",
+             "PIL", "aiohttp", "opentelemetry", "orjson"},
     "cloud": {"jax", "jaxlib", "numpy", "onnx", "onnx_ir", "optax", "sklearn"},
     "federated": {"cryptography", "flwr", "numpy"},
     "converter": {"PIL", "numpy", *CONVERT},
@@ -26,6 +27,8 @@ BUILD = "lite_runtime/compile.py"
 COMPILING = ("lite_runtime/kernels/", "lite_runtime/simd.py", BUILD)
 # Flower changes between versions: one folder knows it. A device that learns installs Flower, but no converter.
 TRANSPORT = "federated/transport/"
+# A machine that serves needs neither converter nor trainer; one folder knows HTTP's library.
+GATEWAY, HTTP = "edge/gateway/", "edge/gateway/http/"
 # What `import lite_runtime` may load at once; the rest of LIBRARIES only inside functions.
 DEVICE = {"numpy"}
 
@@ -75,6 +78,20 @@ def test_only_kernels_and_the_build_name_a_compiler() -> None:
     others = ((path, tree) for path, tree in modules("lite_runtime") if not path.startswith(COMPILING))
     found = ((path, line, name) for path, tree in others for name, line in imported(tree))
     assert [f"{p}:{line} imports {n}" for p, line, n in found if n.partition(".")[0] in ("numba", "llvmlite")] == []
+
+
+def test_the_gateway_stands_on_the_runtime_and_the_federation() -> None:
+    found = [(p, line, n) for p, tree in modules("edge") if p.startswith(GATEWAY) for line, n in
+             ((line, name) for name, line in imported(tree))]  # fmt: skip
+    above = [f"{p}:{line} imports {n}" for p, line, n in found if n.partition(".")[0] in ("cloud", "converter", "msedge")]
+    assert above == []
+    ours = [n for _, _, n in found if n.startswith("edge.")]
+    assert ours and all(n.startswith("edge.gateway.") for n in ours)
+
+
+def test_one_folder_knows_aiohttp() -> None:
+    others = ((path, tree) for path, tree in modules("edge") if not path.startswith(HTTP))
+    assert [f"{p}:{line}" for p, tree in others for n, line in imported(tree) if n.partition(".")[0] == "aiohttp"] == []
 
 
 def test_importing_the_runtime_takes_numpy_alone() -> None:

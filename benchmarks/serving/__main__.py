@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -136,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                             load = drive(place.port, request, connections, args.seconds)
                             figures.setdefault((contender.name, form, connections), []).append(load)
                             print(f"{contender.name:14} {form:7} {connections:4} {load}", file=sys.stderr, flush=True)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "server": name, "form": form, "connections": connections,
             "rate": median(load.rate for load in loads),

@@ -61,8 +61,8 @@ def _oip_json(place: Place, x: Array) -> Request:
 
 
 def _oip_binary(place: Place, x: Array) -> Request:
-    tensor = {"name": place.input, "shape": list(x.shape), "datatype": "FP32"}
-    tensor["parameters"] = {"binary_data_size": x.nbytes}
+    size = {"binary_data_size": x.nbytes}
+    tensor = {"name": place.input, "shape": list(x.shape), "datatype": "FP32", "parameters": size}
     head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
     fields = {"Inference-Header-Content-Length": str(len(head)), **_BYTES}
     return Request("/v2/models/model/infer", head + x.tobytes(), fields)

@@ -63,13 +63,14 @@ def _root(
     """
 
 
-_OPEN = {"serve": {"ignore_unknown_options": True}}
+_OPEN: dict[str, dict[str, Any]] = {"serve": {"ignore_unknown_options": True}}
 """Of commands that read further flags themselves."""
 
 for _name, _function in _COMMANDS.items():
     app.command(_name, cls=_Plain, context_settings=_OPEN.get(_name))(guarded(_function))
 
 _token = typer.Typer(help="Tokens of those who may ask a gateway.", no_args_is_help=True, rich_markup_mode=None)
-for _name, _function in {"add": serve.add, "revoke": serve.revoke, "list": serve.listed}.items():
+_TOKEN: dict[str, Callable[..., None]] = {"add": serve.add, "revoke": serve.revoke, "list": serve.listed}
+for _name, _function in _TOKEN.items():
     _token.command(_name, cls=_Plain)(guarded(_function))
 app.add_typer(_token, name="token")

@@ -159,10 +159,10 @@ def convert(
     """Convert a model to a bundle."""
     shapes = read_shapes(input_shape)
     from converter import convert as run
-    from converter import pipelines
     from converter.quantize import Options
     from converter.quantize.evaluation import Accuracy
     from converter.training import Training
+    from lite_runtime import pipelines
 
     training = None
     if trainable or lora:

@@ -102,7 +102,7 @@ def add(
     scope: Annotated[
         list[str], typer.Option("--scope", metavar="SCOPE", help="infer, manage or metrics; repeatable.")
     ] = ["infer"],  # noqa: B006 # typer's way
-    days: Annotated[float | None, typer.Option("--days", metavar="N", help="How long it is good; else for ever.")] = None,
+    days: Annotated[float | None, typer.Option("--days", metavar="N", help="How long it is good; else always.")] = None,
     tokens: Tokens = _TOKENS,
     as_json: Json = False,
 ) -> None:

@@ -15,11 +15,12 @@ from typing import Any, TypeVar
 import orjson
 
 from edge.gateway.batching.admission import Limits
-from edge.gateway.batching.runner import ModelRunner, Runner
+from edge.gateway.batching.runner import LADDER, ModelRunner, Runner
 from edge.gateway.batching.scheduler import Scheduler
 from edge.gateway.errors import GatewayError
 from edge.gateway.exchange import Answer, Ask
 from edge.gateway.infer import Exchange
+from edge.gateway.models.describe import metadata
 from edge.gateway.models.loading import Loader
 from edge.gateway.models.registry import Registry
 from edge.gateway.models.repository import Options, Repository
@@ -120,14 +121,18 @@ class Gateway:
         """Have something look every second whether its file has changed."""
         self._watches.append(refresh)
 
+    def refresh(self) -> None:
+        """Look now: at tokens, certificates and whatever else is watched."""
+        for refresh in self._watches:
+            try:
+                refresh()
+            except Exception as error:
+                self.log.event("warning", "a changed file cannot be used", reason=str(error))
+
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(TURN)
-            for refresh in self._watches:
-                try:
-                    refresh()
-                except Exception as error:
-                    self.log.event("warning", "a changed file cannot be used", reason=str(error))
+            self.refresh()
 
     async def _poll(self, seconds: float) -> None:
         while True:
@@ -157,7 +162,10 @@ class Gateway:
     def admit(self, fields: Mapping[str, str], peer: str, scope: str) -> None:
         """Raise GatewayError where the client may not ask for this. fields: header fields, whatever their letters."""
         try:
-            self.gate.check(scope, peer, fields.get("Authorization"), fields.get("Origin"), fields.get("Host"))
+            forwarded = fields.get("Forwarded") or fields.get("X-Forwarded-For")
+            self.gate.check(
+                scope, peer, fields.get("Authorization"), fields.get("Origin"), fields.get("Host"), forwarded
+            )
         except GatewayError as error:
             self.statistics.refused[scope, error.status] += 1
             raise
@@ -207,8 +215,8 @@ class Gateway:
             return "the server is shutting down"
         if not self.repository.started:
             return "models are being loaded"
-        missing = [row["name"] for row in self.repository.index() if row["state"] == "LOADING"]
-        return f"{', '.join(sorted(set(missing)))}: being loaded" if missing else ""
+        coming = self.repository.coming()
+        return f"{', '.join(coming)}: being loaded" if coming else ""
 
     def demand_ready(self, name: str, version_: str) -> None:
         """Raise GatewayError (404, 503) for a model that cannot be asked, with the reason."""
@@ -223,7 +231,7 @@ class Gateway:
     def model_statistics(self, name: str, version_: str) -> Mapping[str, Any]:
         """Triton's statistics of all models, of one, or of one version. Raises GatewayError (404, 503)."""
         if name:
-            self.repository.ready(name, version_)
+            self.demand_ready(name, version_)
         return self.statistics.triton(name, version_)
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
@@ -245,8 +253,10 @@ class Gateway:
         """What the status page shows."""
         waiting = self.scheduler.snapshot()["models"].values()
         state = "draining" if self.leaving else "ready" if self.repository.started else "starting"
+        rows = {share: of["rows"] for share, of in self.scheduler.snapshot()["models"].items()}
+        index = [{**row, "queued": rows.get(row["name"], 0)} for row in self.repository.snapshot()]
         return status(
-            version(), state, perf_counter() - self._begun, perf_counter(), self.repository.snapshot(), self.statistics,
+            version(), state, perf_counter() - self._begun, perf_counter(), index, self.statistics,
             queued={"jobs": sum(of["jobs"] for of in waiting), "rows": sum(of["rows"] for of in waiting)},
             memory={
                 "process": _resident(),
@@ -258,7 +268,8 @@ class Gateway:
 
     def document(self) -> dict[str, Any]:
         """OpenAPI."""
-        return document(version(), tokens=not self.gate.open)
+        models = [metadata(served, [served.version]) for served in self.repository.served()]
+        return document(version(), tokens=not self.gate.open, models=models)
 
     # -- management ----------------------------------------------------------------------------------------------------
 
@@ -266,7 +277,7 @@ class Gateway:
         """A load request's body, done. Raises GatewayError."""
         parameters = _parameters(given)
         config = parameters.get("config")
-        if config is not None and not isinstance(config, str):
+        if "config" in parameters and not isinstance(config, str):
             raise GatewayError(400, f"parameters.config: expected a text of JSON, got {type(config).__name__}")
         await self.repository.load(name, config, files_of(parameters) or None)
 
@@ -283,8 +294,9 @@ class Gateway:
         ports = served.ports[signature]
         limit = served.config.max_batch or self.settings.batching.rows
         return ModelRunner(
-            served.model, signature, ports, shapes, name=served.name, version=served.version, limit=limit
-        )
+            served.model, signature, ports, shapes, name=served.name, version=served.version, limit=limit,
+            ladder=served.config.ladder or LADDER,
+        )  # fmt: skip
 
     def _prepare(self, served: Served) -> None:
         """On the loading thread: its pipeline, its batch sizes compiled and timed."""
@@ -302,13 +314,16 @@ class Gateway:
 
     def _gone(self, served: Served) -> None:
         """The last request of a retired version was answered."""
+        if not any(other.name == served.name and other.version == served.version for other in self.repository.served()):
+            self.statistics.forget(served.name, served.version)
 
     def _tell(self, event: str, facts: Mapping[str, Any]) -> None:
         level = "warning" if "failed" in event or "refused" in event else "info"
-        if event == "version loaded":
-            name = facts["model"]
-            found = next((s for s in self.repository.served() if s.name == name), None)
-            self.scheduler.configure(name, self._limits(found))
+        if event in ("version loaded", "model configured"):
+            versions = [served for served in self.repository.served() if served.name == facts["model"]]
+            self.scheduler.configure(facts["model"], self._limits(versions[0] if versions else None))
+            for served in versions:
+                self.statistics.of(served.name, served.version)
         self.log.event(level, event, **facts)
 
     def _limits(self, served: Served | None) -> Limits:

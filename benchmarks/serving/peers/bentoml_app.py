@@ -30,4 +30,4 @@ class Onnx:
     def raw(self, x: Annotated[bytes, ContentType("application/octet-stream")], /) -> bytes:
         shape = [d if isinstance(d, int) else 1 for d in self.input.shape]
         y = self.session.run(None, {self.input.name: np.frombuffer(x, np.float32).reshape(shape)})[0]
-        return y.tobytes()
+        return bytes(y.tobytes())

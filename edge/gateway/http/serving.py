@@ -35,7 +35,7 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> bool:
     certificates = Certificates(settings.tls) if settings.tls.certificate else None
     if certificates is not None:
         gateway.watch(certificates.refresh)
-        loop.add_signal_handler(signal.SIGHUP, certificates.refresh)
+    loop.add_signal_handler(signal.SIGHUP, gateway.refresh)
     begun = loop.create_task(gateway.start())
     try:
         context = certificates.context if certificates is not None else None

@@ -237,9 +237,11 @@ class Entry:
         states: dict[int, tuple[str, str]] = {int(s.version): ("UNLOADING", "") for s in self.still_retiring()}
         states |= {version: ("LOADING", "") for version in self.loading}
         states |= {version: ("UNAVAILABLE", str(failure.error)) for version, failure in self.failed.items()}
+        problems = [text for text in (self.reason, self.listing.problem, self.listing.misconfigured) if text]
         for version in self.loaded:
-            why = self.failed.get(version)
-            states[version] = ("READY", f"the file there now cannot be served: {why.error}" if why is not None else "")
+            newer = self.failed.get(version)
+            worse = [f"the file there now cannot be served: {newer.error}"] if newer is not None else []
+            states[version] = ("READY", "; ".join([*worse, *problems]))
         if not states and not self.empty:
             yield {"name": self.name, "state": "UNAVAILABLE", "reason": self.reason}
         for version, (state, reason) in sorted(states.items()):

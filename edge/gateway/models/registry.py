@@ -184,6 +184,8 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 def _check_url(url: str) -> None:
     parts = urlsplit(url)
+    if "@" in parts.netloc:  # it would stand in logs
+        raise GatewayError(400, f"{parts.scheme}://…@…: a registry's URL cannot hold a password; put a proxy before it")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise GatewayError(400, f"expected a URL that begins with http:// or https://, got {shown(url)}")
 

@@ -67,8 +67,10 @@ class Shadow:
             self.figures.dropped += 1
             return
         now = perf_counter()
+        # Copied, as the client's next request may come into the same memory.
+        inputs = {name: x.copy() for name, x in job.inputs.items()}
         copy = Job(
-            job.inputs, job.rows, lambda done: self._finish(done, outputs), arrived=now, signature=job.signature,
+            inputs, job.rows, lambda done: self._finish(done, outputs), arrived=now, signature=job.signature,
             priority=IDLE, deadline=now + PATIENCE,
         )  # fmt: skip
         self._under_way += 1

@@ -66,14 +66,15 @@ class Folder:
     def scan(self) -> dict[str, Listing]:
         """See `Source`."""
         found: dict[str, Listing] = {}
-        for entry in _entries(self.root):
+        root = Path(os.path.realpath(self.root))
+        for entry in _entries(root):
             name = entry.name
             listing: Listing | None = None
             if name.endswith(".mslite") and not _is_folder(entry):
                 name = name.removesuffix(".mslite")
-                listing = _single(entry, entry.with_suffix(".toml"), self.root)
+                listing = _single(entry, entry.with_suffix(".toml"), root)
             elif _is_folder(entry):
-                listing = _versions(entry, self.root)
+                listing = _versions(entry, root)
             if listing is not None and is_name(name):
                 found[name] = _both(found[name], listing) if name in found else listing
         return found
@@ -151,11 +152,22 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
+def _within(path: Path, root: Path) -> bool:
+    """Whether a path below `root` stays there when links are followed."""
+    part, top = os.fspath(path), os.fspath(root)
+    while len(part) > len(top):  # most are no links: asking is two to four times as fast as following
+        if os.path.islink(part):
+            return Path(os.path.realpath(path)).is_relative_to(root)
+        part = os.path.dirname(part)
+    return True
+
+
 def _candidate(path: Path, root: Path | None) -> tuple[Candidate | None, str]:
-    """(the file, ""), or (None, why it is none; "" where nothing is there)."""
+    """(the file, ""), or (None, why it is none; "" where nothing is there). It must lie within `root`, a path without
+    links."""
     try:
         status = os.stat(path)
-        if root is not None and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
+        if root is not None and not _within(path, root):
             return None, f"{path.name}: a link that leads out of {os.fspath(root)!r}; put the file there"
     except FileNotFoundError:
         return None, ""

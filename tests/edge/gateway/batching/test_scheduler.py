@@ -103,7 +103,7 @@ def test_batches_where_they_pay_and_singles_where_not() -> None:
         world.now += 1.0
         ideal = {"weights": 64 / (64 * 10e-6 + 1e-3), "work": 1000.0}[runner.model]
         assert answers() >= 0.8 * ideal
-    assert np.mean([len(batch) for batch in work.batches]) < 1.5
+    assert np.mean([len(batch) for batch in work.batches]) < 10 < np.mean([len(batch) for batch in weights.batches])
 
 
 @pytest.mark.parametrize(("noise", "kept"), [(0.0, 0.99), (0.5, 0.95)])

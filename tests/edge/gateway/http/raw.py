@@ -70,8 +70,12 @@ class Raw:
 
 
 def request(
-    path: str, body: bytes | Any = b"", fields: dict[str, str] | None = None, method: str = "POST", length: str | None = None
-) -> bytes:  # fmt: skip
+    path: str,
+    body: bytes | Any = b"",
+    fields: dict[str, str] | None = None,
+    method: str = "POST",
+    length: str | None = None,
+) -> bytes:
     """A request; what is not bytes goes as JSON."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     told = {"Host": "127.0.0.1", "Content-Length": length if length is not None else str(len(data)), **(fields or {})}

@@ -159,7 +159,7 @@ def test_slow_clients_are_let_go(tmp_path: Path) -> None:
 def test_drained(tmp_path: Path) -> None:
     """What is under way is answered, what comes later is told to go elsewhere, connections are closed."""
     x = np.ones((1, 4), np.float32)
-    with live({"m": scaled(tmp_path / "m.mslite", 3.0)}) as there:
+    with live({"m": scaled(tmp_path / "m.mslite", 3.0)}) as there:  # noqa: SIM117 # the server first
         with Raw(there.port) as idle, Raw(there.port) as asking, Raw(there.port) as slow:
             np.testing.assert_array_equal(answer(asking.ask(scaled_request(x, model="m"))), 3 * x)
             assert slow.ask(_get("/v2/health/ready")).status == 200

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,14 +73,19 @@ class Place:
         temporary.rename(target)
         return target
 
-    def repository(self, *sources: Any, **options: Any) -> Repository:
+    def repository(self, *sources: Any, prepare: Callable[[Served], None] | None = None, **options: Any) -> Repository:
+        def note(served: Served) -> None:
+            self.prepared.append(f"{served.name}/{served.version}")
+            if prepare is not None:
+                prepare(served)
+
         loader = Loader(
             factory=Plain,  # type: ignore[arg-type]
-            prepare=lambda served: self.prepared.append(f"{served.name}/{served.version}"),
+            prepare=note,
             forget=lambda served: self.forgotten.append(f"{served.name}/{served.version}"),
         )
-        told = Options(tell=lambda event, facts: self.events.append((event, dict(facts))), **options)
-        return Repository(sources or [Folder(self.root)], loader, told)
+        told = {"tell": lambda event, facts: self.events.append((event, dict(facts))), **options}
+        return Repository(sources or [Folder(self.root)], loader, Options(**told))
 
 
 @pytest.fixture

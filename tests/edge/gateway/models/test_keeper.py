@@ -51,14 +51,10 @@ def test_what_turned_out_too_large_is_not_loaded_to_find_out_again(place: Any, m
     size = (place.root / "a.mslite").stat().st_size
 
     async def scenario() -> None:
-        repository = place.repository(memory=10 * size)
-        grown = repository._keeper._loader
-
         def prepare(served: Served) -> None:
-            place.prepared.append(served.name)
             served.resident += 20 * size
 
-        object.__setattr__(grown, "prepare", prepare)
+        repository = place.repository(prepare=prepare, memory=10 * size)
         await repository.start()
         for _ in range(3):
             with pytest.raises(Asleep):
@@ -66,7 +62,7 @@ def test_what_turned_out_too_large_is_not_loaded_to_find_out_again(place: Any, m
             with pytest.raises(GatewayError, match="leaves no room") as caught:
                 await repository.wake("a")
             assert caught.value.retry_after
-        assert place.prepared == ["a"] and place.forgotten == ["a/1"]
+        assert place.prepared == place.forgotten == ["a/1"]
         await repository.stop()
 
     run(scenario)
@@ -118,13 +114,12 @@ def test_events_tell_what_already_answers(place: Any, make: Any) -> None:
 
     async def scenario() -> None:
         told: list[tuple[str, str, bool]] = []
-        repository = place.repository()
 
         def tell(event: str, facts: Any) -> None:
             answers = any(served.name == facts["model"] for served in repository.served())
             told.append((event, facts["model"], answers))
 
-        object.__setattr__(repository._options, "tell", tell)
+        repository = place.repository(tell=tell)
         await repository.start()
         await repository.load("a", '{"timeout": 0.5}')
         assert repository.route("a").config.timeout == 0.5

@@ -170,6 +170,12 @@ def test_an_index_that_is_none_is_refused(site: Site, tmp_path: Path, index: Any
     assert not list(tmp_path.rglob("index.json"))
 
 
+def test_no_passwords_in_urls(tmp_path: Path) -> None:
+    with pytest.raises(GatewayError, match="cannot hold a password") as caught:
+        Registry("http://me:secret@localhost/x", tmp_path)
+    assert "secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize("url", ["file:///etc", "ftp://x/y", "//x", "x", "http://", "http:///x"])
 def test_only_http(url: str, tmp_path: Path) -> None:
     with pytest.raises(GatewayError, match="expected a URL"):

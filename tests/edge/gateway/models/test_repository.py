@@ -186,7 +186,7 @@ def test_touching_a_file_changes_nothing(place: Any, make: Any) -> None:
         await repository.poll()
         await repository.poll()
         assert repository.route("a", "stable") is before
-        assert any("a.toml" in facts["reason"] for event, facts in place.events if event == "model failed")
+        assert "a.toml" in reason(repository, "a") and states(repository) == {"a/1": "READY"}
         await repository.stop()
 
     run(scenario)

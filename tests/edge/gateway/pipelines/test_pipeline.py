@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from converter import convert
-from converter.pipelines import AFTER, BEFORE, KEY, SOURCES, PipelineError, check, load
 from edge.cli.app import app
 from edge.gateway.errors import GatewayError
 from edge.gateway.pipelines import Pipeline
@@ -21,6 +20,7 @@ from edge.gateway.pipelines.pipeline import LIMIT, ROWS, SOURCE_OF, STEP_OF
 from edge.gateway.ports import ports_of
 from lite_runtime import bundle
 from lite_runtime import load as load_bundle
+from lite_runtime.pipelines import AFTER, BEFORE, KEY, SOURCES, PipelineError, check, load
 from tests.edge.conftest import Small
 from tests.edge.gateway.pipelines.files import declared, png, port, ports, texts
 
@@ -155,6 +155,22 @@ def test_quantised_inputs() -> None:
         {"file": texts(png(PICTURE))}
     )["x"]
     np.testing.assert_array_equal(made, plain.astype(np.int32) - 128)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.booleans(), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_normalising_is_its_formula(shape: list[int], means: bool, stds: bool) -> None:
+    values = RNG.integers(0, 256, (2, *shape)).astype(np.uint8)
+    mean = RNG.uniform(-2, 2, shape[-1] if means else 1).tolist()
+    std = RNG.uniform(0.1, 2, shape[-1] if stds else 1).tolist()
+    steps = [
+        {"step": "tensor", "dtype": "uint8", "shape": shape},
+        {"step": "normalize", "scale": 0.25, "mean": mean, "std": std},
+    ]
+    pipeline = Pipeline(declared(steps), ports([port("x", "float32", "n", *shape)]))
+    made, kept = pipeline.before({"file": values})["x"], values.copy()
+    np.testing.assert_allclose(made, (values * 0.25 - np.array(mean)) / np.array(std), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(values, kept)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "uint32", "int64", "uint64"])

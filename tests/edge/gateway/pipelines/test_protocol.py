@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from converter.pipelines import AFTER, BEFORE, SOURCES, check
 from edge.gateway.pipelines import Pipeline
 from edge.gateway.protocol.request import Request, read
 from edge.gateway.protocol.response import write
 from lite_runtime.graph import Array
+from lite_runtime.pipelines import AFTER, BEFORE, SOURCES, check
 from tests.edge.gateway.pipelines.files import declared, png, port, ports, texts
 
 httpclient = pytest.importorskip("tritonclient.http")
