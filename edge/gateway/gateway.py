@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
@@ -20,6 +20,7 @@ from edge.gateway.batching.scheduler import Scheduler
 from edge.gateway.errors import GatewayError
 from edge.gateway.exchange import Answer, Ask
 from edge.gateway.infer import Exchange
+from edge.gateway.job import Job
 from edge.gateway.models.describe import metadata
 from edge.gateway.models.loading import Loader
 from edge.gateway.models.registry import Registry
@@ -36,7 +37,11 @@ from edge.gateway.operate.statistics import Statistics
 from edge.gateway.operate.traces import continued, tracer
 from edge.gateway.pages.openapi import document
 from edge.gateway.pages.status import status
+from edge.gateway.personal.heads import GLOBAL, check_device
 from edge.gateway.protocol.numbers import cut
+
+if TYPE_CHECKING:
+    from edge.gateway.personal.service import Personal
 
 __all__ = ["EXTENSIONS", "Gateway"]
 
@@ -80,6 +85,9 @@ class Gateway:
         loop = asyncio.get_running_loop()
         self.scheduler = Scheduler(loop, limits=self._limits(None))
         self.lag = LoopLag(loop)
+        self.personal = self._personal(settings)
+        self._waiting = 0
+        """Calls of `aside` that are not done."""
         self._aside = ThreadPoolExecutor(max(2, threads), "msedge-aside")
         self._tasks: list[asyncio.Task[None]] = []
         self._begun = perf_counter()
@@ -91,6 +99,8 @@ class Gateway:
         """Load what there is. Raises GatewayError where no model can be looked for."""
         loop = asyncio.get_running_loop()
         scanner = self.aside(cut, _NUMBERS)  # so that no request waits until its kernel is there
+        if self.personal is not None:
+            await self.personal.start()
         await self.repository.start()
         await scanner
         self.lag.start()
@@ -112,6 +122,8 @@ class Gateway:
         self.lag.stop()
         self.scheduler.close()
         await self.repository.stop()
+        if self.personal is not None:
+            await self.personal.close()
         self._aside.shutdown(wait=False, cancel_futures=True)
         if self.tracer is not None:
             self.tracer.close()
@@ -175,12 +187,28 @@ class Gateway:
         return origin if origin is not None and origin in self.settings.access.cors else None
 
     async def aside(self, what: Callable[[Any], T], given: Any) -> T:
-        """Call it on a thread of its own."""
-        return await asyncio.get_running_loop().run_in_executor(self._aside, what, given)
+        """Call it on a thread of its own. Raises GatewayError (429) where as much waits for one as may wait at all."""
+        if self._waiting >= self.settings.batching.queue_requests:
+            raise GatewayError(429, "too many requests wait to be decoded", retry_after=1.0)
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._aside, what, given)
+        finally:
+            self._waiting -= 1
 
-    async def personal(self, served: Served, device: str) -> tuple[str, dict[str, Any]]:
-        """The device whose version answers ("": nobody's), and what the reply says of that."""
-        return "", {"personal": "global"}
+    def at_hand(self, job: Job, served: Served) -> bool:
+        """Whether what answers a job that names a device is in memory; one whose device has no version of its own
+        becomes a job of nobody's, and its notes say so. Raises GatewayError (400)."""
+        check_device(job.device)
+        if self.personal is None:
+            job.device, job.notes["personal"] = "", GLOBAL.note
+            return True
+        return self.personal.admit(job, served.model)
+
+    async def fetch(self, job: Job, served: Served) -> None:
+        """Read the version of a job's device. Raises GatewayError (503)."""
+        assert self.personal is not None
+        await self.personal.ready(job, served.model)
 
     def ended(
         self, ask: Ask, identity: str, status_: int, seconds: float, job: Any, served: Served | None
@@ -242,6 +270,8 @@ class Gateway:
             pending={(s.name, s.version): waiting[s.name]["jobs"] for s in served if s.name in waiting},
             queued_rows={(s.name, s.version): waiting[s.name]["rows"] for s in served if s.name in waiting},
             loaded_bytes={(s.name, s.version): s.nbytes for s in served},
+            personal_hits={s.name: self._figures(s).get("hits", 0) for s in served},
+            personal_misses={s.name: self._figures(s).get("misses", 0) for s in served},
             under_way=self.under_way,
             log_dropped=self.log.dropped,
             lag=self.lag.last,
@@ -254,7 +284,11 @@ class Gateway:
         waiting = self.scheduler.snapshot()["models"].values()
         state = "draining" if self.leaving else "ready" if self.repository.started else "starting"
         rows = {share: of["rows"] for share, of in self.scheduler.snapshot()["models"].items()}
-        index = [{**row, "queued": rows.get(row["name"], 0)} for row in self.repository.snapshot()]
+        personal = {(s.name, s.version): self._figures(s) for s in self.repository.served()} if self.personal else {}
+        index = [
+            {**row, "queued": rows.get(row["name"], 0), "personal": personal.get((row["name"], row.get("version", "")))}
+            for row in self.repository.snapshot()
+        ]
         return status(
             version(), state, perf_counter() - self._begun, perf_counter(), index, self.statistics,
             queued={"jobs": sum(of["jobs"] for of in waiting), "rows": sum(of["rows"] for of in waiting)},
@@ -293,6 +327,10 @@ class Gateway:
     def _runner(self, served: Served, signature: str, shapes: Shapes, personal: bool) -> Runner:
         ports = served.ports[signature]
         limit = served.config.max_batch or self.settings.batching.rows
+        if personal and self.personal is not None:
+            return self.personal.runner(
+                served.model, signature, ports, shapes, name=served.name, version=served.version, limit=limit
+            )
         return ModelRunner(
             served.model, signature, ports, shapes, name=served.name, version=served.version, limit=limit,
             ladder=served.config.ladder or LADDER,
@@ -311,6 +349,18 @@ class Gateway:
             runner = served.runner(served.first, shapes)
             if isinstance(runner, ModelRunner):
                 runner.warm(WARM)
+
+    def _personal(self, settings: Settings) -> Personal | None:
+        """Devices' versions, where the settings name a store."""
+        words = settings.personal
+        if not words.store:
+            return None
+        from edge.gateway.personal.service import Personal
+
+        return Personal(words.store, devices=words.devices, refresh=words.refresh, tell=self._tell)
+
+    def _figures(self, served: Served) -> Mapping[str, int]:
+        return self.personal.figures(served.model) if self.personal is not None else {}
 
     def _gone(self, served: Served) -> None:
         """The last request of a retired version was answered."""

@@ -26,7 +26,6 @@ __all__ = ["DEVICE", "LABEL", "Exchange"]
 DEVICE, LABEL = "x-msedge-device", "x-msedge-label"
 """Header fields: whose personal version, and which label of the model; `parameters.device` is the same as the first."""
 _LENGTH = "inference-header-content-length"
-_NO_NOTES: Mapping[str, Any] = {}
 _RAW = ("image/", "audio/")
 """Media types whose bodies are the one input's bytes, without the protocol's JSON."""
 
@@ -99,40 +98,36 @@ class Exchange:
         self._served = served
         request = self._request = read(ask.body, _header_length(ask.fields), served.ports_for)
         parameters = request.parameters
-        device = ask.fields.get(DEVICE) or parameters.get("device") or ""
-        signature = parameters.get("signature") or served.first
-        if device or _piped(served, signature):
-            self._later(self._prepare(served, request, signature, device))
-            return
-        self._submit(served, request, signature, request.inputs, request.rows, "", _NO_NOTES)
-
-    def _submit(
-        self,
-        served: Served,
-        request: Request,
-        signature: str,
-        inputs: Mapping[str, Any],
-        rows: int,
-        device: str,
-        notes: Mapping[str, Any],
-    ) -> None:
-        parameters = request.parameters
         timeout = parameters.get("timeout", 0)
-        for name, array in inputs.items():
-            if array.dtype.hasobject:
-                inputs = {**inputs, name: texts(array, name)}
         job = self._job = Job(
-            inputs,
-            rows,
+            request.inputs,
+            request.rows,
             self._finished,
             arrived=self._arrived,
-            signature=signature,
+            signature=parameters.get("signature") or served.first,
             priority=parameters.get("priority", 0) or served.config.priority,
             deadline=self._arrived + timeout * 1e-6 if timeout else inf,
-            device=device,
+            device=ask.fields.get(DEVICE) or parameters.get("device", ""),
         )
-        if notes:
-            job.notes.update(notes)
+        if _piped(served, job.signature) or (job.device and not self._gateway.at_hand(job, served)):
+            self._later(self._prepare(served, job))
+        else:
+            self._submit(served, job)
+
+    async def _prepare(self, served: Served, job: Job) -> None:
+        """What happens before the model, away from the loop's thread."""
+        gateway = self._gateway
+        if job.device and not gateway.at_hand(job, served):
+            await gateway.fetch(job, served)
+        if _piped(served, job.signature):
+            job.inputs = await gateway.aside(served.pipeline.before, job.inputs)
+            job.rows = next(iter(job.inputs.values())).shape[0] if served.ports[job.signature].batched else 1
+        self._submit(served, job)
+
+    def _submit(self, served: Served, job: Job) -> None:
+        for name, array in job.inputs.items():
+            if array.dtype.hasobject:
+                job.inputs = {**job.inputs, name: texts(array, name)}
         self._gateway.scheduler.submit(job, served.runner_for(job))
 
     def _later(self, way: Any) -> None:
@@ -152,17 +147,6 @@ class Exchange:
         await self._gateway.repository.wake(ask.model)
         label, identity = ask.fields.get(LABEL, ""), ask.fields.get("x-request-id", "")
         self._take(self._gateway.repository.route(ask.model, ask.version, label, identity))
-
-    async def _prepare(self, served: Served, request: Request, signature: str, device: str) -> None:
-        """What happens before the model, away from the loop's thread."""
-        notes: dict[str, Any] = {}
-        inputs, rows = request.inputs, request.rows
-        if device:
-            device, notes = await self._gateway.personal(served, device)
-        if _piped(served, signature):
-            inputs = await self._gateway.aside(served.pipeline.before, inputs)
-            rows = next(iter(inputs.values())).shape[0] if served.ports[signature].batched else 1
-        self._submit(served, request, signature, inputs, rows, device, notes)
 
     # -- the way back --------------------------------------------------------------------------------------------------
 
