@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 __all__ = [
     "BundleError",
+    "Client",
     "Conversion",
     "ConvertError",
+    "GatewayError",
     "InputError",
     "Interpreter",
     "Lora",
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from cloud.train import Trainer
     from converter import Conversion, ConvertError, convert
     from converter.training import Lora, Training
+    from edge.client import Client
+    from edge.gateway.errors import GatewayError
     from lite_runtime import Interpreter, Model, load
     from lite_runtime.errors import (
         BundleError,
@@ -52,6 +56,8 @@ _HOME = {
     **dict.fromkeys(("Conversion", "ConvertError", "convert"), "converter"),
     **dict.fromkeys(("Lora", "Training"), "converter.training"),
     "Trainer": "cloud.train",
+    "Client": "edge.client",
+    "GatewayError": "edge.gateway.errors",
 }
 
 

@@ -38,7 +38,7 @@ from edge.gateway.operate.traces import continued, tracer
 from edge.gateway.pages.openapi import document
 from edge.gateway.pages.status import status
 from edge.gateway.personal.heads import GLOBAL, check_device
-from edge.gateway.protocol.numbers import cut
+from edge.gateway.protocol.numbers import prepare
 
 if TYPE_CHECKING:
     from edge.gateway.personal.service import Personal
@@ -54,7 +54,6 @@ EXTENSIONS = (
 """Of Triton's, those that clients find here."""
 WARM = 5.0
 """Seconds that compiling and timing batch sizes may take before a version answers."""
-_NUMBERS = b'{"inputs":[{"data":[%s]}]}' % b",".join([b"1"] * 300)
 TURN = 1.0
 """Seconds between looks at files of tokens and certificates."""
 
@@ -98,7 +97,7 @@ class Gateway:
     async def start(self) -> None:
         """Load what there is. Raises GatewayError where no model can be looked for."""
         loop = asyncio.get_running_loop()
-        scanner = self.aside(cut, _NUMBERS)  # so that no request waits until its kernel is there
+        scanner = asyncio.ensure_future(asyncio.to_thread(prepare))  # so that no request waits for its kernel
         if self.personal is not None:
             await self.personal.start()
         await self.repository.start()

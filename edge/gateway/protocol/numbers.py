@@ -36,7 +36,7 @@ KIND, STOP, COUNT, DEPTH, LEFT, EXTENTS, LEFTOVERS, PATIENCE = 0, 1, 2, 3, 4, 8,
 INTEGERS = 1
 """Words of what the native code says (`lite_runtime/kernels/jsontext.py`)."""
 LEAST, MOST = -342, 308
-"""Powers of five that its table holds."""
+"""Powers of five that its table holds (`lite_runtime/kernels/_decimal.py`)."""
 
 
 class Cut(NamedTuple):
