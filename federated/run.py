@@ -22,6 +22,7 @@ from federated.lite import LiteLearner
 from federated.state import StateStore
 from federated.store import PersonalStore, Retention
 from federated.sync import sync
+from federated.tree import Tree
 from lite_runtime import bundle
 from lite_runtime._files import write_atomically
 
@@ -30,11 +31,13 @@ __all__ = ["Fleet", "report", "run", "serve", "simulate", "start_of"]
 
 @dataclass(frozen=True)
 class Fleet:
-    """Devices in this process: their examples by name, and the learner that they share."""
+    """Devices in this process: their examples by name, the learner that they share, and what their owners agreed to
+    (`federated.store.CONSENTS`)."""
 
     learner: Learner
     start: Start
     shards: Mapping[str, Batch]
+    consent: str = "none"
 
 
 def start_of(path: str | os.PathLike[str]) -> tuple[LiteLearner, Start]:
@@ -72,7 +75,8 @@ def simulate(
 
     store = StateStore(config.path(config.state.devices) if config.state.devices else None, durable=False)
     devices = {
-        name: Device(name, fleet.learner, data, store, fleet.start.bundle) for name, data in fleet.shards.items()
+        name: Device(name, fleet.learner, data, store, fleet.start.bundle, consent=fleet.consent)
+        for name, data in fleet.shards.items()
     }
     ended: list[Federation] = []
 
@@ -132,7 +136,18 @@ def _after(federation: Federation) -> After:
     if not words.store:
         return lambda exchange, nodes: {}
     store = PersonalStore(federation.config.path(words.store), Retention(words.versions, words.days))
-    return lambda exchange, nodes: {"sync": sync(federation, exchange, nodes, store)}
+    return lambda exchange, nodes: {"sync": sync(federation, exchange, nodes, store, *_published(federation))}
+
+
+def _published(federation: Federation) -> tuple[str, Tree]:
+    """The bundle that versions of this round are versions of: the global model's, written anew, where the report names
+    one, so that it and the store always go together; else the one the run began with. Its digest and parameters."""
+    start, config = federation.start, federation.config
+    if not config.report.bundle:
+        return start.bundle, start.params
+    path = config.path(config.report.bundle)
+    write_model(federation, path)
+    return bundle.read(path).digest, {**start.params, **federation.model()}
 
 
 def report(federation: Federation) -> dict[str, Any]:

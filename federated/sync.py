@@ -11,12 +11,18 @@ from federated.errors import FederatedError
 from federated.federation import Federation
 from federated.replies import Expected, Failure, Refused, read_personal
 from federated.store import PersonalStore
+from federated.tree import Tree
 
 __all__ = ["sync"]
 
 
-def sync(federation: Federation, exchange: Exchange, nodes: Collection[int], store: PersonalStore) -> dict[str, Any]:
-    """Ask devices that were in the run for their versions; how many were kept, and how many owners declined."""
+def sync(
+    federation: Federation, exchange: Exchange, nodes: Collection[int], store: PersonalStore, base: str, params: Tree
+) -> dict[str, Any]:
+    """Ask devices that were in the run for their versions; how many were kept, and how many owners declined.
+
+    base, params: the digest of the bundle that will be served, and its parameters: what is kept is what differs.
+    """
     there = federation.present(nodes) | federation.present(nodes, held_out=True)
     asked = {node: name for name, node in there.items()}
     evaluation = federation.config.evaluation
@@ -31,10 +37,9 @@ def sync(federation: Federation, exchange: Exchange, nodes: Collection[int], sto
         name = asked[node]
         try:
             expected = Expected("personal", name, federation.run, federation.round, federation.attempt)
-            consent, params = read_personal(reply, expected)
-            base = federation.start
+            consent, own = read_personal(reply, expected)
             try:
-                store.put(name, base.bundle, params, base.params, round=federation.round, consent=consent)
+                store.put(name, base, own, params, round=federation.round, consent=consent)
             except FederatedError as error:
                 raise Refused("payload", str(error)) from None
         except Refused as problem:

@@ -11,6 +11,11 @@ NEARLY = 1.1
 """A smaller batch is as good as the best where its rows take up to this much longer: it is answered sooner."""
 
 
+CALL = 5e-6
+"""Seconds that a batch counts as longer than it is when covers are compared, for taking the interpreter back after it
+from a busy event loop: of what is about equal, fewest batches."""
+
+
 class Cover(NamedTuple):
     """Sizes of the batches to run, largest first; rows beyond those asked for stand at the end of the last."""
 
@@ -21,7 +26,7 @@ class Cover(NamedTuple):
 class Covers:
     """The best cover of any number of rows, given the seconds that a batch of each size takes.
 
-    f(n) = min over sizes s of seconds[s] + f(max(0, n - s)), f(0) = 0: least seconds, and of equal ones fewest batches.
+    f(n) = min over sizes s of seconds[s] + CALL + f(max(0, n - s)), f(0) = 0.
     So batches larger than one are used exactly where they pay: a model whose batch of 8 takes longer than 8 of its
     batches of 1 runs as singles, and 9 rows are 8 + 1 or a padded 16, whichever is less.
     """
@@ -29,8 +34,8 @@ class Covers:
     def __init__(self, seconds: Mapping[int, float]) -> None:
         """seconds: at least one size, each above 0 rows and above 0 seconds."""
         self._seconds = dict(sorted(seconds.items()))
-        self._table: dict[int, tuple[float, int, int]] = {0: (0.0, 0, 0)}
-        """For n rows: seconds, batches, size of the first. Two threads may fill it at once: both write the same."""
+        self._table: dict[int, tuple[float, int]] = {0: (0.0, 0)}
+        """For n rows: f, and the size of the first batch. Two threads may fill it at once: both write the same."""
         self._known: dict[int, Cover] = {}
         self._largest = max(self._seconds)
         self.best = min(self._seconds, key=lambda size: (self._seconds[size] / size, size))
@@ -55,13 +60,11 @@ class Covers:
         for n in range(len(self._table), rest + 1):
             self._table[n] = min(self._with(size, n) for size in self._seconds)
         sizes = [self.best] * many
-        seconds = many * self._seconds[self.best] + self._table[rest][0]
         while rest > 0:
-            size = self._table[rest][2]
+            size = self._table[rest][1]
             sizes.append(size)
             rest -= size
-        return Cover(tuple(sorted(sizes, reverse=True)), seconds)
+        return Cover(tuple(sorted(sizes, reverse=True)), sum([self._seconds[size] for size in sizes]))
 
-    def _with(self, size: int, rows: int) -> tuple[float, int, int]:
-        seconds, batches, _ = self._table[max(0, rows - size)]
-        return seconds + self._seconds[size], batches + 1, size
+    def _with(self, size: int, rows: int) -> tuple[float, int]:
+        return self._table[max(0, rows - size)][0] + self._seconds[size] + CALL, size

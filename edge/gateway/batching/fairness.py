@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 from edge.gateway.batching.admission import Calibration, Limits, Load
 from edge.gateway.batching.queue import IDLE, Queue, rank
@@ -33,6 +34,19 @@ class Share:
         """Runners with something to do, and batches given away."""
         self.refused: Counter[int] = Counter()
         """Requests not taken on or given up, by status."""
+
+    def figures(self) -> dict[str, Any]:
+        """The account as plain data."""
+        load, limits = self.load, self.limits
+        return {
+            "rows": load.rows,
+            "jobs": load.jobs,
+            "flying": load.flying,
+            "seconds": self.seconds,
+            "factor": self.calibration.factor,
+            "refused": dict(self.refused),
+            "limits": {"rows": limits.rows, "jobs": limits.jobs, "timeout": limits.timeout},
+        }
 
     def charge(self, seconds: float) -> None:
         """Count service; negative to take back what was predicted too high."""

@@ -5,34 +5,27 @@ from __future__ import annotations
 from _thread import allocate_lock
 from collections.abc import Mapping, Sequence
 from math import inf
-from statistics import median
 from time import perf_counter
 from typing import Protocol
 
-import numpy as np
-
 from edge.gateway.batching.cost import Cost
-from edge.gateway.batching.gather import Call, Segment, deal
+from edge.gateway.batching.gather import Call, compute, deal
+from edge.gateway.batching.trial import mixes, sample, timed
 from edge.gateway.errors import GatewayError
 from edge.gateway.job import Job
 from edge.gateway.ports import Ports
 from lite_runtime import InputError, Model
-from lite_runtime.graph import Array
 
 __all__ = ["LADDER", "ModelRunner", "Runner"]
 
 LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Sizes that are compiled, as far as they pay."""
-REPEATS, ENOUGH = 5, 0.2
-"""Timed runs of a size that was just compiled; seconds after which fewer will do."""
 LONG = 0.25
 """Seconds above which no batch is tried: whoever comes next would wait for all of it."""
 PAYS = 0.98
 """Of the seconds a row took at best before, what it may take at most for a larger size to count as a gain."""
 LOSSES = 2
 """Sizes in a row without a gain after which no larger one is tried."""
-MIXED = 1e-3
-"""Difference, as a part of the largest output, above which a row is held to depend on its neighbours."""
 
 
 class Runner(Protocol):
@@ -94,7 +87,7 @@ class ModelRunner:
     def run(self, jobs: Sequence[Job]) -> None:
         """See `Runner`."""
         rows = sum([job.rows for job in jobs])
-        if not self._complete:
+        if rows >= self.cost.unknown:
             try:
                 self._grow_to(rows)
             except Exception as error:
@@ -133,7 +126,7 @@ class ModelRunner:
         for size, segments in deal(jobs, sizes):
             call = self._calls[size]
             try:
-                self.cost.observe(size, _piece(call, segments))
+                self.cost.observe(size, compute(call, segments))
             except Exception as error:
                 failed.update((segment.job, error) for segment in segments)
                 call.clear()
@@ -184,21 +177,25 @@ class ModelRunner:
             self._complete = True
             return
         try:
-            call = self._call(size)
+            call = Call(self._served, self._signature, self._whole(size), size)
         except Exception:
             if size == 1:
                 raise
             self._complete = True
             return
-        jobs = [self._sample(i) for i in range(size)]
+        shapes = self._whole(1)
+        jobs = [sample(shapes, self._dtypes, number) for number in range(size)]
         try:
-            seconds = self._timed(call, jobs)
+            seconds = timed(call, jobs)
         except Exception:  # inputs made up are not for this model: it grows no further
             self._complete = True
             if size == 1:
                 self._calls = {1: call}
             return
-        if size > 1 and (self._memory < self._needs(call) or (len(self._calls) == 1 and self._mixes(jobs))):
+        if len(self._calls) == 1 and mixes(self._calls[1], jobs):
+            self._joins, self.limit, self._complete = False, 1, True
+            return
+        if size > 1 and self._memory < self._needs(call):
             self._complete = True
             return
         best = self.cost.row or seconds / PAYS
@@ -207,81 +204,13 @@ class ModelRunner:
         self._losses = 0 if seconds / size <= PAYS * best else self._losses + 1
         self._complete = self._losses >= LOSSES or size >= self.limit or 2 * seconds > LONG
 
-    def _call(self, size: int) -> Call:
-        shapes = {name: (size, *shape) if self._batched else shape for name, shape in self._shapes.items()}
-        return Call(self._served, self._signature, shapes, size)
-
-    def _sample(self, number: int) -> Job:
-        """A row that differs from the next in line: noise where it is of floats, else zeros or ones."""
-        noise = np.random.default_rng(number)
-        inputs = {}
-        for name, shape in self._shapes.items():
-            dtype, whole = self._dtypes[name], (1, *shape) if self._batched else shape
-            if dtype.hasobject:
-                inputs[name] = np.full(whole, "", dtype)
-            elif dtype.kind in "biu":
-                inputs[name] = np.full(whole, number % 2, dtype)
-            else:
-                inputs[name] = noise.standard_normal(whole, np.float32).astype(dtype)
-        return Job(inputs, 1, _nothing, arrived=0.0)
-
-    def _timed(self, call: Call, jobs: list[Job]) -> float:
-        """Median seconds of a batch of these jobs, the first run left out; fewer runs of what takes long."""
-        segments = [Segment(job, 0, 1, at) for at, job in enumerate(jobs)]
-        end = perf_counter() + ENOUGH
-        times: list[float] = []
-        while len(times) < 2 or (len(times) <= REPEATS and perf_counter() < end):
-            times.append(_piece(call, segments) if call.size > 1 else _single(call, jobs[0]))
-        return median(times[1:])
+    def _whole(self, rows: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of inputs of so many rows."""
+        return {name: (rows, *shape) if self._batched else shape for name, shape in self._shapes.items()}
 
     def _needs(self, call: Call) -> int:
         """Bytes of arrays and arena."""
         return call.nbytes + self._served.cost(call.inputs, self._signature).arena_bytes
-
-    def _mixes(self, jobs: Sequence[Job]) -> bool:
-        """Whether jobs that were computed together come out otherwise alone; if so, that is how they are from now."""
-        for job in jobs:
-            alone = Job(job.inputs, 1, _nothing, arrived=0.0)
-            self._calls[1].compute(alone)
-            assert job.outputs is not None and alone.outputs is not None
-            if not all(_same(job.outputs[name], array) for name, array in alone.outputs.items()):
-                self._joins, self.limit = False, 1
-                return True
-        return False
-
-
-def _piece(call: Call, segments: Sequence[Segment]) -> float:
-    """Compute a batch, and say so in its jobs; its seconds."""
-    begun = perf_counter()
-    for segment in segments:
-        call.put(segment)
-    ready = perf_counter()
-    call.go()
-    computed = perf_counter()
-    for segment in segments:
-        call.take(segment)
-    done = perf_counter()
-    for segment in segments:
-        job = segment.job
-        if not segment.begin:
-            job.begun, job.input_seconds = begun, 0.0
-        job.input_seconds += ready - begun
-        job.computed, job.done, job.batch = computed, done, call.size
-    return done - begun
-
-
-def _single(call: Call, job: Job) -> float:
-    job.begun = perf_counter()
-    call.compute(job)
-    return job.done - job.begun
-
-
-def _same(a: Array, b: Array) -> bool:
-    if a.dtype.hasobject or a.dtype.kind == "b":
-        return bool(np.array_equal(a, b))
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    most = np.max(np.abs(b), initial=0.0, where=np.isfinite(b))
-    return a.shape == b.shape and np.allclose(a, b, rtol=0.0, atol=MIXED * float(most), equal_nan=True)
 
 
 def _fail(job: Job, error: Exception) -> None:
@@ -290,7 +219,3 @@ def _fail(job: Job, error: Exception) -> None:
     job.error = GatewayError(400, str(error)) if isinstance(error, InputError) else error
     job.computed = job.done = perf_counter()
     job.begun = job.begun or job.done
-
-
-def _nothing(job: Job) -> None:
-    """What is done with a sample that was computed."""

@@ -10,18 +10,16 @@ from typing import Any
 from edge.gateway.batching.admission import Limits, Load, admit, check_room
 from edge.gateway.batching.executor import Batch, Executor, Threads
 from edge.gateway.batching.fairness import Lane, Share, turn
+from edge.gateway.batching.forecast import busy, forecast, most
 from edge.gateway.batching.runner import Runner
 from edge.gateway.errors import GatewayError
 from edge.gateway.job import Job
 
 __all__ = ["Scheduler"]
 
-LITTLE, SPARED = 0.13, 20e-6
+LITTLE, SPARED = 0.25, 30e-6
 """Part of its time, and seconds, that a job must spare as one of a batch to be held back for others to join it: holding
 back costs that much itself."""
-QUANTUM = 1e-3
-"""Seconds of work that are given away at a time, where the best batch is not longer: handing over costs 30 to 50 µs,
-and answers to all of it are written together."""
 SHORT = 20e-3
 """Seconds up to which a batch is given to a worker that still computes another: of longer ones the pause between two,
 until the event loop has heard of the first, is too small a part to commit to an order early."""
@@ -105,7 +103,7 @@ class Scheduler:
             self._finish(job)
             return
         lane = self._lanes.get(runner)
-        wait, half = self._predicted(job, runner, share, lane, seconds, now)
+        wait, half = forecast(job, runner, share, self._lanes, self._given, now)
         factor = share.calibration.factor
         try:
             admit(job, limits, share.load, now, factor * wait, factor * half)
@@ -173,22 +171,11 @@ class Scheduler:
     def snapshot(self) -> dict[str, Any]:
         """What is going on, as plain data: by model, what waits and was refused; by worker, what it is at."""
         now = self._clock()
-        models = {
-            share.model: {
-                "rows": share.load.rows,
-                "jobs": share.load.jobs,
-                "flying": share.load.flying,
-                "seconds": share.seconds,
-                "factor": share.calibration.factor,
-                "refused": dict(share.refused),
-                "limits": {"rows": share.limits.rows, "jobs": share.limits.jobs, "timeout": share.limits.timeout},
-            }
-            for share in self._shares.values()
-        }
         workers = [
             [{"runner": b.runner.key, "rows": b.rows, "seconds": now - b.began if b.began else 0.0} for b in given]
             for given in self._given
         ]
+        models = {share.model: share.figures() for share in self._shares.values()}
         return {"models": models, "workers": workers, "draining": self._draining}
 
     def _share(self, model: str) -> Share:
@@ -206,39 +193,6 @@ class Scheduler:
         """Forget a lane that has nothing to do."""
         if not lane.queue.jobs and not lane.computing and self._lanes.pop(lane.runner, None) is not None:
             lane.share.lanes -= 1
-
-    def _predicted(
-        self, job: Job, runner: Runner, share: Share, lane: Lane | None, seconds: float | None, now: float
-    ) -> tuple[float, float]:
-        """Seconds until the job would be done, and until half of what waits is and a worker is free: uncorrected."""
-        cost = runner.cost
-        row = cost.row
-        if seconds is None or row is None:
-            return 0.0, 0.0
-        rivals = {id(lane.share): lane.share.limits.weight for lane in self._lanes.values()}
-        rivals[id(share)] = share.limits.weight
-        slower = max(1.0, sum(rivals.values()) / (share.limits.weight * len(self._given)))
-        if lane is not None and lane.computing:
-            busy = self._busy(lane.worker, now)
-        else:
-            busy = min(self._busy(worker, now) for worker in range(len(self._given)))
-        half = max(busy, 0.5 * share.load.rows * row * slower)
-        if lane is None:
-            return busy + seconds, half
-        # Answered with the rest of its batch, which will be about as large as the latest.
-        most = _most(runner)
-        batches, before = divmod(lane.queue.ahead(job) + job.rows - 1, most)
-        own = cost.predict(max(before + 1, min(lane.latest, most))) or seconds
-        return busy + (batches * (cost.predict(most) or seconds) + own) * slower, half
-
-    def _busy(self, worker: int, now: float) -> float:
-        """Seconds until a worker is through with what it has."""
-        given = self._given[worker]
-        if not given:
-            return 0.0
-        begun = given[0].began
-        done = min(now - begun, given[0].predicted) if begun else 0.0
-        return sum([batch.predicted for batch in given]) - done
 
     def _dispatch(self) -> None:
         """Give away all that can be."""
@@ -287,7 +241,7 @@ class Scheduler:
         if lane.computing:
             worker = lane.worker
         else:
-            worker = min(range(len(self._given)), key=lambda w: (len(self._given[w]), self._busy(w, now)))
+            worker = min(range(len(self._given)), key=lambda w: (len(self._given[w]), busy(self._given[w], now)))
         given = self._given[worker]
         if not given:
             return worker
@@ -303,7 +257,7 @@ class Scheduler:
     def _give(self, lane: Lane, worker: int) -> None:
         """Take a batch from a lane and have it computed."""
         self._expire(lane, self._clock())
-        batch = self._taken(lane, _most(lane.runner))
+        batch = self._taken(lane, most(lane.runner, lane.queue.rows))
         if batch is None:
             return
         share = lane.share
@@ -403,13 +357,6 @@ class Scheduler:
         job.error, job.begun, job.computed, job.done = error, now, now, now
         self._landed(lane.share)
         self._finish(job)
-
-
-def _most(runner: Runner) -> int:
-    """Rows to give away at a time."""
-    cost = runner.cost
-    row = cost.row
-    return runner.limit if not row else min(runner.limit, max(cost.best, int(QUANTUM / row)))
 
 
 def _draining() -> GatewayError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import onnx
@@ -183,3 +184,24 @@ def test_rows_are_dealt_in_order(rows: list[int], sizes: list[int]) -> None:
     for size, segments in dealt:
         ends = [s.at + s.end - s.begin for s in segments]
         assert [s.at for s in segments] == [0, *ends[:-1]] and ends[-1] <= size
+
+
+def test_what_has_to_be_compiled_first_is_not_predicted(models: dict[str, Model]) -> None:
+    runner = runner_of(models["mlp"], limit=8)
+    assert runner.cost.predict(1) is None
+    runner.run(jobs_of(models["mlp"], [1]))
+    assert runner.cost.predict(1) is not None and runner.cost.predict(2) is None
+    runner.warm()
+    assert runner.cost.predict(1000) is not None
+
+
+def test_warmed_beside_traffic(models: dict[str, Model]) -> None:
+    runner = runner_of(models["mlp"], limit=64)
+    warming = Thread(target=runner.warm)
+    warming.start()
+    for turn in range(30):
+        jobs = jobs_of(models["mlp"], [1, 2, turn + 1], seed=turn)
+        runner.run(jobs)
+        check(models["mlp"], jobs)
+    warming.join()
+    assert runner.cost.predict(1000) is not None
