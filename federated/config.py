@@ -202,6 +202,9 @@ class Sync:
     """Where devices' personal versions go after each evaluation, of those whose owners agreed; "": nowhere."""
 
     store: str = ""
+    only: tuple[str, ...] = ()
+    """Glob patterns of the parameters that differ from device to device: these alone are tuned, so that a server
+    computes the rest once for requests of many devices; (): whatever the algorithm adapts."""
     versions: int = 3
     """The newest that are kept of each device."""
     days: float = 90.0
@@ -406,6 +409,7 @@ checkpoint = "run.state"       # the server's, after each round: --resume goes o
 
 [sync]
 # store = ""                   # devices' own versions, of those whose owners agreed
+# only = ["head*"]             # tune these alone: a server computes the rest once for many devices
 # versions = 3
 # days = 90.0
 

@@ -24,6 +24,7 @@ import numpy as np
 from federated import tree
 from federated.agreement import work_digest
 from federated.algorithms import Algorithm, algorithm_from
+from federated.algorithms.steps import tune
 from federated.codec import Codec, Spec
 from federated.data import draw, pick, size, split, support_query
 from federated.demands import Demands
@@ -44,6 +45,8 @@ __all__ = ["VERSION", "Device"]
 
 VERSION = 1
 """Of the messages; both ends must have the same."""
+TUNING = 0.05
+"""The rate of SGD for algorithms that have none of their own."""
 
 Reply: TypeAlias = tuple[dict[str, Any], Tree]
 
@@ -210,8 +213,20 @@ class Device:
         train, _ = self._parts(task)
         rng = task.rng("personal", self.name)
         batches = draw(train, rng, task.meta["steps"], min(task.meta["batch"], size(train)))
-        params = task.algorithm.personalise(self.learner, task.broadcast, kept.get("personal") or own, batches)
+        personal = kept.get("personal") or own
+        if task.meta["only"]:
+            params = self._tuned(task, personal, batches)
+        else:
+            params = task.algorithm.personalise(self.learner, task.broadcast, personal, batches)
         return {"kind": "personal", "consent": self.consent}, params
+
+    def _tuned(self, task: Task, personal: Tree, batches: Batch) -> Tree:
+        """The common model with these of its parameters tuned, from the device's own where it has them."""
+        common = task.broadcast["params"]
+        names = tree.split(common, [str(pattern) for pattern in task.meta["only"]])[0]
+        start = tree.merge(common, tree.take(personal.get("params", {}), names))
+        rate = float(getattr(task.algorithm, "tuning_rate", 0) or getattr(task.algorithm, "rate", TUNING))
+        return tune(self.learner, start, batches, rate, names, statistics=False)[0]
 
     def _task(self, message: bytes) -> Task:
         task = _task(message, cast(Hashable, self.learner), self.bundle)
@@ -345,7 +360,7 @@ _FIELDS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
     "train": _WORK,
     "evaluate": {**_WORK, "held_out": (bool,), "support": (int,)},
     "secure": {**_ROUND, "stage": (str,), "number": (int,)},
-    "sync": _WORK,
+    "sync": {**_WORK, "only": (list,)},
 }
 _ARRAYS = {"train": ("data",), "evaluate": ("data",), "sync": ("data",), "secure": ("secure",)}
 _KINDS: Mapping[str, Callable[[Device, bytes], Reply]] = {

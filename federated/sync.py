@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
+from federated import tree
 from federated.conduct import Exchange, gather
 from federated.errors import FederatedError
 from federated.federation import Federation
@@ -26,7 +27,10 @@ def sync(
     there = federation.present(nodes) | federation.present(nodes, held_out=True)
     asked = {node: name for name, node in there.items()}
     evaluation = federation.config.evaluation
-    words = {"steps": evaluation.steps, "batch": evaluation.batch}
+    only = list(federation.config.sync.only)
+    if only and not tree.split(params, only)[0]:
+        raise FederatedError(f"sync.only: expected {only} to match some parameters, got none of {', '.join(params)}")
+    words = {"steps": evaluation.steps, "batch": evaluation.batch, "only": only}
     refused: Counter[str] = Counter()
     answered: Counter[str] = Counter()
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from federated import tree
 from federated.algorithms.base import Algorithm, Update
-from federated.algorithms.steps import part
+from federated.algorithms.steps import part, tune
 from federated.errors import FederatedError
-from federated.learner import Batch, Learner, sgd
+from federated.learner import Batch, Learner
 from federated.tree import Tree
 
 __all__ = ["FedBN", "FedPer", "FedRep"]
@@ -78,14 +78,8 @@ class FedPer(Algorithm):
     def steps(
         self, learner: Learner, params: Tree, batches: Batch, rate: float, moving: Collection[str]
     ) -> tuple[Tree, Any]:
-        """SGD of the parameters of these names: all parameters, the mean loss. Statistics follow in any case."""
-
-        def step(params: Tree, batch: Batch) -> tuple[Tree, Any]:
-            gradient = learner.gradient(params, batch)
-            return sgd(params, gradient._replace(grads=tree.take(gradient.grads, moving)), rate), gradient.loss
-
-        params, losses = learner.scan(step, params, batches)
-        return params, losses.mean()
+        """`steps.tune`."""
+        return tune(learner, params, batches, rate, moving)
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from federated import tree
 from federated.learner import Batch, Gradient, Learner, sgd
 from federated.tree import Array, Tree
 
-__all__ = ["Descent", "accumulate", "change", "descend", "groups", "look_ahead", "part", "repeat"]
+__all__ = ["Descent", "accumulate", "change", "descend", "groups", "look_ahead", "part", "repeat", "tune"]
 
 
 class Descent(NamedTuple):
@@ -44,6 +44,22 @@ def descend(
     start: tuple[Tree, Tree] = params, tree.zeros(params) if summed else {}
     (params, gradients), seen = learner.scan(step, start, batches)
     return Descent(params, seen["loss"].mean(), tuple(seen["statistics"]), gradients)
+
+
+def tune(
+    learner: Learner, params: Tree, batches: Batch, rate: float, moving: Collection[str], statistics: bool = True
+) -> tuple[Tree, Any]:
+    """SGD over batches [steps, n, ...] of the parameters of these names: all parameters, the mean loss. Statistics
+    follow unless told not to."""
+
+    def step(params: Tree, batch: Batch) -> tuple[Tree, Any]:
+        gradient = learner.gradient(params, batch)
+        kept = gradient.statistics if statistics else {}
+        moved = gradient._replace(grads=tree.take(gradient.grads, moving), statistics=kept)
+        return sgd(params, moved, rate), gradient.loss
+
+    params, losses = learner.scan(step, params, batches)
+    return params, losses.mean()
 
 
 def look_ahead(learner: Learner, params: Tree, rates: Tree, support: Batch, query: Batch) -> tuple[Gradient, Tree]:

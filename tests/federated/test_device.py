@@ -24,7 +24,7 @@ WORDS = {"support": 2, "steps": 2, "batch": 4}
 MESSAGES = {
     "train": FEDERATION.work(1),
     "evaluate": FEDERATION.task("evaluate", 1, {"held_out": False, **WORDS}),
-    "sync": FEDERATION.task("sync", 1, {"steps": 2, "batch": 4}),
+    "sync": FEDERATION.task("sync", 1, {"steps": 2, "batch": 4, "only": []}),
     "hello": FEDERATION.hello(),
 }
 JUNK = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5) | st.just([])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -597,6 +598,21 @@ def test_personal_versions_come_home_with_consent(tmp_path: Path) -> None:
     own = served.params(made.start.params)
     data = made.shards["device-00"]
     assert made.learner.evaluate(own, data).loss < made.learner.evaluate(made.start.params, data).loss
+
+
+def test_versions_of_a_head_alone(tmp_path: Path) -> None:
+    """With `only`, devices' versions differ from one another in those parameters and in no other."""
+    words = config(sync={"store": str(tmp_path / "personal"), "only": ["b*"]}, evaluation={"every": 4})
+    made = replace(fleet(3), consent="serve")
+    ended = simulate(words, made)
+    assert ended.rows[-1]["sync"]["kept"] == 3
+    kept = PersonalStore(tmp_path / "personal")
+    one, other, _ = (kept.get(device, serving=True) for device in kept.devices())
+    assert one is not None and other is not None
+    apart = {name for name in made.learner.params if not np.array_equal(one.delta[name], other.delta[name])}
+    assert apart == {name for name in made.learner.params if name.startswith("b")} != set()
+    with pytest.raises(FederatedError, match=r"sync\.only"):
+        simulate(config(sync={"store": str(tmp_path / "p"), "only": ["nothing*"]}, evaluation={"every": 4}), fleet(3))
 
 
 # -- reports ----------------------------------------------------------------------------------------------------------
