@@ -18,9 +18,9 @@ from lite_runtime.graph import Array
 if TYPE_CHECKING:
     from federated.learner import Batch
 
-__all__ = ["DEVICES", "ROUNDS", "DeviceRow", "FleetOutcome", "run_fleet"]
+__all__ = ["DEVICES", "ROUNDS", "DeviceRow", "FleetOutcome", "askew", "run_fleet"]
 
-DEVICES, ROUNDS, SUPPORT = 10, 3, 5
+DEVICES, ROUNDS, SUPPORT, ASIDE = 10, 3, 5, 0.2
 GAINED = 0.3
 """What learning together must add to the mean accuracy, on devices that train and on those that never do."""
 TRAINING: Mapping[str, Any] = {
@@ -28,6 +28,8 @@ TRAINING: Mapping[str, Any] = {
     "local": {"steps": 20, "batch": 20},
     "rounds": {"count": ROUNDS},
     "codec": {"up": ["int8"]},
+    "sync": {"store": "personal.sqlite", "only": ["head*"]},
+    "report": {"json": "fleet.json", "bundle": "global.mslite"},
     "evaluation": {"every": 1, "held_out": 0.2, "support": SUPPORT, "steps": 20},
 }
 
@@ -62,9 +64,9 @@ class FleetOutcome:
         return all(self.mean("own", group) - self.mean("cloud", group) >= GAINED for group in (True, False))
 
 
-def run_fleet(source: Path, x: Array, y: Array, folder: Path, say: Callable[[str], None]) -> FleetOutcome:
-    """Federated rounds from the ONNX model `source` on images [N, 1, size, size] with labels [N], shared out among the
-    devices; leaves fleet.mslite, fleet.json and fleet.html in `folder`."""
+def run_fleet(source: Path, shards: Mapping[str, Batch], folder: Path, say: Callable[[str], None]) -> FleetOutcome:
+    """Federated rounds from the ONNX model `source` on each device's examples; leaves in `folder` fleet.mslite,
+    fleet.json, fleet.html, global.mslite, which is what they learned, and personal.sqlite, the devices' own heads."""
     from converter import convert
     from edge.fleet_page import fleet_page
     from federated.config import parse
@@ -74,11 +76,11 @@ def run_fleet(source: Path, x: Array, y: Array, folder: Path, say: Callable[[str
     bundle = folder / "fleet.mslite"
     convert(source, output=bundle, trainable="*")
     learner, start = start_of(bundle)
-    shards = _askew(x, y, next(iter(_inputs(bundle))))
     cloud = {name: _accuracy(learner.evaluate(learner.params, data)) for name, data in shards.items()}
     say(f"fleet: {DEVICES} devices, {ROUNDS} rounds; what they see stays with them")
-    settings = {**TRAINING, "model": {"bundle": bundle.name}, "report": {"json": "fleet.json"}}
-    found = report(simulate(parse(settings, folder), Fleet(learner, start, shards)))
+    (folder / "personal.sqlite").unlink(missing_ok=True)
+    settings = {**TRAINING, "model": {"bundle": bundle.name}}
+    found = report(simulate(parse(settings, folder), Fleet(learner, start, shards, consent="serve")))
     (folder / "fleet.html").write_text(fleet_page(found), encoding="utf-8")
     last = found["rows"][-1]["evaluation"]
     rows = (
@@ -90,20 +92,18 @@ def run_fleet(source: Path, x: Array, y: Array, folder: Path, say: Callable[[str
     return FleetOutcome(tuple(rows), found["bytes_up"], size, found["seconds"], found)
 
 
-def _askew(x: Array, y: Array, name: str) -> dict[str, Batch]:
-    """Every device's share of the images, turned by 90, 180 or 270 degrees."""
+def askew(x: Array, y: Array, name: str) -> tuple[dict[str, Batch], dict[str, Batch]]:
+    """Every device's share of the images [N, 1, size, size], turned by 90, 180 or 270 degrees: what it learns from, and
+    a fifth of it that nobody learns from. `name`: the model's input."""
+    from federated.data import split
     from federated.learner import Batch
 
     order = np.random.default_rng(0).permutation(len(x))
     shares = enumerate(np.array_split(order, DEVICES))
     turned = {i: (np.ascontiguousarray(np.rot90(x[rows], 1 + i % 3, (2, 3))), y[rows]) for i, rows in shares}
-    return {f"device-{i}": Batch({name: images}, labels.astype(np.int64)) for i, (images, labels) in turned.items()}
-
-
-def _inputs(bundle: Path) -> tuple[str, ...]:
-    import lite_runtime
-
-    return tuple(value.name for value in lite_runtime.load(bundle).inputs())
+    whole = {f"device-{i}": Batch({name: images}, labels.astype(np.int64)) for i, (images, labels) in turned.items()}
+    parts = {device: split(batch, 1 - ASIDE, np.random.default_rng(1)) for device, batch in whole.items()}
+    return {device: learns for device, (learns, _) in parts.items()}, {d: aside for d, (_, aside) in parts.items()}
 
 
 def _accuracy(found: Any) -> float:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cloud.train.digits import DigitsSplit
     from edge.fleet_loop import FleetOutcome
     from edge.measure import Ratio
+    from edge.serve_loop import ServeOutcome
 
 __all__ = ["ACCURACY", "LOGITS", "Outcome", "run_loop"]
 
@@ -53,21 +54,28 @@ class Outcome:
     ratio_int8: Ratio | None
     """Of ONNX Runtime's time on the float model to that of our int8 one."""
     fleet: FleetOutcome
+    served: ServeOutcome
 
     @property
     def ok(self) -> bool:
-        """Whether the device's models are good, and the cloud's, and the fleet learned."""
-        return self._model_ok and self.fleet.ok
+        """Whether the device's models are good, and the cloud's, the fleet learned, and the gateway answered."""
+        return self._model_ok and self.fleet.ok and self._served_ok
 
     @property
     def _model_ok(self) -> bool:
         good = min(self.accuracy_cloud, self.accuracy_device) >= ACCURACY and self.difference_device <= LOGITS
         return good and self.accuracy_int8 >= self.accuracy_device - LOST
 
+    @property
+    def _served_ok(self) -> bool:
+        """Whether answers over HTTP were the device's, and personal ones better than the common model's."""
+        return self.served.ok and abs(self.served.everybody.accuracy - self.accuracy_device) < LOST
+
     def as_dict(self) -> dict[str, Any]:
         """Every figure and the verdict, as plain values."""
         figures = {"ok": self.ok, **asdict(self)}
-        return {**figures, "fleet": {"ok": self.fleet.ok, **figures["fleet"]}}
+        verdicts = {"fleet": self.fleet.ok, "served": self._served_ok}
+        return figures | {name: {"ok": verdict, **figures[name]} for name, verdict in verdicts.items()}
 
 
 def run_loop(
@@ -81,7 +89,7 @@ def run_loop(
 ) -> Outcome:
     """Train ResNet-8 on scikit-learn's digits, see it through to the device; leaves digits.onnx,
     digits.mslite, digits.int8.mslite and the report of the latter, digits.int8.html, and of the fleet fleet.mslite,
-    fleet.json and fleet.html."""
+    fleet.json, fleet.html, global.mslite and personal.sqlite."""
     say("cloud: training ResNet-8 on handwritten digits")
     from cloud.train import train_digits
 
@@ -94,8 +102,9 @@ def _to_device(run: DigitsRun, folder: Path, threads: int, say: Callable[[str], 
     import lite_runtime
     from converter import convert
     from converter.report import page
-    from edge.fleet_loop import run_fleet
+    from edge.fleet_loop import askew, run_fleet
     from edge.measure import interleave, ratio
+    from edge.serve_loop import run_serve
 
     say("converter: ONNX to one bundle")
     source, bundle, small = folder / "digits.onnx", folder / "digits.mslite", folder / "digits.int8.mslite"
@@ -115,7 +124,9 @@ def _to_device(run: DigitsRun, folder: Path, threads: int, say: Callable[[str], 
     say("device: timing one image")
     one = {name: x[:1]}
     timings = interleave({who: partial(call, one) for who, call in runners.items()}, seconds=5.0)
-    fleet = run_fleet(source, *_everything(run.split), folder, say)
+    learned_from, aside = askew(*_everything(run.split), name)
+    fleet = run_fleet(source, learned_from, folder, say)
+    served = run_serve(folder, (x, y), aside, threads, say)
     logits = run.trainer.predict(x)
     peer = "onnxruntime" if "onnxruntime" in runners else None
     return Outcome(
@@ -139,6 +150,7 @@ def _to_device(run: DigitsRun, folder: Path, threads: int, say: Callable[[str], 
         latency_int8=timings["int8"].median,
         ratio_int8=ratio(timings["int8"], timings[peer]) if peer else None,
         fleet=fleet,
+        served=served,
     )
 
 

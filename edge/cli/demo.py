@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cloud.train import EpochReport
     from edge.fleet_loop import FleetOutcome
     from edge.loop import Outcome
+    from edge.serve_loop import ServeOutcome
 
 __all__ = ["demo"]
 
@@ -33,10 +34,11 @@ def demo(
     threads: Threads = 1,
     as_json: Json = False,
 ) -> None:
-    """Train, convert, verify and run a small network; let ten devices learn together.
+    """Train, convert, verify, run and serve a small network; let ten devices learn together.
 
     ResNet-8 on scikit-learn's handwritten digits; needs no network. Exit code 1 when the device's accuracy is below
-    0.97, its logits are further than 1e-4 from the cloud's, or learning together gains a device less than 0.3.
+    0.97, its logits are further than 1e-4 from the cloud's, learning together gains a device less than 0.3, or devices
+    are answered no better by their own versions than by the common one.
     """
     from edge.loop import run_loop
 
@@ -112,7 +114,9 @@ def _print(o: Outcome, seconds: float, keep: Path | None) -> None:
     print(f"\nResNet-8, {o.parameters:,} parameters; {o.trained_on} digits to learn from, {o.held_out} held out")
     console().print(rows)
     _print_fleet(o.fleet)
-    verdict = "the device runs the cloud's model, the fleet its own" if o.ok else "the models are NOT good enough"
+    _print_served(o.served)
+    good = "the device runs the cloud's model, the fleet its own, the gateway all of them"
+    verdict = good if o.ok else "the models are NOT good enough"
     print(f"{verdict}; the loop took {seconds:.0f} s")
     if keep is not None:
         print(f"next: msedge inspect {keep / 'digits.mslite'}, and {keep / 'fleet.html'} in a browser")
@@ -128,4 +132,20 @@ def _print_fleet(fleet: FleetOutcome) -> None:
     rows.add_section()
     for words, trained in (("mean of those that trained", True), ("mean of the others", False)):
         rows.add_row(words, f"{fleet.mean('cloud', trained):.3f}", f"{fleet.mean('own', trained):.3f}")
+    console().print(rows)
+
+
+def _print_served(served: ServeOutcome) -> None:
+    from edge.serve_loop import BATCH, CLIENTS
+
+    print(f"a gateway and {CLIENTS} clients in this process; of devices, images that nobody learned from")
+    heads = ("accuracy", "images/s", "median", "rows a batch")
+    rows = table("", "over HTTP", *heads, right=heads)
+    for words, load in (
+        (f"held-out digits, {BATCH} a request", served.everybody),
+        (f"of {served.devices} devices, the common model", served.common),
+        ("the same, each by its own head", served.personal),
+    ):
+        figures = f"{load.accuracy:.3f}", f"{load.rate:,.0f}", seconds_text(load.median), f"{load.rows:.1f}"
+        rows.add_row(words, *figures)
     console().print(rows)

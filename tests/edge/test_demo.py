@@ -23,6 +23,10 @@ def test_the_device_runs_the_clouds_model(tmp_path: Path) -> None:
     assert made["int8_bytes"] == (tmp_path / "digits.int8.mslite").stat().st_size < 0.4 * made["bundle_bytes"]
     assert "Layer by layer" in (tmp_path / "digits.int8.html").read_text()
     assert "epoch 20/20" in done.stderr
+    served = made["served"]
+    assert served["ok"] and served["everybody"]["accuracy"] == pytest.approx(made["accuracy_device"], abs=0.01)
+    assert served["personal"]["accuracy"] > served["common"]["accuracy"]
+    assert served["answered_by_own"] == served["personal"]["requests"] > 300
 
 
 def test_a_model_that_is_not_good_enough_fails_the_check() -> None:

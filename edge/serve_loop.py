@@ -1,0 +1,178 @@
+"""The loop's end: the models that came out of it answer over HTTP, for everybody in batches and for each device by its
+own version.
+
+Clients in threads send images in batches, and those of devices one by one, as devices of their own would; what is
+measured includes the clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from lite_runtime.graph import Array
+
+if TYPE_CHECKING:
+    from federated.learner import Batch
+
+__all__ = ["BATCH", "CLIENTS", "Load", "ServeOutcome", "run_serve"]
+
+CLIENTS, BATCH = 8, 32
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What `CLIENTS` clients saw: their requests, the part of images answered right, images a second, the median of
+    requests' seconds, rows of a batch on average."""
+
+    requests: int
+    accuracy: float
+    rate: float
+    median: float
+    rows: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOutcome:
+    """All digits by the model for all; every device's images by the fleet's common model, and by the device's own."""
+
+    everybody: Load
+    common: Load
+    personal: Load
+    devices: int
+    answered_by_own: int
+    """Requests whose reply said that the device's own version answered."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether personal versions answered, and answered better."""
+        return self.answered_by_own == self.personal.requests and self.personal.accuracy > self.common.accuracy
+
+
+def run_serve(
+    folder: Path, digits: tuple[Array, Array], shards: Mapping[str, Batch], threads: int, say: Callable[[str], None]
+) -> ServeOutcome:
+    """Serve digits.mslite and global.mslite of `folder`, the latter with personal.sqlite; ask for `digits`, and for the
+    examples of each device."""
+    say("gateway: the models over HTTP on 127.0.0.1")
+    models = (f"digits={folder / 'digits.mslite'}", f"fleet={folder / 'global.mslite'}")
+    with _serving(models, folder / "personal.sqlite", threads) as gateway:
+        x, y = digits
+        parts = range(0, len(x), BATCH)
+        everybody = _ask(gateway, "digits", [Asked(x[i : i + BATCH], y[i : i + BATCH]) for i in parts])
+        mine = [asked for name, batch in shards.items() for asked in _one_by_one(batch, name)]
+        order = np.random.default_rng(0).permutation(len(mine))
+        mine = [mine[i] for i in order]
+        common = _ask(gateway, "fleet", [asked._replace(device="") for asked in mine])
+        before = gateway.hits
+        personal = _ask(gateway, "fleet", mine)
+        return ServeOutcome(everybody, common, personal, len(shards), gateway.hits - before)
+
+
+class Asked(NamedTuple):
+    """A request: images [n, ...], what they show [n], and whose they are ("": nobody's)."""
+
+    images: Array
+    labels: Array
+    device: str = ""
+
+
+def _one_by_one(batch: Batch, device: str) -> Iterator[Asked]:
+    images = next(iter(batch.inputs.values()))
+    return (Asked(images[i : i + 1], batch.labels[i : i + 1], device) for i in range(len(images)))
+
+
+class _Gateway:
+    """A gateway in a thread of its own. `hits`: replies of devices' own versions so far."""
+
+    def __init__(self, address: str, gateway: Any) -> None:
+        self.address, self.gateway, self.hits = address, gateway, 0
+
+    def rows(self, model: str) -> tuple[int, int]:
+        """Rows and batches computed so far."""
+        numbers = self.gateway.statistics.of(model, "1")
+        return numbers.rows, numbers.executions
+
+
+@contextmanager
+def _serving(models: Sequence[str], store: Path, threads: int) -> Iterator[_Gateway]:
+    from edge.gateway.gateway import Gateway
+    from edge.gateway.http.server import HttpServer
+    from edge.gateway.operate.sources import resolve
+
+    flags = {"models": tuple(models), "threads": threads, "personal.store": str(store), "logs.level": "warning"}
+    settings = resolve(flags, environment={})
+    found: list[tuple[_Gateway, asyncio.AbstractEventLoop, asyncio.Event] | BaseException] = []
+    begun = threading.Event()
+
+    async def run() -> None:
+        gateway = Gateway(settings)
+        server = HttpServer(gateway)
+        host, port = await server.start("127.0.0.1", 0)
+        stop = asyncio.Event()
+        try:
+            await gateway.start()
+            found.append((_Gateway(f"http://{host}:{port}", gateway), asyncio.get_running_loop(), stop))
+            begun.set()
+            await stop.wait()
+        finally:
+            await server.stop()
+            await gateway.stop()
+
+    def body() -> None:
+        try:
+            asyncio.run(run())
+        except BaseException as error:
+            found.append(error)
+        finally:
+            begun.set()
+
+    thread = threading.Thread(target=body, name="gateway")
+    thread.start()
+    begun.wait()
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    gateway, loop, stop = found[0]
+    try:
+        yield gateway
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+
+
+def _ask(gateway: _Gateway, model: str, requests: Sequence[Asked]) -> Load:
+    """Send them all over `CLIENTS` connections."""
+    from edge.client import Client
+
+    def ask(mine: Sequence[Asked]) -> tuple[int, list[float], int]:
+        seconds, right, own = [], 0, 0
+        with Client(gateway.address) as client:
+            (name,) = (one["name"] for one in client.metadata(model)["inputs"])
+            for images, labels, device in mine:
+                begun = perf_counter()
+                outputs = client.infer(model, {name: images}, device=device)
+                seconds.append(perf_counter() - begun)
+                right += int((next(iter(outputs.values())).argmax(axis=-1) == labels).sum())
+                own += str(client.notes.get("personal", "")).startswith("version")
+        return right, seconds, own
+
+    rows, batches = gateway.rows(model)
+    begun = perf_counter()
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        parts = list(pool.map(ask, [requests[i::CLIENTS] for i in range(CLIENTS)]))
+    took = perf_counter() - begun
+    now_rows, now_batches = gateway.rows(model)
+    gateway.hits += sum(own for _, _, own in parts)
+    images = sum(len(asked.labels) for asked in requests)
+    median = float(np.median(np.concatenate([seconds for _, seconds, _ in parts])))
+    each = (now_rows - rows) / max(1, now_batches - batches)
+    return Load(len(requests), sum(right for right, _, _ in parts) / images, images / took, median, each)
