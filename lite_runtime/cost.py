@@ -131,7 +131,7 @@ _FAMILIES: tuple[tuple[str, _Count], ...] = (
     ("QLinearConv", _convolution(3)),
     ("ConvTranspose", _transposed_convolution(1)),
     ("QLinearConvTranspose", _transposed_convolution(3)),
-    ("MatMul MatMulInteger Gemm NarrowMatMul QLinearMatMul", _product),
+    ("MatMul MatMulInteger Gemm GroupedMatMul NarrowMatMul QLinearMatMul", _product),
     ("Einsum", _einsum),
     ("LSTM GRU RNN", _recurrent),
     ("ConvWeightGrad", _weight_gradient),
@@ -178,6 +178,7 @@ _RATES: Mapping[str, _Rate] = {
     "gemm": _Rate(190, 90),
     "gemm.f32_pack": _Rate(100, 60),
     "gemm.f32_pad": _Rate(100, 80),
+    "grouped": _Rate(30, 60),  # a row alone waits for its matrix
     "layernorm": _Rate(40, 40),
     "lookup": _Rate(100, 28),
     "normalize": _Rate(50, 60),
@@ -225,9 +226,10 @@ def seconds(kernel: str, count: int, nbytes: int, lanes: int = 16) -> float:
 
 
 def touched(kernel: str, sizes: Sequence[int]) -> int:
-    """Bytes a step touches, of operands of these bytes: all, but of a table that it picks rows from what it makes."""
+    """Bytes a step touches, of operands of these bytes: all, but of a table that it picks rows from what it makes,
+    and of one that it picks matrices from nothing: the operations tell of these."""
     picked = min(sizes[0], sizes[-1]) if kernel.startswith("indexing.gather") else sizes[0] if sizes else 0
-    return picked + sum(sizes[1:])
+    return picked + sum(sizes[2 if kernel.startswith("grouped.") else 1 :])
 
 
 def shared(took: float) -> bool:

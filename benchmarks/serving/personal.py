@@ -25,7 +25,7 @@ from cloud.zoo import mlp, resnet8
 from cloud.zoo.build import BATCH, Builder
 from converter.conversion import convert
 from converter.training.options import Lora, Training
-from edge.gateway.batching.runner import ModelRunner
+from edge.gateway.batching.runner import ModelRunner, Runner
 from edge.gateway.job import Job
 from edge.gateway.personal.heads import Heads
 from edge.gateway.personal.runner import PersonalRunner
@@ -124,12 +124,13 @@ def _compare(
     single: ModelRunner, own: PersonalRunner, shape: tuple[int, ...], devices: int, rows: int, seconds: float
 ) -> dict[str, float]:
     order = np.random.default_rng(rows)
+    runners: tuple[Runner, Runner] = (single, own)
     took: tuple[list[float], list[float]] = ([], [])
     end = perf_counter() + seconds
     turn = 0
     while perf_counter() < end or turn < 20:
         jobs = _jobs(shape, order.permutation(devices)[:rows].tolist(), turn)
-        for runner, times in zip((single, own), took, strict=True):
+        for runner, times in zip(runners, took, strict=True):
             begun = perf_counter()
             runner.run(jobs)
             times.append(perf_counter() - begun)

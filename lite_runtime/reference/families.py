@@ -109,6 +109,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "LayerNormalizationGrad",
         "MaxPoolGrad",
     ),
+    "grouped": ("GroupedMatMul",),
     "images": ("ImageDecoder",),
     "indexing": (
         "ArrayFeatureExtractor",

@@ -1,0 +1,1 @@
+"""Scripts of other servers, each run by the interpreter of its own environment."""

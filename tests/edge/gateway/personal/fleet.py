@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,16 +22,23 @@ from federated.store import PersonalStore
 from lite_runtime import Model, bundle
 from lite_runtime.graph import Array
 
-SHAPES: Mapping[str, tuple[int, ...]] = {"dense": (7,), "head": (3, 16, 16), "filters": (3, 16, 16)}
+SHAPES: Mapping[str, tuple[int, ...]] = {
+    "dense": (7,),
+    **dict.fromkeys(("head", "filters", "norms", "int8"), (3, 16, 16)),
+}
 
 
 @cache
 def made(kind: str) -> bytes:
-    """dense: all of an MLP is personal; head: the last layer of a ResNet; filters: its convolutions too."""
+    """dense: all of an MLP is personal; of a ResNet, head: its last layer; norms: its norms too; filters: its first
+    convolution too; int8: its last layer, behind integers."""
     if kind == "dense":
         return bytes(convert(mlp(7, 3, hidden=(5,)), trainable="*").bundle)
-    model = resnet8((3, 16, 16), 5, filters=(4, 8))
-    return bytes(convert(model, trainable=Training("head*" if kind == "head" else ("head*", "stem.conv*"))).bundle)
+    model, own = resnet8((3, 16, 16), 5, filters=(4, 8)), {"filters": "stem.conv*", "norms": "*.bn.*"}
+    training = Training(("head*", *([own[kind]] if kind in own else [])))
+    rows = [{"x": np.random.default_rng(i).standard_normal((1, 3, 16, 16)).astype(np.float32)} for i in range(4)]
+    words: dict[str, Any] = {"quantize": "int8", "calibration": rows} if kind == "int8" else {}
+    return bytes(convert(model, trainable=training, **words).bundle)
 
 
 def params(held: bundle.Bundle, seed: int) -> dict[str, Array]:

@@ -1,0 +1,205 @@
+"""Batches in which every row may be another device's: the backbone once for all rows, each row its own head."""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edge.gateway.batching.cost import Cost
+from edge.gateway.job import Job
+from edge.gateway.personal.heads import Head, Heads
+from edge.gateway.personal.slots import Key
+from edge.gateway.personal.together import Asked, Together, fail
+from edge.gateway.ports import Ports
+from lite_runtime.personal import PersonalModel, SeparateModel
+
+if TYPE_CHECKING:
+    from lite_runtime import Model
+
+__all__ = ["PersonalRunner"]
+
+ATTEMPTS = 8
+"""Sets of tensors that were found not to go into one batch, after which no other is tried."""
+
+Shapes = Mapping[str, tuple[int, ...]]
+Tell = Callable[[str, Mapping[str, Any]], None]
+
+
+class PersonalRunner:
+    """`batching.runner.Runner` for jobs that name devices.
+
+    Which tensors are personal is what versions said that came so far; when one changes others too, the graph is
+    rewritten for all of them, which takes as long as loading a model. Versions whose tensors cannot go together
+    (`lite_runtime.grouping` says why, `tell` is told) are computed device by device: right, but no faster than alone.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        signature: str,
+        ports: Ports,
+        row_shapes: Shapes,
+        heads: Heads,
+        *,
+        name: str = "",
+        version: str = "",
+        limit: int = 64,
+        slots: int = 1024,
+        memory: int = 256 << 20,
+        tell: Tell = lambda event, facts: None,
+    ) -> None:
+        """As `ModelRunner`. heads: the model's. slots: devices whose tensors lie in tables at once, as many as `memory`
+        bytes hold."""
+        self.model, self._heads, self._tell = name, heads, tell
+        self._source, self._signature, self._ports, self._shapes = model, signature, ports, dict(row_shapes)
+        self._words: dict[str, Any] = {"name": name, "version": version, "limit": limit if ports.batched else 1}
+        self._most, self._memory = slots, memory
+        use = model.bundle.uses.get(signature)
+        self._reads = frozenset(use.reads.values() if use is not None else ())
+        self._apart: dict[frozenset[str], str] = {}
+        """Sets of names that do not go together, and why."""
+        self._fits: dict[frozenset[str], bool] = {}
+        """By what versions change: whether that goes together."""
+        if not ports.batched:
+            self._apart[frozenset()] = "its inputs and outputs do not share an open axis 0"
+        self._separate: SeparateModel | None = None
+        self._alone = Cost()
+        """What a row takes where devices go one by one."""
+        self.cost, self.limit = self._alone, int(self._words["limit"])
+        self._building = allocate_lock()
+        self._batch: Together | None = None
+        self.key = f"{name}/{version}/{signature}/personal/{self._shapes}"
+
+    @property
+    def nbytes(self) -> int:
+        """What tables hold."""
+        return self._batch.nbytes if self._batch is not None else 0
+
+    @property
+    def together(self) -> frozenset[str]:
+        """Names of state of which every row may have its own."""
+        return self._batch.table.names if self._batch is not None else frozenset()
+
+    @property
+    def apart(self) -> Mapping[frozenset[str], str]:
+        """Sets of names for which devices are computed one by one, and why."""
+        return self._apart
+
+    def warm(self, seconds: float = 5.0) -> None:
+        """As `ModelRunner.warm`, for the tensors that are personal in versions at hand, or in some of the store; where
+        none are, nothing. Raises GatewayError (503) for a store that cannot be read."""
+        names: frozenset[str] = frozenset().union(*self._heads.names())
+        if not names:
+            return
+        with self._building:
+            self._holds(names)
+        if self._batch is not None:
+            self._batch.inner.warm(seconds)
+            self.cost, self.limit = self._batch.inner.cost, self._batch.inner.limit
+
+    def run(self, jobs: Sequence[Job]) -> None:
+        """See `Runner`."""
+        found: list[Asked] = []
+        heads, own = self._heads, 0
+        for job in jobs:
+            try:
+                head = heads.now(job.device)
+            except Exception as error:
+                fail(job, error)
+                continue
+            job.notes["personal"] = head.note
+            own += head.device != ""
+            found.append((job, head))
+        heads.count(own, len(found) - own)
+        joined, separate = self._sorted(found)
+        if joined and self._batch is not None:
+            inner = self._batch.inner
+            self._batch.run(joined)
+            self.cost, self.limit = inner.cost, inner.limit
+        for head, group in separate.values():
+            self._run_separately(group, head)
+
+    # -- one batch -----------------------------------------------------------------------------------------------------
+
+    def _sorted(self, found: list[Asked]) -> tuple[list[Asked], dict[Key, tuple[Head, list[Job]]]]:
+        """Who can be computed together, and who not."""
+        fits = self._fits
+        kinds = {head.names for _, head in found}
+        if not kinds <= fits.keys():
+            with self._building:
+                self._holds(frozenset().union(*kinds))
+                fits.update((names, self._holds(names)) for names in kinds)
+        separate: dict[Key, tuple[Head, list[Job]]] = {}
+        if all([fits[names] for names in kinds]):
+            return found, separate
+        for job, head in found:
+            if not fits[head.names]:
+                separate.setdefault(head.key, (head, []))[1].append(job)
+        return [asked for asked in found if fits[asked[1].names]], separate
+
+    def _holds(self, names: frozenset[str]) -> bool:
+        """Whether state of these names can be each row's own; makes it so where it can."""
+        names &= self._reads
+        if self._batch is not None and names <= self.together:
+            return True
+        wanted = names | self.together
+        if len(self._apart) >= ATTEMPTS or any(refused <= wanted for refused in self._apart):
+            return False
+        try:
+            self._build(wanted)
+        except Exception as error:  # Ungrouped, most likely; whatever it is, the devices have their answers
+            self._apart[wanted] = str(error)
+            self._tell("personal_one_by_one", {"model": self.model, "state": sorted(wanted), "why": str(error)})
+            return False
+        return True
+
+    def _build(self, names: frozenset[str]) -> None:
+        shapes = {name: (2, *shape) for name, shape in self._shapes.items()}
+        table = PersonalModel(
+            self._source, names, shapes, slots=self._most, memory=self._memory, signature=self._signature
+        )
+        self._batch = Together(self._source, table, self._signature, self._ports, self._shapes, self._words)
+
+    # -- one device by one ---------------------------------------------------------------------------------------------
+
+    def _run_separately(self, jobs: list[Job], head: Head) -> None:
+        """Jobs of one device: as one batch where rows can stand in one, each on its own where that fails."""
+        together = len(jobs) > 1 and self._ports.batched
+        if not (together and self._as_one(jobs, head)):
+            for job in jobs:
+                self._as_one([job], head)
+
+    def _as_one(self, jobs: list[Job], head: Head) -> bool:
+        """Compute them by one run; False if that failed."""
+        begun, rows = perf_counter(), sum(job.rows for job in jobs)
+        inputs = jobs[0].inputs
+        if len(jobs) > 1:
+            inputs = {name: np.concatenate([job.inputs[name] for job in jobs]) for name in inputs}
+        ready = perf_counter()
+        try:
+            outputs = self._model_for(head).run(inputs, {**self._source.bundle.state, **head.state})
+        except Exception as error:
+            for job in jobs:
+                fail(job, error)
+            return False
+        computed, at = perf_counter(), 0
+        for job in jobs:
+            end = at + job.rows
+            job.outputs = outputs if len(jobs) == 1 else {n: array[at:end].copy() for n, array in outputs.items()}
+            job.error, at = None, end
+            job.begun, job.input_seconds, job.computed = begun, ready - begun, computed
+            job.batch, job.done = rows, perf_counter()
+        self._alone.observe(1, (computed - begun) / rows)
+        self.cost = self._alone
+        return True
+
+    def _model_for(self, head: Head) -> SeparateModel:
+        names = head.names & self._reads
+        if self._separate is None or not names <= self._separate.names:
+            before = self._separate.names if self._separate is not None else frozenset()
+            self._separate = SeparateModel(self._source, names | before, self._signature)
+        return self._separate

@@ -1,0 +1,55 @@
+"""Which slot of a model's tables holds whose head."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+__all__ = ["Key", "Slots"]
+
+T = TypeVar("T")
+Key = tuple[str, int]
+"""A device and its version: an old one and its successor may be asked for in the same batch."""
+
+
+class Slots:
+    """Slots 1 to count - 1, given to the keys that were asked for last; slot 0 is the model as it is for all."""
+
+    def __init__(self, count: int) -> None:
+        self._held: OrderedDict[Key, int] = OrderedDict()
+        self._free = list(range(count - 1, 0, -1))
+        self._count = count
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def batches(self, asked: Sequence[T], key: Callable[[T], Key]) -> Iterator[Sequence[T]]:
+        """What is asked for, in order, cut where a batch would need more slots than there are."""
+        if len(asked) < self._count:
+            yield asked
+            return
+        begin, seen = 0, set[Key]()
+        for i, what in enumerate(asked):
+            seen.add(key(what))
+            if len(seen) >= self._count:
+                yield asked[begin:i]
+                begin, seen = i, {key(what)}
+        yield asked[begin:]
+
+    def take(self, key: Key) -> tuple[int, bool]:
+        """The key's slot, and whether it is to be written: it was another's, or nobody's. Only the one asked for
+        longest ago gives way, so the slots of one of `batches` stay what they are."""
+        slot = self._held.get(key)
+        if slot is not None:
+            self._held.move_to_end(key)
+            return slot, False
+        slot = self._free.pop() if self._free else self._held.popitem(last=False)[1]
+        self._held[key] = slot
+        return slot, True
+
+    def drop(self, key: Key) -> None:
+        """What was to be written into the key's slot was not."""
+        slot = self._held.pop(key, None)
+        if slot is not None:
+            self._free.append(slot)

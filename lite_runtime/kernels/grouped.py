@@ -1,0 +1,188 @@
+"""Products whose right operand is chosen row by row, float32: x @ table[slot], for rows of many owners in one batch.
+
+Neighbouring rows of one slot meet its matrix together, in register tiles; a row alone reads it once, which is all that
+memory asks for: 42 GB/s of matrices that no cache holds, and fetching the next one's meanwhile lost 15 to 25 %.
+Matrices stand in the table as they are, row-major, so that writing one is a copy. Each result is one chain of fused
+multiply-adds in ascending k, as in `gemm`, whatever the tile: who shares a batch with whom, and the number of workers,
+change no bit.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from lite_runtime.kernels._math import activate
+from lite_runtime.kernels.gemm import TILES
+from lite_runtime.simd import (
+    FMA,
+    LANES,
+    declare,
+    device,
+    emit_load,
+    emit_mask,
+    emit_max,
+    emit_splat,
+    emit_store,
+    f32p,
+    fault,
+    first,
+    i64p,
+    kernel,
+    num,
+    ptr,
+    real,
+)
+
+PANEL = 4 * LANES
+_F32, _I64 = ir.FloatType(), ir.IntType(64)
+_VEC = ir.VectorType(_F32, LANES)
+
+
+def _tile(rows: int, vectors: int):
+    """The register tile: up to rows x (vectors * LANES) results."""
+
+    @intrinsic
+    def tile(typing, x, depth, w, pitch, out, bias, residual, low, high, live, columns):
+        """x, w, out, bias, residual: addresses, the last two perhaps 0; pitch: bytes of a row of w, out and residual;
+        x lies dense. Rows from `live` on repeat the last and are dropped, columns from `columns` on are not touched."""
+        sig = types.void(*[types.int64] * 7, types.float32, types.float32, types.int64, types.int64)
+
+        def lower(context, builder, sig, args):
+            x, depth, w, pitch, out, bias, residual, low, high, live, columns = args
+            fma = declare(builder, f"llvm.{FMA}.v{LANES}f32", _VEC, _VEC, _VEC, _VEC)
+            zero, nothing = ir.Constant(_VEC, [0.0] * LANES), ir.Constant(ir.VectorType(ir.IntType(1), LANES), None)
+            sums = [[cgutils.alloca_once_value(builder, zero) for _ in range(vectors)] for _ in range(rows)]
+            masks = [emit_mask(builder, builder.sub(columns, _I64(j * LANES))) for j in range(vectors)]
+            reading = [None] * (vectors - 1) + masks[-1:]
+            last, wide = builder.sub(live, _I64(1)), builder.mul(depth, _I64(4))
+            bases = []
+            for i in range(rows):
+                row = builder.select(builder.icmp_signed("<", _I64(i), live), _I64(i), last)
+                bases.append(builder.add(x, builder.mul(wide, row)))
+            at = cgutils.alloca_once_value(builder, w)
+            with cgutils.for_range(builder, depth, intp=_I64) as loop:
+                here, k = builder.load(at), builder.mul(loop.index, _I64(4))
+                weights = [emit_load(builder, _pointer(builder, here, j), reading[j]) for j in range(vectors)]
+                for base, row in zip(bases, sums, strict=True):
+                    one = emit_splat(builder, builder.load(_pointer(builder, builder.add(base, k)), typ=_F32))
+                    for weight, total in zip(weights, row, strict=True):
+                        builder.store(builder.call(fma, [one, weight, builder.load(total)]), total)
+                builder.store(builder.add(here, pitch), at)
+            held = builder.icmp_signed("!=", bias, _I64(0))
+            # Nothing of a bias left out is loaded, but from an address that is there: elsewhere the processor takes
+            # hundreds of cycles to find that nothing was asked for.
+            there = builder.select(held, bias, w)
+            shift = [
+                emit_load(builder, _pointer(builder, there, j), builder.select(held, masks[j], nothing))
+                for j in range(vectors)
+            ]
+            bounds = emit_splat(builder, low), emit_splat(builder, high)
+
+            def finish(add):
+                for i, row in enumerate(sums):
+                    with builder.if_then(builder.icmp_signed("<", _I64(i), live)):
+                        line = builder.mul(pitch, _I64(i))
+                        for j, total in enumerate(row):
+                            value = builder.fadd(builder.load(total), shift[j])
+                            if add:
+                                more = _pointer(builder, builder.add(residual, line), j)
+                                value = builder.fadd(value, emit_load(builder, more, masks[j]))
+                            value = emit_max(builder, bounds[0], value)
+                            value = emit_max(builder, bounds[1], value, "<")
+                            emit_store(builder, value, _pointer(builder, builder.add(out, line), j), masks[j])
+
+            with builder.if_else(builder.icmp_signed("!=", residual, _I64(0))) as (with_residual, without):
+                with with_residual:
+                    finish(True)
+                with without:
+                    finish(False)
+            return context.get_dummy_value()
+
+        return sig, lower
+
+    return tile
+
+
+def _pointer(builder, where, j=0):
+    return builder.inttoptr(builder.add(where, _I64(4 * LANES * j)), _F32.as_pointer())
+
+
+def _sweep(vectors: int):
+    size = TILES[vectors]
+    tall, thin = _tile(size, vectors), _tile(1, vectors)
+
+    @device
+    def sweep(x, rows, depth, w, pitch, out, bias, residual, low, high, columns):
+        """Rows of one slot against a panel of its matrix."""
+        if rows == 1:
+            thin(x, depth, w, pitch, out, bias, residual, low, high, 1, columns)
+        else:
+            for i in range(0, rows, size):
+                more = residual + i * pitch if residual != 0 else 0
+                here = out + i * pitch
+                tall(x + 4 * i * depth, depth, w, pitch, here, bias, more, low, high, rows - i, columns)
+
+    return sweep
+
+
+_sweep_1, _sweep_2, _sweep_3, _sweep_4 = (_sweep(n) for n in (1, 2, 3, 4))
+
+
+@kernel()
+def f32_grouped(step, bases, worker, workers):
+    """y = clamp(x table[slot] + bias[slot] + R), then an activation. Operands x, table, slots, bias?, R?, y.
+
+    numbers: 0 rows, 1 rows that share an entry of slots, 2 depth, 3 columns, 4 matrices in the table; 5 low, 6 high,
+    7 activation, 8, 9 its parameters. A slot that is no matrix of the table is reported, and read as 0.
+    """
+    ops = 6
+    x, table, slots = ptr(step, bases, 0), ptr(step, bases, 1), i64p(ptr(step, bases, 2))
+    biases, residual, y = ptr(step, bases, 3), ptr(step, bases, 4), ptr(step, bases, 5)
+    rows, each, depth, columns = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
+    matrices, low, high = num(step, ops, 4), real(step, ops, 5), real(step, ops, 6)
+    activation, alpha, beta = num(step, ops, 7), real(step, ops, 8), real(step, ops, 9)
+    panels = (columns + PANEL - 1) // PANEL
+    pitch = 4 * columns
+    # Few rows: workers share the columns; else the rows.
+    if rows < 2 * workers:
+        m, end = 0, rows
+        lo, hi = panels * worker // workers, panels * (worker + 1) // workers
+    else:
+        m, end = first(rows, worker, workers, 1), first(rows, worker + 1, workers, 1)
+        lo, hi = 0, panels
+    while m < end:
+        group = m // each
+        slot = slots[group]
+        stop = (group + 1) * each
+        while stop < end and slots[stop // each] == slot:
+            stop += each
+        count = min(stop, end) - m
+        if slot < 0 or slot >= matrices:
+            fault(step, bases)
+            slot = 0
+        for panel in range(lo, hi):
+            column = panel * PANEL
+            live = min(PANEL, columns - column)
+            vectors = (live + LANES - 1) // LANES
+            w = table + 4 * (slot * depth * columns + column)
+            out = y + m * pitch + 4 * column
+            bias = biases + 4 * (slot * columns + column) if biases != 0 else 0
+            more = residual + m * pitch + 4 * column if residual != 0 else 0
+            here = x + 4 * m * depth
+            if vectors == 4:
+                _sweep_4(here, count, depth, w, pitch, out, bias, more, low, high, live)
+            elif vectors == 3:
+                _sweep_3(here, count, depth, w, pitch, out, bias, more, low, high, live)
+            elif vectors == 2:
+                _sweep_2(here, count, depth, w, pitch, out, bias, more, low, high, live)
+            else:
+                _sweep_1(here, count, depth, w, pitch, out, bias, more, low, high, live)
+        # Not in the loop above: its constants would crowd the tile's registers.
+        if activation > 2 and hi > lo:
+            wide = min(columns, hi * PANEL) - lo * PANEL
+            for i in range(count):
+                activate(activation, alpha, beta, f32p(y + (m + i) * pitch + 4 * lo * PANEL), wide)
+        m += count

@@ -1,0 +1,241 @@
+"""Which values of a graph hold a batch's rows apart: what row r of a result hangs on, beside constants, is row r alone.
+
+A value that holds n rows apart has n * lines lines along axis 0, the first `lines` of them row 0's, and so on; `lines`
+is 1 for most, more where a reshape put another axis into the first. Rules are a table by operator; an operator without
+one, or a node that mixes, leaves lines that belong to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from lite_runtime.graph import Array, Node, Spec
+
+__all__ = ["MIXED", "View", "lines_of"]
+
+MIXED = 0
+"""Lines of a value whose rows cannot be told apart."""
+
+
+class View:
+    """A node with what is known of its operands. `lines` names the values that hang on rows."""
+
+    def __init__(
+        self, node: Node, specs: Mapping[str, Spec], known: Mapping[str, Array], lines: Mapping[str, int], rows: int
+    ) -> None:
+        self.node, self.rows = node, rows
+        self._specs, self._known, self._lines = specs, known, lines
+
+    def attr(self, name: str, default: Any) -> Any:
+        """The attribute's value, or `default`."""
+        return self.node.attrs.get(name, default)
+
+    def shape(self, i: int) -> tuple[int, ...]:
+        """Of input `i`, which must be there."""
+        return self._specs[self.node.inputs[i]].shape
+
+    @property
+    def made(self) -> tuple[int, ...]:
+        """The shape of the first result."""
+        return self._specs[next(name for name in self.node.outputs if name)].shape
+
+    def value(self, i: int) -> Array | None:
+        """Input `i`, where it is a constant."""
+        return self._known.get(self.node.inputs[i]) if i < len(self.node.inputs) else None
+
+    def lines(self, i: int) -> int | None:
+        """Lines of input `i`; None where it hangs on no row."""
+        return self._lines.get(self.node.inputs[i])
+
+    @property
+    def with_rows(self) -> tuple[int, ...]:
+        """Inputs that hang on rows."""
+        return tuple(i for i, name in enumerate(self.node.inputs) if name in self._lines)
+
+    def keeps(self) -> int:
+        """Lines of the result where each line hangs on the same line of what it is made from."""
+        first = self.made[0] if self.made else MIXED
+        alike = all(self.shape(i)[:1] == (first,) and len(self.shape(i)) == len(self.made) for i in self.with_rows)
+        return first // self.rows if alike and first % self.rows == 0 else MIXED
+
+
+Rule = Callable[[View], int]
+
+
+def lines_of(
+    node: Node, specs: Mapping[str, Spec], known: Mapping[str, Array], lines: Mapping[str, int], rows: int
+) -> int:
+    """Lines of the node's results, or MIXED. `lines`: of every value so far that hangs on rows."""
+    view = View(node, specs, known, lines, rows)
+    rule = _RULES.get(node.op)
+    if rule is None or node.captures or any(lines[node.inputs[i]] == MIXED for i in view.with_rows):
+        return MIXED
+    return rule(view)
+
+
+# -- rules ------------------------------------------------------------------------------------------------------------
+
+
+def _only(*positions: int) -> Rule:
+    """Line by line, where no other inputs hang on rows."""
+    return lambda v: v.keeps() if set(v.with_rows) <= set(positions) else MIXED
+
+
+def _quantized(*positions: int) -> Rule:
+    """Line by line of integers at these positions, each followed by its scale and zero point, for all or a line."""
+
+    def rule(v: View) -> int:
+        first = v.made[0] if v.made else MIXED
+        for i in v.with_rows:
+            data = i in positions
+            apart = v.shape(i)[:1] == (first,) and (not data or len(v.shape(i)) == len(v.made))
+            if not apart or not (data or i - 1 in positions or i - 2 in positions):
+                return MIXED
+        return first // v.rows if first % v.rows == 0 else MIXED
+
+    return rule
+
+
+def _quantized_product(v: View) -> int:
+    """Rows of integers by a constant matrix, or batches of either."""
+    for i in v.with_rows:
+        if i not in (0, 1, 2) and len(v.made) < 3:
+            return MIXED
+    return _quantized(0, 3)(v) if len(v.made) > 1 else MIXED
+
+
+def _axis(default: int) -> Rule:
+    """Along an axis that is not the first; of several lines a row or one."""
+
+    def rule(v: View) -> int:
+        rank = len(v.shape(0))
+        return v.keeps() if v.with_rows == (0,) and v.attr("axis", default) % max(rank, 1) else MIXED
+
+    return rule
+
+
+def _joined(v: View) -> int:
+    return v.keeps() if v.attr("axis", 0) % max(len(v.made), 1) else MIXED
+
+
+def _split(v: View) -> int:
+    return v.keeps() if v.with_rows == (0,) and v.attr("axis", 0) % max(len(v.made), 1) else MIXED
+
+
+def _product(v: View) -> int:
+    """Rows as matrix rows of the left operand, or as batches of either."""
+    for i in v.with_rows:
+        rank = len(v.shape(i))
+        if i == 2 or rank < 2 or (rank == 2 and (i == 1 or (i == 0 and v.attr("transA", 0)))):
+            return MIXED
+    return v.keeps()
+
+
+def _gemm(v: View) -> int:
+    return v.keeps() if v.with_rows == (0,) and not v.attr("transA", 0) else MIXED
+
+
+def _reduced(v: View, position: int = 1) -> int:
+    axes, rank = v.value(position), len(v.shape(0))
+    if v.with_rows != (0,) or axes is None or any(int(a) % rank == 0 for a in np.ravel(axes)) or not axes.size:
+        return MIXED
+    first = v.shape(0)[0]
+    return first // v.rows if v.made[:1] == (first,) else MIXED
+
+
+def _picked(v: View) -> int:
+    """ArgMax, ArgMin: along an axis that may go."""
+    if v.attr("axis", 0) % max(len(v.shape(0)), 1) == 0:
+        return MIXED
+    return v.shape(0)[0] // v.rows
+
+
+def _turned(v: View) -> int:
+    perm = v.attr("perm", None)
+    return v.keeps() if perm is not None and len(perm) and perm[0] == 0 else MIXED
+
+
+def _reshaped(v: View) -> int:
+    """Memory stays as it is, and every row's part of it is one piece."""
+    if v.with_rows != (0,) or not v.made or v.made[0] % v.rows or not v.made[0]:
+        return MIXED
+    return v.made[0] // v.rows
+
+
+def _sliced(v: View) -> int:
+    axes, rank = v.value(3), len(v.shape(0))
+    away = axes is not None and all(int(a) % rank for a in np.ravel(axes))
+    return v.keeps() if v.with_rows == (0,) and away else MIXED
+
+
+def _gathered(v: View) -> int:
+    axis = v.attr("axis", 0) % max(len(v.shape(0)), 1)
+    if v.with_rows == (0,) and axis:
+        return v.shape(0)[0] // v.rows
+    if v.with_rows == (1,) and not axis and v.shape(1):
+        return v.shape(1)[0] // v.rows
+    return MIXED
+
+
+def _padded(v: View) -> int:
+    pads, rank = v.value(1), len(v.shape(0))
+    if v.with_rows != (0,) or pads is None or len(v.node.inputs) > 3 or pads.size != 2 * rank:
+        return MIXED
+    return v.keeps() if not pads[0] and not pads[rank] else MIXED
+
+
+def _normalized(v: View) -> int:
+    return v.keeps() if v.with_rows == (0,) and v.attr("axis", -1) % max(len(v.shape(0)), 1) else MIXED
+
+
+def _frozen_norm(v: View) -> int:
+    return v.keeps() if v.with_rows == (0,) and not v.attr("training_mode", 0) else MIXED
+
+
+def _attention(v: View) -> int:
+    """Batches; a mask of a row's own has all four axes."""
+    whole = all(len(v.shape(i)) == 4 for i in v.with_rows if i == 3)
+    if not whole or len(v.made) < 3 or any(i > 5 for i in v.with_rows):
+        return MIXED
+    first = v.made[0]
+    return first // v.rows if all(v.shape(i)[0] == first for i in v.with_rows) and first % v.rows == 0 else MIXED
+
+
+_FAMILIES: tuple[tuple[str, Rule], ...] = (
+    ("Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor", View.keeps),
+    ("Cast Ceil Celu Clip Cos Cosh Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid", View.keeps),
+    ("HardSwish IsInf IsNaN LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow", View.keeps),
+    ("Reciprocal Relu Round Selu Shrink Sigmoid Sign Silu Sin Sinh Softplus Softsign Sqrt Sub Sum Swish", View.keeps),
+    ("Tan Tanh ThresholdedRelu Where Xor Identity", View.keeps),
+    ("QuantizeLinear DequantizeLinear LookupTable", _only(0)),
+    ("DynamicQuantizeLinear", lambda v: v.keeps() if v.attr("kept", 0) else MIXED),
+    ("QLinearConv QLinearConvTranspose QLinearAveragePool QLinearGlobalAveragePool QLinearResize", _quantized(0)),
+    ("QLinearAdd QLinearSub QLinearMul", _quantized(0, 3)),
+    ("QLinearMatMul", _quantized_product),
+    ("QLinearSoftmax", _axis(-1)),
+    ("QLinearReduceMean", lambda v: _reduced(v, 5)),
+    ("Conv", _only(0, 3)),
+    ("NarrowMatMul", _only(0, 5)),
+    ("ConvTranspose MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool LRN", _only(0)),
+    ("InstanceNormalization GroupNormalization DepthToSpace SpaceToDepth Resize Expand Tile", _only(0)),
+    ("BatchNormalization", _frozen_norm),
+    ("LayerNormalization RMSNormalization", _normalized),
+    ("Softmax LogSoftmax Hardmax LpNormalization TopK", _axis(-1)),
+    ("MatMul", _product),
+    ("Gemm", _gemm),
+    ("ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin", _reduced),
+    ("ReduceProd ReduceSum ReduceSumSquare", _reduced),
+    ("ArgMax ArgMin", _picked),
+    ("Transpose", _turned),
+    ("Reshape Flatten Squeeze Unsqueeze", _reshaped),
+    ("Concat", _joined),
+    ("Split", _split),
+    ("Slice", _sliced),
+    ("Gather", _gathered),
+    ("Pad", _padded),
+    ("Attention", _attention),
+)
+_RULES: Mapping[str, Rule] = {op: rule for ops, rule in _FAMILIES for op in ops.split()}

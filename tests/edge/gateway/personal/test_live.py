@@ -1,0 +1,70 @@
+"""Over HTTP: devices get their own answers, whoever asks at the same time, and what they withdraw is served no more."""
+
+from __future__ import annotations
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import lite_runtime
+from federated.store import PersonalStore
+from lite_runtime import bundle
+from lite_runtime.graph import Array
+from tests.edge.gateway.live import Live, live
+from tests.edge.gateway.personal.fleet import SHAPES, base, fill, made, params
+
+DEVICES = 6
+
+
+def ask(there: Live, x: Array, device: Any, header: bool = False) -> tuple[int, dict[str, Any]]:
+    body = {"inputs": [{"name": "x", "shape": x.shape, "datatype": "FP32", "data": x.ravel().tolist()}]}
+    fields = {"x-msedge-device": device} if header else {}
+    if not header:
+        body["parameters"] = {"device": device}  # type: ignore[assignment]
+    connection = HTTPConnection("127.0.0.1", there.port, timeout=30)
+    try:
+        connection.request("POST", "/v2/models/m/infer", json.dumps(body), fields)
+        reply = connection.getresponse()
+        return reply.status, json.loads(reply.read())
+    finally:
+        connection.close()
+
+
+def outcome(reply: dict[str, Any]) -> Array:
+    (output,) = reply["outputs"]
+    return np.array(output["data"], np.float32).reshape(output["shape"])
+
+
+def test_devices_over_http(tmp_path: Path) -> None:
+    store = PersonalStore(tmp_path / "personal.sqlite")
+    fill(store, "head", DEVICES)
+    (tmp_path / "m.mslite").write_bytes(made("head"))
+    held = bundle.read(made("head"))
+    own = [lite_runtime.load(bundle.with_state(made("head"), params(held, i))) for i in range(DEVICES)]
+    own.append(lite_runtime.load(made("head")))
+    rng = np.random.default_rng(3)
+    rows = [rng.standard_normal((1 + i % 2, *SHAPES["head"])).astype(np.float32) for i in range(28)]
+    flags = {"personal__store": store.path, "personal__refresh": 0.1}
+    with live({"m": tmp_path / "m.mslite"}, **flags) as there, ThreadPoolExecutor(8) as clients:
+        who = [i % (DEVICES + 1) for i in range(len(rows))]  # the last is nobody
+        replies = list(clients.map(lambda i: ask(there, rows[i], f"d{who[i]}", header=i % 3 == 0), range(len(rows))))
+        for x, device, (status, reply) in zip(rows, who, replies, strict=True):
+            assert status == 200, reply
+            assert reply["parameters"]["personal"] == ("global" if device == DEVICES else "version 1")
+            (want,) = own[device].run({"x": x}).values()
+            np.testing.assert_allclose(outcome(reply), want, rtol=1e-5, atol=1e-5)
+        for wrong in (5, "x" * 300, ["d1"]):
+            status, reply = ask(there, rows[0], wrong)
+            assert status == 400 and reply["error"]
+        store.put("d1", held.digest, params(held, 1), base(held), round=2, consent="none")
+        end = time.monotonic() + 20
+        while (reply := ask(there, rows[0], "d1")[1])["parameters"]["personal"] != "global":
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        (want,) = own[DEVICES].run({"x": rows[0]}).values()
+        np.testing.assert_allclose(outcome(reply), want, rtol=1e-5, atol=1e-5)
