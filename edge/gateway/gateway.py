@@ -345,9 +345,8 @@ class Gateway:
             served.outer = {**served.ports, served.first: pipeline.ports}
         shapes = served.fixed_shapes(served.first)
         if shapes is not None:
-            runner = served.runner(served.first, shapes)
-            if isinstance(runner, ModelRunner):
-                runner.warm(WARM)
+            for personal in (False, True) if self.personal is not None else (False,):
+                served.runner(served.first, shapes, personal).warm(WARM)
 
     def _personal(self, settings: Settings) -> Personal | None:
         """Devices' versions, where the settings name a store."""
