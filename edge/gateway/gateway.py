@@ -80,7 +80,9 @@ class Gateway:
             limit=settings.batching.rows,
             tell=self._tell,
         )
-        self.repository = Repository(_sources(settings), loader, options)
+        sources = _sources(settings)
+        self._files = [source for source in sources if isinstance(source, Files)]
+        self.repository = Repository(sources, loader, options)
         loop = asyncio.get_running_loop()
         self.scheduler = Scheduler(loop, limits=self._limits(None))
         self.lag = LoopLag(loop)
@@ -106,6 +108,15 @@ class Gateway:
         self._tasks.append(loop.create_task(self._watch()))
         if self.settings.repository.poll:
             self._tasks.append(loop.create_task(self._poll(self.settings.repository.poll)))
+
+    def check_named(self) -> None:
+        """Raise GatewayError where a bundle that the settings name by itself cannot be asked: who named it is there to
+        read why."""
+        named = [name for source in self._files for name in source.scan()]
+        there = {served.name for served in self.repository.served()}
+        for row in self.repository.index():
+            if row["name"] in named and row["name"] not in there and not self.repository.ready(row["name"]):
+                raise GatewayError(500, f"model {row['name']!r}: {row['reason']}")
 
     async def drain(self, seconds: float) -> bool:
         """Refuse what comes now, finish what was taken on; whether all of it was finished in time."""
@@ -301,7 +312,8 @@ class Gateway:
 
     def document(self) -> dict[str, Any]:
         """OpenAPI."""
-        models = [metadata(served, [served.version]) for served in self.repository.served()]
+        shown = self.repository.served() if self.gate.open else ()  # what models are is for holders of tokens to read
+        models = [metadata(served, [served.version]) for served in shown]
         return document(version(), tokens=not self.gate.open, models=models)
 
     # -- management ----------------------------------------------------------------------------------------------------
