@@ -135,6 +135,10 @@ def _after(federation: Federation) -> After:
     words = federation.config.sync
     if not words.store:
         return lambda exchange, nodes: {}
+    if words.only and not federation.config.report.bundle:
+        raise FederatedError(
+            "sync.only: expected report.bundle beside it, got none; heads belong to the model they were tuned on"
+        )
     store = PersonalStore(federation.config.path(words.store), Retention(words.versions, words.days))
     return lambda exchange, nodes: {"sync": sync(federation, exchange, nodes, store, *_published(federation))}
 

@@ -123,6 +123,13 @@ class PersonalStore:
             self._expire(database)
             return dict(database.execute("SELECT device, max(version) FROM versions GROUP BY device ORDER BY device"))
 
+    def stamps(self) -> dict[str, tuple[int, float]]:
+        """`devices`, with when that version was made: numbers begin anew for a device that was forgotten."""
+        query = "SELECT device, max(version), created FROM versions GROUP BY device"  # created: of that very row
+        with self._database() as database:
+            self._expire(database)
+            return {device: (version, created) for device, version, created in database.execute(query)}
+
     def forget(self, device: str) -> int:
         """Remove all of a device's versions; how many there were."""
         with self._database() as database:

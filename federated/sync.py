@@ -42,6 +42,7 @@ def sync(
         try:
             expected = Expected("personal", name, federation.run, federation.round, federation.attempt)
             consent, own = read_personal(reply, expected)
+            own = tree.split(own, only)[0] if only else own
             try:
                 store.put(name, base, own, params, round=federation.round, consent=consent)
             except FederatedError as error:

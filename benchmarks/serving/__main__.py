@@ -157,7 +157,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                             load = drive(place.port, request, connections, args.seconds)
                             figures.setdefault((contender.name, form, connections), []).append(load)
                             print(f"{contender.name:14} {form:7} {connections:4} {load}", file=sys.stderr, flush=True)
-    print(f"the runtime alone, one row at a time: {_ceiling(bundle_bytes, given.name, x, args.threads):.1f}/s")
+    ceiling = _ceiling(bundle_bytes, given.name, x, args.threads)
+    print(f"the runtime alone, one row at a time: {ceiling:.1f}/s")
     rows: list[dict[str, Any]] = [
         {
             "server": name, "form": form, "connections": connections,
@@ -169,8 +170,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]  # fmt: skip
     for row in rows:
         print("{server:14} {form:7} {connections:4}  {rate:9.1f}/s  p50 {p50:.5f}  p99 {p99:.5f}".format(**row))
+    told = {"model": args.model.stem, "threads": args.threads, "ceiling": ceiling}
     if args.json:
-        args.json.write_text(json.dumps({"model": args.model.name, "threads": args.threads, "rows": rows}, indent=1))
+        args.json.write_text(json.dumps({**told, "rows": rows}, indent=1))
     return 0
 
 

@@ -101,7 +101,7 @@ def measure(name: str, devices: int, sizes: list[int], seconds: float, threads: 
         versions = Versions(store)
         versions.look()
         heads = Heads(versions, model, pool)
-        heads._heads.update((f"d{i}", (1, heads.load(f"d{i}"))) for i in range(devices))
+        heads._heads.update((f"d{i}", (versions.newest[f"d{i}"], heads.load(f"d{i}"))) for i in range(devices))
         limit = max(sizes)
         single = ModelRunner(model, "predict", ports, {"x": shape}, limit=limit)
         own = PersonalRunner(model, "predict", ports, {"x": shape}, heads, limit=limit, slots=devices + 1)

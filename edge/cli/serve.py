@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
@@ -59,7 +61,11 @@ def serve(
         print(text(settings), end="")
         return
     if not settings.models:
-        raise typer.BadParameter("expected a bundle, a folder of models or a registry", param_hint="MODEL")
+        raise typer.BadParameter(
+            "expected a bundle, a folder of models or a registry, got none; `msedge serve model.mslite`, say",
+            param_hint="MODEL",
+        )
+    _look(settings)
     import asyncio
 
     from edge.gateway.http.serving import serve as run
@@ -70,9 +76,34 @@ def serve(
             emit({"address": address, "seconds": seconds})
             sys.stdout.flush()
         say(f"serving at {address} after {seconds:.2f} s; {address}/docs to try it, {address}/status to watch it")
+        _tell_of_kernels()
 
     if not asyncio.run(run(settings, ready)):
         raise typer.Exit(CHECK_FAILED)
+
+
+def _look(settings: Settings) -> None:
+    """Say which folders are empty. Raises GatewayError for a store that is not there: it would be made anew."""
+    from edge.gateway.errors import GatewayError
+
+    store = settings.personal.store
+    if store and not Path(store).is_file():
+        raise GatewayError(
+            500, f"personal.store: expected the file that a federation's `[sync] store` names, got nothing at {store!r}"
+        )
+    for text in settings.models:
+        if Path(text).is_dir() and not os.listdir(text):
+            say(f"{text}: no models yet; put NAME.mslite or NAME/1/model.mslite there")
+
+
+def _tell_of_kernels() -> None:
+    """Say so where models run by NumPy."""
+    from lite_runtime.build import available
+    from lite_runtime.target import host
+
+    if not available():
+        fix = "pip install 'msedge[jit]'" if host() else "this processor has none yet"
+        say(f"warning: no native kernels, so that models run by NumPy, several times slower: {fix}")
 
 
 def _settings(words: Sequence[str], flags: dict[str, str | None], config: Path | None) -> Settings:
@@ -88,7 +119,9 @@ def _settings(words: Sequence[str], flags: dict[str, str | None], config: Path |
             continue
         flag, given, value = word.partition("=")
         if flag not in known:
-            raise typer.BadParameter(f"no such option: {flag}; --print-config shows all settings", param_hint=flag)
+            close = get_close_matches(flag, known, 1)
+            fix = f"did you mean {close[0]}?" if close else "--print-config shows all settings"
+            raise typer.BadParameter(f"no such option: {flag}; {fix}", param_hint=flag)
         found = value if given else next(rest, None)
         if found is None:
             raise typer.BadParameter(f"expected a value: {entries()[known[flag]].expected}", param_hint=flag)

@@ -274,11 +274,11 @@ class Gateway:
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
         """Prometheus' text and its media type."""
-        waiting = self.scheduler.snapshot()["models"]
-        served = self.repository.served()
+        waiting, served = self.scheduler.waiting(), self.repository.served()
+        queued = {(s.name, s.version): waiting.get((s.name, s.version), (0, 0)) for s in served}
         gauges = Gauges(
-            pending={(s.name, s.version): waiting[s.name]["jobs"] for s in served if s.name in waiting},
-            queued_rows={(s.name, s.version): waiting[s.name]["rows"] for s in served if s.name in waiting},
+            pending={key: jobs for key, (jobs, _) in queued.items()},
+            queued_rows={key: rows for key, (_, rows) in queued.items()},
             loaded_bytes={(s.name, s.version): s.nbytes for s in served},
             personal_hits={s.name: self._figures(s).get("hits", 0) for s in served},
             personal_misses={s.name: self._figures(s).get("misses", 0) for s in served},
@@ -291,17 +291,17 @@ class Gateway:
 
     def status(self) -> Mapping[str, Any]:
         """What the status page shows."""
-        waiting = self.scheduler.snapshot()["models"].values()
+        waiting = self.scheduler.waiting()
         state = "draining" if self.leaving else "ready" if self.repository.started else "starting"
-        rows = {share: of["rows"] for share, of in self.scheduler.snapshot()["models"].items()}
         personal = {(s.name, s.version): self._figures(s) for s in self.repository.served()} if self.personal else {}
         index = [
-            {**row, "queued": rows.get(row["name"], 0), "personal": personal.get((row["name"], row.get("version", "")))}
+            {**row, "queued": waiting.get(key, (0, 0))[1], "personal": personal.get(key)}
             for row in self.repository.snapshot()
+            for key in [(row["name"], row.get("version", ""))]
         ]
         return status(
             version(), state, perf_counter() - self._begun, perf_counter(), index, self.statistics,
-            queued={"jobs": sum(of["jobs"] for of in waiting), "rows": sum(of["rows"] for of in waiting)},
+            queued={key: sum(of[i] for of in waiting.values()) for i, key in enumerate(("jobs", "rows"))},
             memory={
                 "process": _resident(),
                 "models": self.repository.nbytes,
@@ -376,6 +376,8 @@ class Gateway:
         """The last request of a retired version was answered."""
         if not any(other.name == served.name and other.version == served.version for other in self.repository.served()):
             self.statistics.forget(served.name, served.version)
+        if not any(other.name == served.name for other in self.repository.served()):
+            self.scheduler.forget(served.name)
 
     def _tell(self, event: str, facts: Mapping[str, Any]) -> None:
         level = "warning" if "failed" in event or "refused" in event else "info"

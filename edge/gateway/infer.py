@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,8 @@ __all__ = ["DEVICE", "LABEL", "Exchange"]
 DEVICE, LABEL = "x-msedge-device", "x-msedge-label"
 """Header fields: whose personal version, and which label of the model; `parameters.device` is the same as the first."""
 _LENGTH = "inference-header-content-length"
+LARGE = 256 << 10
+"""Bytes of JSON that the loop's thread reads itself, a millisecond's work at most."""
 _RAW = ("image/", "audio/")
 """Media types whose bodies are the one input's bytes, without the protocol's JSON."""
 
@@ -71,7 +73,7 @@ class Exchange:
             served = gateway.repository.route(ask.model, ask.version, fields.get(LABEL, ""), given or "")
             self._take(served)
         except Asleep:
-            self._later(self._wake())
+            self._later(self._wake)
         except Exception as error:
             self._fail(error)
 
@@ -84,10 +86,12 @@ class Exchange:
             self._task.cancel()
         if self._job is not None:
             self._gateway.scheduler.cancel(self._job)
-        if self._served is not None:
-            self._served.release()
-            numbers = self._gateway.statistics.of(self._served.name, self._served.version)
-            numbers.fail(self._job, 499, perf_counter())
+        gateway, served, now = self._gateway, self._served, perf_counter()
+        if served is not None:
+            gateway.statistics.of(served.name, served.version).fail(self._job, 499, now)
+            served.release()
+        if gateway.watching:
+            gateway.ended(self._ask, self._identity, 499, now - self._arrived, self._job, served)
 
     # -- the way there -------------------------------------------------------------------------------------------------
 
@@ -96,21 +100,34 @@ class Exchange:
         ask = self._ask
         served.acquire(self._arrived)
         self._served = served
-        request = self._request = read(ask.body, _header_length(ask.fields), served.ports_for)
-        parameters = request.parameters
-        timeout = parameters.get("timeout", 0)
+        length = _header_length(ask.fields)
+        if (len(ask.body) if length is None else length) > LARGE:
+            self._later(self._read, served, length)
+        else:
+            self._go(served, read(ask.body, length, served.ports_for))
+
+    async def _read(self, served: Served, length: int | None) -> None:
+        """Read much JSON away from the loop's thread: others' requests go on meanwhile."""
+        body, ports = self._ask.body, served.ports_for
+        self._go(served, await self._gateway.aside(lambda _: read(body, length, ports), None))
+
+    def _go(self, served: Served, request: Request) -> None:
+        """On to the model."""
+        ask, parameters = self._ask, request.parameters
+        self._request = request
+        timeout, signature = parameters.get("timeout", 0), parameters.get("signature", served.first)
         job = self._job = Job(
             request.inputs,
             request.rows,
             self._finished,
             arrived=self._arrived,
-            signature=parameters.get("signature") or served.first,
+            signature=signature if signature in served.ports else served.first,
             priority=parameters.get("priority", 0) or served.config.priority,
             deadline=self._arrived + timeout * 1e-6 if timeout else inf,
             device=ask.fields.get(DEVICE) or parameters.get("device", ""),
         )
         if _piped(served, job.signature) or (job.device and not self._gateway.at_hand(job, served)):
-            self._later(self._prepare(served, job))
+            self._later(self._prepare, served, job)
         else:
             self._submit(served, job)
 
@@ -120,6 +137,9 @@ class Exchange:
         if job.device and not gateway.at_hand(job, served):
             await gateway.fetch(job, served)
         if _piped(served, job.signature):
+            refusal = gateway.scheduler.full(served.name)  # before a picture is decoded for nothing
+            if refusal is not None:
+                raise refusal
             job.inputs = await gateway.aside(served.pipeline.before, job.inputs)
             job.rows = next(iter(job.inputs.values())).shape[0] if served.ports[job.signature].batched else 1
         self._submit(served, job)
@@ -130,12 +150,12 @@ class Exchange:
                 job.inputs = {**job.inputs, name: texts(array, name)}
         self._gateway.scheduler.submit(job, served.runner_for(job))
 
-    def _later(self, way: Any) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._guarded(way))
+    def _later(self, way: Callable[..., Coroutine[Any, Any, None]], *given: Any) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._guarded(way, *given))
 
-    async def _guarded(self, way: Any) -> None:
+    async def _guarded(self, way: Callable[..., Coroutine[Any, Any, None]], *given: Any) -> None:
         try:
-            await way
+            await way(*given)
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -157,7 +177,7 @@ class Exchange:
         if job.error is not None:
             self._fail(job.error)
         elif _piped(served, job.signature):
-            self._later(self._complete(served, job))
+            self._later(self._complete, served, job)
         else:
             self._answer(served, job, job.outputs)
 
@@ -233,7 +253,7 @@ def _header_length(fields: Mapping[str, str]) -> int | None:
     """Bytes of JSON, as the header says. Raises GatewayError (400) for what is no number."""
     text = fields.get(_LENGTH)
     if text is None:
-        return 0 if fields.get("content-type", "").startswith(_RAW) else None
+        return 0 if fields.get("content-type", "").lower().startswith(_RAW) else None
     if not (text.isascii() and text.isdigit() and len(text) < 16):
         raise GatewayError(400, f"Inference-Header-Content-Length: expected a number of bytes, got {text[:40]!r}")
     return int(text)

@@ -601,18 +601,39 @@ def test_personal_versions_come_home_with_consent(tmp_path: Path) -> None:
 
 
 def test_versions_of_a_head_alone(tmp_path: Path) -> None:
-    """With `only`, devices' versions differ from one another in those parameters and in no other."""
-    words = config(sync={"store": str(tmp_path / "personal"), "only": ["b*"]}, evaluation={"every": 4})
-    made = replace(fleet(3), consent="serve")
-    ended = simulate(words, made)
-    assert ended.rows[-1]["sync"]["kept"] == 3
-    kept = PersonalStore(tmp_path / "personal")
-    one, other, _ = (kept.get(device, serving=True) for device in kept.devices())
-    assert one is not None and other is not None
-    apart = {name for name in made.learner.params if not np.array_equal(one.delta[name], other.delta[name])}
-    assert apart == {name for name in made.learner.params if name.startswith("b")} != set()
-    with pytest.raises(FederatedError, match=r"sync\.only"):
-        simulate(config(sync={"store": str(tmp_path / "p"), "only": ["nothing*"]}, evaluation={"every": 4}), fleet(3))
+    """With `only`, what comes home is those parameters and no other, on the model that is published beside them."""
+    pytest.importorskip("onnx_ir")
+    from cloud.zoo import mlp
+    from converter import convert
+    from lite_runtime import bundle
+
+    convert(mlp(4, 3), output=tmp_path / "model.mslite", trainable="*")
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 4)).astype(np.float32)
+    device = np.array([f"d{at % 4}" for at in range(120)])
+    np.savez(tmp_path / "devices.npz", x=x, labels=rng.integers(0, 3, 120), device=device)
+    head = next(name for name in bundle.read(tmp_path / "model.mslite").state if name.endswith("bias"))
+    words = config(
+        model={"bundle": str(tmp_path / "model.mslite")},
+        data={"shards": str(tmp_path / "devices.npz")},
+        sync={"store": str(tmp_path / "personal"), "only": [head]},
+        report={"bundle": str(tmp_path / "global.mslite")},
+        rounds={"count": 3},
+        evaluation={"every": 2},
+    )
+    ended = simulate(words, replace(fleet_of(words), consent="serve"))
+    assert ended.rows[-1]["sync"]["kept"] == 4
+    kept, served = PersonalStore(tmp_path / "personal"), bundle.read(tmp_path / "global.mslite")
+    assert served.digest != bundle.read(tmp_path / "model.mslite").digest
+    for name in kept.devices():
+        version = kept.get(name, serving=True)
+        assert version is not None and set(version.delta) == {head} and version.base == served.digest
+    wrong = replace(words, sync=replace(words.sync, only=("nothing*",)))
+    with pytest.raises(FederatedError, match=r"sync\.only: expected \['nothing\*'\]"):
+        simulate(wrong, fleet_of(wrong))
+    alone = replace(words, report=replace(words.report, bundle=""))
+    with pytest.raises(FederatedError, match=r"report\.bundle"):
+        simulate(alone, fleet_of(alone))
 
 
 # -- reports ----------------------------------------------------------------------------------------------------------

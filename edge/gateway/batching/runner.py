@@ -43,6 +43,9 @@ class Runner(Protocol):
         """Compute them: on any thread, one call at a time. Sets each job's `outputs` or `error`, its times and `batch`;
         never raises."""
 
+    def warm(self, seconds: float = 5.0) -> None:
+        """Compile and time batch sizes, before anybody asks, on any thread but the event loop's."""
+
 
 class ModelRunner:
     """Batches of a model that is the same for everybody.
@@ -123,7 +126,10 @@ class ModelRunner:
             self._alone(jobs[0])
             return
         failed: dict[Job, Exception] = {}
-        for size, segments in deal(jobs, sizes):
+        for size, dealt in deal(jobs, sizes):
+            segments = [segment for segment in dealt if segment.job not in failed]
+            if not segments:
+                continue
             call = self._calls[size]
             try:
                 self.cost.observe(size, compute(call, segments))

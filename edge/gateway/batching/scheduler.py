@@ -86,6 +86,7 @@ class Scheduler:
         limits = share.limits
         if self._draining:
             share.refused[503] += 1
+            job.finish = _nobody
             raise _draining()
         job.deadline = min(job.deadline, job.arrived + limits.timeout)
         cost = runner.cost
@@ -109,6 +110,7 @@ class Scheduler:
             admit(job, limits, share.load, now, factor * wait, factor * half)
         except GatewayError as error:
             share.refused[error.status] += 1
+            job.finish = _nobody
             raise
         if lane is None:
             lane = self._open(runner, share)
@@ -142,7 +144,7 @@ class Scheduler:
     def cancel(self, job: Job) -> None:
         """Nobody waits for it any more: it is not computed if that has not begun, and never finished."""
         ticket = self._waiting.pop(job, None)
-        job.cancelled = True
+        job.cancelled, job.finish = True, _nobody
         if ticket is not None:
             lane = ticket[0]
             lane.queue.remove(job)
@@ -178,6 +180,15 @@ class Scheduler:
         models = {share.model: share.figures() for share in self._shares.values()}
         return {"models": models, "workers": workers, "draining": self._draining}
 
+    def waiting(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """Jobs and rows in queues, by model and version."""
+        found: dict[tuple[str, str], tuple[int, int]] = {}
+        for runner, lane in self._lanes.items():
+            model, version, *_ = runner.key.split("/")
+            jobs, rows = found.get((model, version), (0, 0))
+            found[model, version] = jobs + lane.queue.jobs, rows + lane.queue.rows
+        return found
+
     def _share(self, model: str) -> Share:
         share = self._shares[model] = Share(model, self._limits)
         return share
@@ -190,8 +201,9 @@ class Scheduler:
         return lane
 
     def _close(self, lane: Lane) -> None:
-        """Forget a lane that has nothing to do."""
-        if not lane.queue.jobs and not lane.computing and self._lanes.pop(lane.runner, None) is not None:
+        """Forget a lane that has nothing to do, unless that was done and its runner has another one by now."""
+        if not lane.queue.jobs and not lane.computing and self._lanes.get(lane.runner) is lane:
+            del self._lanes[lane.runner]
             lane.share.lanes -= 1
 
     def _dispatch(self) -> None:
@@ -309,8 +321,9 @@ class Scheduler:
         """Say so to whoever asked; what goes wrong there is no reason for others to go without."""
         if job.cancelled:
             return
+        finish, job.finish = job.finish, _nobody
         try:
-            job.finish(job)
+            finish(job)
         except Exception as error:
             self._loop.call_exception_handler({"message": "a finished job could not be answered", "exception": error})
 
@@ -357,6 +370,11 @@ class Scheduler:
         job.error, job.begun, job.computed, job.done = error, now, now, now
         self._landed(lane.share)
         self._finish(job)
+
+
+def _nobody(job: Job) -> None:
+    """Waits for a job that is done with. A job and who waits for it hold each other, and both the request's body: cut,
+    bodies are free at once; left to the collector, 150 MiB of them were held under overload (ResNet-8, 98 kB each)."""
 
 
 def _draining() -> GatewayError:

@@ -8,20 +8,27 @@ from functools import partial
 from typing import Any
 
 import orjson
-from aiohttp import web
+from aiohttp import HttpVersion10, HttpVersion11, web
 from aiohttp.web_protocol import RequestHandler
 
 from edge.gateway.errors import GatewayError
 from edge.gateway.exchange import Answer, Ask
 from edge.gateway.gateway import Gateway
-from edge.gateway.http.bodies import object_in, read_body
+from edge.gateway.http.bodies import Held, Room, object_in, read_body
 from edge.gateway.http.compression import compressed
-from edge.gateway.pages.operations import OPERATIONS, Operation
+from edge.gateway.http.lane import BODIES
+from edge.gateway.pages.operations import OPERATIONS, REQUEST_HEADERS, Operation
 from edge.gateway.pages.page import Page, explore_page, status_page
 
-__all__ = ["JsonHandler", "make_app"]
+__all__ = ["JsonHandler", "behind_http", "make_app"]
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Handler = Callable[[Any], Awaitable[web.StreamResponse]]
+_EXPOSED = "Inference-Header-Content-Length, Retry-After, X-Request-ID"
+"""Fields of replies that pages of allowed origins may read."""
+LARGE = 256 << 10
+"""Bytes of a reply that the loop's thread compresses itself, a few milliseconds' work."""
+SERVER = "msedge"
+"""What replies say of who answers; not in which version, which is of use to nobody but those who look for old ones."""
 SMALL = 1 << 20
 """Bytes of a request that is no inference."""
 _REASONS = {405: "this address does not take the method {method}", 404: "there is nothing at {path}"}
@@ -53,7 +60,21 @@ def refusal(error: GatewayError) -> web.Response:
 
 
 class JsonHandler(RequestHandler):
-    """aiohttp's connection, whose complaints about HTTP itself are JSON too."""
+    """aiohttp's connection, whose complaints about HTTP itself are JSON too; it ends where replies are not read."""
+
+    _left, _age = 0, 0.0
+    """Bytes that wait for the client to read, and seconds since they became fewer."""
+
+    def sweep(self, seconds: float, patience: float) -> None:
+        """Close where a client has read nothing for longer than `patience`; called every `seconds`."""
+        transport = self.transport
+        if not isinstance(transport, asyncio.WriteTransport):
+            return
+        left = transport.get_write_buffer_size()
+        self._age = self._age + seconds if left and left == self._left else 0.0
+        self._left = left
+        if self._age > patience:
+            transport.abort()
 
     def handle_error(
         self,
@@ -66,7 +87,7 @@ class JsonHandler(RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("the reply has begun")
         text = "a fault of the gateway" if status >= 500 else f"no HTTP/1.1 that can be read: {_first_line(message)}"
-        reply = _json({"error": text}, status)
+        reply = _json({"error": text}, status, {"Server": SERVER})
         reply.force_close()
         return reply
 
@@ -99,19 +120,45 @@ def _errors(gateway: Gateway) -> Any:
             reply.headers["Vary"] = "Origin"
             if origin is not None:
                 reply.headers["Access-Control-Allow-Origin"] = origin
-                reply.headers["Access-Control-Expose-Headers"] = "Inference-Header-Content-Length, X-Request-ID"
+                reply.headers["Access-Control-Expose-Headers"] = _EXPOSED
         if gateway.leaving:
             reply.force_close()
+        if not reply.prepared:
+            reply.headers["Server"] = SERVER
         return reply
 
     return middleware
+
+
+def behind_http(gateway: Gateway, handler: Handler) -> Handler:
+    """aiohttp's handler of all requests, behind what it would answer without the application's middlewares."""
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        version, expected = request._version, request.headers.get("Expect")
+        if version not in (HttpVersion10, HttpVersion11):
+            request._version = HttpVersion11  # which the first line of the reply repeats
+            reply = _json({"error": f"expected HTTP/1.1, got HTTP/{version.major}.{version.minor}"}, 505)
+        elif expected is not None and expected.strip().lower() != "100-continue":
+            reply = _json({"error": f"Expect: expected 100-continue, got {expected[:40]!a}"}, 417)
+        else:
+            try:
+                return await handler(request)
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                gateway.bug(error, f"{request.method!a:.20} {request.path!a:.200}")
+                reply = _json({"error": "a fault of the gateway; its log says more"}, 500)
+        reply.force_close()
+        return reply
+
+    return handle
 
 
 def _preflight(origin: str) -> web.Response:
     allowed = {
         "Access-Control-Allow-Origin": origin,
         "Access-Control-Allow-Methods": "GET, POST",
-        "Access-Control-Allow-Headers": "Authorization, Content-Type, Inference-Header-Content-Length, X-Request-ID",
+        "Access-Control-Allow-Headers": ", ".join(("Authorization", "Content-Type", *REQUEST_HEADERS)),
         "Access-Control-Max-Age": "600",
         "Vary": "Origin",
     }
@@ -123,6 +170,7 @@ class _Handlers:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway, self._limits = gateway, gateway.settings.limits
+        self._room = Room(BODIES * self._limits.body)
 
     def guarded(self, operation: Operation) -> Handler:
         """The operation's method, behind a look at who asks."""
@@ -138,7 +186,11 @@ class _Handlers:
         return handler
 
     async def infer(self, request: web.Request) -> web.StreamResponse:
-        body = await read_body(request, self._limits.body, self._limits.body_seconds)
+        with Held(self._room) as held:
+            return await self._infer(request, held)
+
+    async def _infer(self, request: web.Request, held: Held) -> web.StreamResponse:
+        body = await read_body(request, self._limits.body, self._limits.body_seconds, held)
         fields = {name.lower(): value for name, value in request.headers.items()}
         ask = Ask(*_named(request), fields, memoryview(body), request.remote or "")
         found: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -155,7 +207,8 @@ class _Handlers:
             content_type = "application/octet-stream"
         payload = b"".join(answer.parts)
         if answer.status == 200:
-            payload, coding = compressed(payload, request.headers.get("Accept-Encoding", ""))
+            pack = partial(compressed, accepted=request.headers.get("Accept-Encoding", ""))
+            payload, coding = pack(payload) if len(payload) < LARGE else await self._gateway.aside(pack, payload)
             if coding:
                 headers["Content-Encoding"] = coding
         return web.Response(body=payload, status=answer.status, headers=headers, content_type=content_type)
@@ -198,7 +251,8 @@ class _Handlers:
 
     async def load(self, request: web.Request) -> web.Response:
         limits, name = self._limits, request.match_info["name"]
-        await self._gateway.load(name, await object_in(request, limits.body, limits.body_seconds))
+        with Held(self._room) as held:
+            await self._gateway.load(name, await object_in(request, limits.body, limits.body_seconds, held))
         return web.Response(content_type="application/json")
 
     async def unload(self, request: web.Request) -> web.Response:
@@ -222,7 +276,8 @@ class _Handlers:
         return _page(explore_page())
 
     async def _object(self, request: web.Request) -> dict[str, Any]:
-        return await object_in(request, SMALL, self._limits.body_seconds)
+        with Held(self._room) as held:
+            return await object_in(request, SMALL, self._limits.body_seconds, held)
 
 
 def _named(request: web.Request) -> tuple[str, str]:

@@ -12,10 +12,39 @@ from aiohttp import web
 
 from edge.gateway.errors import GatewayError
 
-__all__ = ["object_in", "read_body"]
+__all__ = ["Held", "Room", "object_in", "read_body"]
 
 PIECE = 1 << 18
 """Bytes that are decompressed at a time."""
+
+
+class Room:
+    """Memory for the bodies of all requests together: `most` bytes."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.taken = most, 0
+
+
+class Held:
+    """One body's part of a room, while the block lasts."""
+
+    def __init__(self, room: Room) -> None:
+        self._room, self._bytes = room, 0
+
+    def __enter__(self) -> Held:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._room.taken -= self._bytes
+
+    def reach(self, size: int) -> None:
+        """The body has so many bytes now. Raises GatewayError (503) where there is no room for them."""
+        room, more = self._room, size - self._bytes
+        if room.taken + more > room.most:
+            text = "the bodies of requests under way take all the memory they may; try again later"
+            raise GatewayError(503, text, retry_after=1.0)
+        room.taken += more
+        self._bytes = size
 
 
 class _Inflater:
@@ -24,7 +53,7 @@ class _Inflater:
     def __init__(self, coding: str, limit: int) -> None:
         self._gzip, self._limit = coding == "gzip", limit
         self._stream: Any = None
-        self._made = bytearray()
+        self.made = bytearray()
 
     def feed(self, data: bytes) -> None:
         """Take compressed bytes. Raises GatewayError for broken ones and for more than the limit makes of them."""
@@ -32,8 +61,8 @@ class _Inflater:
             while data:
                 if self._stream is None:
                     self._stream = zlib.decompressobj(self._bits(data[0]))
-                self._made += self._stream.decompress(data, PIECE)
-                if len(self._made) > self._limit:
+                self.made += self._stream.decompress(data, PIECE)
+                if len(self.made) > self._limit:
                     raise _too_large(self._limit, "decompressed ")
                 data = self._stream.unconsumed_tail
                 if self._stream.eof and self._stream.unused_data:
@@ -45,7 +74,7 @@ class _Inflater:
         """Everything. Raises GatewayError for a stream that was cut short."""
         if self._stream is None or not self._stream.eof:
             raise GatewayError(400, "the compressed body ends too early")
-        return self._made
+        return self.made
 
     def _bits(self, first: int) -> int:
         if self._gzip:
@@ -55,13 +84,13 @@ class _Inflater:
 
 class _Plain:
     def __init__(self, limit: int) -> None:
-        self._made = bytearray()
+        self.made = bytearray()
 
     def feed(self, data: bytes) -> None:
-        self._made += data
+        self.made += data
 
     def end(self) -> bytearray:
-        return self._made
+        return self.made
 
 
 _CODINGS: dict[str, Callable[[int], _Inflater | _Plain]] = {
@@ -73,9 +102,9 @@ _CODINGS: dict[str, Callable[[int], _Inflater | _Plain]] = {
 }
 
 
-async def read_body(request: web.Request, limit: int, seconds: float) -> bytearray:
+async def read_body(request: web.Request, limit: int, seconds: float, held: Held) -> bytearray:
     """A request's body, decompressed. Raises GatewayError: 413 beyond `limit` bytes, 415 for an encoding that is not
-    known, 408 where it takes longer than `seconds`, 400 for one that is broken."""
+    known, 408 where it takes longer than `seconds`, 400 for one that is broken, 503 where `held` has no room."""
     coding = request.headers.get("Content-Encoding", "").strip().lower()
     if coding not in _CODINGS:
         known = ", ".join(filter(None, _CODINGS))
@@ -90,6 +119,7 @@ async def read_body(request: web.Request, limit: int, seconds: float) -> bytearr
                 if came > limit:
                     raise _too_large(limit)
                 decoder.feed(piece)
+                held.reach(len(decoder.made))
     except TimeoutError:
         raise GatewayError(408, f"the body did not come within {seconds:g} s") from None
     except web.RequestPayloadError as error:
@@ -97,9 +127,9 @@ async def read_body(request: web.Request, limit: int, seconds: float) -> bytearr
     return decoder.end()
 
 
-async def object_in(request: web.Request, limit: int, seconds: float) -> dict[str, Any]:
+async def object_in(request: web.Request, limit: int, seconds: float, held: Held) -> dict[str, Any]:
     """The JSON object in a body; {} for an empty one. Raises GatewayError."""
-    body = await read_body(request, limit, seconds)
+    body = await read_body(request, limit, seconds, held)
     if not body.strip():
         return {}
     try:

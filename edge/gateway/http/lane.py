@@ -11,7 +11,9 @@ of them. A request that is being answered does not stop reading, so that a clien
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
+from email.utils import formatdate
 from http import HTTPStatus
 
 import numpy as np
@@ -35,6 +37,9 @@ _JSON = b"Content-Type: application/json\r\n"
 _BINARY = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
 
 
+_LATE = Answer(408, [b'{"error":"the request did not come in limits.header_seconds or limits.body_seconds"}'], None, ())
+
+
 def _busy(why: str) -> Answer:
     return Answer(503, [b'{"error":"%s; try again later"}' % why.encode()], None, (("Retry-After", "1"),))
 
@@ -42,11 +47,11 @@ def _busy(why: str) -> Answer:
 class Lanes:
     """All connections of the fast lane, and what they share.
 
-    `other()` makes aiohttp's protocol for a connection that goes there, `others()` says how many are there.
+    `other(peer)` makes aiohttp's protocol for a connection that goes there, `others()` says how many are there.
     """
 
     def __init__(
-        self, desk: Desk, limits: Limits, other: Callable[[], asyncio.Protocol], others: Callable[[], int]
+        self, desk: Desk, limits: Limits, other: Callable[[str], asyncio.Protocol], others: Callable[[], int]
     ) -> None:
         self.desk, self.limits, self.other, self._others = desk, limits, other, others
         self.heads = Heads()
@@ -55,6 +60,7 @@ class Lanes:
         """Bytes of large bodies under way."""
         self.leaving = False
         """Whether connections are closed after their next reply."""
+        self._second, self._stamp = 0, b""
 
     def __call__(self) -> asyncio.BufferedProtocol:
         """The protocol of a new connection."""
@@ -64,6 +70,13 @@ class Lanes:
     def full(self) -> bool:
         """Whether there are more connections than there may be."""
         return len(self.open) + self._others() > self.limits.connections
+
+    def stamp(self) -> bytes:
+        """The fields that every reply bears (RFC 9110, 6.6.1 and 10.2.4)."""
+        now = int(time.time())
+        if now != self._second:
+            self._second, self._stamp = now, b"Server: msedge\r\nDate: %s\r\n" % formatdate(now, usegmt=True).encode()
+        return self._stamp
 
     def sweep(self, seconds: float) -> None:
         """Close connections whose client has been silent for too long; called every `seconds`."""
@@ -78,15 +91,17 @@ class Lanes:
 
 
 class Lane(asyncio.BufferedProtocol):
-    """One connection."""
+    """One connection. peer: the client's address, where it is not the socket's."""
 
-    def __init__(self, lanes: Lanes) -> None:
-        self._lanes = lanes
+    def __init__(self, lanes: Lanes, peer: str | None = None) -> None:
+        self._lanes, self._told = lanes, peer
         self._buffer = bytearray(ROOM)
         self._view = memoryview(self._buffer)
         self._filled = 0
         self._body: memoryview | None = None
         """Where a large body goes; what is received goes there."""
+        self._counted = 0
+        """Bytes of it that have come."""
         self._head: Head | None = None
         self._start = 0
         """Where the body begins in the buffer."""
@@ -94,14 +109,14 @@ class Lane(asyncio.BufferedProtocol):
         """Bytes in `_body`, or in the buffer, that make the request whole."""
         self._busy = self._advancing = self._paused = self._full = False
         self._cancel: Callable[[], None] | None = None
-        self._served, self._seen, self._age = 0, (0, False, False), 0.0
+        self._served, self._seen, self._age = 0, (0, False, False, 0), 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has come."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         peer = transport.get_extra_info("peername")
-        self._peer = peer[0] if isinstance(peer, tuple) else ""
+        self._peer = self._told if self._told is not None else peer[0] if isinstance(peer, tuple) else ""
         self._lanes.open.add(self)
         if self._lanes.full:
             self._write(_busy("there are as many connections as there may be"), keep=False)
@@ -121,6 +136,8 @@ class Lane(asyncio.BufferedProtocol):
     def buffer_updated(self, count: int) -> None:
         """Bytes have come."""
         self._filled += count
+        if self._body is not None and not self._fits(count):
+            return
         if not self._busy:
             self._advance()
         if self._filled == len(self._view if self._body is None else self._body):
@@ -140,7 +157,7 @@ class Lane(asyncio.BufferedProtocol):
 
     def sweep(self, seconds: float) -> None:
         """Close a connection that did nothing for longer than its state allows."""
-        now = (self._served, self._filled > 0, self._head is None)
+        now = (self._served, self._filled > 0, self._head is None, self._transport.get_write_buffer_size())
         self._age = self._age + seconds if now == self._seen else 0.0
         self._seen = now
         if self._busy:
@@ -150,8 +167,14 @@ class Lane(asyncio.BufferedProtocol):
             patience = limits.body_seconds
         else:
             patience = limits.header_seconds if self._filled else limits.idle_seconds
-        if self._age > patience:
-            self._transport.abort() if self._full else self._transport.close()
+        if self._age <= patience:
+            return
+        if self._full or self._transport.is_closing():
+            self._transport.abort()
+        elif self._filled or self._head is not None:
+            self._write(_LATE, keep=False)
+        else:
+            self._transport.close()
 
     def leave(self) -> None:
         """Close, once nothing is to be answered."""
@@ -196,21 +219,28 @@ class Lane(asyncio.BufferedProtocol):
         return True
 
     def _make_room(self, end: int, length: int) -> bool:
-        lanes = self._lanes
-        if lanes.bodies + length > BODIES * lanes.limits.body:
-            self._write(_busy("the bodies of requests under way take all the memory they may"), keep=False)
-            return False
-        lanes.bodies += length
-        body = np.empty(length + SLACK, np.uint8).data
+        body = np.empty(length + SLACK, np.uint8).data  # not touched: memory is taken as bytes come
         there = self._filled - end
         body[:there] = self._view[end : self._filled]
         self._body, self._filled, self._start, self._need = body, there, 0, length
-        return True
+        return self._fits(there)
+
+    def _fits(self, count: int) -> bool:
+        """Note bytes of a large body that have come. Whether there is room for them: where not, the request is refused
+        and the connection closed."""
+        lanes = self._lanes
+        lanes.bodies += count
+        self._counted += count
+        if lanes.bodies <= BODIES * lanes.limits.body:
+            return True
+        self._write(_busy("the bodies of requests under way take all the memory they may"), keep=False)
+        self._drop_body()
+        self._head, self._filled = None, 0
+        return False
 
     def _drop_body(self) -> None:
-        if self._body is not None:
-            self._lanes.bodies -= len(self._body) - SLACK
-            self._body = None
+        self._lanes.bodies -= self._counted
+        self._body, self._counted = None, 0
 
     def _serve(self) -> None:
         head = self._head
@@ -250,7 +280,8 @@ class Lane(asyncio.BufferedProtocol):
         kind = _JSON if answer.header_length is None else _BINARY % answer.header_length
         fields = b"".join([f"{name}: {value}\r\n".encode("latin-1") for name, value in answer.fields])
         close = b"" if keep else b"Connection: close\r\n"
-        head = b"".join((_STATUS[answer.status], kind, b"Content-Length: %d\r\n" % length, fields, close, b"\r\n"))
+        size = b"Content-Length: %d\r\n" % length
+        head = b"".join((_STATUS[answer.status], self._lanes.stamp(), kind, size, fields, close, b"\r\n"))
         if length < 1 << 16:
             self._transport.write(b"".join((head, *answer.parts)))
         else:
@@ -263,7 +294,7 @@ class Lane(asyncio.BufferedProtocol):
         lanes, transport, came = self._lanes, self._transport, self._view[: self._filled].tobytes()
         lanes.open.discard(self)
         self._filled = 0
-        other = lanes.other()
+        other = lanes.other(self._peer)
         transport.set_protocol(other)
         other.connection_made(transport)
         other.data_received(came)

@@ -11,16 +11,22 @@ import ssl
 from aiohttp import web
 
 from edge.gateway.errors import GatewayError
+from edge.gateway.fronts.splice import Doorway
 from edge.gateway.gateway import Gateway
-from edge.gateway.http.app import JsonHandler, make_app
+from edge.gateway.http.app import JsonHandler, behind_http, make_app
 from edge.gateway.http.heads import FIELD, FIELDS
-from edge.gateway.http.lane import Lanes
+from edge.gateway.http.lane import Lane, Lanes
 
 __all__ = ["HttpServer"]
 
+GRACE = 0.3
+"""Seconds that idle connections stay open once the server leaves: who asks in the same moment is told so (503) rather
+than cut off."""
 SWEEP = 1.0
 """Seconds between looks for silent clients."""
 BACKLOG = 1024
+LINGER = 1.0
+"""Seconds that handlers have to end once everything that may be waited for was (`drain`)."""
 _SILENT = logging.getLogger("msedge.http")
 _SILENT.disabled = True
 
@@ -31,18 +37,17 @@ class HttpServer:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._limits = gateway.settings.limits
+        self._socket: asyncio.Server | None = None
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
         """Listen; the address. Raises GatewayError for one that cannot be had."""
-        self._runner = web.AppRunner(make_app(self._gateway), handler_cancellation=True, access_log=None)
-        await self._runner.setup()
-        server = self._runner.server
-        assert server is not None
-        self._server = server
-        self._lanes = Lanes(self._gateway, self._limits, self._other, lambda: len(server._connections))
+        await self._prepare()
         loop = asyncio.get_running_loop()
         try:
-            self._socket = await loop.create_server(self._lanes, host, port, ssl=tls, backlog=BACKLOG)
+            self._socket = await loop.create_server(
+                self._lanes, host, port, ssl=tls, backlog=BACKLOG,
+                ssl_handshake_timeout=self._limits.header_seconds if tls is not None else None,
+            )  # fmt: skip
         except (OSError, UnicodeError) as error:
             await self._runner.cleanup()
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -52,18 +57,43 @@ class HttpServer:
         name = found.getsockname()
         return name[0], name[1]
 
+    async def start_behind(self, path: str) -> None:
+        """Listen at a Unix socket, for connections that fronts pass on. Raises OSError."""
+        await self._prepare()
+        loop = asyncio.get_running_loop()
+        self._socket = await loop.create_unix_server(
+            lambda: Doorway(lambda peer: Lane(self._lanes, peer)), path, backlog=BACKLOG
+        )
+        self._sweeper = asyncio.create_task(self._sweep())
+
+    async def _prepare(self) -> None:
+        self._runner = web.AppRunner(
+            make_app(self._gateway), handler_cancellation=True, access_log=None, shutdown_timeout=LINGER
+        )
+        await self._runner.setup()
+        server = self._runner.server
+        assert server is not None
+        server.request_handler = behind_http(self._gateway, server.request_handler)
+        self._server = server
+        self._lanes = Lanes(self._gateway, self._limits, self._other, lambda: len(server._connections))
+
     async def drain(self, seconds: float) -> bool:
         """Take no more connections, answer what is under way, close the rest; whether all was answered in time."""
+        assert self._socket is not None
         self._socket.close()
+        end = asyncio.get_running_loop().time() + seconds
+        self._lanes.leaving = True
+        await asyncio.sleep(min(GRACE, seconds))
         self._lanes.leave()
         self._server.pre_shutdown()
-        end = asyncio.get_running_loop().time() + seconds
         while self._gateway.under_way and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(0.01)
         return not self._gateway.under_way
 
     async def stop(self) -> None:
-        """Close every connection."""
+        """Close every connection, if there ever was one."""
+        if self._socket is None:
+            return
         self._socket.close()
         self._sweeper.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -74,9 +104,9 @@ class HttpServer:
         for lane in tuple(self._lanes.open):
             lane.abort()
 
-    def _other(self) -> asyncio.Protocol:
+    def _other(self, peer: str) -> asyncio.Protocol:
         limits = self._limits
-        return JsonHandler(
+        made = _Handler(
             self._server,
             loop=asyncio.get_running_loop(),
             access_log=_SILENT,
@@ -87,8 +117,19 @@ class HttpServer:
             max_headers=FIELDS,
             auto_decompress=False,
         )
+        made.peername = (peer, 0) if peer else None
+        return made
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP)
             self._lanes.sweep(SWEEP)
+            for other in self._server.connections:
+                if isinstance(other, JsonHandler):
+                    other.sweep(SWEEP, self._limits.body_seconds)
+
+
+class _Handler(JsonHandler):
+    """aiohttp's connection, with the address of a client that may be at the other end of a front."""
+
+    peername: tuple[str, int] | None = None

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import gc
+import os
+import resource
 import signal
 import sys
 from collections.abc import Callable
 
 from edge.gateway.errors import GatewayError
+from edge.gateway.fronts.fronts import Fronts
 from edge.gateway.gateway import Gateway
 from edge.gateway.http.server import HttpServer
 from edge.gateway.operate.settings import Settings
@@ -16,6 +21,8 @@ from edge.gateway.operate.tls import Certificates
 
 __all__ = ["serve"]
 
+OTHERS = 128
+"""Open files beside connections."""
 SWITCH = 2e-4
 """Seconds until a thread that waits for the interpreter's lock is given it: a batch that is done is noticed soon."""
 
@@ -30,8 +37,9 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> bool:
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, leaving.set)
     sys.setswitchinterval(SWITCH)
+    _make_room(settings.limits.connections)
     gateway = Gateway(settings)
-    server = HttpServer(gateway)
+    server = Fronts(gateway) if settings.workers > 1 else HttpServer(gateway)
     certificates = Certificates(settings.tls) if settings.tls.certificate else None
     if certificates is not None:
         gateway.watch(certificates.refresh)
@@ -42,6 +50,7 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> bool:
         host, port = await server.start(settings.host, settings.port, context)
         scheme = "https" if certificates is not None else "http"
         await _first(begun, leaving)
+        gateway.check_named()
         ready(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
         gc.collect()
         gc.freeze()  # what lives as long as the server need not be looked at again and again
@@ -54,6 +63,17 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> bool:
         begun.cancel()
         await server.stop()
         await gateway.stop()
+
+
+def _make_room(connections: int) -> None:
+    """Let the process have as many connections, and make its table of open files as large as it will be: where that
+    grows while requests are served, the system waits for all processors, 8 to 50 ms within one accept4."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + OTHERS if hard == resource.RLIM_INFINITY else min(connections + OTHERS, hard)
+    with contextlib.suppress(OSError, ValueError):
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        os.close(fcntl.fcntl(sys.stderr.fileno(), fcntl.F_DUPFD, wanted - 1))
 
 
 async def _first(begun: asyncio.Task[None], leaving: asyncio.Event) -> None:

@@ -40,10 +40,6 @@ class Full(GatewayError):
         )  # fmt: skip
 
 
-def _unknown(name: str) -> GatewayError:
-    return GatewayError(404, f"there is no model {shown(name)}; POST /v2/repository/index lists them")
-
-
 def unknown(name: str) -> GatewayError:
     """There is no model of that name."""
     return GatewayError(404, f"there is no model {shown(name)}; POST /v2/repository/index lists those there are")

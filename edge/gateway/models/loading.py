@@ -71,8 +71,10 @@ def _read(candidate: Candidate, most: int) -> memoryview:
     """The whole file in memory: a mapped one that is overwritten in place would change under running requests, and one
     that is cut short would end the process.
 
-    Raises BundleError for one that changes while it is read; the next look at the folder tries again.
+    Raises BundleError for one that changes while it is read; the next look at the folder tries again. It says no
+    folder's name, as clients are told why a version is not there.
     """
+    name = os.path.basename(candidate.path)
     try:
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)  # a pipe must not hold us up
         with open(os.open(candidate.path, flags), "rb", buffering=0) as file:
@@ -86,9 +88,9 @@ def _read(candidate: Candidate, most: int) -> memoryview:
                 filled += count
             status = os.fstat(file.fileno())
     except OSError as error:
-        raise BundleError(f"cannot read {candidate.path!r}: {error.strerror}; check its permissions") from None
+        raise BundleError(f"cannot read {name!r}: {error.strerror}; check its permissions") from None
     if filled < size or (status.st_size, status.st_mtime_ns, status.st_ino) != candidate.stamp:
-        raise BundleError(f"{candidate.path!r} is being written; write beside it and rename")
+        raise BundleError(f"{name!r} is being written; write beside it and rename")
     return data.toreadonly()
 
 

@@ -111,7 +111,7 @@ class Registry:
             try:
                 return _parse(kept.read_bytes(), self.url)
             except (OSError, MsedgeError):
-                raise GatewayError(503, f"registry {self.url!r}: {error}", retry_after=self._timeout) from None
+                raise GatewayError(503, f"registry {_shown(self.url)}: {error}", retry_after=self._timeout) from None
         write_atomically(kept, raw)
         return rows
 
@@ -139,7 +139,7 @@ class Registry:
             os.replace(temporary, path)
         except OSError as error:
             where = repr(os.fspath(self._cache))
-            raise GatewayError(503, f"cannot keep {row.url!r} in {where}: {error.strerror or error}") from None
+            raise GatewayError(503, f"cannot keep {_shown(row.url)} in {where}: {error.strerror or error}") from None
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink()
@@ -161,7 +161,9 @@ class Registry:
         except (OSError, http.client.HTTPException, ValueError) as error:
             if isinstance(error, urllib.error.HTTPError):
                 error.close()
-            raise GatewayError(503, f"cannot fetch {url!r}: {str(error)[:200]}", retry_after=self._timeout) from None
+            raise GatewayError(
+                503, f"cannot fetch {_shown(url)}: {str(error)[:200]}", retry_after=self._timeout
+            ) from None
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -178,7 +180,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     ) -> urllib.request.Request | None:
         _check_url(newurl)
         if req.type == "https" and urlsplit(newurl).scheme != "https":
-            raise GatewayError(503, f"{req.full_url!r} redirects to {shown(newurl)}, which is not encrypted")
+            raise GatewayError(503, f"{_shown(req.full_url)} redirects to {_shown(newurl)}, which is not encrypted")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -200,7 +202,12 @@ def _holds(path: Path, digest: str) -> bool:
 
 def _need(truth: bool, url: str, expected: str, got: str) -> None:
     if not truth:
-        raise GatewayError(503, f"{url!r}: expected {expected}, got {got}")
+        raise GatewayError(503, f"{_shown(url)}: expected {expected}, got {got}")
+
+
+def _shown(url: str) -> str:
+    """A URL as logs and clients may see it: what lets one in often stands behind the question mark."""
+    return shown(urlsplit(url)._replace(query="", fragment="").geturl())
 
 
 def _length(reply: Any) -> int | None:

@@ -1,7 +1,7 @@
 """Which version answers a request: pure rules over what is loaded.
 
-A request may name a version, or a label, as a header, a parameter or in the version's place of its path. One that names
-neither goes where the split says; without a split to the version labelled `stable`; without that label to the newest.
+A request may name a version in its path, or a label, as a header or in the version's place. One that names neither
+goes where the split says; without a split to the version labelled `stable`; without that label to the newest.
 A label is a promise: where the version labelled `stable` is not loaded, no other takes its place.
 """
 

@@ -77,8 +77,9 @@ class Served:
         return self.resident + sum(getattr(runner, "nbytes", 0) for runner in self._runners.values())
 
     def ports_for(self, signature: str) -> Ports:
-        """What clients see of a signature. Raises GatewayError (400) for one that is not there."""
-        found = self.outer.get(signature)
+        """What clients see of a signature; of `first` by the name `predict`, which stands for none, where no other has
+        that name. Raises GatewayError (400) for one that is not there."""
+        found = self.outer.get(signature) or (self.outer[self.first] if signature == "predict" else None)
         if found is None:
             raise GatewayError(
                 400, f"model {self.name!r}: expected a signature of {', '.join(self.outer)}, got {signature[:80]!r}"

@@ -168,7 +168,7 @@ def _candidate(path: Path, root: Path | None) -> tuple[Candidate | None, str]:
     try:
         status = os.stat(path)
         if root is not None and not _within(path, root):
-            return None, f"{path.name}: a link that leads out of {os.fspath(root)!r}; put the file there"
+            return None, f"{path.name}: a link that leads out of the folder of models; put the file there"
     except FileNotFoundError:
         return None, ""
     except (OSError, ValueError) as error:

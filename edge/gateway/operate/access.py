@@ -60,8 +60,7 @@ class Keyring:
     """The tokens of a file, as a server holds them. `refresh` often: the file is read again when it has changed.
 
     A token that was good is remembered by a hash under a key of this process, so that the next request with it costs
-    one hash and one look-up, and no token lies in memory; how long the look-up takes says nothing, as nobody outside
-    can tell the hash.
+    one hash and one look-up; how long the look-up takes says nothing, as nobody outside can tell the hash.
     """
 
     def __init__(self, path: str | os.PathLike[str], clock: Callable[[], float] = time.time) -> None:

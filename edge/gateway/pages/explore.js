@@ -156,7 +156,8 @@ async function models() {
   const list = document.getElementById("models");
   try {
     const reply = await ask("v2/repository/index", { method: "POST" });
-    const names = reply.ok ? (await reply.json()).map((one) => one.name) : [];
+    const found = reply.ok ? await reply.json() : [];
+    const names = found.sort((a, b) => (b.state === "READY") - (a.state === "READY")).map((one) => one.name);
     list.replaceChildren(...[...new Set(names)].map((name) => make("option", { value: name })));
     for (const field of document.querySelectorAll('input[name="name"]')) if (!field.value && names.length) field.value = names[0];
   } catch {} // names can be typed

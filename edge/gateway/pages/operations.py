@@ -114,7 +114,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("server", "get", ("/v2",), "health", "", "The gateway and the protocol's extensions that it knows.",
               _json("Server")),
     Operation("live", "get", ("/v2/health/live",), "health", "", "Whether the process answers.", _json("Live")),
-    Operation("ready", "get", ("/v2/health/ready",), "health", "", "Whether every model that should can be asked.",
+    Operation("ready", "get", ("/v2/health/ready",), "health", "", "Whether it takes requests now.",
               _json("Ready"), refusals=(503,)),
     Operation("index", "post", ("/v2/repository/index",), "repository", "infer", "Every model and version.",
               {JSON: {"type": "array", "items": reference("IndexEntry")}}, _json("IndexRequest"), refusals=_BODY),

@@ -132,7 +132,7 @@ const KINDS = { "#": "n", "~": "n spare" };
 function modelRow(m) {
   const tags = [...m.labels, ...(m.share > 0 && m.share < 1 ? [share(m.share)] : [])].map((text) => make("span", { class: "tag" }, text));
   const notes = [m.reason];
-  if (m.personal) notes.push(`personal: ${count(m.personal.devices)} of ${count(m.personal.capacity)} devices at hand, ${size(m.personal.bytes)}, ${count(m.personal.misses)} fetched`);
+  if (m.personal && m.personal.hits + m.personal.misses) notes.push(`personal: ${count(m.personal.hits)} answered by a device's own version, ${count(m.personal.misses)} by the one for all; ${count(m.personal.devices)} of ${count(m.personal.capacity)} devices at hand, ${size(m.personal.bytes)}`);
   if (m.shadow) notes.push(`as shadow: ${m.shadow.agreement == null ? NONE : share(m.shadow.agreement)} of rows agree in ${count(m.shadow.compared)} copies, largest difference ${m.shadow.difference == null ? "infinite" : m.shadow.difference.toPrecision(2)}`);
   const told = notes.filter(Boolean).join("; ");
   const row = make("tr", { class: told ? "told" : null },

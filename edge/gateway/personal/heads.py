@@ -14,7 +14,7 @@ import numpy as np
 
 from edge.gateway.errors import GatewayError
 from edge.gateway.job import Job
-from edge.gateway.personal.versions import Versions
+from edge.gateway.personal.versions import Stamp, Versions
 from federated.errors import FederatedError
 from federated.store import Version
 from lite_runtime import Model
@@ -32,9 +32,11 @@ class Head:
 
     __slots__ = ("device", "key", "names", "nbytes", "note", "state", "version")
 
-    def __init__(self, device: str, version: int, state: Mapping[str, Array], note: str) -> None:
+    def __init__(
+        self, device: str, version: int, state: Mapping[str, Array], note: str, created: float = 0.0
+    ) -> None:
         self.device, self.version, self.state, self.note = device, version, state, note
-        self.key = device, version
+        self.key = device, version, created
         self.names = frozenset(state)
         self.nbytes = sum(array.nbytes for array in state.values())
 
@@ -67,7 +69,7 @@ class Heads:
         writes = {name for name, use in held.uses.items() if use.writes}
         reads = {state for name, use in held.uses.items() if name not in writes for state in use.reads.values()}
         self._state = {name: held.state[name] for name in reads}
-        self._heads: OrderedDict[str, tuple[int, Head]] = OrderedDict()
+        self._heads: OrderedDict[str, tuple[Stamp, Head]] = OrderedDict()
         """By device: the newest version in the store when it was loaded, and what came of it."""
         self._coming: dict[str, asyncio.Future[Head]] = {}
         self._counting = allocate_lock()
@@ -111,7 +113,7 @@ class Heads:
             return head
         coming = self._coming.get(device)
         if coming is None:
-            newest = self._versions.newest.get(device, 0)
+            newest = self._versions.newest.get(device, (0, 0.0))
             coming = asyncio.get_running_loop().run_in_executor(self._threads, self.load, device)
             coming.add_done_callback(lambda done: self._came(device, newest, done))
             self._coming[device] = coming
@@ -140,7 +142,7 @@ class Heads:
             made = version.params({name: self._state[name] for name in state})
         if not all(np.isfinite(array).all() for array in made.values() if array.dtype.kind == "f"):
             return self._refused(version, "holds numbers that are not finite")
-        return Head(device, version.version, made, f"version {version.version}")
+        return Head(device, version.version, made, f"version {version.version}", version.created)
 
     def _refused(self, version: Version, what: str) -> Head:
         return Head("", 0, GLOBAL.state, f"global: version {version.version} {what}")
@@ -151,7 +153,7 @@ class Heads:
             self.hits += hits
             self.misses += misses
 
-    def _came(self, device: str, newest: int, done: asyncio.Future[Head]) -> None:
+    def _came(self, device: str, newest: Stamp, done: asyncio.Future[Head]) -> None:
         del self._coming[device]
         if done.cancelled() or done.exception() is not None:
             return

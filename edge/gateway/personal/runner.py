@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from _thread import allocate_lock
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,8 @@ __all__ = ["PersonalRunner"]
 
 ATTEMPTS = 8
 """Sets of tensors that were found not to go into one batch, after which no other is tried."""
+WARM = 5.0
+"""Seconds that compiling and timing batch sizes of a rewritten graph may take."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 Tell = Callable[[str, Mapping[str, Any]], None]
@@ -101,6 +103,15 @@ class PersonalRunner:
             self._batch.inner.warm(seconds)
             self.cost, self.limit = self._batch.inner.cost, self._batch.inner.limit
 
+    def knows(self, head: Head) -> bool:
+        """Whether nothing is to be compiled for what this head changes."""
+        return head.names in self._fits
+
+    def meet(self, head: Head) -> None:
+        """Have that compiled, before a job with it comes and on any thread but the event loop's: `run` would do it
+        wherever it is called."""
+        self._learn({head.names})
+
     def run(self, jobs: Sequence[Job]) -> None:
         """See `Runner`."""
         found: list[Asked] = []
@@ -116,10 +127,10 @@ class PersonalRunner:
             found.append((job, head))
         heads.count(own, len(found) - own)
         joined, separate = self._sorted(found)
-        if joined and self._batch is not None:
-            inner = self._batch.inner
-            self._batch.run(joined)
-            self.cost, self.limit = inner.cost, inner.limit
+        batch = self._batch
+        if joined and batch is not None:
+            batch.run(joined)
+            self.cost, self.limit = batch.inner.cost, batch.inner.limit
         for head, group in separate.values():
             self._run_separately(group, head)
 
@@ -130,9 +141,7 @@ class PersonalRunner:
         fits = self._fits
         kinds = {head.names for _, head in found}
         if not kinds <= fits.keys():
-            with self._building:
-                self._holds(frozenset().union(*kinds))
-                fits.update((names, self._holds(names)) for names in kinds)
+            self._learn(kinds)
         separate: dict[Key, tuple[Head, list[Job]]] = {}
         if all([fits[names] for names in kinds]):
             return found, separate
@@ -140,6 +149,11 @@ class PersonalRunner:
             if not fits[head.names]:
                 separate.setdefault(head.key, (head, []))[1].append(job)
         return [asked for asked in found if fits[asked[1].names]], separate
+
+    def _learn(self, kinds: Set[frozenset[str]]) -> None:
+        with self._building:
+            self._holds(frozenset().union(*kinds))
+            self._fits.update((names, self._holds(names)) for names in kinds)
 
     def _holds(self, names: frozenset[str]) -> bool:
         """Whether state of these names can be each row's own; makes it so where it can."""
@@ -162,7 +176,9 @@ class PersonalRunner:
         table = PersonalModel(
             self._source, names, shapes, slots=self._most, memory=self._memory, signature=self._signature
         )
-        self._batch = Together(self._source, table, self._signature, self._ports, self._shapes, self._words)
+        made = Together(self._source, table, self._signature, self._ports, self._shapes, self._words)
+        made.inner.warm(WARM)
+        self._batch = made  # only now: jobs that come meanwhile go on with the one there was
 
     # -- one device by one ---------------------------------------------------------------------------------------------
 

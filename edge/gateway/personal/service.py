@@ -81,7 +81,10 @@ class Personal:
     async def ready(self, job: Job, model: Model) -> None:
         """Load what a job needs that was not admitted, and admit it. Raises GatewayError (503)."""
         heads = self.heads(model)
-        await heads.ready(job.device)
+        head = await heads.ready(job.device)
+        for runner in tuple(self._runners.get(model, ())):
+            if head.device and not runner.knows(head):
+                await asyncio.get_running_loop().run_in_executor(self._threads, runner.meet, head)
         heads.admit(job)
 
     def runner(

@@ -9,8 +9,8 @@ from typing import TypeVar
 __all__ = ["Key", "Slots"]
 
 T = TypeVar("T")
-Key = tuple[str, int]
-"""A device and its version: an old one and its successor may be asked for in the same batch."""
+Key = tuple[str, int, float]
+"""A device, its version and when that was made: an old one and its successor may be asked for in the same batch."""
 
 
 class Slots:

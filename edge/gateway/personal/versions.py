@@ -9,14 +9,16 @@ from typing import Any
 from federated.errors import FederatedError
 from federated.store import PersonalStore, Version
 
-__all__ = ["Versions"]
+__all__ = ["Stamp", "Versions"]
 
 Tell = Callable[[str, Mapping[str, Any]], None]
 """Told of what happens: an event's name and its facts."""
+Stamp = tuple[int, float]
+"""A version's number and when it was made: a device that was forgotten and comes again begins with number 1."""
 
 
 class Versions:
-    """The newest version's number by device.
+    """The newest version by device.
 
     What a device withdraws is served for `refresh` seconds more at most: while the store cannot be read, nothing of it
     is known to be anybody's, and everybody is answered by the model for all.
@@ -24,13 +26,13 @@ class Versions:
 
     def __init__(self, store: PersonalStore, *, refresh: float = 5.0, tell: Tell = lambda event, facts: None) -> None:
         self._store, self._refresh, self._tell = store, refresh, tell
-        self.newest: Mapping[str, int] = {}
+        self.newest: Mapping[str, Stamp] = {}
         """By device; replaced as a whole by every look."""
 
     def look(self) -> None:
         """Read the store's index; on any thread but the event loop's."""
         try:
-            self.newest = self._store.devices()
+            self.newest = self._store.stamps()
         except FederatedError as error:
             self.newest = {}
             self._tell("personal_store_unreadable", {"error": str(error)})

@@ -46,6 +46,7 @@ class Request:
 
 
 _KNOWN = Known()
+_SIGNS = b"[", b"{", b","
 
 
 def read(
@@ -94,21 +95,27 @@ def _raw(body: bytes | bytearray | memoryview, takes: Ports) -> Request:
 
 def _parsed(header: bytes | bytearray | memoryview, ports: Callable[[str], Ports], limits: Limits) -> Layout:
     quick = cut(header)
-    document = None if quick is None else _filled(quick)
-    if document is None:
-        try:
-            document = orjson.loads(header)
-        except orjson.JSONDecodeError as error:
-            raise GatewayError(400, f"expected the request to be JSON: {error}") from None
-    return layout_of(document, ports, limits)
+    document = None if quick is None else _filled(quick, limits)
+    return layout_of(_loaded(header, limits) if document is None else document, ports, limits)
 
 
-def _filled(quick: Cut) -> Any:
+def _loaded(text: bytes | bytearray | memoryview, limits: Limits) -> Any:
+    """A JSON document. Raises GatewayError: 413 for more of it than anybody needs, 400 for what is no JSON."""
+    if len(text) > limits.items and sum(map(bytes(text).count, _SIGNS)) > limits.items:
+        what = f"{limits.items} brackets and commas outside large arrays of numbers"
+        raise GatewayError(413, f"the JSON has more than {what}; send binary data")
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise GatewayError(400, f"expected the request to be JSON: {error}") from None
+
+
+def _filled(quick: Cut, limits: Limits) -> Any:
     """The document with every array that was cut out where it belongs; None where it is no JSON, or an array stood
     anywhere but in an input's `data`: then the whole text says what is wrong with it, if anything is."""
     try:
-        document = orjson.loads(quick.header)
-    except orjson.JSONDecodeError:
+        document = _loaded(quick.header, limits)
+    except GatewayError:
         return None
     inputs = document.get("inputs") if type(document) is dict else None
     filled = 0

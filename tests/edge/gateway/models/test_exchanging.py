@@ -92,4 +92,4 @@ def test_every_answer_is_the_version_s_that_was_asked(place: Any, make: Any) -> 
     asyncio.run(asyncio.wait_for(scenario(), 60))
     assert set(answers) >= {2.0, 5.0, 11.0, 100.0}
     stable = sum(count for factor, count in answers.items() if factor != 100.0)
-    assert abs(stable - 3 * answers[100.0]) <= 12 * 4
+    assert abs(stable - 3 * answers[100.0]) <= 12 * 11  # a split of its own after every exchange, each 11 off at most

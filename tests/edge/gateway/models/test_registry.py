@@ -170,6 +170,16 @@ def test_an_index_that_is_none_is_refused(site: Site, tmp_path: Path, index: Any
     assert not list(tmp_path.rglob("index.json"))
 
 
+def test_what_lets_one_in_is_not_told(site: Site, make: Any, tmp_path: Path) -> None:
+    """Clients read in the index why a version is not there; a signed URL's signature is none of their business."""
+    site.put("/index?key=hunter2", {"models": [row(make(1.0), url="/gone?signature=hunter3")]})
+    problem = Registry(f"{site.url}index?key=hunter2", tmp_path / "cache").scan()["m"].problem
+    assert f"cannot fetch '{site.url}gone'" in problem and "hunter" not in problem
+    with pytest.raises(GatewayError) as caught:
+        Registry(f"{site.url}other?key=hunter2", tmp_path / "another").scan()
+    assert "hunter" not in str(caught.value)
+
+
 def test_no_passwords_in_urls(tmp_path: Path) -> None:
     with pytest.raises(GatewayError, match="cannot hold a password") as caught:
         Registry("http://me:secret@localhost/x", tmp_path)

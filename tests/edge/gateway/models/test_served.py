@@ -104,8 +104,9 @@ def test_several_signatures_and_labels() -> None:
     assert sorted(metadata(one, ["3"])["signatures"]) == ["a", "b"]
     assert configuration(one, 64)["max_batch_size"] == 0 and configuration(one, 64)["input"][0]["dims"] == [3]
     assert one.runner("a", {"x": (3,)}) is one.runner_for(Job({"x": np.zeros(3)}, 1, print, arrived=0.0, signature="a"))
-    with pytest.raises(GatewayError, match=r"expected a signature of a, b, got 'predict'"):
-        one.ports_for("predict")
+    assert one.ports_for("predict") is one.ports["a"]  # what requests say that name none
+    with pytest.raises(GatewayError, match=r"expected a signature of a, b, got 'c'"):
+        one.ports_for("c")
 
 
 @pytest.mark.parametrize("labels", [None, 5, "cat", ["cat", 5], {"y": 5}])
@@ -175,8 +176,9 @@ def test_a_file_that_changed_since_it_was_seen_is_being_written(place: Any, make
     place.put("m.mslite", make())
     before = found(place)
     place.put("m.mslite", make(2.0))
-    with pytest.raises(GatewayError, match="being written"):
+    with pytest.raises(GatewayError, match=r"'m\.mslite' is being written") as caught:
         Loader(Runner).load("m", 1, before, ModelConfig(), None)  # type: ignore[arg-type]
+    assert str(place.root) not in str(caught.value)  # clients read it
 
 
 def test_a_bundle_may_be_so_large(place: Any, make: Any) -> None:

@@ -66,6 +66,20 @@ def test_newer_versions_replace_older_ones(fleet: Fleet) -> None:
     np.testing.assert_allclose(fleet.heads.now("d1").state["head.weight"], params(held, 9)["head.weight"], atol=1e-6)
 
 
+def test_a_device_that_was_forgotten_begins_anew(fleet: Fleet) -> None:
+    """Its first version has the number that an older one had, which nobody may be answered with any more."""
+    held = fleet.model.bundle
+    ready(fleet, "d1")
+    old = fleet.heads.now("d1")
+    fleet.store.forget("d1")
+    fleet.store.put("d1", held.digest, params(held, 9), base(held), round=2, consent="serve")
+    fleet.versions.look()
+    assert ready(fleet, "d1") == ["version 1"]
+    new = fleet.heads.now("d1")
+    assert new.key != old.key  # nor is its slot the old one's
+    np.testing.assert_allclose(new.state["head.weight"], params(held, 9)["head.weight"], atol=1e-6)
+
+
 @pytest.mark.parametrize("consent", ["none", "backup"])
 def test_consent_withdrawn_is_consent_withdrawn(fleet: Fleet, consent: str) -> None:
     held = fleet.model.bundle

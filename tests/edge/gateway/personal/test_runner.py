@@ -147,3 +147,26 @@ def test_the_service(tmp_path: Path) -> None:
         await personal.close()
 
     asyncio.run(serve())
+
+
+def test_what_is_new_is_compiled_before_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a thread of the service's: jobs may be run by the event loop's, which compiling would hold up for seconds."""
+    import asyncio
+
+    fleet = Fleet(tmp_path, "dense", 2)
+
+    async def serve() -> None:
+        personal = Personal(fleet.store.path)
+        await personal.start()
+        runner = personal.runner(fleet.model, "predict", ports_of(fleet.model), {"x": (7,)}, name="m", version="1")
+        job = fleet.job("d1", seed=1)
+        assert not personal.admit(job, fleet.model) and not runner.together
+        await personal.ready(job, fleet.model)
+        assert len(runner.together) == 4
+        monkeypatch.setattr(runner, "_build", None)
+        runner.run([job])
+        check(fleet, [(job, 1)])
+        assert runner.cost.predict(1) is not None
+        await personal.close()
+
+    asyncio.run(serve())

@@ -31,8 +31,8 @@ def test_as_many_batches_as_needed_and_no_more() -> None:
 
 def test_who_was_not_written_leaves_the_slot() -> None:
     slots = Slots(2)
-    assert slots.take(("a", 1)) == (1, True)
-    slots.drop(("a", 1))
+    assert slots.take(("a", 1, 0.0)) == (1, True)
+    slots.drop(("a", 1, 0.0))
     assert len(slots) == 0
-    assert slots.take(("a", 1)) == (1, True)
-    assert slots.take(("a", 1)) == (1, False)
+    assert slots.take(("a", 1, 0.0)) == (1, True)
+    assert slots.take(("a", 1, 0.0)) == (1, False)

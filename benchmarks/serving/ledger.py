@@ -1,0 +1,49 @@
+"""Which version of a model may have answered, and when: pure rules over the times at which versions came and went.
+
+Versions are exchanged one after the other: version v is written (with a configuration that says so), then a load
+request is made, then it is answered. From the writing on v may answer, as the server looks at the folder by itself too;
+from the load's reply on it must. The newest version is `canary`, the one before `stable`; older ones go.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+__all__ = ["Ledger"]
+
+STABLE, CANARY = "stable", "canary"
+
+
+class Ledger:
+    """Times of one clock. `written[v]`, `loaded[v]`: when v was about to be written, and its load was answered."""
+
+    def __init__(self) -> None:
+        self.written: dict[int, float] = {}
+        self.loaded: dict[int, float] = {}
+
+    @property
+    def newest(self) -> int:
+        """The version written last."""
+        return max(self.written)
+
+    def may(self, version: int, role: str, begin: float, end: float) -> bool:
+        """Whether a request sent at `begin` and answered at `end` may have been answered by a version.
+
+        role: what was asked for: `stable`, `canary`, a version's number, or "": the split between the two.
+        """
+        if version not in self.written or (role.isdecimal() and int(role) != version):
+            return False
+        came = {STABLE: self.written.get(version + 1, inf)}.get(role, self.written[version])
+        went = self.loaded.get(version + 1 if role == CANARY else version + 2, inf)
+        return came <= end and begin <= went
+
+    def must(self, version: int, begin: float, end: float) -> bool:
+        """Whether a version answered who asked for it by number, all of the time."""
+        return self.loaded.get(version, inf) <= begin and end <= self.written.get(version + 2, inf)
+
+    def settled(self, begin: float, end: float) -> int | None:
+        """The canary's version, where nothing was exchanged in that time."""
+        for version in sorted(self.loaded, reverse=True):
+            if self.loaded[version] <= begin:
+                return version if end <= self.written.get(version + 1, inf) else None
+        return None

@@ -1,0 +1,82 @@
+"""The OpenAPI document holds: requests made out of it, and requests that break it, are answered as it says.
+
+More of them on demand, and others each time:
+MSEDGE_SCHEMA_EXAMPLES=5000 python -m pytest tests/edge/gateway/http/test_schema.py
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from edge.gateway.pages.openapi import document
+from tests.edge.gateway.live import Live, live, numbers, scaled, simple
+
+EXAMPLES = int(os.environ.get("MSEDGE_SCHEMA_EXAMPLES", "0"))
+schemathesis = pytest.importorskip("schemathesis")
+requests = pytest.importorskip("requests")
+checks = pytest.importorskip("schemathesis.checks")
+
+SCHEMA = schemathesis.openapi.from_dict(document("0"))
+FOUND = {f"{found.ok().method} {found.ok().path}": found.ok() for found in SCHEMA.get_all_operations()}
+MODES = list(schemathesis.GenerationMode)
+CHECKS = [
+    checks.not_a_server_error,
+    checks.CHECKS.get_one("status_code_conformance"),
+    checks.CHECKS.get_one("content_type_conformance"),
+    checks.CHECKS.get_one("response_schema_conformance"),
+    checks.CHECKS.get_one("response_headers_conformance"),
+]
+NAMES = st.sampled_from(["scaled", "simple", "numbers"])
+ROWS = st.lists(st.lists(st.floats(-1e6, 1e6, width=32), min_size=4, max_size=4), min_size=1, max_size=3)
+HEALTHY = {"get": {200}, "post": {200, 400}}
+"""By method, statuses that have to be among the answers."""
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A gateway of its own, as models come and go."""
+    folder: Path = tmp_path_factory.mktemp("schema")
+    for make, name in ((simple, "simple"), (numbers, "numbers")):
+        make(folder / f"{name}.mslite")
+    scaled(folder / "scaled.mslite", 2.0)
+    with live(folder) as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_operation(served: Live, name: str) -> None:
+    operation = FOUND[name]
+    asked: set[int] = set()
+    session = requests.Session()
+
+    @settings(
+        max_examples=EXAMPLES or (25 if "{" in name or "post" in name else 5),
+        derandomize=not EXAMPLES, deadline=None, database=None, phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(st.data())
+    def ask(data: Any) -> None:
+        case = data.draw(operation.as_strategy(generation_mode=data.draw(st.sampled_from(MODES))))
+        if isinstance(case.path_parameters, dict) and data.draw(st.booleans()):
+            case.path_parameters["name"] = data.draw(NAMES)
+            if "version" in case.path_parameters:
+                case.path_parameters["version"] = data.draw(st.sampled_from(["1", "2", "canary"]))
+        if operation.path.endswith("infer") and data.draw(st.integers(0, 3)) == 0:
+            rows = data.draw(ROWS)
+            case.path_parameters.update({"name": "scaled"} | ({"version": "1"} if "{version}" in name else {}))
+            case.headers, case.media_type = {}, "application/json"
+            case.body = {"inputs": [{"name": "x", "shape": [len(rows), 4], "datatype": "FP32", "data": rows}]}
+        reply = case.call(base_url=served.address, session=session, timeout=30)
+        asked.add(reply.status_code)
+        case.validate_response(reply, checks=CHECKS)
+
+    ask()
+    assert asked >= HEALTHY[operation.method] | ({404} if "{name}" in name else set()), asked
+    assert "a fault of the gateway" not in served.log.getvalue()

@@ -1,0 +1,112 @@
+"""Beginnings and ends of the listening socket, and what is said to strangers."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import select
+import socket
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge.gateway.errors import GatewayError
+from edge.gateway.http.app import LARGE
+from edge.gateway.http.lane import BODIES
+from edge.gateway.http.serving import serve
+from edge.gateway.operate import tokens
+from edge.gateway.operate.sources import resolve
+from edge.gateway.pages.operations import REQUEST_HEADERS
+from tests.edge.gateway.http.raw import Raw, request, scaled_request
+from tests.edge.gateway.live import live, scaled
+
+
+def test_an_address_that_is_taken(tmp_path: Path) -> None:
+    """Said in a sentence, whatever had not begun when it was found out."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        model = str(scaled(tmp_path / "m.mslite", 1.0))
+        settings = resolve({"models": (model,), "port": port}, environment={}, folder=Path("/"))
+        with pytest.raises(GatewayError, match=f"cannot listen at 127.0.0.1:{port}"):
+            asyncio.run(serve(settings, lambda address: None))
+
+
+def test_a_body_that_never_comes_holds_up_no_end(tmp_path: Path) -> None:
+    with live({"m": scaled(tmp_path / "m.mslite", 1.0)}) as there, Raw(there.port) as raw:
+        packed = {"Content-Encoding": "gzip"}  # aiohttp's to read
+        raw.send(request("/v2/models/m/infer", b"\x1f", packed, length="100"))
+        while not there.server._server.connections:
+            time.sleep(0.01)
+        begun = time.monotonic()
+        there.call(there.server.stop())
+        assert time.monotonic() - begun < 20  # aiohttp's own patience is a minute
+        assert raw.closed()
+
+
+def test_a_large_reply_is_compressed_as_it_was(tmp_path: Path) -> None:
+    """Away from the loop's thread, and to the same bytes."""
+    x = np.arange(LARGE, dtype=np.float32).reshape(-1, 4)
+    told = {"Accept-Encoding": "gzip", "Connection": "close", "Upgrade-Insecure-Requests": "1"}
+    with live({"m": scaled(tmp_path / "m.mslite", 2.0)}, batching__queue_rows=1 << 20) as there, Raw(there.port) as raw:
+        data = scaled_request(x, model="m", fields={**told, "TE": "trailers"}, binary_data_output=True)
+        got = raw.ask(data)
+        assert (got.status, got.fields["content-encoding"]) == (200, "gzip"), got.body[:200]
+        payload = gzip.decompress(got.body)
+        np.testing.assert_array_equal(
+            np.frombuffer(payload[int(got.fields["inference-header-content-length"]) :], np.float32), 2 * x.ravel()
+        )
+
+
+def test_the_document_tells_strangers_of_no_model(tmp_path: Path) -> None:
+    """Where tokens are on, what models are called and take is for those who have one."""
+    file, bundle = tmp_path / "tokens.json", scaled(tmp_path / "m.mslite", 1.0)
+    tokens.add(file, "asks", ["infer"])
+    ask = request("/openapi.json", b"", method="GET")
+    with live({"confidential": bundle}, access__tokens=str(file)) as there, Raw(there.port) as raw:
+        found = raw.ask(ask).body
+        assert b"confidential" not in found and "securitySchemes" in json.loads(found)["components"]
+    with live({"confidential": bundle}) as there, Raw(there.port) as raw:
+        assert b"confidential" in raw.ask(ask).body
+
+
+def test_pages_of_allowed_origins_may_send_every_field(tmp_path: Path) -> None:
+    told = {"access__cors": ["https://app.example"], "batching__queue_rows": 1}
+    origin = {"Origin": "https://app.example"}
+    with live({"m": scaled(tmp_path / "m.mslite", 1.0)}, **told) as there, Raw(there.port) as raw:
+        asks = {**origin, "Access-Control-Request-Method": "POST"}
+        before = raw.ask(request("/v2/models/m/infer", b"", asks, "OPTIONS"))
+        allowed = before.fields["access-control-allow-headers"].lower().split(", ")
+        assert {name.lower() for name in REQUEST_HEADERS} < set(allowed)
+        got = raw.ask(scaled_request(np.ones((1, 4), np.float32), model="m", fields=origin))
+        assert got.status == 200 and "Retry-After" in got.fields["access-control-expose-headers"]
+
+
+def test_bodies_share_one_room_whoever_reads_them(tmp_path: Path) -> None:
+    """aiohttp's connections too hold so many bytes of bodies and no more; what they held is given back."""
+    half = request("/v2/models/m/infer", bytes(3000), {"Content-Encoding": "identity"}, length="4000")
+    with live({"m": scaled(tmp_path / "m.mslite", 1.0)}, limits__body=4096) as there:
+        slow = [Raw(there.port) for _ in range(40)]
+        try:
+            for raw in slow:
+                raw.send(half)
+            refused: list[socket.socket] = []
+            wanted, end = len(slow) - BODIES * 4096 // 3000, time.monotonic() + 10
+            while len(refused) < wanted and time.monotonic() < end:
+                refused = select.select([raw.socket for raw in slow], [], [], 0.1)[0]
+            assert len(refused) == wanted
+            for raw in slow:
+                if raw.socket in refused:
+                    got = raw.read()
+                    assert got.status == 503 and "retry-after" in got.fields and "memory" in got.error
+        finally:
+            for raw in slow:
+                raw.socket.close()
+        with Raw(there.port) as raw:
+            data = scaled_request(np.ones((1, 4), np.float32), model="m", fields={"Content-Encoding": "identity"})
+            end = time.monotonic() + 10
+            while raw.ask(data).status != 200 and time.monotonic() < end:
+                time.sleep(0.05)
+            assert raw.ask(data).status == 200
