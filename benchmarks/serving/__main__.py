@@ -13,10 +13,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -108,6 +108,37 @@ def _check(contender: Contender, place: Place, x: Array, form: str, expected: Ar
         raise MsedgeError(f"{contender.name}, {form}: a wrong answer ({status}): {body[:300]!r}")
 
 
+class Paired(NamedTuple):
+    """Ours, and right after it the other server's, both running all the while."""
+
+    ours: Load
+    theirs: Load
+
+
+def _rows(figures: Mapping[tuple[str, str, int], Sequence[Paired]]) -> list[dict[str, Any]]:
+    """Medians by server, form and connections. `ratio`: of our requests a second to theirs, pair by pair; `tail`: of
+    our 99th percentile to theirs. Ours are of all pairs but Ray's, whose idle processes take a good part of a core."""
+    rows = []
+    for form, connections in dict.fromkeys((form, count) for _, form, count in figures):
+        mine = {name: pairs for (name, f, c), pairs in figures.items() if (f, c) == (form, connections)}
+        calm = {name: pairs for name, pairs in mine.items() if name != "Ray Serve"} or mine
+        rows.append(_row("msedge", form, connections, [pair.ours for pairs in calm.values() for pair in pairs]))
+        for name, pairs in mine.items():
+            ratio = median(pair.ours.rate / pair.theirs.rate for pair in pairs)
+            tail = median(pair.ours.p99 / pair.theirs.p99 for pair in pairs)
+            row = _row(name, form, connections, [pair.theirs for pair in pairs])
+            rows.append({**row, "ratio": ratio, "tail": tail})
+    return sorted(rows, key=lambda row: [c.name for c in CONTENDERS].index(row["server"]))
+
+
+def _row(name: str, form: str, connections: int, loads: Sequence[Load]) -> dict[str, Any]:
+    return {
+        "server": name, "form": form, "connections": connections,
+        "rate": median(load.rate for load in loads), "p50": median(load.p50 for load in loads),
+        "p99": median(load.p99 for load in loads), "failures": sum(load.failures for load in loads),
+    }  # fmt: skip
+
+
 def _ceiling(bundle: bytes, name: str, x: Array, threads: int) -> float:
     """Rows a second in this process, the median of ten half seconds."""
     import lite_runtime
@@ -137,39 +168,40 @@ def main(argv: Sequence[str] | None = None) -> int:
     x = np.random.default_rng().random(shape, np.float32)
     expected = session.run(None, {given.name: x})[0].ravel()
     only = [name.strip() for name in args.only.split(",") if name.strip()]
-    figures: dict[tuple[str, str, int], list[Load]] = {}
+    figures: dict[tuple[str, str, int], list[Paired]] = {}
     with tempfile.TemporaryDirectory() as folder:
         bundle = Path(folder) / "model.mslite"
         msedge.convert(args.model, output=bundle)
         bundle_bytes = bundle.read_bytes()
-        for _ in range(args.rounds):
-            for contender in CONTENDERS:
-                python = _python(args.peers, contender.name)
-                if python is None or (only and contender.name not in only):
-                    continue
-                place = Place(args.model.resolve(), bundle, given.name, free_port(), args.threads, python)
-                with running(contender, place, x):
-                    for form in args.forms.split(","):
-                        _check(contender, place, x, form, expected)
-                        request = contender.ask[form](place, x)
-                        drive(place.port, request, 8, 1.0)
-                        for connections in map(int, args.connections.split(",")):
-                            load = drive(place.port, request, connections, args.seconds)
-                            figures.setdefault((contender.name, form, connections), []).append(load)
-                            print(f"{contender.name:14} {form:7} {connections:4} {load}", file=sys.stderr, flush=True)
+        def placed(contender: Contender, python: str) -> Place:
+            return Place(args.model.resolve(), bundle, given.name, free_port(), args.threads, python)
+
+        ours = CONTENDERS[0]
+        here = placed(ours, sys.executable)
+        with running(ours, here, x):
+            for _ in range(args.rounds):
+                for contender in CONTENDERS[1:]:
+                    python = _python(args.peers, contender.name)
+                    if python is None or (only and contender.name not in only):
+                        continue
+                    place = placed(contender, python)
+                    with running(contender, place, x):
+                        for form in args.forms.split(","):
+                            pair = [(ours, here), (contender, place)]
+                            for one, there in pair:
+                                _check(one, there, x, form, expected)
+                                drive(there.port, one.ask[form](there, x), 8, 1.0)
+                            for connections in map(int, args.connections.split(",")):
+                                loads = [drive(t.port, o.ask[form](t, x), connections, args.seconds) for o, t in pair]
+                                figures.setdefault((contender.name, form, connections), []).append(Paired(*loads))
+                                say = f"{contender.name:14} {form:7} {connections:4} {loads}"
+                                print(say, file=sys.stderr, flush=True)
     ceiling = _ceiling(bundle_bytes, given.name, x, args.threads)
     print(f"the runtime alone, one row at a time: {ceiling:.1f}/s")
-    rows: list[dict[str, Any]] = [
-        {
-            "server": name, "form": form, "connections": connections,
-            "rate": median(load.rate for load in loads),
-            "p50": median(load.p50 for load in loads), "p99": median(load.p99 for load in loads),
-            "failures": sum(load.failures for load in loads),
-        }
-        for (name, form, connections), loads in figures.items()
-    ]  # fmt: skip
+    rows = _rows(figures)
     for row in rows:
-        print("{server:14} {form:7} {connections:4}  {rate:9.1f}/s  p50 {p50:.5f}  p99 {p99:.5f}".format(**row))
+        words = "{server:14} {form:7} {connections:4}  {rate:9.1f}/s  p50 {p50:.5f}  p99 {p99:.5f}"
+        print(words.format(**row), f"  ours {row['ratio']:.2f} x" if "ratio" in row else "")
     told = {"model": args.model.stem, "threads": args.threads, "ceiling": ceiling}
     if args.json:
         args.json.write_text(json.dumps({**told, "rows": rows}, indent=1))

@@ -39,7 +39,8 @@ def _cell(run: Mapping[str, Any], server: str, form: str, connections: int) -> M
 def table(run: Mapping[str, Any]) -> Iterator[str]:
     """Markdown: a row a server, requests a second and the 99th percentile in ms, by form and connections."""
     counts = sorted({row["connections"] for row in run["rows"]})
-    yield f"**{run['model']}**, {run['threads']} thread(s) of each runtime; requests/s (p99 ms) at {counts} connections"
+    yield f"**{run['model']}**, {run['threads']} thread(s) of each runtime; requests/s (p99 ms) by form and number of"
+    yield "connections; in bold, ours by theirs, pair by pair."
     yield ""
     heads = [f"{FORMS[form]}, {count}" for form in FORMS for count in counts]
     yield f"| server | {' | '.join(heads)} |"
@@ -49,11 +50,15 @@ def table(run: Mapping[str, Any]) -> Iterator[str]:
         for form in FORMS:
             for count in counts:
                 cell = _cell(run, server, form, count)
-                cells.append("" if cell is None else f"{cell['rate']:,.0f} ({1e3 * cell['p99']:.1f})")
+                cells.append("" if cell is None else f"{cell['rate']:,.0f} ({1e3 * cell['p99']:.1f}){_times(cell)}")
         yield f"| {server} | {' | '.join(cells)} |"
     if "ceiling" in run:
         yield ""
         yield f"The runtime alone, one row after the other in a process of its own: {run['ceiling']:,.0f} rows/s."
+
+
+def _times(cell: Mapping[str, Any]) -> str:
+    return f" **{cell['ratio']:.2f}**" if "ratio" in cell else ""
 
 
 def chart(runs: Sequence[Mapping[str, Any]], connections: int = 64) -> str:

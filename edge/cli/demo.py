@@ -28,7 +28,7 @@ __all__ = ["demo"]
 def demo(
     epochs: Annotated[int, typer.Option("--epochs", min=1, metavar="N", help="How long to train.")] = 20,
     keep: Annotated[
-        Path | None, typer.Option("--keep", metavar="DIR", help="Leave digits.onnx and digits.mslite there.")
+        Path | None, typer.Option("--keep", metavar="DIR", help="Leave models, reports and personal heads there.")
     ] = None,
     seed: Seed = 0,
     threads: Threads = 1,

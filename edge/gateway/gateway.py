@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import count
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -54,8 +56,9 @@ EXTENSIONS = (
 """Of Triton's, those that clients find here."""
 WARM = 5.0
 """Seconds that compiling and timing batch sizes may take before a version answers."""
-TURN = 1.0
-"""Seconds between looks at files of tokens and certificates."""
+TURN, IDLE_TURNS = 1.0, 5
+"""Seconds between looks at files of tokens and certificates; and how many of these between looks whether the gateway
+rests and has memory to give back."""
 
 
 class Gateway:
@@ -116,7 +119,7 @@ class Gateway:
         there = {served.name for served in self.repository.served()}
         for row in self.repository.index():
             if row["name"] in named and row["name"] not in there and not self.repository.ready(row["name"]):
-                raise GatewayError(500, f"model {row['name']!r}: {row['reason']}")
+                raise GatewayError(500, row["reason"])
 
     async def drain(self, seconds: float) -> bool:
         """Refuse what comes now, finish what was taken on; whether all of it was finished in time."""
@@ -152,9 +155,11 @@ class Gateway:
                 self.log.event("warning", "a changed file cannot be used", reason=str(error))
 
     async def _watch(self) -> None:
-        while True:
+        for turn in count(1):
             await asyncio.sleep(TURN)
             self.refresh()
+            if turn % IDLE_TURNS == 0 and not self.under_way:
+                await asyncio.to_thread(_give_back)
 
     async def _poll(self, seconds: float) -> None:
         while True:
@@ -441,6 +446,13 @@ def version() -> str:
         return metadata.version("msedge")
     except metadata.PackageNotFoundError:
         return "0"
+
+
+def _give_back() -> None:
+    """Hand memory of large bodies that nobody needs any more back to the system: glibc keeps it otherwise."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _resident() -> int:

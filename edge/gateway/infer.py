@@ -115,6 +115,8 @@ class Exchange:
         """On to the model."""
         ask, parameters = self._ask, request.parameters
         self._request = request
+        if not parameters and request.binary and "application/json" in ask.fields.get("accept", ""):
+            request.binary = False  # a raw body says nothing of outputs
         timeout, signature = parameters.get("timeout", 0), parameters.get("signature", served.first)
         job = self._job = Job(
             request.inputs,

@@ -52,6 +52,8 @@ PATIENCE = 45.0
 may be busy, and beyond the 30 seconds after which a request that waits is answered 504."""
 GROWTH, ENOUGH = 1.10, 10_000
 """By how much memory may grow, in runs of so many requests."""
+REST = 12.0
+"""Seconds at rest before memory is looked at: an idle gateway gives it back every few seconds."""
 CLIENTS = 32
 STATUSES = frozenset({200, 204, 405, 417, 505, *REFUSALS})
 """Those in the OpenAPI document; 204 to a browser's preflight; and what is wrong with HTTP itself, at any address."""
@@ -450,11 +452,13 @@ async def _run(server: Server, secured: Server, folder: Path, told: argparse.Nam
         for bomb in bombs() * 3 if measured else ():  # what memory they take is kept, for the next ones
             await play(bomb, server.port, Counter())
         await _settled(server, sockets)
+        await asyncio.sleep(REST * measured)
         before = server.resident
         await all_of(coming)
     left = await _settled(server, sockets)
     if left:
         findings.append(Finding(-1, f"not at rest: {left}"))
+    await asyncio.sleep(REST * measured)
     after = server.resident
     summary.figures = {"resident_warm": before, "resident_end": after}
     if measured and after > GROWTH * before:

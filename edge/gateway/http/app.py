@@ -17,6 +17,7 @@ from edge.gateway.gateway import Gateway
 from edge.gateway.http.bodies import Held, Room, object_in, read_body
 from edge.gateway.http.compression import compressed
 from edge.gateway.http.lane import BODIES
+from edge.gateway.models.entry import Asleep
 from edge.gateway.pages.operations import OPERATIONS, REQUEST_HEADERS, Operation
 from edge.gateway.pages.page import Page, explore_page, status_page
 
@@ -214,7 +215,7 @@ class _Handlers:
         return web.Response(body=payload, status=answer.status, headers=headers, content_type=content_type)
 
     async def model_metadata(self, request: web.Request) -> web.Response:
-        return _json(self._gateway.repository.metadata(*_named(request)))
+        return _json(await self._awake(self._gateway.repository.metadata, request))
 
     async def model_ready(self, request: web.Request) -> web.Response:
         name, version = _named(request)
@@ -222,7 +223,7 @@ class _Handlers:
         return _json({"name": name, "ready": True})
 
     async def model_config(self, request: web.Request) -> web.Response:
-        return _json(self._gateway.repository.configuration(*_named(request)))
+        return _json(await self._awake(self._gateway.repository.configuration, request))
 
     async def model_statistics(self, request: web.Request) -> web.Response:
         return _json(self._gateway.model_statistics(*_named(request)))
@@ -274,6 +275,15 @@ class _Handlers:
 
     async def document_page(self, request: web.Request) -> web.Response:
         return _page(explore_page())
+
+    async def _awake(self, ask: Callable[[str, str], Any], request: web.Request) -> Any:
+        """Ask of a model that may have to be loaded again first."""
+        name, version = _named(request)
+        try:
+            return ask(name, version)
+        except Asleep:
+            await self._gateway.repository.wake(name)
+            return ask(name, version)
 
     async def _object(self, request: web.Request) -> dict[str, Any]:
         with Held(self._room) as held:

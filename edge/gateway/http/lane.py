@@ -26,6 +26,8 @@ __all__ = ["Lane", "Lanes"]
 
 ROOM = LONGEST
 """Bytes of a connection's own buffer; larger requests get one for their body."""
+ALIGNED = 64
+"""Bytes: where tensors begin, kernels like a cache line to begin."""
 SLACK = 4096
 """Bytes behind a large body that a client may send ahead."""
 BODIES = 16
@@ -42,6 +44,12 @@ _LATE = Answer(408, [b'{"error":"the request did not come in limits.header_secon
 
 def _busy(why: str) -> Answer:
     return Answer(503, [b'{"error":"%s; try again later"}' % why.encode()], None, (("Retry-After", "1"),))
+
+
+def _ahead(head: Head) -> int:
+    """Bytes before the first tensor, if the head says so; what it says is checked later."""
+    text = head.fields.get("inference-header-content-length", "")
+    return int(text) if text.isdecimal() and len(text) < 16 else 0
 
 
 class Lanes:
@@ -213,13 +221,17 @@ class Lane(asyncio.BufferedProtocol):
             return False
         if end + head.length <= len(self._buffer):
             self._start, self._need = end, end + head.length
-        elif not self._make_room(end, head.length):
+        elif not self._make_room(end, head):
             return False
         self._head = head
         return True
 
-    def _make_room(self, end: int, length: int) -> bool:
-        body = np.empty(length + SLACK, np.uint8).data  # not touched: memory is taken as bytes come
+    def _make_room(self, end: int, head: Head) -> bool:
+        """Memory for a large body, such that tensors behind its JSON begin where kernels can read them in place."""
+        length = head.length
+        room = np.empty(length + SLACK + ALIGNED, np.uint8)  # not touched: memory is taken as bytes come
+        skip = -(room.ctypes.data + _ahead(head)) % ALIGNED
+        body = room[skip : skip + length + SLACK].data
         there = self._filled - end
         body[:there] = self._view[end : self._filled]
         self._body, self._filled, self._start, self._need = body, there, 0, length

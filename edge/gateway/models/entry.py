@@ -36,7 +36,7 @@ class Full(GatewayError):
     def __init__(self, name: str, wanted: int, cap: int) -> None:
         super().__init__(
             503, f"model {name!r} takes about {wanted} bytes, and what is loaded and in use leaves no room for it under"
-            f" the cap of {cap}; raise --memory, or unload a model", retry_after=AGAIN,
+            f" the cap of {cap}; raise --repository-memory, or unload a model", retry_after=AGAIN,
         )  # fmt: skip
 
 

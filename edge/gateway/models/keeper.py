@@ -67,6 +67,7 @@ class Keeper:
         try:
             await self.bring(entry, offer, evict=evict)
         except Full as error:
+            self._options.tell("model failed", {"model": entry.name, "reason": str(error)})
             entry.offer = offer
             entry.publish(entry.loaded, str(error), asleep=not entry.loaded)
         except GatewayError as error:

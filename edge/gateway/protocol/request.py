@@ -66,6 +66,8 @@ def read(
     if header_length == 0:
         return _raw(body, ports("predict"))
     end = len(body) if header_length is None else header_length
+    if not len(body):
+        raise wrong("the body is empty; expected the protocol's JSON")
     if not 0 < end <= len(body):
         where = "Inference-Header-Content-Length"
         raise wrong(f"the body has {len(body)} bytes, of which its JSON is said to take {end} ({where})")

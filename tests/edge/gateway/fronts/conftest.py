@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ from tests.edge.gateway.live import Live, live, numbers, scaled, simple, simple_
 
 @contextmanager
 def _fronted(models: Any, workers: int = 2, **flags: Any) -> Iterator[Live]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(place, "HttpServer", Fronts)
-        with live(models, workers=workers, **flags) as made:
-            yield made
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:  # for as long as it starts: others' gateways have no fronts
+            patch.setattr(place, "HttpServer", Fronts)
+            made = stack.enter_context(live(models, workers=workers, **flags))
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -158,6 +158,29 @@ def test_slow_clients_are_let_go(tmp_path: Path) -> None:
                 assert late.status == 408 and late.error and raw.closed()
 
 
+def test_a_model_that_sleeps_is_woken_to_be_described(tmp_path: Path) -> None:
+    """Two models and room for one: asking what the other takes loads it again."""
+    models = {name: scaled(tmp_path / f"{name}.mslite", 2.0) for name in "ab"}
+    with live({"a": models["a"]}) as alone:
+        room = int(1.5 * alone.gateway.repository.nbytes)
+    x = np.ones((1, 4), np.float32)
+    with live(models, repository__memory=str(room)) as there, Raw(there.port, 30) as raw:
+        assert raw.ask(scaled_request(x, model="a")).status == raw.ask(scaled_request(x, model="b")).status == 200
+        for name in "abab":
+            found = json.loads(raw.ask(_get(f"/v2/models/{name}")).body)
+            assert found["name"] == name and found["inputs"][0]["shape"] == [-1, 4]
+            assert raw.ask(_get(f"/v2/models/{name}/config")).status == 200
+
+
+def test_raw_bodies_are_answered_as_the_client_likes(gateway: Live) -> None:
+    body, raw_body = np.ones((1, 4), np.float32).tobytes(), {"Inference-Header-Content-Length": "0"}
+    with Raw(gateway.port) as raw:
+        got = raw.ask(request("/v2/models/scaled/infer", body, {**raw_body, "Accept": "application/json"}))
+        np.testing.assert_array_equal(answer(got), [[1, 1, 1, 1]])
+        got = raw.ask(request("/v2/models/scaled/infer", body, raw_body))
+        assert got.fields["content-type"] == "application/octet-stream" and got.body.endswith(body)
+
+
 def test_drained(tmp_path: Path) -> None:
     """What is under way is answered, what comes later is told to go elsewhere, connections are closed."""
     x = np.ones((1, 4), np.float32)
