@@ -61,15 +61,16 @@ def _times(cell: Mapping[str, Any]) -> str:
     return f" **{cell['ratio']:.2f}**" if "ratio" in cell else ""
 
 
-def chart(runs: Sequence[Mapping[str, Any]], connections: int = 64) -> str:
-    """SVG: requests a second of every server at so many connections, a group a model."""
-    body, y = [_text(8, 22, f"Requests a second, {connections} connections", "title")], 44.0
+def chart(runs: Sequence[Mapping[str, Any]]) -> str:
+    """SVG: requests a second of every server at the most connections that were tried, a group a model."""
+    body, y = [_text(8, 22, "Requests a second", "title")], 44.0
     for name, x in zip(FORMS, (8, 90), strict=True):
         body.append(f'<rect class="{name}" x="{x}" y="{y - 9}" width="10" height="10" rx="2"/>')
         body.append(_text(x + 15, y, FORMS[name], "small"))
     y += 14
     for run in runs:
-        body.append(_text(8, y + 14, run["model"], "small"))
+        connections = max(row["connections"] for row in run["rows"])
+        body.append(_text(8, y + 14, f"{run['model']}, {connections} connections", "small"))
         y += 24
         cells = {(s, f): _cell(run, s, f, connections) for s in _servers(run) for f in FORMS}
         most = max((cell["rate"] for cell in cells.values() if cell), default=1.0)
@@ -85,7 +86,7 @@ def chart(runs: Sequence[Mapping[str, Any]], connections: int = 64) -> str:
                 y += BAR
             y += GAP
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y:.0f}" width="{WIDTH}" role="img">'
-    title = f"<title>Requests a second, {connections} connections</title><style>{_STYLE}</style>"
+    title = f"<title>Requests a second</title><style>{_STYLE}</style>"
     return "\n".join([head, title, *body, "</svg>\n"])
 
 

@@ -10,7 +10,7 @@ from edge.gateway.job import Job
 __all__ = ["Calibration", "Limits", "Load", "admit", "check_room"]
 
 
-WAY = 0.02
+WAY = 0.05
 """Of the time until its deadline, what a request and its answer need on their way: the client's clock counts them."""
 
 
