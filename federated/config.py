@@ -409,7 +409,7 @@ checkpoint = "run.state"       # the server's, after each round: --resume goes o
 
 [sync]
 # store = ""                   # devices' own versions, of those whose owners agreed
-# only = ["head*"]             # tune these alone: a server computes the rest once for many devices
+# only = []                    # such as ["head*"]: tune these alone; a server computes the rest once for all devices
 # versions = 3
 # days = 90.0
 

@@ -28,6 +28,8 @@ __all__ = ["device_files", "fill", "pack"]
 
 DEVELOPER = frozenset({"compile.py", "simd.py", "wheel.py"})
 """Files of the runtime that only compiling needs, beside the kernels' source."""
+SERVER = frozenset({"grouping.py", "grouping_rules.py", "personal.py", "pipelines.py", "rowwise.py"})
+"""Files that only a gateway needs, or who makes bundles."""
 
 
 def device_files(root: str) -> list[str]:
@@ -41,7 +43,7 @@ def device_files(root: str) -> list[str]:
         inside = os.path.relpath(folder, root)
         wanted = (name for name in names if name.endswith(".py") or name == "py.typed")
         found += [os.path.normpath(os.path.join(inside, name)) for name in wanted]
-    found = sorted(set(found) - DEVELOPER)
+    found = sorted(set(found) - DEVELOPER - SERVER)
     tables: set[str] = set()
     for path in found:
         with open(os.path.join(root, path), encoding="utf-8") as file:

@@ -161,10 +161,10 @@ def test_slow_clients_are_let_go(tmp_path: Path) -> None:
 def test_a_model_that_sleeps_is_woken_to_be_described(tmp_path: Path) -> None:
     """Two models and room for one: asking what the other takes loads it again."""
     models = {name: scaled(tmp_path / f"{name}.mslite", 2.0) for name in "ab"}
-    with live({"a": models["a"]}) as alone:
+    with live({"a": models["a"]}, batching__rows=1) as alone:
         room = int(1.5 * alone.gateway.repository.nbytes)
     x = np.ones((1, 4), np.float32)
-    with live(models, repository__memory=str(room)) as there, Raw(there.port, 30) as raw:
+    with live(models, repository__memory=str(room), batching__rows=1) as there, Raw(there.port, 30) as raw:
         assert raw.ask(scaled_request(x, model="a")).status == raw.ask(scaled_request(x, model="b")).status == 200
         for name in "abab":
             found = json.loads(raw.ask(_get(f"/v2/models/{name}")).body)
