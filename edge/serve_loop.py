@@ -7,9 +7,7 @@ measured includes the clients.
 
 from __future__ import annotations
 
-import asyncio
 import gc
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -106,51 +104,17 @@ class _Gateway:
 
 @contextmanager
 def _serving(models: Sequence[str], store: Path, threads: int) -> Iterator[_Gateway]:
-    from edge.gateway.gateway import Gateway
-    from edge.gateway.http.server import HttpServer
+    from edge.gateway.http.inside import running
     from edge.gateway.operate.sources import resolve
 
     flags = {"models": tuple(models), "threads": threads, "personal.store": str(store), "logs.level": "warning"}
-    settings = resolve(flags, environment={})
-    found: list[tuple[_Gateway, asyncio.AbstractEventLoop, asyncio.Event] | BaseException] = []
-    begun = threading.Event()
-
-    async def run() -> None:
-        gateway = Gateway(settings)
-        server = HttpServer(gateway)
-        host, port = await server.start("127.0.0.1", 0)
-        stop = asyncio.Event()
+    with running(resolve({**flags, "host": "127.0.0.1", "port": 0}, environment={})) as there:
+        gc.collect()
+        gc.freeze()  # as `msedge serve` does; what the loop's first half left behind takes 0.25 s to look through
         try:
-            await gateway.start()
-            found.append((_Gateway(f"http://{host}:{port}", gateway), asyncio.get_running_loop(), stop))
-            begun.set()
-            await stop.wait()
+            yield _Gateway(there.address, there.gateway)
         finally:
-            await server.stop()
-            await gateway.stop()
-
-    def body() -> None:
-        try:
-            asyncio.run(run())
-        except BaseException as error:
-            found.append(error)
-        finally:
-            begun.set()
-
-    thread = threading.Thread(target=body, name="gateway")
-    thread.start()
-    begun.wait()
-    if isinstance(found[0], BaseException):
-        raise found[0]
-    gateway, loop, stop = found[0]
-    gc.collect()
-    gc.freeze()  # as `msedge serve` does; what the loop's first half left behind takes 0.25 s to look through
-    try:
-        yield gateway
-    finally:
-        gc.unfreeze()
-        loop.call_soon_threadsafe(stop.set)
-        thread.join()
+            gc.unfreeze()
 
 
 def _ask(gateway: _Gateway, model: str, requests: Sequence[Asked]) -> Load:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from onnx import TensorProto, helper
 
 import msedge
 from edge.gateway.gateway import Gateway
+from edge.gateway.http.inside import running
 from edge.gateway.http.server import HttpServer
 from edge.gateway.operate.logs import Log
 from edge.gateway.operate.settings import Logs
@@ -40,50 +40,27 @@ class Live:
 
 
 @contextmanager
-def live(models: Mapping[str, Path] | Path, **flags: Any) -> Iterator[Live]:
+def live(models: Mapping[str, Path] | Path, listen: Any = HttpServer, **flags: Any) -> Iterator[Live]:
     """Serve bundles by name, or a folder of models. flags: further settings, `batching__rows=8` for batching.rows."""
     words = (str(models),) if isinstance(models, Path) else tuple(f"{name}={path}" for name, path in models.items())
     told = {"threads": 1, "port": 0, **{name.replace("__", "."): value for name, value in flags.items()}}
+    log = io.StringIO()
     settings = resolve({"models": words, **told}, environment={}, folder=Path("/"))
-    log, begun, found = io.StringIO(), threading.Event(), []
+    with running(settings, Log(Logs(), log), listen) as there:
+        yield Live(*there, log)
 
-    async def run() -> None:
-        gateway = Gateway(settings, Log(Logs(), log))
-        server = HttpServer(gateway)
-        host, port = await server.start(settings.host, settings.port)
-        try:
-            await gateway.start()
-            stop = asyncio.Event()
-            found.append((Live(f"http://{host}:{port}", port, gateway, server, asyncio.get_running_loop(), log), stop))
-            begun.set()
-            await stop.wait()
-        finally:
-            await server.stop()
-            await gateway.stop()
 
-    failures: list[BaseException] = []
-
-    def body() -> None:
-        try:
-            asyncio.run(run())
-        except BaseException as error:
-            failures.append(error)
-        finally:
-            begun.set()
-
-    thread = threading.Thread(target=body, name="gateway")
-    thread.start()
-    begun.wait(60)
-    if failures:
-        raise failures[0]
-    there, stop = found[0]
-    try:
-        yield there
-    finally:
-        there.loop.call_soon_threadsafe(stop.set)
-        thread.join(60)
-    if failures:
-        raise failures[0]
+def examples(folder: Path) -> Path:
+    """NVIDIA's example models, one of every datatype, and one that has versions, as a folder of models."""
+    simple(folder / "simple.mslite")
+    simple_string(folder / "simple_string.mslite")
+    numbers(folder / "numbers.mslite")
+    for version in (1, 2):
+        place = folder / "scaled" / str(version)
+        place.mkdir(parents=True)
+        scaled(place / "model.mslite", float(version))
+    (folder / "scaled" / "config.toml").write_text('versions = "all"\nlabels = {canary = 2, stable = 1}\n')
+    return folder
 
 
 def bundle_of(path: Path, graph: onnx.GraphProto) -> Path:

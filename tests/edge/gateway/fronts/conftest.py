@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from pathlib import Path
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
 
-import tests.edge.gateway.live as place
 from edge.gateway.fronts.fronts import Fronts
-from tests.edge.gateway.live import Live, live, numbers, scaled, simple, simple_string
+from tests.edge.gateway.live import Live, examples, live
 
 
 @contextmanager
 def _fronted(models: Any, workers: int = 2, **flags: Any) -> Iterator[Live]:
-    with ExitStack() as stack:
-        with pytest.MonkeyPatch.context() as patch:  # for as long as it starts: others' gateways have no fronts
-            patch.setattr(place, "HttpServer", Fronts)
-            made = stack.enter_context(live(models, workers=workers, **flags))
+    with live(models, Fronts, workers=workers, **flags) as made:
         yield made
 
 
@@ -32,14 +27,5 @@ def fronted() -> Callable[..., AbstractContextManager[Live]]:
 @pytest.fixture(scope="package")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """As everywhere, behind fronts."""
-    folder: Path = tmp_path_factory.mktemp("fronted")
-    simple(folder / "simple.mslite")
-    simple_string(folder / "simple_string.mslite")
-    numbers(folder / "numbers.mslite")
-    for version in (1, 2):
-        home = folder / "scaled" / str(version)
-        home.mkdir(parents=True)
-        scaled(home / "model.mslite", float(version))
-    (folder / "scaled" / "config.toml").write_text('versions = "all"\nlabels = {canary = 2, stable = 1}\n')
-    with _fronted(folder) as made:
+    with _fronted(examples(tmp_path_factory.mktemp("fronted"))) as made:
         yield made

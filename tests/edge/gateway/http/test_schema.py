@@ -57,7 +57,7 @@ def test_operation(served: Live, name: str) -> None:
     session = requests.Session()
 
     @settings(
-        max_examples=EXAMPLES or (25 if "{" in name or "post" in name else 5),
+        max_examples=EXAMPLES or (60 if "{" in name or "post" in name else 5),
         derandomize=not EXAMPLES, deadline=None, database=None, phases=[Phase.explicit, Phase.generate],
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip

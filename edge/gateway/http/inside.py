@@ -1,0 +1,76 @@
+"""A gateway in a thread of a process that does other things too: the demo, and tests."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from edge.gateway.gateway import Gateway
+from edge.gateway.http.server import HttpServer
+from edge.gateway.operate.logs import Log
+from edge.gateway.operate.settings import Settings
+
+if TYPE_CHECKING:
+    from edge.gateway.fronts.fronts import Fronts
+
+__all__ = ["Running", "running"]
+
+
+class Running(NamedTuple):
+    """A gateway that listens; `loop` is its thread's, on which alone the others may be called."""
+
+    address: str
+    port: int
+    gateway: Gateway
+    server: HttpServer | Fronts
+    loop: asyncio.AbstractEventLoop
+
+
+@contextmanager
+def running(
+    settings: Settings, log: Log | None = None, listen: Callable[[Gateway], HttpServer | Fronts] = HttpServer
+) -> Iterator[Running]:
+    """Serve in a thread until the block ends. Raises what starting or stopping raises."""
+    begun = threading.Event()
+    found: list[tuple[Running, asyncio.Event]] = []
+    failures: list[BaseException] = []
+
+    async def serve() -> None:
+        gateway = Gateway(settings, log)
+        server = listen(gateway)
+        host, port = await server.start(settings.host, settings.port)
+        stop = asyncio.Event()
+        try:
+            await gateway.start()
+            there = Running(f"http://{host}:{port}", port, gateway, server, asyncio.get_running_loop())
+            found.append((there, stop))
+            begun.set()
+            await stop.wait()
+        finally:
+            await server.stop()
+            await gateway.stop()
+
+    def body() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            begun.set()
+
+    thread = threading.Thread(target=body, name="gateway")
+    thread.start()
+    begun.wait()
+    if failures:
+        raise failures[0]
+    there, stop = found[0]
+    try:
+        yield there
+    finally:
+        there.loop.call_soon_threadsafe(stop.set)
+        thread.join()
+    if failures:
+        raise failures[0]
