@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lite_runtime.errors import MsedgeError
 
-__all__ = ["EngineError", "TrainError"]
+__all__ = ["CheckpointError", "DataError", "EngineError", "PlanError", "TrackError", "TrainError"]
 
 
 class EngineError(MsedgeError):
@@ -13,3 +13,19 @@ class EngineError(MsedgeError):
 
 class TrainError(MsedgeError):
     """Training cannot start or go on: empty or ill-shaped data, a loss that is not finite, a bad option."""
+
+
+class DataError(MsedgeError):
+    """A data pipeline cannot be built, read or resumed."""
+
+
+class PlanError(MsedgeError):
+    """A step cannot be split as asked: too little memory, sizes that do not divide, a plan made for something else."""
+
+
+class CheckpointError(MsedgeError):
+    """A checkpoint cannot be written, or none of those there can be read."""
+
+
+class TrackError(MsedgeError):
+    """The store of runs cannot be read or written, or has no such run."""

@@ -13,6 +13,9 @@ settings.register_profile("here", deadline=None, suppress_health_check=[HealthCh
 settings.register_profile("ci", settings.get_profile("here"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 
+# Programs for many devices are compiled and run on virtual ones; JAX asks for their number when it starts.
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared"
 
