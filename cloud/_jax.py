@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
 import jax.core
+import jax.extend.core
 import numpy as np
 
-__all__ = ["canonical_dtype", "everywhere", "is_traced", "shared_out", "sums_of_all"]
+__all__ = [
+    "auto_mesh",
+    "bound",
+    "canonical_dtype",
+    "described_devices",
+    "everywhere",
+    "is_literal",
+    "is_traced",
+    "knows_platform",
+    "rows_over",
+    "shaped",
+    "shared_out",
+    "split_over",
+    "sums_of_all",
+    "without_dead",
+    "written_at",
+    "written_like",
+]
 
 
 def is_traced(value: Any) -> bool:
@@ -30,6 +49,17 @@ def everywhere(mesh: jax.sharding.Mesh) -> jax.sharding.NamedSharding:
     return jax.sharding.NamedSharding(mesh, _SPEC())
 
 
+def rows_over(mesh: jax.sharding.Mesh) -> jax.sharding.NamedSharding:
+    """Where a value lies whose leading dimension is shared out to all devices of `mesh`."""
+    return jax.sharding.NamedSharding(mesh, _SPEC(mesh.axis_names))
+
+
+def shaped(shape: Sequence[Any], dtype: Any) -> Any:
+    """A `jax.ShapeDtypeStruct`, which has no types of its own."""
+    struct: Any = jax.ShapeDtypeStruct
+    return struct(tuple(shape), dtype)
+
+
 def shared_out(function: Callable[[Any, Any], tuple[Any, Any]], mesh: jax.sharding.Mesh) -> Callable[..., Any]:
     """`function(common, shared) -> (common, shared)` on every device of `mesh`, a trace of which sees its own part of
     the leading axes of what is shared."""
@@ -42,3 +72,70 @@ def sums_of_all(values: Any, mesh: jax.sharding.Mesh) -> Any:
     """Inside `shared_out`: the sum over the devices."""
     psum: Any = jax.lax.psum
     return psum(values, mesh.axis_names)
+
+
+def without_dead(jaxpr: Any) -> Any:
+    """The jaxpr without equations nobody reads, inside scans too; its arguments stay as they are."""
+    from jax._src.interpreters import partial_eval
+
+    return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
+
+
+def written_at(source: Any) -> str:
+    """Where an equation (its `source_info`) was written: "model.py:12 transpose(jvp(block))", as far as is known."""
+    from jax._src import source_info_util
+
+    frame = source_info_util.user_frame(source.traceback)
+    place = f"{frame.file_name.rsplit('/', 1)[-1]}:{frame.start_line}" if frame else ""
+    return f"{place} {source.name_stack}".strip()
+
+
+def knows_platform(name: str) -> bool:
+    """Whether a compiler for "cuda" (or another platform) is loaded, so that devices can be described for it."""
+    from jax._src import xla_bridge
+
+    return name in xla_bridge._topology_factories
+
+
+def described_devices(platform: str, shape: str, target: str) -> list[Any]:
+    """Devices that need not be here, to compile for: `shape` as "1x2x8" (2 hosts of 8), `target` as the text of XLA's
+    `GpuTargetConfigProto`."""
+    from jax.experimental import topologies
+
+    described: Any = topologies.get_topology_desc
+    return list(described(platform=platform, topology=shape, target_config=target).devices)
+
+
+def written_like(source: Any) -> AbstractContextManager[None]:
+    """Equations traced inside count as written where the one with this `source_info` was."""
+    from jax._src import source_info_util
+
+    return source_info_util.user_context(source.traceback)
+
+
+def auto_mesh(devices: Any, names: tuple[str, ...]) -> jax.sharding.Mesh:
+    """A mesh whose axes the compiler splits over by itself, as far as constraints leave it free."""
+    kinds: Any = (jax.sharding.AxisType.Auto,) * len(names)
+    return jax.sharding.Mesh(devices, names, axis_types=kinds)
+
+
+def split_over(mesh: jax.sharding.Mesh, split: tuple[tuple[int, ...], ...]) -> jax.sharding.NamedSharding:
+    """Where a value lies whose dimensions are split over the axes of these numbers."""
+    names = mesh.axis_names
+    return jax.sharding.NamedSharding(mesh, _SPEC(*(tuple(names[axis] for axis in axes) or None for axes in split)))
+
+
+def is_literal(atom: Any) -> bool:
+    """Whether an equation's operand is a constant written into it."""
+    return isinstance(atom, jax.extend.core.Literal)
+
+
+def bound(equation: Any, operands: list[Any]) -> list[Any]:
+    """The results of an equation computed of other operands; they keep its name and place in the source."""
+    from jax._src import source_info_util
+
+    primitive, source = equation.primitive, equation.source_info
+    names = source_info_util.current_name_stack() + source.name_stack
+    with source_info_util.user_context(source.traceback, name_stack=names), equation.ctx.manager:
+        results = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
+    return list(results) if primitive.multiple_results else [results]

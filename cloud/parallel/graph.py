@@ -18,14 +18,14 @@ import numpy as np
 __all__ = ["Graph", "Loop", "Op", "Split", "Value"]
 
 Split = tuple[tuple[int, ...], ...]
-"""How one value lies on a mesh: for each dimension the indices of the mesh axes that split it, major first; `((), (1,))`
-is a matrix whose columns are split over axis 1. Axes named nowhere hold copies."""
+"""How one value lies on a mesh: for each dimension the indices of the mesh axes that split it, major first; of a matrix
+`((), (1,))` has its columns split over axis 1. Axes named nowhere hold copies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
     """An array that a step takes or makes. `kind`: "state" (carried from step to step: parameters, slots, counters),
-    "batch" (new each step), "constant", "computed". `name`: the path of what enters (`.params['w1']`), else ""."""
+    "batch" (new each step), "constant", "computed". `name`: the path of what enters (`params.w1`), else ""."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]

@@ -1,0 +1,68 @@
+"""Steps and seconds to the same validation loss, every optimiser tuned by the same search.
+
+    python -m benchmarks.optimizers --data DIR --task characters --trials 12 --steps 300 --seeds 5
+
+The table goes to standard output, progress to standard error; `--json FILE` keeps every curve.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.optimizers.contest import OPTIMIZERS, Curve, curve, search, steps_to
+from benchmarks.optimizers.tasks import TASKS
+from lite_runtime._files import write_atomically
+from lite_runtime.errors import MsedgeError
+
+
+def main() -> None:
+    """Search, run fresh seeds, print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.optimizers", description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder of mnist.npz and tinyshakespeare.txt")
+    parser.add_argument("--task", choices=TASKS, default="characters")
+    parser.add_argument("--trials", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--every", type=int, default=10, help="steps between measures")
+    parser.add_argument("--json", type=Path, help="where every curve goes")
+    asked = parser.parse_args()
+    task = TASKS[asked.task](asked.data)
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    best, tried = {}, {}
+    for name in OPTIMIZERS:
+        best[name], tried[name] = search(task, name, asked.trials, asked.steps, asked.steps // 4, say)
+    curves: dict[str, list[Curve]] = {name: [] for name in OPTIMIZERS}
+    for seed in range(1, asked.seeds + 1):  # one seed after another, so that all meet the machine in the same mood
+        for name in OPTIMIZERS:
+            curves[name].append(curve(task, name, best[name], asked.steps, seed, asked.every))
+            say(f"{task.name}: {name} seed {seed}: {curves[name][-1].end:.4f}")
+    ends = {name: float(np.mean([c.end for c in found])) for name, found in curves.items()}
+    target = min(ends[name] for name, row in OPTIMIZERS.items() if row.first_order)
+    print(f"{task.name}: {asked.steps} steps, {asked.trials} trials each, {asked.seeds} seeds; target {target:.4f}\n")
+    print("| optimiser | rate | decay | momentum | final loss, mean ± sd | steps to target | ms a step | seconds |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name, found in curves.items():
+        steps, seconds = steps_to(target, found), float(np.median([c.seconds for c in found]))
+        reached = "— | " if steps is None else f"{steps:.0f} | "
+        spent = "—" if steps is None else f"{steps * seconds:.1f}"
+        spread = float(np.std([c.end for c in found]))
+        s = best[name]
+        print(f"| {name} | {s['rate']:.2g} | {s['decay']:.2g} | {s['b1']:.2f} | {ends[name]:.4f} ± {spread:.4f} | "
+              f"{reached}{1e3 * seconds:.1f} | {spent} |")  # fmt: skip
+    if asked.json:
+        facts = {"target": target, "best": best, "tried": tried,
+                 "curves": {name: [asdict(c) for c in found] for name, found in curves.items()}}  # fmt: skip
+        write_atomically(asked.json, json.dumps(facts, indent=1).encode(), MsedgeError)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""One search for all: as many trials, steps and draws of the same kind for every optimiser; then fresh seeds.
+
+A trial draws a rate (log-uniform over the optimiser's own two decades), weight decay, share of warm-up, momentum and
+second-moment decay. The settings with the lowest final validation loss are run again on seeds that no trial has seen.
+The target is what the best first-order optimiser reaches at its end, its mean over those seeds; an optimiser's steps to
+target are where its own mean curve gets there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from benchmarks.optimizers.tasks import Task
+from cloud.train.optim.thor import thor
+from cloud.train.optimizers import cosine_schedule, momentum_sgd
+
+__all__ = ["OPTIMIZERS", "Curve", "Settings", "curve", "search", "steps_to"]
+
+Settings = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """Rates between `low` and `high`; `make(rate schedule, settings)`; `runner` is first order or not."""
+
+    low: float
+    high: float
+    make: Callable[[Any, Settings], optax.GradientTransformation]
+    first_order: bool = True
+
+
+OPTIMIZERS: dict[str, Optimizer] = {
+    "momentum": Optimizer(
+        1e-2, 3.0, lambda rate, s: momentum_sgd(rate, momentum=s["b1"], weight_decay=s["decay"] / 100)
+    ),
+    "adamw": Optimizer(
+        1e-3, 1e-1, lambda rate, s: optax.adamw(rate, b1=s["b1"], b2=s["b2"], weight_decay=s["decay"])
+    ),
+    "thor": Optimizer(
+        1e-3, 1e-1, lambda rate, s: thor(rate, b1=s["b1"], b2=s["b2"], weight_decay=s["decay"]), first_order=False
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Validation losses after every `every` steps, and the median seconds of a step."""
+
+    every: int
+    losses: tuple[float, ...]
+    seconds: float
+
+    @property
+    def end(self) -> float:
+        """The last of the losses; infinite where training broke."""
+        return self.losses[-1] if np.isfinite(self.losses[-1]) else float("inf")
+
+
+def drawn(name: str, random: np.random.Generator) -> Settings:
+    """One trial's settings."""
+    row = OPTIMIZERS[name]
+    return {
+        "rate": float(np.exp(random.uniform(np.log(row.low), np.log(row.high)))),
+        "decay": float(np.exp(random.uniform(np.log(1e-3), np.log(0.3)))),
+        "warmup": float(random.uniform(0.02, 0.2)),
+        "b1": float(1 - np.exp(random.uniform(np.log(0.03), np.log(0.2)))),
+        "b2": float(1 - np.exp(random.uniform(np.log(0.005), np.log(0.1)))),
+    }
+
+
+def curve(task: Task, name: str, settings: Settings, steps: int, seed: int, every: int) -> Curve:
+    """Train once. Batches and initial weights are the seed's, the same for every optimiser."""
+    schedule = cosine_schedule(settings["rate"], steps, warmup=max(int(settings["warmup"] * steps), 1),
+                               end=0.02 * settings["rate"])  # fmt: skip
+    optimizer = OPTIMIZERS[name].make(schedule, settings)
+    measure = _measure(task)
+
+    def step(params: Any, state: Any, slots: Any, batch: Any) -> Any:
+        (_, state), gradient = jax.value_and_grad(task.loss, has_aux=True)(params, state, batch)
+        updates, slots = optimizer.update(gradient, slots, params)
+        return optax.apply_updates(params, updates), state, slots
+
+    run = jax.jit(step, donate_argnums=(0, 1, 2))
+    params, state = jax.tree.map(jax.numpy.copy, task.fresh(seed))
+    slots, random = optimizer.init(params), np.random.default_rng((seed, 1))
+    losses, times = [], []
+    for number in range(1, steps + 1):
+        begun = time.perf_counter()
+        params, state, slots = run(params, state, slots, task.batch(random))
+        jax.tree.map(lambda leaf: leaf.block_until_ready(), params)
+        times.append(time.perf_counter() - begun)
+        if number % every == 0:
+            losses.append(float(measure(params, state)))
+            if not np.isfinite(losses[-1]):
+                break
+    return Curve(every, tuple(losses), float(np.median(times[1:])))
+
+
+@lru_cache(maxsize=2)
+def _measure(task: Task) -> Callable[..., Any]:
+    return jax.jit(task.measure)
+
+
+def search(
+    task: Task, name: str, trials: int, steps: int, every: int, say: Callable[[str], None]
+) -> tuple[Settings, list[tuple[Settings, float]]]:
+    """The best settings of `trials` on seed 0, and all of them with their last losses."""
+    random, tried = np.random.default_rng(11), []
+    for number in range(trials):
+        settings = drawn(name, random)
+        end = curve(task, name, settings, steps, 0, every).end
+        tried.append((settings, end))
+        say(f"{task.name}: {name} trial {number + 1}/{trials}: rate {settings['rate']:.2g} -> {end:.4f}")
+    return min(tried, key=lambda row: row[1])[0], tried
+
+
+def steps_to(target: float, curves: Sequence[Curve]) -> float | None:
+    """Where the mean of the curves first reaches `target`, in steps, straight lines between measures; None: never."""
+    mean = np.mean([c.losses for c in curves], axis=0)
+    every = curves[0].every
+    for k, loss in enumerate(mean):
+        if loss <= target:
+            if k == 0:
+                return float(every)
+            return float(every * (k + (mean[k - 1] - target) / (mean[k - 1] - loss)))
+    return None

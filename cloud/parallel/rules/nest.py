@@ -1,0 +1,63 @@
+"""How a rule writes down the loops of an operator: a label for every dimension, as letters in an einsum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cloud.parallel.graph import Loop
+
+__all__ = ["Labels", "Nest", "elements", "shapes", "weave", "whole"]
+
+Labels = Sequence[Hashable | None]
+"""Of one operand or result: what walks each dimension; None where it must be whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """Loops, reads and writes as in `graph.Op`."""
+
+    loops: tuple[Loop, ...]
+    reads: tuple[tuple[int | None, ...], ...]
+    writes: tuple[tuple[int | None, ...], ...]
+    flops: float = 0.0
+    follows: bool = False
+
+
+def shapes(atoms: Iterable[Any]) -> list[tuple[int, ...]]:
+    """Of operands or results; () for what is no array (tokens)."""
+    return [tuple(getattr(atom.aval, "shape", ())) for atom in atoms]
+
+
+def elements(atoms: Iterable[Any]) -> int:
+    """Of all together."""
+    return sum(math.prod(shape) for shape in shapes(atoms))
+
+
+def weave(eqn: Any, reads: Sequence[Labels], writes: Sequence[Labels], *, sizes: Mapping[Any, int] | None = None,
+          reduces: Mapping[Any, str] | None = None, flops: float = 0.0, follows: bool = False) -> Nest:  # fmt: skip
+    """The nest whose loops are the labels. A loop has as many trips as `sizes` says, else as the greatest common
+    divisor of the dimensions it walks; those of one trip are left out, for nothing can split them."""
+    given, trips = dict(sizes or {}), dict[Hashable, int]()
+    every = [*zip(reads, shapes(eqn.invars), strict=True), *zip(writes, shapes(eqn.outvars), strict=True)]
+    for labels, shape in every:
+        for label, size in zip(labels, shape, strict=True):
+            if label is not None:
+                trips[label] = math.gcd(trips.get(label, 0), given.get(label, size))
+    names = [label for label, size in trips.items() if size > 1]
+    numbers = {label: number for number, label in enumerate(names)}
+    loops = tuple(Loop(trips[name], (reduces or {}).get(name, "")) for name in names)
+
+    def numbered(all_labels: Sequence[Labels]) -> tuple[tuple[int | None, ...], ...]:
+        return tuple(tuple(numbers.get(label) for label in labels) for labels in all_labels)
+
+    return Nest(loops, numbered(reads), numbered(writes), flops, follows)
+
+
+def whole(eqn: Any, flops: float = 0.0) -> Nest:
+    """Nothing may be split: right for any operator."""
+    reads = tuple((None,) * len(shape) for shape in shapes(eqn.invars))
+    writes = tuple((None,) * len(shape) for shape in shapes(eqn.outvars))
+    return Nest((), reads, writes, flops)

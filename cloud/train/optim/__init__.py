@@ -1,0 +1,7 @@
+"""Optimisers beyond optax's: each a gradient transformation of arrays alone."""
+
+from __future__ import annotations
+
+from cloud.train.optim.thor import scale_by_thor, thor
+
+__all__ = ["scale_by_thor", "thor"]
