@@ -53,7 +53,7 @@ class Op:
     walks dimension d of input i, None where it must be whole; `writes` likewise for results.
 
     `follows`: elementwise and layout-only operators, which cost no pass over memory of their own where they are fused,
-    and never a collective of their own. `times`: trips of the scans around it. `body`: of a scan, planned inside."""
+    and never a collective of their own. `times`: trips of loops around it."""
 
     primitive: str
     inputs: tuple[int, ...]

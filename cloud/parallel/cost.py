@@ -1,0 +1,248 @@
+"""What moving and computing costs: α-β times of collectives, and which of them bring a value from one split to another.
+
+Collectives (Alpa, Zheng et al., OSDI 2022, appendix): on an axis of n devices, with B the bytes of the whole over that
+axis, all-gather = reduce-scatter = α + β (n-1)/n B, all-reduce = α + 2 β (n-1)/n B, all-to-all = α + β (n-1)/n² B n/2.
+Over several axes: level by level from the fastest links outwards, each level one ring; what the slow ones carry is
+smaller by the sizes of the fast ones.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import permutations, product
+from typing import Final, NamedTuple
+
+from cloud.errors import PlanError
+from cloud.parallel.graph import Split
+from cloud.parallel.plan import Collective, Mesh
+from cloud.parallel.topology import Device, Topology
+
+__all__ = ["combine", "compute", "landing", "local_bytes", "reshard", "route", "seconds"]
+
+Shape = tuple[int, ...]
+
+
+def compute(flops: float, bytes: float, dtype: str, device: Device) -> float:
+    """Seconds of one fused operator: computing or moving, whichever is longer, and never less than a launch."""
+    return max(device.launch, flops / device.peak(dtype), bytes / device.bandwidth)
+
+
+# From the number of devices: how many times the result's bytes the largest array has that a device holds in between,
+# and the share of that array which each of them sends.
+_WHOLE: Final[Mapping[str, Callable[[int], float]]] = {
+    "all-gather": lambda n: 1.0,
+    "reduce-scatter": lambda n: n,
+    "all-reduce": lambda n: 1.0,
+    "all-to-all": lambda n: 1.0,
+    "collective-permute": lambda n: 1.0,
+}
+_SENT: Final[Mapping[str, Callable[[int], float]]] = {
+    "all-gather": lambda n: (n - 1) / n,
+    "reduce-scatter": lambda n: (n - 1) / n,
+    "all-reduce": lambda n: 2 * (n - 1) / n,
+    "all-to-all": lambda n: (n - 1) / 2,
+    "collective-permute": lambda n: 1.0,
+}
+_SHRINKS = ("all-gather", "reduce-scatter", "all-reduce")
+
+
+class _Links:
+    """What a topology's levels cost, as caches know it (a `Topology` holds a table, which has no hash)."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.levels = tuple((level.latency, level.bandwidth) for level in topology.levels)
+
+    def __hash__(self) -> int:
+        return hash(self.levels)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Links) and self.levels == other.levels
+
+
+def seconds(kind: str, bytes: float, axes: Sequence[int], mesh: Mesh, topology: Topology) -> float:
+    """Of one collective with `bytes` of result on each device; 0 over axes of one device."""
+    start, each = _line(kind, tuple(axes), mesh, _Links(topology))
+    return start + each * bytes
+
+
+@lru_cache(maxsize=1 << 12)
+def _line(kind: str, axes: tuple[int, ...], mesh: Mesh, links: _Links) -> tuple[float, float]:
+    """Seconds before the first byte, and seconds for each byte of the result on one device."""
+    sizes: dict[int, int] = {}
+    for axis in axes:
+        sizes[mesh.levels[axis]] = sizes.get(mesh.levels[axis], 1) * mesh.sizes[axis]
+    start, each = 0.0, 0.0
+    carried = _WHOLE[kind](math.prod(sizes.values()))
+    for level in sorted(sizes, reverse=True):
+        n, (latency, bandwidth) = sizes[level], links.levels[level]
+        if n > 1:
+            start += latency
+            each += _SENT[kind](n) * carried / bandwidth
+        if kind in _SHRINKS:
+            carried /= n
+    return start, each
+
+
+def local_bytes(shape: Shape, itemsize: int, split: Split, mesh: Mesh) -> int:
+    """Bytes of an array on one device."""
+    return math.prod(shape) * itemsize // math.prod(mesh.sizes[axis] for axes in split for axis in axes)
+
+
+def reshard(
+    shape: Shape, itemsize: int, made: Split, wanted: Split, mesh: Mesh, topology: Topology
+) -> tuple[tuple[Collective, ...], float]:  # fmt: skip
+    """The collectives that bring an array from one split to another by `route`, and their seconds."""
+    whole = math.prod(shape) * itemsize
+    steps = _steps(_pattern(shape, mesh), whole, made, wanted, mesh, _Links(topology))
+    return _priced([(move.kind, whole // move.parts, move.axes) for move in steps if move.kind], mesh, topology)
+
+
+def route(shape: Shape, itemsize: int, made: Split, wanted: Split, mesh: Mesh, topology: Topology) -> tuple[Split, ...]:
+    """The splits to pass through, `wanted` last, one constraint each, so that the compiler emits what `reshard` says:
+    left to itself it gathers whole arrays where a piece would do. Empty where nothing is to be done."""
+    steps = _steps(_pattern(shape, mesh), math.prod(shape) * itemsize, made, wanted, mesh, _Links(topology))
+    after = [move.kind for move in steps[1:]] + ["end"]  # slices in a row are one
+    return tuple(move.there for move, following in zip(steps, after, strict=False) if move.kind or following)
+
+
+def combine(
+    shape: Shape, itemsize: int, partial: Sequence[int], result: Split, mesh: Mesh, topology: Topology,
+    reduce_scatter: bool,
+) -> tuple[tuple[Collective, ...], float]:  # fmt: skip
+    """The collectives that add up partial results over the axes `partial` so that the array lies as `result`, by
+    `landing`, and their seconds. `reduce_scatter`: whether the compiler makes one where it can: the GPU's does where
+    all of the axes come to split one dimension, else it sums everything everywhere and slices, as the CPU's always
+    does."""
+    if not partial:
+        return (), 0.0
+    summed, axes = _summed(partial, result), tuple(sorted(partial))
+    if reduce_scatter and any((*before, *axes) == after for before, after in zip(summed, result, strict=True)):
+        return _priced([("reduce-scatter", local_bytes(shape, itemsize, result, mesh), axes)], mesh, topology)
+    first, start = _priced([("all-reduce", local_bytes(shape, itemsize, summed, mesh), axes)], mesh, topology)
+    then, time = reshard(shape, itemsize, summed, result, mesh, topology)
+    return (*first, *then), start + time
+
+
+def landing(
+    shape: Shape, itemsize: int, partial: Sequence[int], result: Split, mesh: Mesh, topology: Topology
+) -> tuple[Split, ...]:  # fmt: skip
+    """The splits to constrain partial results to, one after the other, `result` last, so that the compiler emits what
+    `combine` says: first as they lie once summed. Left to go straight to `result` it also spreads the sum over idle
+    axes, or sums twice."""
+    summed = _summed(partial, result)
+    return summed, *route(shape, itemsize, summed, result, mesh, topology)
+
+
+def _summed(partial: Sequence[int], result: Split) -> Split:
+    """How partial results lie once summed: as `result`, but for the axes that held the parts."""
+    return tuple(tuple(axis for axis in axes if axis not in partial) for axes in result)
+
+
+def _priced(
+    steps: Iterable[tuple[str, int, tuple[int, ...]]], mesh: Mesh, topology: Topology
+) -> tuple[tuple[Collective, ...], float]:  # fmt: skip
+    found = tuple(
+        Collective(kind, bytes, tuple(sorted(axes)), math.prod(mesh.sizes[axis] for axis in axes))
+        for kind, bytes, axes in steps
+    )
+    return found, sum(seconds(one.kind, one.bytes, one.axes, mesh, topology) for one in found)
+
+
+class _Move(NamedTuple):
+    """To `there` by one constraint: a collective `kind` (none where each device keeps a part of what it has) over
+    `axes`, whose result is one of `parts` pieces of the array."""
+
+    there: Split
+    kind: str
+    axes: tuple[int, ...]
+    parts: int
+
+
+def _pattern(shape: Shape, mesh: Mesh) -> Shape:
+    """All that splitting asks of a shape: the common divisor of each dimension and the number of devices."""
+    devices = math.prod(mesh.sizes)
+    return tuple(math.gcd(size, devices) for size in shape)
+
+
+def _steps(pattern: Shape, whole: int, made: Split, wanted: Split, mesh: Mesh, links: _Links) -> list[_Move]:
+    """The cheapest moves for `whole` bytes: looked for at the nearest power of two, so that few searches serve arrays
+    of all sizes."""
+    if made == wanted:
+        return []
+    before = _search(pattern, round(math.log2(max(whole, 1))), made, mesh, links)
+    if wanted not in before:
+        raise PlanError(f"{wanted} is no split of dimensions with the divisors {pattern} on a mesh {mesh.sizes}")
+    steps: list[_Move] = []
+    while wanted != made:
+        wanted, move = before[wanted]
+        steps.append(move)
+    return steps[::-1]
+
+
+@lru_cache(maxsize=1 << 13)
+def _search(pattern: Shape, scale: int, made: Split, mesh: Mesh, links: _Links) -> dict[Split, tuple[Split, _Move]]:
+    """Dijkstra from `made` to every split, of an array of `2**scale` bytes: the last move to each and from where."""
+    before: dict[Split, tuple[Split, _Move]] = {}
+    first = _Move(made, "", (), 1)
+    queue: list[tuple[float, int, int, Split, _Move]] = [(0.0, 0, 0, made, first)]
+    best = {made: (0.0, 0)}
+    while queue:
+        time, length, _, origin, arrived = heapq.heappop(queue)
+        here = arrived.there
+        if here in before:
+            continue
+        before[here] = origin, arrived
+        for move in _moves(pattern, here, mesh):
+            start, each = _line(move.kind, move.axes, mesh, links) if move.kind else (0.0, 0.0)
+            reached = time + start + each * 2.0**scale / move.parts, length + 1
+            if move.there not in best or reached < best[move.there]:
+                best[move.there] = reached
+                heapq.heappush(queue, (*reached, len(best), here, move))
+    return before
+
+
+@lru_cache(maxsize=1 << 14)
+def _moves(pattern: Shape, here: Split, mesh: Mesh) -> tuple[_Move, ...]:
+    """What one constraint can change. An axis joins a dimension as its minor one: each device keeps its part, for free.
+    The minor axes of a dimension leave (all-gather) or become those of another (all-to-all). Devices trade places: each
+    dimension stays in as many parts (collective-permute)."""
+    found: list[_Move] = []
+    parts = _parts(mesh, sum(here, ()))
+
+    def add(kind: str, axes: tuple[int, ...], pieces: int, changed: Mapping[int, tuple[int, ...]]) -> None:
+        if all(pattern[dim] % _parts(mesh, axes) == 0 for dim, axes in changed.items()):
+            there = tuple(changed.get(dim, axes) for dim, axes in enumerate(here))
+            found.append(_Move(there, kind, axes, pieces))
+
+    for axis in (axis for axis in range(len(mesh.sizes)) if all(axis not in axes for axes in here)):
+        for dim, axes in enumerate(here):
+            add("", (axis,), parts * mesh.sizes[axis], {dim: (*axes, axis)})
+    for dim, axes in enumerate(here):
+        for kept in range(len(axes)):
+            gone = axes[kept:]
+            add("all-gather", gone, parts // _parts(mesh, gone), {dim: axes[:kept]})
+            for other in (other for other in range(len(here)) if other != dim):
+                add("all-to-all", gone, parts, {dim: axes[:kept], other: (*here[other], *gone)})
+    for traded in _trades(here, mesh):
+        changed = {dim: new for dim, (old, new) in enumerate(zip(here, traded, strict=True)) if old != new}
+        axes = tuple(sorted({axis for dim in changed for axis in (*here[dim], *traded[dim])}))
+        add("collective-permute", axes, parts, changed)
+    return tuple(found)
+
+
+def _trades(here: Split, mesh: Mesh) -> Iterator[Split]:
+    """Other splits with as many parts of each dimension."""
+    axes = range(len(mesh.sizes))
+    orders = [order for count in range(len(axes) + 1) for order in permutations(axes, count)]
+    alike = [[order for order in orders if _parts(mesh, order) == _parts(mesh, now)] for now in here]
+    for split in product(*alike):
+        flat = sum(split, ())
+        if split != here and len({*flat}) == len(flat):
+            yield split
+
+
+def _parts(mesh: Mesh, axes: Iterable[int]) -> int:
+    return math.prod(mesh.sizes[axis] for axis in axes)

@@ -1,0 +1,255 @@
+"""What a step runs on: devices, their memory, and links in levels. From a file, from a table, or from what is here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from cloud.errors import PlanError
+from cloud.parallel.plan import Mesh
+
+__all__ = ["DEVICES", "PRESETS", "Device", "Level", "Topology", "meshes", "read_topology"]
+
+MOST_AXES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """`size` groups joined by links of one kind: seconds before a collective's first byte arrives, and the bytes a
+    second that one device sends while all send, as collectives reach them (not the link's own figure)."""
+
+    size: int
+    latency: float
+    bandwidth: float
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Peak FLOP/s of contractions by dtype name ("float32" is what JAX computes by default, TF32 where there is one),
+    bytes/s of its memory, and the seconds the smallest operator takes."""
+
+    flops: Mapping[str, float]
+    bandwidth: float
+    launch: float
+
+    def peak(self, dtype: str) -> float:
+        """FLOP/s in `dtype`; of one the table lacks, float32's, halved for each doubling of its width."""
+        if dtype in self.flops:
+            return self.flops[dtype]
+        return self.flops["float32"] * (0.5 if dtype in ("float64", "int64", "uint64", "complex64") else 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Levels from the slowest links to the fastest; `memory` bytes a device; `overlap`: the share of a collective that
+    computing hides, where it only gathers what enters the step or only reduces what leaves it."""
+
+    name: str
+    levels: tuple[Level, ...]
+    memory: float
+    device: Device
+    overlap: float = 0.0
+
+    @property
+    def size(self) -> int:
+        """Number of devices."""
+        return math.prod(level.size for level in self.levels)
+
+    @property
+    def digest(self) -> str:
+        """Of all but the name: 32 hexadecimal digits, the same in every process."""
+        text = json.dumps({**asdict(self), "name": ""}, sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    @classmethod
+    def named(cls, name: str) -> Topology:
+        """A preset, or the file of that path. Raises `PlanError`."""
+        if name in PRESETS:
+            return PRESETS[name]
+        if not Path(name).is_file():
+            raise PlanError(f"topology: expected a TOML file or one of {', '.join(PRESETS)}; got {name!r}")
+        return read_topology(name)
+
+    @classmethod
+    def of_devices(cls, devices: Sequence[Any]) -> Topology:
+        """Of JAX devices: a level for processes where there are several, one for the devices of each. Raises
+        `PlanError` for devices without figures in the table and for processes of different sizes."""
+        kind = f"{devices[0].platform} {devices[0].device_kind}".lower()
+        known = next((name for name in DEVICES if name in kind), "")
+        if not known:
+            raise PlanError(f"expected devices of kind {', '.join(DEVICES)}; got {kind!r}: give a topology file")
+        hosts = Counter(device.process_index for device in devices)
+        if len(set(hosts.values())) != 1:
+            raise PlanError(f"expected processes with equally many devices; got {dict(hosts)} (process: devices)")
+        stats = (devices[0].memory_stats() if known != "cpu" else None) or {}
+        device, memory, inside, between = DEVICES[known]
+        outer = (replace(between, size=len(hosts)),) if len(hosts) > 1 else ()
+        levels = (*outer, replace(inside, size=len(devices) // len(hosts)))
+        return cls(f"{len(devices)} x {known}", levels, float(stats.get("bytes_limit", memory)), device)
+
+
+def meshes(topology: Topology, most: int = MOST_AXES) -> list[Mesh]:
+    """Every mesh of at most `most` axes: each level's size in factors, of which only the ascending order is kept, as
+    links of one level are alike. Fewest axes first; one device gives one axis of size 1."""
+    found = []
+    for parts in product(*(list(_factors(level.size)) for level in topology.levels)):
+        sizes = tuple(size for part in parts for size in part)
+        levels = tuple(index for index, part in enumerate(parts) for _ in part)
+        if len(sizes) <= most:
+            found.append(Mesh(sizes, levels) if sizes else Mesh((1,), (0,)))
+    if not found:
+        raise PlanError(f"topology {topology.name}: {len(topology.levels)} levels do not fit a mesh of {most} axes")
+    return sorted(found, key=lambda mesh: (len(mesh.sizes), mesh.sizes))
+
+
+def _factors(size: int, least: int = 2) -> Iterator[tuple[int, ...]]:
+    """Ascending factors of `size`, none of them 1."""
+    if size == 1:
+        yield ()
+        return
+    for first in range(least, size + 1):
+        if size % first == 0 and (first == size or size // first >= first):
+            for rest in _factors(size // first, first):
+                yield first, *rest
+
+
+# Public figures: dense peak without sparsity; links at the share that large collectives are known to reach (about
+# 80 % on NVLink, 85 % on InfiniBand, half on PCIe without peer access). Launch: a small kernel in a captured graph.
+# Each: the device, its memory, the links inside a machine and those between machines.
+_H100 = Device({"bfloat16": 989e12, "float16": 989e12, "float32": 494e12, "float64": 67e12}, 3.35e12, 3e-6)
+_A100 = Device({"bfloat16": 312e12, "float16": 312e12, "float32": 156e12, "float64": 19.5e12}, 2.04e12, 3e-6)
+_L4 = Device({"bfloat16": 121e12, "float16": 121e12, "float32": 60e12, "float64": 0.47e12}, 3.0e11, 3e-6)
+_CPU = Device({"float32": 5e10, "float64": 2.5e10, "bfloat16": 1e10, "float16": 1e10}, 1e10, 2e-6)
+DEVICES: Mapping[str, tuple[Device, float, Level, Level]] = {
+    "h100": (_H100, 80e9, Level(8, 10e-6, 360e9), Level(2, 20e-6, 42e9)),
+    "a100": (_A100, 80e9, Level(8, 10e-6, 240e9), Level(2, 20e-6, 21e9)),
+    "l4": (_L4, 24e9, Level(4, 20e-6, 12e9), Level(2, 40e-6, 3e9)),
+    "cpu": (_CPU, 4e9, Level(8, 30e-6, 2e9), Level(2, 200e-6, 0.5e9)),
+}
+"""Name (as in JAX's `device_kind`) to the device, its memory, and links inside a machine and between machines."""
+
+
+def _preset(name: str, device: str, *sizes: int, memory: float | None = None, between: Level | None = None) -> Topology:
+    figures, bytes_, inside, outside = DEVICES[device]
+    links = (inside,) if len(sizes) == 1 else (between or outside, inside)
+    levels = tuple(replace(link, size=size) for link, size in zip(links, sizes, strict=True))
+    return Topology(name, levels, memory or bytes_, figures)
+
+
+PRESETS: Mapping[str, Topology] = {
+    topology.name: topology
+    for topology in (
+        _preset("h100x8", "h100", 8),
+        _preset("a100x8", "a100", 8),
+        _preset("h100x2x8", "h100", 2, 8),
+        _preset("l4x4", "l4", 4),
+        _preset("cpu8", "cpu", 8),
+        # Two machines of four, 100 Gbit/s of Ethernet between them shared by the four.
+        _preset("2x4-slow", "h100", 2, 4, between=Level(2, 40e-6, 3e9)),
+        _preset("4-small", "a100", 4, memory=16e9),
+    )
+}
+
+
+def read_topology(path: str | Path) -> Topology:
+    """The TOML file `path`:
+
+        name = "ours"
+        memory = 80e9               # bytes a device; may be left out where `device` is a name
+        overlap = 0.5               # may be left out: 0
+        device = "h100"             # or a table: flops = {float32 = 494e12}, bandwidth = 3.35e12, launch = 3e-6
+        [[levels]]                  # slowest links first
+        size = 8
+        latency = 10e-6             # seconds
+        bandwidth = 360e9           # bytes a second, of one device
+
+    Raises `PlanError`, which names the file and the field."""
+    try:
+        fields = tomllib.loads(Path(path).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise PlanError(f"topology {path}: expected a readable TOML file; {error}") from error
+    root = _Table(str(path), "", fields, ("name", "memory", "overlap", "device", "levels"))
+    device, memory = _device(root)
+    levels = [_level(root, index, level) for index, level in enumerate(root.array("levels"))]
+    name, overlap = root.text("name", Path(path).stem), root.share("overlap")
+    return Topology(name, tuple(levels), root.number("memory", memory), device, overlap)
+
+
+def _device(root: _Table) -> tuple[Device, float | None]:
+    given = root.fields.get("device")
+    if isinstance(given, str):
+        if given not in DEVICES:
+            raise root.wrong("device", f"one of {', '.join(DEVICES)} or a table", given)
+        return DEVICES[given][:2]
+    if not isinstance(given, dict):
+        raise root.wrong("device", f"one of {', '.join(DEVICES)} or a table", given)
+    table = _Table(root.file, "device.", given, ("flops", "bandwidth", "launch"))
+    flops = given.get("flops")
+    if not isinstance(flops, dict) or "float32" not in flops:
+        raise table.wrong("flops", "a table dtype = FLOP/s with at least float32", flops)
+    names = ("float8", "bfloat16", "float16", "float32", "float64", "int8")
+    peaks = _Table(root.file, "device.flops.", flops, names)
+    return Device({name: peaks.number(name) for name in flops}, table.number("bandwidth"), table.number("launch")), None
+
+
+def _level(root: _Table, index: int, given: Any) -> Level:
+    if not isinstance(given, dict):
+        raise root.wrong(f"levels[{index}]", "a table", given)
+    table = _Table(root.file, f"levels[{index}].", given, ("size", "latency", "bandwidth"))
+    size = given.get("size")
+    if type(size) is not int or size < 1:
+        raise table.wrong("size", "a whole number of at least 1", size)
+    return Level(size, table.number("latency"), table.number("bandwidth"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table of the file, its fields checked against those known."""
+
+    file: str
+    where: str
+    fields: dict[str, Any]
+    known: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for field in self.fields:
+            if field not in self.known:
+                known = ", ".join(self.known)
+                raise PlanError(f"topology {self.file}: unknown field {self.where}{field}; known: {known}")
+
+    def wrong(self, field: str, expected: str, got: Any) -> PlanError:
+        found = "nothing" if got is None else repr(got)
+        return PlanError(f"topology {self.file}: {self.where}{field}: expected {expected}; got {found}")
+
+    def number(self, field: str, default: float | None = None) -> float:
+        """A finite number above 0."""
+        value = self.fields.get(field, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise self.wrong(field, "a number above 0", value)
+        return float(value)
+
+    def share(self, field: str) -> float:
+        value = self.fields.get(field, 0.0)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise self.wrong(field, "a number from 0 to 1", value)
+        return float(value)
+
+    def text(self, field: str, default: str) -> str:
+        value = self.fields.get(field, default)
+        if not isinstance(value, str) or not value:
+            raise self.wrong(field, "a text", value)
+        return value
+
+    def array(self, field: str) -> list[Any]:
+        value = self.fields.get(field)
+        if not isinstance(value, list) or not value:
+            raise self.wrong(field, "at least one [[levels]] table, slowest links first", value)
+        return value
