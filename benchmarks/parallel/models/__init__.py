@@ -1,0 +1,24 @@
+"""The six models that plans are compared on, as plain training steps for one device. Importing allocates nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from benchmarks.parallel.models.dlrm import dlrm
+from benchmarks.parallel.models.gpt import Sizes, gpt, moe
+from benchmarks.parallel.models.mlp import mlp
+from benchmarks.parallel.models.model import Field, Model
+from benchmarks.parallel.models.resnet import resnet50
+from benchmarks.parallel.models.unet import unet
+
+__all__ = ["MODELS", "Field", "Model", "Sizes", "dlrm", "gpt", "mlp", "moe", "resnet50", "unet"]
+
+MODELS: Mapping[str, Callable[..., Model]] = {
+    "mlp": mlp,
+    "gpt": gpt,
+    "moe": moe,
+    "resnet50": resnet50,
+    "dlrm": dlrm,
+    "unet": unet,
+}
+"""Name to `make(small=False, bfloat16=False, optimizer=None)`."""
