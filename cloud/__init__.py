@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-__all__ = ["engine", "errors", "train", "zoo"]
+__all__ = ["data", "engine", "errors", "train", "zoo"]
 
 
 def __getattr__(name: str) -> ModuleType:

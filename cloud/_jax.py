@@ -20,7 +20,9 @@ __all__ = [
     "is_literal",
     "is_traced",
     "knows_platform",
+    "most_of_all",
     "rows_over",
+    "said_by_first",
     "shaped",
     "shared_out",
     "split_over",
@@ -54,10 +56,10 @@ def rows_over(mesh: jax.sharding.Mesh) -> jax.sharding.NamedSharding:
     return jax.sharding.NamedSharding(mesh, _SPEC(mesh.axis_names))
 
 
-def shaped(shape: Sequence[Any], dtype: Any) -> Any:
+def shaped(shape: Sequence[Any], dtype: Any, sharding: Any = None) -> Any:
     """A `jax.ShapeDtypeStruct`, which has no types of its own."""
     struct: Any = jax.ShapeDtypeStruct
-    return struct(tuple(shape), dtype)
+    return struct(tuple(shape), dtype, sharding=sharding)
 
 
 def shared_out(function: Callable[[Any, Any], tuple[Any, Any]], mesh: jax.sharding.Mesh) -> Callable[..., Any]:
@@ -139,3 +141,21 @@ def bound(equation: Any, operands: list[Any]) -> list[Any]:
     with source_info_util.user_context(source.traceback, name_stack=names), equation.ctx.manager:
         results = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
     return list(results) if primitive.multiple_results else [results]
+
+
+def most_of_all(numbers: Sequence[int]) -> list[int]:
+    """The largest of each number in all processes, which all call this; it waits for steps handed over before."""
+    from jax.experimental import multihost_utils
+
+    gathered: Any = multihost_utils.process_allgather(np.array(numbers, np.int32))
+    return [int(number) for number in np.asarray(gathered).reshape(-1, len(numbers)).max(0)]
+
+
+def said_by_first(number: int) -> int:
+    """The number that the first process says; all call this."""
+    if jax.process_count() == 1:
+        return number
+    from jax.experimental import multihost_utils
+
+    said: Any = multihost_utils.broadcast_one_to_all(np.int32(number))
+    return int(said)

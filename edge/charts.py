@@ -6,11 +6,11 @@ A series may have gaps (None); lines lead straight across them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
-__all__ = ["Pair", "curves", "dumbbells"]
+__all__ = ["Pair", "curves", "densities", "dumbbells", "shares"]
 
 WIDE, HIGH = 640, 240
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 26, 24
@@ -92,6 +92,53 @@ def _dumbbell(pair: Pair, across: _Axis, y: float) -> str:
     return "".join(parts)
 
 
+def densities(title: str, spreads: Mapping[str, tuple[Sequence[float], Sequence[int]]]) -> str:
+    """Outlines of histograms over each other, each (edges, counts), scaled to hold the same area; "" without any."""
+    outlines = {name: _outline(edges, counts) for name, (edges, counts) in spreads.items() if sum(counts)}
+    if not outlines:
+        return ""
+    places = [x for outline in outlines.values() for x, _ in outline]
+    most = max(y for outline in outlines.values() for _, y in outline)
+    low, high, step = _ticks(min(places), max(places))
+    across, up = _Axis(low, high, 12, WIDE - 12), _Axis(0.0, most, HIGH - BOTTOM, TOP + 10)
+    anchors = {low: "start", low + round((high - low) / step / 2) * step: "middle", high: "end"}
+    ends = "".join(_text(across(m), HIGH - 4, f"{m + 0.0:.3g}", anchor, "huge") for m, anchor in anchors.items())
+    base = f'<line class="grid" x1="12" x2="{WIDE - 12}" y1="{HIGH - BOTTOM}" y2="{HIGH - BOTTOM}"/>'
+    lines = "".join(
+        f'<polyline class="{colour}" points="{" ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in outline)}"/>'
+        for colour, outline in zip(_colours(), outlines.values())  # noqa: B905
+    )
+    return _figure(title, WIDE, HIGH, _legend(outlines, "huge") + base + ends + lines)
+
+
+def _outline(edges: Sequence[float], counts: Sequence[int]) -> list[tuple[float, float]]:
+    """Corners of a histogram of area 1."""
+    total = sum(counts)
+    made = [(edges[0], 0.0)]
+    for low, high, count in zip(edges, edges[1:], counts, strict=False):
+        height = count / total / max(high - low, 1e-30)
+        made += [(low, height), (high, height)]
+    return [*made, (edges[-1], 0.0)]
+
+
+def shares(title: str, rows: Mapping[str, Mapping[str, float]]) -> str:
+    """A bar a row, as long as its parts together, one after the other; "" where there is nothing to draw."""
+    most = max((sum(parts.values()) for parts in rows.values()), default=0.0)
+    if most <= 0:
+        return ""
+    tall = TOP + 24 * len(rows) + 4
+    across = _Axis(0.0, most, 120, WIDE - 4.0)
+    drawn = []
+    for i, (name, parts) in enumerate(rows.items()):
+        y, at = TOP + 24 * i, 0.0
+        drawn.append(_text(112, y + 12, name, "end"))
+        for colour, value in zip(_colours(), parts.values()):  # noqa: B905
+            place = f'x="{across(at):.1f}" y="{y}" width="{across(at + value) - across(at):.1f}" height="16"'
+            drawn.append(f'<rect class="{colour} full" {place}/>')
+            at += value
+    return _figure(title, WIDE, tall, _legend(next(iter(rows.values()))) + "".join(drawn))
+
+
 def _ticks(low: float, high: float) -> tuple[float, float, float]:
     """A round range around low and high, and the distance of its marks: 1, 2 or 5 times a power of ten."""
     if high <= low:
@@ -110,11 +157,13 @@ def _line(colour: str, x: Sequence[int], values: Numbers, across: _Axis, up: _Ax
     return f'<polyline class="{colour}" points="{line}"/>' + (dots if len(points) <= MOST_DOTS else "")
 
 
-def _legend(names: Mapping[str, Numbers]) -> str:
-    parts, at = [], float(LEFT)
+def _legend(names: Iterable[str], kind: str = "big") -> str:
+    at, low, letter = (float(LEFT), 10, 6.2) if kind == "big" else (12.0, 16, 12.0)
+    parts = []
     for colour, name in zip(_colours(), names):  # noqa: B905
-        parts.append(f'<circle class="{colour} full" cx="{at:.0f}" cy="10" r="4"/>' + _text(at + 8, 14, name))
-        at += 22 + 6.2 * len(name)
+        words = _text(at + 8, low + 4, name, kind=kind)
+        parts.append(f'<circle class="{colour} full" cx="{at:.0f}" cy="{low}" r="4"/>{words}')
+        at += 22 + letter * len(name)
     return "".join(parts)
 
 
@@ -128,8 +177,8 @@ def _level(y: float, words: str) -> str:
     return line + _text(LEFT - 6, y + 4, words, "end")
 
 
-def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
-    return f'<text class="big" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
+def _text(x: float, y: float, words: str, anchor: str = "start", kind: str = "big") -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
 def _figure(title: str, wide: float, tall: float, inside: str) -> str:

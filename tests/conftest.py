@@ -13,8 +13,12 @@ settings.register_profile("here", deadline=None, suppress_health_check=[HealthCh
 settings.register_profile("ci", settings.get_profile("here"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 
-# Programs for many devices are compiled and run on virtual ones; JAX asks for their number when it starts.
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+# Programs for many devices run on virtual ones, and compile quickly rather than well; JAX asks when it starts.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 "
+    "--xla_llvm_disable_expensive_passes=true",
+)
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared"

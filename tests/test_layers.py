@@ -17,10 +17,10 @@ CONVERT = {"google", "ml_dtypes", "onnx", "onnx_ir", "onnxscript"}
 LIBRARIES = {
     "edge": {"ai_edge_litert", "google", "numpy", "onnx", "onnx_ir", "onnxruntime", "openvino", "rich", "typer",
              "PIL", "aiohttp", "opentelemetry", "orjson"},
-    "cloud": {"PIL", "array_record", "flax", "grain", "jax", "jax2onnx", "jaxlib", "ml_dtypes", "numpy", "onnx", "onnx_ir", "optax",
-              "orbax", "ray", "scipy", "sklearn"},
+    "cloud": {"PIL", "array_record", "cloudpickle", "flax", "grain", "jax", "jax2onnx", "jaxlib", "ml_dtypes", "numpy",
+              "onnx", "onnx_ir", "optax", "orbax", "ray", "scipy", "sklearn"},
     "federated": {"cryptography", "flwr", "numpy"},
-    "converter": {"PIL", "numpy", *CONVERT},
+    "converter": {"PIL", "numpy", "torch", *CONVERT},
     "lite_runtime": {"llvmlite", "ml_dtypes", "numba", "numpy"},
 }
 # A device has no compiler: these alone may name one. compile.py does so inside functions only.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ from cloud._jax import canonical_dtype
 from cloud.engine.lowering import LOWERINGS, Context, Program, Step, Tensor
 from cloud.engine.lowering.quantization import straight_through
 from cloud.engine.lowering.registry import Lowering
+from cloud.engine.precision import NARROW, as_computed, narrowest
 from cloud.engine.prepare import STATISTICS, batch_norms, prepared
 from cloud.errors import EngineError
 
@@ -62,6 +63,9 @@ class EngineFunction:
         Pure, so it can be jitted, differentiated and mapped. `train` puts BatchNormalization and Dropout in their
         training form; `rng` is a `jax.random.key`, needed where something is drawn. 64-bit types compute as 32-bit
         ones unless `jax_enable_x64` is set.
+
+        Parameters or inputs in bfloat16 or float16, where the model has float32, make the whole model compute in that
+        type, but for operators that must not (`cloud.engine.precision`).
         """
         if train and not self.training:
             raise EngineError("this function was lowered for inference; use lower(model, training=True) to train it")
@@ -69,10 +73,18 @@ class EngineFunction:
         _check_names("state", self.state, state)
         env = {**params, **state, **_checked_inputs(self.inputs, inputs)}
         statistics = dict(state)
-        run = _Run(self.opset, train, rng, statistics)
+        run = _Run(self.opset, train, rng, statistics, narrowest({**params, **inputs}) if self._is_wide else None)
         results = run.program(self.program, env, (), statistics)
         outputs = (value if isinstance(value, list) else jnp.asarray(value) for value in results)
         return dict(zip((spec.name for spec in self.outputs), outputs, strict=True)), statistics
+
+
+    @property
+    def _is_wide(self) -> bool:
+        """Whether the model itself knows no float type but float32 and float64."""
+        return all(spec.dtype.itemsize >= 4 or spec.dtype.kind in "iub" for spec in self.inputs) and not narrowest(
+            {**self.params, **self.program.constants}
+        )
 
 
 @dataclass(frozen=True)
@@ -83,6 +95,7 @@ class _Run:
     train: bool
     rng: jax.Array | None
     statistics: MutableMapping[str, Tensor]
+    narrow: np.dtype[Any] | None = None
 
     def program(
         self, program: Program, around: Mapping[str, Tensor], operands: Sequence[Tensor],
@@ -108,14 +121,19 @@ class _Run:
     ) -> Sequence[Tensor]:  # fmt: skip
         def subgraph(program: Program, operands: Sequence[Tensor], salt: Any = 0) -> list[Tensor]:
             rng = None if self.rng is None else jax.random.fold_in(self.rng, salt)
-            return _Run(self.opset, self.train, rng, {}).program(program, env, operands, None)
+            around = env if self.narrow is None else {n: as_computed(step.op, v, self.narrow) for n, v in env.items()}
+            return _Run(self.opset, self.train, rng, {}).program(program, around, operands, None)
 
         context = Context(
-            step.where, step.inputs, step.outputs, self.opset, self.train, statistics, self.rng, step.index, subgraph
-        )
+            step.where, step.inputs, step.outputs, self.opset, self.train and not step.still, statistics, self.rng,
+            step.index, subgraph,
+        )  # fmt: skip
         extra = {"context": context} if step.row.wants_context else {}
+        if self.narrow is not None:
+            values = [as_computed(step.op, value, self.narrow) for value in values]
         try:
-            result = step.row.function(*values, **step.attributes, **extra)
+            with jax.named_scope(step.where):
+                result = step.row.function(*values, **step.attributes, **extra)
         except EngineError as error:
             raise EngineError(f"{step.where}: {error}") from None
         except (TypeError, ValueError, IndexError) as error:
@@ -143,7 +161,8 @@ def _checked_inputs(specs: Sequence[TensorSpec], given: Mapping[str, Any]) -> di
 
 def _checked_input(spec: TensorSpec, value: Any, sizes: dict[str, int]) -> Any:
     value = value if hasattr(value, "dtype") else np.asarray(value)
-    if value.dtype not in (spec.dtype, canonical_dtype(spec.dtype)):
+    narrowed = spec.dtype == np.float32 and value.dtype in NARROW
+    if value.dtype not in (spec.dtype, canonical_dtype(spec.dtype)) and not narrowed:
         raise EngineError(
             f"input {spec.name!r}: expected {spec.dtype}, got {value.dtype}; "
             f"convert it with .astype({str(spec.dtype)!r})"
@@ -163,13 +182,17 @@ def _checked_input(spec: TensorSpec, value: Any, sizes: dict[str, int]) -> Any:
     return value
 
 
-def lower(model: ir.Model, *, training: bool = False, trainable: Sequence[str] | None = None) -> EngineFunction:
+def lower(
+    model: ir.Model, *, training: bool = False, trainable: Sequence[str] | None = None, frozen: Sequence[str] = ()
+) -> EngineFunction:
     """Turn `model` (ai.onnx, opset 18 or later) into a JAX function; `model` is not changed.
 
     `trainable`: glob patterns of initialisers to train. By default all float initialisers of rank 1 and up that do
     not configure an operator (bounds of Clip, scales of QuantizeLinear, ...); the running statistics of
     BatchNormalization go to `state`. Values made by Constant nodes, and those in subgraphs, are constants. Gradients
     pass straight through a QuantizeLinear that a DequantizeLinear reads; scales that `trainable` names get LSQ's.
+    `frozen`: patterns of initialisers that training leaves alone: a BatchNormalization whose scale is among them is
+    always in its inference form, and its statistics stay.
 
     Raises `EngineError` listing every operator the engine lacks with the names of its nodes.
     """
@@ -201,8 +224,15 @@ def lower(model: ir.Model, *, training: bool = False, trainable: Sequence[str] |
         state={name: jnp.asarray(array) for name, array in weights.items() if name in statistics},
         training=training,
         opset=opset,
-        program=program,
+        program=_with_still_norms(program, frozen),
     )
+
+
+def _with_still_norms(program: Program, frozen: Sequence[str]) -> Program:
+    def still(step: Step) -> bool:
+        return step.op == "BatchNormalization" and any(fnmatch.fnmatchcase(step.inputs[1], p) for p in frozen)
+
+    return replace(program, steps=tuple(replace(step, still=True) if still(step) else step for step in program.steps))
 
 
 def _opset(model: ir.Model) -> int:

@@ -1,24 +1,33 @@
-"""Training of ONNX models on one device."""
+"""Training of ONNX models, JAX functions and Flax modules."""
 
 from __future__ import annotations
 
 from cloud.train.augment import random_affine
+from cloud.train.callbacks import Callback
 from cloud.train.digits import BACKGROUND, DigitsSplit, load_digits_split
 from cloud.train.losses import LOSSES, METRICS, smoothed_cross_entropy
 from cloud.train.optimizers import cosine_schedule, decay_mask, momentum_sgd
 from cloud.train.quantized import QuantizedRun, quantize_aware, with_scales
 from cloud.train.recipe import DigitsRun, train_digits
-from cloud.train.trainer import EpochReport, Evaluation, Trainer
+from cloud.train.reports import EpochReport, Evaluation
+from cloud.train.tasks import JaxTask, LinenTask, NnxTask, OnnxTask, Task
+from cloud.train.trainer import Trainer
 
 __all__ = [
     "BACKGROUND",
     "LOSSES",
     "METRICS",
+    "Callback",
     "DigitsRun",
     "DigitsSplit",
     "EpochReport",
     "Evaluation",
+    "JaxTask",
+    "LinenTask",
+    "NnxTask",
+    "OnnxTask",
     "QuantizedRun",
+    "Task",
     "Trainer",
     "cosine_schedule",
     "decay_mask",

@@ -11,9 +11,11 @@ import numpy.typing as npt
 
 from cloud.errors import TrainError
 
-__all__ = ["Arrays", "Batch", "Dataset", "batches", "epoch_order", "pair"]
+__all__ = ["Arrays", "Batch", "Dataset", "batches", "epoch_order", "pair", "rows_of_batch"]
 
 Arrays: TypeAlias = npt.ArrayLike | Mapping[str, npt.ArrayLike]
+
+_WHOLE = slice(None)
 
 
 @dataclass(frozen=True)
@@ -70,17 +72,26 @@ def epoch_order(size: int, seed: int, epoch: int) -> npt.NDArray[np.intp]:
     return np.random.default_rng((seed, epoch)).permutation(size)
 
 
-def batches(data: Dataset, order: npt.NDArray[np.intp], batch_size: int, last: str) -> Iterator[Batch]:
-    """Batches of exactly `batch_size` (at most the data's size).
+def batches(
+    data: Dataset, order: npt.NDArray[np.intp], batch_size: int, last: str,
+    *, first: int = 0, part: slice = _WHOLE, ways: int = 1,
+) -> Iterator[Batch]:  # fmt: skip
+    """Batches of exactly `batch_size` (see `rows_of_batch`), from number `first` on, of each the rows `part`.
 
     `last` says what becomes of the remainder: "pad" fills it with examples from the start of the order, masked out;
     "drop" leaves it out.
     """
-    size = min(batch_size, data.size)
-    full = np.ones(size, np.float32)
-    for start in range(0, len(order) - size + 1, size):
-        yield data.take(order[start : start + size], full)
-    rest = len(order) % size
-    if rest and last == "pad":
-        rows = np.concatenate([order[-rest:], order[: size - rest]])
-        yield data.take(rows, (np.arange(size) < rest).astype(np.float32))
+    size = rows_of_batch(data.size, batch_size, ways)
+    full = np.ones(size, np.float32)[part]
+    for start in range(first * size, len(order), size):
+        rows = order[start : start + size]
+        if len(rows) == size:
+            yield data.take(rows[part], full)
+        elif last == "pad":
+            mask = (np.arange(size) < len(rows)).astype(np.float32)
+            yield data.take(np.concatenate([rows, np.resize(order, size - len(rows))])[part], mask[part])
+
+
+def rows_of_batch(size: int, batch_size: int, ways: int = 1) -> int:
+    """`batch_size`, but no more than the data's `size`; then the next number that `ways` divides."""
+    return -(-min(batch_size, size) // ways) * ways

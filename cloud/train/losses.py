@@ -16,10 +16,16 @@ PerExample: TypeAlias = Callable[[Any, Any], Any]
 
 
 def _softmax_cross_entropy(logits: Any, labels: Any) -> Any:
-    """Integer class labels [batch], or probabilities shaped like the logits."""
+    """Integer class labels [batch], or probabilities shaped like the logits. Of sequences [batch, length, classes] with
+    labels [batch, length]: the mean over the sequence."""
     if labels.ndim == logits.ndim:
-        return optax.losses.softmax_cross_entropy(logits, labels)
-    return optax.losses.softmax_cross_entropy_with_integer_labels(logits, labels)
+        return _by_row(optax.losses.softmax_cross_entropy(logits, labels))
+    return _by_row(optax.losses.softmax_cross_entropy_with_integer_labels(logits, labels))
+
+
+def _by_row(values: Any) -> Any:
+    """The mean over all dimensions but the first."""
+    return values if values.ndim == 1 else jnp.mean(values, axis=tuple(range(1, values.ndim)))
 
 
 def smoothed_cross_entropy(share: float) -> PerExample:
@@ -36,15 +42,51 @@ def smoothed_cross_entropy(share: float) -> PerExample:
 
 
 def _mean_squared_error(output: Any, target: Any) -> Any:
-    return jnp.mean(jnp.square(output - target), axis=tuple(range(1, output.ndim)))
+    return _by_row(jnp.square(output - target))
+
+
+def _mean_absolute_error(output: Any, target: Any) -> Any:
+    return _by_row(jnp.abs(output - target))
+
+
+def _huber(output: Any, target: Any) -> Any:
+    """Half the square up to 1, linear beyond."""
+    return _by_row(optax.losses.huber_loss(output, target))
+
+
+def _sigmoid_cross_entropy(logits: Any, labels: Any) -> Any:
+    """Each output by itself is yes or no; labels 0 to 1, shaped like the logits (their last 1 may be missing)."""
+    labels = labels.reshape(logits.shape).astype(logits.dtype)
+    return _by_row(optax.losses.sigmoid_binary_cross_entropy(logits, labels))
+
+
+def _given(output: Any, labels: Any) -> Any:
+    """The model's output is its loss, one an example: for models that are given their targets among their inputs."""
+    del labels
+    return _by_row(output)
 
 
 def _accuracy(logits: Any, labels: Any) -> Any:
     wanted = jnp.argmax(labels, axis=-1) if labels.ndim == logits.ndim else labels
-    return (jnp.argmax(logits, axis=-1) == wanted).astype(jnp.float32)
+    return _by_row((jnp.argmax(logits, axis=-1) == wanted).astype(jnp.float32))
+
+
+def _top_5_accuracy(logits: Any, labels: Any) -> Any:
+    """Is the label among the five likeliest classes?"""
+    _, likeliest = jax.lax.top_k(logits, min(5, logits.shape[-1]))
+    return _by_row(jnp.any(likeliest == labels[..., None], axis=-1).astype(jnp.float32))
 
 
 LOSSES: Mapping[str, PerExample] = MappingProxyType(
-    {"softmax_cross_entropy": _softmax_cross_entropy, "mean_squared_error": _mean_squared_error}
+    {
+        "softmax_cross_entropy": _softmax_cross_entropy,
+        "sigmoid_cross_entropy": _sigmoid_cross_entropy,
+        "mean_squared_error": _mean_squared_error,
+        "mean_absolute_error": _mean_absolute_error,
+        "huber": _huber,
+        "given": _given,
+    }
 )
-METRICS: Mapping[str, PerExample] = MappingProxyType({"accuracy": _accuracy})
+METRICS: Mapping[str, PerExample] = MappingProxyType(
+    {"accuracy": _accuracy, "top_5_accuracy": _top_5_accuracy, "mean_absolute_error": _mean_absolute_error}
+)

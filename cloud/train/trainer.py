@@ -1,261 +1,370 @@
-"""`Trainer`: fit an ONNX model with JAX on the default device, and hand it back as ONNX."""
+"""`Trainer`: fit a model with JAX, on one device or many, and hand it back as ONNX."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 import optax
 
-from cloud.engine import export, lower
+from cloud._jax import shaped
 from cloud.errors import TrainError
-from cloud.train.batches import Arrays, Batch, Dataset, batches, epoch_order, pair
+from cloud.train.augment import Augment
+from cloud.train.batches import Arrays, Dataset, batches, rows_of_batch
+from cloud.train.callbacks import Callback, Callbacks
+from cloud.train.checkpoint import Checkpoints
+from cloud.train.feed import ArrayFeed, Feed, feed_of
+from cloud.train.finite import first_bad
+from cloud.train.freeze import merge, parts, which_frozen
+from cloud.train.keeper import Keeper
+from cloud.train.ledger import Ledger, NotFinite, Packed
 from cloud.train.losses import LOSSES, METRICS, PerExample
+from cloud.train.placement import Alone, DataParallel, Placement, Prepare
+from cloud.train.prefix import cut_at_frozen
+from cloud.train.reports import EpochReport, Evaluation, means_of, summed
+from cloud.train.rewind import Place, Rewind
+from cloud.train.step import (
+    Batch,
+    Objective,
+    Step,
+    StepOptions,
+    Sums,
+    TrainState,
+    initial_state,
+    make_step,
+)
+from cloud.train.tasks import Task, as_task
 
 __all__ = ["EpochReport", "Evaluation", "Trainer"]
 
-_CHECK_EVERY = 100
-"""Steps between looks at the losses: each look waits for the device."""
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Means over `examples`; `metrics` holds those asked for by name."""
-
-    loss: float
-    metrics: Mapping[str, float]
-    examples: int
-
-    @property
-    def accuracy(self) -> float | None:
-        """The metric of that name, where there is one."""
-        return self.metrics.get("accuracy")
-
-
-@dataclass(frozen=True)
-class EpochReport:
-    """One epoch: `training` as seen while the weights moved, `validation` after it, seconds of both together."""
-
-    epoch: int
-    epochs: int
-    training: Evaluation
-    validation: Evaluation | None
-    seconds: float
-
-    @property
-    def loss(self) -> float:
-        """Mean training loss."""
-        return self.training.loss
-
-    @property
-    def accuracy(self) -> float | None:
-        """Mean training accuracy, where measured."""
-        return self.training.accuracy
-
-
-@dataclass(frozen=True)
-class _Moving:
-    """All that a step replaces; its buffers are donated."""
-
-    params: Any
-    state: Any
-    slots: Any
-    step: Any
-
-
-jax.tree_util.register_dataclass(_Moving, ["params", "state", "slots", "step"], [])
-
 
 class Trainer:
-    """Trains the float initialisers of `model` (see `cloud.engine.lower`).
+    """Trains `model`: an `onnx_ir.Model` (its float initialisers, or those that glob patterns `trainable` name), a Flax
+    module, or any `cloud.train.tasks.Task`, such as a `JaxTask` around a function.
 
     `loss` and the values of `metrics` are names out of `LOSSES` and `METRICS`, or functions of (output, labels) that
     give one float an example; output is the model's only output, or the dict of all. `augment(key, inputs)` changes
     a batch's dict of inputs on the device, in training only. `optimizer` is any optax transformation, Adam with rate
-    1e-3 by default. `trainable`: glob patterns of what to train.
+    1e-3 by default.
 
-    Runs with the same seed, data and device give the same weights (on GPUs, with XLA's deterministic operations
+    `precision`: what the model computes in, "float32", "bfloat16" or "float16" (with loss scaling); weights stay
+    float32. `accumulate`: microbatches a batch is computed in. `clip`: gradients' largest global norm. `recompute`:
+    share of the forward pass computed again rather than kept. `freeze`: glob patterns of parameters that stay as they
+    are; what frozen first layers make of arrays is computed once and kept, where that pays. `average`: evaluate,
+    predict and export with a moving mean of weights that keeps this share every step. `parallel`: "none", "data" (every
+    device computes part of each batch), or what makes a `Placement` of a step. `checkpoints`: where to save, or just
+    the folder; `resume` goes on from there.
+
+    Runs with the same seed, data and devices give the same weights (on GPUs, with XLA's deterministic operations
     switched on). The last batch of an epoch is filled up (`last="pad"`) with examples from the epoch's start: these
     take part in BatchNormalization's statistics but not in loss, gradient and metrics. `last="drop"` skips it.
     """
 
     def __init__(
-        self, model: ir.Model, *, loss: str | PerExample = "softmax_cross_entropy",
+        self, model: ir.Model | Task | Any, *, loss: str | PerExample = "softmax_cross_entropy",
         optimizer: optax.GradientTransformation | None = None, seed: int = 0,
-        metrics: Sequence[str] | Mapping[str, PerExample] | None = None,
-        augment: Callable[[jax.Array, dict[str, jax.Array]], dict[str, jax.Array]] | None = None,
-        trainable: Sequence[str] | None = None, last: str = "pad",
+        metrics: Sequence[str] | Mapping[str, PerExample] | None = None, augment: Augment | None = None,
+        trainable: Sequence[str] | None = None, last: str = "pad", precision: str = "float32", accumulate: int = 1,
+        clip: float | None = None, recompute: float = 0.0, freeze: Sequence[str] = (), average: float | None = None,
+        parallel: str | Prepare = "none", callbacks: Sequence[Callback] = (),
+        checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
     ) -> None:  # fmt: skip
         if last not in ("pad", "drop"):
             raise TrainError(f'last is "pad" or "drop", got {last!r}')
-        self._model, self._seed, self._last, self._augment = model, seed, last, augment
-        self._function = lower(model, training=True, trainable=trainable)
-        if not self._function.params:
-            raise TrainError("the model has no float initialisers to train; are its weights Constant nodes?")
-        self._loss = _named("loss", loss, LOSSES)
+        self.task = as_task(model, trainable=trainable, frozen=freeze)
         if metrics is None:
             metrics = ("accuracy",) if loss == "softmax_cross_entropy" else ()
         pairs = metrics if isinstance(metrics, Mapping) else {name: name for name in metrics}
-        self._metrics = {name: _named("metric", metric, METRICS) for name, metric in pairs.items()}
+        named = {name: _named("metric", metric, METRICS) for name, metric in pairs.items()}
+        self.objective = Objective(self.task, _named("loss", loss, LOSSES), named, augment, precision)
+        self.options = StepOptions(seed, accumulate, clip, average, tuple(freeze), recompute)
+        self._last, self._callbacks = last, Callbacks(callbacks)
         self._optimizer = optimizer if optimizer is not None else optax.adam(1e-3)
-        self._moving = jax.jit(self._fresh)(self._function.params, self._function.state)
-        self._epochs_done = self._steps_done = 0
-        self._train_step = jax.jit(self._make_step, donate_argnums=0)
-        self._measure = jax.jit(self._make_measure)
-        self._forward = jax.jit(partial(self._outputs, train=False))
+        self._state = initial_state(self.objective, self._optimizer, self.options)
+        self._training = self.objective
+        self._step = make_step(self.objective, self._optimizer, self.options)
+        self._prepare, self._may_cut = _prepare(parallel), isinstance(parallel, str)
+        self._placement: Placement | None = None
+        self._rewind = Rewind()
+        self._sums: Sums | Packed = {}
+        self._measure = jax.jit(self.objective.measure)
+        self._forward = jax.jit(self.objective.outputs)
+        self._asked = self._stopping = False
+        where = Checkpoints(checkpoints) if isinstance(checkpoints, str | os.PathLike) else checkpoints
+        self._keeper = Keeper(where, seed)
+        self.epochs_done = self.steps_done = self.steps_of_epoch = 0
 
     @property
-    def params(self) -> dict[str, jax.Array]:
+    def params(self) -> Any:
         """The weights as they stand; the next `fit` uses up these arrays, so copy what must outlive it."""
-        return dict(self._moving.params)
+        return _own(self.whole_state().params)
 
     @property
-    def state(self) -> dict[str, jax.Array]:
+    def state(self) -> Any:
         """BatchNormalization's running statistics as they stand, under the same terms as `params`."""
-        return dict(self._moving.state)
+        return _own(self.whole_state().state)
+
+    def whole_state(self) -> TrainState:
+        """All that steps move, every array whole, under the same terms as `params`."""
+        return self._state if self._placement is None else self._placement.gather(self._state)
+
+    def weights(self) -> tuple[Any, Any]:
+        """(params, state) that `evaluate`, `predict` and `export` use: the moving mean where there is one."""
+        now = self.whole_state()
+        if now.average is None:
+            return now.params, now.state
+        kept = parts(now.params, which_frozen(now.params, self.options.freeze))[1]
+        return merge(now.average, kept), now.state
+
+    @property
+    def pure_step(self) -> Step:
+        """The step as it would run on one device, not jitted: what is planned."""
+        return self._step
+
+    def watch(self, *callbacks: Callback) -> None:
+        """Add callbacks, which hear of all that happens from now on."""
+        self._callbacks = Callbacks([*self._callbacks.members, *callbacks])
 
     def fit(
-        self, data: tuple[Arrays, npt.ArrayLike], epochs: int = 1, batch_size: int = 128,
-        *, validation: tuple[Arrays, npt.ArrayLike] | None = None,
+        self, data: tuple[Arrays, npt.ArrayLike] | Any, epochs: int = 1, batch_size: int = 128,
+        *, validation: tuple[Arrays, npt.ArrayLike] | Any = None,
         progress: Callable[[EpochReport], None] | None = None,
     ) -> list[EpochReport]:  # fmt: skip
-        """Train on (inputs, labels) for `epochs`; further calls go on where this one ended.
+        """Train for `epochs` on (inputs, labels), or on a pipeline, whose batches have a size of their own; further
+        calls go on where this one ended.
 
-        Raises `TrainError` at a loss that is not finite; the trainer is of no further use then.
+        Raises `TrainError` at a loss that is not finite, naming the first value that is not; weights are then those
+        before the step that made it (within one process).
         """
-        dataset = self._dataset(*pair(data))
-        held_out = None if validation is None else self._dataset(*pair(validation))
+        whole = feed_of(data, self.task.inputs, size=batch_size, last=self._last, seed=self.options.seed)
+        held_out = None if validation is None else self._held_out(validation, batch_size)
         if epochs < 1 or batch_size < 1:
             raise TrainError(f"expected at least 1 epoch and batches of at least 1, got {epochs} and {batch_size}")
-        reports = []
-        for epoch in range(1, epochs + 1):
-            begun = time.perf_counter()
-            training = self._epoch(dataset, batch_size)
-            tested = None if held_out is None else self._evaluate(held_out, batch_size)
-            reports.append(EpochReport(epoch, epochs, training, tested, time.perf_counter() - begun))
-            if progress is not None:
-                progress(reports[-1])
+        self._asked = self._stopping = False
+        self._keeper.begin(whole, self._here())
+        reports: list[EpochReport] = []
+        self._rewind.take(self._state, self._here())
+        self._callbacks.started(self)
+        try:
+            with self._from_the_cut(whole, epochs) as feed:
+                for epoch in range(1, epochs + 1):
+                    reports.append(self._epoch(feed, held_out, epoch, epochs))
+                    if progress is not None:
+                        progress(reports[-1])
+                    self._callbacks.epoch_done(reports[-1])
+                    if self._after_epoch(reports[-1]):
+                        break
+            self._tell(self._keeper.end(self._state, self._here()))
+        except BaseException as error:
+            self._tell(self._keeper.abandon())
+            self._callbacks.failed(error)
+            raise
+        self._callbacks.finished(self)
         return reports
 
-    def evaluate(self, data: tuple[Arrays, npt.ArrayLike], batch_size: int = 256) -> Evaluation:
+    def stop(self) -> None:
+        """Let a `fit` that is going on end after the present step, or all processes' within about a second if there are
+        many; what is left of the epoch is done by the next."""
+        self._asked = True
+
+    def resume(self, *, best: bool = False) -> Path:
+        """Go on from the newest checkpoint that is whole (or the best), bit by bit as if never interrupted; which one.
+
+        Damaged ones are passed over with a warning. Raises CheckpointError where there is none, and for one of another
+        model, optimiser or seed.
+        """
+        state, about, path = self._keeper.restore(self._state, best)
+        self._state, (self.epochs_done, self.steps_of_epoch, self.steps_done) = state, about.place
+        return path
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the last `fit` ended early because a `stop` asked for it, here or in another process."""
+        return self._stopping
+
+    @property
+    def checkpoints(self) -> Checkpoints | None:
+        """Where this trainer saves."""
+        return self._keeper.checkpoints
+
+    def evaluate(self, data: tuple[Arrays, npt.ArrayLike] | Any, batch_size: int = 256) -> Evaluation:
         """Loss and metrics in inference form; every example counts once."""
-        return self._evaluate(self._dataset(*pair(data)), batch_size)
+        return self._evaluate(self._held_out(data, batch_size))
 
     def predict(self, inputs: Arrays, batch_size: int = 256) -> Any:
         """The model's output for all examples in inference form: an array, or a dict where there are several."""
-        dataset = Dataset.of(inputs, None, self._input_names)
-        parts = []
+        dataset, weights, found = Dataset.of(inputs, None, self.task.inputs), self.weights(), []
         for batch in batches(dataset, np.arange(dataset.size), batch_size, "pad"):
-            outputs, _ = self._forward(self._moving.params, self._moving.state, batch.inputs, None)
             kept = int(batch.mask.sum())
-            parts.append(jax.tree.map(lambda a, kept=kept: np.asarray(a[:kept]), outputs))
-        return jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
+            outputs = self._forward(*weights, batch.inputs)
+            found.append(jax.tree.map(lambda a, kept=kept: np.asarray(a[:kept]), outputs))
+        return jax.tree.map(lambda *arrays: np.concatenate(arrays), *found)
 
     def export(self) -> ir.Model:
         """The model in inference form with the weights as they stand."""
-        return export(self._model, self._moving.params, self._moving.state)
+        return self.task.export(*self.weights())
 
-    @property
-    def _input_names(self) -> tuple[str, ...]:
-        return tuple(spec.name for spec in self._function.inputs)
+    @contextmanager
+    def _from_the_cut(self, whole: Feed, epochs: int) -> Iterator[Feed]:
+        """Where frozen weights come first and arrays are gone through more than once: train on what these weights make
+        of them (see `cloud.train.prefix`)."""
+        cut = None
+        if epochs > 1 and self._may_cut and isinstance(whole, ArrayFeed):
+            rows = rows_of_batch(whole.data.size, whole.size)
+            cut = cut_at_frozen(self.objective, self.options.freeze, whole.data, rows, epochs)
+        if cut is None or not isinstance(whole, ArrayFeed):
+            yield whole
+            return
+        before = self._training, self._step, self._placement
+        step = make_step(cut.objective, self._optimizer, self.options)
+        self._training, self._step, self._placement = cut.objective, step, None
+        try:
+            yield replace(whole, data=cut.kept(whole.data))
+        finally:
+            self._training, self._step, self._placement = before
 
-    def _dataset(self, inputs: Arrays, labels: npt.ArrayLike) -> Dataset:
-        return Dataset.of(inputs, labels, self._input_names)
+    def _held_out(self, data: Any, batch_size: int) -> Feed:
+        ways = 1 if self._placement is None else self._placement.ways
+        return feed_of(data, self.task.inputs, size=batch_size, ways=ways)
 
-    def _epoch(self, dataset: Dataset, batch_size: int) -> Evaluation:
-        order = epoch_order(dataset.size, self._seed, self._epochs_done)
-        totals: list[Any] = []
-        checked = 0
-        for batch in batches(dataset, order, batch_size, self._last):
-            self._moving, sums = self._train_step(self._moving, _device(batch))
-            totals.append(sums)
-            if len(totals) - checked == _CHECK_EVERY:
-                self._check_finite(totals[checked:])
-                checked = len(totals)
-        self._check_finite(totals[checked:])
-        self._epochs_done += 1
-        return _mean(totals)
+    def _epoch(self, feed: Feed, held_out: Feed | None, epoch: int, epochs: int) -> EpochReport:
+        begun = time.perf_counter()
+        before = self.steps_done
+        training, times = self._steps(feed)
+        tested = None if held_out is None else self._evaluate(held_out)
+        seconds = time.perf_counter() - begun
+        times["other"] = seconds - sum(times.values())
+        return EpochReport(epoch, epochs, training, tested, seconds, self.steps_done - before, times)
 
-    def _check_finite(self, totals: Sequence[Mapping[str, Any]]) -> None:
-        for number, sums in enumerate(jax.device_get(totals), start=self._steps_done + 1):
-            if not np.isfinite(sums["loss"]):
-                raise TrainError(
-                    f"the loss is {sums['loss'] / sums['examples']} at step {number} (counted from 1): lower the "
-                    "learning rate, warm it up or clip gradients (optax.clip_by_global_norm), and look for NaN or "
-                    "infinity in the data"
-                )
-        self._steps_done += len(totals)
+    def _steps(self, feed: Feed) -> tuple[Evaluation, dict[str, float]]:
+        """What is left of an epoch; means, and seconds spent on data and on steps."""
+        tell = self._callbacks.stepped if self._callbacks.members else None
+        ledger, waited, clock = Ledger(self.steps_done, tell), 0.0, time.perf_counter
+        coming = feed.epoch(self.epochs_done, self.steps_of_epoch)
+        begun, size, ended = clock(), 0, False
+        try:
+            while not self._stopping:
+                asked = clock()
+                batch = next(coming, None)
+                waited += clock() - asked
+                if batch is None:
+                    ended = True
+                    break
+                self._one_step(batch)
+                size = size or sum(leaf.nbytes for leaf in jax.tree.leaves(batch))
+                ledger.add(self._sums, size)
+                if self._rewind.due:
+                    ledger.settle()
+                    self._rewind.take(self._state, self._here())
+                save, self._stopping = self._keeper.after_step(self.steps_done, self._asked)
+                if save:
+                    ledger.settle()  # what is saved is known to be good
+                    self._tell(self._keeper.save(self._state, self._here()))
+            training = ledger.close()
+        except NotFinite as bad:
+            raise TrainError(self._what_is_not_finite(feed, bad)) from None
+        if ended:
+            self.epochs_done, self.steps_of_epoch = self.epochs_done + 1, 0
+        return training, {"data": waited, "step": clock() - begun - waited}
 
-    def _evaluate(self, dataset: Dataset, batch_size: int) -> Evaluation:
-        rows = np.arange(dataset.size)
-        return _mean(
-            [
-                self._measure(self._moving.params, self._moving.state, _device(batch))
-                for batch in batches(dataset, rows, batch_size, "pad")
-            ]
+    def _one_step(self, batch: Batch) -> None:
+        placement = self._placement or self._place(batch)
+        self._state, self._sums = placement.step(self._state, placement.place_batch(batch))
+        self.steps_done += 1
+        self.steps_of_epoch += 1
+
+    def _after_epoch(self, report: EpochReport) -> bool:
+        """Whether to end here."""
+        save, stop = self._keeper.after_epoch(self._asked, report.validation)
+        if save:
+            self._tell(self._keeper.save(self._state, self._here(), report.validation))
+        self._stopping |= stop
+        return self._stopping
+
+    def _tell(self, saved: Sequence[Path]) -> None:
+        for path in saved:
+            self._callbacks.saved(path)
+
+    def _here(self) -> Place:
+        return Place(self.epochs_done, self.steps_of_epoch, self.steps_done)
+
+    def _place(self, batch: Batch) -> Placement:
+        """Before the first step: where it runs."""
+        processes = jax.process_count()
+        rows = jax.tree.map(lambda a: shaped((len(a) * processes, *np.shape(a)[1:]), a.dtype), batch)
+        shapes = jax.eval_shape(lambda: self._state)
+        self._placement = self._prepare(self._step, shapes, rows)
+        self._state = self._placement.place(self._state)
+        return self._placement
+
+    def _evaluate(self, held_out: Feed) -> Evaluation:
+        weights, placement = self.weights(), self._placement
+        place = placement.place_batch if placement is not None else lambda batch: batch
+        return means_of(summed([self._measure(*weights, place(batch)) for batch in held_out.epoch(0)]))
+
+    def _what_is_not_finite(self, feed: Feed, bad: NotFinite) -> str:
+        """For people; weights become those before the step that made the first value that is not finite."""
+        for step in (bad.step, bad.step - 1):
+            batch = self._again(feed, step)
+            now = self.whole_state()
+            culprit = first_bad(self._slopes(now), batch=batch, parameter=now.params, state=now.state)
+            if not culprit.startswith("parameter"):
+                break
+        return (
+            f"the loss is {bad.loss} at step {bad.step} (counted from 1): {culprit}. Lower the learning rate, warm it "
+            "up or clip gradients (clip=1.0), and look for NaN or infinity in the data"
         )
 
-    def _outputs(self, params: Any, state: Any, inputs: Any, rng: Any, *, train: bool) -> tuple[Any, Any]:
-        outputs, state = self._function.apply(params, state, inputs, rng=rng, train=train)
-        return (next(iter(outputs.values())) if len(outputs) == 1 else outputs), state
+    def _again(self, feed: Feed, step: int) -> Batch:
+        """Back, and forward again to where `step` is the next; its batch."""
+        kept = self._rewind.back(self._state)
+        if kept is not None:
+            self._state, (self.epochs_done, self.steps_of_epoch, self.steps_done) = kept
+        coming = feed.epoch(self.epochs_done, self.steps_of_epoch)
+        while True:
+            batch = next(coming, None)
+            if batch is None:
+                self.epochs_done, self.steps_of_epoch = self.epochs_done + 1, 0
+                coming = feed.epoch(self.epochs_done)
+            elif self.steps_done >= step - 1:
+                return batch
+            else:
+                self._one_step(batch)
 
-    def _sums(self, output: Any, batch: Any) -> dict[str, Any]:
-        """Sums over the rows that count: loss, metrics, examples."""
-        rows = {"loss": self._loss, **{f"metric {name}": metric for name, metric in self._metrics.items()}}
-        sums = {"examples": jnp.sum(batch["mask"])}
-        for name, function in rows.items():
-            values = function(output, batch["labels"])
-            if values.shape != batch["mask"].shape:
-                raise TrainError(
-                    f"expected {name} to give one value an example, shape {batch['mask'].shape}, got {values.shape}"
-                )
-            sums[name] = jnp.sum(jnp.where(batch["mask"] > 0, values, 0))
-        return sums
+    def _slopes(self, now: TrainState) -> Callable[..., Any]:
+        """The loss and its gradient as they are in the step that follows `now`."""
+        key = jax.random.fold_in(jax.random.key(self.options.seed), now.step)
 
-    def _fresh(self, params: Any, state: Any) -> _Moving:
-        params, state = jax.tree.map(jnp.copy, (params, state))  # our own: the step donates them
-        return _Moving(params, state, self._optimizer.init(params), jnp.zeros((), jnp.int32))
+        def mean(parameter: Any, state: Any, batch: Batch) -> Any:
+            sums, _ = self._training.loss_sums(parameter, state, batch, key)
+            return sums["loss"] / sums["examples"]
 
-    def _make_step(self, moving: _Moving, batch: Any) -> tuple[_Moving, dict[str, Any]]:
-        key = jax.random.fold_in(jax.random.key(self._seed), moving.step)
-        inputs = batch["inputs"]
-        if self._augment is not None:
-            inputs = self._augment(jax.random.fold_in(key, 1), inputs)
-
-        def mean_loss(params: Any) -> Any:
-            output, state = self._outputs(params, moving.state, inputs, jax.random.fold_in(key, 0), train=True)
-            sums = self._sums(output, batch)
-            return sums["loss"] / sums["examples"], (state, sums)
-
-        gradient, (state, sums) = jax.grad(mean_loss, has_aux=True)(moving.params)
-        updates, slots = self._optimizer.update(gradient, moving.slots, moving.params)
-        return _Moving(optax.apply_updates(moving.params, updates), state, slots, moving.step + 1), sums
-
-    def _make_measure(self, params: Any, state: Any, batch: Any) -> dict[str, Any]:
-        output, _ = self._outputs(params, state, batch["inputs"], None, train=False)
-        return self._sums(output, batch)
+        return lambda batch, parameter, state: jax.value_and_grad(mean)(parameter, state, batch)
 
 
-def _device(batch: Batch) -> dict[str, Any]:
-    return {"inputs": batch.inputs, "labels": batch.labels, "mask": batch.mask}
+def _own(tree: Any) -> Any:
+    return dict(tree) if isinstance(tree, dict) else tree
 
 
-def _mean(totals: Sequence[Mapping[str, Any]]) -> Evaluation:
-    summed: dict[str, float] = {}
-    for sums in jax.device_get(list(totals)):
-        for name, value in sums.items():
-            summed[name] = summed.get(name, 0.0) + float(value)
-    examples = summed.pop("examples")
-    loss = summed.pop("loss") / examples
-    return Evaluation(loss, {name.removeprefix("metric "): s / examples for name, s in summed.items()}, int(examples))
+def _prepare(parallel: str | Prepare) -> Prepare:
+    known: dict[str, Prepare] = {
+        "none": lambda step, state, batch: Alone(step),
+        "data": lambda step, state, batch: DataParallel(step),
+    }
+    if callable(parallel):
+        return parallel
+    if parallel not in known:
+        raise TrainError(f"expected parallel to be {' or '.join(map(repr, known))}, or a function, got {parallel!r}")
+    return known[parallel]
 
 
 def _named(what: str, choice: str | PerExample, table: Mapping[str, PerExample]) -> PerExample:

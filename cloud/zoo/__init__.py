@@ -6,6 +6,7 @@ from cloud.zoo.build import Builder
 from cloud.zoo.ds_cnn import ds_cnn
 from cloud.zoo.mlp import mlp
 from cloud.zoo.resnet import resnet8
+from cloud.zoo.transformer import transformer
 from cloud.zoo.window_cnn import window_cnn
 
-__all__ = ["Builder", "ds_cnn", "mlp", "resnet8", "window_cnn"]
+__all__ = ["Builder", "ds_cnn", "mlp", "resnet8", "transformer", "window_cnn"]

@@ -127,6 +127,24 @@ class Builder:
         bias = self.weight(f"{name}.bias", np.zeros(units, np.float32))
         return self.op("Gemm", x, weight, bias, name=name, shape=(batch, units), transB=1)
 
+    def normal(self, name: str, shape: Sequence[int], deviation: float) -> ir.Value:
+        """A weight drawn from a normal distribution around 0."""
+        return self.weight(name, np.asarray(self._random.standard_normal(shape) * deviation, np.float32))
+
+    def layer_norm(self, x: ir.Value, *, name: str, epsilon: float = 1e-5) -> ir.Value:
+        """Over the last axis, with scale and bias."""
+        features = _size(_shape(x)[-1])
+        scale = self.weight(f"{name}.weight", np.ones(features, np.float32))
+        bias = self.weight(f"{name}.bias", np.zeros(features, np.float32))
+        return self.op("LayerNormalization", x, scale, bias, name=name, axis=-1, epsilon=epsilon)
+
+    def linear(self, x: ir.Value, units: int, *, name: str, deviation: float) -> ir.Value:
+        """[..., C] -> [..., units], with bias; weights [C, units] drawn from a normal distribution."""
+        *leading, features = _shape(x)
+        weight = self.normal(f"{name}.weight", (_size(features), units), deviation)
+        y = self.op("MatMul", x, weight, name=f"{name}.product", shape=(*leading, units))
+        return self.op("Add", y, self.weight(f"{name}.bias", np.zeros(units, np.float32)), name=name)
+
     def model(self, **outputs: ir.Value) -> ir.Model:
         """The finished model, its outputs under the names given; checked by ONNX's own checker."""
         for name, value in outputs.items():

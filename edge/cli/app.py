@@ -8,12 +8,14 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from edge.cli import bench, convert, demo, doctor, federate, inspect, run, serve, verify
+from edge.cli import bench, convert, demo, doctor, federate, inspect, plan, run, runs, serve, train, verify
 from edge.cli.errors import guarded
 
 __all__ = ["app"]
 
 _COMMANDS: dict[str, Callable[..., None]] = {
+    "train": train.train,
+    "plan": plan.plan,
     "convert": convert.convert,
     "inspect": inspect.inspect,
     "run": run.run,
@@ -74,3 +76,16 @@ _TOKEN: dict[str, Callable[..., None]] = {"add": serve.add, "revoke": serve.revo
 for _name, _function in _TOKEN.items():
     _token.command(_name, cls=_Plain)(guarded(_function))
 app.add_typer(_token, name="token")
+
+_runs = typer.Typer(help="What `msedge train` recorded.", no_args_is_help=True, rich_markup_mode=None)
+_RUNS: dict[str, Callable[..., None]] = {
+    "list": runs.listed,
+    "show": runs.show,
+    "compare": runs.compare,
+    "lineage": runs.lineage,
+    "page": runs.page,
+    "export": runs.export,
+}
+for _name, _function in _RUNS.items():
+    _runs.command(_name, cls=_Plain)(guarded(_function))
+app.add_typer(_runs, name="runs")

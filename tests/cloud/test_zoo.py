@@ -34,6 +34,31 @@ def test_model(name: str) -> None:
     assert same == ir.to_proto(model).SerializeToString() != other
 
 
+@pytest.mark.parametrize("tied, parameters", [(True, 26_976), (False, 26_976 + 31 * 32)])
+def test_transformer(tied: bool, parameters: int) -> None:
+    def build(seed: int) -> ir.Model:
+        return zoo.transformer(16, 31, seed, width=32, layers=2, heads=4, tied=tied)
+
+    model = build(5)
+    function = engine.lower(model, training=True)
+    assert sum(p.size for p in function.params.values()) == parameters
+    x = np.random.default_rng(0).integers(0, 31, (3, 16)).astype(np.int32)
+    run = jax.jit(function.apply)
+    logits = run(function.params, function.state, {"x": x})[0]["logits"]
+    np.testing.assert_allclose(logits, run_onnx(model, x=x)[0], atol=1e-5)
+    later = x.copy()
+    later[:, 9:] = 0
+    seen = run(function.params, function.state, {"x": later})[0]["logits"]
+    np.testing.assert_allclose(seen[:, :9], logits[:, :9], atol=1e-6)
+    assert np.abs(seen[:, 9:] - logits[:, 9:]).max() > 1e-3
+    assert ir.to_proto(build(5)) == ir.to_proto(model) != ir.to_proto(build(6))
+
+
+def test_heads_divide_the_width() -> None:
+    with pytest.raises(EngineError, match="width that 3 heads divide"):
+        zoo.transformer(width=32, heads=3)
+
+
 def test_softmax_is_optional() -> None:
     model = zoo.resnet8((1, 8, 8), softmax=True)
     (probabilities,) = run_onnx(model, x=np.zeros((2, 1, 8, 8), np.float32))

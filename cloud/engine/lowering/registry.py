@@ -75,7 +75,7 @@ def lowering(*ops: str) -> Callable[[Rule], Rule]:
 
 @dataclass(frozen=True)
 class Step:
-    """One node, ready to run: attribute values are Python's, subgraphs are `Program`s."""
+    """One node, ready to run: attribute values are Python's, subgraphs are `Program`s; `still`: never trained."""
 
     op: str
     row: Lowering
@@ -84,6 +84,7 @@ class Step:
     attributes: Mapping[str, Any]
     where: str
     index: int
+    still: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,19 @@
+"""Data pipelines: what elements are (`api`, `ir`), made cheaper (`passes`), and read (`views`, `streams`, `iterate`).
+
+    from cloud import data
+    pipeline = data.npz("digits.npz").shuffle().map(scale, on="x", rows=True).batch(128)
+    for batch in pipeline.batches(seed=0, epoch=3): ...
+"""
+
+from __future__ import annotations
+
+from cloud.data.api import Pipeline, arrays, folder, from_dict, iterable, mix, npz, records, source, text, zipped
+from cloud.data.device import to_device
+from cloud.data.iterate import Batches, Position
+from cloud.data.profile import Profile, Tuned, profile, tune
+from cloud.data.records import write_records
+
+__all__ = [
+    "Batches", "Pipeline", "Position", "Profile", "Tuned", "arrays", "folder", "from_dict", "iterable", "mix",
+    "npz", "profile", "records", "source", "text", "to_device", "tune", "write_records", "zipped",
+]  # fmt: skip

@@ -1,0 +1,65 @@
+"""Every use of grain and array_record; written for grain 0.2.18. Other files know neither."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+__all__ = ["Numbered", "ahead_in_threads", "record_reader", "record_writer"]
+
+
+class Numbered(Protocol):
+    """What is read ahead: anything with a length and `get`."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def get(self, number: int) -> Any:
+        """One of them; may be called from several threads at once."""
+
+
+def ahead_in_threads(items: Numbered, start: int, *, threads: int, buffer: int) -> Iterator[Any]:
+    """Items from number `start` on, in order, got by `threads`, `buffer` of them before they are asked for. Closing
+    the iterator stops them."""
+    import grain  # type: ignore[import-untyped]
+
+    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(buffer, threads))
+    read = grain.MapDataset.source(_From(items, start)).to_iter_dataset(options, allow_nones=True)
+    iterator: Any = iter(read)
+    try:
+        yield from iterator
+    finally:
+        iterator.close()
+
+
+class _From:
+    """grain's view of items: `[number]` from a start on."""
+
+    def __init__(self, items: Numbered, start: int) -> None:
+        self._items, self._start = items, start
+
+    def __len__(self) -> int:
+        return len(self._items) - self._start
+
+    def __getitem__(self, number: int) -> Any:
+        return self._items.get(int(number) + self._start)
+
+
+def record_reader(path: str) -> Any:
+    """`len` and `[number]` -> bytes of an array_record file."""
+    import grain
+
+    return grain.sources.ArrayRecordDataSource(path)
+
+
+@contextmanager
+def record_writer(path: str) -> Iterator[Callable[[bytes], None]]:
+    """A function that appends a record to a new file, each to be found without reading others."""
+    from array_record.python.array_record_module import ArrayRecordWriter  # type: ignore[import-untyped]
+
+    writer = ArrayRecordWriter(path, "group_size:1")
+    try:
+        yield writer.write
+    finally:
+        writer.close()

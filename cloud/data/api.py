@@ -1,0 +1,198 @@
+"""What users write: sources, and a `Pipeline` with a method a node. Nothing is read until batches are asked for."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy.typing as npt
+
+from cloud.data import ir, serial
+from cloud.data.functions import named
+from cloud.data.iterate import Batches, Position, open_batches
+from cloud.data.passes import optimised
+from cloud.data.sources import checked_arrays
+from cloud.errors import DataError
+
+__all__ = ["Pipeline", "arrays", "folder", "from_dict", "iterable", "mix", "npz", "records", "source", "text", "zipped"]
+
+
+@dataclass(frozen=True, eq=False)
+class Pipeline:
+    """Elements, mostly dicts of arrays, and what becomes of them. Methods give new pipelines; `node` is its meaning.
+
+    Elements depend on (seed, epoch) alone: workers, processes and where reading starts change neither them nor their
+    order. Functions take and give an element (with `on`: that value of it alone) and must not change their argument.
+    """
+
+    node: ir.Node
+
+    def map(
+        self, function: Callable[..., Any] | str, *, on: str = "", rows: bool = False, seeded: bool = False
+    ) -> Pipeline:
+        """`function` of every element. `rows`: it works on columns of elements that are alike, row by row
+        independently (and is called once a batch); `seeded`: `function(element, generator)`, the generator depending
+        on the seed, the epoch and which element it is."""
+        if rows and seeded:
+            raise DataError("a function of rows works on many elements at once: it cannot be seeded for each")
+        salt = 1 + sum(step.seeded for n in ir.walk(self.node) if isinstance(n, ir.Map) for step in n.steps)
+        return Pipeline(ir.Map(self.node, (ir.Step(named(function), on, rows, seeded, salt if seeded else 0),)))
+
+    def filter(self, function: Callable[..., Any] | str, *, on: str = "", rows: bool = False) -> Pipeline:
+        """The elements for which `function` is true. Followed by something that needs a length (shuffle, shard of
+        what follows, zip, mix), it is asked about every element once before the first batch; else while reading."""
+        return Pipeline(ir.Filter(self.node, named(function), on, rows))
+
+    def shuffle(self, seed: int | None = None) -> Pipeline:
+        """All elements in a random order, another one each epoch; of the run's seed, or of this one."""
+        if seed is not None:
+            _at_least("a seed", seed, 0)
+        return Pipeline(ir.Shuffle(self.node, seed, sum(isinstance(n, ir.Shuffle) for n in ir.walk(self.node))))
+
+    def repeat(self, times: int) -> Pipeline:
+        """`times` over within an epoch, shuffled anew each time."""
+        return Pipeline(ir.Repeat(self.node, _at_least("times", times, 1)))
+
+    def take(self, count: int) -> Pipeline:
+        """The first `count`."""
+        return Pipeline(ir.Slice(self.node, 0, _at_least("a count", count, 0)))
+
+    def skip(self, count: int) -> Pipeline:
+        """All but the first `count`."""
+        return Pipeline(ir.Slice(self.node, _at_least("a count", count, 0)))
+
+    def shard(self, index: int, count: int) -> Pipeline:
+        """Every `count`-th element from `index` on. (Processes that train together need none: see `batches`.)"""
+        if not 0 <= index < count:
+            raise DataError(f"expected a shard with 0 <= index < count, got {index} of {count}")
+        return Pipeline(ir.Slice(self.node, index, None, count))
+
+    def batch(self, size: int, last: str = "pad") -> Pipeline:
+        """Columns of `size` elements. What is left at the end is filled up with the first elements ("pad": batches
+        have "mask", 0 for those) or left out ("drop")."""
+        if last not in ("pad", "drop"):
+            raise DataError(f'last is "pad" or "drop", got {last!r}')
+        return Pipeline(ir.Batch(self.node, _at_least("a batch", size, 1), last))
+
+    def prefetch(self, workers: int = 0, threads: int = 1, ahead: int = 2) -> Pipeline:
+        """Read `ahead` batches before they are asked for: each of `workers` processes, or where there are none, all
+        `threads` of this process together. The last one given counts. `tune` finds good numbers."""
+        _at_least("workers", workers, 0), _at_least("threads", threads, 0), _at_least("ahead", ahead, 1)
+        return Pipeline(ir.Prefetch(self.node, workers, threads, ahead))
+
+    def zip(self, *others: Pipeline) -> Pipeline:
+        """Dicts of this and others merged, element by element."""
+        return zipped(self, *others)
+
+    def batches(
+        self, seed: int = 0, epoch: int = 0, position: Position | None = None, process: tuple[int, int] = (0, 1)
+    ) -> Batches:
+        """The batches of an epoch, from `position` on. Of each, process (index, count) gets its share of the rows:
+        together they see what one process alone would."""
+        return open_batches(
+            self._plan, self._prefetch, self.fingerprint, seed=seed, epoch=epoch, position=position, process=process
+        )
+
+    @property
+    def rows(self) -> int:
+        """Of a batch over all processes; 0 before `batch`."""
+        return next((n.size for n in reversed(ir.walk(self.node)) if isinstance(n, ir.Batch)), 0)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Tells pipelines apart by their nodes, functions and shapes; see `digest`."""
+        return serial.fingerprint(_unprefetched(self.node))
+
+    def digest(self) -> str:
+        """`fingerprint` and all the data: reads every byte."""
+        return serial.digest(_unprefetched(self.node))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON. DataError for arrays in memory, lambdas and functions made inside others."""
+        return serial.to_dict(self.node)
+
+    @cached_property
+    def _plan(self) -> ir.Node:
+        return optimised(self.node)
+
+    @cached_property
+    def _prefetch(self) -> ir.Prefetch | None:
+        return next((n for n in reversed(ir.walk(self.node)) if isinstance(n, ir.Prefetch)), None)
+
+
+def arrays(named_arrays: Mapping[str, npt.ArrayLike]) -> Pipeline:
+    """Arrays in memory, example first: elements are dicts of one row each."""
+    return Pipeline(ir.Arrays(checked_arrays(named_arrays, "the data")))
+
+
+def npz(path: str | os.PathLike[str], *keys: str) -> Pipeline:
+    """Arrays of a .npz file, those of `keys` or all; read whole at the first batch."""
+    return Pipeline(ir.Npz(os.fspath(path), keys))
+
+
+def folder(path: str | os.PathLike[str], *, size: tuple[int, int] | None = None, channels: int = 3) -> Pipeline:
+    """Images in a folder a class (in the order of their names): {"x": uint8 [height, width, channels], "labels"};
+    resized to `size` (height, width)."""
+    if channels not in (1, 3):
+        raise DataError(f"expected 1 or 3 channels, got {channels}")
+    height, width = (0, 0) if size is None else (_at_least("a size", n, 1) for n in size)
+    return Pipeline(ir.Folder(os.fspath(path), height, width, channels))
+
+
+def records(path: str | os.PathLike[str]) -> Pipeline:
+    """Elements of a file made by `write_records`, each read when it is needed."""
+    return Pipeline(ir.Records(os.fspath(path)))
+
+
+def text(path: str | os.PathLike[str], length: int, stride: int | None = None) -> Pipeline:
+    """Windows of a file's bytes, every `stride` bytes (`length`): {"x": int32 [length], "labels": the next bytes}."""
+    stride = length if stride is None else stride
+    return Pipeline(ir.Text(os.fspath(path), _at_least("a length", length, 1), _at_least("a stride", stride, 1)))
+
+
+def source(items: Any) -> Pipeline:
+    """Anything with `len(items)` and `items[number]`; or a function that makes it, or "module:name" of one, so that
+    the pipeline can be written down. Elements must be the same every time."""
+    if isinstance(items, str) or (callable(items) and not hasattr(items, "__getitem__")):
+        return Pipeline(ir.Items(named(items)))
+    return Pipeline(ir.Items(named(lambda: items)))
+
+
+def iterable(make: Callable[[], Any] | str) -> Pipeline:
+    """What `make()` yields, called anew every epoch: the same elements in the same order each time, one after the
+    other. They are read in this process, and read again up to a position; `write_records` makes a file of them."""
+    return Pipeline(ir.Iterable(named(make)))
+
+
+def zipped(*pipelines: Pipeline) -> Pipeline:
+    """Dicts of several merged element by element, as many as the shortest has."""
+    if not pipelines:
+        raise DataError("expected at least one pipeline to zip")
+    return Pipeline(ir.Zip(tuple(p.node for p in pipelines)))
+
+
+def mix(*shares: tuple[Pipeline, float]) -> Pipeline:
+    """Elements of several pipelines in shares like 3 to 1, evenly spread, until one that is due has run out."""
+    if not shares or not all(math.isfinite(weight) and weight > 0 for _, weight in shares):
+        raise DataError(f"expected pairs (pipeline, share above 0), got shares {[weight for _, weight in shares]}")
+    return Pipeline(ir.Mix(tuple(p.node for p, _ in shares), tuple(float(weight) for _, weight in shares)))
+
+
+def from_dict(plain: Any) -> Pipeline:
+    """The pipeline of `Pipeline.to_dict`. Its functions' modules are imported: read only what you trust."""
+    return Pipeline(serial.from_dict(plain))
+
+
+def _unprefetched(node: ir.Node) -> ir.Node:
+    node = ir.with_parents(node, tuple(_unprefetched(parent) for parent in ir.parents(node)))
+    return node.of if isinstance(node, ir.Prefetch) else node
+
+
+def _at_least(what: str, value: int, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise DataError(f"expected {what} of at least {least}, got {value!r}")
+    return value

@@ -1,0 +1,72 @@
+"""Functions users give: how they are named in a file, recognised again, and called so that errors say where."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cloud.errors import DataError
+
+__all__ = ["Function", "found", "named"]
+
+
+@dataclass(frozen=True)
+class Function:
+    """A callable and where a fresh process finds it, "module:name"; "" for lambdas and functions inside functions."""
+
+    call: Callable[..., Any]
+    name: str
+
+    @property
+    def shown(self) -> str:
+        """For messages: a name people know it by."""
+        return self.name or str(getattr(self.call, "__qualname__", type(self.call).__qualname__))
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with its name and its code; not with what it closes over or calls."""
+        code = getattr(self.call, "__code__", None)
+        body = (code.co_code, [c for c in code.co_consts if isinstance(c, int | float | str | bytes)]) if code else ""
+        return f"{self.shown}#{hashlib.blake2b(repr(body).encode(), digest_size=8).hexdigest()}"
+
+    def to_name(self) -> str:
+        """Its "module:name"; DataError where it has none."""
+        if not self.name:
+            raise DataError(
+                f"{self.shown} cannot be written down: expected a function at the top of a module, got a lambda or one "
+                "made inside another; define it with `def` in a module that can be imported"
+            )
+        return self.name
+
+
+def named(function: Callable[..., Any] | str) -> Function:
+    """A function, or "module:name" of one."""
+    if isinstance(function, str):
+        return found(function)
+    if not callable(function):
+        raise DataError(f"expected a function or 'module:name', got {type(function).__name__}")
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    there: Any = sys.modules.get(module or "")
+    for part in name.split("."):
+        there = getattr(there, part, None)
+    return Function(function, f"{module}:{name}" if there is function and module != "__main__" else "")
+
+
+def found(name: str) -> Function:
+    """The function at "module:name"; its module is imported, so read pipelines only from whom you trust."""
+    module, colon, path = name.partition(":")
+    if not colon or not module or not path:
+        raise DataError(f"expected a function as 'module:name', got {name!r}")
+    try:
+        there: Any = importlib.import_module(module)
+        for part in path.split("."):
+            there = getattr(there, part)
+    except (ImportError, AttributeError) as problem:
+        raise DataError(f"no function {name!r}: {problem}; is its module on the path?") from problem
+    if not callable(there):
+        raise DataError(f"expected a function at {name!r}, got {type(there).__name__}")
+    return Function(there, name)

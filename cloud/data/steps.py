@@ -1,0 +1,79 @@
+"""Calling the functions of maps and filters: on one element, one value of it or columns; errors say where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cloud.data import ir
+from cloud.data.columns import length, one, tree_map
+from cloud.errors import DataError
+
+__all__ = ["apply_rows", "apply_step", "keeps", "keeps_rows"]
+
+
+def apply_step(step: ir.Step, element: Any, key: tuple[int, ...], path: tuple[int, ...]) -> Any:
+    """A step's result for the element from `key` in epoch `path`."""
+    if step.rows:
+        return one(apply_rows((step,), _column(element)), 0)
+    extra = (np.random.default_rng((*path, 2**31 + step.salt, *key)),) if step.seeded else ()
+    value = _value(step.function.shown, element, step.on)
+    result = _called(step.function.shown, f"element {_shown(key)}", lambda: step.function.call(value, *extra))
+    return {**element, step.on: result} if step.on else result
+
+
+def apply_rows(steps: tuple[ir.Step, ...], columns: Any) -> Any:
+    """Steps of rows, one after the other, on columns."""
+    for step in steps:
+        value, call = _value(step.function.shown, columns, step.on), step.function.call
+        result = _called(step.function.shown, f"{length(columns)} rows", lambda call=call, value=value: call(value))  # type: ignore[misc]
+        if length(result) != length(columns):
+            raise DataError(
+                f"{step.function.shown} works on rows: expected {length(columns)} of them back, got {length(result)}"
+            )
+        columns = {**columns, step.on: result} if step.on else result
+    return columns
+
+
+def keeps(node: ir.Filter, element: Any, key: tuple[int, ...]) -> bool:
+    """Whether a filter lets an element through."""
+    if node.rows:
+        return bool(keeps_rows(node, _column(element))[0])
+    value = _value(node.function.shown, element, node.on)
+    return bool(_called(node.function.shown, f"element {_shown(key)}", lambda: node.function.call(value)))
+
+
+def keeps_rows(node: ir.Filter, columns: Any) -> npt.NDArray[np.bool_]:
+    """Which rows a filter of rows lets through."""
+    value, count = _value(node.function.shown, columns, node.on), length(columns)
+    found = np.asarray(_called(node.function.shown, f"{count} rows", lambda: node.function.call(value)))
+    if found.shape != (count,):
+        raise DataError(f"{node.function.shown} filters rows: expected {count} truth values, got shape {found.shape}")
+    return found.astype(bool)
+
+
+def _column(element: Any) -> Any:
+    return tree_map(lambda leaf: np.asarray(leaf)[None], element)
+
+
+def _value(function: str, element: Any, on: str) -> Any:
+    if not on:
+        return element
+    if not isinstance(element, dict) or on not in element:
+        there = sorted(element) if isinstance(element, dict) else type(element).__name__
+        raise DataError(f"{function} works on {on!r}: expected elements with that name, got {there}")
+    return element[on]
+
+
+def _called(function: str, where: str, call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except Exception as problem:
+        raise DataError(f"{function} failed at {where}: {type(problem).__name__}: {problem}") from problem
+
+
+def _shown(key: tuple[int, ...]) -> str:
+    return str(key[0]) if len(key) == 1 else str(key)

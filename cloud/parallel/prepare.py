@@ -1,0 +1,31 @@
+"""From a step written for one device to one that runs on many: traced, planned, applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from cloud.parallel.apply import Applied, apply
+from cloud.parallel.plan import Plan
+from cloud.parallel.search import search
+from cloud.parallel.topology import Topology
+from cloud.parallel.trace import trace
+
+__all__ = ["prepare"]
+
+
+def prepare(step: Callable[..., Any], state: Any, batch: Any, *, plan: Plan | None = None,
+            topology: Topology | None = None, devices: Sequence[Any] | None = None,
+            **options: Any) -> Applied:  # fmt: skip
+    """`step(state, batch) -> (state, metrics)` as `plan` has it, or the best plan found with `options` (those of
+    `search.plans`). `state`, `batch`: trees of arrays or shapes. `topology`: of the devices, as tabulated for their
+    kind, where not given. Raises `PlanError` for a plan that is not for this step or these devices."""
+    devices = devices if devices is not None else jax.devices()
+    topology = topology or Topology.of_devices(devices)
+    graph = trace(step, state, batch)
+    if plan is None:
+        backend = "cpu" if devices[0].platform == "cpu" else "gpu"
+        plan = search(graph, topology, **{"backend": backend, **options})
+    return apply(graph, plan, topology, (state, batch), jax.eval_shape(step, state, batch), devices)

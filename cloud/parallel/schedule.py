@@ -1,0 +1,122 @@
+"""When each stage of a pipeline computes which microbatch: a table of ticks.
+
+In a tick a stage runs forward, backward, both (forward first) or neither; what it made reaches its neighbour before the
+next tick, and all wait for the slowest. Therefore "paired", which keeps twice the stage inputs of "1f1b", is the faster
+of the two where all stages run in step: M + S - 1 times forward and backward, as against 2 (M + S - 1) times backward.
+
+"gpipe": Huang et al., 2019. "1f1b": PipeDream, Harlap et al., 2018 (flushed after each step: Megatron-LM, 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from cloud.errors import PlanError
+
+__all__ = ["SCHEDULES", "Policy", "Schedule", "schedule"]
+
+Table = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """`kept(stages from the end, microbatches)`: how many a stage may have begun and not yet finished; `both` in one
+    tick; `patient`: backward only once all is forward."""
+
+    kept: Callable[[int, int], int]
+    both: bool = False
+    patient: bool = False
+
+
+SCHEDULES: Mapping[str, Policy] = MappingProxyType(
+    {
+        "gpipe": Policy(lambda _, microbatches: microbatches, patient=True),
+        "1f1b": Policy(lambda left, microbatches: min(left, microbatches)),
+        "paired": Policy(lambda left, microbatches: min(2 * left - 1, microbatches), both=True),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """`forward[tick][stage]` and `backward[tick][stage]`: the microbatch computed, -1 for none."""
+
+    name: str
+    stages: int
+    microbatches: int
+    forward: Table
+    backward: Table
+
+    @property
+    def ticks(self) -> int:
+        """How many there are."""
+        return len(self.forward)
+
+    def kept(self, stage: int) -> int:
+        """The most microbatches whose input the stage holds at once, from its arrival until backward is done."""
+        came = _when(self.forward, stage - 1, 1) if stage else _when(self.forward, stage)
+        return _most(came, _when(self.backward, stage))
+
+    def waiting(self, stage: int) -> int:
+        """The most gradients that have come to the stage and are not yet used."""
+        if stage == self.stages - 1:
+            return 1
+        return _most(_when(self.backward, stage + 1, 1), _when(self.backward, stage))
+
+    def seconds(self, forward: Sequence[float], backward: Sequence[float]) -> float:
+        """Of all ticks in step, given each stage's seconds for one microbatch."""
+        return sum(
+            max((f >= 0) * tf + (b >= 0) * tb for f, b, tf, tb in zip(fs, bs, forward, backward, strict=True))
+            for fs, bs in zip(self.forward, self.backward, strict=True)
+        )
+
+    def bubble(self, forward: Sequence[float], backward: Sequence[float]) -> float:
+        """The share of stages' time in which they wait, 0 to 1."""
+        work = self.microbatches * (sum(forward) + sum(backward))
+        return 1 - work / (self.stages * self.seconds(forward, backward))
+
+
+def schedule(name: str, stages: int, microbatches: int) -> Schedule:
+    """The table of `SCHEDULES[name]`: every stage does what it may as soon as it can, backward before forward."""
+    if name not in SCHEDULES:
+        raise PlanError(f"expected a schedule of {', '.join(SCHEDULES)}, got {name!r}")
+    if stages < 1 or microbatches < 1:
+        raise PlanError(f"expected at least 1 stage and 1 microbatch, got {stages} and {microbatches}")
+    policy = SCHEDULES[name]
+    forward: list[tuple[int, ...]] = []
+    backward: list[tuple[int, ...]] = []
+    begun, done = [0] * stages, [0] * stages
+    while done[0] < microbatches:
+        fs, bs = _tick(policy, microbatches, tuple(begun), tuple(done))
+        begun = [n + (f >= 0) for n, f in zip(begun, fs, strict=True)]
+        done = [n + (b >= 0) for n, b in zip(done, bs, strict=True)]
+        forward.append(fs)
+        backward.append(bs)
+    return Schedule(name, stages, microbatches, tuple(forward), tuple(backward))
+
+
+def _tick(
+    policy: Policy, microbatches: int, begun: tuple[int, ...], done: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What each stage does, given how many microbatches each has begun and done before."""
+    stages = len(begun)
+    forward, backward = [], []
+    for s in range(stages):
+        here = begun[s - 1] if s else microbatches
+        may = begun[s] < here and begun[s] - done[s] < policy.kept(stages - s, microbatches)
+        last = s == stages - 1
+        ready = (begun[s] + (may and policy.both)) if last else done[s + 1]
+        returns = done[s] < ready and not (policy.patient and begun[s] < microbatches)
+        forward.append(begun[s] if may and (policy.both or not returns) else -1)
+        backward.append(done[s] if returns else -1)
+    return tuple(forward), tuple(backward)
+
+
+def _when(table: Table, stage: int, later: int = 0) -> list[int]:
+    return [t + later for t, row in enumerate(table) if row[stage] >= 0]
+
+
+def _most(came: Sequence[int], gone: Sequence[int]) -> int:
+    return max(sum(a <= t <= b for a, b in zip(came, gone, strict=True)) for t in came)

@@ -1,0 +1,48 @@
+"""Names of contents: BLAKE2b-256 in hex, which the converter gives the sources of bundles too."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from cloud.errors import TrackError
+
+__all__ = ["digest_of_arrays", "digest_of_file", "digest_of_plain"]
+
+_CHUNK = 1 << 20
+
+
+def digest_of_file(path: str | os.PathLike[str]) -> str:
+    """Of a file's bytes: 64 hexadecimal digits. Of a bundle it is not the bundle's own digest, which its header holds.
+
+    Raises TrackError for what cannot be read.
+    """
+    made = hashlib.blake2b(digest_size=32)
+    try:
+        with open(path, "rb") as file:
+            while part := file.read(_CHUNK):
+                made.update(part)
+    except OSError as error:
+        raise TrackError(f"cannot read {os.fspath(path)!r}: {error.strerror}; check the path") from error
+    return made.hexdigest()
+
+
+def digest_of_arrays(arrays: Mapping[str, Any]) -> str:
+    """Of names, dtypes, shapes and values, whatever the order of names: 64 hexadecimal digits."""
+    made = hashlib.blake2b(digest_size=32)
+    for name in sorted(arrays):
+        array = np.asarray(arrays[name])
+        made.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
+        made.update(json.dumps(array.tolist()).encode() if array.dtype.hasobject else np.ascontiguousarray(array).data)
+    return made.hexdigest()
+
+
+def digest_of_plain(value: Any) -> str:
+    """Of what JSON can say: 64 hexadecimal digits."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()

@@ -1,0 +1,130 @@
+"""Where a file came from: data and first model -> run -> ONNX -> bundle, as far back as the store knows."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloud.errors import TrackError
+from cloud.track.digests import digest_of_file
+from cloud.track.runs import Artifact
+from cloud.track.store import Store
+from lite_runtime.errors import BundleError
+
+__all__ = ["Link", "identity", "lineage"]
+
+@dataclass(frozen=True)
+class Link:
+    """One thing of the chain. `kind`: "data", "model", "run", or an artifact's ("onnx", "bundle" …); `digest` is the
+    run's id for a run; `sources` are the places in the chain of what it was made of."""
+
+    kind: str
+    digest: str
+    text: str
+    sources: tuple[int, ...] = ()
+
+
+def identity(path: str | os.PathLike[str]) -> tuple[str, str]:
+    """(digest, digest of what it was made of or "") of a file; a bundle says both itself. Raises TrackError."""
+    from lite_runtime import bundle
+
+    shown = os.fspath(path)
+    if shown.endswith(".mslite"):
+        try:
+            held = bundle.read(shown)
+        except BundleError as error:
+            raise TrackError(f"{shown!r}: expected a bundle: {error}") from error
+        made_of = held.provenance.get("parent") or held.provenance.get("source_digest") or ""
+        return held.digest, str(made_of)
+    return digest_of_file(shown), ""
+
+
+def lineage(store: Store, what: str | os.PathLike[str]) -> list[Link]:
+    """The chain to `what`: a file, a digest (64 hexadecimal digits), or a run, which is followed by what it left.
+
+    Sources stand before what was made of them. Raises TrackError where `what` is none of these.
+    """
+    chain = _Chain(store)
+    word = os.fspath(what)
+    if Path(word).is_file():
+        digest, source = identity(word)
+        chain.file(digest, Path(word).name, source)
+    elif re.fullmatch(r"[0-9a-f]{64}", word):
+        chain.file(word, "", "")
+    else:
+        run = store.run(word).id
+        chain.run(run)
+        for made in store.artifacts(run):
+            chain.artifact(run, made)
+    return chain.links
+
+
+class _Chain:
+    """Grows from the front: whatever is asked for has its sources put before it, each thing once."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.links: list[Link] = []
+        self._places: dict[str, int | None] = {}
+
+    def _put(self, key: str, link: Link) -> int:
+        self.links.append(link)
+        self._places[key] = len(self.links) - 1
+        return len(self.links) - 1
+
+    def _known(self, key: str) -> bool:
+        """Whether a thing has its place, or is being found it: a file that is its own ancestor ends there."""
+        if key in self._places:
+            return True
+        self._places[key] = None
+        return False
+
+    def _at(self, *keys: str) -> tuple[int, ...]:
+        return tuple(place for key in keys if (place := self._places.get(key)) is not None)
+
+    def run(self, run_id: str) -> None:
+        if self._known(run_id):
+            return
+        run = self.store.run(run_id)
+        if run.data and not self._known(run.data):
+            self._put(run.data, Link("data", run.data, _words_of(run.config.get("data"))))
+        if run.model:
+            self.file(run.model, _words_of(run.config.get("model")), "", kind="model")
+        if run.parent:
+            self.run(run.parent)
+        text = " · ".join(filter(None, (run.name, run.state)))
+        self._put(run_id, Link("run", run_id, text, self._at(run.data, run.model, run.parent)))
+
+    def artifact(self, run_id: str, made: Artifact) -> None:
+        if self._known(made.digest):
+            return
+        if made.source:
+            self.file(made.source, "", "")
+            sources = self._at(made.source)
+        else:
+            self.run(run_id)
+            sources = self._at(run_id)
+        self._put(made.digest, Link(made.kind, made.digest, made.path, sources))
+
+    def file(self, digest: str, text: str, source: str, kind: str = "") -> None:
+        """`text`, `source` and `kind` are what is known of it where the store knows nothing."""
+        if digest in self._places:
+            return
+        makers = self.store.makers(digest)
+        if makers:
+            self.artifact(*makers[0])
+            return
+        self._places[digest] = None
+        if source:
+            self.file(source, "", "")
+        self._put(digest, Link(kind or "file", digest, text or "not in this store", self._at(source)))
+
+
+def _words_of(section: object) -> str:
+    """What a configuration says of data or model, in short."""
+    if not isinstance(section, dict):
+        return ""
+    said = (f"{key} = {value}" for key, value in section.items() if value not in ("", None, [], {}))
+    return ", ".join(said)[:200]

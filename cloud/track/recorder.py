@@ -1,0 +1,81 @@
+"""`Recorder`: writes one run's scalars from a thread of its own, so that a step pays for an append and nothing else."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cloud.errors import TrackError
+from cloud.track.store import Row, Store
+
+__all__ = ["Recorder"]
+
+_EVERY, _BEAT = 0.5, 5.0
+"""Seconds between writings, and between signs of life."""
+_MOST = 1_000_000
+"""Steps kept waiting while the file cannot be written; what is older is given up."""
+
+
+class Recorder:
+    """Scalars and heartbeat of the run `run` in the store at `path`, until `close`.
+
+    A file that cannot be written (a full disk) stops nothing: steps wait in memory, and `close` raises TrackError if
+    they still cannot be written then.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], run: str) -> None:
+        self.run = run
+        self._store = Store(path)
+        self._waiting: deque[tuple[int, float, Mapping[str, float]]] = deque(maxlen=_MOST)
+        self._closing = threading.Event()
+        self._failed: TrackError | None = None
+        self._thread = threading.Thread(target=self._work, name=f"recorder of {run}", daemon=True)
+        self._thread.start()
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Values by name at a step; the mapping must not change afterwards."""
+        self._waiting.append((step, time.time(), values))
+
+    def close(self) -> None:
+        """Write what waits and stop; raises TrackError where that cannot be done."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._thread.join()
+        self._store.close()
+        if self._failed is not None:
+            raise self._failed
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def _work(self) -> None:
+        beaten = time.monotonic()
+        while not self._closing.wait(_EVERY):
+            self._write()
+            if time.monotonic() - beaten >= _BEAT:
+                beaten = time.monotonic()
+                self._attempt(lambda: self._store.beat(self.run))
+        self._write()
+
+    def _write(self) -> None:
+        taken = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        rows: list[Row] = [(n, step, at, float(v)) for step, at, values in taken for n, v in values.items()]
+        if rows and not self._attempt(lambda: self._store.add_scalars(self.run, rows)):
+            self._waiting.extendleft(reversed(taken))
+
+    def _attempt(self, write: Callable[[], None]) -> bool:
+        try:
+            write()
+        except TrackError as error:
+            self._failed = error
+            return False
+        self._failed = None
+        return True

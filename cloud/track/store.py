@@ -1,0 +1,246 @@
+"""`Store`: the SQLite file in which runs are kept. Processes may share it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cloud.errors import TrackError
+from cloud.track.facts import host
+from cloud.track.names import fresh_name
+from cloud.track.runs import Artifact, Event, Histogram, Run, Series, state_now
+from cloud.track.schema import opened
+
+__all__ = ["Store", "default_path"]
+
+Row = tuple[str, int, float, float]
+"""(name, step, time, value) of a scalar."""
+
+
+def default_path() -> Path:
+    """What MSEDGE_RUNS says, or runs.sqlite in the working folder."""
+    return Path(os.environ.get("MSEDGE_RUNS") or "runs.sqlite")
+
+
+class Store:
+    """Runs in the file `path`; with `create` it is made where there is none, else TrackError says so.
+
+    Methods may be called from several threads of one process in turn, not at once; every call is a transaction.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, create: bool = False) -> None:
+        self.path = os.fspath(path)
+        self._database = opened(self.path, create=create)
+        self._series: dict[tuple[str, str], int] = {}
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._database.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- writing
+
+    def start(
+        self, *, name: str = "", config: Mapping[str, Any] | None = None, environment: Mapping[str, Any] | None = None,
+        git: Mapping[str, Any] | None = None, seed: int | None = None, data: str = "", model: str = "",
+        plan_digest: str = "", plan: Mapping[str, Any] | None = None, parent: str = "",
+    ) -> str:  # fmt: skip
+        """A new run of this process, in state "running"; its id."""
+        now = time.time()
+        facts = [_json(config or {}), _json(environment or {}), _json(git or {}), seed, data, model, plan_digest]
+        while True:
+            made = fresh_name()
+            row = [made, name, "running", now, None, now, host(), os.getpid(), parent, *facts, _json(plan), ""]
+            marks = ", ".join("?" * len(row))
+            with self._transaction() as database:
+                # A name taken already inserts nothing.
+                if database.execute(f"INSERT OR IGNORE INTO runs VALUES ({marks})", row).rowcount:
+                    return made
+
+    def describe(self, run: str, **facts: Any) -> None:
+        """Set what became known later: data, model, plan_digest, plan, environment, seed."""
+        columns = ("data", "model", "plan_digest", "plan", "environment", "seed")
+        if unknown := [name for name in facts if name not in columns]:
+            raise TrackError(f"expected facts of a run out of {', '.join(columns)}; got {', '.join(unknown)}")
+        values = [_json(v) if name in ("plan", "environment") else v for name, v in facts.items()]
+        with self._transaction() as database:
+            database.execute(f"UPDATE runs SET {', '.join(f'{c} = ?' for c in facts)} WHERE id = ?", [*values, run])
+
+    def reopen(self, run: str) -> None:
+        """Take up a run again, in this process."""
+        with self._transaction() as database:
+            words = "UPDATE runs SET state = 'running', ended = NULL, heartbeat = ?, host = ?, process = ? WHERE id = ?"
+            database.execute(words, (time.time(), host(), os.getpid(), run))
+
+    def end(self, run: str, state: str, error: str = "") -> None:
+        """Close a run as "finished", "failed" or "stopped"."""
+        now = time.time()
+        with self._transaction() as database:
+            words = "UPDATE runs SET state = ?, ended = ?, heartbeat = ?, error = ? WHERE id = ?"
+            database.execute(words, (state, now, now, error, run))
+
+    def beat(self, run: str) -> None:
+        """A sign of life."""
+        with self._transaction() as database:
+            database.execute("UPDATE runs SET heartbeat = ? WHERE id = ?", (time.time(), run))
+
+    def add_scalars(self, run: str, rows: Iterable[Row]) -> None:
+        """A step told again replaces what was told before. What is not finite is kept as a gap."""
+        with self._transaction() as database:
+            database.executemany(
+                "INSERT OR REPLACE INTO scalars VALUES (?, ?, ?, ?)",
+                [
+                    (self._series_of(database, run, name), step, when, value if math.isfinite(value) else None)
+                    for name, step, when, value in rows
+                ],
+            )
+
+    def add_histogram(self, run: str, name: str, made: Histogram) -> None:
+        """Keep how values were spread."""
+        spread = {"edges": made.edges, "counts": made.counts, "mean": made.mean, "norm": made.norm}
+        with self._transaction() as database:
+            row = (run, name, made.step, _json(spread))
+            database.execute("INSERT OR REPLACE INTO histograms VALUES (?, ?, ?, ?)", row)
+
+    def add_artifact(self, run: str, made: Artifact) -> None:
+        """Keep where a file is, what it holds and what it was made of."""
+        with self._transaction() as database:
+            row = (run, made.kind, made.path, made.digest, made.bytes, made.time, made.source)
+            database.execute("INSERT OR REPLACE INTO artifacts VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+
+    def add_event(self, run: str, kind: str, text: str) -> None:
+        """Keep that something happened, now."""
+        with self._transaction() as database:
+            database.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (run, time.time(), kind, text))
+
+    # --- reading
+
+    def runs(self) -> list[Run]:
+        """All of them, the newest first."""
+        return [_run(row) for row in self._rows("SELECT * FROM runs ORDER BY created DESC, rowid DESC")]
+
+    def run(self, which: str) -> Run:
+        """The run of that id, or of its only beginning, or of that name (the newest); "latest" is the newest of all.
+
+        Raises TrackError.
+        """
+        exact = self._rows("SELECT * FROM runs WHERE id = ?", which)
+        if exact:
+            return _run(exact[0])
+        known = self.runs()
+        if which == "latest" and known:
+            return known[0]
+        begins = [run for run in known if run.id.startswith(which)]
+        named = [run for run in known if run.name == which]
+        if len(begins) > 1 and not named:
+            raise TrackError(f"{which!r} begins several runs: {', '.join(run.id for run in begins)}; say more of it")
+        if found := named or begins:
+            return found[0]
+        shown = ", ".join(run.id for run in known[:5]) or "none yet"
+        raise TrackError(f"{self.path!r} has no run {which!r}; the newest are {shown} (msedge runs list shows all)")
+
+    def names(self, run: str) -> list[str]:
+        """Of the run's scalars."""
+        return [name for (name,) in self._rows("SELECT name FROM series WHERE run = ? ORDER BY name", run)]
+
+    def scalars(self, run: str, name: str, most: int | None = None) -> Series:
+        """A scalar over steps; of more than `most` points every n-th, and the last."""
+        rows = self._rows(
+            "SELECT step, coalesce(value, 'nan'), time FROM scalars JOIN series ON scalars.series = series.id "
+            "WHERE run = ? AND name = ? ORDER BY step", run, name,
+        )  # fmt: skip
+        if most is not None and len(rows) > most:
+            stride = -(-len(rows) // most)
+            rows = rows[::stride] + (rows[-1:] if (len(rows) - 1) % stride else [])
+        return Series(tuple(r[0] for r in rows), tuple(float(r[1]) for r in rows), tuple(r[2] for r in rows))
+
+    def last(self, run: str) -> dict[str, float]:
+        """The newest value of every scalar."""
+        rows = self._rows(
+            "SELECT name, coalesce(value, 'nan'), max(step) FROM scalars JOIN series ON scalars.series = series.id "
+            "WHERE run = ? GROUP BY name ORDER BY name", run,
+        )  # fmt: skip
+        return {name: float(value) for name, value, _ in rows}
+
+    def histograms(self, run: str) -> dict[str, list[Histogram]]:
+        """By name, in the order of steps."""
+        found: dict[str, list[Histogram]] = {}
+        words = "SELECT name, step, spread FROM histograms WHERE run = ? ORDER BY name, step"
+        for name, step, spread in self._rows(words, run):
+            s = json.loads(spread)
+            made = Histogram(step, tuple(s["edges"]), tuple(s["counts"]), s["mean"], s["norm"])
+            found.setdefault(name, []).append(made)
+        return found
+
+    def artifacts(self, run: str) -> list[Artifact]:
+        """What the run left, the oldest first."""
+        words = "SELECT kind, path, digest, bytes, time, source FROM artifacts WHERE run = ? ORDER BY time"
+        return [Artifact(*row) for row in self._rows(words, run)]
+
+    def makers(self, digest: str) -> list[tuple[str, Artifact]]:
+        """(run, artifact) of every file with these contents."""
+        words = "SELECT run, kind, path, digest, bytes, time, source FROM artifacts WHERE digest = ? ORDER BY time"
+        return [(row[0], Artifact(*row[1:])) for row in self._rows(words, digest)]
+
+    def events(self, run: str) -> list[Event]:
+        """What happened, in order."""
+        words = "SELECT time, kind, text FROM events WHERE run = ? ORDER BY time, rowid"
+        return [Event(*row) for row in self._rows(words, run)]
+
+    # --- inside
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._database
+                self._database.execute("COMMIT")
+            except BaseException:
+                self._series.clear()  # ids given out in what is taken back
+                self._database.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise TrackError(f"cannot write to {self.path!r}: {error}; check space and permissions") from error
+
+    def _rows(self, words: str, *values: Any) -> list[Any]:
+        try:
+            return self._database.execute(words, values).fetchall()
+        except sqlite3.Error as error:
+            raise TrackError(f"cannot read {self.path!r}: {error}; is the file damaged?") from error
+
+    def _series_of(self, database: sqlite3.Connection, run: str, name: str) -> int:
+        if (run, name) not in self._series:
+            database.execute("INSERT OR IGNORE INTO series (run, name) VALUES (?, ?)", (run, name))
+            row = database.execute("SELECT id FROM series WHERE run = ? AND name = ?", (run, name)).fetchone()
+            self._series[run, name] = int(row[0])
+        return self._series[run, name]
+
+
+def _json(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, sort_keys=True)
+    except (TypeError, ValueError) as error:
+        raise TrackError(f"expected facts of a run that JSON can say, got {type(value).__name__}: {error}") from error
+
+
+def _run(row: Sequence[Any]) -> Run:
+    (made, name, state, created, ended, heartbeat, where, process, parent, config, environment, git, seed, data, model,
+     plan_digest, plan, error) = row  # fmt: skip
+    return Run(
+        made, name, state_now(state, heartbeat, where, process, host()), created, ended, heartbeat, where, process,
+        parent, json.loads(config), json.loads(environment), json.loads(git), seed, data, model, plan_digest,
+        json.loads(plan), error,
+    )  # fmt: skip

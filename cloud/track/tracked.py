@@ -1,0 +1,167 @@
+"""`Tracked`: a trainer's callback that keeps its run in a store."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from cloud.errors import TrackError
+from cloud.track.facts import environment, git_state
+from cloud.track.lineage import identity
+from cloud.track.recorder import Recorder
+from cloud.track.runs import Artifact, Histogram
+from cloud.track.store import Store
+from cloud.train.callbacks import Callback
+from cloud.train.reports import EpochReport
+
+if TYPE_CHECKING:
+    from cloud.train.trainer import Trainer
+
+__all__ = ["Tracked", "spread"]
+
+_BINS = 40
+"""At most: of few values, about the square root of their number."""
+_TENSORS = 100
+"""Parameters whose values are kept epoch by epoch: of more, the largest."""
+_SAMPLE = 200_000
+"""Values of a parameter that are counted: of more, every n-th."""
+
+
+class Tracked(Callback):
+    """Keeps a run in the store at `path`, which is made where there is none: every step's scalars, every epoch's
+    validation, step time and spread of weights, how it ended.
+
+    `config`: what JSON can say of the settings; `data`, `model`, `plan_digest`: digests of what it starts from;
+    `parent`: the run it goes on from; `rate(step)`: the learning rate; `stops`: errors that mean somebody stopped the
+    run rather than that it failed. A step costs an append to a list. In a run of many processes the first one tracks.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, name: str = "", config: Mapping[str, Any] | None = None,
+        seed: int | None = None, data: str = "", model: str = "", plan_digest: str = "",
+        plan: Mapping[str, Any] | None = None, parent: str = "", rate: Callable[[int], float] | None = None,
+        stops: tuple[type[BaseException], ...] = (KeyboardInterrupt,),
+    ) -> None:  # fmt: skip
+        self.path, self.run = os.fspath(path), ""
+        self._facts: dict[str, Any] = {
+            "name": name, "config": config, "seed": seed, "data": data, "model": model, "plan_digest": plan_digest,
+            "plan": plan, "parent": parent,
+        }  # fmt: skip
+        self._rate, self._stops = rate, stops
+        self._step, self._why = 0, ""
+        self._trainer: Trainer | None = None
+        self._recorder: Recorder | None = None
+
+    def started(self, trainer: Trainer) -> None:
+        """A new run; further calls of `fit` go on with it."""
+        if jax.process_index():
+            return
+        with Store(self.path, create=True) as store:
+            if self.run:
+                store.reopen(self.run)
+            else:
+                self.run = store.start(**self._facts, environment=environment(), git=git_state(Path.cwd()))
+        self._trainer, self._recorder = trainer, Recorder(self.path, self.run)
+
+    def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Under step/NAME."""
+        self._step = step
+        if self._recorder is not None:
+            self._recorder.scalars(step, {f"step/{name}": value for name, value in metrics.items()})
+
+    def epoch_done(self, report: EpochReport) -> None:
+        """Under train/NAME, validation/NAME, time/PART (seconds a step; time/epoch of all), rate, weights/NAME."""
+        if self._recorder is None or self._trainer is None:
+            return
+        values = {"epoch": float(report.epoch), "time/epoch": report.seconds}
+        values |= {f"time/{part}": seconds / max(report.steps, 1) for part, seconds in report.times.items()}
+        for where, found in (("train", report.training), ("validation", report.validation)):
+            if found is not None:
+                values |= {f"{where}/loss": found.loss, **{f"{where}/{n}": v for n, v in found.metrics.items()}}
+        if self._rate is not None:
+            values["rate"] = self._rate(self._step)
+        self._recorder.scalars(self._step, values)
+        weights = _largest(self._trainer.whole_state().params)
+        with Store(self.path) as store:
+            for name, array in weights.items():
+                store.add_histogram(self.run, f"weights/{name}", spread(self._step, array))
+
+    def saved(self, path: Path) -> None:
+        """An event."""
+        self.event("checkpoint", str(path))
+
+    def stopping(self, why: str) -> None:
+        """Say that `fit` is about to end early because somebody asked for it."""
+        self._why = why
+
+    def finished(self, trainer: Trainer) -> None:
+        """The end, as it should be, or early by request."""
+        self._end("stopped" if self._why else "finished", self._why)
+
+    def failed(self, error: BaseException) -> None:
+        """The end, by an error."""
+        stopped = isinstance(error, self._stops)
+        self._end("stopped" if stopped else "failed", str(error) or type(error).__name__)
+
+    def event(self, kind: str, text: str) -> None:
+        """Keep that something happened."""
+        if self.run:
+            with Store(self.path) as store:
+                store.add_event(self.run, kind, text)
+
+    def describe(self, **facts: Any) -> None:
+        """Set what became known after the start: see `Store.describe`."""
+        if self.run:
+            with Store(self.path) as store:
+                store.describe(self.run, **facts)
+        else:
+            self._facts |= facts
+
+    def left(self, kind: str, path: str | os.PathLike[str]) -> None:
+        """Keep that the run left a file: "onnx", "bundle" … A bundle says itself what it was made of."""
+        if self.run:
+            digest, source = identity(path)
+            size = os.path.getsize(path)
+            made = Artifact(kind, os.path.abspath(path), digest, size, time.time(), source)
+            with Store(self.path) as store:
+                store.add_artifact(self.run, made)
+
+    def _end(self, state: str, error: str) -> None:
+        if self._recorder is None:
+            return
+        recorder, self._recorder, self._trainer = self._recorder, None, None
+        try:
+            recorder.close()
+            with Store(self.path) as store:
+                store.end(self.run, state, error)
+        except TrackError as problem:
+            warnings.warn(f"the record of run {self.run} is not whole: {problem}", RuntimeWarning, stacklevel=2)
+
+
+def spread(step: int, array: Any) -> Histogram:
+    """How a tensor's finite values are spread; counts are of a sample where there are very many."""
+    values = np.asarray(array, np.float64).ravel()
+    norm = float(np.sqrt(np.square(values).sum()))
+    values = values[:: max(1, values.size // _SAMPLE)]
+    values = values[np.isfinite(values)]
+    counts, edges = np.histogram(values, bins=min(_BINS, max(4, round(values.size**0.5))))
+    mean = float(values.mean()) if values.size else 0.0
+    return Histogram(step, tuple(edges.tolist()), tuple(counts.tolist()), mean, norm)
+
+
+def _largest(params: Any) -> dict[str, Any]:
+    """The float parameters by name, on this host."""
+    found = {
+        jax.tree_util.keystr(path, simple=True, separator="."): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+        if leaf.size > 1 and leaf.is_fully_addressable
+    }
+    names = sorted(found, key=lambda name: -found[name].size)[:_TENSORS]
+    return {name: jax.device_get(found[name]) for name in found if name in names}

@@ -1,0 +1,36 @@
+"""What all processes do together after a step, though each has wishes of its own (one got a signal, one's clock says it
+is time for a checkpoint): they ask one another about once a second, so that steps need not wait for it."""
+
+from __future__ import annotations
+
+import time
+
+import jax
+
+from cloud._jax import most_of_all
+
+__all__ = ["Agreement"]
+
+_EVERY = 1.0
+_MOST = 1000
+
+
+class Agreement:
+    """One for a run; every process asks it after every step, and gets the same answers."""
+
+    def __init__(self) -> None:
+        self._left, self._asked, self._since = 1, 0, time.monotonic()
+
+    def ask(self, *wishes: bool, now: bool = False) -> tuple[bool, ...]:
+        """Which of the wishes come true: those that any process has, a while later. One process alone gets its own at
+        once; so do many when all say `now`."""
+        if jax.process_count() == 1:
+            return wishes
+        self._left, self._asked = self._left - 1, self._asked + 1
+        if self._left > 0 and not now:
+            return (False,) * len(wishes)
+        moment = time.monotonic()
+        steps = int(self._asked * _EVERY / max(moment - self._since, 1e-3))
+        *granted, self._left = most_of_all([*map(int, wishes), min(max(steps, 1), _MOST)])
+        self._asked, self._since = 0, moment
+        return tuple(map(bool, granted))

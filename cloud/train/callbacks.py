@@ -1,0 +1,75 @@
+"""What may watch a run: a tracker, a live view, anything with these methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloud.train.reports import EpochReport
+
+if TYPE_CHECKING:
+    from cloud.train.trainer import Trainer
+
+__all__ = ["Callback", "Callbacks"]
+
+
+class Callback:
+    """Watches a run; what it does not care for stays as it is here. An error it raises ends training."""
+
+    def started(self, trainer: Trainer) -> None:
+        """`fit` begins."""
+
+    def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Step number `step` (counted from 1 over the trainer's whole life) is done: means over its rows, "loss" and
+        metrics by name, and "examples", their number (float16: "skipped" is 1 for a step left out). Told in order but
+        late, several steps at once: nobody waits for the device to tell it."""
+
+    def epoch_done(self, report: EpochReport) -> None:
+        """An epoch and its validation are done."""
+
+    def saved(self, path: Path) -> None:
+        """A checkpoint is complete."""
+
+    def finished(self, trainer: Trainer) -> None:
+        """`fit` ends as it should."""
+
+    def failed(self, error: BaseException) -> None:
+        """`fit` ends by this error (a KeyboardInterrupt too), which is raised again afterwards."""
+
+
+class Callbacks(Callback):
+    """Several as one, told in order."""
+
+    def __init__(self, members: Sequence[Callback]) -> None:
+        self.members = tuple(members)
+
+    def started(self, trainer: Trainer) -> None:
+        """See `Callback`."""
+        for member in self.members:
+            member.started(trainer)
+
+    def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
+        """See `Callback`."""
+        for member in self.members:
+            member.stepped(step, metrics)
+
+    def epoch_done(self, report: EpochReport) -> None:
+        """See `Callback`."""
+        for member in self.members:
+            member.epoch_done(report)
+
+    def saved(self, path: Path) -> None:
+        """See `Callback`."""
+        for member in self.members:
+            member.saved(path)
+
+    def finished(self, trainer: Trainer) -> None:
+        """See `Callback`."""
+        for member in self.members:
+            member.finished(trainer)
+
+    def failed(self, error: BaseException) -> None:
+        """See `Callback`."""
+        for member in self.members:
+            member.failed(error)

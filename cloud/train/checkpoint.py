@@ -1,0 +1,311 @@
+"""Checkpoints: all that a step moves, how far the run is, and what it is; written aside while training goes on.
+
+A folder a checkpoint, "step-000000000120": arrays as orbax writes them (each process those parts that it holds, so that
+they can be read onto other devices), `about.json`, and a manifest with digests of both. It is put together under a
+hidden name and gets its own when complete, so that what can be seen is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+import warnings
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from cloud._jax import said_by_first, shaped
+from cloud.errors import CheckpointError
+from cloud.train.manifest import problem_of, read_json, seal
+from cloud.train.rewind import Place
+from cloud.train.step import TrainState
+from lite_runtime._files import write_atomically
+
+__all__ = ["About", "Checkpoints", "Restored"]
+
+_VERSION = 1
+_NAME = "step-"
+_ABOUT = "about.json"
+_ARRAYS = "arrays"
+_PACKAGES = ("jax", "jaxlib", "numpy", "optax", "orbax-checkpoint")
+
+
+class About(NamedTuple):
+    """What a checkpoint says of its run: how far it is, its seed, what its batches are made of, a figure it is to be
+    kept for (the larger, the better), other facts such as configuration and plan."""
+
+    place: Place
+    seed: int
+    data: Mapping[str, Any]
+    score: float | None = None
+    facts: Mapping[str, Any] = {}
+
+
+class Restored(NamedTuple):
+    """A state as it was, and what was said of it."""
+
+    state: TrainState
+    about: About
+    path: Path
+
+
+class Checkpoints:
+    """Those of one run, in `folder`, which is made where there is none; processes that train together must all see it.
+
+    `steps`, `seconds`: how often one is due; of neither, at the end of each epoch. `keep`: so many of the newest stay.
+    `best`: the one with the best value of that name in validation stays too, "loss" (the smallest) or a metric (the
+    largest). `facts`: what JSON can say of the run and a checkpoint is to hold, such as its configuration and plan.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], *, steps: int | None = None, seconds: float | None = None, keep: int = 3,
+        best: str = "", facts: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        for name, value, least in (("steps", steps, 1), ("seconds", seconds, 0), ("keep", keep, 1)):
+            if value is not None and not value >= least:
+                raise CheckpointError(f"expected {name} of at least {least}, got {value}")
+        self.folder = Path(os.path.abspath(folder))
+        self.steps, self.seconds, self.keep, self.best = steps, seconds, keep, best
+        self.facts: dict[str, Any] = dict(facts or {})
+        self._writer: Any = None
+        self._thread: threading.Thread | None = None
+        self._done: list[Path] = []
+        self._failures: list[CheckpointError] = []
+
+    def there(self) -> list[Path]:
+        """Complete checkpoints, oldest first."""
+        try:
+            found = [(_step_of(path), path) for path in self.folder.iterdir()]
+        except OSError:
+            return []
+        return [path for step, path in sorted(found) if step >= 0]
+
+    def save(self, state: TrainState, about: About) -> None:
+        """Begin to write a checkpoint; `state` may be used up as soon as this returns. All processes call it.
+
+        It waits for the one before. Raises CheckpointError where writing cannot begin; see `wait` for what comes later.
+        """
+        self.settle()
+        target = self.folder / f"{_NAME}{about.place.steps:012d}"
+        part = self.folder / f".{target.name}.part"
+        arrays = dict(_named(state))
+        if jax.process_index() == 0:
+            self._begin(part, about, arrays)
+        try:
+            self._async().save(part / _ARRAYS, args=_saving(_filled(arrays)), force=True)
+        except Exception as error:  # orbax and tensorstore promise no type
+            raise CheckpointError(f"cannot write the checkpoint {str(part)!r}: {_line(error)}") from error
+        self._thread = threading.Thread(target=self._finish, args=(part, target))
+        self._thread.start()
+
+    def wait(self) -> list[Path]:
+        """Until nothing is being written; see `finished`. Raises CheckpointError for a checkpoint that failed."""
+        self.settle()
+        if self._failures:
+            raise self._failures.pop()
+        return self.finished()
+
+    def settle(self) -> None:
+        """Until nothing is being written, well or not."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def finished(self) -> list[Path]:
+        """Checkpoints that became complete and have not been told yet; failures become warnings."""
+        while self._failures:
+            warnings.warn(str(self._failures.pop(0)), RuntimeWarning, stacklevel=2)
+        done, self._done = self._done, []
+        return done
+
+    def restore(self, like: TrainState, *, best: bool = False) -> Restored:
+        """The newest checkpoint (or the best) that is whole, its arrays lying as those of `like`, bit by bit as they
+        were. All processes call it.
+
+        Damaged ones are passed over with a warning. Raises CheckpointError where none can be read, and for one of
+        another model or optimiser.
+        """
+        self.settle()
+        step = self._chosen(best) if jax.process_index() == 0 else -1
+        step = said_by_first(step)
+        while step >= 0:
+            path = self.folder / f"{_NAME}{step:012d}"
+            about, problem = _about(path)
+            if not problem:
+                arrays = dict(_named(like))
+                _alike(about["arrays"], arrays, path)
+                try:
+                    state = self._read(path, like, arrays)
+                    return Restored(state, _as_about(about), path)
+                except Exception as error:  # orbax and tensorstore promise no type
+                    problem = _line(error)
+            warnings.warn(f"checkpoint {path.name} cannot be read: {problem}", RuntimeWarning, stacklevel=2)
+            step = said_by_first(self._chosen(False, step) if jax.process_index() == 0 else -1)
+        raise CheckpointError(
+            f"expected a checkpoint in {str(self.folder)!r}; there is none that can be read: begin without resuming"
+        )
+
+    def _chosen(self, best: bool, below: int | None = None) -> int:
+        """The step of the newest whole one, or the best; -1 where there is none."""
+        there = [path for path in self.there() if below is None or _step_of(path) < below]
+        order = sorted(there, key=lambda path: (_score(path) if best else 0.0, _step_of(path)), reverse=True)
+        for path in order:
+            problem = problem_of(path) or _about(path)[1]
+            if not problem:
+                return _step_of(path)
+            warnings.warn(f"passed over checkpoint {path.name}: {problem}", RuntimeWarning, stacklevel=3)
+        return -1
+
+    def _read(self, path: Path, like: TrainState, arrays: Mapping[str, Any]) -> TrainState:
+        import orbax.checkpoint as ocp
+
+        filled = _filled(arrays)
+        shapes = {number: shaped(a.shape, a.dtype, sharding=a.sharding) for number, a in filled.items()}
+        ways = ocp.checkpoint_utils.construct_restore_args(shapes)
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+            found = reader.restore(path / _ARRAYS, args=ocp.args.PyTreeRestore(item=shapes, restore_args=ways))
+        leaves = [found.get(str(i), leaf) for i, leaf in enumerate(arrays.values())]
+        restored: TrainState = jax.tree.unflatten(jax.tree.structure(like), leaves)
+        return restored
+
+    def _begin(self, part: Path, about: About, arrays: Mapping[str, Any]) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for left in self.folder.glob(f".{_NAME}*"):  # by a process that was killed
+                shutil.rmtree(left)
+            part.mkdir()
+        except OSError as error:
+            raise CheckpointError(f"cannot write checkpoints to {str(self.folder)!r}: {error.strerror}") from error
+        said = about._asdict() | {
+            "version": _VERSION,
+            "place": about.place._asdict(),
+            "arrays": [[name, list(a.shape), str(a.dtype)] for name, a in arrays.items()],
+            "versions": _versions(),
+            "written": time.time(),
+        }
+        try:
+            data = json.dumps(said, sort_keys=True, indent=1).encode()
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(f"expected facts that JSON can say: {error}") from error
+        write_atomically(part / _ABOUT, data, CheckpointError)
+
+    def _finish(self, part: Path, target: Path) -> None:
+        """In a thread: when the arrays are written, give the checkpoint its name."""
+        try:
+            self._writer.wait_until_finished()
+            if jax.process_index() == 0:
+                seal(part)
+                _retire([target] if target.exists() else [])
+                os.replace(part, target)
+                self._done.append(target)
+                self._retain()
+        except CheckpointError as error:
+            self._failures.append(error)
+        except Exception as error:  # orbax and tensorstore promise no type
+            self._failures.append(CheckpointError(f"checkpoint {str(target)!r} was not written: {_line(error)}"))
+
+    def _retain(self) -> None:
+        there = self.there()
+        kept = set(there[-self.keep :])
+        scored = [path for path in there if _score(path) > -float("inf")] if self.best else []
+        if scored:
+            kept.add(max(scored, key=_score))
+        _retire([path for path in there if path not in kept])
+
+    def _async(self) -> Any:
+        if self._writer is None:
+            import orbax.checkpoint as ocp
+
+            self._writer = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
+        return self._writer
+
+
+def _saving(arrays: Mapping[str, Any]) -> Any:
+    import orbax.checkpoint as ocp
+
+    return ocp.args.PyTreeSave(dict(arrays))
+
+
+def _named(state: TrainState) -> list[tuple[str, Any]]:
+    """Every array by its path in the state: "params.w"."""
+    paths = jax.tree_util.tree_leaves_with_path(state)
+    return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in paths]
+
+
+def _filled(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """By number, as names may hold what files' must not; without empty ones, which orbax does not write."""
+    return {str(i): array for i, array in enumerate(arrays.values()) if array.size}
+
+
+def _alike(said: Iterable[Any], arrays: Mapping[str, Any], path: Path) -> None:
+    saved = {name: (tuple(shape), dtype) for name, shape, dtype in said}
+    here = {name: (a.shape, str(a.dtype)) for name, a in arrays.items()}
+    wrong = [f"{name!r} is not in it" for name in here.keys() - saved.keys()]
+    wrong += [f"{name!r} is not in the trainer" for name in saved.keys() - here.keys()]
+    both = [name for name in here if name in saved and here[name] != saved[name]]
+    wrong += [f"{name!r} is {_shown(saved[name])} in it, {_shown(here[name])} here" for name in both]
+    if not wrong and list(saved) != list(here):
+        wrong = ["its arrays are in another order"]
+    if wrong:
+        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+        raise CheckpointError(
+            f"checkpoint {path.name} is of another model or optimiser: {'; '.join(sorted(wrong)[:5])}{more}. Build the "
+            "trainer as it was, or begin without resuming"
+        )
+
+
+def _shown(array: tuple[tuple[int, ...], str]) -> str:
+    return f"{array[1]}{list(array[0])}"
+
+
+def _about(path: Path) -> tuple[dict[str, Any], str]:
+    """`about.json`, and what is wrong with it."""
+    try:
+        said = read_json(path / _ABOUT)
+    except CheckpointError as error:
+        return {}, str(error)
+    if said.get("version") != _VERSION:
+        return {}, f"it is of version {said.get('version')!r}, this reads {_VERSION}"
+    return said, ""
+
+
+def _as_about(said: Mapping[str, Any]) -> About:
+    return About(Place(**said["place"]), *(said[name] for name in About._fields[1:]))
+
+
+def _score(path: Path) -> float:
+    score = _about(path)[0].get("score")
+    return float(score) if isinstance(score, int | float) else -float("inf")
+
+
+def _step_of(path: Path) -> int:
+    number = path.name.removeprefix(_NAME)
+    return int(number) if path.name.startswith(_NAME) and number.isdecimal() else -1
+
+
+def _retire(paths: Iterable[Path]) -> None:
+    """Hidden first, so that nobody sees half of one."""
+    for path in paths:
+        hidden = path.with_name(f".{path.name}.gone")
+        os.replace(path, hidden)
+        shutil.rmtree(hidden)
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:300]

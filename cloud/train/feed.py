@@ -1,0 +1,79 @@
+"""Where batches come from: arrays in memory, or a pipeline of `cloud.data`; both as a `Feed`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from cloud.errors import TrainError
+from cloud.train.batches import Dataset, batches, epoch_order, pair, rows_of_batch
+from cloud.train.step import Batch
+
+__all__ = ["ArrayFeed", "Feed", "PipelineFeed", "feed_of"]
+
+
+class Feed(Protocol):
+    """Batches of one epoch after the other, the same ones for the same seed; each process gets its rows of them."""
+
+    def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
+        """This process's rows of the batches of epoch `number`, from batch `first` on."""
+
+
+@dataclass(frozen=True)
+class ArrayFeed:
+    """Arrays in memory, shuffled anew every epoch (`seed` None: in their own order), in batches that `ways` divides."""
+
+    data: Dataset
+    size: int
+    last: str
+    seed: int | None
+    ways: int = 1
+
+    def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
+        """See `Feed`."""
+        order = np.arange(self.data.size) if self.seed is None else epoch_order(self.data.size, self.seed, number)
+        part = _share(rows_of_batch(self.data.size, self.size, self.ways))
+        for batch in batches(self.data, order, self.size, self.last, first=first, part=part, ways=self.ways):
+            yield {"inputs": batch.inputs, "labels": batch.labels, "mask": batch.mask}
+
+
+@dataclass(frozen=True)
+class PipelineFeed:
+    """Anything with `batches(seed, epoch, position, process)` that gives dicts of arrays: the model's inputs by name,
+    "labels", and "mask" where rows only fill up."""
+
+    pipeline: Any
+    inputs: tuple[str, ...]
+    seed: int
+
+    def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
+        """See `Feed`."""
+        process = jax.process_index(), jax.process_count()
+        for found in self.pipeline.batches(self.seed, number, first, process):
+            if missing := [name for name in (*self.inputs, "labels") if name not in found]:
+                raise TrainError(f"expected batches with {[*self.inputs, 'labels']}, got {sorted(found)}: no {missing}")
+            labels = found["labels"]
+            mask = found["mask"] if "mask" in found else np.ones(len(jax.tree.leaves(labels)[0]), np.float32)
+            yield {"inputs": {name: found[name] for name in self.inputs}, "labels": labels, "mask": mask}
+
+
+def feed_of(
+    data: Any, inputs: tuple[str, ...], *, size: int, last: str = "pad", seed: int | None = None, ways: int = 1
+) -> Feed:
+    """`data`: a pair (inputs, labels) of arrays, or a pipeline, which makes batches of its own size."""
+    if hasattr(data, "batches") and not isinstance(data, Mapping):
+        return PipelineFeed(data, inputs, 0 if seed is None else seed)
+    found, labels = pair(data)
+    return ArrayFeed(Dataset.of(found, labels, inputs), size, last, seed, ways)
+
+
+def _share(rows: int) -> slice:
+    """Which of a batch's rows are this process's."""
+    index, count = jax.process_index(), jax.process_count()
+    if rows % count:
+        raise TrainError(f"a batch of {rows} rows does not divide among {count} processes")
+    return slice(index * rows // count, (index + 1) * rows // count)

@@ -1,0 +1,118 @@
+"""Where a step runs: how state and batches lie on devices, and the compiled step that takes them so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from cloud._jax import everywhere, rows_over
+from cloud.errors import TrainError
+from cloud.train.ledger import Packed
+from cloud.train.step import Batch, Step, Sums, TrainState
+
+__all__ = ["Alone", "DataParallel", "Placement", "Prepare"]
+
+
+class Placement(Protocol):
+    """A step on devices. Plans and pipelines have this shape too. `ways`: rows of a batch are shared out to so many."""
+
+    ways: int
+
+    def place(self, state: TrainState) -> TrainState:
+        """A whole state as `step` takes it; `state` may be used up."""
+
+    def place_batch(self, batch: Batch) -> Batch:
+        """This process's rows of a batch as `step` takes them."""
+
+    def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Sums | Packed]:
+        """One step of what was placed; `state` is used up. Nobody waits for it."""
+
+    def gather(self, state: TrainState) -> TrainState:
+        """The state with every array whole, for evaluating, saving and exporting; nothing is used up."""
+
+
+Prepare: TypeAlias = Callable[[Step, TrainState, Batch], Placement]
+"""A pure step, and a state and a batch (all rows) as `jax.ShapeDtypeStruct`s -> where it runs."""
+
+
+class Alone:
+    """One device, JAX's default one."""
+
+    ways = 1
+
+    def __init__(self, step: Step) -> None:
+        self.step = _packing(step)
+        self._copies = jax.default_backend() != "cpu"
+        self._mask: tuple[Any, Any] = None, None
+
+    def place(self, state: TrainState) -> TrainState:
+        """See `Placement`."""
+        return state
+
+    def place_batch(self, batch: Batch) -> Batch:
+        """On the CPU a jitted call reads NumPy's arrays where they lie; elsewhere the copy starts here."""
+        if batch["mask"] is not self._mask[0]:  # most batches share one
+            self._mask = batch["mask"], jax.device_put(batch["mask"])
+        rest = {"inputs": batch["inputs"], "labels": batch["labels"]}
+        return {**(jax.device_put(rest) if self._copies else rest), "mask": self._mask[1]}
+
+    def gather(self, state: TrainState) -> TrainState:
+        """See `Placement`."""
+        return state
+
+
+class DataParallel:
+    """Every device has the whole state and computes its share of each batch's rows; gradients are added up.
+
+    Batches that do not divide raise TrainError. Several processes each bring their rows.
+    """
+
+    def __init__(self, step: Step, devices: Sequence[jax.Device] | None = None) -> None:
+        self.devices = tuple(devices if devices is not None else jax.devices())
+        self.ways = len(self.devices)
+        mesh = jax.make_mesh((len(self.devices),), ("data",), (jax.sharding.AxisType.Auto,), devices=self.devices)
+        self._whole, self._rows = everywhere(mesh), rows_over(mesh)
+        self.step = _packing(step, out_shardings=self._whole)
+
+    def place(self, state: TrainState) -> TrainState:
+        """See `Placement`."""
+        placed: TrainState = jax.device_put(state, self._whole)
+        return placed
+
+    def place_batch(self, batch: Batch) -> Batch:
+        """See `Placement`."""
+        rows = len(batch["mask"]) * jax.process_count()
+        if rows % len(self.devices):
+            below = rows // len(self.devices) * len(self.devices)
+            raise TrainError(
+                f"a batch of {rows} rows does not divide among {len(self.devices)} devices: take one of "
+                f"{f'{below} or ' if below else ''}{below + len(self.devices)}"
+            )
+        from_rows: Any = jax.make_array_from_process_local_data
+        placed: Batch = jax.tree.map(lambda a: from_rows(self._rows, a), batch)
+        return placed
+
+    def gather(self, state: TrainState) -> TrainState:
+        """See `Placement`."""
+        return state
+
+
+def _packing(step: Step, **options: Any) -> Callable[[TrainState, Batch], tuple[TrainState, Packed]]:
+    """`step` jitted, its sums as one vector: each array that comes out costs the host ten microseconds."""
+    names: list[str] = []
+
+    def packed(state: TrainState, batch: Batch) -> tuple[TrainState, Any]:
+        state, sums = step(state, batch)
+        names[:] = sums
+        return state, jnp.stack(list(sums.values()))
+
+    jitted = jax.jit(packed, donate_argnums=0, **options)
+
+    def run(state: TrainState, batch: Batch) -> tuple[TrainState, Packed]:
+        state, vector = jitted(state, batch)
+        return state, Packed(names, vector)
+
+    return run

@@ -1,0 +1,66 @@
+"""What training tells of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+__all__ = ["EpochReport", "Evaluation", "means_of", "summed"]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Means over `examples`; `metrics` holds those asked for by name."""
+
+    loss: float
+    metrics: Mapping[str, float]
+    examples: int
+
+    @property
+    def accuracy(self) -> float | None:
+        """The metric of that name, where there is one."""
+        return self.metrics.get("accuracy")
+
+
+@dataclass(frozen=True)
+class EpochReport:
+    """One epoch: `training` as seen while the weights moved, `validation` after it, seconds of both together; of
+    these `times` went into waiting for "data", into the "step" (handing it over and waiting for it), into "other"."""
+
+    epoch: int
+    epochs: int
+    training: Evaluation
+    validation: Evaluation | None
+    seconds: float
+    steps: int = 0
+    times: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def loss(self) -> float:
+        """Mean training loss."""
+        return self.training.loss
+
+    @property
+    def accuracy(self) -> float | None:
+        """Mean training accuracy, where measured."""
+        return self.training.accuracy
+
+
+def summed(parts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Sums over rows of several batches, added up in order."""
+    total: dict[str, float] = {}
+    for part in jax.device_get(list(parts)):
+        for name, value in part.items():
+            total[name] = total.get(name, 0.0) + float(value)
+    return total
+
+
+def means_of(sums: Mapping[str, float]) -> Evaluation:
+    """The means that sums over rows (`cloud.train.step.Sums`) amount to; of no rows at all they are 0."""
+    examples = sums.get("examples", 0.0)
+    means = {name: value / (examples or 1.0) for name, value in sums.items()}
+    metrics = {name.removeprefix("metric "): mean for name, mean in means.items() if name.startswith("metric ")}
+    return Evaluation(means.get("loss", 0.0), metrics, int(examples))

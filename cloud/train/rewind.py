@@ -1,0 +1,59 @@
+"""A state from a little while ago, so that a run can go back to just before a step that went wrong.
+
+A step could instead keep its old weights where its loss is not finite: that choice, an elementwise select or a
+conditional, costs 16 to 17 % of an Adam step of a perceptron (784-512-512-10, 64 rows, one core). A copy a minute and
+the steps since then once more cost nothing that can be measured.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from cloud.train.step import TrainState
+
+__all__ = ["Place", "Rewind"]
+
+_EVERY = 60.0
+"""Seconds between copies."""
+
+
+class Place(NamedTuple):
+    """How far a run is: whole epochs, steps of the one begun, steps altogether."""
+
+    epochs: int
+    of_epoch: int
+    steps: int
+
+
+class Rewind:
+    """Holds one copy of a state in the host's memory; none where other processes hold parts of it."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[TrainState, Place] | None = None
+        self._taken = 0.0
+
+    @property
+    def due(self) -> bool:
+        """Is it time for another copy?"""
+        return time.monotonic() - self._taken > _EVERY
+
+    def take(self, state: TrainState, place: Place) -> None:
+        """Keep a copy of `state`, whose steps are known to be good."""
+        self._taken = time.monotonic()
+        if all(leaf.is_fully_addressable for leaf in jax.tree.leaves(state)):
+            self._kept = jax.tree.map(lambda leaf: np.array(leaf), state), place
+
+    def back(self, like: TrainState) -> tuple[TrainState, Place] | None:
+        """The kept state, lying on devices as `like` does (whose values do not matter), and its place."""
+        if self._kept is None:
+            return None
+        state, place = self._kept
+        return jax.tree.map(lambda kept, now: _as(kept, now), state, like), place
+
+
+def _as(kept: Any, now: Any) -> Any:
+    return jax.device_put(jax.numpy.array(kept), now.sharding)

@@ -1,0 +1,42 @@
+"""Which task a model is, by what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from cloud.errors import TrainError
+from cloud.train.tasks.flax import LinenTask, NnxTask
+from cloud.train.tasks.onnx import OnnxTask
+from cloud.train.tasks.task import Task
+
+__all__ = ["as_task"]
+
+
+def as_task(model: Any, *, trainable: Sequence[str] | None = None, frozen: Sequence[str] = ()) -> Task:
+    """A task as it is; an `onnx_ir.Model`; a `flax.nnx.Module`; a pair (linen module, variables).
+
+    `trainable` and `frozen` are for ONNX models (`OnnxTask`). Raises TrainError for anything else.
+    """
+    if isinstance(model, ir.Model):
+        return OnnxTask(model, trainable=trainable, frozen=frozen)
+    if trainable is not None:
+        raise TrainError("`trainable` names initialisers of an ONNX model; for other models use freeze=")
+    if all(hasattr(model, name) for name in ("inputs", "init", "apply", "export")):
+        task: Task = model
+        return task
+    if isinstance(model, tuple) and len(model) == 2 and _is("flax.linen.module", model[0]):
+        return LinenTask(*model)
+    if _is("flax.nnx.module", model):
+        return NnxTask(model)
+    raise TrainError(
+        f"expected an onnx_ir.Model, a flax.nnx.Module, (linen module, variables) or a Task, got "
+        f"{type(model).__name__}; of a JAX function make a JaxTask(function, params)"
+    )
+
+
+def _is(module: str, value: Any) -> bool:
+    """Whether a class called Module in `module`, which need not be installed, is a class of `value`'s."""
+    return any(kind.__name__ == "Module" and kind.__module__ == module for kind in type(value).__mro__)

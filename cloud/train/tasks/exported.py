@@ -1,0 +1,89 @@
+"""A JAX function as an ONNX model, checked."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from cloud._jax import shaped
+from cloud.engine import lower
+from cloud.errors import TrainError
+from lite_runtime.errors import MissingExtraError
+
+__all__ = ["to_onnx"]
+
+_OPSET = 22
+_ROWS = 3
+_TOLERANCE = 1e-4
+
+
+def to_onnx(function: Callable[..., Any], examples: Mapping[str, jax.ShapeDtypeStruct]) -> ir.Model:
+    """`function(*inputs)` by jax2onnx; inputs are called as in `examples`, their first dimension may be any size.
+
+    The model's outputs (by `cloud.engine`) are compared with the function's on random inputs: TrainError where they
+    are further apart than 1e-4 of the largest, or where jax2onnx cannot write an operator.
+    """
+    try:
+        from jax2onnx import to_onnx as convert  # type: ignore[import-untyped]
+    except ImportError:
+        raise MissingExtraError("jax2onnx", "flax", "models written in JAX are exported with it") from None
+    inputs = _random(examples)
+    found = jax.jit(function)(*inputs.values())
+    names = list(found) if isinstance(found, Mapping) else ["output"]
+    specs = [shaped((_rows(), *spec.shape[1:]), spec.dtype) for spec in examples.values()]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # it asks Flax for what has another name by now
+            model: ir.Model = convert(
+                _flat(function), specs, opset=_OPSET, return_mode="ir", input_names=list(examples), output_names=names
+            )
+    except Exception as error:
+        raise TrainError(f"jax2onnx cannot export this model: {type(error).__name__}: {error}") from error
+    wanted = found if isinstance(found, Mapping) else {"output": found}
+    _check(model, inputs, wanted)
+    return model
+
+
+def _check(model: ir.Model, inputs: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    function = lower(model)
+    given = {spec.name: np.asarray(inputs[spec.name], spec.dtype) for spec in function.inputs}
+    outputs, _ = function.apply(function.params, function.state, given)
+    for name, expected in wanted.items():
+        apart = float(np.max(np.abs(np.asarray(outputs[name]) - expected), initial=0))
+        if not apart <= _TOLERANCE * max(1.0, float(np.max(np.abs(expected), initial=0))):
+            raise TrainError(
+                f"the exported model's output {name!r} is {apart:.3g} away from the function's on random inputs; "
+                "does the function hold something that jax2onnx writes otherwise?"
+            )
+
+
+def _rows() -> Any:
+    return jax.export.symbolic_shape("batch")[0]
+
+
+def _flat(function: Callable[..., Any]) -> Callable[..., Any]:
+    """With several outputs as a tuple, which is what jax2onnx knows."""
+
+    def call(*inputs: Any) -> Any:
+        found = function(*inputs)
+        return tuple(found.values()) if isinstance(found, Mapping) else found
+
+    return call
+
+
+def _random(examples: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, npt.NDArray[Any]]:
+    """Floats about zero; integers 0 and 1, which every table has rows for."""
+    rng = np.random.default_rng(0)
+
+    def one(spec: jax.ShapeDtypeStruct) -> npt.NDArray[Any]:
+        shape = (_ROWS, *spec.shape[1:])
+        drawn = rng.normal(size=shape) if np.issubdtype(spec.dtype, np.floating) else rng.integers(0, 2, shape)
+        return drawn.astype(spec.dtype)
+
+    return {name: one(spec) for name, spec in examples.items()}

@@ -1,0 +1,158 @@
+"""Flax modules as tasks: NNX, and Linen with its variables."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import onnx_ir as ir
+
+from cloud.errors import TrainError
+from cloud.train.tasks.function import JaxTask
+from cloud.train.tasks.task import Tree
+from lite_runtime.errors import MissingExtraError
+
+__all__ = ["LinenTask", "NnxTask"]
+
+_WHILE_TRAINING = ("train", "training", "is_training")
+_WHILE_NOT = ("deterministic", "use_running_average")
+"""Arguments by which modules are told, and what they are when a module trains: True, and False."""
+
+
+class NnxTask:
+    """A `flax.nnx.Module`, which is not changed. Its `Param`s are parameters, random streams follow the step's key, all
+    other variables are state. `train()` and `eval()` of the module say what it does in training and inference."""
+
+    def __init__(self, module: Any) -> None:
+        nnx = _flax("nnx")
+        both = nnx.clone(module), nnx.clone(module)
+        both[0].train()
+        both[1].eval()
+        (learning, params, streams, rest), (fixed, *_) = (nnx.split(m, nnx.Param, nnx.RngState, ...) for m in both)
+        self._params, self._rest = jax.tree.structure(params), jax.tree.structure(rest)
+        self._streams, self._graphs = streams, {True: learning, False: fixed}
+        start = nnx.to_pure_dict(params), nnx.to_pure_dict(rest)
+        for found, kept in zip(start, (params, rest), strict=True):
+            if [id(leaf) for leaf in jax.tree.leaves(found)] != [id(leaf) for leaf in jax.tree.leaves(kept)]:
+                raise TrainError(f"{type(module).__name__}: two attributes share a variable; give each its own")
+        self._task = JaxTask(_with_inputs(self._run, _parameters(type(module).__call__, 1)), *start)
+        self.inputs = self._task.inputs
+
+    def init(self) -> tuple[Tree, Tree]:
+        """See `Task`."""
+        return self._task.init()
+
+    def apply(
+        self, params: Tree, state: Tree, inputs: Mapping[str, Any], rng: jax.Array | None, train: bool
+    ) -> tuple[Any, Tree]:
+        """See `Task`."""
+        return self._task.apply(params, state, inputs, rng, train)
+
+    def export(self, params: Tree, state: Tree) -> ir.Model:
+        """See `Task`."""
+        return self._task.export(params, state)
+
+    def _run(self, params: Tree, state: Tree, *inputs: Any, rng: Any, train: bool) -> tuple[Any, Tree]:
+        nnx = _flax("nnx")
+        variables = _filled(self._params, params), _filled(self._rest, state)
+        module = nnx.merge(self._graphs[train], variables[0], _reseeded(self._streams, rng), variables[1])
+        output = module(*inputs)
+        return output, nnx.to_pure_dict(nnx.split(module, nnx.Param, nnx.RngState, ...)[3])
+
+
+class LinenTask:
+    """A Linen `module` and its `variables`: the collection "params" is trained, the others are state.
+
+    Where its `__call__` takes `train`, `training` or `is_training`, it is told so; `deterministic` and
+    `use_running_average` are told the opposite. Every random stream it asks for follows the step's key.
+    """
+
+    def __init__(self, module: Any, variables: Mapping[str, Any]) -> None:
+        self._module = module
+        if "params" not in variables:
+            raise TrainError(f'expected variables with "params", as module.init gives them, got {sorted(variables)}')
+        names = _parameters(type(module).__call__, 1)
+        self._told = {name: name in _WHILE_TRAINING for name in names if name in (*_WHILE_TRAINING, *_WHILE_NOT)}
+        state = {name: value for name, value in variables.items() if name != "params"}
+        self._task = JaxTask(
+            _with_inputs(self._run, [n for n in names if n not in self._told]), variables["params"], state
+        )
+        self.inputs = self._task.inputs
+
+    def init(self) -> tuple[Tree, Tree]:
+        """See `Task`."""
+        return self._task.init()
+
+    def apply(
+        self, params: Tree, state: Tree, inputs: Mapping[str, Any], rng: jax.Array | None, train: bool
+    ) -> tuple[Any, Tree]:
+        """See `Task`."""
+        return self._task.apply(params, state, inputs, rng, train)
+
+    def export(self, params: Tree, state: Tree) -> ir.Model:
+        """See `Task`."""
+        return self._task.export(params, state)
+
+    def _run(self, params: Tree, state: Tree, *inputs: Any, rng: Any, train: bool) -> tuple[Any, Tree]:
+        told = {name: positive == train for name, positive in self._told.items()}
+        variables = {"params": params, **state}
+        if not train:
+            return self._module.apply(variables, *inputs, **told), state
+        streams = _Streams(rng)
+        output, moved = self._module.apply(variables, *inputs, rngs=streams, mutable=list(state), **told)
+        return output, {**state, **moved}
+
+
+class _Streams(dict[str, jax.Array]):
+    """A key for every name Linen's streams are known by."""
+
+    def __init__(self, rng: jax.Array) -> None:
+        super().__init__({name: jax.random.fold_in(rng, i) for i, name in enumerate(("dropout", "noise", "default"))})
+
+
+def _reseeded(streams: Any, rng: jax.Array | None) -> Any:
+    """Random streams that start anew from `rng`; as they were where there is none."""
+    if rng is None:
+        return streams
+    leaves = [
+        jax.random.fold_in(rng, i) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else jnp.zeros_like(leaf)
+        for i, leaf in enumerate(jax.tree.leaves(streams))
+    ]
+    return jax.tree.unflatten(jax.tree.structure(streams), leaves)
+
+
+def _filled(structure: Any, tree: Tree) -> Any:
+    """NNX's own tree of that structure with the arrays of a tree of dicts."""
+    return jax.tree.unflatten(structure, jax.tree.leaves(tree))
+
+
+def _parameters(function: Callable[..., Any], skip: int) -> list[str]:
+    """Names of the parameters after the first `skip` that a caller must give or that tell of training."""
+    told = (*_WHILE_TRAINING, *_WHILE_NOT)
+    found = list(inspect.signature(function).parameters.values())[skip:]
+    return [p.name for p in found if p.default is p.empty or p.name in told]
+
+
+def _with_inputs(run: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+    """`run(params, state, *inputs, rng, train)` with its inputs' names to be seen."""
+
+    def call(*arguments: Any, rng: Any, train: bool) -> Any:
+        return run(*arguments, rng=rng, train=train)
+
+    kinds = inspect.Parameter
+    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [kinds(n, kinds.POSITIONAL_ONLY) for n in ("params", "state", *names)]
+        + [kinds(n, kinds.KEYWORD_ONLY) for n in ("rng", "train")]
+    )
+    return call
+
+
+def _flax(part: str) -> Any:
+    try:
+        import flax.nnx
+    except ImportError:
+        raise MissingExtraError("flax", "flax", "its modules are trained with it") from None
+    return getattr(flax, part)

@@ -1,0 +1,63 @@
+"""Transformers."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from cloud.errors import EngineError
+from cloud.zoo.build import BATCH, Builder
+
+__all__ = ["transformer"]
+
+_DEVIATION = 0.02
+"""Of initial weights, as in GPT-2."""
+
+
+def transformer(
+    length: int = 128, vocabulary: int = 256, seed: int = 0, *, width: int = 128, layers: int = 4, heads: int = 4,
+    hidden: int = 0, dropout: float = 0.0, tied: bool = True,
+) -> ir.Model:  # fmt: skip
+    """A language model as GPT-2's (Radford et al., 2019): `x` [batch, length] int32 -> `logits` [batch, length,
+    vocabulary], of the token behind each, which sees those up to it.
+
+    Embeddings of tokens and of positions, `layers` blocks of layer norm, causal attention in `heads`, layer norm and
+    GELU between two dense layers (`hidden` units; 0: four times `width`), a last layer norm. `tied`: logits are
+    products with the tokens' embedding rather than with weights of their own.
+    """
+    if width % heads:
+        raise EngineError(f"expected a width that {heads} heads divide, got {width}")
+    b = Builder("transformer", seed)
+    x = b.input("x", (BATCH, length), ir.DataType.INT32)
+    tokens = b.normal("tokens.weight", (vocabulary, width), _DEVIATION)
+    positions = b.normal("positions.weight", (length, width), _DEVIATION)
+    y = b.op("Gather", tokens, x, name="tokens", shape=(BATCH, length, width))
+    y = b.dropout(b.add(y, positions, name="positions"), dropout, name="dropout")
+    into = _DEVIATION / (2 * layers) ** 0.5  # of what is added to the stream, so that its variance stays
+    for i in range(layers):
+        y = _attend(b, y, heads, dropout, into, name=f"block{i}.attention")
+        y = _think(b, y, hidden or 4 * width, dropout, into, name=f"block{i}.mlp")
+    y = b.layer_norm(y, name="norm")
+    head = (
+        b.op("Transpose", tokens, name="head.weight", shape=(width, vocabulary), perm=[1, 0])
+        if tied
+        else b.normal("head.weight", (width, vocabulary), _DEVIATION)
+    )
+    return b.model(logits=b.op("MatMul", y, head, name="head", shape=(BATCH, length, vocabulary)))
+
+
+def _attend(b: Builder, x: ir.Value, heads: int, dropout: float, into: float, *, name: str) -> ir.Value:
+    width = x.shape[-1]  # type: ignore[index]
+    assert isinstance(width, int)
+    y = b.layer_norm(x, name=f"{name}.norm")
+    q, k, v = (b.linear(y, width, name=f"{name}.{part}", deviation=_DEVIATION) for part in ("query", "key", "value"))
+    y = b.op("Attention", q, k, v, name=name, q_num_heads=heads, kv_num_heads=heads, is_causal=1)
+    y = b.linear(y, width, name=f"{name}.out", deviation=into)
+    return b.add(x, b.dropout(y, dropout, name=f"{name}.dropout"), name=f"{name}.add")
+
+
+def _think(b: Builder, x: ir.Value, hidden: int, dropout: float, into: float, *, name: str) -> ir.Value:
+    width = x.shape[-1]  # type: ignore[index]
+    assert isinstance(width, int)
+    y = b.linear(b.layer_norm(x, name=f"{name}.norm"), hidden, name=f"{name}.up", deviation=_DEVIATION)
+    y = b.linear(b.op("Gelu", y, name=f"{name}.gelu", approximate="tanh"), width, name=f"{name}.down", deviation=into)
+    return b.add(x, b.dropout(y, dropout, name=f"{name}.dropout"), name=f"{name}.add")

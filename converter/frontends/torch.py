@@ -1,0 +1,52 @@
+"""PyTorch in: a module and example inputs -> `onnx_ir.Model`, by PyTorch's own exporter."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import onnx_ir as ir
+
+from converter.errors import ConvertError
+from converter.frontends.onnx import load
+from lite_runtime.errors import MissingExtraError
+
+__all__ = ["from_torch"]
+
+_OPSET = 18
+
+
+def from_torch(module: Any, examples: Mapping[str, Any], *, outputs: tuple[str, ...] = ()) -> ir.Model:
+    """`module` in inference form. `examples`: a tensor for each argument of its `forward`, in order, by the name that
+    the input gets; their first dimension is the batch, any size in the model. `outputs`: names, where wanted.
+
+    The module's parameters keep their names, so that `Trainer(model, trainable=["encoder.*"])` finds them. Raises
+    ConvertError where PyTorch cannot export it.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtraError("torch", "torch", "modules of PyTorch are exported by it") from None
+    if not isinstance(module, torch.nn.Module):
+        raise ConvertError(f"expected a torch.nn.Module, got {type(module).__name__}")
+    batch = torch.export.Dim("batch")
+    was_training = module.training
+    module.eval()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the exporter's, about its own insides
+            program = torch.onnx.export(
+                module, tuple(examples.values()), dynamo=True, opset_version=_OPSET, verbose=False,
+                input_names=list(examples), output_names=list(outputs) or None,
+                dynamic_shapes=tuple({0: batch} for _ in examples),
+            )  # fmt: skip
+    except Exception as error:
+        raise ConvertError(f"PyTorch cannot export {type(module).__name__}: {_first_line(error)}") from error
+    finally:
+        module.train(was_training)
+    return load(program.model_proto)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

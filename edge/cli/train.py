@@ -1,0 +1,182 @@
+"""`msedge train`: a run as a TOML file or a function describes it, watched, recorded and exported."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edge.cli.errors import COULD_NOT_RUN
+from edge.cli.options import Json
+from edge.cli.output import emit, say, seconds_text
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from cloud.track.tracked import Tracked
+    from cloud.train.config import Config
+    from cloud.train.job import Job
+    from cloud.train.reports import EpochReport
+
+__all__ = ["train"]
+
+
+def train(
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CONFIG.toml|MODULE:FUNCTION",
+            help="A configuration (--template prints one), or a function without arguments that gives a "
+            "cloud.train.job.Job.",
+        ),
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Another value of the configuration; repeatable."),
+    ] = None,
+    runs: Annotated[
+        Path | None, typer.Option("--runs", metavar="FILE", help="The store of runs; else as [track] says.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the newest checkpoint that [checkpoint] kept.")
+    ] = False,
+    template: Annotated[bool, typer.Option("--template", help="Print a configuration to begin with.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a model, keep a record of the run, export what came out.
+
+    Ctrl-C or SIGTERM ends the run after the present step, with its record and, where [checkpoint] says so, a
+    checkpoint; the exit code is then 3. Twice ends it at once. `msedge runs` shows what was recorded.
+    """
+    if template:
+        from cloud.train.template import TEMPLATE
+
+        print(TEMPLATE, end="")
+        return
+    if what is None:
+        raise typer.BadParameter("expected a configuration; --template prints one", param_hint="CONFIG.toml")
+    if ":" in what and not Path(what).exists():
+        if changes:
+            raise typer.BadParameter("a function has no sections to change", param_hint="--set")
+        job = _job_of_function(what)
+        _resumed(job, resume)
+        _train(job, _tracked(job, runs, what, None), None, as_json)
+    else:
+        from cloud.train.config import read
+        from cloud.train.job import job_of
+
+        config = read(what, changes or ())
+        said = config.track
+        store = runs or (config.path(said.store) if said.store else None)
+        job = job_of(config)
+        _resumed(job, resume)
+        _train(job, _tracked(job, store, said.name, config.train.seed) if said.keep else None, config, as_json)
+
+
+def _job_of_function(text: str) -> Job:
+    from cloud.errors import TrainError
+    from cloud.train.job import Job
+    from cloud.train.sources import named_function
+
+    job = named_function(text, Path.cwd(), "MODULE:FUNCTION")()
+    if not isinstance(job, Job):
+        raise TrainError(f"{text}: expected it to give a cloud.train.job.Job, got {type(job).__name__}")
+    return job
+
+
+def _resumed(job: Job, asked: bool) -> None:
+    if asked:
+        say(f"going on from {job.trainer.resume()}, after step {job.trainer.steps_done}")
+
+
+def _tracked(job: Job, store: Path | None, name: str, seed: int | None) -> Tracked:
+    from cloud.track.store import default_path
+    from cloud.track.tracked import Tracked
+
+    return Tracked(
+        store or default_path(), name=name, config=job.config, seed=seed, data=job.examples.digest, model=job.model,
+        rate=job.rate,
+    )  # fmt: skip
+
+
+def _train(job: Job, tracked: Tracked | None, config: Config | None, as_json: bool) -> None:
+    from edge.cli.train_live import watching
+
+    begun = perf_counter()
+    with watching(job.epochs, job.steps) as view:
+        job.trainer.watch(view, *([tracked] if tracked is not None else []))
+        with _stoppable(job, tracked) as stopped:
+            reports = job.fit()
+    files = {} if stopped or config is None else _exported(job, config, tracked)
+    made = _summary(job, reports, tracked, files) | {"stopped": stopped, "seconds": perf_counter() - begun}
+    if as_json:
+        emit(made)
+    else:
+        _print(made)
+    if stopped:
+        go_on = "--resume goes on from there" if job.trainer.checkpoints else "[checkpoint] folder would have kept it"
+        say(f"stopped by {stopped[0]} after step {job.trainer.steps_done}; {go_on}")
+        raise typer.Exit(COULD_NOT_RUN)
+
+
+@contextmanager
+def _stoppable(job: Job, tracked: Tracked | None) -> Iterator[list[str]]:
+    """Signals let the present step end first; a second one interrupts. Holds the names of those that came."""
+    came: list[str] = []
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        if came:
+            raise KeyboardInterrupt
+        came.append(signal.Signals(number).name)
+        if tracked is not None:
+            tracked.stopping(came[0])
+        job.trainer.stop()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _exported(job: Job, config: Config, tracked: Tracked | None) -> dict[str, str]:
+    from cloud.train.job import exported
+
+    files = exported(job, config)
+    for kind, path in files.items():
+        if tracked is not None:
+            tracked.left(kind, path)
+    return {kind: str(path) for kind, path in files.items()}
+
+
+def _summary(
+    job: Job, reports: list[EpochReport], tracked: Tracked | None, files: dict[str, str]
+) -> dict[str, Any]:
+    last = reports[-1] if reports else None
+    found = {"training": last.training, "validation": last.validation} if last is not None else {}
+    return {
+        "run": tracked.run if tracked is not None else None,
+        "store": tracked.path if tracked is not None else None,
+        "epochs": job.trainer.epochs_done,
+        "steps": job.trainer.steps_done,
+        **{name: {"loss": e.loss, **e.metrics} if e is not None else None for name, e in found.items()},
+        "files": files,
+    }
+
+
+def _print(made: dict[str, Any]) -> None:
+    words = [f"{made['epochs']} epochs, {made['steps']} steps in {seconds_text(made['seconds'])}"]
+    for name in ("training", "validation"):
+        if found := made.get(name):
+            words.append(f"{name} " + ", ".join(f"{key} {value:.4f}" for key, value in found.items()))
+    print("; ".join(words))
+    for kind, path in made["files"].items():
+        print(f"{kind}: {path}")
+    if made["run"] is not None:
+        print(f"run {made['run']}: msedge runs show {made['run']} --runs {made['store']}")

@@ -1,0 +1,152 @@
+"""A training run as it goes, on stderr: where it is, how fast, how the loss falls, what steps spend their time on.
+
+Where stderr is no terminal, a plain line an epoch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from cloud.track.facts import device_memory
+from cloud.train.callbacks import Callback
+from cloud.train.reports import EpochReport, Evaluation
+from edge.cli.fleet_live import sparkline
+from edge.cli.output import bytes_text, console, say, seconds_text, table
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from cloud.train.trainer import Trainer
+
+__all__ = ["Lines", "Screen", "watching"]
+
+SHOWN, BAR, POINTS = 6, 32, 48
+"""Epochs in the table; cells of the bar; values in the line of blocks."""
+
+
+@contextmanager
+def watching(epochs: int, steps: int) -> Iterator[Callback]:
+    """What tells a person of a run of `epochs` of `steps` (0: not known)."""
+    out = console(stderr=True)
+    if not out.is_terminal:
+        yield Lines()
+        return
+    from rich.live import Live
+
+    screen = Screen(epochs, steps)
+    with Live(console=out, refresh_per_second=4, get_renderable=screen.show):
+        yield screen
+
+
+class Lines(Callback):
+    """A line an epoch."""
+
+    def epoch_done(self, report: EpochReport) -> None:
+        """Say how it went."""
+        parts = [f"train {evaluation_text(report.training)}"]
+        if report.validation is not None:
+            parts.append(f"validation {evaluation_text(report.validation)}")
+        parts.append(seconds_text(report.seconds))
+        say(f"epoch {report.epoch}/{report.epochs}: {'; '.join(parts)}")
+
+    def saved(self, path: Any) -> None:
+        """Say where."""
+        say(f"checkpoint {path}")
+
+
+class Screen(Callback):
+    """The state of a run; `show` draws it."""
+
+    def __init__(self, epochs: int, steps: int) -> None:
+        self.epochs, self.steps = epochs, steps
+        self.reports: list[EpochReport] = []
+        self.now: Mapping[str, float] = {}
+        self.step = self._first = 0
+        self.kept = ""
+        self._losses: deque[float] = deque(maxlen=4096)
+        self._begun = self._clock = time.monotonic()
+        self._rows = 0.0
+
+    def started(self, trainer: Trainer) -> None:
+        """The clock runs from the first step, so that compiling is not counted as training."""
+        self._first = self.step = trainer.steps_done
+
+    def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Take note."""
+        if step == self._first + 1:
+            self._begun = time.monotonic()
+        else:
+            self._rows += metrics.get("examples", 0.0)
+        self.step, self.now, self._clock = step, metrics, time.monotonic()
+        self._losses.append(metrics["loss"])
+
+    def epoch_done(self, report: EpochReport) -> None:
+        """Take note."""
+        self.reports.append(report)
+
+    def saved(self, path: Any) -> None:
+        """Take note."""
+        self.kept = str(path)
+
+    def show(self) -> Group:
+        """What stands on the screen now."""
+        from rich.console import Group
+        from rich.text import Text
+
+        lines = [self._progress(), f"loss {sparkline(self._thinned())}  {self.now.get('loss', float('nan')):.4f}"]
+        lines += [text for text in (self._times(), self._memory(), self.kept and f"checkpoint {self.kept}") if text]
+        return Group(*([self._table()] if self.reports else []), Text("\n".join(lines)))
+
+    def _progress(self) -> str:
+        done, all_steps = self.step - self._first, self.epochs * self.steps
+        spent = max(self._clock - self._begun, 1e-9)
+        parts = [f"epoch {min(len(self.reports) + 1, self.epochs)}/{self.epochs}", f"step {self.step}"]
+        if self._rows:
+            parts.append(f"{self._rows / spent:,.0f} examples/s")
+        if all_steps:
+            full = round(BAR * min(1.0, done / all_steps))
+            parts.insert(0, "━" * full + "╌" * (BAR - full))
+            if done > 1:
+                parts.append(f"{seconds_text(max(0, all_steps - done) * spent / (done - 1))} to go")
+        return "  ".join(parts)
+
+    def _thinned(self) -> list[float]:
+        """Means of as many equal parts as the line has blocks."""
+        values = list(self._losses)
+        size = -(-len(values) // POINTS) or 1
+        return [sum(part) / len(part) for i in range(0, len(values), size) if (part := values[i : i + size])]
+
+    def _times(self) -> str:
+        """What a step of the last epoch took, in parts."""
+        if not self.reports or not self.reports[-1].steps:
+            return ""
+        last = self.reports[-1]
+        return "step " + ", ".join(f"{name} {seconds_text(s / last.steps)}" for name, s in last.times.items())
+
+    def _memory(self) -> str:
+        found = device_memory()
+        return "" if found is None else f"device memory {bytes_text(found[0])} of {bytes_text(found[1])}"
+
+    def _table(self) -> Any:
+        names = list(self.reports[-1].training.metrics)
+        heads = ("epoch", "loss", *names, "validation", *(f"{name} " for name in names), "time")
+        made = table("", *heads, right=heads)
+        for report in self.reports[-SHOWN:]:
+            held = report.validation
+            made.add_row(
+                f"{report.epoch}/{report.epochs}", f"{report.loss:.4f}",
+                *(f"{report.training.metrics[name]:.4f}" for name in names),
+                "" if held is None else f"{held.loss:.4f}",
+                *("" if held is None else f"{held.metrics[name]:.4f}" for name in names),
+                seconds_text(report.seconds),
+            )  # fmt: skip
+        return made
+
+
+def evaluation_text(found: Evaluation) -> str:
+    """Loss and metrics in a few words."""
+    return ", ".join([f"loss {found.loss:.4f}", *(f"{name} {value:.4f}" for name, value in found.metrics.items())])

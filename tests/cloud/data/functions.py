@@ -1,0 +1,37 @@
+"""Functions that pipelines of the tests can name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+
+def doubled(x: Any) -> Any:
+    return x * 2
+
+
+def plus_one(x: Any) -> Any:
+    return x + np.float32(1)
+
+
+def noisy(x: Any, generator: np.random.Generator) -> Any:
+    return x + np.float32(generator.normal())
+
+
+def not_third(y: Any) -> Any:
+    return y % 3 != 0
+
+
+def small(x: Any) -> Any:
+    return x.sum(-1) < 60
+
+
+def moved(element: dict[str, Any]) -> dict[str, Any]:
+    return {**element, "x": element["x"] - np.float32(element["y"])}
+
+
+def twelve() -> Iterator[dict[str, Any]]:
+    for i in range(12):
+        yield {"x": np.full(2, i, np.float32), "y": np.int64(i)}

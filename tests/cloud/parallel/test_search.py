@@ -1,0 +1,120 @@
+"""The search: what it finds on topologies where the answer is known, what it refuses, that it counts as it says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cloud.errors import PlanError
+from cloud.parallel.demands import Pin
+from cloud.parallel.graph import Graph
+from cloud.parallel.memory import curve
+from cloud.parallel.plan import Mesh, Plan
+from cloud.parallel.search import RESERVE, plans, search
+from cloud.parallel.solve import Infeasible
+from cloud.parallel.topology import PRESETS, Level, Topology
+from cloud.parallel.trace import trace
+from tests.cloud.parallel.steps import mlp, transformer
+
+LINE = Mesh((8,), (0,))
+
+
+def links(bandwidth: float, latency: float = 1e-9) -> Topology:
+    """Eight slow devices on links of this speed."""
+    base = PRESETS["cpu8"]
+    device = replace(base.device, flops={"float32": 1e9}, bandwidth=1e9, launch=1e-9)
+    return replace(base, levels=(Level(8, latency, bandwidth),), device=device)
+
+
+@pytest.fixture(scope="module")
+def wide() -> Graph:
+    """Few rows, large weights."""
+    return trace(*mlp(layers=3, d=512, rows=8))
+
+
+@pytest.fixture(scope="module")
+def tall() -> Graph:
+    """Many rows, small weights."""
+    return trace(*mlp(layers=2, d=64, rows=4096))
+
+
+def batch_of(graph: Graph, plan: Plan) -> list[object]:
+    return [split for v, split in zip(graph.entering, plan.entering, strict=True) if graph.values[v].kind == "batch"]
+
+
+def test_many_rows_are_split_and_few_are_not(wide: Graph, tall: Graph) -> None:
+    topology = links(1e9)
+    by_rows = search(tall, topology, meshes=[LINE])
+    assert batch_of(tall, by_rows) == [((0,), ())] * 2
+    moved = sum(c.bytes for c in search(wide, topology, meshes=[LINE]).estimate.collectives)
+    weights = sum(wide.values[v].bytes for v in wide.entering if wide.values[v].name.endswith(".w"))
+    assert moved < weights / 12  # activations, not gradients; weights and two moments
+
+
+def test_links_so_slow_that_nothing_is_worth_moving(tall: Graph) -> None:
+    alone = search(tall, links(1e3, latency=10.0), meshes=[LINE])
+    assert alone.estimate.collectives == ()
+
+
+def test_less_memory_spreads_the_state(wide: Graph) -> None:
+    topology = links(1e12)
+    free = search(wide, topology, meshes=[LINE], expert="dp")
+    least = min(plan.estimate.peak_bytes for plan in plans(wide, topology, meshes=[LINE], expert="fsdp"))
+    between = (free.estimate.peak_bytes + least) / 2 / (1 - RESERVE)
+    tight = search(wide, topology, meshes=[LINE], memory=between)
+    assert tight.estimate.peak_bytes <= between * (1 - RESERVE) < free.estimate.peak_bytes
+    assert tight.estimate.state_bytes < free.estimate.state_bytes
+
+
+def test_what_cannot_fit_says_the_least_that_would(wide: Graph) -> None:
+    topology = links(1e9)
+    with pytest.raises(Infeasible, match=r"GiB a device.*least") as short:
+        search(wide, topology, meshes=[LINE], memory=1e5)
+    assert short.value.least > 1e5
+    fits = search(wide, topology, meshes=[LINE], memory=short.value.least * 1.1)
+    assert fits.estimate.peak_bytes <= short.value.least * 1.1
+
+
+def test_slots_lie_as_their_update_while_parameters_stay_whole(wide: Graph) -> None:
+    whole = [Pin("params.*.w", ((), ())), Pin("batch.*", ((0,), ()))]
+    plan = search(wide, links(1e12), meshes=[LINE], pins=whole, memory=14e6)
+    lies = {wide.values[v].name: split for v, split in zip(wide.entering, plan.entering, strict=True)}
+    assert lies["params.1.w"] == ((), ())
+    assert sum(bool(axes) for axes in lies["slots.0.mu.1.w"]) == 1
+    assert any(c.kind == "all-gather" and "back to where it was" in c.why for c in plan.estimate.collectives)
+
+
+def test_pins_are_kept_and_bad_ones_refused(tall: Graph) -> None:
+    topology = links(1e9)
+    pinned = search(tall, topology, meshes=[LINE], pins=[Pin("params.0.w", ((), (0,)))])
+    lies = {tall.values[v].name: split for v, split in zip(tall.entering, pinned.entering, strict=True)}
+    assert lies["params.0.w"] == ((), (0,))
+    with pytest.raises(PlanError, match=r"nothing enters under such a name; there are batch\.x"):
+        search(tall, topology, meshes=[LINE], pins=[Pin("weights*", ((),))])
+    with pytest.raises(PlanError, match="expected a split of 2 dimensions for"):
+        search(tall, topology, meshes=[LINE], pins=[Pin("params.0.w", ((),))])
+    with pytest.raises(PlanError, match=r"no way to split 'params\.0\.w'"):
+        search(trace(*mlp(d=12)), topology, meshes=[LINE], pins=[Pin("params.0.w", ((), (0,)))])
+    with pytest.raises(PlanError, match="unknown expert 'zero'; known: dp"):
+        search(tall, topology, expert="zero")
+
+
+def test_folding_costs_little() -> None:
+    graph = trace(*transformer(layers=3, d=32, rows=8, length=4))
+    topology = links(1e8)
+    together, apart = (search(graph, topology, meshes=[LINE], fold=fold) for fold in (True, False))
+    assert apart.estimate.step_seconds <= together.estimate.step_seconds * (1 + 1e-3)
+    assert together.estimate.step_seconds <= apart.estimate.step_seconds * 1.05
+
+
+def test_the_memory_curve_holds_the_state_and_peaks_where_the_estimate_says(tall: Graph) -> None:
+    plan = search(tall, links(1e9), meshes=[LINE])
+    held = curve(tall, plan, links(1e9))
+    assert held.max() == plan.estimate.peak_bytes
+    assert np.all(held >= plan.estimate.state_bytes)
+
+
+def test_the_same_question_has_the_same_answer(tall: Graph) -> None:
+    assert search(tall, links(1e9)) == search(tall, links(1e9))

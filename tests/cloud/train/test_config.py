@@ -1,0 +1,227 @@
+"""Training configurations: every key checked, each error with its key; what they name is brought in the right shape."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import numpy as np
+import pytest
+
+from cloud.errors import TrainError
+from cloud.train import config as words
+from cloud.train.config import Config, Train, parse, read, read_size, template
+from cloud.train.job import OPTIMIZERS, optimizer_of, rate_of
+from cloud.train.sections import overridden
+from cloud.train.sources import examples_of, model_of
+
+LEAST: dict[str, Any] = {"model": {"zoo": "mlp", "options": {"features": 4, "outputs": 3}}, "data": {"npz": "d.npz"}}
+
+
+def test_the_template_is_a_run_and_shows_every_default() -> None:
+    assert isinstance(parse(tomllib.loads(template())), Config)
+    lines = [re.sub(r"^# (?=[a-z_]+ = )", "", line) for line in template().splitlines()]
+    shown = tomllib.loads("\n".join(lines))
+    for name, kind in words._SECTIONS.items():
+        fields = {f.name: f for f in dataclasses.fields(kind)}
+        keys = set(shown[name])
+        if name == "data":
+            keys |= {"options"}  # told of in words: its table would need a function
+        assert keys == set(fields)
+        for key, value in shown[name].items():
+            field = fields[key]
+            default = field.default_factory() if field.default is dataclasses.MISSING else field.default  # type: ignore[misc]
+            if (name, key) not in {("model", "zoo"), ("model", "options"), ("data", "builtin"), ("train", "epochs")}:
+                assert value == (list(default) if isinstance(default, tuple) else default), (name, key)
+
+
+def test_every_optimizer_has_its_row_and_trains() -> None:
+    assert set(OPTIMIZERS) == set(get_args(get_type_hints(Train)["optimizer"]))
+    params = {"w": np.ones((4, 3), np.float32), "b": np.ones(3, np.float32)}
+    for name in OPTIMIZERS:
+        optimizer, _ = optimizer_of(Train(optimizer=name, rate=0.1, weight_decay=0.1), 10)  # type: ignore[arg-type]
+        updates, _ = optimizer.update({"w": params["w"], "b": params["b"] * 0}, optimizer.init(params), params)
+        assert (np.asarray(updates["w"]) < 0).all() and not np.asarray(updates["b"]).any()
+
+
+@pytest.mark.parametrize("schedule, end", [("constant", 0.5), ("cosine", 0.0), ("linear", 0.0)])
+def test_the_learning_rate_rises_and_ends(schedule: str, end: float) -> None:
+    rate = rate_of(Train(rate=0.5, schedule=schedule, warmup=0.2), 100)  # type: ignore[arg-type]
+    values = [float(rate(step)) for step in range(101)]
+    assert values[0] == 0 and values[20] == pytest.approx(0.5) and values[10] == pytest.approx(0.25)
+    assert max(values) <= 0.5 + 1e-6 and values[100] == pytest.approx(end, abs=1e-6)
+    with pytest.raises(TrainError, match=r"train\.schedule"):
+        rate_of(Train(warmup=0.1), 0)
+
+
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        ({"trian": {}}, r"\[trian\]: no such section; did you mean 'train'"),
+        ({"train": 3}, r"train: expected a section"),
+        ({"train": {"epoch": 3}}, r"train\.epoch: no such key; did you mean 'epochs'"),
+        ({"train": {"epochs": "3"}}, r"train\.epochs: expected a whole number, got '3'"),
+        ({"train": {"epochs": True}}, r"train\.epochs: expected a whole number"),
+        ({"train": {"epochs": 0}}, r"train\.epochs: expected at least 1"),
+        ({"train": {"rate": "fast"}}, r"train\.rate: expected a number"),
+        ({"train": {"rate": float("inf")}}, r"train\.rate"),
+        ({"train": {"rate": float("nan")}}, r"train\.rate"),
+        ({"train": {"optimizer": "adma"}}, r"train\.optimizer: expected 'adam' or"),
+        ({"train": {"metrics": "accuracy"}}, r"train\.metrics: expected a list of texts"),
+        ({"train": {"smoothing": 0.1, "loss": "mean_squared_error"}}, r"train\.smoothing"),
+        ({"model": {}}, r"\[model\]: expected one of the keys zoo, onnx, function, got 'none of them'"),
+        ({"model": {"zoo": "mlp", "onnx": "m.onnx"}}, r"\[model\].*'zoo, onnx'"),
+        ({"data": {"npz": "a", "text": "b"}}, r"\[data\]"),
+        ({"data": {"npz": "a", "validation": 1.0}}, r"data\.validation"),
+        ({"data": {"npz": "a", "inputs": {"x": 3}}}, r"data\.inputs"),
+        ({"data": {"npz": "a", "validation_labels": "y"}}, r"data\.validation_labels"),
+        ({"parallel": {"memory": "much"}}, r"parallel\.memory: expected bytes"),
+        ({"parallel": {"mode": "magic"}}, r"parallel\.mode"),
+    ],
+)
+def test_mistakes_are_named(changes: dict[str, Any], expected: str) -> None:
+    with pytest.raises(TrainError, match=expected):
+        parse({**LEAST, **changes})
+
+
+@pytest.mark.parametrize("missing", ["model", "data"])
+def test_needed_sections(missing: str) -> None:
+    with pytest.raises(TrainError, match=rf"\[{missing}\]: expected this section"):
+        parse({name: table for name, table in LEAST.items() if name != missing})
+
+
+def test_changes_from_the_command_line() -> None:
+    made = overridden(LEAST, ["train.rate=0.5", "train.optimizer=sgd", "model.options.outputs=7", "train.metrics=[]"])
+    assert made["train"] == {"rate": 0.5, "optimizer": "sgd", "metrics": []}
+    assert made["model"]["options"] == {"features": 4, "outputs": 7}
+    assert LEAST["model"]["options"]["outputs"] == 3
+    for wrong in ("train", "train=3", "rate", ".rate=1", "train.=1"):
+        with pytest.raises(TrainError, match=r"SECTION\.KEY=VALUE"):
+            overridden(LEAST, [wrong])
+
+
+@pytest.mark.parametrize(
+    "text, size", [("16GiB", 2.0**34), ("512 MB", 2.0**29), ("1e9", 1e9), ("1.5K", 1536), ("7", 7)]
+)
+def test_sizes(text: str, size: float) -> None:
+    assert read_size(text, "key") == size
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1G", "1.2.3M", "0", "1e99", "16 XB"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(TrainError, match="key: expected bytes"):
+        read_size(text, "key")
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(TrainError, match="msedge train --template"):
+        read(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("[model\n")
+    with pytest.raises(TrainError, match="expected TOML"):
+        read(tmp_path / "bad.toml")
+
+
+def made(folder: Path, model: dict[str, Any], data: dict[str, Any], **train: Any) -> tuple[Any, Any]:
+    config = parse({"model": model, "data": data, "train": train}, folder)
+    model_, _ = model_of(config)
+    return model_, examples_of(config, model_)
+
+
+RESNET = {"zoo": "resnet8", "options": {"input_shape": [1, 8, 8]}}
+
+
+def test_arrays_come_in_the_models_shape_and_type(tmp_path: Path) -> None:
+    x = np.arange(20 * 64, dtype=np.uint8).reshape(20, 8, 8)
+    np.savez(tmp_path / "d.npz", img=x, y=np.arange(20, dtype=np.uint8) % 8, xt=x[:4], yt=np.arange(4))
+    said = {"npz": "d.npz", "inputs": {"x": "img"}, "labels": "y", "scale": 2.0, "offset": -1.0}
+    _, found = made(tmp_path, RESNET, {**said, "validation": 0.25})
+    (inputs, labels), (held, held_labels) = found.train, found.validation
+    assert inputs["x"].shape == (15, 1, 8, 8) and inputs["x"].dtype == np.float32 and labels.dtype == np.int32
+    assert found.count == 15 and len(held["x"]) == len(held_labels) == 5 and len(found.digest) == 64
+    for array, label in ((inputs["x"], labels), (held["x"], held_labels)):
+        first = (array[:, 0, 0, 0] + 1) / 2 / 64 % 4  # tells which example it is, four by four
+        np.testing.assert_array_equal(first, label % 4)
+    _, again = made(tmp_path, RESNET, {**said, "validation": 0.25})
+    np.testing.assert_array_equal(again.train[1], labels)
+    _, apart = made(tmp_path, RESNET, {**said, "validation_inputs": {"x": "xt"}, "validation_labels": "yt", "limit": 7})
+    assert apart.count == 7 and apart.validation[0]["x"].shape == (4, 1, 8, 8)
+
+
+@pytest.mark.parametrize(
+    "change, expected",
+    [
+        ({"labels": "yy"}, "has no array 'yy'; did you mean 'y'"),
+        ({"inputs": {"x": "words"}}, "takes float32 for 'x', got <U1"),
+        ({"inputs": {"x": "wide"}}, r"takes examples of 1×8×8 for 'x', got \(9, 9\)"),
+        ({"npz": "none.npz"}, "cannot read"),
+        ({"npz": "text.npz"}, r"cannot read .* as \.npz"),
+    ],
+)
+def test_arrays_that_do_not_fit(tmp_path: Path, change: dict[str, Any], expected: str) -> None:
+    words, wide = np.array(list("abcd")), np.ones((4, 9, 9))
+    np.savez(tmp_path / "d.npz", x=np.zeros((4, 8, 8)), y=np.zeros(4), words=words, wide=wide)
+    (tmp_path / "text.npz").write_text("text")
+    with pytest.raises(Exception, match=expected):
+        made(tmp_path, RESNET, {"npz": "d.npz", "labels": "y", **change})
+
+
+def test_text_is_windows_and_what_follows(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_bytes(bytes(range(101)))
+    model = {"zoo": "transformer", "options": {"length": 10, "width": 8, "layers": 1, "heads": 2}}
+    _, found = made(tmp_path, model, {"text": "t.txt", "length": 10, "validation": 0.2})
+    (inputs, labels), (held, _) = found.train, found.validation
+    assert inputs["x"].shape == (8, 10) and inputs["x"].dtype == np.int32
+    np.testing.assert_array_equal(labels, inputs["x"] + 1)
+    assert held["x"].min() == 80
+    with pytest.raises(TrainError, match="too few for windows of 200"):
+        made(tmp_path, model, {"text": "t.txt", "length": 200})
+
+
+MODULE = """
+import numpy as np
+def model(): raise AssertionError("not asked for")
+def pair(count=12): return np.ones((count, 4), np.float32), np.arange(count) % 3
+def both(): return ({"x": np.ones((8, 4))}, np.zeros(8)), ({"x": np.ones((2, 4))}, np.zeros(2))
+def wrong(): return 3
+number = 3
+"""
+
+
+def test_functions_of_the_users(tmp_path: Path) -> None:
+    name = f"users_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    mlp = LEAST["model"]
+    _, found = made(tmp_path, mlp, {"function": f"{name}:pair", "options": {"count": 20}})
+    assert found.count == 18 and found.train[0].shape == (18, 4) and found.validation[0].shape == (2, 4)
+    _, found = made(tmp_path, mlp, {"function": f"{name}:both"})
+    assert found.count == 8 and len(found.validation[1]) == 2
+    for text, expected in {
+        f"{name}:wrong": "got int",
+        f"{name}:number": "expected a function 'number'",
+        f"{name}:none": "expected a function",
+        "no_such_module_of_mine:f": "no module",
+        "word": '"module:function"',
+    }.items():
+        with pytest.raises(TrainError, match=expected):
+            made(tmp_path, mlp, {"function": text})
+    with pytest.raises(TrainError, match=r"data\.options: .*pair takes count"):
+        made(tmp_path, mlp, {"function": f"{name}:pair", "options": {"size": 1}})
+    assert str(tmp_path) not in sys.path
+
+
+@pytest.mark.parametrize(
+    "model, expected",
+    [
+        ({"zoo": "resnet9"}, "no such model 'resnet9'; did you mean 'resnet8'"),
+        ({"zoo": "mlp", "options": {"feature": 3}}, r"model\.options: .*mlp takes features"),
+        ({"zoo": "mlp", "options": {"features": 4, "outputs": 3, "hidden": 5}}, r"options: mlp does not take these"),
+        ({"onnx": "none.onnx"}, r"model\.onnx: cannot read"),
+    ],
+)
+def test_models_that_are_none(tmp_path: Path, model: dict[str, Any], expected: str) -> None:
+    with pytest.raises(TrainError, match=expected):
+        model_of(parse({"model": model, "data": {"builtin": "digits"}}, tmp_path))
