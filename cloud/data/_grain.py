@@ -22,7 +22,7 @@ class Numbered(Protocol):
 def ahead_in_threads(items: Numbered, start: int, *, threads: int, buffer: int) -> Iterator[Any]:
     """Items from number `start` on, in order, got by `threads`, `buffer` of them before they are asked for. Closing
     the iterator stops them."""
-    import grain  # type: ignore[import-untyped]
+    import grain
 
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(buffer, threads))
     read = grain.MapDataset.source(_From(items, start)).to_iter_dataset(options, allow_nones=True)
@@ -56,7 +56,7 @@ def record_reader(path: str) -> Any:
 @contextmanager
 def record_writer(path: str) -> Iterator[Callable[[bytes], None]]:
     """A function that appends a record to a new file, each to be found without reading others."""
-    from array_record.python.array_record_module import ArrayRecordWriter  # type: ignore[import-untyped]
+    from array_record.python.array_record_module import ArrayRecordWriter
 
     writer = ArrayRecordWriter(path, "group_size:1")
     try:

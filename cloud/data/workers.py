@@ -74,7 +74,7 @@ def _end_with_parent() -> None:
 @contextlib.contextmanager
 def _shipped(items: Numbered) -> Iterator[str]:
     """A private file with what workers need, from this process to its own children, gone afterwards."""
-    import cloudpickle  # type: ignore[import-untyped]
+    import cloudpickle
 
     try:
         sent = cloudpickle.dumps(items)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from cloud._jax import auto_mesh, bound, everywhere, is_literal, split_over
@@ -53,8 +54,9 @@ class Applied:
         return self.compiled(*arguments)
 
     def place(self, state: Any) -> Any:
-        """The state on the devices, as the plan has it lie."""
-        return jax.device_put(state, self.shardings[self.state_argument])
+        """A copy of the state on the devices, as the plan has it lie."""
+        # Whole arrays would keep their buffer on the first device, which the step then takes for its own.
+        return jax.device_put(jax.tree.map(jnp.copy, state), self.shardings[self.state_argument])
 
     def place_batch(self, batch: Any, argument: int = 1) -> Any:
         """A batch on the devices."""

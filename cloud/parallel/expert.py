@@ -10,7 +10,7 @@ state of two dimensions and more that a product, convolution or lookup reads.
 | megatron | whole | columns, then rows of what reads those columns; rows' results whole |
 | tp_sp | whole | as megatron; what lies between may be split along the sequence |
 | dp_tp | split over the first axis | as megatron over the others |
-| ep | split, but not inside the experts | those of three dimensions (experts, in, out) by their first |
+| ep | split, but not inside the experts | stacks of matrices (experts, in, out) by their first |
 """
 
 from __future__ import annotations
@@ -62,12 +62,15 @@ def _dp_tp(graph: Graph, mesh: Mesh) -> Demands | None:
 
 def _ep(graph: Graph, mesh: Mesh) -> Demands | None:
     axes = _every(mesh)
-    stacked = [v for v in graph.entering if _is_stack(graph, v, degree(axes, mesh))]
+    stacked = _stacks(graph, degree(axes, mesh))
     if not stacked:
         return None
-    split: dict[int, Partial] = {v: (axes, *((),) * (len(graph.values[v].shape) - 1)) for v in stacked}
+    shapes = {graph.values[v].shape for v in stacked}  # of their slots too
+    alike = [v for v in graph.entering if graph.values[v].kind == "state" and graph.values[v].shape in shapes]
+    split: dict[int, Partial] = {v: (axes, (), ()) for v in alike}
     inside = _as_the_weights(graph, split)
-    return _examples(graph, mesh, axes, inside) | _state(graph, lambda shape: ((),) * len(shape)) | Demands(entering=split, loops=inside)
+    whole = _state(graph, lambda shape: ((),) * len(shape))
+    return _examples(graph, mesh, axes, inside) | whole | Demands(entering=split, loops=inside)
 
 
 EXPERTS: Mapping[str, Expert] = {
@@ -137,9 +140,16 @@ def _state(graph: Graph, lies: Callable[[tuple[int, ...]], Split]) -> Demands:
     return Demands(entering={v: lies(graph.values[v].shape) for v in graph.entering if graph.values[v].kind == "state"})
 
 
-def _is_stack(graph: Graph, value: int, parts: int) -> bool:
-    about = graph.values[value]
-    return about.kind == "state" and len(about.shape) == 3 and about.shape[0] % parts == 0
+def _stacks(graph: Graph, parts: int) -> set[int]:
+    """Weights of three dimensions along whose first a product multiplies matrix by matrix."""
+    found, origin = set[int](), _origins(graph)
+    for k, i, v in weights(graph):
+        op, rank = graph.ops[k], len(graph.values[v].shape)
+        loop, others = op.reads[i][0], [walked for n, walked in enumerate(op.reads) if n != i]
+        matrix_by_matrix = loop is not None and loop in op.writes[0] and any(loop in walked for walked in others)
+        if rank == 3 and matrix_by_matrix and graph.values[origin[v]].shape[0] % parts == 0:
+            found.add(origin[v])
+    return found
 
 
 def _columns_and_rows(graph: Graph, mesh: Mesh, axes: tuple[int, ...], whole: bool) -> Demands:

@@ -116,7 +116,7 @@ class Ledger:
 
 def gradients(graph: Graph, params: frozenset[int]) -> Mapping[int, int]:
     """From a parameter's next value back through the optimiser, along values of as many elements, to where the backward
-    pass ends; and further back through operators that only lay it out otherwise."""
+    pass ends; and further back through operators of one operand, which lay it out otherwise."""
     sizes = [int(np.prod(value.shape, dtype=np.int64)) for value in graph.values]
     towards: dict[int, int] = {}
     for value, argument in zip(graph.leaving, graph.carried, strict=True):
@@ -124,7 +124,7 @@ def gradients(graph: Graph, params: frozenset[int]) -> Mapping[int, int]:
             towards[value] = graph.entering[argument]
     for op, last in zip(reversed(graph.ops), reversed(late(graph)), strict=True):
         goal = next((towards[v] for v in op.outputs if v in towards), None)
-        if goal is None or not (last or op.follows):
+        if goal is None:
             continue
         for v in _computed(graph, op.inputs):
             if sizes[v] == sizes[goal] and (last or len(op.inputs) == 1):

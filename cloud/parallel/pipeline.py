@@ -54,6 +54,11 @@ class Pipelined:
     ) -> None:  # fmt: skip
         if state.scale is not None:
             raise PlanError('a pipeline scales no losses, got precision="float16": use "bfloat16"')
+        if options.accumulate != 1 or options.recompute:
+            raise PlanError(
+                f"a pipeline's `microbatches` take the place of accumulate, and its stages compute everything again by "
+                f"themselves: expected accumulate=1 and recompute=0, got {options.accumulate} and {options.recompute}"
+            )
         self._options, self._replicas = options, replicas
         self._state, self._batch = jax.tree.map(_shape, (state, batch))
         self._key = jax.eval_shape(lambda: jax.random.key(0))

@@ -152,9 +152,9 @@ def _sums(line: Line, rest: int, state: int) -> tuple[str, ...]:
     before = line.jaxpr.invars[rest : rest + state]
     if any(a is not b for a, b in zip(line.jaxpr.outvars[len(names) :], before, strict=True)):
         raise PlanError(
-            f"the model's state ({len(before)} arrays, the first {jax.tree.leaves(after)[0]}) changes with each batch, as "
-            "BatchNormalization's does: its rows are not independent, and microbatches would give other numbers. Train it "
-            "without a pipeline"
+            f"the model's state, {len(before)} arrays of which the first is {jax.tree.leaves(after)[0]}, changes with "
+            "each batch, as BatchNormalization's does: its rows are not independent, and microbatches would give other "
+            "numbers. Train it without a pipeline"
         )
     return tuple(names)
 

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from cloud._jax import said_by_first, shaped
 from cloud.errors import CheckpointError
@@ -170,7 +172,7 @@ class Checkpoints:
         ways = ocp.checkpoint_utils.construct_restore_args(shapes)
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
             found = reader.restore(path / _ARRAYS, args=ocp.args.PyTreeRestore(item=shapes, restore_args=ways))
-        leaves = [found.get(str(i), leaf) for i, leaf in enumerate(arrays.values())]
+        leaves = [_lying(found.get(str(i), leaf), leaf) for i, leaf in enumerate(arrays.values())]
         restored: TrainState = jax.tree.unflatten(jax.tree.structure(like), leaves)
         return restored
 
@@ -241,6 +243,11 @@ def _named(state: TrainState) -> list[tuple[str, Any]]:
 def _filled(arrays: Mapping[str, Any]) -> dict[str, Any]:
     """By number, as names may hold what files' must not; without empty ones, which orbax does not write."""
     return {str(i): array for i, array in enumerate(arrays.values()) if array.size}
+
+
+def _lying(array: Any, like: Any) -> Any:
+    """Not bound to its device where `like` is not, so that it can go to any other, other processes' too."""
+    return array if like.committed else jnp.array(np.asarray(array))
 
 
 def _alike(said: Iterable[Any], arrays: Mapping[str, Any], path: Path) -> None:

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from cloud._jax import everywhere, rows_over
 from cloud.errors import TrainError
 from cloud.train.ledger import Packed
-from cloud.train.step import Batch, Step, Sums, TrainState
+from cloud.train.step import Batch, Recipe, Step, Sums, TrainState
 
-__all__ = ["Alone", "DataParallel", "Placement", "Prepare"]
+__all__ = ["Alone", "DataParallel", "Placement", "Prepare", "packing"]
 
 
 class Placement(Protocol):
@@ -34,8 +34,8 @@ class Placement(Protocol):
         """The state with every array whole, for evaluating, saving and exporting; nothing is used up."""
 
 
-Prepare: TypeAlias = Callable[[Step, TrainState, Batch], Placement]
-"""A pure step, and a state and a batch (all rows) as `jax.ShapeDtypeStruct`s -> where it runs."""
+Prepare: TypeAlias = Callable[[Recipe, TrainState, Batch], Placement]
+"""What a step is made of, and a state and a batch (all rows) as `jax.ShapeDtypeStruct`s -> where it runs."""
 
 
 class Alone:
@@ -44,7 +44,7 @@ class Alone:
     ways = 1
 
     def __init__(self, step: Step) -> None:
-        self.step = _packing(step)
+        self.step = _jitted(step)
         self._copies = jax.default_backend() != "cpu"
         self._mask: tuple[Any, Any] = None, None
 
@@ -75,7 +75,7 @@ class DataParallel:
         self.ways = len(self.devices)
         mesh = jax.make_mesh((len(self.devices),), ("data",), (jax.sharding.AxisType.Auto,), devices=self.devices)
         self._whole, self._rows = everywhere(mesh), rows_over(mesh)
-        self.step = _packing(step, out_shardings=self._whole)
+        self.step = _jitted(step, out_shardings=self._whole)
 
     def place(self, state: TrainState) -> TrainState:
         """See `Placement`."""
@@ -100,8 +100,9 @@ class DataParallel:
         return state
 
 
-def _packing(step: Step, **options: Any) -> Callable[[TrainState, Batch], tuple[TrainState, Packed]]:
-    """`step` jitted, its sums as one vector: each array that comes out costs the host ten microseconds."""
+def packing(step: Step) -> tuple[Callable[[TrainState, Batch], tuple[TrainState, Any]], list[str]]:
+    """`step` with its sums as one vector, since each array that comes out costs the host ten microseconds; their names,
+    known once it was traced."""
     names: list[str] = []
 
     def packed(state: TrainState, batch: Batch) -> tuple[TrainState, Any]:
@@ -109,6 +110,11 @@ def _packing(step: Step, **options: Any) -> Callable[[TrainState, Batch], tuple[
         names[:] = sums
         return state, jnp.stack(list(sums.values()))
 
+    return packed, names
+
+
+def _jitted(step: Step, **options: Any) -> Callable[[TrainState, Batch], tuple[TrainState, Packed]]:
+    packed, names = packing(step)
     jitted = jax.jit(packed, donate_argnums=0, **options)
 
     def run(state: TrainState, batch: Batch) -> tuple[TrainState, Packed]:

@@ -1,4 +1,4 @@
-"""Training in many processes: how one learns that it is not alone. Call `join` before anything else asks JAX.
+"""Training in many processes: how one learns that it is not alone. Do it before anything else asks JAX.
 
 Set for each process: MSEDGE_COORDINATOR ("host:port" of the first one), MSEDGE_PROCESSES (how many), MSEDGE_PROCESS
 (which one, from 0); or start them with SLURM or Open MPI, which say it themselves. `cloud.train.elastic` starts them on
@@ -12,14 +12,16 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import jax
 
 from cloud.errors import TrainError
 
-__all__ = ["VARIABLES", "Heartbeat", "free_port", "join"]
+__all__ = ["VARIABLES", "Heartbeat", "end_at_once", "free_port", "join", "together"]
 
 VARIABLES = ("MSEDGE_COORDINATOR", "MSEDGE_PROCESSES", "MSEDGE_PROCESS")
 _LAUNCHERS = {"SLURM_STEP_NUM_TASKS": "SLURM_JOB_ID", "OMPI_COMM_WORLD_SIZE": "OMPI_MCA_orte_hnp_uri"}
@@ -43,6 +45,30 @@ def join(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
     elif any(int(environment.get(count) or 1) > 1 and mark in environment for count, mark in _LAUNCHERS.items()):
         _initialize()
     return jax.process_index(), jax.process_count()
+
+
+@contextmanager
+def together(
+    environment: Mapping[str, str] = os.environ, *, status: int = 1,
+    tell: Callable[[Exception], None] = traceback.print_exception,
+) -> Iterator[tuple[int, int]]:  # fmt: skip
+    """`join`; an error that leaves the block is told and ends one of many processes at once, with `status`. (By itself
+    Python would first wait for the others to end, which wait for this one in a collective.)"""
+    where = join(environment)
+    try:
+        yield where
+    except Exception as error:
+        if where[1] == 1:
+            raise
+        tell(error)
+        end_at_once(status)
+
+
+def end_at_once(status: int) -> NoReturn:
+    """Leave the other processes without a word."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _meet(given: Mapping[str, str]) -> None:
@@ -79,7 +105,7 @@ def _end_with(pipe: int) -> None:
     with open(pipe, "rb") as held:
         held.read()
     print("the supervisor is gone", file=sys.stderr)
-    os._exit(1)
+    end_at_once(1)
 
 
 def free_port() -> int:

@@ -30,7 +30,7 @@ from cloud.train.precision import (
 )
 from cloud.train.tasks.task import Task, Tree
 
-__all__ = ["Batch", "Objective", "Step", "StepOptions", "Sums", "TrainState", "initial_state", "make_step"]
+__all__ = ["Batch", "Objective", "Recipe", "Step", "StepOptions", "Sums", "TrainState", "initial_state", "make_step"]
 
 Batch: TypeAlias = Mapping[str, Any]
 """{"inputs": arrays by name, "labels": array or tree, "mask": [rows] float32, 0 for rows that only fill up}."""
@@ -142,6 +142,20 @@ class Objective:
                 )
             sums[name] = jnp.sum(jnp.where(mask > 0, values, 0))
         return sums
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a step is made of."""
+
+    objective: Objective
+    optimizer: optax.GradientTransformation
+    options: StepOptions
+
+    def step(self, recompute: float | None = None) -> Step:
+        """See `make_step`; with another share of the forward pass computed again."""
+        options = self.options if recompute is None else replace(self.options, recompute=recompute)
+        return make_step(self.objective, self.optimizer, options)
 
 
 def initial_state(objective: Objective, optimizer: optax.GradientTransformation, options: StepOptions) -> TrainState:

@@ -18,6 +18,7 @@ import optax
 
 from cloud._jax import shaped
 from cloud.errors import TrainError
+from cloud.parallel.plan import Plan
 from cloud.train.augment import Augment
 from cloud.train.batches import Arrays, Dataset, batches, rows_of_batch
 from cloud.train.callbacks import Callback, Callbacks
@@ -35,12 +36,12 @@ from cloud.train.rewind import Place, Rewind
 from cloud.train.step import (
     Batch,
     Objective,
+    Recipe,
     Step,
     StepOptions,
     Sums,
     TrainState,
     initial_state,
-    make_step,
 )
 from cloud.train.tasks import Task, as_task
 
@@ -61,7 +62,8 @@ class Trainer:
     share of the forward pass computed again rather than kept. `freeze`: glob patterns of parameters that stay as they
     are; what frozen first layers make of arrays is computed once and kept, where that pays. `average`: evaluate,
     predict and export with a moving mean of weights that keeps this share every step. `parallel`: "none", "data" (every
-    device computes part of each batch), or what makes a `Placement` of a step. `checkpoints`: where to save, or just
+    device computes part of each batch), "auto" (the planner decides), a `Plan` made earlier, or what makes a `Placement`
+    of a recipe (`cloud.train.planned.Auto` with options of its own). `checkpoints`: where to save, or just
     the folder; `resume` goes on from there.
 
     Runs with the same seed, data and devices give the same weights (on GPUs, with XLA's deterministic operations
@@ -75,7 +77,7 @@ class Trainer:
         metrics: Sequence[str] | Mapping[str, PerExample] | None = None, augment: Augment | None = None,
         trainable: Sequence[str] | None = None, last: str = "pad", precision: str = "float32", accumulate: int = 1,
         clip: float | None = None, recompute: float = 0.0, freeze: Sequence[str] = (), average: float | None = None,
-        parallel: str | Prepare = "none", callbacks: Sequence[Callback] = (),
+        parallel: str | Plan | Prepare = "none", callbacks: Sequence[Callback] = (),
         checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
     ) -> None:  # fmt: skip
         if last not in ("pad", "drop"):
@@ -90,8 +92,7 @@ class Trainer:
         self._last, self._callbacks = last, Callbacks(callbacks)
         self._optimizer = optimizer if optimizer is not None else optax.adam(1e-3)
         self._state = initial_state(self.objective, self._optimizer, self.options)
-        self._training = self.objective
-        self._step = make_step(self.objective, self._optimizer, self.options)
+        self._recipe = Recipe(self.objective, self._optimizer, self.options)
         self._prepare, self._may_cut = _prepare(parallel), isinstance(parallel, str)
         self._placement: Placement | None = None
         self._rewind = Rewind()
@@ -128,7 +129,7 @@ class Trainer:
     @property
     def pure_step(self) -> Step:
         """The step as it would run on one device, not jitted: what is planned."""
-        return self._step
+        return self._recipe.step()
 
     def watch(self, *callbacks: Callback) -> None:
         """Add callbacks, which hear of all that happens from now on."""
@@ -224,13 +225,12 @@ class Trainer:
         if cut is None or not isinstance(whole, ArrayFeed):
             yield whole
             return
-        before = self._training, self._step, self._placement
-        step = make_step(cut.objective, self._optimizer, self.options)
-        self._training, self._step, self._placement = cut.objective, step, None
+        before = self._recipe, self._placement
+        self._recipe, self._placement = replace(self._recipe, objective=cut.objective), None
         try:
             yield replace(whole, data=cut.kept(whole.data))
         finally:
-            self._training, self._step, self._placement = before
+            self._recipe, self._placement = before
 
     def _held_out(self, data: Any, batch_size: int) -> Feed:
         ways = 1 if self._placement is None else self._placement.ways
@@ -302,7 +302,7 @@ class Trainer:
         processes = jax.process_count()
         rows = jax.tree.map(lambda a: shaped((len(a) * processes, *np.shape(a)[1:]), a.dtype), batch)
         shapes = jax.eval_shape(lambda: self._state)
-        self._placement = self._prepare(self._step, shapes, rows)
+        self._placement = self._prepare(self._recipe, shapes, rows)
         self._state = self._placement.place(self._state)
         return self._placement
 
@@ -345,7 +345,7 @@ class Trainer:
         key = jax.random.fold_in(jax.random.key(self.options.seed), now.step)
 
         def mean(parameter: Any, state: Any, batch: Batch) -> Any:
-            sums, _ = self._training.loss_sums(parameter, state, batch, key)
+            sums, _ = self._recipe.objective.loss_sums(parameter, state, batch, key)
             return sums["loss"] / sums["examples"]
 
         return lambda batch, parameter, state: jax.value_and_grad(mean)(parameter, state, batch)
@@ -355,16 +355,26 @@ def _own(tree: Any) -> Any:
     return dict(tree) if isinstance(tree, dict) else tree
 
 
-def _prepare(parallel: str | Prepare) -> Prepare:
+def _prepare(parallel: str | Plan | Prepare) -> Prepare:
     known: dict[str, Prepare] = {
-        "none": lambda step, state, batch: Alone(step),
-        "data": lambda step, state, batch: DataParallel(step),
+        "none": lambda recipe, state, batch: Alone(recipe.step()),
+        "data": lambda recipe, state, batch: DataParallel(recipe.step()),
+        "auto": lambda recipe, state, batch: _planned(None)(recipe, state, batch),
     }
+    if isinstance(parallel, Plan):
+        return _planned(parallel)
     if callable(parallel):
         return parallel
     if parallel not in known:
-        raise TrainError(f"expected parallel to be {' or '.join(map(repr, known))}, or a function, got {parallel!r}")
+        raise TrainError(f"expected parallel to be one of {', '.join(known)}, a Plan or Auto(...), got {parallel!r}")
     return known[parallel]
+
+
+def _planned(plan: Plan | None) -> Prepare:
+    """The planner's own modules load where a plan is wanted."""
+    from cloud.train.planned import Auto
+
+    return Auto(plan=plan)
 
 
 def _named(what: str, choice: str | PerExample, table: Mapping[str, PerExample]) -> PerExample:

@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
 from edge.cli.errors import CHECK_FAILED
 from edge.cli.options import Json
-from edge.cli.output import bytes_text, console, emit, say, seconds_text, table
+from edge.cli.output import bytes_text, emit, say, seconds_text
 
 if TYPE_CHECKING:
+    from cloud.errors import PlanError
     from cloud.parallel.check import Report
     from cloud.parallel.graph import Graph
+    from cloud.parallel.inquiry import Answer, Wanted
     from cloud.parallel.plan import Plan
-    from cloud.parallel.topology import Topology
+    from cloud.train.config import Config
+
+    Rivals = Mapping[str, Plan | PlanError]
 
 __all__ = ["plan"]
 
+Part = tuple[dict[str, Any], str]
+"""What an option adds: to the JSON object, and as text."""
+
 
 def plan(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="What `msedge train` takes.")],
+    config: Annotated[
+        Path | None, typer.Argument(metavar="CONFIG.toml", help="What `msedge train` takes; or --model.")
+    ] = None,
+    model: Annotated[
+        Literal["mlp", "gpt", "moe"] | None,
+        typer.Option("--model", help="A step to try instead: 8 layers of 4096; 12 transformer blocks; 6 with experts."),
+    ] = None,
     topology: Annotated[
         str,
         typer.Option(
@@ -32,6 +47,33 @@ def plan(
     memory: Annotated[
         str, typer.Option("--memory", metavar="16GiB", help="Of one device; else as [parallel] or the topology says.")
     ] = "",
+    expert: Annotated[
+        str,
+        typer.Option(
+            "--expert", metavar="NAME", help="A plan of the field's: dp, fsdp, megatron, dp_tp, tp_sp or ep; what it "
+            "leaves open is searched."
+        ),
+    ] = "",
+    pins: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--pin", metavar="GLOB=DIM:AXIS", help="How tensors of such names lie: params.*.w=1:m0, GLOB=whole; "
+            "repeatable."
+        ),
+    ] = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=1.0, help="For the search, at most.")] = 60.0,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="What lies how, what moves and why, and what other plans would cost.")
+    ] = False,
+    diff: Annotated[
+        Path | None, typer.Option("--diff", metavar="PLAN", help="What is different from an earlier plan's file.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="plan.json", help="Where the plan is written.")
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", metavar="plan.html", help="The plan as a page.")
+    ] = None,
     check: Annotated[
         Literal["cpu", "gpu"] | None,
         typer.Option(
@@ -45,33 +87,62 @@ def plan(
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Another value of the configuration; repeatable."),
     ] = None,
     as_json: Json = False,
-) -> None:
-    """Find the fastest way to split a training step over a cluster that need not be here."""
-    from cloud.train.config import read, read_size
+) -> None:  # fmt: skip
+    """Find the fastest way to split a training step over a cluster that need not be here.
 
-    words = read(config, changes or ())
-    named = topology or words.parallel.topology
+    Mesh axes are named m0, m1 and so on, from the slowest links to the fastest.
+    """
+    if (config is None) == (model is None):
+        raise typer.BadParameter("expected a configuration or --model NAME, one of them", param_hint="CONFIG.toml")
+    if model is not None and changes:
+        raise typer.BadParameter("a built-in model has no sections to change", param_hint="--set")
+    from cloud.parallel.inquiry import Wanted, rivals
+    from cloud.train.config import read
+
+    words = read(config, changes or ()) if config is not None else None
+    named = topology or (words.parallel.topology if words else "")
     _enough_devices(named, check)
-    limit = read_size(memory, "--memory") if memory else None
-    if limit is None and words.parallel.memory:
-        limit = read_size(words.parallel.memory, "parallel.memory")
-    from cloud.parallel.search import search
-    from cloud.parallel.trace import trace
-    from cloud.train.planning import checked, step_of, topology_of
-
-    described = topology_of(named)
-    step, state, batch = step_of(words)
-    say(f"tracing the step; searching for {described.size} devices of {described.name}")
-    graph = trace(step, state, batch)
-    found = search(graph, described, memory=limit, backend=check or "gpu")
-    report = checked(graph, found, described, step, (state, batch), check) if check else None
-    made = _made(graph, found, described, report)
+    wanted = Wanted(_limit(memory, words), expert, tuple(pins or ()), check or "gpu", seconds)
+    traced, answer = _answered(words, model, named, wanted)
+    others: Rivals = {}
+    if explain or picture is not None:
+        say("searching for plans to compare with")
+        others = rivals(answer)
+    parts: list[Part] = [_found(answer)]
+    if explain:
+        parts.append(_explained(answer, others))
+    if diff is not None:
+        parts.append(_differing(answer, diff))
+    if output is not None:
+        parts.append(_saved(answer, output))
+    if picture is not None:
+        parts.append(_drawn(answer, others, picture))
+    report = _checked(traced, answer, check) if check is not None else None
+    if report is not None:
+        parts.append(({"check": report.to_dict()}, f"as the {check}'s compiler has it\n{report.text()}"))
     if as_json:
-        emit(made)
+        emit({key: value for made, _ in parts for key, value in made.items()})
     else:
-        _print(made, report)
+        print("\n\n".join(text for _, text in parts))
     if report is not None and not (report.fits and report.agrees(peak=float("inf"))):
         raise typer.Exit(CHECK_FAILED)
+
+
+class _Traced(NamedTuple):
+    """A pure step, its state and batch as shapes, and its graph."""
+
+    step: Any
+    arguments: tuple[Any, Any]
+    graph: Graph
+
+
+def _limit(memory: str, words: Config | None) -> float | None:
+    from cloud.train.config import read_size
+
+    if memory:
+        return read_size(memory, "--memory")
+    said = words.parallel.memory if words else ""
+    return read_size(said, "parallel.memory") if said else None
 
 
 def _enough_devices(name: str, check: str | None) -> None:
@@ -83,45 +154,93 @@ def _enough_devices(name: str, check: str | None) -> None:
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}={Topology.named(name).size}".strip()
 
 
-def _made(graph: Graph, found: Plan, described: Topology, report: Report | None) -> dict[str, Any]:
-    estimate = found.estimate
-    lie = zip(graph.entering, found.entering, strict=True)
-    return {
-        "topology": described.name,
-        "devices": described.size,
-        "mesh": list(found.mesh.sizes),
-        "step_seconds": estimate.step_seconds,
-        "compute_seconds": estimate.compute_seconds,
-        "collective_seconds": estimate.collective_seconds,
-        "peak_bytes": estimate.peak_bytes,
-        "entering": {
-            graph.values[v].name: {
-                "shape": list(graph.values[v].shape), "split": [[f"m{axis}" for axis in axes] for axes in split],
-            }
-            for v, split in lie
-        },
-        "collectives": [
-            {"kind": c.kind, "bytes": c.bytes, "axes": [f"m{a}" for a in c.axes], "times": c.times, "why": c.why}
-            for c in estimate.collectives
-        ],
-    } | ({"check": report.to_dict()} if report is not None else {})  # fmt: skip
+def _answered(words: Config | None, model: str | None, named: str, wanted: Wanted) -> tuple[_Traced, Answer]:
+    from cloud.parallel.inquiry import inquire
+    from cloud.train.planning import topology_of
+
+    topology, traced = topology_of(named), _traced(words, model)
+    leaner = {}
+    if words is not None and words.train.recompute < 1:
+        again = replace(words, train=replace(words.train, recompute=1.0))
+        leaner["--set train.recompute=1.0"] = lambda: _traced(again, None).graph
+    say(f"searching for {topology.size} devices of {topology.name}, {wanted.seconds:g} s at most")
+    return traced, inquire(traced.graph, topology, wanted, leaner)
 
 
-def _print(made: dict[str, Any], report: Report | None) -> None:
-    rows = table("how it lies", "what enters", "shape", "split over", right=("shape",), fold=("what enters",))
-    for name, value in made["entering"].items():
-        split = ", ".join(f"{dim}: {' '.join(axes)}" for dim, axes in enumerate(value["split"]) if axes)
-        if split:
-            rows.add_row(name, "×".join(map(str, value["shape"])), split)
-    console().print(rows)
-    rows = table("collectives of a step", "kind", "axes", "bytes", "what for", right=("bytes",), fold=("what for",))
-    for one in sorted(made["collectives"], key=lambda one: -one["bytes"] * one["times"]):
-        rows.add_row(one["kind"], " ".join(one["axes"]), bytes_text(one["bytes"] * one["times"]), one["why"])
-    console().print(rows)
-    print(
-        f"{made['devices']} devices as {'×'.join(map(str, made['mesh']))}: {seconds_text(made['step_seconds'])} a step "
-        f"({seconds_text(made['compute_seconds'])} computing, {seconds_text(made['collective_seconds'])} of "
-        f"collectives), {bytes_text(made['peak_bytes'])} a device at most"
+def _traced(words: Config | None, model: str | None) -> _Traced:
+    from cloud.parallel.trace import trace
+
+    say("tracing the step")
+    if words is not None:
+        from cloud.train.planning import step_of
+
+        step, state, batch = step_of(words)
+        return _Traced(step, (state, batch), trace(step, state, batch))
+    from cloud.parallel.examples import EXAMPLES
+
+    example = EXAMPLES[str(model)]()
+    return _Traced(example.step, (example.state, example.batch), trace(example.step, example.state, example.batch))
+
+
+def _found(answer: Answer) -> Part:
+    """The plan in short, and all of it as data."""
+    from cloud.parallel.planfile import to_dict
+    from cloud.parallel.strategy import strategy
+
+    plan, topology = answer.plan, answer.topology
+    cost, mesh, called = plan.estimate, "×".join(map(str, plan.mesh.sizes)), strategy(answer.graph, plan)
+    text = (
+        f"{called}\n{topology.size} devices of {topology.name} as {mesh}: {seconds_text(cost.step_seconds)} a step "
+        f"({seconds_text(cost.compute_seconds)} computing, {seconds_text(cost.exposed_seconds)} of collectives that "
+        f"nothing hides), {bytes_text(cost.peak_bytes)} a device at most, of {bytes_text(answer.limit)}"
     )
-    if report is not None:
-        print(report.text())
+    facts = {"strategy": called, "devices": topology.size, "step_seconds": cost.step_seconds, "limit": answer.limit}
+    return facts | {"plan": to_dict(plan, answer.graph, topology)}, text
+
+
+def _explained(answer: Answer, others: Rivals) -> Part:
+    from cloud.parallel.explain import explain
+
+    made = explain(
+        answer.graph, answer.plan, answer.topology, others, memory=answer.limit, reduce_scatter=answer.reduce_scatter
+    )
+    return {"explanation": made.to_dict()}, made.text()
+
+
+def _differing(answer: Answer, path: Path) -> Part:
+    from cloud.parallel.difference import diff
+    from cloud.parallel.planfile import read
+    from cloud.parallel.predict import predict
+
+    before = read(path).check(answer.graph, answer.topology)
+    # Both for the same compiler, whichever the file's was predicted for.
+    cost = predict(answer.graph, before, answer.topology, reduce_scatter=answer.reduce_scatter)
+    made = diff(answer.graph, replace(before, estimate=cost), answer.plan, answer.topology)
+    return {"difference": made.to_dict()}, made.text()
+
+
+def _saved(answer: Answer, path: Path) -> Part:
+    from cloud.parallel.planfile import write
+
+    write(path, answer.plan, answer.graph, answer.topology)
+    return {"file": str(path)}, f"plan: {path}"
+
+
+def _drawn(answer: Answer, others: Rivals, path: Path) -> Part:
+    from cloud.errors import PlanError
+    from cloud.parallel.picture import picture
+    from lite_runtime._files import write_atomically
+
+    page = picture(
+        answer.graph, answer.plan, answer.topology, others, memory=answer.limit, reduce_scatter=answer.reduce_scatter
+    )
+    write_atomically(path, page.encode(), PlanError)
+    return {"picture": str(path)}, f"picture: {path}"
+
+
+def _checked(traced: _Traced, answer: Answer, check: Literal["cpu", "gpu"]) -> Report:
+    from cloud.train.planning import checked
+
+    say(f"compiling with the {check}'s compiler")
+    limited = replace(answer.topology, memory=answer.limit)
+    return checked(traced.graph, answer.plan, limited, traced.step, traced.arguments, check)

@@ -30,7 +30,7 @@ def to_onnx(function: Callable[..., Any], examples: Mapping[str, jax.ShapeDtypeS
     are further apart than 1e-4 of the largest, or where jax2onnx cannot write an operator.
     """
     try:
-        from jax2onnx import to_onnx as convert  # type: ignore[import-untyped]
+        from jax2onnx import to_onnx as convert
     except ImportError:
         raise MissingExtraError("jax2onnx", "flax", "models written in JAX are exported with it") from None
     inputs = _random(examples)

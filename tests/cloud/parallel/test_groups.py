@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloud.parallel.expert import EXPERTS, rows, weights
 from cloud.parallel.fold import folded
 from cloud.parallel.graph import Graph, Loop, Op, Value
 from cloud.parallel.groups import derive, grouped
@@ -85,7 +86,7 @@ def test_followers_take_the_split_of_the_result_as_far_as_it_divides() -> None:
 
 
 def test_blocks_between_the_ends_are_decided_once() -> None:
-    few, many = (trace(*transformer(layers=layers)) for layers in (6, 8))
+    few, many = (trace(*transformer(layers=layers, d=16)) for layers in (5, 6))
     classes = [len(folded(g, groups, [None] * len(groups), {}).classes) for g in (few, many) for groups in [grouped(g)]]
     assert classes[0] == classes[1]
     groups = grouped(many)
@@ -95,3 +96,18 @@ def test_blocks_between_the_ends_are_decided_once() -> None:
         shapes = {tuple(many.ops[k].primitive for k in groups[g].ops) for g in members}
         assert len(shapes) == 1
     assert len(folded(many, groups, [None] * len(groups), {}, -1).classes) == len(groups)
+
+
+def test_experts_find_rows_columns_and_examples_without_names() -> None:
+    graph = trace(*transformer(layers=1, d=16, rows=24))
+    named = {graph.values[v].name.rsplit(".", 1)[-1]: v for v in graph.entering}
+    demands = EXPERTS["megatron"](graph, Mesh((8,), (0,)))
+    assert demands is not None
+    lies = {name: demands.entering.get(v) for name, v in named.items()}
+    assert lies["qkv"] == ((), (), (0,), ())  # heads
+    assert lies["out"] == ((0,), (), ())
+    assert (lies["up"], lies["down"]) == (((), (0,)), ((0,), ()))
+    assert {graph.values[v].name.rsplit(".", 1)[-1] for _, _, v in weights(graph)} >= {"qkv", "out", "up", "down"}
+    assert {graph.values[v].shape[dim] for v, dim in rows(graph).items()} == {24}
+    assert EXPERTS["ep"](graph, MESH) is None
+    assert EXPERTS["dp_tp"](graph, Mesh((8,), (0,))) is None

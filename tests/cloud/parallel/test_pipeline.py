@@ -158,6 +158,13 @@ def test_what_does_not_divide_says_so(two: list[Any], size: int, stages: int, te
                   stages=stages, microbatches=4, devices=two)  # fmt: skip
 
 
+@pytest.mark.parametrize("options", [StepOptions(accumulate=2), StepOptions(recompute=0.5)])
+def test_options_that_a_pipeline_has_by_itself_are_refused(two: list[Any], options: StepOptions) -> None:
+    start = state(layers(), optax.sgd(0.1))
+    with pytest.raises(PlanError, match="take the place of accumulate"):
+        Pipelined(mlp, optax.sgd(0.1), options, start, rows(1)[0], stages=2, microbatches=2, devices=two)
+
+
 def test_an_optimiser_that_looks_across_stages_is_refused(two: list[Any]) -> None:
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
     with pytest.raises(PlanError, match="give the Trainer `clip`"):

@@ -102,7 +102,7 @@ def test_pins_are_kept_and_bad_ones_refused(tall: Graph) -> None:
 
 
 def test_folding_costs_little() -> None:
-    graph = trace(*transformer(layers=3, d=32, rows=8, length=4))
+    graph = trace(*transformer(layers=2, d=32, rows=8, length=4))
     topology = links(1e8)
     together, apart = (search(graph, topology, meshes=[LINE], fold=fold) for fold in (True, False))
     assert apart.estimate.step_seconds <= together.estimate.step_seconds * (1 + 1e-3)

@@ -26,7 +26,7 @@ from cloud.train import Callback, JaxTask, Trainer
 from cloud.train.checkpoint import Checkpoints
 from cloud.train.elastic import RESTARTS
 from cloud.train.preempt import PREEMPTED
-from cloud.train.processes import join
+from cloud.train.processes import together
 
 EPOCHS, ROWS, BATCH = 4, 80, 16
 RNG = np.random.default_rng(0)
@@ -94,11 +94,11 @@ def run(folder: Path, parallel: str, act: str = "") -> Trainer:
 ACTS: dict[str, Any] = {}
 
 if __name__ == "__main__":
-    join()
-    target = Path(sys.argv[1])
-    trained = run(target, "data", *sys.argv[2:])
-    if trained.stopped:
-        sys.exit(PREEMPTED)
-    found = trained.evaluate(data.arrays({name: COLUMNS[name] for name in ("x", "labels")}).batch(BATCH)).loss
-    if jax.process_index() == 0:
-        (target / "end").write_text(json.dumps({"loss": found, "devices": jax.device_count()}))
+    with together():
+        target = Path(sys.argv[1])
+        trained = run(target, "data", *sys.argv[2:])
+        if trained.stopped:
+            sys.exit(PREEMPTED)
+        found = trained.evaluate(data.arrays({name: COLUMNS[name] for name in ("x", "labels")}).batch(BATCH)).loss
+        if jax.process_index() == 0:
+            (target / "end").write_text(json.dumps({"loss": found, "devices": jax.device_count()}))

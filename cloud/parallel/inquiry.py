@@ -1,0 +1,131 @@
+"""A plan as people ask for it: searched with what they hold fast, compared with others, and, where nothing fits, told
+which of their demands to give up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cloud.errors import PlanError
+from cloud.parallel.demands import Pin
+from cloud.parallel.expert import EXPERTS
+from cloud.parallel.graph import Graph
+from cloud.parallel.pins import meshes_for, read_pin
+from cloud.parallel.plan import Mesh, Plan
+from cloud.parallel.search import AXES, plans
+from cloud.parallel.solve import Infeasible
+from cloud.parallel.topology import Topology, meshes
+from cloud.parallel.words import duration
+from converter.report.html import size_text
+
+__all__ = ["Answer", "Wanted", "inquire", "rivals"]
+
+BRIEF = 15.0
+"""Seconds for the search of a plan that another is compared with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """`memory`: bytes a device, None: the topology's. `expert`: one of `EXPERTS`, or "". `pins`: as `read_pin` reads
+    them. `backend`: "gpu" or "cpu", whose compiler is predicted. `seconds`: for the solver."""
+
+    memory: float | None = None
+    expert: str = ""
+    pins: tuple[str, ...] = ()
+    backend: str = "gpu"
+    seconds: float = 60.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The best plan of a step, and those of other mesh shapes, best first."""
+
+    graph: Graph
+    topology: Topology
+    wanted: Wanted
+    plan: Plan
+    others: tuple[Plan, ...]
+
+    @property
+    def limit(self) -> float:
+        """Bytes of a device that were allowed."""
+        return self.wanted.memory or self.topology.memory
+
+    @property
+    def reduce_scatter(self) -> bool:
+        """Whether the compiler that was predicted makes them."""
+        return self.wanted.backend == "gpu"
+
+
+def inquire(
+    graph: Graph, topology: Topology, wanted: Wanted, leaner: Mapping[str, Callable[[], Graph]] | None = None
+) -> Answer:
+    """The plan that is wanted. `leaner`: the same step made to need less memory, by how to ask for it. Raises
+    `PlanError`; `Infeasible` with each demand that, given up, lets something fit."""
+    try:
+        best, *others = _plans(graph, topology, wanted)
+    except Infeasible as error:
+        raise _relaxed(error, _ways(graph, topology, wanted, leaner or {})) from error
+    return Answer(graph, topology, wanted, best, tuple(others))
+
+
+def rivals(answer: Answer) -> dict[str, Plan | PlanError]:
+    """What `explain` compares with: plans of other mesh shapes, and every other expert's, or why there is none."""
+    found: dict[str, Plan | PlanError] = {}
+    for other in answer.others:
+        if other.mesh != answer.plan.mesh:
+            found.setdefault(f"mesh {'×'.join(map(str, other.mesh.sizes))}", other)
+    for name in EXPERTS:
+        if name != answer.wanted.expert:
+            brief = replace(answer.wanted, expert=name, pins=(), seconds=min(answer.wanted.seconds, BRIEF))
+            try:
+                found[name] = _plans(answer.graph, answer.topology, brief)[0]
+            except PlanError as error:
+                found[name] = error
+    return found
+
+
+def _plans(graph: Graph, topology: Topology, wanted: Wanted) -> list[Plan]:
+    pins = [pin for text in wanted.pins for pin in read_pin(text, graph)]
+    return plans(
+        graph, topology, memory=wanted.memory, pins=pins, expert=wanted.expert, meshes=_meshes(graph, topology, pins),
+        backend=wanted.backend, seconds=wanted.seconds,
+    )  # fmt: skip
+
+
+def _meshes(graph: Graph, topology: Topology, pins: Sequence[Pin]) -> list[Mesh] | None:
+    """Those that the pins leave; None for all that the search tries."""
+    return meshes_for(meshes(topology, AXES), pins, graph) if pins else None
+
+
+def _ways(
+    graph: Graph, topology: Topology, wanted: Wanted, leaner: Mapping[str, Callable[[], Graph]]
+) -> dict[str, Callable[[], Plan]]:
+    """Searches with one demand less, by what to do for it."""
+    brief = replace(wanted, seconds=min(wanted.seconds, BRIEF))
+
+    def search(other: Wanted, graph: Callable[[], Graph] = lambda: graph) -> Callable[[], Plan]:
+        return lambda: _plans(graph(), topology, other)[0]
+
+    ways = {
+        f"without --pin {pin}": search(replace(brief, pins=wanted.pins[:n] + wanted.pins[n + 1 :]))
+        for n, pin in enumerate(wanted.pins)
+    }
+    if wanted.expert:
+        ways[f"without --expert {wanted.expert}"] = search(replace(brief, expert=""))
+    return ways | {f"with {words}": search(brief, step) for words, step in leaner.items()}
+
+
+def _relaxed(error: Infeasible, ways: Mapping[str, Callable[[], Plan]]) -> Infeasible:
+    """`error` with what came of each of the `ways`."""
+    found = []
+    for words, way in ways.items():
+        try:
+            cost = way().estimate
+        except PlanError:
+            continue
+        found.append(f"{words} ({duration(cost.step_seconds)} a step, {size_text(cost.peak_bytes)} a device)")
+    if not ways:
+        return error
+    told = f"it would fit {' or '.join(found)}" if found else f"nor does it fit {' or '.join(ways)}"
+    return Infeasible(f"{error}; {told}", error.least, error.rows, error.options)

@@ -1,0 +1,209 @@
+"""A supervisor and its workers: first with workers that only behave as such, then with real ones that train."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cloud.errors import TrainError
+from cloud.train.elastic import Outcome, supervise
+from cloud.train.preempt import PREEMPTED, stopping_on_signals
+from tests.cloud.train import elastic_worker
+
+ROOT = Path(__file__).parents[3]
+WORKER = [sys.executable, elastic_worker.__file__]
+LOSSES = elastic_worker.EPOCHS * elastic_worker.ROWS // elastic_worker.BATCH
+
+
+def behaving(code: str, processes: int = 3, **options: object) -> Outcome:
+    """Workers that know `me`, the `count` of them and the `attempt`, and run `code`."""
+    known = (
+        "import os, signal, sys, time\n"
+        "me, count, attempt = (int(os.environ[n]) for n in ('MSEDGE_PROCESS', 'MSEDGE_PROCESSES', 'MSEDGE_RESTARTS'))\n"
+        "def kill(how=signal.SIGKILL): os.kill(os.getpid(), how)\n"
+    )
+    said: dict[str, object] = {"say": lambda line: None, **options}
+    return supervise([sys.executable, "-S", "-c", known + code], processes, **said)  # type: ignore[arg-type]
+
+
+def test_all_goes_well() -> None:
+    assert behaving("sys.exit(0)") == Outcome(0, 3, 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "options", "status", "left", "log"),
+    [
+        ("if not attempt and me == 1: kill()\nif not attempt: time.sleep(60)", {}, 0, 2,
+         ["lost process 1 by SIGKILL; starting anew with 2 of 3 processes"]),
+        ("if not attempt: kill(signal.SIGKILL if me == 1 else signal.SIGABRT)", {}, 0, 2, ["lost process 1 by SIGKILL"]),
+        ("if not attempt and me == 2: kill()\nif not attempt: time.sleep(60)", {"fits": lambda n: n != 2}, 0, 1,
+         ["starting anew with 1 of 3"]),
+        ("if me == count - 1: kill()\ntime.sleep(60)", {"least": 2}, 1, 2,
+         ["with 2 of 3", "lost process 1 by SIGKILL; fewer than 2 are left"]),
+        ("if me == 0: kill(signal.SIGSEGV)\ntime.sleep(60)", {"restarts": 1}, 1, 2,
+         ["with 2 of 3", "lost process 0 by SIGSEGV; gave up after 1 restarts"]),
+        ("if me == 1: print('out of cheese'); sys.exit(3)\ntime.sleep(60)", {}, 3, 3,
+         ["process 1 failed with exit status 3:\nout of cheese"]),
+        (f"sys.exit(0 if attempt else {PREEMPTED})", {}, 0, 3,
+         ["preempted, with everything saved; starting anew with 3 of 3"]),
+        ("if not attempt: time.sleep(60)", {"patience": 0.4}, 0, 3, ["nobody got on for 0.4 s; starting anew"]),
+    ],
+)  # fmt: skip
+def test_what_becomes_of(code: str, options: dict[str, object], status: int, left: int, log: list[str]) -> None:
+    told: list[str] = []
+    found = behaving(code, say=told.append, **options)
+    assert (found.status, found.processes) == (status, left)
+    assert found.log == tuple(told) and len(told) == len(log)
+    assert all(words in line for words, line in zip(log, told, strict=True))
+
+
+@pytest.mark.parametrize(("code", "status"), [(f"sys.exit({PREEMPTED})", PREEMPTED), ("sys.exit(1)", 1)])
+def test_a_signal_is_passed_on(tmp_path: Path, code: str, status: int) -> None:
+    """Workers that save, and such that cannot."""
+    worker = f"signal.signal(signal.SIGTERM, lambda *_: {code})\nopen(f'{tmp_path}/{{me}}', 'w')\ntime.sleep(60)"
+
+    def ask() -> None:
+        while len(list(tmp_path.iterdir())) < 3:
+            if done.wait(0.02):
+                return
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    done = threading.Event()
+    asking = threading.Thread(target=ask)
+    asking.start()
+    found = behaving(worker)
+    done.set()
+    asking.join()
+    assert (found.status, found.restarts) == (status, 0)
+    assert found.log == ("stopped" if status == PREEMPTED else "stopped, but not all was saved",)
+
+
+def test_impossible_numbers() -> None:
+    for options in ({"processes": 0}, {"least": 4}, {"fits": lambda count: False}):
+        with pytest.raises(TrainError, match=r"expected at least 1 process|divides the batch"):
+            behaving("", **options)  # type: ignore[arg-type]
+
+
+def test_stopping_on_signals() -> None:
+    asked: list[str] = []
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), stopping_on_signals(asked.append) as came:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert asked == came == ["SIGTERM"]
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) is before and asked == ["SIGTERM"]
+
+
+def training(folder: Path, act: str = "") -> tuple[Outcome, dict[int, float], dict[int, set[int]]]:
+    """A real run of two processes with four devices each: how it ended, the losses of steps and the rows they saw."""
+    told: list[str] = []
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [*WORKER, str(folder), *([act] if act else [])]
+    outcome = supervise(command, 2, devices=4, say=told.append, environment=environment)
+    losses: dict[int, float] = {}
+    rows: dict[int, set[int]] = {}
+    for attempt in range(outcome.restarts + 1):
+        for line in (folder / f"losses.{attempt}").read_text().splitlines():
+            step, loss = line.split()
+            losses[int(step)] = float(loss)
+        again: dict[int, set[int]] = {}
+        for path in folder.glob(f"rows.{attempt}.*"):
+            for line in path.read_text().splitlines():
+                step, *seen = map(int, line.split())
+                again.setdefault(step + 1, set()).update(seen)
+        rows |= again
+    return outcome, losses, rows
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[int, float], dict[int, set[int]], float]:
+    """One device, never interrupted: losses, rows, final loss."""
+    folder = tmp_path_factory.mktemp("alone")
+    trainer = elastic_worker.run(folder, "none")
+    losses = {int(n): float(loss) for n, loss in map(str.split, (folder / "losses.0").read_text().splitlines())}
+    lines = (list(map(int, line.split())) for line in (folder / "rows.0.0").read_text().splitlines())
+    x, labels = elastic_worker.COLUMNS["x"], elastic_worker.COLUMNS["labels"]
+    return losses, {step + 1: set(seen) for step, *seen in lines}, trainer.evaluate((x, labels)).loss
+
+
+Alone = tuple[dict[int, float], dict[int, set[int]], float]
+
+
+def compare(folder: Path, losses: dict[int, float], rows: dict[int, set[int]], alone: Alone) -> None:
+    steps = np.arange(1, LOSSES + 1)
+    assert sorted(losses) == sorted(alone[0]) == steps.tolist()
+    assert max(abs(losses[n] - alone[0][n]) for n in steps) < 1e-5
+    assert rows == alone[1]
+    assert abs(json.loads((folder / "end").read_text())["loss"] - alone[2]) < 1e-5
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one_device_does(tmp_path: Path, alone: Alone) -> None:
+    outcome, losses, rows = training(tmp_path)
+    assert outcome == Outcome(0, 2, 0)
+    compare(tmp_path, losses, rows, alone)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("act", "left", "why"),
+    [
+        ("kill=8", 1, "lost process 1 by SIGKILL; starting anew with 1 of 2 processes"),  # step 9, the 4th of an epoch
+        ("stop=7", 2, "preempted, with everything saved; starting anew with 2 of 2 processes"),
+    ],
+)
+def test_an_interrupted_run_ends_as_if_it_had_not_been(
+    tmp_path: Path, alone: Alone, act: str, left: int, why: str
+) -> None:
+    outcome, losses, rows = training(tmp_path, act)
+    assert outcome == Outcome(0, left, 1, (why,))
+    assert json.loads((tmp_path / "end").read_text())["devices"] == 4 * left
+    compare(tmp_path, losses, rows, alone)
+
+
+@pytest.mark.slow
+def test_an_error_of_one_process_ends_all(tmp_path: Path) -> None:
+    """Though the other one waits for it in a collective."""
+    told: list[str] = []
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    found = supervise([*WORKER, str(tmp_path), "fail=4"], 2, devices=1, say=told.append, environment=environment)
+    assert found.status == 1 and found.restarts == 0
+    assert told[0].startswith("process 1 failed with exit status 1:") and told[0].endswith("ValueError: as asked")
+
+
+@pytest.mark.slow
+def test_workers_end_with_their_supervisor(tmp_path: Path) -> None:
+    """Even when that is killed and cannot say good-bye."""
+    worker = (
+        "import os, pathlib, time; from cloud.train.processes import join; os.environ.pop('MSEDGE_COORDINATOR'); "
+        "os.environ.pop('MSEDGE_PROCESS'); os.environ.pop('MSEDGE_PROCESSES'); join(); "
+        f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid())); time.sleep(60)"
+    )
+    boss = f"import sys; from cloud.train.elastic import supervise; supervise([sys.executable, '-c', {worker!r}], 1)"
+    process = subprocess.Popen([sys.executable, "-c", boss], env={**os.environ, "PYTHONPATH": str(ROOT)})
+    try:
+        until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "")
+    finally:
+        process.kill()
+        process.wait()
+    pid = int((tmp_path / "pid").read_text())
+    until(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2])
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait for it, a minute at most."""
+    waiting = threading.Event()
+    for _ in range(600):
+        if true():
+            return
+        waiting.wait(0.1)
+    raise AssertionError("waited in vain")

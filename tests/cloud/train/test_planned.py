@@ -1,0 +1,83 @@
+"""`parallel="auto"`: whatever the planner decides, training is what it is on one device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from cloud.errors import PlanError
+from cloud.parallel.topology import Device, Level, Topology
+from cloud.train import Trainer
+from cloud.train.planned import Auto
+from cloud.train.tasks import JaxTask
+
+RANDOM = np.random.default_rng(2)
+X = RANDOM.normal(size=(64, 32)).astype(np.float32)
+Y = RANDOM.integers(0, 8, 64)
+WIDTH = 256
+
+FAST = Topology("fast", (Level(8, 1e-7, 1e12),), 1e9, Device({"float32": 1e10}, 1e11, 1e-8))
+"""Links so quick that splitting pays even here."""
+
+
+def small(memory: float) -> Topology:
+    return Topology("small", FAST.levels, memory, FAST.device)
+
+
+def model() -> JaxTask:
+    keys = jax.random.split(jax.random.key(0), 3)
+    sizes = [(32, WIDTH), (WIDTH, WIDTH), (WIDTH, 8)]
+    params = {f"w{i}": jax.random.normal(k, s) / s[0] ** 0.5 for i, (k, s) in enumerate(zip(keys, sizes, strict=True))}
+
+    def apply(params: Any, x: Any) -> Any:
+        return jnp.tanh(jnp.tanh(x @ params["w0"]) @ params["w1"]) @ params["w2"]
+
+    return JaxTask(apply, params)
+
+
+def losses(parallel: Any, epochs: int = 2) -> list[float]:
+    trainer = Trainer(model(), optimizer=optax.adam(1e-2), seed=3, metrics=(), parallel=parallel)
+    return [report.loss for report in trainer.fit((X, Y), epochs, 16, validation=(X, Y))]
+
+
+@pytest.fixture(scope="module")
+def alone() -> list[float]:
+    return losses("none")
+
+
+def test_a_plan_of_its_own_trains_as_one_device_does(alone: list[float]) -> None:
+    told: list[str] = []
+    np.testing.assert_allclose(losses(Auto(FAST, pipelines=False, said=told.append)), alone, rtol=1e-5)
+    assert len(told) == 1 and "mesh 8" in told[0] or "mesh 2 x 4" in told[0]
+
+
+def test_little_memory_spreads_parameters(alone: list[float]) -> None:
+    """Adam's state is 3 x 76,000 floats, 0.9 MB whole."""
+    trainer = Trainer(
+        model(), optimizer=optax.adam(1e-2), seed=3, metrics=(), parallel=Auto(small(7e5), pipelines=False)
+    )
+    reports = trainer.fit((X, Y), 1, 16)
+    np.testing.assert_allclose(reports[-1].loss, alone[0], rtol=1e-5)
+    held = trainer._state.params["w1"].addressable_shards[0].data
+    assert held.nbytes < WIDTH * WIDTH * 4
+    assert trainer.params["w1"].shape == (WIDTH, WIDTH)
+
+
+def test_what_cannot_fit_says_the_least_that_would() -> None:
+    with pytest.raises(PlanError, match="least found to fit"):
+        losses(Auto(small(2e4), pipelines=False), 1)
+
+
+def test_a_plan_for_something_else_is_refused() -> None:
+    trainer = Trainer(model(), optimizer=optax.adam(1e-2), metrics=(), parallel=Auto(FAST, pipelines=False))
+    trainer.fit((X, Y), 1, 16)
+    plan = trainer._placement.plan  # type: ignore[union-attr]
+    with pytest.raises(PlanError, match="another step"):
+        Trainer(model(), optimizer=optax.sgd(0.1), metrics=(), parallel=plan).fit((X, Y), 1, 16)
+    again = Trainer(model(), optimizer=optax.adam(1e-2), metrics=(), parallel=plan)
+    assert np.isfinite(again.fit((X, Y), 1, 16)[0].loss)
