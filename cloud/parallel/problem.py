@@ -9,14 +9,14 @@ once. A *row* is a moment of the step: what lives then must fit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Problem", "Row", "Solution", "Transfer"]
+__all__ = ["Problem", "Row", "Solution", "Transfer", "evaluate"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -67,3 +67,21 @@ class Solution:
     rows: Floats
     seconds: float
     facts: Mapping[str, Any]
+
+
+def evaluate(problem: Problem, options: Sequence[int]) -> tuple[float, Floats]:
+    """Seconds of a choice (inf where it cannot be) and the bytes of every row: the one truth of what a choice costs."""
+    cost = sum(float(costs[option]) for costs, option in zip(problem.nodes, options, strict=True))
+    held = []
+    for transfer in problem.transfers:
+        made = transfer.maker[options[transfer.source]]
+        wanted = sorted({forms[options[node]] for node, forms in transfer.readers})
+        cost += transfer.weight * float(transfer.cost[made, wanted].sum())
+        held.append(float(transfer.bytes[made, wanted].sum()))
+    rows = [
+        row.fixed
+        + sum(float(sizes[options[node]]) for node, sizes in row.nodes.items())
+        + sum(alive * held[transfer] for transfer, alive in row.copies.items())
+        for row in problem.rows
+    ]
+    return cost, np.array(rows, np.float64)
