@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from cloud.errors import PlanError
-from cloud.parallel.check import Measured
+from cloud.parallel.apply import apply
+from cloud.parallel.check import Measured, measure
+from cloud.parallel.compilers import Compiler
 from cloud.parallel.expert import EXPERTS
 from cloud.parallel.graph import Graph
 from cloud.parallel.plan import Plan
@@ -20,10 +22,10 @@ from cloud.parallel.search import plans
 from cloud.parallel.solve import Infeasible
 from cloud.parallel.topology import Topology
 
-__all__ = ["Checked", "candidates", "checked"]
+__all__ = ["FEW", "SLACK", "Checked", "candidates", "checked", "choose", "different"]
 
-SLACK = 1.3
-"""Plans said to take more than this times the best's seconds are not compiled."""
+FEW, SLACK = 4, 1.3
+"""So many plans are compiled, of those said to take at most this times the seconds of the best."""
 
 
 @dataclass(frozen=True)
@@ -36,42 +38,58 @@ class Checked:
     seconds: float
 
 
+def choose(graph: Graph, topology: Topology, arguments: Sequence[Any], results: Any, compiler: Compiler,
+           most: int = FEW, **options: Any) -> list[Checked]:  # fmt: skip
+    """The `most` best of `candidates` as `compiler` makes them, best first. `arguments`, `results`: as `apply` takes
+    them; `options`: those of `search.plans`. Raises `PlanError`, `Infeasible` where nothing fits."""
+
+    def measured(plan: Plan) -> Measured:
+        applied = apply(graph, plan, topology, arguments, results, compiler.devices)
+        return measure(compiler.compile(applied.lower()), plan.mesh, topology)
+
+    found = candidates(graph, topology, backend=compiler.name, **options)
+    return checked(found, measured, options.get("memory") or topology.memory, most)
+
+
 def candidates(graph: Graph, topology: Topology, *, experts: Iterable[str] = tuple(EXPERTS),
                **options: Any) -> list[Plan]:  # fmt: skip
-    """The plans searched for on every mesh and the best that meets each expert's demands, cheapest first, none twice.
+    """What is found on every mesh, and the best that meets each expert's demands, cheapest first, none twice.
     `options`: those of `search.plans`. Raises `Infeasible` where nothing fits, `PlanError` where nothing was found."""
-    found: list[Plan] = []
-    short: list[PlanError] = []
-    for expert in ("", *experts):
+    found = plans(graph, topology, **options)
+    for expert in experts:
         try:
-            found += plans(graph, topology, expert=expert, **options)[: None if not expert else 1]
-        except PlanError as error:  # no such plan for this step, or it does not fit: others may
-            short.append(error)
-    if not found:
-        raise next((error for error in short if isinstance(error, Infeasible)), short[0])
-    different = {(plan.mesh, plan.entering, plan.ops, plan.regather): plan for plan in reversed(found)}
-    return sorted(different.values(), key=lambda plan: plan.estimate.step_seconds)
+            found.append(plans(graph, topology, expert=expert, **options)[0])
+        except PlanError:  # no such plan for this step, or none that fits
+            continue
+    return different(found)
 
 
-def checked(plans: Sequence[Plan], measured: Callable[[Plan], Measured], limit: float, most: int = 3) -> list[Checked]:
-    """The cheapest `most` of the plans (cheapest first), as compiled: those that fit within `limit` bytes first, the
-    cheapest first. `measured`: compiles a plan and reads it back. Where none fits, the others are compiled one by one
-    until one does. Raises `Infeasible` where none does."""
-    near = [plan for plan in plans[:most] if plan.estimate.step_seconds <= SLACK * plans[0].estimate.step_seconds]
-    found = [_checked(plan, measured, limit) for plan in near]
-    for plan in plans[len(near) :]:
-        if any(one.fits for one in found):
+def different(plans: Iterable[Plan]) -> list[Plan]:
+    """Cheapest first; of plans that do the same the first."""
+    found: dict[Any, Plan] = {}
+    for plan in plans:
+        found.setdefault((plan.mesh, plan.entering, plan.ops, plan.regather, plan.recompute), plan)
+    return sorted(found.values(), key=lambda plan: plan.estimate.step_seconds)
+
+
+def checked(
+    plans: Sequence[Plan], measured: Callable[[Plan], Measured], limit: float, most: int = FEW
+) -> list[Checked]:
+    """The cheapest `most` of `plans` (cheapest first) as compiled, those that fit within `limit` bytes first, by their
+    seconds. `measured`: compiles a plan and reads it back. Where none of them fits, the others are compiled, one by
+    one, until one does. Raises `Infeasible` where none does."""
+    found: list[Checked] = []
+    for number, plan in enumerate(plans):
+        near = number < most and plan.estimate.step_seconds <= SLACK * plans[0].estimate.step_seconds
+        if not near and any(one.fits for one in found):
             break
-        found.append(_checked(plan, measured, limit))
+        start = time.monotonic()
+        read = measured(plan)
+        found.append(Checked(plan, read, read.peak_bytes <= limit, time.monotonic() - start))
     if not any(one.fits for one in found):
         least = min(one.measured.peak_bytes for one in found)
-        text = f"expected a plan that compiles to {limit / 2**30:.2f} GiB a device; the least has {least / 2**30:.2f} GiB"
-        raise Infeasible(f"{text}: allow more memory, a smaller batch or recomputation", least, ())
+        raise Infeasible(
+            f"expected a plan that compiles to {limit / 2**30:.2f} GiB a device; the least takes"
+            f" {least / 2**30:.2f} GiB: allow more memory or devices, a smaller batch, or recomputation", least, (),
+        )  # fmt: skip
     return sorted(found, key=lambda one: (not one.fits, one.measured.step_seconds))
-
-
-def _checked(plan: Plan, measured: Callable[[Plan], Measured], limit: float) -> Checked:
-    start = time.monotonic()
-    read = measured(plan)
-    done = replace(plan, name=plan.name)
-    return Checked(done, read, read.peak_bytes <= limit, time.monotonic() - start)

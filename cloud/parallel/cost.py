@@ -24,6 +24,9 @@ __all__ = ["combine", "compute", "landing", "local_bytes", "reshard", "route", "
 
 Shape = tuple[int, ...]
 
+TOGETHER = 30 << 20
+"""Bytes of collectives of one kind that the GPU's compiler puts into one where none waits for another."""
+
 
 def compute(flops: float, bytes: float, dtype: str, device: Device) -> float:
     """Seconds of one fused operator: computing or moving, whichever is longer, and never less than a launch."""
@@ -62,10 +65,11 @@ class _Links:
         return isinstance(other, _Links) and self.levels == other.levels
 
 
-def seconds(kind: str, bytes: float, axes: Sequence[int], mesh: Mesh, topology: Topology) -> float:
-    """Of one collective with `bytes` of result on each device; 0 over axes of one device."""
+def seconds(kind: str, bytes: float, axes: Sequence[int], mesh: Mesh, topology: Topology, loose: bool = False) -> float:
+    """Of one collective with `bytes` of result on each device; 0 over axes of one device. `loose`: it is put together
+    with others, and starts with them."""
     start, each = _line(kind, tuple(axes), mesh, _Links(topology))
-    return start + each * bytes
+    return start * (min(1.0, bytes / TOGETHER) if loose else 1.0) + each * bytes
 
 
 @lru_cache(maxsize=1 << 12)
@@ -92,12 +96,13 @@ def local_bytes(shape: Shape, itemsize: int, split: Split, mesh: Mesh) -> int:
 
 
 def reshard(
-    shape: Shape, itemsize: int, made: Split, wanted: Split, mesh: Mesh, topology: Topology
+    shape: Shape, itemsize: int, made: Split, wanted: Split, mesh: Mesh, topology: Topology, loose: bool = False
 ) -> tuple[tuple[Collective, ...], float]:  # fmt: skip
-    """The collectives that bring an array from one split to another by `route`, and their seconds."""
+    """The collectives that bring an array from one split to another by `route`, and their seconds. `loose`: as for
+    `seconds`."""
     whole = math.prod(shape) * itemsize
     steps = _steps(_pattern(shape, mesh), whole, made, wanted, mesh, _Links(topology))
-    return _priced([(move.kind, whole // move.parts, move.axes) for move in steps if move.kind], mesh, topology)
+    return _priced([(move.kind, whole // move.parts, move.axes) for move in steps if move.kind], mesh, topology, loose)
 
 
 def route(shape: Shape, itemsize: int, made: Split, wanted: Split, mesh: Mesh, topology: Topology) -> tuple[Split, ...]:
@@ -110,19 +115,19 @@ def route(shape: Shape, itemsize: int, made: Split, wanted: Split, mesh: Mesh, t
 
 def combine(
     shape: Shape, itemsize: int, partial: Sequence[int], result: Split, mesh: Mesh, topology: Topology,
-    reduce_scatter: bool,
+    reduce_scatter: bool, loose: bool = False,
 ) -> tuple[tuple[Collective, ...], float]:  # fmt: skip
     """The collectives that add up partial results over the axes `partial` so that the array lies as `result`, by
     `landing`, and their seconds. `reduce_scatter`: whether the compiler makes one where it can: the GPU's does where
     all of the axes come to split one dimension, else it sums everything everywhere and slices, as the CPU's always
-    does."""
+    does. `loose`: as for `seconds`."""
     if not partial:
         return (), 0.0
     summed, axes = _summed(partial, result), tuple(sorted(partial))
     if reduce_scatter and any((*before, *axes) == after for before, after in zip(summed, result, strict=True)):
-        return _priced([("reduce-scatter", local_bytes(shape, itemsize, result, mesh), axes)], mesh, topology)
-    first, start = _priced([("all-reduce", local_bytes(shape, itemsize, summed, mesh), axes)], mesh, topology)
-    then, time = reshard(shape, itemsize, summed, result, mesh, topology)
+        return _priced([("reduce-scatter", local_bytes(shape, itemsize, result, mesh), axes)], mesh, topology, loose)
+    first, start = _priced([("all-reduce", local_bytes(shape, itemsize, summed, mesh), axes)], mesh, topology, loose)
+    then, time = reshard(shape, itemsize, summed, result, mesh, topology, loose)
     return (*first, *then), start + time
 
 
@@ -142,13 +147,13 @@ def _summed(partial: Sequence[int], result: Split) -> Split:
 
 
 def _priced(
-    steps: Iterable[tuple[str, int, tuple[int, ...]]], mesh: Mesh, topology: Topology
+    steps: Iterable[tuple[str, int, tuple[int, ...]]], mesh: Mesh, topology: Topology, loose: bool
 ) -> tuple[tuple[Collective, ...], float]:  # fmt: skip
     found = tuple(
         Collective(kind, bytes, tuple(sorted(axes)), math.prod(mesh.sizes[axis] for axis in axes))
         for kind, bytes, axes in steps
     )
-    return found, sum(seconds(one.kind, one.bytes, one.axes, mesh, topology) for one in found)
+    return found, sum(seconds(one.kind, one.bytes, one.axes, mesh, topology, loose) for one in found)
 
 
 class _Move(NamedTuple):

@@ -12,7 +12,7 @@ from cloud.parallel.plan import Estimate, Mesh, Plan
 from cloud.parallel.strategy import parameters, strategy
 from cloud.parallel.topology import Topology
 from cloud.parallel.walk import lying
-from cloud.parallel.words import alike, axes_text, duration, mesh_text, rows_text, split_text
+from cloud.parallel.words import alike, axes_text, duration, mesh_text, place, rows_text, split_text
 from converter.report.html import size_text
 
 __all__ = ["Change", "Difference", "Figure", "diff"]
@@ -103,7 +103,7 @@ def _made(graph: Graph, before: Plan, after: Plan) -> tuple[Change, ...]:
     """Of operators that do work of their own."""
     first, second = lying(graph, before), lying(graph, after)
     return _changes(
-        (f"{op.primitive} at {op.where}", graph.values[v].shape, first[v], second[v])
+        (f"{op.primitive} at {place(op.where)}", graph.values[v].shape, first[v], second[v])
         for op in graph.ops if not op.follows for v in op.outputs
     )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from cloud.errors import PlanError
 from cloud.parallel.cost import local_bytes
@@ -12,14 +12,15 @@ from cloud.parallel.graph import Graph, Split
 from cloud.parallel.ledger import KINDS, Ledger
 from cloud.parallel.plan import Plan
 from cloud.parallel.predict import Moved
+from cloud.parallel.staging import Staging
 from cloud.parallel.strategy import strategy
 from cloud.parallel.telling import told
 from cloud.parallel.topology import Topology
 from cloud.parallel.walk import lying
-from cloud.parallel.words import alike, axes_text, duration, link_text, mesh_text, split_text
+from cloud.parallel.words import alike, axes_text, duration, link_text, mesh_text, place, split_text
 from converter.report.html import size_text
 
-__all__ = ["Explanation", "Moving", "Rival", "Tensor", "Worker", "explain"]
+__all__ = ["Explanation", "Moving", "Other", "Rival", "Tensor", "Worker", "explain"]
 
 BIGGEST = 8
 """Operators listed, those with most FLOPs."""
@@ -108,7 +109,11 @@ class Explanation:
         return told(self)
 
 
-def explain(graph: Graph, plan: Plan, topology: Topology, rivals: Mapping[str, Plan | PlanError] | None = None, *,
+Other: TypeAlias = Plan | Staging | PlanError
+"""A plan, a pipeline, or why there is none."""
+
+
+def explain(graph: Graph, plan: Plan, topology: Topology, rivals: Mapping[str, Other] | None = None, *,
             memory: float | None = None, reduce_scatter: bool = True) -> Explanation:  # fmt: skip
     """`rivals`: other plans of the same step, or why there is none, by name. `memory`: bytes a device, else the
     topology's. `reduce_scatter`: whether the compiler makes them, as in `predict`."""
@@ -161,7 +166,7 @@ def _working(ledger: Ledger) -> list[Worker]:
 
     def described(k: int) -> tuple[str, str]:
         op, v = graph.ops[k], graph.ops[k].outputs[0]
-        return f"{op.primitive} at {op.where}", split_text(graph.values[v].shape, lies[v])
+        return f"{op.primitive} at {place(op.where)}", split_text(graph.values[v].shape, lies[v])
 
     found = []
     for key, ops in _grouped((k for k, op in enumerate(graph.ops) if op.flops and not op.follows), described).items():
@@ -178,7 +183,7 @@ def _moving(ledger: Ledger) -> list[Moving]:
         if op < 0:
             return f"{ledger.name(value)} back to how it lay"
         reader = ledger.graph.ops[op]
-        return f"{ledger.name(value)} for {reader.primitive} at {reader.where}"
+        return f"{ledger.name(value)} for {reader.primitive} at {place(reader.where)}"
 
     def described(one: Moved) -> tuple[str, str, str]:
         return one.collective.kind, axes_text(one.collective.axes), why(one.op, one.value, one.adds)
@@ -192,15 +197,36 @@ def _moving(ledger: Ledger) -> list[Moving]:
     return sorted(found, key=lambda one: -one.seconds)
 
 
-def _rival(ledger: Ledger, name: str, other: Plan | PlanError) -> Rival:
+def _rival(ledger: Ledger, name: str, other: Other) -> Rival:
     if isinstance(other, PlanError):
         return Rival(name, "", None, None, str(other))
+    if isinstance(other, Staging):
+        cost = other.estimate
+        return Rival(name, _of_stages(other), cost.step_seconds, cost.peak_bytes, _beside(ledger, other))
     more = Ledger(ledger.graph, other, ledger.topology, ledger.reduce_scatter)
     return Rival(name, strategy(ledger.graph, other), other.estimate.step_seconds, other.estimate.peak_bytes,
                  _loses(ledger, more))  # fmt: skip
 
 
+def _of_stages(choice: Staging) -> str:
+    copies = f" × {choice.replicas}" if choice.replicas > 1 else ""
+    return f"{len(choice.stages) + 1} stages{copies}, {choice.microbatches} microbatches ({choice.schedule})"
+
+
+def _beside(ledger: Ledger, choice: Staging) -> str:
+    ours, theirs = ledger.plan.estimate, choice.estimate
+    if theirs.step_seconds < ours.step_seconds:
+        return 'nothing: it costs less; Trainer(parallel="auto") takes it'
+    more = {
+        "of ticks, in which all wait for the slowest stage": theirs.compute_seconds - ours.compute_seconds,
+        "of collectives": theirs.exposed_seconds - ours.exposed_seconds,
+    }
+    return ", ".join(f"{duration(seconds)} more {what}" for what, seconds in more.items() if seconds > 0)
+
+
 def _loses(ledger: Ledger, other: Ledger) -> str:
+    if other.plan.estimate.step_seconds < ledger.plan.estimate.step_seconds:
+        return "nothing: it costs less; give the search more seconds"
     ours, theirs = _spent(ledger), _spent(other)
     more = {what: theirs.get(what, 0.0) - ours.get(what, 0.0) for what in {**ours, **theirs}}
     worth = [what for what in more if more[what] > 0.01 * ledger.plan.estimate.step_seconds]

@@ -3,6 +3,7 @@ which of their demands to give up."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,17 +24,22 @@ __all__ = ["Answer", "Wanted", "inquire", "rivals"]
 BRIEF = 15.0
 """Seconds for the search of a plan that another is compared with."""
 
+CUT = 0.9
+"""A search that takes this share of its seconds was cut short, so that plans of experts may be better."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """`memory`: bytes a device, None: the topology's. `expert`: one of `EXPERTS`, or "". `pins`: as `read_pin` reads
-    them. `backend`: "gpu" or "cpu", whose compiler is predicted. `seconds`: for the solver."""
+    them. `backend`: "gpu" or "cpu", whose compiler is predicted. `seconds`: for the solver. `recompute`: the share that
+    the step was traced with, for the plan to remember."""
 
     memory: float | None = None
     expert: str = ""
     pins: tuple[str, ...] = ()
     backend: str = "gpu"
     seconds: float = 60.0
+    recompute: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -60,12 +66,22 @@ class Answer:
 def inquire(
     graph: Graph, topology: Topology, wanted: Wanted, leaner: Mapping[str, Callable[[], Graph]] | None = None
 ) -> Answer:
-    """The plan that is wanted. `leaner`: the same step made to need less memory, by how to ask for it. Raises
-    `PlanError`; `Infeasible` with each demand that, given up, lets something fit."""
+    """The plan that is wanted; of a search that was cut short, the best of what it found and the experts'. `leaner`:
+    the same step made to need less memory, by how to ask for it. Raises `PlanError`; `Infeasible` with each demand
+    that, given up, lets something fit."""
+    begun, found, failed = time.monotonic(), list[Plan](), None
     try:
-        best, *others = _plans(graph, topology, wanted)
+        found = _plans(graph, topology, wanted)
     except Infeasible as error:
         raise _relaxed(error, _ways(graph, topology, wanted, leaner or {})) from error
+    except PlanError as error:
+        failed = error
+    if time.monotonic() - begun > CUT * wanted.seconds and not wanted.expert:
+        experts = (_expert(graph, topology, wanted, name) for name in EXPERTS)
+        found += [plan for plan in experts if isinstance(plan, Plan)]
+    if not found:
+        raise failed or PlanError("no plan was found")
+    best, *others = sorted(found, key=lambda plan: plan.estimate.step_seconds)
     return Answer(graph, topology, wanted, best, tuple(others))
 
 
@@ -76,21 +92,26 @@ def rivals(answer: Answer) -> dict[str, Plan | PlanError]:
         if other.mesh != answer.plan.mesh:
             found.setdefault(f"mesh {'×'.join(map(str, other.mesh.sizes))}", other)
     for name in EXPERTS:
-        if name != answer.wanted.expert:
-            brief = replace(answer.wanted, expert=name, pins=(), seconds=min(answer.wanted.seconds, BRIEF))
-            try:
-                found[name] = _plans(answer.graph, answer.topology, brief)[0]
-            except PlanError as error:
-                found[name] = error
+        if name not in (answer.wanted.expert, answer.plan.name):
+            found[name] = _expert(answer.graph, answer.topology, replace(answer.wanted, pins=()), name)
     return found
+
+
+def _expert(graph: Graph, topology: Topology, wanted: Wanted, name: str) -> Plan | PlanError:
+    """The expert's plan, or why there is none."""
+    try:
+        return _plans(graph, topology, replace(wanted, expert=name, seconds=min(wanted.seconds, BRIEF)))[0]
+    except PlanError as error:
+        return error
 
 
 def _plans(graph: Graph, topology: Topology, wanted: Wanted) -> list[Plan]:
     pins = [pin for text in wanted.pins for pin in read_pin(text, graph)]
-    return plans(
+    found = plans(
         graph, topology, memory=wanted.memory, pins=pins, expert=wanted.expert, meshes=_meshes(graph, topology, pins),
         backend=wanted.backend, seconds=wanted.seconds,
     )  # fmt: skip
+    return [replace(plan, recompute=wanted.recompute) for plan in found]
 
 
 def _meshes(graph: Graph, topology: Topology, pins: Sequence[Pin]) -> list[Mesh] | None:

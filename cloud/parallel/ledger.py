@@ -16,7 +16,7 @@ from cloud.parallel.predict import Moved, moved
 from cloud.parallel.strategy import parameters
 from cloud.parallel.topology import Topology
 from cloud.parallel.walk import late
-from cloud.parallel.words import alike
+from cloud.parallel.words import alike, place
 
 __all__ = ["KINDS", "Ledger", "gradients"]
 
@@ -80,7 +80,7 @@ class Ledger:
             return f"next {alike(self.graph.values[self._next[value]].name)}"
         if value in self._makers:
             op = self.graph.ops[self._makers[value]]
-            return f"{op.primitive} at {op.where}"
+            return f"{op.primitive} at {place(op.where)}"
         return "a constant"
 
     @cached_property

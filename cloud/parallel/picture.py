@@ -10,18 +10,18 @@ from math import sqrt
 
 from cloud.errors import PlanError
 from cloud.parallel.boxes import tensor
-from cloud.parallel.explain import Explanation, explain
+from cloud.parallel.explain import Explanation, Other, explain
 from cloud.parallel.gantt import gantt
 from cloud.parallel.graph import Graph, Split
 from cloud.parallel.holding import busy, holding
 from cloud.parallel.ledger import KINDS, Ledger
 from cloud.parallel.picture_style import STYLE
-from cloud.parallel.plan import Mesh, Plan
+from cloud.parallel.plan import Estimate, Mesh, Plan
 from cloud.parallel.predict import Moved
 from cloud.parallel.schedule import Schedule
 from cloud.parallel.topology import Topology
 from cloud.parallel.walk import lying
-from cloud.parallel.words import alike, axes_text, duration, link_text
+from cloud.parallel.words import alike, axes_text, duration, link_text, place
 from converter.report.html import document, facts, figure_cell, size_text, table, text_cell
 
 __all__ = ["picture"]
@@ -36,7 +36,7 @@ WORKERS = 12
 class _Shown:
     made: Explanation
     ledger: Ledger
-    rivals: Mapping[str, Plan]
+    rivals: Mapping[str, Estimate]
     schedule: Schedule | None
 
     @property
@@ -44,12 +44,12 @@ class _Shown:
         return self.ledger.plan.mesh
 
 
-def picture(graph: Graph, plan: Plan, topology: Topology, rivals: Mapping[str, Plan | PlanError] | None = None, *,
+def picture(graph: Graph, plan: Plan, topology: Topology, rivals: Mapping[str, Other] | None = None, *,
             memory: float | None = None, reduce_scatter: bool = True,
             schedule: Schedule | None = None) -> str:  # fmt: skip
     """The page; arguments as those of `explain`. `schedule`: of a pipeline, drawn tick by tick."""
     made = explain(graph, plan, topology, rivals, memory=memory, reduce_scatter=reduce_scatter)
-    others = {name: other for name, other in (rivals or {}).items() if isinstance(other, Plan)}
+    others = {name: one.estimate for name, one in (rivals or {}).items() if not isinstance(one, PlanError)}
     shown = _Shown(made, Ledger(graph, plan, topology, reduce_scatter), others, schedule)
     body = STYLE + "\n".join(section(shown) for section in _SECTIONS)
     return document(f"plan for {topology.name}", body, f"plan for the graph {plan.graph[:12]} on {topology.name}")
@@ -70,12 +70,11 @@ def _head(shown: _Shown) -> str:
 
 
 def _times(shown: _Shown) -> str:
-    plans = {"this plan": shown.ledger.plan, **shown.rivals}
+    costs = {"this plan": shown.ledger.plan.estimate, **shown.rivals}
     words = {one.name: f"{one.strategy}; {one.loses}" for one in shown.made.rivals}
-    most = max(plan.estimate.compute_seconds + plan.estimate.collective_seconds for plan in plans.values()) or 1.0
+    most = max(cost.compute_seconds + cost.collective_seconds for cost in costs.values()) or 1.0
     lanes = []
-    for name, plan in plans.items():
-        cost = plan.estimate
+    for name, cost in costs.items():
         parts = (("k0", cost.compute_seconds), ("k4", cost.exposed_seconds),
                  ("line", cost.collective_seconds - cost.exposed_seconds))  # fmt: skip
         bars = "".join(
@@ -132,7 +131,7 @@ def _workers(shown: _Shown) -> str:
     for op in graph.ops:
         if op.flops and not op.follows:
             v = op.outputs[0]
-            key = f"{op.primitive} at {op.where}", graph.values[v].shape, lies[v]
+            key = f"{op.primitive} at {place(op.where)}", graph.values[v].shape, lies[v]
             found[key] = found.get(key, 0.0) + op.flops * op.times
             count[key] = count.get(key, 0) + 1
     kept = sorted(found, key=lambda key: -found[key])[:WORKERS]
@@ -196,7 +195,7 @@ def _moves(shown: _Shown) -> str:
 def _pipeline(shown: _Shown) -> str:
     if shown.schedule is None:
         return ""
-    return f"<h2>The pipeline, tick by tick</h2>{gantt(shown.schedule)}"
+    return f"<h2>The best pipeline, tick by tick</h2>{gantt(shown.schedule)}"
 
 
 def _axes_key(shown: _Shown) -> str:

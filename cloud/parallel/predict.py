@@ -13,7 +13,7 @@ from cloud.parallel.memory import Lives, curve, lives
 from cloud.parallel.merging import merged
 from cloud.parallel.plan import Collective, Estimate, Plan
 from cloud.parallel.topology import Topology
-from cloud.parallel.walk import copies, early, late, lying, reading_times, sums
+from cloud.parallel.walk import copies, early, late, loose, lying, reading_times, sums
 from cloud.parallel.work import work
 
 __all__ = ["Moved", "moved", "predict"]
@@ -49,15 +49,17 @@ class Moved(NamedTuple):
 
 def moved(graph: Graph, plan: Plan, topology: Topology, *, reduce_scatter: bool = True) -> list[Moved]:
     """All that moves between devices; `predict` sums it up."""
-    return [*_copies(graph, plan, topology), *_sums(graph, plan, topology, lives(graph), reduce_scatter)]
+    sums_ = _sums(graph, plan, topology, lives(graph), reduce_scatter)
+    return [*_copies(graph, plan, topology, reduce_scatter), *sums_]
 
 
-def _copies(graph: Graph, plan: Plan, topology: Topology) -> Iterator[Moved]:
-    lies, ahead = lying(graph, plan), early(graph)
+def _copies(graph: Graph, plan: Plan, topology: Topology, reduce_scatter: bool) -> Iterator[Moved]:
+    lies, ahead, free = lying(graph, plan), early(graph), loose(graph) if reduce_scatter else ()
     times: Mapping[tuple[int, int], int] = reading_times(graph) if plan.regather else {}
     for copy in copies(graph, plan, times):
         value = graph.values[copy.value]
-        moves, seconds = reshard(value.shape, value.dtype.itemsize, lies[copy.value], copy.split, plan.mesh, topology)
+        about = value.shape, value.dtype.itemsize, lies[copy.value], copy.split
+        moves, seconds = reshard(*about, plan.mesh, topology, copy.value in free)
         first = next((k for k, _ in copy.readers if k >= 0), -1)
         reader = graph.ops[first] if first >= 0 else None
         name = value.name or f"value of {list(value.shape)}"
@@ -73,8 +75,9 @@ def _sums(graph: Graph, plan: Plan, topology: Topology, found: Lives, reduce_sca
             continue
         op, value = graph.ops[each.op], graph.values[each.value]
         about = value.shape, value.dtype.itemsize
-        moves, seconds = combine(*about, each.axes, each.split, plan.mesh, topology, reduce_scatter)
         leads_out = all(out[r] for v in op.outputs for r in found.readers.get(v, ()))
+        one_of_many = leads_out and reduce_scatter
+        moves, seconds = combine(*about, each.axes, each.split, plan.mesh, topology, reduce_scatter, one_of_many)
         for move in moves:
             why = f"partial sums of {op.primitive} at {op.where}"
             one = replace(move, why=why, times=op.times)

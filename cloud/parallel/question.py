@@ -18,6 +18,7 @@ from cloud.parallel.options import assignments, partial_axes, splits, wanted
 from cloud.parallel.plan import Assignment, Mesh
 from cloud.parallel.problem import Floats, Problem, Transfer
 from cloud.parallel.topology import Topology
+from cloud.parallel.walk import loose
 from cloud.parallel.work import work
 
 __all__ = ["MOST", "Node", "Question", "Shape", "ask"]
@@ -124,27 +125,29 @@ class _Prices:
     def __init__(self, shape: Shape, mesh: Mesh, topology: Topology, reduce_scatter: bool) -> None:
         self.shape, self.mesh, self.topology, self.reduce_scatter = shape, mesh, topology, reduce_scatter
         self.exposed = 1.0 - topology.overlap
-        self.moved: dict[tuple[tuple[int, ...], int, Split, Split], float] = {}
+        self.loose = loose(shape.graph) if reduce_scatter else frozenset[int]()
+        self.moved: dict[tuple[tuple[int, ...], int, Split, Split, bool], float] = {}
 
     def move(self, value: int, lies: Split, split: Split) -> float:
         """Seconds to bring a value from one split to another."""
         if lies == split:
             return 0.0
         about = self.shape.graph.values[value]
-        key = about.shape, about.dtype.itemsize, lies, split
+        key = about.shape, about.dtype.itemsize, lies, split, value in self.loose
         if key not in self.moved:
-            self.moved[key] = reshard(*key, self.mesh, self.topology)[1]
+            self.moved[key] = reshard(*key[:4], self.mesh, self.topology, key[4])[1]
         return self.moved[key] * (self.exposed if value in self.shape.early else 1.0)
 
     def sums(self, k: int, assignment: Assignment) -> float:
         """Seconds to put an operator's partial results together."""
         op, values, time = self.shape.graph.ops[k], self.shape.graph.values, 0.0
+        leads_out = all(late for r, late in self._readers(op.outputs))
+        how = self.reduce_scatter, leads_out and self.reduce_scatter
         for j, (v, split) in enumerate(zip(op.outputs, assignment.results, strict=True)):
             axes = partial_axes(op, j, assignment.loops)
             if axes:
                 about = values[v].shape, values[v].dtype.itemsize
-                time += combine(*about, axes, split, self.mesh, self.topology, self.reduce_scatter)[1]
-        leads_out = all(late for r, late in self._readers(op.outputs))
+                time += combine(*about, axes, split, self.mesh, self.topology, *how)[1]
         return op.times * time * (self.exposed if leads_out else 1.0)
 
     def _readers(self, outputs: Iterable[int]) -> Iterable[tuple[int, bool]]:

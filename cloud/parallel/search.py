@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from cloud.errors import PlanError
+from cloud.parallel.axes import axis_family, together
 from cloud.parallel.demands import Demands, Pin, of_pins
 from cloud.parallel.expert import EXPERTS
 from cloud.parallel.fold import ROUNDS, folded
@@ -126,13 +127,17 @@ class _Search:
     def _solved(self, question: Question, seconds: float) -> tuple[tuple[int, ...], bool]:
         end = time.monotonic() + seconds
         moments, small = Moments(question), merged(question)
+        families = [axis_family(question, small, axis) for axis in range(len(question.mesh.sizes))]
         at: list[int] = []
+        starts: list[tuple[int, ...]] = []
         while True:
             problem = replace(small.problem, rows=tuple(small.row(moments.row(m, self.limit)) for m in at))
+            left = max(end - time.monotonic(), 1.0)
             try:
-                solution = solve(problem, max(end - time.monotonic(), 1.0), GAP)
+                solution = solve(problem, left, GAP, [*starts, *together(problem, question, left / 3)], families)
             except Infeasible as error:
                 raise _short(error, self.limit) if at else error from error
+            starts = [solution.options]
             options = small.options(solution.options)
             curve = moments.curve(options)
             if curve.max() <= self.limit:

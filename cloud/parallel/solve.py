@@ -2,7 +2,8 @@
 
 Large problems are what searching on meshes of two axes gives: forty options a node, and a programme whose relaxation
 alone takes HiGHS minutes. There, descents from many starts (see `local`) are *fused*: a programme in which every node
-may only take options that one of the best descents took is small, and its best is often better than all of them.
+may only take options that one of the best descents took is small, and its best is often better than all of them. The
+other move is along a *family*: all there is to decide about one mesh axis, the rest staying, is a small programme too.
 """
 
 from __future__ import annotations
@@ -10,15 +11,17 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from cloud.errors import PlanError
 from cloud.parallel.local import Choice, Options, descents
 from cloud.parallel.problem import Problem, Solution, evaluate
 from cloud.parallel.programme import Programme, fitting
 
-__all__ = ["Infeasible", "evaluate", "least", "solve"]
+__all__ = ["Family", "Infeasible", "evaluate", "least", "solve"]
 
 FEW_ROWS = 32
 """Up to so many rows are given to the programme at once; of more, those that turn out to bind."""
@@ -28,6 +31,10 @@ SMALL, PATIENCE = 8000, 5.0
 
 POOL, ROUND, IDLE = 10, 5, 1
 """Choices that are fused, descents before each fusion, and fusions without gain after which the search ends."""
+
+
+Family: TypeAlias = Sequence[npt.NDArray[np.int64]]
+"""Of every node, a label for each option."""
 
 
 class Infeasible(PlanError):
@@ -40,19 +47,23 @@ class Infeasible(PlanError):
         self.least, self.rows, self.options = least, rows, options
 
 
-def solve(problem: Problem, seconds: float = 60.0, gap: float = 1e-6, starts: Sequence[Options] = ()) -> Solution:
+def solve(
+    problem: Problem, seconds: float = 60.0, gap: float = 1e-6, starts: Sequence[Options] = (),
+    families: Sequence[Family] = (),
+) -> Solution:  # fmt: skip
     """The cheapest options whose rows all fit: of a small problem to a proven relative `gap`, of a large one the best
-    that was found. `starts`: choices to begin from, of a large one. The same problem gives the same options, unless
-    time runs out. Raises `Infeasible`, and `PlanError` where time ran out before any choice that fits was found."""
+    that was found. Of a large one, `starts` are choices to begin from, and a family gives each option of each node a
+    label: options of one label may be exchanged in one move. The same problem gives the same options, unless time runs
+    out. Raises `Infeasible`, and `PlanError` where time ran out before any choice that fits was found."""
     start = time.monotonic()
     model = Programme(problem)
     if model.width > SMALL:
-        return _large(problem, start, seconds, starts, model.width)
+        return _large(problem, start, seconds, starts, families, model.width)
     rows = list(range(len(problem.rows))) if len(problem.rows) <= FEW_ROWS else []
     found = fitting(model, rows, min(seconds, PATIENCE), gap)
     if not found.proven:
         given = [*starts, *([found.options] if found.options else [])]
-        return _large(problem, start, seconds, given, model.width)
+        return _large(problem, start, seconds, given, families, model.width)
     if found.options is None:
         raise _infeasible(problem, model, 10.0)
     held = evaluate(problem, found.options)[1]
@@ -61,18 +72,20 @@ def solve(problem: Problem, seconds: float = 60.0, gap: float = 1e-6, starts: Se
     return Solution(found.options, found.cost, bound, held, time.monotonic() - start, facts)
 
 
-def _large(problem: Problem, start: float, seconds: float, starts: Sequence[Options], width: int) -> Solution:
+def _large(
+    problem: Problem, start: float, seconds: float, starts: Sequence[Options], families: Sequence[Family], width: int
+) -> Solution:
     end, pool = start + seconds, list[Choice]()
     number = idle = rounds = 0
     while idle < IDLE and (not pool or time.monotonic() < end):
         before = pool[0].rank if pool else (np.inf, np.inf)
-        given = list(starts) if not rounds else []
+        given = [_along(problem, each, families, end) for each in starts] if not rounds else []
         pool += descents(problem, given, range(number, number + ROUND), end)
         number, rounds = number + ROUND, rounds + 1
         pool = _best(pool)
         fused = _fused(problem, pool, end)
         if fused is not None:
-            pool = _best([*pool, *descents(problem, [fused], (), end)])
+            pool = _best([*pool, *descents(problem, [_along(problem, fused, families, end)], (), end)])
         idle = 0 if pool[0].rank < before else idle + 1
     best = pool[0]
     if not np.isfinite(best.cost) or best.over == np.inf:
@@ -94,11 +107,35 @@ def _best(pool: Sequence[Choice]) -> list[Choice]:
 
 def _fused(problem: Problem, pool: Sequence[Choice], end: float) -> Options | None:
     """The best choice made of the pool's options; None where none was found."""
-    taken = [sorted({choice.options[node] for choice in pool}) for node in range(len(problem.nodes))]
+    return _among(problem, [sorted({choice.options[i] for choice in pool}) for i in range(len(problem.nodes))], end)
+
+
+def _along(problem: Problem, options: Options, families: Sequence[Family], end: float) -> Options:
+    """The best that exchanges along one family after the other lead to."""
+    still = 0
+    while still < len(families) and time.monotonic() < end:
+        for family in families:
+            like = [np.flatnonzero(labels == labels[o]).tolist() for labels, o in zip(family, options, strict=True)]
+            found = _among(problem, like, end)
+            moved = found is not None and _rank(problem, found) < _rank(problem, options)
+            options, still = (found, 0) if found is not None and moved else (options, still + 1)
+            if still == len(families):
+                break
+    return options
+
+
+def _rank(problem: Problem, options: Options) -> tuple[float, float]:
+    cost, rows = evaluate(problem, options)
+    over = max((held - row.limit for held, row in zip(rows, problem.rows, strict=True)), default=0.0)
+    return max(over, 0.0), cost * (1 - 1e-9)
+
+
+def _among(problem: Problem, some: Sequence[Sequence[int]], end: float) -> Options | None:
+    """The best choice of some options of every node; None where none was found."""
     nodes = [np.full(len(costs), np.inf) for costs in problem.nodes]
-    for few, costs, options in zip(nodes, problem.nodes, taken, strict=True):
-        few[options] = costs[options]
-    left = max((end - time.monotonic()) / 3, 1.0)
+    for few, costs, options in zip(nodes, problem.nodes, some, strict=True):
+        few[list(options)] = costs[list(options)]
+    left = min(max((end - time.monotonic()) / 3, 1.0), PATIENCE)
     return fitting(Programme(replace(problem, nodes=tuple(nodes))), [], left, 1e-4).options
 
 

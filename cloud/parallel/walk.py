@@ -13,7 +13,7 @@ from cloud.parallel.graph import Graph, Split
 from cloud.parallel.options import made, partial_axes, wanted
 from cloud.parallel.plan import Plan
 
-__all__ = ["Copy", "Sum", "copies", "early", "late", "lying", "reading_times", "sums"]
+__all__ = ["Copy", "Sum", "copies", "early", "late", "loose", "lying", "reading_times", "sums"]
 
 FAR = 16
 """Readers more than one FAR-th of all operators apart read at different times (`Plan.regather`)."""
@@ -97,6 +97,12 @@ def late(graph: Graph) -> list[bool]:
         if not found[k]:
             feeds[[value for value in op.inputs if value >= 0]] = True
     return found
+
+
+def loose(graph: Graph) -> frozenset[int]:
+    """Values that nothing in the step waits for: those of `early`, and those that only lead out."""
+    leading = zip(graph.ops, late(graph), strict=True)
+    return frozenset(early(graph)).union(v for op, last in leading if last for v in op.outputs)
 
 
 def reading_times(graph: Graph) -> dict[tuple[int, int], int]:

@@ -9,7 +9,7 @@ from cloud.parallel.graph import Split
 from cloud.parallel.plan import Mesh
 from cloud.parallel.topology import Topology
 
-__all__ = ["alike", "axes_text", "duration", "link_text", "mesh_text", "rows_text", "split_text"]
+__all__ = ["alike", "axes_text", "duration", "link_text", "mesh_text", "place", "rows_text", "split_text"]
 
 _NUMBERS = re.compile(r"\d+")
 
@@ -17,6 +17,12 @@ _NUMBERS = re.compile(r"\d+")
 def alike(name: str) -> str:
     """A path with its numbers taken out, which blocks of one kind share."""
     return _NUMBERS.sub("*", name)
+
+
+def place(where: str) -> str:
+    """Where an operator was written, the numbers of alike blocks taken out of the names around it: the line stays."""
+    line, space, names = where.partition(" ")
+    return line + space + alike(names)
 
 
 def axes_text(axes: Sequence[int]) -> str:
