@@ -1,22 +1,28 @@
-"""One model on one topology: every expert's plan, a pipeline, and ours, each compiled and read back."""
+"""One model on one topology: every expert's plan, a pipeline, and ours, each compiled and read back.
+
+Where a contender does not fit, it computes a part of its forward pass again in its backward pass, the smaller part
+first: experts do so too.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from benchmarks.parallel.models import MODELS
+from benchmarks.parallel.models.model import Model
 from cloud.errors import PlanError
 from cloud.parallel import compilers
 from cloud.parallel.apply import apply
 from cloud.parallel.check import Measured, measure
+from cloud.parallel.choose import Checked, checked, different
 from cloud.parallel.expert import EXPERTS
+from cloud.parallel.graph import Graph
 from cloud.parallel.pipeline import Pipelined
 from cloud.parallel.plan import Mesh, Plan
 from cloud.parallel.search import plans
@@ -26,25 +32,29 @@ from cloud.train.step import StepOptions, TrainState
 
 __all__ = ["CONTENDERS", "Contest", "Entry"]
 
-CONTENDERS = (*EXPERTS, "pipeline", "searched")
-"""Searched is the planner's own, chosen by its estimate; of these and the experts' ours is the best as compiled."""
+CONTENDERS = (*EXPERTS, "pipeline", "searched", "ours")
+"""`searched` is what the planner finds by itself and likes best; `ours` the best, as compiled, of the few that it likes
+best among what it found and the experts' plans."""
 
-STAGES = {"h100x8": (4, 2), "2x4-slow": (2, 4), "4-small": (4, 1)}
+STAGES: Mapping[str, tuple[int, int]] = {"h100x8": (4, 2), "2x4-slow": (2, 4), "4-small": (4, 1)}
 """(stages, replicas) of the pipeline on each topology, stages over the slow links."""
 
 MICROBATCHES = 8
+SHARES = (0.0, 0.5, 1.0)
+"""Of the forward pass, computed again."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A contender's figures: seconds and bytes of one device. `said_*`: what the planner foretold. `error`: why there
-    is no such plan, the figures then being 0."""
+    """A contender's figures: seconds and bytes of one device. `said_*`: what the planner foretold. `picked`: whose plan
+    ours is. `error`: why there is no such plan, the figures then being 0."""
 
     contender: str
     mesh: tuple[int, ...] = ()
     regather: bool = False
     recompute: float = 0.0
     said_step: float = 0.0
+    said_compute: float = 0.0
     said_peak: int = 0
     said_moved: int = 0
     step: float = 0.0
@@ -55,6 +65,7 @@ class Entry:
     fits: bool = False
     search_seconds: float = 0.0
     compile_seconds: float = 0.0
+    picked: str = ""
     error: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -66,65 +77,101 @@ class Contest:
     """`model` and `place`: names of `MODELS` and of a topology. `backend`: "gpu" or "cpu", whose compiler is asked."""
 
     def __init__(self, model: str, place: str, backend: str = "gpu") -> None:
-        self.model, self.topology, self.backend = MODELS[model](), Topology.named(place), backend
+        self.topology, self.backend = Topology.named(place), backend
+        self.models = {share: MODELS[model]().recomputed(share) for share in SHARES}
         gpu = backend == "gpu"
         self.compiler = compilers.gpu(self.topology) if gpu else compilers.cpu(self.topology.size)
-
-    @cached_property
-    def graph(self) -> Any:
-        """The step, traced."""
-        return trace(self.model.step, self.model.state, self.model.batch)
+        self.graphs: dict[float, Graph] = {}
+        self.found: dict[tuple[str, float], list[Plan]] = {}
+        self.read: dict[Any, Checked] = {}
+        self.searching = 0.0
 
     def entries(self, contenders: tuple[str, ...] = CONTENDERS) -> Iterator[Entry]:
         """Of each contender."""
         for name in contenders:
-            try:
-                yield self._pipeline() if name == "pipeline" else self._planned(name)
-            except PlanError as error:
-                yield Entry(name, error=str(error))
+            entry = Entry(name)
+            for share in SHARES:
+                try:
+                    entry = self._entry(name, share)
+                except PlanError as error:
+                    entry = entry if entry.step else Entry(name, recompute=share, error=str(error))
+                    if "has no plan for this step" in entry.error:
+                        break
+                if entry.fits:
+                    break
+            yield entry
 
-    def _planned(self, name: str) -> Entry:
+    def _entry(self, name: str, share: float) -> Entry:
+        if name == "pipeline":
+            return self._pipeline(self.models[share]) if not share else Entry(name)
         start = time.monotonic()
-        found = plans(self.graph, self.topology, expert=name if name in EXPERTS else "", backend=self.backend)
-        return self.compiled(replace(found[0], name=name), time.monotonic() - start)
-
-    def compiled(self, plan: Plan, searched: float) -> Entry:
-        """A plan's entry."""
-        start = time.monotonic()
-        about = self.model.state, self.model.batch
-        results = jax.eval_shape(self.model.step, *about)
-        applied = apply(self.graph, plan, self.topology, about, results, self.compiler.devices)
-        read = measure(self.compiler.compile(applied.lower()), plan.mesh, self.topology)
-        said = plan.estimate
-        entry = self._read(plan.name, plan.mesh, read, start)
+        plan = self._plans(name, share)[0]
+        searching = time.monotonic() - start
+        best = replace(self._checked(plan, share), plan=plan) if name != "ours" else self._ours(share)
+        said, read = best.plan.estimate, best.measured
         return replace(
-            entry, regather=plan.regather, recompute=plan.recompute, said_step=said.step_seconds,
-            said_peak=said.peak_bytes, said_moved=sum(one.bytes * one.times for one in said.collectives),
-            search_seconds=searched,
+            _read(name, best.plan.mesh, read, best.fits), regather=best.plan.regather, recompute=share,
+            said_step=said.step_seconds, said_compute=said.compute_seconds, said_peak=said.peak_bytes,
+            said_moved=sum(one.bytes * one.times for one in said.collectives), search_seconds=searching,
+            compile_seconds=best.seconds, picked=best.plan.name,
         )  # fmt: skip
 
-    def _pipeline(self) -> Entry:
+    def _ours(self, share: float) -> Checked:
+        found = []
+        for name in ("searched", *EXPERTS):
+            try:
+                found += self._plans(name, share)[: None if name == "searched" else 1]
+            except PlanError:
+                continue
+        chosen = checked(different(found), lambda plan: self._checked(plan, share).measured, self.topology.memory)
+        return replace(chosen[0], seconds=sum(self._checked(one.plan, share).seconds for one in chosen))
+
+    def _plans(self, name: str, share: float) -> list[Plan]:
+        if name == "ours":
+            name = "searched"
+        if share not in self.graphs:
+            self.graphs[share] = trace(self.models[share].step, self.models[share].state, self.models[share].batch)
+        if (name, share) not in self.found:
+            expert = name if name in EXPERTS else ""
+            found = plans(self.graphs[share], self.topology, expert=expert, backend=self.backend)
+            self.found[name, share] = [replace(plan, name=name, recompute=share) for plan in found]
+        return self.found[name, share]
+
+    def _checked(self, plan: Plan, share: float) -> Checked:
+        """A plan compiled, once."""
+        key = share, plan.mesh, plan.entering, plan.ops, plan.regather
+        if key not in self.read:
+            start, model = time.monotonic(), self.models[share]
+            about = model.state, model.batch
+            results = jax.eval_shape(model.step, *about)
+            applied = apply(self.graphs[share], plan, self.topology, about, results, self.compiler.devices)
+            read = measure(self.compiler.compile(applied.lower()), plan.mesh, self.topology)
+            self.read[key] = Checked(plan, read, read.peak_bytes <= self.topology.memory, time.monotonic() - start)
+        return self.read[key]
+
+    def _pipeline(self, model: Model) -> Entry:
         start = time.monotonic()
         stages, replicas = STAGES.get(self.topology.name, (self.topology.size, 1))
-        levels = (0, len(self.topology.levels) - 1)
-        given = self.model.state
+        given = model.state
         state = TrainState(given["params"], given["extra"], given["slots"], jax.eval_shape(lambda: jnp.int32(0)))
 
         def sums(*given: Any) -> tuple[Any, Any]:
-            found, extra = self.model.loss_sums(*given)
+            found, extra = model.loss_sums(*given)
             return {"loss": found["loss"], "examples": found["count"]}, extra
 
         piped = Pipelined(
-            sums, self.model.optimizer, StepOptions(), state, self.model.batch, stages=stages,
-            microbatches=MICROBATCHES, replicas=replicas, devices=self.compiler.devices,
+            sums, model.optimizer, StepOptions(), state, model.batch, stages=stages, microbatches=MICROBATCHES,
+            replicas=replicas, devices=self.compiler.devices,
         )  # fmt: skip
-        mesh = Mesh((stages, replicas), levels)
-        entry = self._read("pipeline", mesh, measure(self.compiler.compile(piped.lower()), mesh, self.topology), start)
-        return replace(entry, said_moved=sum(one.bytes * one.times for one in piped.collectives))
+        mesh = Mesh((stages, replicas), (0, len(self.topology.levels) - 1))
+        read = measure(self.compiler.compile(piped.lower()), mesh, self.topology)
+        entry = _read("pipeline", mesh, read, read.peak_bytes <= self.topology.memory)
+        moved = sum(one.bytes * one.times for one in piped.collectives)
+        return replace(entry, said_moved=moved, compile_seconds=time.monotonic() - start)
 
-    def _read(self, name: str, mesh: Mesh, read: Measured, start: float) -> Entry:
-        return Entry(
-            name, mesh.sizes, step=read.step_seconds, compute=read.compute_seconds, exposed=read.exposed_seconds,
-            peak=read.peak_bytes, moved=sum(read.bytes.values()), fits=read.peak_bytes <= self.topology.memory,
-            compile_seconds=time.monotonic() - start,
-        )  # fmt: skip
+
+def _read(name: str, mesh: Mesh, read: Measured, fits: bool) -> Entry:
+    return Entry(
+        name, mesh.sizes, step=read.step_seconds, compute=read.compute_seconds, exposed=read.exposed_seconds,
+        peak=read.peak_bytes, moved=sum(read.bytes.values()), fits=fits,
+    )  # fmt: skip

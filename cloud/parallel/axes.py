@@ -9,13 +9,13 @@ import numpy as np
 
 from cloud.errors import PlanError
 from cloud.parallel.graph import Split
-from cloud.parallel.plan import Assignment
+from cloud.parallel.plan import Assignment, Plan
 from cloud.parallel.problem import Problem
 from cloud.parallel.question import Lead, Question
 from cloud.parallel.satellites import Merged
 from cloud.parallel.solve import Family, solve
 
-__all__ = ["axis_family", "together"]
+__all__ = ["axis_family", "lifted", "together"]
 
 
 def axis_family(question: Question, small: Merged, axis: int) -> Family:
@@ -42,6 +42,16 @@ def together(problem: Problem, question: Question, seconds: float) -> list[tuple
         return [solve(replace(problem, nodes=tuple(nodes)), seconds, 1e-3).options]
     except PlanError:
         return []
+
+
+def lifted(question: Question, small: Merged, plan: Plan) -> tuple[int, ...]:
+    """The options that do what `plan`, of the same graph and mesh, does; of a group that has none such, its first."""
+    graph, taken = question.shape.graph, []
+    for node, costs in zip(question.nodes, small.problem.nodes, strict=True):
+        group = node.group
+        lead = plan.ops[group.leader] if group.leader >= 0 else plan.entering[graph.entering.index(group.value)]
+        taken.append(node.leads.index(lead) if lead in node.leads and len(costs) == len(node.leads) else 0)
+    return tuple(taken)
 
 
 def _splits(lead: Lead) -> tuple[Split, ...]:

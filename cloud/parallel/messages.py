@@ -13,15 +13,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cloud.parallel.problem import Floats, Problem
+from cloud.parallel.problem import Floats, Problem, evaluate
 
-__all__ = ["Belief", "believed"]
+__all__ = ["Belief", "believed", "bids"]
 
 NEVER = 1e6
 """Seconds of what cannot be: finite, so that messages can be subtracted."""
 
 ROUNDS = 40
 """Passes there and back; of a transformer's 97 classes on two mesh axes, more than 25 change nothing."""
+
+BARGAINS, FINER = 12, 4
+"""Times that the price of memory is doubled, at most, and that it is then looked for between the last two."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +66,29 @@ def believed(problem: Problem, prices: Mapping[int, float], rounds: int = ROUNDS
         options.append(int(cost.argmin()))
     worth = tuple(np.where(np.isfinite(costs), belief(i), np.inf) for i, costs in enumerate(problem.nodes))
     return Belief(tuple(options), worth)
+
+
+def bids(problem: Problem) -> list[tuple[int, ...]]:
+    """Choices to begin from: the one believed best whatever it holds, and, where that breaks rows, those believed best
+    as the bytes in broken rows get dearer, until none is broken, and then a little cheaper again."""
+    prices: dict[int, float] = {}
+    found = [believed(problem, prices).options]
+    first = evaluate(problem, found[0])[0]
+    while (broken := _broken(problem, found[-1])) and len(found) <= BARGAINS:
+        for k in broken:  # at first all that fits is worth a fortieth of the whole cost
+            prices[k] = 2 * prices.get(k, first / problem.rows[k].limit / 80 / len(broken))
+        found.append(believed(problem, prices).options)
+    low, high = 0.5, 1.0
+    for _ in range(FINER if prices and not broken else 0):
+        share = (low * high) ** 0.5
+        found.append(believed(problem, {k: share * price for k, price in prices.items()}).options)
+        low, high = (share, high) if _broken(problem, found[-1]) else (low, share)
+    return found
+
+
+def _broken(problem: Problem, options: tuple[int, ...]) -> list[int]:
+    held = evaluate(problem, options)[1]
+    return [k for k, row in enumerate(problem.rows) if held[k] > row.limit]
 
 
 def _pairwise(problem: Problem, prices: Mapping[int, float]) -> tuple[list[Floats], dict[tuple[int, int], Floats]]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from cloud.errors import PlanError
-from cloud.parallel.axes import axis_family, together
+from cloud.parallel.axes import axis_family, lifted, together
 from cloud.parallel.demands import Demands, Pin, of_pins
 from cloud.parallel.expert import EXPERTS
 from cloud.parallel.fold import ROUNDS, folded
@@ -35,6 +35,9 @@ ROWS = 32
 
 AXES = 2
 """Mesh axes tried: a third seldom pays, and operators then have more options than can be looked at in seconds."""
+
+LEAN = "dp", "fsdp"
+"""Experts whose plans the search starts from where memory is short."""
 
 GAP = 1e-4
 """How far from the proven best, relatively, a plan may stay."""
@@ -114,17 +117,33 @@ class _Search:
         return self.shapes[key]
 
     def plan(self, mesh: Mesh, demands: Demands, regather: bool, seconds: float) -> tuple[Plan, bool]:
-        """The best on one mesh, and whether it had to give way to a memory row."""
+        """The best on one mesh, and whether it had to give way to a memory row. Where it has to and nothing is
+        demanded, the search starts from lean experts' plans too."""
+        free = demands == Demands()
         shape = self.shape(tuple(demands.mark(group) for group in self.groups), regather)
         question = ask(shape, mesh, self.topology, demands, self.reduce_scatter)
-        options, crowded = self._solved(question, seconds)
+        lean = (lambda: self._lean(mesh, regather, seconds / 8)) if free else list[Plan]
+        options, crowded = self._solved(question, lean, seconds)
         entering, ops = question.choices(options)
         nothing = Estimate(0.0, 0.0, 0.0, 0, 0)
         plan = Plan(mesh, entering, ops, nothing, self.digest, self.topology.digest, regather)
         estimate = predict(self.graph, plan, self.topology, reduce_scatter=self.reduce_scatter)
         return replace(plan, estimate=estimate), crowded
 
-    def _solved(self, question: Question, seconds: float) -> tuple[tuple[int, ...], bool]:
+    def _lean(self, mesh: Mesh, regather: bool, seconds: float) -> list[Plan]:
+        found = []
+        for expert in LEAN:
+            try:
+                found += [
+                    self.plan(mesh, demands, regather, seconds)[0] for demands in _demands(self.graph, mesh, (), expert)
+                ]
+            except PlanError:  # none such fits
+                continue
+        return found
+
+    def _solved(
+        self, question: Question, lean: Callable[[], list[Plan]], seconds: float
+    ) -> tuple[tuple[int, ...], bool]:
         end = time.monotonic() + seconds
         moments, small = Moments(question), merged(question)
         families = [axis_family(question, small, axis) for axis in range(len(question.mesh.sizes))]
@@ -137,7 +156,7 @@ class _Search:
                 solution = solve(problem, left, GAP, [*starts, *together(problem, question, left / 3)], families)
             except Infeasible as error:
                 raise _short(error, self.limit) if at else error from error
-            starts = [solution.options]
+            starts = [solution.options] if at else []
             options = small.options(solution.options)
             curve = moments.curve(options)
             if curve.max() <= self.limit:
@@ -145,6 +164,8 @@ class _Search:
             fresh = {int(np.argmax(curve)), *([] if at else moments.fullest(ROWS))}.difference(at)
             if not fresh:
                 raise PlanError("the memory rows did not settle: allow a little more memory, or fewer mesh axes")
+            if not at:
+                starts = [solution.options, *(lifted(question, small, plan) for plan in lean())]
             at += sorted(fresh)
 
 

@@ -100,10 +100,10 @@ class _Chain:
     def artifact(self, run_id: str, made: Artifact) -> None:
         if self._known(made.digest):
             return
-        if made.source:
+        if self.store.makers(made.source):
             self.file(made.source, "", "")
             sources = self._at(made.source)
-        else:
+        else:  # made of nothing that was kept, but by the run
             self.run(run_id)
             sources = self._at(run_id)
         self._put(made.digest, Link(made.kind, made.digest, made.path, sources))

@@ -39,8 +39,9 @@ class Tracked(Callback):
     validation, step time and spread of weights, how it ended.
 
     `config`: what JSON can say of the settings; `data`, `model`, `plan_digest`: digests of what it starts from;
-    `parent`: the run it goes on from; `rate(step)`: the learning rate; `stops`: errors that mean somebody stopped the
-    run rather than that it failed. A step costs an append to a list. In a run of many processes the first one tracks.
+    `parent`: the run it goes on from (else the one whose checkpoint the trainer resumed); `rate(step)`: the learning
+    rate; `stops`: errors that mean somebody stopped the run rather than that it failed. A step costs an append to a
+    list. In a run of many processes the first one tracks.
     """
 
     def __init__(
@@ -67,7 +68,10 @@ class Tracked(Callback):
             if self.run:
                 store.reopen(self.run)
             else:
-                self.run = store.start(**self._facts, environment=environment(), git=git_state(Path.cwd()))
+                facts = {**self._facts, "parent": self._facts["parent"] or _parent(trainer, store)}
+                self.run = store.start(**facts, environment=environment(), git=git_state(Path.cwd()))
+        if trainer.checkpoints is not None:
+            trainer.checkpoints.facts["run"] = self.run
         self._trainer, self._recorder = trainer, Recorder(self.path, self.run)
 
     def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -88,6 +92,8 @@ class Tracked(Callback):
         if self._rate is not None:
             values["rate"] = self._rate(self._step)
         self._recorder.scalars(self._step, values)
+        if jax.process_count() > 1:
+            return  # split weights would have to be put together by all of them
         weights = _largest(self._trainer.whole_state().params)
         with Store(self.path) as store:
             for name, array in weights.items():
@@ -143,6 +149,12 @@ class Tracked(Callback):
                 store.end(self.run, state, error)
         except TrackError as problem:
             warnings.warn(f"the record of run {self.run} is not whole: {problem}", RuntimeWarning, stacklevel=2)
+
+
+def _parent(trainer: Trainer, store: Store) -> str:
+    """The run whose checkpoint this one goes on from, if the store knows it."""
+    said = trainer.checkpoints.restored.get("run", "") if trainer.checkpoints is not None else ""
+    return next((run.id for run in store.runs() if run.id == said), "")
 
 
 def spread(step: int, array: Any) -> Histogram:

@@ -7,14 +7,11 @@ hidden name and gets its own when complete, so that what can be seen is whole.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import threading
-import time
 import warnings
 from collections.abc import Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,29 +21,15 @@ import numpy as np
 
 from cloud._jax import said_by_first, shaped
 from cloud.errors import CheckpointError
-from cloud.train.manifest import problem_of, read_json, seal
-from cloud.train.rewind import Place
+from cloud.train.about import ABOUT, About, alike, as_about, filled, named, said_by, score_of, written
+from cloud.train.manifest import problem_of, seal
 from cloud.train.step import TrainState
 from lite_runtime._files import write_atomically
 
-__all__ = ["About", "Checkpoints", "Restored"]
+__all__ = ["Checkpoints", "Restored"]
 
-_VERSION = 1
 _NAME = "step-"
-_ABOUT = "about.json"
 _ARRAYS = "arrays"
-_PACKAGES = ("jax", "jaxlib", "numpy", "optax", "orbax-checkpoint")
-
-
-class About(NamedTuple):
-    """What a checkpoint says of its run: how far it is, its seed, what its batches are made of, a figure it is to be
-    kept for (the larger, the better), other facts such as configuration and plan."""
-
-    place: Place
-    seed: int
-    data: Mapping[str, Any]
-    score: float | None = None
-    facts: Mapping[str, Any] = {}
 
 
 class Restored(NamedTuple):
@@ -75,6 +58,8 @@ class Checkpoints:
         self.folder = Path(os.path.abspath(folder))
         self.steps, self.seconds, self.keep, self.best = steps, seconds, keep, best
         self.facts: dict[str, Any] = dict(facts or {})
+        self.restored: Mapping[str, Any] = {}
+        """The facts of the checkpoint that was restored last."""
         self._writer: Any = None
         self._thread: threading.Thread | None = None
         self._done: list[Path] = []
@@ -96,11 +81,11 @@ class Checkpoints:
         self.settle()
         target = self.folder / f"{_NAME}{about.place.steps:012d}"
         part = self.folder / f".{target.name}.part"
-        arrays = dict(_named(state))
+        arrays = dict(named(state))
         if jax.process_index() == 0:
             self._begin(part, about, arrays)
         try:
-            self._async().save(part / _ARRAYS, args=_saving(_filled(arrays)), force=True)
+            self._async().save(part / _ARRAYS, args=_saving(filled(arrays)), force=True)
         except Exception as error:  # orbax and tensorstore promise no type
             raise CheckpointError(f"cannot write the checkpoint {str(part)!r}: {_line(error)}") from error
         self._thread = threading.Thread(target=self._finish, args=(part, target))
@@ -138,13 +123,13 @@ class Checkpoints:
         step = said_by_first(step)
         while step >= 0:
             path = self.folder / f"{_NAME}{step:012d}"
-            about, problem = _about(path)
+            about, problem = said_by(path)
             if not problem:
-                arrays = dict(_named(like))
-                _alike(about["arrays"], arrays, path)
+                arrays = dict(named(like))
+                alike(about["arrays"], arrays, path)
                 try:
-                    state = self._read(path, like, arrays)
-                    return Restored(state, _as_about(about), path)
+                    state, self.restored = self._read(path, like, arrays), about["facts"]
+                    return Restored(state, as_about(about), path)
                 except Exception as error:  # orbax and tensorstore promise no type
                     problem = _line(error)
             warnings.warn(f"checkpoint {path.name} cannot be read: {problem}", RuntimeWarning, stacklevel=2)
@@ -156,9 +141,9 @@ class Checkpoints:
     def _chosen(self, best: bool, below: int | None = None) -> int:
         """The step of the newest whole one, or the best; -1 where there is none."""
         there = [path for path in self.there() if below is None or _step_of(path) < below]
-        order = sorted(there, key=lambda path: (_score(path) if best else 0.0, _step_of(path)), reverse=True)
+        order = sorted(there, key=lambda path: (score_of(path) if best else 0.0, _step_of(path)), reverse=True)
         for path in order:
-            problem = problem_of(path) or _about(path)[1]
+            problem = problem_of(path) or said_by(path)[1]
             if not problem:
                 return _step_of(path)
             warnings.warn(f"passed over checkpoint {path.name}: {problem}", RuntimeWarning, stacklevel=3)
@@ -167,8 +152,7 @@ class Checkpoints:
     def _read(self, path: Path, like: TrainState, arrays: Mapping[str, Any]) -> TrainState:
         import orbax.checkpoint as ocp
 
-        filled = _filled(arrays)
-        shapes = {number: shaped(a.shape, a.dtype, sharding=a.sharding) for number, a in filled.items()}
+        shapes = {number: shaped(a.shape, a.dtype, a.sharding) for number, a in filled(arrays).items()}
         ways = ocp.checkpoint_utils.construct_restore_args(shapes)
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
             found = reader.restore(path / _ARRAYS, args=ocp.args.PyTreeRestore(item=shapes, restore_args=ways))
@@ -184,18 +168,7 @@ class Checkpoints:
             part.mkdir()
         except OSError as error:
             raise CheckpointError(f"cannot write checkpoints to {str(self.folder)!r}: {error.strerror}") from error
-        said = about._asdict() | {
-            "version": _VERSION,
-            "place": about.place._asdict(),
-            "arrays": [[name, list(a.shape), str(a.dtype)] for name, a in arrays.items()],
-            "versions": _versions(),
-            "written": time.time(),
-        }
-        try:
-            data = json.dumps(said, sort_keys=True, indent=1).encode()
-        except (TypeError, ValueError) as error:
-            raise CheckpointError(f"expected facts that JSON can say: {error}") from error
-        write_atomically(part / _ABOUT, data, CheckpointError)
+        write_atomically(part / ABOUT, written(about, arrays), CheckpointError)
 
     def _finish(self, part: Path, target: Path) -> None:
         """In a thread: when the arrays are written, give the checkpoint its name."""
@@ -215,9 +188,9 @@ class Checkpoints:
     def _retain(self) -> None:
         there = self.there()
         kept = set(there[-self.keep :])
-        scored = [path for path in there if _score(path) > -float("inf")] if self.best else []
+        scored = [path for path in there if score_of(path) > -float("inf")] if self.best else []
         if scored:
-            kept.add(max(scored, key=_score))
+            kept.add(max(scored, key=score_of))
         _retire([path for path in there if path not in kept])
 
     def _async(self) -> Any:
@@ -234,61 +207,9 @@ def _saving(arrays: Mapping[str, Any]) -> Any:
     return ocp.args.PyTreeSave(dict(arrays))
 
 
-def _named(state: TrainState) -> list[tuple[str, Any]]:
-    """Every array by its path in the state: "params.w"."""
-    paths = jax.tree_util.tree_leaves_with_path(state)
-    return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in paths]
-
-
-def _filled(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """By number, as names may hold what files' must not; without empty ones, which orbax does not write."""
-    return {str(i): array for i, array in enumerate(arrays.values()) if array.size}
-
-
 def _lying(array: Any, like: Any) -> Any:
     """Not bound to its device where `like` is not, so that it can go to any other, other processes' too."""
     return array if like.committed else jnp.array(np.asarray(array))
-
-
-def _alike(said: Iterable[Any], arrays: Mapping[str, Any], path: Path) -> None:
-    saved = {name: (tuple(shape), dtype) for name, shape, dtype in said}
-    here = {name: (a.shape, str(a.dtype)) for name, a in arrays.items()}
-    wrong = [f"{name!r} is not in it" for name in here.keys() - saved.keys()]
-    wrong += [f"{name!r} is not in the trainer" for name in saved.keys() - here.keys()]
-    both = [name for name in here if name in saved and here[name] != saved[name]]
-    wrong += [f"{name!r} is {_shown(saved[name])} in it, {_shown(here[name])} here" for name in both]
-    if not wrong and list(saved) != list(here):
-        wrong = ["its arrays are in another order"]
-    if wrong:
-        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-        raise CheckpointError(
-            f"checkpoint {path.name} is of another model or optimiser: {'; '.join(sorted(wrong)[:5])}{more}. Build the "
-            "trainer as it was, or begin without resuming"
-        )
-
-
-def _shown(array: tuple[tuple[int, ...], str]) -> str:
-    return f"{array[1]}{list(array[0])}"
-
-
-def _about(path: Path) -> tuple[dict[str, Any], str]:
-    """`about.json`, and what is wrong with it."""
-    try:
-        said = read_json(path / _ABOUT)
-    except CheckpointError as error:
-        return {}, str(error)
-    if said.get("version") != _VERSION:
-        return {}, f"it is of version {said.get('version')!r}, this reads {_VERSION}"
-    return said, ""
-
-
-def _as_about(said: Mapping[str, Any]) -> About:
-    return About(Place(**said["place"]), *(said[name] for name in About._fields[1:]))
-
-
-def _score(path: Path) -> float:
-    score = _about(path)[0].get("score")
-    return float(score) if isinstance(score, int | float) else -float("inf")
 
 
 def _step_of(path: Path) -> int:
@@ -302,16 +223,6 @@ def _retire(paths: Iterable[Path]) -> None:
         hidden = path.with_name(f".{path.name}.gone")
         os.replace(path, hidden)
         shutil.rmtree(hidden)
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _line(error: BaseException) -> str:

@@ -46,20 +46,26 @@ class Model:
         need(not (self.onnx and self.options), "model.options", "none for a file", dict(self.options))
 
 
+_SOURCES = ("builtin", "npz", "text", "folder", "records", "function")
+
+
 @dataclass(frozen=True)
 class Data:
     """Where examples are: one of `builtin` ("digits"), `npz` (a file of arrays), `text` (a file, byte by byte),
-    `function` ("module:function", which gives (inputs, labels), a pipeline of `cloud.data`, or a pair of such: for
-    training and for validation)."""
+    `folder` (of images, in a folder a class), `records` (a file that `cloud.data.write_records` made), `function`
+    ("module:function", which gives (inputs, labels), a pipeline of `cloud.data`, or a pair of such: for training and
+    for validation)."""
 
     builtin: Literal["", "digits"] = ""
     npz: str = ""
     text: str = ""
+    folder: str = ""
+    records: str = ""
     function: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the function."""
     inputs: Mapping[str, Any] = field(default_factory=dict)
-    """The file's array for each of the model's inputs; without it arrays are named as inputs are."""
+    """The file's array (of records: the value) for each of the model's inputs; without it they are named alike."""
     labels: str = "labels"
     validation_inputs: Mapping[str, Any] = field(default_factory=dict)
     validation_labels: str = ""
@@ -71,11 +77,10 @@ class Data:
     length: int = 128
     """Of a text's windows."""
     limit: int = 0
-    """The most examples used; 0: all."""
+    """The most examples used, drawn by the seed; 0: all."""
 
     def __post_init__(self) -> None:
-        sources = {"builtin": self.builtin, "npz": self.npz, "text": self.text, "function": self.function}
-        _one_of("data", sources)
+        _one_of("data", {name: getattr(self, name) for name in _SOURCES})
         need(0 <= self.validation < 1, "data.validation", "a share from 0 to below 1", self.validation)
         need(self.length >= 1, "data.length", "at least 1", self.length)
         need(self.limit >= 0, "data.limit", "at least 0", self.limit)
@@ -83,6 +88,8 @@ class Data:
         for name in ("inputs", "validation_inputs"):
             found = getattr(self, name)
             need(all(isinstance(v, str) for v in found.values()), f"data.{name}", "names of arrays", dict(found))
+        apart = bool(self.npz) or not (self.validation_inputs or self.validation_labels)
+        need(apart, "data.validation_inputs and validation_labels", "none but with data.npz", self.validation_labels)
         both = bool(self.validation_inputs) == bool(self.validation_labels)
         need(both, "data.validation_labels", "both it and data.validation_inputs, or neither", self.validation_labels)
 
@@ -93,7 +100,7 @@ class Train:
 
     epochs: int = 10
     batch: int = 64
-    optimizer: Literal["adam", "adamw", "sgd", "momentum", "lion", "muon"] = "adam"
+    optimizer: Literal["adam", "adamw", "sgd", "momentum", "lion", "muon", "thor"] = "adam"
     rate: float = 1e-3
     """The learning rate at its highest."""
     schedule: Literal["constant", "cosine", "linear"] = "constant"
@@ -102,7 +109,7 @@ class Train:
     momentum: float = 0.9
     """Of optimizer = "momentum" (Nesterov's)."""
     weight_decay: float = 0.0
-    """Of arrays of rank 2 and up: decoupled for adamw, lion and muon, else part of the gradient."""
+    """Of arrays of rank 2 and up: decoupled for adamw, lion, muon and thor, else part of the gradient."""
     loss: str = "softmax_cross_entropy"
     smoothing: float = 0.0
     """The share of a label's weight that all classes get evenly."""
@@ -134,15 +141,19 @@ class Train:
 
 @dataclass(frozen=True)
 class Parallel:
-    """Over which devices. `mode`: "none" (one), "data" (each computes part of every batch)."""
+    """Over which devices. `mode`: "none" (one), "data" (each computes part of every batch), "auto" (as the planner
+    decides)."""
 
-    mode: Literal["none", "data"] = "none"
+    mode: Literal["none", "data", "auto"] = "none"
+    plan: str = ""
+    """A file that `msedge plan -o` wrote for this run, followed instead of searching."""
     topology: str = ""
-    """For `msedge plan`: a preset or a TOML file; "": the devices that are here."""
+    """What `msedge plan` plans for, and "auto": a preset or a TOML file; "": the devices that are here."""
     memory: str = ""
-    """For `msedge plan`: of one device, such as "16GiB"; "": what the topology says."""
+    """The same, of one device, such as "16GiB"; "": what the topology says."""
 
     def __post_init__(self) -> None:
+        need(not self.plan or self.mode == "auto", "parallel.plan", 'mode = "auto" beside it', self.mode)
         if self.memory:
             read_size(self.memory, "parallel.memory")
 

@@ -102,12 +102,13 @@ class _Worker:
     heart: Path
     output: IO[bytes] | None
 
-    def tail(self) -> str:
-        """The last lines that were written, where nobody could see them."""
+    def failure(self, code: int) -> str:
+        """For people, with the last lines that were written where nobody could see them."""
+        what = f"process {self.index} failed with exit status {code}"
         if self.output is None:
-            return ""
+            return what
         self.output.seek(max(0, self.output.seek(0, os.SEEK_END) - 2000))
-        return self.output.read().decode(errors="replace").strip()
+        return f"{what}:\n{self.output.read().decode(errors='replace').strip()}"
 
 
 @dataclass
@@ -186,6 +187,14 @@ class _End(NamedTuple):
     lost: int = 0
 
 
+def _lost(codes: Mapping[int, int | None]) -> dict[int, str]:
+    """Signals by which processes were killed; those that aborted because of such a one (as they do by themselves when
+    a peer is gone) are not lost."""
+    killed = {index: -code for index, code in codes.items() if code is not None and code < 0}
+    first = {index: number for index, number in killed.items() if number != signal.SIGABRT} or killed
+    return {index: signal.Signals(number).name for index, number in first.items()}
+
+
 def _watched(workers: Sequence[_Worker], crew: _Crew, patience: float) -> _End:
     """Wait until it is clear how it ended."""
     while True:
@@ -197,15 +206,11 @@ def _watched(workers: Sequence[_Worker], crew: _Crew, patience: float) -> _End:
                 saved = all(code in (0, PREEMPTED) for code in codes.values())
                 return _End(max(found), "stopped") if saved else _End(1, "stopped, but not all was saved")
             continue
-        if killed := {worker: code for worker, code in codes.items() if code is not None and code < 0}:
-            # Those whose peer is gone abort by themselves: they are not lost.
-            lost = {worker: code for worker, code in killed.items() if code != -signal.SIGABRT} or killed
-            names = ", ".join(f"process {w.index} by {signal.Signals(-code).name}" for w, code in lost.items())
+        if lost := _lost({worker.index: code for worker, code in codes.items()}):
+            names = ", ".join(f"process {index} by {name}" for index, name in lost.items())
             return _End(None, f"lost {names}", len(lost))
-        if failed := [(worker, code) for worker, code in codes.items() if code and code != PREEMPTED]:
-            worker, code = failed[0]
-            tail = worker.tail()
-            return _End(code, f"process {worker.index} failed with exit status {code}" + (tail and f":\n{tail}"))
+        if failed := {worker: code for worker, code in codes.items() if code and code != PREEMPTED}:
+            return _End(max(failed.values()), "\n".join(worker.failure(code) for worker, code in failed.items()))
         if len(found) == len(codes):
             return _End(None, "preempted, with everything saved") if PREEMPTED in found else _End(0)
         if time.time() - max(worker.heart.stat().st_mtime for worker in workers) > patience:

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+import numpy as np
 import onnx_ir as ir
 import optax
 
@@ -16,7 +17,9 @@ from cloud.errors import TrainError
 from cloud.train.checkpoint import Checkpoints
 from cloud.train.config import Config, Train
 from cloud.train.losses import LOSSES, PerExample, smoothed_cross_entropy
+from cloud.train.optim import thor
 from cloud.train.optimizers import cosine_schedule, decay_mask, momentum_sgd
+from cloud.train.placement import Prepare
 from cloud.train.reports import EpochReport
 from cloud.train.sections import closest
 from cloud.train.sources import Examples, examples_of, model_of, named_function
@@ -66,6 +69,7 @@ OPTIMIZERS: Mapping[str, Callable[[Rate, Train], optax.GradientTransformation]] 
         "muon": lambda rate, said: optax.contrib.muon(
             rate, weight_decay=said.weight_decay, weight_decay_mask=decay_mask
         ),
+        "thor": lambda rate, said: thor(rate, weight_decay=said.weight_decay),
     }
 )
 
@@ -102,6 +106,8 @@ def job_of(config: Config) -> Job:
             raise TrainError(f"export.{key}: there is no folder for {target!r}; create it first")
     model, digest = model_of(config)
     examples = examples_of(config, model)
+    if said.loss == "softmax_cross_entropy":
+        _check_classes(model, examples)
     steps = _steps(examples.count, said)
     optimizer, rate = optimizer_of(said, said.epochs * steps)
     augment = named_function(said.augment, config.folder, "train.augment") if said.augment else None
@@ -109,9 +115,22 @@ def job_of(config: Config) -> Job:
         model, loss=_loss(config), optimizer=optimizer, seed=said.seed, metrics=said.metrics, augment=augment,
         trainable=config.model.trainable or None, last=said.last, precision=said.precision, accumulate=said.accumulate,
         clip=said.clip or None, recompute=said.recompute, freeze=said.freeze, average=said.average or None,
-        parallel=config.parallel.mode, checkpoints=_checkpoints(config),
+        parallel=_parallel(config), checkpoints=_checkpoints(config),
     )  # fmt: skip
     return Job(trainer, examples, said.epochs, said.batch, steps, lambda at: float(rate(at)), config.source, digest)
+
+
+def _check_classes(model: Any, examples: Examples) -> None:
+    """Labels beyond a model's outputs would make the loss NaN."""
+    shape = model.graph.outputs[0].shape if isinstance(model, ir.Model) and len(model.graph.outputs) == 1 else None
+    labels = None if hasattr(examples.train, "batches") else np.asarray(examples.train[1])
+    if shape is None or labels is None or labels.dtype.kind not in "iu" or labels.ndim >= len(shape):
+        return
+    classes, least, most = shape[-1], int(labels.min()), int(labels.max())
+    if isinstance(classes, int) and not 0 <= least <= most < classes:
+        raise TrainError(
+            f"data: expected labels from 0 to {classes - 1}, as the model has {classes} outputs; got {least} to {most}"
+        )
 
 
 def _checkpoints(config: Config) -> Checkpoints | None:
@@ -120,6 +139,15 @@ def _checkpoints(config: Config) -> Checkpoints | None:
         return None
     facts = {"config": config.source}
     return Checkpoints(config.path(said.folder), steps=said.every or None, keep=said.keep, best=said.best, facts=facts)
+
+
+def _parallel(config: Config) -> str | Prepare:
+    """The planner's modules load where a plan is wanted."""
+    if config.parallel.mode != "auto":
+        return config.parallel.mode
+    from cloud.train.planning import placing
+
+    return placing(config)
 
 
 def _steps(examples: int, said: Train) -> int:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from cloud.errors import CheckpointError
+from cloud.train.about import About
 from cloud.train.agreement import Agreement
-from cloud.train.checkpoint import About, Checkpoints, Restored
+from cloud.train.checkpoint import Checkpoints, Restored
 from cloud.train.feed import ArrayFeed, Feed, PipelineFeed
 from cloud.train.processes import Heartbeat
 from cloud.train.reports import Evaluation

@@ -44,6 +44,8 @@ class Alone:
     ways = 1
 
     def __init__(self, step: Step) -> None:
+        if (count := jax.process_count()) > 1:
+            raise TrainError(f'{count} processes cannot train on one device: take parallel = "data" or "auto"')
         self.step = _jitted(step)
         self._copies = jax.default_backend() != "cpu"
         self._mask: tuple[Any, Any] = None, None

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import jax
 
-from cloud.parallel import compilers
+from cloud.errors import PlanError
+from cloud.parallel import compilers, planfile
 from cloud.parallel.apply import apply
 from cloud.parallel.check import Report, check
 from cloud.parallel.graph import Graph
 from cloud.parallel.plan import Plan
+from cloud.parallel.staging import Staging, choose_stages
 from cloud.parallel.topology import Topology
-from cloud.train.config import Config
+from cloud.parallel.trace import trace
+from cloud.train.config import Config, read_size
 from cloud.train.feed import feed_of
 from cloud.train.job import job_of
-from cloud.train.step import Step
+from cloud.train.placement import Placement, Prepare, packing
+from cloud.train.planned import Auto
+from cloud.train.step import Batch, Recipe, TrainState
 
-__all__ = ["checked", "step_of", "topology_of"]
+__all__ = ["checked", "placing", "stages_of", "step_of", "topology_of"]
 
 
 def topology_of(name: str) -> Topology:
@@ -26,17 +31,52 @@ def topology_of(name: str) -> Topology:
     return Topology.named(name) if name else Topology.of_devices(jax.devices())
 
 
-def step_of(config: Config) -> tuple[Step, Any, Any]:
-    """The pure step, and its state and a whole batch as `jax.ShapeDtypeStruct`s."""
+def placing(config: Config) -> Prepare:
+    """Where [parallel] with mode = "auto" has the step run; files are read when it is asked, before the first step."""
+    said = config.parallel
+
+    def placed(recipe: Recipe, state: TrainState, batch: Batch) -> Placement:
+        saved = planfile.read(config.path(said.plan)) if said.plan else None
+        auto = Auto(
+            topology=Topology.named(said.topology) if said.topology else None,
+            memory=read_size(said.memory, "parallel.memory") if said.memory else None,
+            plan=saved.plan if saved else None,
+        )
+        try:
+            return auto(recipe, state, batch)
+        except PlanError:
+            if saved is not None:  # to say what differs
+                step, _ = packing(recipe.step(saved.plan.recompute))
+                saved.check(trace(step, state, batch))
+            raise
+
+    return placed
+
+
+def step_of(config: Config) -> tuple[Callable[..., Any], Any, Any]:
+    """The step as the Trainer plans it, and its state and a whole batch as `jax.ShapeDtypeStruct`s."""
     job = job_of(config)
     feed = feed_of(job.examples.train, job.trainer.task.inputs, size=job.batch, last="pad", seed=0)
     state = jax.eval_shape(job.trainer.whole_state)
-    return job.trainer.pure_step, state, jax.eval_shape(lambda: dict(next(feed.epoch(0))))
+    return packing(job.trainer.pure_step)[0], state, jax.eval_shape(lambda: dict(next(feed.epoch(0))))
+
+
+def stages_of(config: Config, topology: Topology, memory: float | None = None) -> Staging | None:
+    """The best pipeline for a run's step, None where it has none: see `choose_stages`."""
+    said = config.train
+    if said.accumulate > 1 or said.recompute or said.precision == "float16" or topology.size == 1:
+        return None
+    _, state, batch = step_of(config)
+    try:
+        return choose_stages(job_of(config).trainer.objective.loss_sums, state, batch, topology, memory=memory)
+    except PlanError:  # its rows meet, say
+        return None
 
 
 def checked(
-    graph: Graph, plan: Plan, topology: Topology, step: Step, arguments: Sequence[Any], compiler: Literal["cpu", "gpu"]
-) -> Report:
+    graph: Graph, plan: Plan, topology: Topology, step: Callable[..., Any], arguments: Sequence[Any],
+    compiler: Literal["cpu", "gpu"],
+) -> Report:  # fmt: skip
     """The plan applied to the step, compiled for as many devices, and compared with what was predicted."""
     used = compilers.cpu(topology.size) if compiler == "cpu" else compilers.gpu(topology)
     applied = apply(graph, plan, topology, arguments, jax.eval_shape(step, *arguments), used.devices)

@@ -21,7 +21,7 @@ import jax
 
 from cloud.errors import TrainError
 
-__all__ = ["VARIABLES", "Heartbeat", "end_at_once", "free_port", "join", "together"]
+__all__ = ["VARIABLES", "Heartbeat", "end_at_once", "free_port", "is_first", "join", "together"]
 
 VARIABLES = ("MSEDGE_COORDINATOR", "MSEDGE_PROCESSES", "MSEDGE_PROCESS")
 _LAUNCHERS = {"SLURM_STEP_NUM_TASKS": "SLURM_JOB_ID", "OMPI_COMM_WORLD_SIZE": "OMPI_MCA_orte_hnp_uri"}
@@ -62,6 +62,11 @@ def together(
             raise
         tell(error)
         end_at_once(status)
+
+
+def is_first() -> bool:
+    """Whether this is the process that prints, records and exports."""
+    return jax.process_index() == 0
 
 
 def end_at_once(status: int) -> NoReturn:

@@ -17,10 +17,12 @@ zoo = "resnet8"                    # or mlp, ds_cnn, window_cnn, transformer: bu
 [model.options]                    # keyword arguments of the builder or function
 input_shape = [1, 8, 8]
 
-[data]                             # one of builtin, npz, text, function
+[data]                             # one of builtin, npz, text, folder, records, function
 builtin = "digits"                 # scikit-learn's handwritten digits
 # npz = ""                         # a file of arrays, example first
 # text = ""                        # a file, byte by byte, in windows; the next byte is the label
+# folder = ""                      # of images, in a folder a class; read while training goes on, as records are
+# records = ""                     # a file that cloud.data.write_records made
 # function = ""                    # "module:function": gives (inputs, labels), a pipeline of cloud.data, or a pair of
                                    # such for training and validation; its keyword arguments in [data.options]
 # inputs = {}                      # the file's array for each input of the model: { x = "x_train" }
@@ -31,12 +33,12 @@ builtin = "digits"                 # scikit-learn's handwritten digits
 # scale = 1.0                      # whole numbers become floats as value * scale + offset
 # offset = 0.0
 # length = 128                     # of a text's windows
-# limit = 0                        # the most examples; 0: all
+# limit = 0                        # the most examples, drawn by the seed; 0: all
 
 [train]
 epochs = 12
 # batch = 64
-# optimizer = "adam"               # or adamw, sgd, momentum, lion, muon
+# optimizer = "adam"               # or adamw, sgd, momentum, lion, muon, thor
 # rate = 0.001                     # the learning rate at its highest
 # schedule = "constant"            # or cosine, linear: down to 0
 # warmup = 0.0                     # the share of steps in which the rate rises
@@ -56,9 +58,10 @@ epochs = 12
 # last = "pad"                     # or drop: the last batch where rows are missing
 
 [parallel]
-# mode = "none"                    # or data: every device computes part of each batch
-# topology = ""                    # for msedge plan: a preset or a TOML file
-# memory = ""                      # for msedge plan: of one device: "16GiB"
+# mode = "none"                    # or data: every device computes part of each batch; auto: as the planner decides
+# plan = ""                        # of auto: a file that msedge plan -o wrote
+# topology = ""                    # of auto and msedge plan: a preset or a TOML file, else what is here
+# memory = ""                      # the same: of one device: "16GiB"
 
 [checkpoint]
 # folder = ""                      # msedge train --resume goes on from the newest there; none: nothing is kept

@@ -61,9 +61,9 @@ class Trainer:
     float32. `accumulate`: microbatches a batch is computed in. `clip`: gradients' largest global norm. `recompute`:
     share of the forward pass computed again rather than kept. `freeze`: glob patterns of parameters that stay as they
     are; what frozen first layers make of arrays is computed once and kept, where that pays. `average`: evaluate,
-    predict and export with a moving mean of weights that keeps this share every step. `parallel`: "none", "data" (every
-    device computes part of each batch), "auto" (the planner decides), a `Plan` made earlier, or what makes a `Placement`
-    of a recipe (`cloud.train.planned.Auto` with options of its own). `checkpoints`: where to save, or just
+    predict and export with a moving mean of weights that keeps this share every step. `parallel`: "none", "data"
+    (every device computes part of each batch), "auto" (the planner decides), a `Plan` made earlier, or what makes a
+    `Placement` of a recipe (`cloud.train.planned.Auto` with options of its own). `checkpoints`: where to save, or just
     the folder; `resume` goes on from there.
 
     Runs with the same seed, data and devices give the same weights (on GPUs, with XLA's deterministic operations

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import onnx_ir as ir
@@ -34,8 +36,7 @@ def from_torch(module: Any, examples: Mapping[str, Any], *, outputs: tuple[str, 
     was_training = module.training
     module.eval()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the exporter's, about its own insides
+        with _quiet():
             program = torch.onnx.export(
                 module, tuple(examples.values()), dynamo=True, opset_version=_OPSET, verbose=False,
                 input_names=list(examples), output_names=list(outputs) or None,
@@ -46,6 +47,20 @@ def from_torch(module: Any, examples: Mapping[str, Any], *, outputs: tuple[str, 
     finally:
         module.train(was_training)
     return load(program.model_proto)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the exporter says of its own insides."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
 
 
 def _first_line(error: Exception) -> str:

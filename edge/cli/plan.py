@@ -15,14 +15,13 @@ from edge.cli.options import Json
 from edge.cli.output import bytes_text, emit, say, seconds_text
 
 if TYPE_CHECKING:
-    from cloud.errors import PlanError
     from cloud.parallel.check import Report
+    from cloud.parallel.explain import Other
     from cloud.parallel.graph import Graph
     from cloud.parallel.inquiry import Answer, Wanted
-    from cloud.parallel.plan import Plan
     from cloud.train.config import Config
 
-    Rivals = Mapping[str, Plan | PlanError]
+    Rivals = Mapping[str, Other]
 
 __all__ = ["plan"]
 
@@ -102,12 +101,13 @@ def plan(
     words = read(config, changes or ()) if config is not None else None
     named = topology or (words.parallel.topology if words else "")
     _enough_devices(named, check)
-    wanted = Wanted(_limit(memory, words), expert, tuple(pins or ()), check or "gpu", seconds)
+    again = words.train.recompute if words else 0.0
+    wanted = Wanted(_limit(memory, words), expert, tuple(pins or ()), check or "gpu", seconds, again)
     traced, answer = _answered(words, model, named, wanted)
     others: Rivals = {}
     if explain or picture is not None:
         say("searching for plans to compare with")
-        others = rivals(answer)
+        others = rivals(answer) | _stages(words, answer)
     parts: list[Part] = [_found(answer)]
     if explain:
         parts.append(_explained(answer, others))
@@ -182,6 +182,14 @@ def _traced(words: Config | None, model: str | None) -> _Traced:
     return _Traced(example.step, (example.state, example.batch), trace(example.step, example.state, example.batch))
 
 
+def _stages(words: Config | None, answer: Answer) -> dict[str, Other]:
+    """The best pipeline, where the step is a configuration's: others have no loss that can be cut."""
+    from cloud.train.planning import stages_of
+
+    choice = stages_of(words, answer.topology, answer.limit) if words is not None else None
+    return {"pipeline": choice} if choice is not None else {}
+
+
 def _found(answer: Answer) -> Part:
     """The plan in short, and all of it as data."""
     from cloud.parallel.planfile import to_dict
@@ -229,11 +237,18 @@ def _saved(answer: Answer, path: Path) -> Part:
 def _drawn(answer: Answer, others: Rivals, path: Path) -> Part:
     from cloud.errors import PlanError
     from cloud.parallel.picture import picture
+    from cloud.parallel.schedule import schedule
+    from cloud.parallel.staging import Staging
     from lite_runtime._files import write_atomically
 
+    stages = others.get("pipeline")
+    ticks = None
+    if isinstance(stages, Staging):
+        ticks = schedule(stages.schedule, len(stages.stages) + 1, stages.microbatches)
     page = picture(
-        answer.graph, answer.plan, answer.topology, others, memory=answer.limit, reduce_scatter=answer.reduce_scatter
-    )
+        answer.graph, answer.plan, answer.topology, others, memory=answer.limit, reduce_scatter=answer.reduce_scatter,
+        schedule=ticks,
+    )  # fmt: skip
     write_atomically(path, page.encode(), PlanError)
     return {"picture": str(path)}, f"picture: {path}"
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edge.cli.errors import COULD_NOT_RUN
 from edge.cli.options import Json
 from edge.cli.output import emit, say, seconds_text
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from cloud.track.tracked import Tracked
     from cloud.train.config import Config
     from cloud.train.job import Job
@@ -45,6 +41,12 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the newest checkpoint that [checkpoint] kept.")
     ] = False,
+    processes: Annotated[
+        int, typer.Option("--processes", min=1, metavar="N", help="Train in N processes on this machine.")
+    ] = 1,
+    restarts: Annotated[
+        int, typer.Option("--restarts", min=0, help="How often to go on with the rest when one of them is lost.")
+    ] = 3,
     template: Annotated[bool, typer.Option("--template", help="Print a configuration to begin with.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -52,6 +54,9 @@ def train(
 
     Ctrl-C or SIGTERM ends the run after the present step, with its record and, where [checkpoint] says so, a
     checkpoint; the exit code is then 3. Twice ends it at once. `msedge runs` shows what was recorded.
+
+    Processes started otherwise, on several machines too, find one another by MSEDGE_COORDINATOR, MSEDGE_PROCESSES and
+    MSEDGE_PROCESS, or by what SLURM or Open MPI say.
     """
     if template:
         from cloud.train.template import TEMPLATE
@@ -60,22 +65,35 @@ def train(
         return
     if what is None:
         raise typer.BadParameter("expected a configuration; --template prints one", param_hint="CONFIG.toml")
-    if ":" in what and not Path(what).exists():
-        if changes:
-            raise typer.BadParameter("a function has no sections to change", param_hint="--set")
+    function = ":" in what and not Path(what).exists()
+    if function and changes:
+        raise typer.BadParameter("a function has no sections to change", param_hint="--set")
+    if processes > 1:
+        from edge.cli.train_many import supervised
+
+        raise typer.Exit(supervised(what, changes or (), runs, resume, as_json, processes, restarts, function))
+    from edge.cli.train_many import together
+
+    with together():
+        status = _run(what, changes or (), runs, resume, as_json, function)
+    raise typer.Exit(status)
+
+
+def _run(what: str, changes: Sequence[str], runs: Path | None, resume: bool, as_json: bool, function: bool) -> int:
+    """What this process does; the exit code."""
+    if function:
         job = _job_of_function(what)
         _resumed(job, resume)
-        _train(job, _tracked(job, runs, what, None), None, as_json)
-    else:
-        from cloud.train.config import read
-        from cloud.train.job import job_of
+        return _train(job, _tracked(job, runs, what, None), None, as_json)
+    from cloud.train.config import read
+    from cloud.train.job import job_of
 
-        config = read(what, changes or ())
-        said = config.track
-        store = runs or (config.path(said.store) if said.store else None)
-        job = job_of(config)
-        _resumed(job, resume)
-        _train(job, _tracked(job, store, said.name, config.train.seed) if said.keep else None, config, as_json)
+    config = read(what, changes)
+    said = config.track
+    store = runs or (config.path(said.store) if said.store else None)
+    job = job_of(config)
+    _resumed(job, resume)
+    return _train(job, _tracked(job, store, said.name, config.train.seed) if said.keep else None, config, as_json)
 
 
 def _job_of_function(text: str) -> Job:
@@ -90,7 +108,9 @@ def _job_of_function(text: str) -> Job:
 
 
 def _resumed(job: Job, asked: bool) -> None:
-    if asked:
+    from edge.cli.train_many import goes_on
+
+    if asked or goes_on(job.trainer):
         say(f"going on from {job.trainer.resume()}, after step {job.trainer.steps_done}")
 
 
@@ -104,14 +124,20 @@ def _tracked(job: Job, store: Path | None, name: str, seed: int | None) -> Track
     )  # fmt: skip
 
 
-def _train(job: Job, tracked: Tracked | None, config: Config | None, as_json: bool) -> None:
+def _train(job: Job, tracked: Tracked | None, config: Config | None, as_json: bool) -> int:
+    from cloud.train.processes import is_first
     from edge.cli.train_live import watching
+    from edge.cli.train_many import follow, stop_code
+
+    if not is_first():
+        return follow(job)
 
     begun = perf_counter()
     with watching(job.epochs, job.steps) as view:
         job.trainer.watch(view, *([tracked] if tracked is not None else []))
         with _stoppable(job, tracked) as stopped:
             reports = job.fit()
+        stopped += ["another process"] if job.trainer.stopped and not stopped else []
     files = {} if stopped or config is None else _exported(job, config, tracked)
     made = _summary(job, reports, tracked, files) | {"stopped": stopped, "seconds": perf_counter() - begun}
     if as_json:
@@ -121,28 +147,20 @@ def _train(job: Job, tracked: Tracked | None, config: Config | None, as_json: bo
     if stopped:
         go_on = "--resume goes on from there" if job.trainer.checkpoints else "[checkpoint] folder would have kept it"
         say(f"stopped by {stopped[0]} after step {job.trainer.steps_done}; {go_on}")
-        raise typer.Exit(COULD_NOT_RUN)
+        return stop_code(job.trainer)
+    return 0
 
 
-@contextmanager
-def _stoppable(job: Job, tracked: Tracked | None) -> Iterator[list[str]]:
+def _stoppable(job: Job, tracked: Tracked | None) -> AbstractContextManager[list[str]]:
     """Signals let the present step end first; a second one interrupts. Holds the names of those that came."""
-    came: list[str] = []
+    from cloud.train.preempt import stopping_on_signals
 
-    def stop(number: int, _frame: FrameType | None) -> None:
-        if came:
-            raise KeyboardInterrupt
-        came.append(signal.Signals(number).name)
+    def stop(name: str) -> None:
         if tracked is not None:
-            tracked.stopping(came[0])
+            tracked.stopping(name)
         job.trainer.stop()
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield came
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return stopping_on_signals(stop)
 
 
 def _exported(job: Job, config: Config, tracked: Tracked | None) -> dict[str, str]:

@@ -110,8 +110,8 @@ class Screen(Callback):
         if all_steps:
             full = round(BAR * min(1.0, done / all_steps))
             parts.insert(0, "━" * full + "╌" * (BAR - full))
-            if done > 1:
-                parts.append(f"{seconds_text(max(0, all_steps - done) * spent / (done - 1))} to go")
+            if 1 < done < all_steps:
+                parts.append(f"{seconds_text((all_steps - done) * spent / (done - 1))} to go")
         return "  ".join(parts)
 
     def _thinned(self) -> list[float]:

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from cloud.parallel.recompute import recomputed
+
 __all__ = ["Field", "Model", "Optimizer", "Tree", "build", "cast", "layer_norm", "normal"]
 
 Tree: TypeAlias = Any
@@ -49,6 +51,8 @@ class Model:
     optimizer: Optimizer
     init: Callable[[jax.Array], Tree]
     fields: Mapping[str, Field]
+    recomputed: Callable[[float], Model]
+    """The same, with this share of its forward pass computed again in its backward pass."""
 
     @property
     def state(self) -> Tree:
@@ -94,7 +98,10 @@ def build(
     def sums_of(values: Tree, extra: Tree, batch: Tree, key: Any) -> tuple[Mapping[str, jax.Array], Tree]:
         return loss_sums(values, extra, batch)
 
-    return Model(name, step, sums_of, update, init, fields)
+    def again(share: float) -> Model:
+        return build(name, params, recomputed(loss_sums, share), fields, optimizer)
+
+    return Model(name, step, sums_of, update, init, fields, again)
 
 
 def normal(key: jax.Array, *shape: int, fan: int | None = None) -> jax.Array:

@@ -9,14 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import optax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud._jax import shaped
 from cloud.errors import PlanError
 from cloud.parallel.demands import Pin
 from cloud.parallel.difference import diff
@@ -26,26 +22,9 @@ from cloud.parallel.plan import Mesh, Plan
 from cloud.parallel.planfile import Saved, from_dict, read, to_dict, write
 from cloud.parallel.search import search
 from cloud.parallel.topology import Topology
-from cloud.parallel.trace import trace
+from tests.cloud.parallel.two_layers import step_graph
 
 CPU = Topology.named("cpu8")
-
-
-def step_graph(width: int = 64, rate: float = 1e-3) -> Graph:
-    """Two layers and Adam."""
-    adam = optax.adam(rate)
-
-    def step(state: Any, batch: Any) -> Any:
-        def loss(params: Any) -> jax.Array:
-            return jnp.square(jnp.tanh(batch["x"] @ params["w1"]) @ params["w2"] - batch["y"]).mean()
-
-        value, gradient = jax.value_and_grad(loss)(state["params"])
-        change, slots = adam.update(gradient, state["slots"])
-        return {"params": optax.apply_updates(state["params"], change), "slots": slots}, value
-
-    params = {"w1": shaped((32, width), jnp.float32), "w2": shaped((width, 16), jnp.float32)}
-    state = jax.eval_shape(lambda p: {"params": p, "slots": adam.init(p)}, params)
-    return trace(step, state, {"x": shaped((128, 32), jnp.float32), "y": shaped((128, 16), jnp.float32)})
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +57,8 @@ def test_a_plan_for_something_else_says_what_differs(graph: Graph, written: dict
         saved.check(step_graph(96), CPU)
     other = step_graph()
     fewer = replace(other, ops=other.ops[:-1])
-    with pytest.raises(PlanError, match=f"the same arguments, but {len(graph.ops)} operators; here are {len(fewer.ops)}"):
+    count = f"the same arguments, but {len(graph.ops)} operators; here are {len(fewer.ops)}"
+    with pytest.raises(PlanError, match=count):
         saved.check(fewer, CPU)
     with pytest.raises(PlanError, match=r"for 8 devices \(8\); h100x2x8 has 16"):
         saved.check(graph, Topology.named("h100x2x8"))
@@ -167,7 +147,7 @@ def test_choices_that_do_not_fit_the_step_are_refused(graph: Graph, written: dic
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match="cannot be read.*msedge plan -o"):
+    with pytest.raises(PlanError, match=r"cannot be read.*msedge plan -o"):
         read(tmp_path / "none.json")
     for n, text in enumerate(('{"msedge_plan": 1', "[" * 100000, '{"msedge_plan": NaN}', "\ud800")):
         (tmp_path / f"{n}.json").write_bytes(text.encode("utf-8", "surrogatepass"))

@@ -11,6 +11,7 @@ import pytest
 from cloud.errors import TrackError
 from cloud.track import Store, digest_of_file, lineage
 from cloud.track.lineage import identity
+from cloud.track.runs import Artifact
 from cloud.track.tracked import Tracked, spread
 from cloud.train import Trainer
 from cloud.zoo import mlp
@@ -74,6 +75,10 @@ def test_a_run_on_what_another_left(folder: Path, tmp_path: Path) -> None:
             chain = lineage(store, second)
             assert [link.kind for link in chain] == ["data", "run", "onnx", "run"]
             assert chain[3].sources == (2, 1)
+            store.add_artifact(second, Artifact("bundle", "f.mslite", "e" * 64, 9, 0.0, "a" * 64))
+            chain = lineage(store, "e" * 64)  # made of a file that nobody kept
+            assert [link.kind for link in chain] == ["data", "run", "onnx", "run", "bundle"]
+            assert chain[4].sources == (3,)
         finally:
             store.end(second, "finished")
     with Store(tmp_path / "other.sqlite", create=True) as other:  # which knows nothing of it

@@ -1,8 +1,8 @@
 """What the tests of many processes start: a small run that writes down which rows each step saw, and its losses.
 
-    python elastic_worker.py FOLDER [kill=STEP | fail=STEP | stop=STEP | hang=STEP]
+    python elastic_worker.py FOLDER PARALLEL [kill=STEP | fail=STEP | stop=STEP]
 
-In the first attempt, at that step, the last process kills itself, raises, asks to stop, or waits for ever.
+In the first attempt, at that step, the last process kills itself, raises, or asks to stop.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -80,8 +79,7 @@ def run(folder: Path, parallel: str, act: str = "") -> Trainer:
         checkpoints=Checkpoints(folder / "checkpoints", steps=3),
         callbacks=[Losses(folder / f"losses.{attempt}")] if jax.process_index() == 0 else [],
     )  # fmt: skip
-    ACTS.update(kill=lambda: os.kill(os.getpid(), signal.SIGKILL), fail=fail, stop=trainer.stop,
-                hang=lambda: time.sleep(3600))  # fmt: skip
+    ACTS.update(kill=lambda: os.kill(os.getpid(), signal.SIGKILL), fail=fail, stop=trainer.stop)
     if attempt:
         try:
             trainer.resume()
@@ -96,7 +94,7 @@ ACTS: dict[str, Any] = {}
 if __name__ == "__main__":
     with together():
         target = Path(sys.argv[1])
-        trained = run(target, "data", *sys.argv[2:])
+        trained = run(target, *sys.argv[2:])
         if trained.stopped:
             sys.exit(PREEMPTED)
         found = trained.evaluate(data.arrays({name: COLUMNS[name] for name in ("x", "labels")}).batch(BATCH)).loss

@@ -16,8 +16,11 @@ import pytest
 from cloud import data
 from cloud.errors import CheckpointError, TrainError
 from cloud.train import Callback, JaxTask, Trainer
+from cloud.train.about import About
 from cloud.train.checkpoint import Checkpoints
+from cloud.train.keeper import Keeper
 from cloud.train.manifest import problem_of, seal
+from cloud.train.rewind import Place
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(64, 4)).astype(np.float32)
@@ -213,8 +216,9 @@ def test_every_epoch_and_the_best(tmp_path: Path) -> None:
     assert [path.name for path in kept.there()] == ["step-000000000002", "step-000000000006"]
     assert run.resume(best=True).name == "step-000000000002"
     assert run.evaluate((X, Y)).loss == pytest.approx(losses[0])
+    kept.best = "f1"
     with pytest.raises(CheckpointError, match="that of loss, accuracy; got 'f1'"):
-        trainer(Checkpoints(tmp_path / "f1", best="f1")).fit((X, Y), 1, 32, validation=(X, Y))
+        run.fit((X, Y), 1, 32, validation=(X, Y))
 
 
 def test_saving_while_steps_go_on(tmp_path: Path) -> None:
@@ -254,13 +258,30 @@ def test_a_loss_that_is_not_finite_keeps_the_last_good_one(tmp_path: Path) -> No
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
+    run = trainer(tmp_path / "file" / "below")
     with pytest.raises(CheckpointError, match="cannot write checkpoints to"):
-        trainer(tmp_path / "file" / "below").fit((X, Y), 1, 64)
+        run.fit((X, Y), 1, 64)
     for options in ({"keep": 0}, {"steps": 0}, {"seconds": -1.0}):
         with pytest.raises(CheckpointError, match=r"expected .* of at least"):
             Checkpoints(tmp_path, **options)
+    kept = Checkpoints(tmp_path / "facts", facts={"what": object()})
     with pytest.raises(CheckpointError, match="expected facts that JSON can say"):
-        trainer(Checkpoints(tmp_path / "facts", facts={"what": object()})).fit((X, Y), 1, 64)
+        kept.save(run.whole_state(), About(Place(0, 0, 1), 0, {}, None, kept.facts))
+
+
+def test_when_one_is_due(tmp_path: Path) -> None:
+    """Whether to save after steps 1 to 4."""
+    for options, due in (
+        ({"seconds": 0.0}, [True] * 4),
+        ({"seconds": 1e9}, [False] * 4),
+        ({"steps": 3}, [False, False, True, True]),
+        ({"steps": 9, "seconds": 0.0}, [True] * 4),
+        ({}, [False] * 4),
+    ):
+        keeper = Keeper(Checkpoints(tmp_path, **options), 0)
+        assert [keeper.after_step(step, False) for step in (1, 2, 3, 4)] == [(save, False) for save in due]
+        assert keeper.after_epoch(True, None) == (not options, True)
+    assert Keeper(None, 0).after_step(1, True) == Keeper(None, 0).after_epoch(True, None) == (False, True)
 
 
 def test_what_a_killed_process_left_is_no_checkpoint(folder: Path) -> None:

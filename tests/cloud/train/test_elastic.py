@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from cloud.errors import TrainError
-from cloud.train.elastic import Outcome, supervise
+from cloud.train.elastic import Outcome, _lost, supervise
 from cloud.train.preempt import PREEMPTED, stopping_on_signals
 from tests.cloud.train import elastic_worker
 
@@ -44,7 +44,6 @@ def test_all_goes_well() -> None:
     [
         ("if not attempt and me == 1: kill()\nif not attempt: time.sleep(60)", {}, 0, 2,
          ["lost process 1 by SIGKILL; starting anew with 2 of 3 processes"]),
-        ("if not attempt: kill(signal.SIGKILL if me == 1 else signal.SIGABRT)", {}, 0, 2, ["lost process 1 by SIGKILL"]),
         ("if not attempt and me == 2: kill()\nif not attempt: time.sleep(60)", {"fits": lambda n: n != 2}, 0, 1,
          ["starting anew with 1 of 3"]),
         ("if me == count - 1: kill()\ntime.sleep(60)", {"least": 2}, 1, 2,
@@ -87,6 +86,13 @@ def test_a_signal_is_passed_on(tmp_path: Path, code: str, status: int) -> None:
     assert found.log == ("stopped" if status == PREEMPTED else "stopped, but not all was saved",)
 
 
+def test_who_was_lost() -> None:
+    """Not those that gave up because another one was."""
+    assert _lost({0: None, 1: 0, 2: 3}) == {}
+    assert _lost({0: -signal.SIGABRT, 1: -signal.SIGKILL, 2: 1}) == {1: "SIGKILL"}
+    assert _lost({0: -signal.SIGABRT, 1: None}) == {0: "SIGABRT"}
+
+
 def test_impossible_numbers() -> None:
     for options in ({"processes": 0}, {"least": 4}, {"fits": lambda count: False}):
         with pytest.raises(TrainError, match=r"expected at least 1 process|divides the batch"):
@@ -103,11 +109,11 @@ def test_stopping_on_signals() -> None:
     assert signal.getsignal(signal.SIGTERM) is before and asked == ["SIGTERM"]
 
 
-def training(folder: Path, act: str = "") -> tuple[Outcome, dict[int, float], dict[int, set[int]]]:
+def training(folder: Path, parallel: str, act: str = "") -> tuple[Outcome, dict[int, float], dict[int, set[int]]]:
     """A real run of two processes with four devices each: how it ended, the losses of steps and the rows they saw."""
     told: list[str] = []
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [*WORKER, str(folder), *([act] if act else [])]
+    command = [*WORKER, str(folder), parallel, *([act] if act else [])]
     outcome = supervise(command, 2, devices=4, say=told.append, environment=environment)
     losses: dict[int, float] = {}
     rows: dict[int, set[int]] = {}
@@ -148,23 +154,24 @@ def compare(folder: Path, losses: dict[int, float], rows: dict[int, set[int]], a
 
 @pytest.mark.slow
 def test_two_processes_train_as_one_device_does(tmp_path: Path, alone: Alone) -> None:
-    outcome, losses, rows = training(tmp_path)
+    outcome, losses, rows = training(tmp_path, "data")
     assert outcome == Outcome(0, 2, 0)
     compare(tmp_path, losses, rows, alone)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("act", "left", "why"),
+    ("parallel", "act", "left", "why"),
     [
-        ("kill=8", 1, "lost process 1 by SIGKILL; starting anew with 1 of 2 processes"),  # step 9, the 4th of an epoch
-        ("stop=7", 2, "preempted, with everything saved; starting anew with 2 of 2 processes"),
+        ("data", "kill=8", 1, "lost process 1 by SIGKILL; starting anew with 1 of 2 processes"),  # 4th step of an epoch
+        ("auto", "kill=7", 1, "lost process 1 by SIGKILL; starting anew with 1 of 2 processes"),  # planned anew
+        ("data", "stop=7", 2, "preempted, with everything saved; starting anew with 2 of 2 processes"),
     ],
 )
 def test_an_interrupted_run_ends_as_if_it_had_not_been(
-    tmp_path: Path, alone: Alone, act: str, left: int, why: str
+    tmp_path: Path, alone: Alone, parallel: str, act: str, left: int, why: str
 ) -> None:
-    outcome, losses, rows = training(tmp_path, act)
+    outcome, losses, rows = training(tmp_path, parallel, act)
     assert outcome == Outcome(0, left, 1, (why,))
     assert json.loads((tmp_path / "end").read_text())["devices"] == 4 * left
     compare(tmp_path, losses, rows, alone)
@@ -175,9 +182,10 @@ def test_an_error_of_one_process_ends_all(tmp_path: Path) -> None:
     """Though the other one waits for it in a collective."""
     told: list[str] = []
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    found = supervise([*WORKER, str(tmp_path), "fail=4"], 2, devices=1, say=told.append, environment=environment)
+    command = [*WORKER, str(tmp_path), "data", "fail=4"]
+    found = supervise(command, 2, devices=1, say=told.append, environment=environment)
     assert found.status == 1 and found.restarts == 0
-    assert told[0].startswith("process 1 failed with exit status 1:") and told[0].endswith("ValueError: as asked")
+    assert "process 1 failed with exit status 1:" in told[0] and told[0].endswith("ValueError: as asked")
 
 
 @pytest.mark.slow

@@ -164,10 +164,11 @@ def test_a_function_that_makes_the_job(folder: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_run_goes_on_from_its_checkpoint(folder: Path) -> None:
-    kept = ("--set", "checkpoint.folder=kept", "--set", "track.keep=false", "--json")
-    msedge("train", folder / "run.toml", *kept, "--set", "train.epochs=1")
+    kept = ("--set", "checkpoint.folder=kept", "--json")
+    first = json.loads(msedge("train", folder / "run.toml", *kept, "--set", "train.epochs=1")[0])
     out, err = msedge("train", folder / "run.toml", *kept, "--resume")
     assert "going on from" in err and json.loads(out)["steps"] == 6
+    assert runs(folder, "show", json.loads(out)["run"])["parent"] == first["run"]
     _, err = msedge("train", folder / "run.toml", *kept, "--resume", code=3)
     assert "nothing is left to do" in err
     _, err = msedge("train", folder / "run.toml", "--resume", code=3)

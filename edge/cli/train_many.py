@@ -1,0 +1,86 @@
+"""`msedge train` in many processes: starting them, and what each does otherwise than one alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edge.cli.errors import COULD_NOT_RUN
+from edge.cli.output import say
+
+if TYPE_CHECKING:
+    from cloud.train.job import Job
+    from cloud.train.trainer import Trainer
+
+__all__ = ["follow", "goes_on", "stop_code", "supervised", "together"]
+
+
+def supervised(
+    what: str, changes: Sequence[str], runs: Path | None, resume: bool, as_json: bool, processes: int, restarts: int,
+    function: bool,
+) -> int:  # fmt: skip
+    """Start the same command in `processes` processes and see them through; the exit code."""
+    from cloud.train.config import read
+    from cloud.train.elastic import supervise
+    from cloud.train.preempt import PREEMPTED
+
+    command = [sys.executable, "-m", "edge.cli", "train", what, *(word for each in changes for word in ("--set", each))]
+    command += [*(["--runs", str(runs)] if runs else []), *["--resume"] * resume, *["--json"] * as_json]
+    config = None if function else read(what, changes)
+    if config is not None and not config.checkpoint.folder and restarts:
+        say("no [checkpoint] folder: when a process is lost, the rest start from the beginning")
+    batch = config.train.batch if config is not None else 0
+    found = supervise(command, processes, restarts=restarts, fits=lambda count: batch % count == 0, say=say)
+    return COULD_NOT_RUN if found.status == PREEMPTED else found.status
+
+
+def together() -> AbstractContextManager[tuple[int, int]]:
+    """Meet the other processes, if there are any; an error then ends this one at once."""
+    from cloud.train import processes
+    from cloud.train.elastic import RESTARTS
+
+    def tell(error: Exception) -> None:
+        print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
+
+    if RESTARTS in os.environ:
+        _only_python_prints()
+    return processes.together(status=COULD_NOT_RUN, tell=tell)
+
+
+def _only_python_prints() -> None:
+    """Gloo, which joins CPUs of many processes, writes lines of its own to stdout: they go to stderr."""
+    sys.stdout.flush()
+    sys.stdout = open(os.dup(1), "w", encoding=sys.stdout.encoding, closefd=True)  # noqa: SIM115
+    os.dup2(2, 1)
+
+
+def follow(job: Job) -> int:
+    """What the other processes do: train, and take part in putting weights together for the export; the exit code."""
+    from cloud.train.preempt import stopping_on_signals
+
+    with stopping_on_signals(lambda name: job.trainer.stop()):
+        job.fit()
+    if job.trainer.stopped:
+        return stop_code(job.trainer)
+    job.trainer.weights()
+    return 0
+
+
+def goes_on(trainer: Trainer) -> bool:
+    """Whether this process was started anew by a supervisor, and there is something to go on from."""
+    from cloud.train.elastic import RESTARTS
+
+    kept = trainer.checkpoints
+    return int(os.environ.get(RESTARTS, "0")) > 0 and kept is not None and bool(kept.there())
+
+
+def stop_code(trainer: Trainer) -> int:
+    """Of a run that was stopped: for a supervisor, whether it was saved."""
+    from cloud.train.elastic import RESTARTS
+    from cloud.train.preempt import PREEMPTED
+
+    return PREEMPTED if RESTARTS in os.environ and trainer.checkpoints is not None else COULD_NOT_RUN
