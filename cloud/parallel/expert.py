@@ -27,6 +27,8 @@ from cloud.parallel.walk import early
 __all__ = ["EXPERTS", "rows", "weights"]
 
 Expert = Callable[[Graph, Mesh], Demands | None]
+Loops = dict[int, dict[int, tuple[int, ...]]]
+"""Operator to how its loops are split."""
 _HEAVY = ("dot_general", "conv_general_dilated", "gather")
 
 
@@ -68,7 +70,7 @@ def _ep(graph: Graph, mesh: Mesh) -> Demands | None:
     shapes = {graph.values[v].shape for v in stacked}  # of their slots too
     alike = [v for v in graph.entering if graph.values[v].kind == "state" and graph.values[v].shape in shapes]
     split: dict[int, Partial] = {v: (axes, (), ()) for v in alike}
-    inside = _as_the_weights(graph, split)
+    inside = _with_gradients(graph, _as_the_weights(graph, split), axes)
     whole = _state(graph, lambda shape: ((),) * len(shape))
     return _examples(graph, mesh, axes, inside) | whole | Demands(entering=split, loops=inside)
 
@@ -150,6 +152,24 @@ def _stacks(graph: Graph, parts: int) -> set[int]:
         if rank == 3 and matrix_by_matrix and graph.values[origin[v]].shape[0] % parts == 0:
             found.add(origin[v])
     return found
+
+
+def _with_gradients(graph: Graph, inside: Loops, axes: tuple[int, ...]) -> Loops:
+    """With the products that make the gradients of stacks: of what lies along the experts, summed over examples."""
+    found, along, more = rows(graph, without=inside), dict[int, int](), dict(inside)
+    for k, op in enumerate(graph.ops):
+        loop = _stacked(inside.get(k, {})) if k in inside else _row_loop(op, along)
+        row = _row_loop(op, found)
+        if loop is None or op.loops[loop].reduces:
+            continue
+        if k not in inside and row is not None and op.loops[row].reduces and op.primitive == "dot_general":
+            more[k] = {loop: axes}
+        along.update(_walking(op, loop))
+    return more
+
+
+def _stacked(loops: Mapping[int, tuple[int, ...]]) -> int | None:
+    return next((loop for loop, axes in loops.items() if axes), None)
 
 
 def _columns_and_rows(graph: Graph, mesh: Mesh, axes: tuple[int, ...], whole: bool) -> Demands:

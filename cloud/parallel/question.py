@@ -23,7 +23,7 @@ from cloud.parallel.work import work
 
 __all__ = ["MOST", "Node", "Question", "Shape", "ask"]
 
-MOST = 40
+MOST = 200
 """Options kept of an operator, those cheapest by themselves; leaving everything whole is always kept."""
 
 TIE = 1e-5
