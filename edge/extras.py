@@ -35,9 +35,15 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
         ),
         "images": Extra({"PIL": "pillow"}, "folders of calibration images and pictures in requests are read with it"),
         "cloud": Extra(
-            {"jax": "jax", "optax": "optax", "sklearn": "scikit-learn"},
+            {
+                "jax": "jax", "optax": "optax", "sklearn": "scikit-learn", "scipy": "scipy", "grain": "grain",
+                "orbax": "orbax-checkpoint", "cloudpickle": "cloudpickle",
+            },
             "the cloud engine trains with it, the demo on scikit-learn's digits",
         ),
+        "flax": Extra({"flax": "flax", "jax2onnx": "jax2onnx"}, "models written in JAX become ONNX with it"),
+        "torch": Extra({"torch": "torch"}, "PyTorch models become ONNX by its own exporter"),
+        "ray": Extra({"ray": "ray"}, "training inside a Ray cluster"),
         "federated": Extra(
             {"flwr": "flwr", "cryptography": "cryptography", "click": "click"},
             "messages between the server and its devices go over Flower",

@@ -36,8 +36,9 @@ def images(data: Path, batch: int = 64) -> Task:
     """ResNet-8 on a tenth of MNIST's training images; measured on 1,024 of its test images."""
     with np.load(data / "mnist.npz") as arrays:
         x, y, held, truth = (np.asarray(arrays[name]) for name in ("x_train", "y_train", "x_test", "y_test"))
-    x, held = (a.reshape(len(a), 1, 28, 28).astype(np.float32) / 255 - 0.1307 for a in (x[:6000], held[:1024]))
-    y, truth = y[:6000].astype(np.int32), truth[:1024].astype(np.int32)
+    some, others = (np.random.default_rng(5).permutation(len(a))[:n] for a, n in ((x, 6000), (held, 1024)))
+    x, held = (a.reshape(len(a), 1, 28, 28).astype(np.float32) / 255 - 0.1307 for a in (x[some], held[others]))
+    y, truth = y[some].astype(np.int32), truth[others].astype(np.int32)
     function = lower(resnet8((1, 28, 28)), training=True)
 
     def run(params: Tree, state: Tree, some: Any, train: bool) -> tuple[Any, Tree]:

@@ -28,7 +28,7 @@ def test_a_device_installs_numpy_alone() -> None:
 
 def test_all_is_all_but_cuda_and_further_peers() -> None:
     (everything,) = OPTIONAL["all"]
-    assert set(re.findall(r"\[(.*)\]", everything)[0].split(",")) == set(EXTRAS) - {"peers", "otel"}
+    assert set(re.findall(r"\[(.*)\]", everything)[0].split(",")) == set(EXTRAS) - {"otel", "peers", "ray", "torch"}
     assert not any("cuda" in requirement for name in ("all", "dev", *EXTRAS) for requirement in OPTIONAL[name])
 
 

@@ -34,10 +34,10 @@ def dlrm(small: bool = False, bfloat16: bool = False, optimizer: Optimizer | Non
         x = jax.nn.relu(_run(cast(batch["x"], bfloat16), values["lower"]))
         looked = [values[f"table{i}"][batch["ids"][:, i]] for i in range(len(tables))]
         features = jnp.stack([x, *looked], 1)
-        products = jnp.einsum("bid,bjd->bij", features, features).reshape(rows, pairs)
+        products = jnp.einsum("bid,bjd->bij", features, features).reshape(-1, pairs)
         logits = _run(jnp.concatenate([x, products], 1), values["upper"])[:, 0].astype(jnp.float32)
         lost = jax.nn.softplus(logits) - logits * jax.nn.sigmoid(batch["y"])
-        return {"loss": lost.sum(), "count": jnp.float32(rows)}, extra
+        return {"loss": lost.sum(), "count": jnp.float32(len(lost))}, extra
 
     ids = Field((rows, len(tables)), min(tables))
     return build("dlrm", params, loss_sums, {"x": Field((rows, dense)), "ids": ids, "y": Field((rows,))}, optimizer)

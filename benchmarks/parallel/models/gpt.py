@@ -68,7 +68,7 @@ def _transformer(name: str, sizes: Sizes, bfloat16: bool, optimizer: Optimizer |
         logits = jnp.einsum("bsd,vd->bsv", layer_norm(x, **values["norm"]), values["words"]).astype(jnp.float32)
         right = (logits * jax.nn.one_hot(batch["y"], sizes.words)).sum(-1)
         lost = jax.nn.logsumexp(logits, -1) - right
-        return {"loss": lost.mean(-1).sum(), "count": jnp.float32(sizes.rows)}, extra
+        return {"loss": lost.mean(-1).sum(), "count": jnp.float32(len(lost))}, extra
 
     text = Field((sizes.rows, sizes.length), sizes.words)
     return build(name, params, loss_sums, {"x": text, "y": text}, optimizer)

@@ -25,6 +25,6 @@ def mlp(small: bool = False, bfloat16: bool = False, optimizer: Optimizer | None
             x = x @ layer["w"] + layer["b"]
             x = jax.nn.gelu(x) if index < depth - 1 else x
         error = jnp.square(x.astype(jnp.float32) - batch["y"]).mean(-1)
-        return {"loss": error.sum(), "count": jnp.float32(rows)}, extra
+        return {"loss": error.sum(), "count": jnp.float32(len(error))}, extra
 
     return build("mlp", params, loss_sums, {"x": Field((rows, width)), "y": Field((rows, width))}, optimizer)

@@ -40,7 +40,7 @@ def unet(small: bool = False, bfloat16: bool = False, optimizer: Optimizer | Non
             x = _twice(jnp.concatenate([kept[level], x], -1), part)
         logits = _convolved(x, values["head"])[..., 0].astype(jnp.float32)
         lost = jax.nn.softplus(logits) - logits * batch["y"]
-        return {"loss": lost.mean((1, 2)).sum(), "count": jnp.float32(rows)}, extra
+        return {"loss": lost.mean((1, 2)).sum(), "count": jnp.float32(len(lost))}, extra
 
     fields = {"x": Field((rows, size, size, 3)), "y": Field((rows, size, size))}
     return build("unet", params, loss_sums, fields, optimizer)

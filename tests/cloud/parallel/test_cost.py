@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 
-from cloud.parallel.cost import combine, compute, landing, local_bytes, reshard, route, seconds
+from cloud.parallel.cost import TOGETHER, combine, compute, landing, local_bytes, reshard, route, seconds
 from cloud.parallel.graph import Split
 from cloud.parallel.plan import Mesh
 from cloud.parallel.topology import PRESETS, Topology
@@ -118,6 +118,15 @@ def test_formulas() -> None:
         assert seconds(kind, 1e6, (0,), mesh, FAST) == pytest.approx(link.latency + factor * 1e6 / link.bandwidth)
     assert seconds("collective-permute", 1e6, (0,), mesh, FAST) == pytest.approx(link.latency + 1e6 / link.bandwidth)
     assert seconds("all-reduce", 1e6, (), mesh, FAST) == 0
+
+
+def test_what_is_put_together_shares_its_start() -> None:
+    mesh, line = Mesh((8,), (0,)), PRESETS["h100x8"]
+    start = seconds("all-reduce", 0, (0,), mesh, line)
+    assert seconds("all-reduce", 0, (0,), mesh, line, loose=True) == 0
+    for bytes_, paid in ((1 << 10, (1 << 10) / TOGETHER), (TOGETHER, 1), (4 * TOGETHER, 1)):
+        alone, among = (seconds("all-reduce", bytes_, (0,), mesh, line, loose=loose) for loose in (False, True))
+        assert alone - among == pytest.approx(start * (1 - paid), abs=1e-12)
 
 
 def test_slow_links_carry_what_fast_ones_leave() -> None:
