@@ -21,7 +21,7 @@ from benchmarks.parallel.contest import CONTENDERS, Contest
 from benchmarks.parallel.models import MODELS
 from benchmarks.parallel.page import page
 from cloud.errors import PlanError
-from cloud.parallel import compilers
+from cloud.parallel.checking import compilers
 from lite_runtime._files import write_atomically
 
 TOPOLOGIES = ("h100x8", "2x4-slow", "4-small")

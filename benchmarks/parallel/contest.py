@@ -17,17 +17,17 @@ import jax.numpy as jnp
 from benchmarks.parallel.models import MODELS
 from benchmarks.parallel.models.model import Model
 from cloud.errors import PlanError
-from cloud.parallel import compilers
-from cloud.parallel.apply import apply
-from cloud.parallel.check import Measured, measure
-from cloud.parallel.choose import Checked, checked, different
-from cloud.parallel.expert import EXPERTS
+from cloud.parallel.checking import compilers
+from cloud.parallel.checking.check import Measured, measure
 from cloud.parallel.graph import Graph
-from cloud.parallel.pipeline import Pipelined
 from cloud.parallel.plan import Mesh, Plan
-from cloud.parallel.search import plans
+from cloud.parallel.running.apply import apply
+from cloud.parallel.searching.choose import Checked, checked, different
+from cloud.parallel.searching.expert import EXPERTS
+from cloud.parallel.searching.search import plans
+from cloud.parallel.staged.pipeline import Pipelined
 from cloud.parallel.topology import Topology
-from cloud.parallel.trace import trace
+from cloud.parallel.tracing.trace import trace
 from cloud.train.step import StepOptions, TrainState
 
 __all__ = ["CONTENDERS", "Contest", "Entry"]

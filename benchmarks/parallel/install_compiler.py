@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from cloud.parallel.compilers import FOLDER, WHEELS
+from cloud.parallel.checking.compilers import FOLDER, WHEELS
 
 
 def main() -> int:

@@ -15,12 +15,12 @@ import jax
 
 from benchmarks.parallel.models import MODELS
 from cloud.errors import PlanError
-from cloud.parallel import compilers
-from cloud.parallel.apply import apply
-from cloud.parallel.check import Report, check
-from cloud.parallel.search import search
+from cloud.parallel.checking import compilers
+from cloud.parallel.checking.check import Report, check
+from cloud.parallel.running.apply import apply
+from cloud.parallel.searching.search import search
 from cloud.parallel.topology import Topology
-from cloud.parallel.trace import trace
+from cloud.parallel.tracing.trace import trace
 
 __all__ = ["CASES", "report"]
 

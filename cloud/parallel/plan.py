@@ -60,8 +60,8 @@ class Estimate:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`entering[i]`: how argument i of the step lies; `ops[k]`: equation k of the flat jaxpr. `graph` and `topology`
-    are digests of what it was made for. `regather`: parameters gathered for the forward pass are gathered again backward.
-    `recompute`: share of the forward segments whose inside is computed again in the backward pass."""
+    are digests of what it was made for. `regather`: parameters gathered for the forward pass are gathered again
+    backward. `recompute`: share of the forward segments whose inside is computed again in the backward pass."""
 
     mesh: Mesh
     entering: tuple[Split, ...]

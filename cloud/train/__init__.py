@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cloud.train.augment import random_affine
 from cloud.train.callbacks import Callback
-from cloud.train.checkpoint import Checkpoints
 from cloud.train.digits import BACKGROUND, DigitsSplit, load_digits_split
+from cloud.train.keeping.checkpoint import Checkpoints
 from cloud.train.losses import LOSSES, METRICS, smoothed_cross_entropy
 from cloud.train.optimizers import cosine_schedule, decay_mask, momentum_sgd
 from cloud.train.quantized import QuantizedRun, quantize_aware, with_scales

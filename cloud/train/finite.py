@@ -10,7 +10,7 @@ import numpy as np
 from jax.extend import core
 
 from cloud._jax import bound, written_at
-from cloud.parallel.inline import flat
+from cloud.parallel.tracing.inline import flat
 
 __all__ = ["first_bad"]
 

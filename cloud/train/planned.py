@@ -12,13 +12,13 @@ import numpy as np
 
 from cloud._jax import rows_over
 from cloud.errors import PlanError, TrainError
-from cloud.parallel.apply import Applied
-from cloud.parallel.pipeline import Pipelined
 from cloud.parallel.plan import Estimate, Plan
-from cloud.parallel.prepare import prepare
-from cloud.parallel.search import Pin
-from cloud.parallel.solve import Infeasible
-from cloud.parallel.staging import Staging, choose_stages
+from cloud.parallel.running.apply import Applied
+from cloud.parallel.running.prepare import prepare
+from cloud.parallel.searching.search import Pin
+from cloud.parallel.solving.solve import Infeasible
+from cloud.parallel.staged.pipeline import Pipelined
+from cloud.parallel.staged.staging import Staging, choose_stages
 from cloud.parallel.topology import Topology
 from cloud.train.ledger import Packed
 from cloud.train.placement import Placement, packing
@@ -35,8 +35,8 @@ class Auto:
     """Decides when shapes are known, at the first batch; what `Trainer(parallel=...)` takes.
 
     `topology`: of the devices, else as tabulated for their kind. `memory`: bytes a device, else the topology's. `plan`:
-    one made earlier for this very step. `pins`: demands (see `cloud.parallel.demands`). `seconds`: for the search.
-    `pipelines`: whether stages are thought of too. `said`: told what was decided, in a sentence.
+    one made earlier for this very step. `pins`: demands (see `cloud.parallel.searching.demands`). `seconds`: for the
+    search. `pipelines`: whether stages are thought of too. `said`: told what was decided, in a sentence.
 
     Where no plan fits, more and more of the forward pass is computed again. A pipeline is taken where it is expected to
     be quicker than the best plan, or nothing else fits. Raises `Infeasible` where nothing does.
@@ -144,7 +144,7 @@ class Planned:
 
 
 class Staged:
-    """A step in stages, by `cloud.parallel.pipeline`."""
+    """A step in stages, by `cloud.parallel.staged.pipeline`."""
 
     def __init__(self, recipe: Recipe, state: TrainState, batch: Batch, choice: Staging) -> None:
         self.choice, self.ways = choice, choice.replicas * choice.microbatches

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from jax.extend import core
 
 from cloud._jax import canonical_dtype, shaped
-from cloud.parallel.inline import flat
+from cloud.parallel.tracing.inline import flat
 from cloud.train.batches import Dataset, batches
 from cloud.train.freeze import which_frozen
 from cloud.train.step import Objective

@@ -271,6 +271,6 @@ def _averaged(before: TrainState, trained: Tree, keep: float) -> Tree:
 def _recomputed(loss_sums: Callable[..., tuple[Sums, Tree]], share: float) -> Callable[..., tuple[Sums, Tree]]:
     if not share:
         return loss_sums
-    from cloud.parallel.recompute import recomputed
+    from cloud.parallel.staged.recompute import recomputed
 
     return recomputed(loss_sums, share)

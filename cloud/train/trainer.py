@@ -22,17 +22,17 @@ from cloud.parallel.plan import Plan
 from cloud.train.augment import Augment
 from cloud.train.batches import Arrays, Dataset, batches, rows_of_batch
 from cloud.train.callbacks import Callback, Callbacks
-from cloud.train.checkpoint import Checkpoints
 from cloud.train.feed import ArrayFeed, Feed, feed_of
 from cloud.train.finite import first_bad
 from cloud.train.freeze import merge, parts, which_frozen
-from cloud.train.keeper import Keeper
+from cloud.train.keeping.checkpoint import Checkpoints
+from cloud.train.keeping.keeper import Keeper
+from cloud.train.keeping.rewind import Place, Rewind
 from cloud.train.ledger import Ledger, NotFinite, Packed
 from cloud.train.losses import LOSSES, METRICS, PerExample
 from cloud.train.placement import Alone, DataParallel, Placement, Prepare
 from cloud.train.prefix import cut_at_frozen
 from cloud.train.reports import EpochReport, Evaluation, means_of, summed
-from cloud.train.rewind import Place, Rewind
 from cloud.train.step import (
     Batch,
     Objective,

@@ -15,11 +15,11 @@ from edge.cli.options import Json
 from edge.cli.output import bytes_text, emit, say, seconds_text
 
 if TYPE_CHECKING:
-    from cloud.parallel.check import Report
-    from cloud.parallel.explain import Other
+    from cloud.parallel.checking.check import Report
+    from cloud.parallel.explaining.explain import Other
+    from cloud.parallel.explaining.inquiry import Answer, Wanted
     from cloud.parallel.graph import Graph
-    from cloud.parallel.inquiry import Answer, Wanted
-    from cloud.train.config import Config
+    from cloud.train.jobs.config import Config
 
     Rivals = Mapping[str, Other]
 
@@ -95,8 +95,8 @@ def plan(
         raise typer.BadParameter("expected a configuration or --model NAME, one of them", param_hint="CONFIG.toml")
     if model is not None and changes:
         raise typer.BadParameter("a built-in model has no sections to change", param_hint="--set")
-    from cloud.parallel.inquiry import Wanted, rivals
-    from cloud.train.config import read
+    from cloud.parallel.explaining.inquiry import Wanted, rivals
+    from cloud.train.jobs.config import read
 
     words = read(config, changes or ()) if config is not None else None
     named = topology or (words.parallel.topology if words else "")
@@ -137,7 +137,7 @@ class _Traced(NamedTuple):
 
 
 def _limit(memory: str, words: Config | None) -> float | None:
-    from cloud.train.config import read_size
+    from cloud.train.jobs.config import read_size
 
     if memory:
         return read_size(memory, "--memory")
@@ -155,8 +155,8 @@ def _enough_devices(name: str, check: str | None) -> None:
 
 
 def _answered(words: Config | None, model: str | None, named: str, wanted: Wanted) -> tuple[_Traced, Answer]:
-    from cloud.parallel.inquiry import inquire
-    from cloud.train.planning import topology_of
+    from cloud.parallel.explaining.inquiry import inquire
+    from cloud.train.jobs.planning import topology_of
 
     topology, traced = topology_of(named), _traced(words, model)
     leaner = {}
@@ -168,15 +168,15 @@ def _answered(words: Config | None, model: str | None, named: str, wanted: Wante
 
 
 def _traced(words: Config | None, model: str | None) -> _Traced:
-    from cloud.parallel.trace import trace
+    from cloud.parallel.tracing.trace import trace
 
     say("tracing the step")
     if words is not None:
-        from cloud.train.planning import step_of
+        from cloud.train.jobs.planning import step_of
 
         step, state, batch = step_of(words)
         return _Traced(step, (state, batch), trace(step, state, batch))
-    from cloud.parallel.examples import EXAMPLES
+    from cloud.parallel.explaining.examples import EXAMPLES
 
     example = EXAMPLES[str(model)]()
     return _Traced(example.step, (example.state, example.batch), trace(example.step, example.state, example.batch))
@@ -184,7 +184,7 @@ def _traced(words: Config | None, model: str | None) -> _Traced:
 
 def _stages(words: Config | None, answer: Answer) -> dict[str, Other]:
     """The best pipeline, where the step is a configuration's: others have no loss that can be cut."""
-    from cloud.train.planning import stages_of
+    from cloud.train.jobs.planning import stages_of
 
     choice = stages_of(words, answer.topology, answer.limit) if words is not None else None
     return {"pipeline": choice} if choice is not None else {}
@@ -192,8 +192,8 @@ def _stages(words: Config | None, answer: Answer) -> dict[str, Other]:
 
 def _found(answer: Answer) -> Part:
     """The plan in short, and all of it as data."""
-    from cloud.parallel.planfile import to_dict
-    from cloud.parallel.strategy import strategy
+    from cloud.parallel.explaining.planfile import to_dict
+    from cloud.parallel.explaining.strategy import strategy
 
     plan, topology = answer.plan, answer.topology
     cost, mesh, called = plan.estimate, "×".join(map(str, plan.mesh.sizes)), strategy(answer.graph, plan)
@@ -207,7 +207,7 @@ def _found(answer: Answer) -> Part:
 
 
 def _explained(answer: Answer, others: Rivals) -> Part:
-    from cloud.parallel.explain import explain
+    from cloud.parallel.explaining.explain import explain
 
     made = explain(
         answer.graph, answer.plan, answer.topology, others, memory=answer.limit, reduce_scatter=answer.reduce_scatter
@@ -216,9 +216,9 @@ def _explained(answer: Answer, others: Rivals) -> Part:
 
 
 def _differing(answer: Answer, path: Path) -> Part:
-    from cloud.parallel.difference import diff
-    from cloud.parallel.planfile import read
-    from cloud.parallel.predict import predict
+    from cloud.parallel.explaining.difference import diff
+    from cloud.parallel.explaining.planfile import read
+    from cloud.parallel.searching.predict import predict
 
     before = read(path).check(answer.graph, answer.topology)
     # Both for the same compiler, whichever the file's was predicted for.
@@ -228,7 +228,7 @@ def _differing(answer: Answer, path: Path) -> Part:
 
 
 def _saved(answer: Answer, path: Path) -> Part:
-    from cloud.parallel.planfile import write
+    from cloud.parallel.explaining.planfile import write
 
     write(path, answer.plan, answer.graph, answer.topology)
     return {"file": str(path)}, f"plan: {path}"
@@ -236,9 +236,9 @@ def _saved(answer: Answer, path: Path) -> Part:
 
 def _drawn(answer: Answer, others: Rivals, path: Path) -> Part:
     from cloud.errors import PlanError
-    from cloud.parallel.picture import picture
-    from cloud.parallel.schedule import schedule
-    from cloud.parallel.staging import Staging
+    from cloud.parallel.explaining.picture import picture
+    from cloud.parallel.staged.schedule import schedule
+    from cloud.parallel.staged.staging import Staging
     from lite_runtime._files import write_atomically
 
     stages = others.get("pipeline")
@@ -254,7 +254,7 @@ def _drawn(answer: Answer, others: Rivals, path: Path) -> Part:
 
 
 def _checked(traced: _Traced, answer: Answer, check: Literal["cpu", "gpu"]) -> Report:
-    from cloud.train.planning import checked
+    from cloud.train.jobs.planning import checked
 
     say(f"compiling with the {check}'s compiler")
     limited = replace(answer.topology, memory=answer.limit)

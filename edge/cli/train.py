@@ -15,8 +15,8 @@ from edge.cli.output import emit, say, seconds_text
 
 if TYPE_CHECKING:
     from cloud.track.tracked import Tracked
-    from cloud.train.config import Config
-    from cloud.train.job import Job
+    from cloud.train.jobs.config import Config
+    from cloud.train.jobs.job import Job
     from cloud.train.reports import EpochReport
 
 __all__ = ["train"]
@@ -28,7 +28,7 @@ def train(
         typer.Argument(
             metavar="CONFIG.toml|MODULE:FUNCTION",
             help="A configuration (--template prints one), or a function without arguments that gives a "
-            "cloud.train.job.Job.",
+            "cloud.train.jobs.job.Job.",
         ),
     ] = None,
     changes: Annotated[
@@ -59,7 +59,7 @@ def train(
     MSEDGE_PROCESS, or by what SLURM or Open MPI say.
     """
     if template:
-        from cloud.train.template import TEMPLATE
+        from cloud.train.jobs.template import TEMPLATE
 
         print(TEMPLATE, end="")
         return
@@ -85,8 +85,8 @@ def _run(what: str, changes: Sequence[str], runs: Path | None, resume: bool, as_
         job = _job_of_function(what)
         _resumed(job, resume)
         return _train(job, _tracked(job, runs, what, None), None, as_json)
-    from cloud.train.config import read
-    from cloud.train.job import job_of
+    from cloud.train.jobs.config import read
+    from cloud.train.jobs.job import job_of
 
     config = read(what, changes)
     said = config.track
@@ -98,12 +98,12 @@ def _run(what: str, changes: Sequence[str], runs: Path | None, resume: bool, as_
 
 def _job_of_function(text: str) -> Job:
     from cloud.errors import TrainError
-    from cloud.train.job import Job
-    from cloud.train.sources import named_function
+    from cloud.train.jobs.job import Job
+    from cloud.train.jobs.sources import named_function
 
     job = named_function(text, Path.cwd(), "MODULE:FUNCTION")()
     if not isinstance(job, Job):
-        raise TrainError(f"{text}: expected it to give a cloud.train.job.Job, got {type(job).__name__}")
+        raise TrainError(f"{text}: expected it to give a cloud.train.jobs.job.Job, got {type(job).__name__}")
     return job
 
 
@@ -125,7 +125,7 @@ def _tracked(job: Job, store: Path | None, name: str, seed: int | None) -> Track
 
 
 def _train(job: Job, tracked: Tracked | None, config: Config | None, as_json: bool) -> int:
-    from cloud.train.processes import is_first
+    from cloud.train.many.processes import is_first
     from edge.cli.train_live import watching
     from edge.cli.train_many import follow, stop_code
 
@@ -153,7 +153,7 @@ def _train(job: Job, tracked: Tracked | None, config: Config | None, as_json: bo
 
 def _stoppable(job: Job, tracked: Tracked | None) -> AbstractContextManager[list[str]]:
     """Signals let the present step end first; a second one interrupts. Holds the names of those that came."""
-    from cloud.train.preempt import stopping_on_signals
+    from cloud.train.many.preempt import stopping_on_signals
 
     def stop(name: str) -> None:
         if tracked is not None:
@@ -164,7 +164,7 @@ def _stoppable(job: Job, tracked: Tracked | None) -> AbstractContextManager[list
 
 
 def _exported(job: Job, config: Config, tracked: Tracked | None) -> dict[str, str]:
-    from cloud.train.job import exported
+    from cloud.train.jobs.job import exported
 
     files = exported(job, config)
     for kind, path in files.items():

@@ -13,7 +13,7 @@ from edge.cli.errors import COULD_NOT_RUN
 from edge.cli.output import say
 
 if TYPE_CHECKING:
-    from cloud.train.job import Job
+    from cloud.train.jobs.job import Job
     from cloud.train.trainer import Trainer
 
 __all__ = ["follow", "goes_on", "stop_code", "supervised", "together"]
@@ -24,9 +24,9 @@ def supervised(
     function: bool,
 ) -> int:  # fmt: skip
     """Start the same command in `processes` processes and see them through; the exit code."""
-    from cloud.train.config import read
-    from cloud.train.elastic import supervise
-    from cloud.train.preempt import PREEMPTED
+    from cloud.train.jobs.config import read
+    from cloud.train.many.elastic import supervise
+    from cloud.train.many.preempt import PREEMPTED
 
     command = [sys.executable, "-m", "edge.cli", "train", what, *(word for each in changes for word in ("--set", each))]
     command += [*(["--runs", str(runs)] if runs else []), *["--resume"] * resume, *["--json"] * as_json]
@@ -40,8 +40,8 @@ def supervised(
 
 def together() -> AbstractContextManager[tuple[int, int]]:
     """Meet the other processes, if there are any; an error then ends this one at once."""
-    from cloud.train import processes
-    from cloud.train.elastic import RESTARTS
+    from cloud.train.many import processes
+    from cloud.train.many.elastic import RESTARTS
 
     def tell(error: Exception) -> None:
         print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
@@ -60,7 +60,7 @@ def _only_python_prints() -> None:
 
 def follow(job: Job) -> int:
     """What the other processes do: train, and take part in putting weights together for the export; the exit code."""
-    from cloud.train.preempt import stopping_on_signals
+    from cloud.train.many.preempt import stopping_on_signals
 
     with stopping_on_signals(lambda name: job.trainer.stop()):
         job.fit()
@@ -72,7 +72,7 @@ def follow(job: Job) -> int:
 
 def goes_on(trainer: Trainer) -> bool:
     """Whether this process was started anew by a supervisor, and there is something to go on from."""
-    from cloud.train.elastic import RESTARTS
+    from cloud.train.many.elastic import RESTARTS
 
     kept = trainer.checkpoints
     return int(os.environ.get(RESTARTS, "0")) > 0 and kept is not None and bool(kept.there())
@@ -80,7 +80,7 @@ def goes_on(trainer: Trainer) -> bool:
 
 def stop_code(trainer: Trainer) -> int:
     """Of a run that was stopped: for a supervisor, whether it was saved."""
-    from cloud.train.elastic import RESTARTS
-    from cloud.train.preempt import PREEMPTED
+    from cloud.train.many.elastic import RESTARTS
+    from cloud.train.many.preempt import PREEMPTED
 
     return PREEMPTED if RESTARTS in os.environ and trainer.checkpoints is not None else COULD_NOT_RUN

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from cloud.parallel.recompute import recomputed
+from cloud.parallel.staged.recompute import recomputed
 
 __all__ = ["Field", "Model", "Optimizer", "Tree", "build", "cast", "layer_norm", "normal"]
 

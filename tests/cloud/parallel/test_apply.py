@@ -10,13 +10,13 @@ import jax
 import pytest
 
 from cloud.errors import PlanError
-from cloud.parallel.apply import apply
-from cloud.parallel.hlo import read_program
+from cloud.parallel.checking.hlo import read_program
 from cloud.parallel.plan import Mesh, Plan
-from cloud.parallel.prepare import prepare
-from cloud.parallel.search import RESERVE, search
+from cloud.parallel.running.apply import apply
+from cloud.parallel.running.prepare import prepare
+from cloud.parallel.searching.search import RESERVE, search
 from cloud.parallel.topology import PRESETS, Topology
-from cloud.parallel.trace import trace
+from cloud.parallel.tracing.trace import trace
 from tests.cloud.parallel.steps import mlp, transformer
 
 STEPS = 20

@@ -16,15 +16,15 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from benchmarks.parallel.models import MODELS
 from cloud.errors import PlanError
-from cloud.parallel import compilers
-from cloud.parallel.apply import apply
-from cloud.parallel.check import check, compare, footprint, measure
+from cloud.parallel.checking import compilers
+from cloud.parallel.checking.check import check, compare, footprint, measure
 from cloud.parallel.cost import seconds
 from cloud.parallel.plan import Collective, Estimate, Mesh
-from cloud.parallel.predict import predict
-from cloud.parallel.search import search
+from cloud.parallel.running.apply import apply
+from cloud.parallel.searching.predict import predict
+from cloud.parallel.searching.search import search
 from cloud.parallel.topology import PRESETS, Device, Topology
-from cloud.parallel.trace import trace
+from cloud.parallel.tracing.trace import trace
 
 MESH, TOPOLOGY = Mesh((8,), (0,)), PRESETS["cpu8"]
 ROWS, WIDTH = 64, 32

@@ -9,15 +9,15 @@ import jax
 import pytest
 
 from cloud.errors import PlanError
-from cloud.parallel.check import Measured
-from cloud.parallel.choose import candidates, checked, choose, different
-from cloud.parallel.compilers import cpu
-from cloud.parallel.hlo import Program
+from cloud.parallel.checking.check import Measured
+from cloud.parallel.checking.compilers import cpu
+from cloud.parallel.checking.hlo import Program
 from cloud.parallel.plan import Estimate, Mesh, Plan
-from cloud.parallel.prepare import prepare
-from cloud.parallel.solve import Infeasible
+from cloud.parallel.running.prepare import prepare
+from cloud.parallel.searching.choose import candidates, checked, choose, different
+from cloud.parallel.solving.solve import Infeasible
 from cloud.parallel.topology import PRESETS
-from cloud.parallel.trace import trace
+from cloud.parallel.tracing.trace import trace
 from tests.cloud.parallel.steps import mlp
 
 CPU8 = PRESETS["cpu8"]

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloud.errors import PlanError
-from cloud.parallel.cuts import Line, best_cuts, line, segments
-from cloud.parallel.recompute import CPU_OPTIONS, recomputed
+from cloud.parallel.staged.cuts import Line, best_cuts, line, segments
+from cloud.parallel.staged.recompute import CPU_OPTIONS, recomputed
 from tests.cloud.parallel import small_gpt as gpt
 
 BLOCKS, ROWS = 3, 4

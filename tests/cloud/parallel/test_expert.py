@@ -9,9 +9,9 @@ import pytest
 from benchmarks.parallel.models import gpt, moe
 from benchmarks.parallel.models.model import Model
 from cloud.parallel.plan import Mesh
-from cloud.parallel.search import search
+from cloud.parallel.searching.search import search
 from cloud.parallel.topology import PRESETS
-from cloud.parallel.trace import trace
+from cloud.parallel.tracing.trace import trace
 
 H100 = PRESETS["h100x8"]
 BLOCKS, ROWS, LENGTH, WIDTH = 2, 8, 16, 64  # of the small models

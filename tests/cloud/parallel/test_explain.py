@@ -13,20 +13,20 @@ import pytest
 
 from cloud._jax import shaped
 from cloud.errors import PlanError
-from cloud.parallel.explain import explain
+from cloud.parallel.explaining.explain import explain
+from cloud.parallel.explaining.inquiry import Wanted, inquire, rivals
+from cloud.parallel.explaining.ledger import Ledger
+from cloud.parallel.explaining.picture import picture
+from cloud.parallel.explaining.pins import read_pin
+from cloud.parallel.explaining.strategy import strategy
 from cloud.parallel.graph import Graph
-from cloud.parallel.inquiry import Wanted, inquire, rivals
-from cloud.parallel.ledger import Ledger
-from cloud.parallel.picture import picture
-from cloud.parallel.pins import read_pin
 from cloud.parallel.plan import Mesh, Plan
-from cloud.parallel.predict import predict
-from cloud.parallel.schedule import schedule
-from cloud.parallel.search import search
-from cloud.parallel.solve import Infeasible
-from cloud.parallel.strategy import strategy
+from cloud.parallel.searching.predict import predict
+from cloud.parallel.searching.search import search
+from cloud.parallel.solving.solve import Infeasible
+from cloud.parallel.staged.schedule import schedule
 from cloud.parallel.topology import Topology
-from cloud.parallel.trace import trace
+from cloud.parallel.tracing.trace import trace
 from tests.cloud.parallel.two_layers import step_graph
 
 CPU = Topology.named("cpu8")

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud.parallel.expert import EXPERTS, rows, weights
-from cloud.parallel.fold import folded
 from cloud.parallel.graph import Graph, Loop, Op, Value
-from cloud.parallel.groups import derive, grouped
-from cloud.parallel.options import assignments, made, partial_axes, splits, wanted
 from cloud.parallel.plan import Assignment, Mesh
-from cloud.parallel.trace import trace
+from cloud.parallel.searching.expert import EXPERTS, rows, weights
+from cloud.parallel.searching.fold import folded
+from cloud.parallel.searching.groups import derive, grouped
+from cloud.parallel.searching.options import assignments, made, partial_axes, splits, wanted
+from cloud.parallel.tracing.trace import trace
 from tests.cloud.parallel.steps import mlp, transformer
 
 MESH = Mesh((2, 4), (0, 0))

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from cloud.errors import PlanError
-from cloud.parallel.hlo import Program, parse, read_program
-from cloud.parallel.hlo.groups import axes_of, chains, read_groups
-from cloud.parallel.hlo.text import Array, arrays, shape_bytes
+from cloud.parallel.checking.hlo import Program, parse, read_program
+from cloud.parallel.checking.hlo.groups import axes_of, chains, read_groups
+from cloud.parallel.checking.hlo.text import Array, arrays, shape_bytes
 from cloud.parallel.plan import Mesh
 
 MESH = Mesh((2, 4), (0, 0))

@@ -17,10 +17,10 @@ import optax
 import pytest
 
 from cloud.errors import PlanError
-from cloud.parallel.hlo import read_program
-from cloud.parallel.pipeline import Pipelined
+from cloud.parallel.checking.hlo import read_program
 from cloud.parallel.plan import Mesh
-from cloud.parallel.staging import choose_stages
+from cloud.parallel.staged.pipeline import Pipelined
+from cloud.parallel.staged.staging import choose_stages
 from cloud.parallel.topology import Device, Level, Topology
 from cloud.train.step import StepOptions, TrainState
 from tests.cloud.parallel import small_gpt as gpt
@@ -201,8 +201,8 @@ import jax
 jax.config.update("jax_num_cpu_devices", 2)
 jax.distributed.initialize(sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
 import optax
-from cloud.parallel.pipeline import Pipelined
-from cloud.parallel.staging import choose_stages
+from cloud.parallel.staged.pipeline import Pipelined
+from cloud.parallel.staged.staging import choose_stages
 from cloud.parallel.topology import Device, Level, Topology
 from cloud.train.step import StepOptions
 from tests.cloud.parallel.test_pipeline import layers, mlp, rows, state, trained

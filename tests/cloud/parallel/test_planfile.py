@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud.errors import PlanError
-from cloud.parallel.demands import Pin
-from cloud.parallel.difference import diff
+from cloud.parallel.explaining.difference import diff
+from cloud.parallel.explaining.pins import meshes_for, read_pin
+from cloud.parallel.explaining.planfile import Saved, from_dict, read, to_dict, write
 from cloud.parallel.graph import Graph
-from cloud.parallel.pins import meshes_for, read_pin
 from cloud.parallel.plan import Mesh, Plan
-from cloud.parallel.planfile import Saved, from_dict, read, to_dict, write
-from cloud.parallel.search import search
+from cloud.parallel.searching.demands import Pin
+from cloud.parallel.searching.search import search
 from cloud.parallel.topology import Topology
 from tests.cloud.parallel.two_layers import step_graph
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from cloud.errors import PlanError
-from cloud.parallel.demands import Pin
 from cloud.parallel.graph import Graph
-from cloud.parallel.memory import curve
 from cloud.parallel.plan import Mesh, Plan
-from cloud.parallel.search import RESERVE, plans, search
-from cloud.parallel.solve import Infeasible
+from cloud.parallel.searching.demands import Pin
+from cloud.parallel.searching.memory import curve
+from cloud.parallel.searching.search import RESERVE, plans, search
+from cloud.parallel.solving.solve import Infeasible
 from cloud.parallel.topology import PRESETS, Level, Topology
-from cloud.parallel.trace import trace
+from cloud.parallel.tracing.trace import trace
 from tests.cloud.parallel.steps import mlp, transformer
 
 LINE = Mesh((8,), (0,))

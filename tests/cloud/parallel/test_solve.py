@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cloud.parallel import solve as solving
-from cloud.parallel.brute import brute_force
-from cloud.parallel.problem import Problem, Row, Transfer
-from cloud.parallel.solve import Infeasible, evaluate, least, solve
+from cloud.parallel.solving import solve as solving
+from cloud.parallel.solving.brute import brute_force
+from cloud.parallel.solving.problem import Problem, Row, Transfer
+from cloud.parallel.solving.solve import Infeasible, evaluate, least, solve
 
 GRAPHS = 200
 

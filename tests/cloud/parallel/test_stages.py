@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloud.errors import PlanError
-from cloud.parallel.cuts import Line
-from cloud.parallel.schedule import SCHEDULES, Schedule, schedule
-from cloud.parallel.stages import Stage, StageCost, balanced, best_stages
+from cloud.parallel.staged.cuts import Line
+from cloud.parallel.staged.schedule import SCHEDULES, Schedule, schedule
+from cloud.parallel.staged.stages import Stage, StageCost, balanced, best_stages
 
 
 def every(segments: int, devices: int, widths: tuple[int, ...], first: int = 0) -> Iterator[tuple[Stage, ...]]:

@@ -10,7 +10,7 @@ import optax
 
 from cloud._jax import shaped
 from cloud.parallel.graph import Graph
-from cloud.parallel.trace import trace
+from cloud.parallel.tracing.trace import trace
 
 __all__ = ["step_graph"]
 

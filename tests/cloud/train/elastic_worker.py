@@ -22,10 +22,10 @@ import optax
 from cloud import data
 from cloud.errors import CheckpointError
 from cloud.train import Callback, JaxTask, Trainer
-from cloud.train.checkpoint import Checkpoints
-from cloud.train.elastic import RESTARTS
-from cloud.train.preempt import PREEMPTED
-from cloud.train.processes import together
+from cloud.train.keeping.checkpoint import Checkpoints
+from cloud.train.many.elastic import RESTARTS
+from cloud.train.many.preempt import PREEMPTED
+from cloud.train.many.processes import together
 
 EPOCHS, ROWS, BATCH = 4, 80, 16
 RNG = np.random.default_rng(0)

@@ -16,11 +16,11 @@ import pytest
 from cloud import data
 from cloud.errors import CheckpointError, TrainError
 from cloud.train import Callback, JaxTask, Trainer
-from cloud.train.about import About
-from cloud.train.checkpoint import Checkpoints
-from cloud.train.keeper import Keeper
-from cloud.train.manifest import problem_of, seal
-from cloud.train.rewind import Place
+from cloud.train.keeping.about import About
+from cloud.train.keeping.checkpoint import Checkpoints
+from cloud.train.keeping.keeper import Keeper
+from cloud.train.keeping.manifest import problem_of, seal
+from cloud.train.keeping.rewind import Place
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(64, 4)).astype(np.float32)

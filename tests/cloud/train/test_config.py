@@ -14,11 +14,11 @@ import pytest
 
 from cloud.data import write_records
 from cloud.errors import DataError, TrainError
-from cloud.train import config as words
-from cloud.train.config import Config, Train, parse, read, read_size, template
-from cloud.train.job import OPTIMIZERS, job_of, optimizer_of, rate_of
-from cloud.train.sections import overridden
-from cloud.train.sources import examples_of, model_of
+from cloud.train.jobs import config as words
+from cloud.train.jobs.config import Config, Train, parse, read, read_size, template
+from cloud.train.jobs.job import OPTIMIZERS, job_of, optimizer_of, rate_of
+from cloud.train.jobs.sections import overridden
+from cloud.train.jobs.sources import examples_of, model_of
 
 LEAST: dict[str, Any] = {"model": {"zoo": "mlp", "options": {"features": 4, "outputs": 3}}, "data": {"npz": "d.npz"}}
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from cloud.errors import TrainError
-from cloud.train.elastic import Outcome, _lost, supervise
-from cloud.train.preempt import PREEMPTED, stopping_on_signals
+from cloud.train.many.elastic import Outcome, _lost, supervise
+from cloud.train.many.preempt import PREEMPTED, stopping_on_signals
 from tests.cloud.train import elastic_worker
 
 ROOT = Path(__file__).parents[3]
@@ -192,11 +192,12 @@ def test_an_error_of_one_process_ends_all(tmp_path: Path) -> None:
 def test_workers_end_with_their_supervisor(tmp_path: Path) -> None:
     """Even when that is killed and cannot say good-bye."""
     worker = (
-        "import os, pathlib, time; from cloud.train.processes import join; os.environ.pop('MSEDGE_COORDINATOR'); "
+        "import os, pathlib, time; from cloud.train.many.processes import join; os.environ.pop('MSEDGE_COORDINATOR'); "
         "os.environ.pop('MSEDGE_PROCESS'); os.environ.pop('MSEDGE_PROCESSES'); join(); "
         f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid())); time.sleep(60)"
     )
-    boss = f"import sys; from cloud.train.elastic import supervise; supervise([sys.executable, '-c', {worker!r}], 1)"
+    supervising = "import sys; from cloud.train.many.elastic import supervise"
+    boss = f"{supervising}; supervise([sys.executable, '-c', {worker!r}], 1)"
     process = subprocess.Popen([sys.executable, "-c", boss], env={**os.environ, "PYTHONPATH": str(ROOT)})
     try:
         until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "")

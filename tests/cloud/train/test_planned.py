@@ -53,7 +53,7 @@ def alone() -> list[float]:
 def test_a_plan_of_its_own_trains_as_one_device_does(alone: list[float]) -> None:
     told: list[str] = []
     np.testing.assert_allclose(losses(Auto(FAST, pipelines=False, said=told.append)), alone, rtol=1e-5)
-    assert len(told) == 1 and "mesh 8" in told[0] or "mesh 2 x 4" in told[0]
+    assert (len(told) == 1 and "mesh 8" in told[0]) or "mesh 2 x 4" in told[0]
 
 
 def test_little_memory_spreads_parameters(alone: list[float]) -> None:

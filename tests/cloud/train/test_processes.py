@@ -9,9 +9,9 @@ import jax
 import pytest
 
 from cloud.errors import TrainError
-from cloud.train import agreement
-from cloud.train.agreement import Agreement
-from cloud.train.processes import VARIABLES, Heartbeat, free_port, join, together
+from cloud.train.keeping import agreement
+from cloud.train.keeping.agreement import Agreement
+from cloud.train.many.processes import VARIABLES, Heartbeat, free_port, join, together
 
 
 def said(*values: str) -> dict[str, str]:

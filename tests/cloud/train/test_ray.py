@@ -13,7 +13,7 @@ import converter
 from cloud import zoo
 from cloud.engine import lower
 from cloud.errors import TrainError
-from cloud.train.ray import Predictor, predict, ray_trainer
+from cloud.train.many.ray import Predictor, predict, ray_trainer
 
 X = np.random.default_rng(0).normal(size=(40, 64)).astype(np.float32)
 ROOT = Path(__file__).parents[3]

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 import pytest
 
-from cloud.parallel.examples import EXAMPLES
-from cloud.train.config import read
-from cloud.train.job import job_of
+from cloud.parallel.explaining.examples import EXAMPLES
+from cloud.train.jobs.config import read
+from cloud.train.jobs.job import job_of
 from tests.edge.cli.test_train import CONFIG, msedge
 
 HERE = ("--topology", "cpu8", "--seconds", "10")

@@ -153,7 +153,7 @@ def test_no_record_where_none_is_wanted(folder: Path) -> None:
 def test_a_function_that_makes_the_job(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     (folder / "my_run.py").write_text(
-        "from cloud.train.config import read\nfrom cloud.train.job import job_of\n"
+        "from cloud.train.jobs.config import read\nfrom cloud.train.jobs.job import job_of\n"
         "def job(): return job_of(read('run.toml', ['train.epochs=1']))\ndef other(): return 3\n"
     )
     out, _ = msedge("train", "my_run:job", "--runs", folder / "runs.sqlite", "--json")

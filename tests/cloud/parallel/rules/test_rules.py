@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from jax.extend import core
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from cloud.parallel.inline import flat
-from cloud.parallel.rules import RULES, Nest, describe
+from cloud.parallel.tracing.inline import flat
+from cloud.parallel.tracing.rules import RULES, Nest, describe
 from tests.cloud.parallel.rules.cases import CASES
 
 AXES = "abc"

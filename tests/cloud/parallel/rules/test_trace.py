@@ -15,8 +15,8 @@ from jax.extend import core
 
 from cloud.errors import PlanError
 from cloud.parallel.graph import Graph
-from cloud.parallel.rules import RULES
-from cloud.parallel.trace import digest, trace
+from cloud.parallel.tracing.rules import RULES
+from cloud.parallel.tracing.trace import digest, trace
 
 
 def real(*shape: int, seed: int = 0) -> Any:

@@ -1,0 +1,257 @@
+"""Why a plan costs what it costs: what lies how, what moves for whom, what memory is for, what else was possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from cloud.errors import PlanError
+from cloud.parallel.cost import local_bytes
+from cloud.parallel.explaining.ledger import KINDS, Ledger
+from cloud.parallel.explaining.strategy import strategy
+from cloud.parallel.explaining.telling import told
+from cloud.parallel.explaining.words import alike, axes_text, duration, link_text, mesh_text, place, split_text
+from cloud.parallel.graph import Graph, Split
+from cloud.parallel.plan import Plan
+from cloud.parallel.searching.predict import Moved
+from cloud.parallel.searching.walk import lying
+from cloud.parallel.staged.staging import Staging
+from cloud.parallel.topology import Topology
+from converter.report.html import size_text
+
+__all__ = ["Explanation", "Moving", "Other", "Rival", "Tensor", "Worker", "explain"]
+
+BIGGEST = 8
+"""Operators listed, those with most FLOPs."""
+
+Item = TypeVar("Item")
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """`times` alike values that enter. `split`: as `[4096/m0, 1024]`; bytes of all of them, whole and on a device."""
+
+    name: str
+    kind: str
+    dtype: str
+    split: str
+    times: int
+    bytes: int
+    local_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """`times` alike operators. `split`: of the result; `share`: of all FLOPs; `idle`: of the devices' time that goes
+    into computing the same as others."""
+
+    name: str
+    split: str
+    times: int
+    share: float
+    idle: float
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """`times` alike collectives of a step: `bytes` of results on a device and seconds, all together. `hidden`: seconds
+    that computing hides. `why`: as "partial sums of gradient of params.*.w"."""
+
+    kind: str
+    axes: str
+    times: int
+    bytes: int
+    seconds: float
+    hidden: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """Another plan, or why there is none. `loses`: where its time goes, beside the plan's."""
+
+    name: str
+    strategy: str
+    step_seconds: float | None
+    peak_bytes: int | None
+    loses: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Of one plan; seconds and bytes of a step on one device. `memory`: at the fullest moment, `peak_at`, by kind."""
+
+    name: str
+    strategy: str
+    mesh: str
+    topology: str
+    limit: float
+    step_seconds: float
+    compute_seconds: float
+    collective_seconds: float
+    exposed_seconds: float
+    peak_bytes: int
+    peak_at: str
+    memory: Mapping[str, int]
+    tensors: tuple[Tensor, ...]
+    workers: tuple[Worker, ...]
+    moves: tuple[Moving, ...]
+    rivals: tuple[Rival, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+    def text(self) -> str:
+        """For a terminal, without colours."""
+        return told(self)
+
+
+Other: TypeAlias = Plan | Staging | PlanError
+"""A plan, a pipeline, or why there is none."""
+
+
+def explain(graph: Graph, plan: Plan, topology: Topology, rivals: Mapping[str, Other] | None = None, *,
+            memory: float | None = None, reduce_scatter: bool = True) -> Explanation:  # fmt: skip
+    """`rivals`: other plans of the same step, or why there is none, by name. `memory`: bytes a device, else the
+    topology's. `reduce_scatter`: whether the compiler makes them, as in `predict`."""
+    ledger = Ledger(graph, plan, topology, reduce_scatter)
+    estimate, peak = plan.estimate, ledger.peak
+    at = next((k for k in range(len(graph.ops)) if ledger.lives.at[k] >= peak), len(graph.ops) - 1)
+    return Explanation(
+        name=plan.name,
+        strategy=strategy(graph, plan),
+        mesh=mesh_text(plan.mesh, topology),
+        topology=f"{topology.size} devices of {topology.name}, {size_text(memory or topology.memory)} each",
+        limit=memory or topology.memory,
+        step_seconds=estimate.step_seconds,
+        compute_seconds=estimate.compute_seconds,
+        collective_seconds=estimate.collective_seconds,
+        exposed_seconds=estimate.exposed_seconds,
+        peak_bytes=estimate.peak_bytes,
+        peak_at=f"{graph.ops[at].primitive} at {graph.ops[at].where}" if graph.ops else "its start",
+        memory={kind: int(ledger.memory[kind][peak]) for kind in KINDS},
+        tensors=tuple(_entering(ledger)),
+        workers=tuple(_working(ledger)),
+        moves=tuple(_moving(ledger)),
+        rivals=tuple(_rival(ledger, name, other) for name, other in (rivals or {}).items()),
+    )
+
+
+def _grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> Mapping[Key, list[Item]]:
+    found: dict[Key, list[Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
+def _entering(ledger: Ledger) -> Iterable[Tensor]:
+    graph, plan = ledger.graph, ledger.plan
+
+    def described(pair: tuple[int, Split]) -> tuple[str, str, str, str]:
+        value = graph.values[pair[0]]
+        return alike(value.name), ledger.kind(pair[0]), str(value.dtype), split_text(value.shape, pair[1])
+
+    for key, pairs in _grouped(zip(graph.entering, plan.entering, strict=True), described).items():
+        whole = sum(graph.values[v].bytes for v, _ in pairs)
+        yield Tensor(*key, len(pairs), whole, sum(_local(ledger, v, split) for v, split in pairs))
+
+
+def _working(ledger: Ledger) -> list[Worker]:
+    graph, plan = ledger.graph, ledger.plan
+    lies = lying(graph, plan)
+    total = sum(op.flops * op.times for op in graph.ops) or 1.0
+
+    def described(k: int) -> tuple[str, str]:
+        op, v = graph.ops[k], graph.ops[k].outputs[0]
+        return f"{op.primitive} at {place(op.where)}", split_text(graph.values[v].shape, lies[v])
+
+    found = []
+    for key, ops in _grouped((k for k, op in enumerate(graph.ops) if op.flops and not op.follows), described).items():
+        flops = [graph.ops[k].flops * graph.ops[k].times for k in ops]
+        used = sum(f * _parts(plan, k) for f, k in zip(flops, ops, strict=True))
+        found.append(Worker(*key, len(ops), sum(flops) / total, 1 - used / (sum(flops) * ledger.topology.size)))
+    return sorted(found, key=lambda one: -one.share)[:BIGGEST]
+
+
+def _moving(ledger: Ledger) -> list[Moving]:
+    def why(op: int, value: int, adds: bool) -> str:
+        if adds:
+            return f"partial sums of {ledger.name(value)}"
+        if op < 0:
+            return f"{ledger.name(value)} back to how it lay"
+        reader = ledger.graph.ops[op]
+        return f"{ledger.name(value)} for {reader.primitive} at {place(reader.where)}"
+
+    def described(one: Moved) -> tuple[str, str, str]:
+        return one.collective.kind, axes_text(one.collective.axes), why(one.op, one.value, one.adds)
+
+    found = []
+    for (kind, axes, reason), group in _grouped(ledger.moved, described).items():
+        times = sum(one.collective.times for one in group)
+        bytes_ = sum(one.collective.bytes * one.collective.times for one in group)
+        seconds, shown = sum(one.seconds for one in group), sum(map(ledger.exposed, group))
+        found.append(Moving(kind, axes, times, bytes_, seconds, seconds - shown, reason))
+    return sorted(found, key=lambda one: -one.seconds)
+
+
+def _rival(ledger: Ledger, name: str, other: Other) -> Rival:
+    if isinstance(other, PlanError):
+        return Rival(name, "", None, None, str(other))
+    if isinstance(other, Staging):
+        cost = other.estimate
+        return Rival(name, _of_stages(other), cost.step_seconds, cost.peak_bytes, _beside(ledger, other))
+    more = Ledger(ledger.graph, other, ledger.topology, ledger.reduce_scatter)
+    return Rival(name, strategy(ledger.graph, other), other.estimate.step_seconds, other.estimate.peak_bytes,
+                 _loses(ledger, more))  # fmt: skip
+
+
+def _of_stages(choice: Staging) -> str:
+    copies = f" × {choice.replicas}" if choice.replicas > 1 else ""
+    return f"{len(choice.stages) + 1} stages{copies}, {choice.microbatches} microbatches ({choice.schedule})"
+
+
+def _beside(ledger: Ledger, choice: Staging) -> str:
+    ours, theirs = ledger.plan.estimate, choice.estimate
+    if theirs.step_seconds < ours.step_seconds:
+        return 'nothing: it costs less; Trainer(parallel="auto") takes it'
+    more = {
+        "of ticks, in which all wait for the slowest stage": theirs.compute_seconds - ours.compute_seconds,
+        "of collectives": theirs.exposed_seconds - ours.exposed_seconds,
+    }
+    return ", ".join(f"{duration(seconds)} more {what}" for what, seconds in more.items() if seconds > 0)
+
+
+def _loses(ledger: Ledger, other: Ledger) -> str:
+    if other.plan.estimate.step_seconds < ledger.plan.estimate.step_seconds:
+        return "nothing: it costs less; give the search more seconds"
+    ours, theirs = _spent(ledger), _spent(other)
+    more = {what: theirs.get(what, 0.0) - ours.get(what, 0.0) for what in {**ours, **theirs}}
+    worth = [what for what in more if more[what] > 0.01 * ledger.plan.estimate.step_seconds]
+    words = [f"{duration(more[what])} more {what}" for what in sorted(worth, key=lambda what: -more[what])[:2]]
+    return ", ".join(words) or "next to nothing"
+
+
+def _spent(ledger: Ledger) -> Mapping[str, float]:
+    """Seconds by what takes them; collectives by the slowest links they cross."""
+    found = {"of computing": ledger.plan.estimate.compute_seconds}
+    for one in ledger.moved:
+        level = min((ledger.plan.mesh.levels[axis] for axis in one.collective.axes), default=0)
+        what = f"of {one.collective.kind} at {link_text(level, ledger.topology)}"
+        found[what] = found.get(what, 0.0) + ledger.exposed(one)
+    return found
+
+
+def _local(ledger: Ledger, value: int, split: Split) -> int:
+    about = ledger.graph.values[value]
+    return local_bytes(about.shape, about.dtype.itemsize, split, ledger.plan.mesh)
+
+
+def _parts(plan: Plan, k: int) -> int:
+    sizes = 1
+    for axes in plan.ops[k].loops:
+        for axis in axes:
+            sizes *= plan.mesh.sizes[axis]
+    return sizes

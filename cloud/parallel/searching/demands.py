@@ -1,0 +1,92 @@
+"""What may be demanded of a plan before it is searched: by hand (pins), or by what experts would do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from cloud.errors import PlanError
+from cloud.parallel.graph import Graph, Split
+from cloud.parallel.plan import Assignment
+from cloud.parallel.searching.groups import Derived, Group
+
+__all__ = ["Demands", "Partial", "Pin", "of_pins"]
+
+Partial = tuple[tuple[int, ...] | None, ...]
+"""A Split of which only some dimensions are said; None leaves one free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Values whose name, or results of operators whose `where`, match `glob` (case counts) and that have as many
+    dimensions as `split` are split so."""
+
+    glob: str
+    split: Partial
+
+
+@dataclass(frozen=True)
+class Demands:
+    """Of entering values, of operators' results, and of operators' loops, each by number."""
+
+    entering: Mapping[int, Partial] = field(default_factory=dict)
+    results: Mapping[int, Partial] = field(default_factory=dict)
+    loops: Mapping[int, Mapping[int, tuple[int, ...]]] = field(default_factory=dict)
+
+    def __or__(self, other: Demands) -> Demands:
+        """Both; where they say something of the same thing, the other's."""
+        loops = {k: {**self.loops.get(k, {}), **other.loops.get(k, {})} for k in {**self.loops, **other.loops}}
+        return Demands({**self.entering, **other.entering}, {**self.results, **other.results}, loops)
+
+    def mark(self, group: Group) -> Hashable:
+        """What tells this group's demands from those made of another like it."""
+        each = [(at, self.results.get(k), tuple(self.loops.get(k, {}).items())) for at, k in enumerate(group.ops)]
+        return self.entering.get(group.value), tuple(one for one in each if one[1] is not None or one[2])
+
+    def allowed(self, group: Group) -> Callable[[Derived, Assignment | Split], bool] | None:
+        """Whether an option of the group is as demanded; None where nothing is."""
+        results = [(k, self.results[k]) for k in group.ops if k in self.results]
+        loops = [(k, loop, axes) for k in group.ops for loop, axes in self.loops.get(k, {}).items()]
+        lies = self.entering.get(group.value)
+        if not results and not loops and lies is None:
+            return None
+
+        def allowed(derived: Derived, lead: Assignment | Split) -> bool:
+            if lies is not None and not isinstance(lead, Assignment) and not _meets(lies, lead):
+                return False
+            if not all(_meets(split, derived[k].results[0]) for k, split in results):
+                return False
+            return all(derived[k].loops[loop] == axes for k, loop, axes in loops)
+
+        return allowed
+
+
+def of_pins(graph: Graph, pins: Sequence[Pin]) -> Demands:
+    """Later pins go before earlier ones. Raises `PlanError` for one that names nothing."""
+    entering: dict[int, Partial] = {}
+    results: dict[int, Partial] = {}
+    for pin in pins:
+        rank = len(pin.split)
+        values = [v for v in graph.entering if fnmatchcase(graph.values[v].name, pin.glob)]
+        ops = [k for k, op in enumerate(graph.ops) if fnmatchcase(op.where, pin.glob)]
+        fitting = {v: pin.split for v in values if len(graph.values[v].shape) == rank}
+        made = {k: pin.split for k in ops if len(graph.values[graph.ops[k].outputs[0]].shape) == rank}
+        if not fitting and not made:
+            raise PlanError(_nothing(graph, pin, values))
+        entering.update(fitting)
+        results.update(made)
+    return Demands(entering, results)
+
+
+def _nothing(graph: Graph, pin: Pin, values: Sequence[int]) -> str:
+    if values:
+        one = graph.values[values[0]]
+        rank = len(one.shape)
+        return f"pin {pin.glob!r}: expected a split of {rank} dimensions for {one.name}; got one of {len(pin.split)}"
+    names = sorted({graph.values[v].name for v in graph.entering})
+    return f"pin {pin.glob!r}: nothing enters under such a name; there are {', '.join(names[:8])} ({len(names)} in all)"
+
+
+def _meets(demand: Partial, split: Split) -> bool:
+    return all(want in (None, got) for want, got in zip(demand, split, strict=True))

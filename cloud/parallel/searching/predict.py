@@ -1,0 +1,84 @@
+"""What a plan should cost, counted from what will be emitted: every collective with its reason, computing, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from cloud.parallel.cost import combine, local_bytes, reshard
+from cloud.parallel.graph import Graph
+from cloud.parallel.plan import Collective, Estimate, Plan
+from cloud.parallel.searching.groups import grouped
+from cloud.parallel.searching.memory import Lives, curve, lives
+from cloud.parallel.searching.merging import merged
+from cloud.parallel.searching.walk import copies, early, late, loose, lying, reading_times, sums
+from cloud.parallel.searching.work import work
+from cloud.parallel.topology import Topology
+
+__all__ = ["Moved", "moved", "predict"]
+
+
+def predict(graph: Graph, plan: Plan, topology: Topology, *, reduce_scatter: bool = True) -> Estimate:
+    """`reduce_scatter`: whether the compiler makes them (the GPU's does; the CPU's sums everything everywhere)."""
+    found = lives(graph)
+    moves = moved(graph, plan, topology, reduce_scatter=reduce_scatter)
+    collective = sum(one.seconds for one in moves)
+    hidden = topology.overlap * sum(one.seconds for one in moves if one.hides)
+    chosen = dict(enumerate(plan.ops))
+    computing = sum(
+        work(graph, group, chosen, found.spans, plan.mesh, topology.device) for group in grouped(graph)
+    )  # fmt: skip
+    state = [(graph.values[v], split) for v, split in zip(graph.entering, plan.entering, strict=True)]
+    held = sum(local_bytes(v.shape, v.dtype.itemsize, s, plan.mesh) for v, s in state if v.kind == "state")
+    peak = int(curve(graph, plan, topology, found).max())
+    return Estimate(computing, collective, collective - hidden, peak, held, tuple(one.collective for one in moves))
+
+
+class Moved(NamedTuple):
+    """A collective, its seconds, and whether computing can hide it. `op`: the operator whose partial results it puts
+    together (`adds`), or the first that reads `value` otherwise than it lies; -1 for the step's end."""
+
+    collective: Collective
+    seconds: float
+    hides: bool
+    value: int
+    op: int
+    adds: bool
+
+
+def moved(graph: Graph, plan: Plan, topology: Topology, *, reduce_scatter: bool = True) -> list[Moved]:
+    """All that moves between devices; `predict` sums it up."""
+    sums_ = _sums(graph, plan, topology, lives(graph), reduce_scatter)
+    return [*_copies(graph, plan, topology, reduce_scatter), *sums_]
+
+
+def _copies(graph: Graph, plan: Plan, topology: Topology, reduce_scatter: bool) -> Iterator[Moved]:
+    lies, ahead, free = lying(graph, plan), early(graph), loose(graph) if reduce_scatter else ()
+    times: Mapping[tuple[int, int], int] = reading_times(graph) if plan.regather else {}
+    for copy in copies(graph, plan, times):
+        value = graph.values[copy.value]
+        about = value.shape, value.dtype.itemsize, lies[copy.value], copy.split
+        moves, seconds = reshard(*about, plan.mesh, topology, copy.value in free)
+        first = next((k for k, _ in copy.readers if k >= 0), -1)
+        reader = graph.ops[first] if first >= 0 else None
+        name = value.name or f"value of {list(value.shape)}"
+        why = f"{name} for {reader.primitive} at {reader.where}" if reader else f"{name} back to where it was"
+        for move in moves:
+            yield Moved(replace(move, why=why), seconds / len(moves), copy.value in ahead, copy.value, first, False)
+
+
+def _sums(graph: Graph, plan: Plan, topology: Topology, found: Lives, reduce_scatter: bool) -> Iterator[Moved]:
+    out, gone = late(graph), merged(graph, plan) if reduce_scatter else ()
+    for each in sums(graph, plan):
+        if (each.op, each.result) in gone:
+            continue
+        op, value = graph.ops[each.op], graph.values[each.value]
+        about = value.shape, value.dtype.itemsize
+        leads_out = all(out[r] for v in op.outputs for r in found.readers.get(v, ()))
+        one_of_many = leads_out and reduce_scatter
+        moves, seconds = combine(*about, each.axes, each.split, plan.mesh, topology, reduce_scatter, one_of_many)
+        for move in moves:
+            why = f"partial sums of {op.primitive} at {op.where}"
+            one = replace(move, why=why, times=op.times)
+            yield Moved(one, op.times * seconds / len(moves), leads_out, each.value, each.op, True)

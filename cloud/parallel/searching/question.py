@@ -1,0 +1,248 @@
+"""A folded graph on a mesh as a `Problem`: a node a class of groups, a transfer a flow between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from cloud.errors import PlanError
+from cloud.parallel.cost import combine, local_bytes, reshard
+from cloud.parallel.graph import Graph, Split
+from cloud.parallel.plan import Assignment, Mesh
+from cloud.parallel.searching.demands import Demands
+from cloud.parallel.searching.fold import Flow, Folded, Place
+from cloud.parallel.searching.groups import Derived, Group, derive
+from cloud.parallel.searching.memory import Lives
+from cloud.parallel.searching.options import assignments, partial_axes, splits, wanted
+from cloud.parallel.searching.walk import loose
+from cloud.parallel.searching.work import work
+from cloud.parallel.solving.problem import Floats, Problem, Transfer
+from cloud.parallel.topology import Topology
+
+__all__ = ["MOST", "Node", "Question", "Shape", "ask"]
+
+MOST = 200
+"""Options kept of an operator, those cheapest by themselves; leaving everything whole is always kept."""
+
+TIE = 1e-5
+"""Share of the time it takes to read what enters that holding it is said to cost: of equals the spread one wins."""
+
+Lead = Assignment | Split
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a step looks like whatever the mesh. `early` values and `late` operators: those of `walk`. `reading[v, t]`:
+    who reads value v at its reading time t in other groups than its own, -1 for the step's end."""
+
+    graph: Graph
+    groups: Sequence[Group]
+    folded: Folded
+    lives: Lives
+    early: frozenset[int]
+    late: Sequence[bool]
+    reading: Mapping[tuple[int, int], Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A class and its options: what the leader does, and what that means for its members."""
+
+    group: Group
+    leads: tuple[Lead, ...]
+    derived: tuple[Derived, ...]
+    seconds: Floats
+
+    def made(self, place: Place, option: int) -> Split:
+        """How the value made at `place` lies."""
+        _, at, j = place
+        lead = self.leads[option]
+        if at < 0:
+            assert not isinstance(lead, Assignment)
+            return lead
+        return self.derived[option][self.group.ops[at]].results[j]
+
+    def wanted(self, graph: Graph, place: Place, option: int) -> Split:
+        """How what is read at `place` should lie."""
+        _, at, i = place
+        if at < 0:
+            return self.made(place, option)
+        k = self.group.ops[at]
+        return wanted(graph.ops[k], i, self.derived[option][k].loops)
+
+
+@dataclass(frozen=True)
+class Question:
+    """The problem, and how its options are read. `flows[t]`: the flow that transfer t stands for."""
+
+    problem: Problem
+    nodes: tuple[Node, ...]
+    flows: tuple[int, ...]
+    shape: Shape = field(repr=False)
+    mesh: Mesh
+
+    def bytes(self, value: int, split: Split) -> int:
+        """Of a value on one device."""
+        about = self.shape.graph.values[value]
+        return local_bytes(about.shape, about.dtype.itemsize, split, self.mesh)
+
+    def choices(self, options: Sequence[int]) -> tuple[tuple[Split, ...], tuple[Assignment, ...]]:
+        """The plan's `entering` and `ops`."""
+        graph, groups, folded = self.shape.graph, self.shape.groups, self.shape.folded
+        entering: dict[int, Split] = {}
+        ops: dict[int, Assignment] = {}
+        for c, option in enumerate(options):
+            node = self.nodes[c]
+            chosen = [node.derived[option][k] for k in node.group.ops]
+            for g in folded.classes[c]:
+                ops.update(zip(groups[g].ops, chosen, strict=True))
+                lead = node.leads[option]
+                if not isinstance(lead, Assignment):
+                    entering[groups[g].value] = lead
+        return tuple(entering[v] for v in graph.entering), tuple(ops[k] for k in range(len(graph.ops)))
+
+
+def ask(shape: Shape, mesh: Mesh, topology: Topology, demands: Demands, reduce_scatter: bool) -> Question:
+    """The problem, no rows yet. Raises `PlanError` where nothing meets a demand."""
+    prices = _Prices(shape, mesh, topology, reduce_scatter)
+    nodes = tuple(_node(prices, c, demands) for c in range(len(shape.folded.classes)))
+    transfers, flows = [], []
+    for n, flow in enumerate(shape.folded.flows):
+        transfer = _transfer(prices, nodes, flow)
+        if transfer.cost.any() or transfer.bytes.any():
+            transfers.append(transfer)
+            flows.append(n)
+    weights = [len(members) for members in shape.folded.classes]
+    costs = tuple(node.seconds * weight for node, weight in zip(nodes, weights, strict=True))
+    return Question(Problem(costs, tuple(transfers)), nodes, tuple(flows), shape, mesh)
+
+
+class _Prices:
+    """Seconds of everything on one mesh, moving and adding up remembered."""
+
+    def __init__(self, shape: Shape, mesh: Mesh, topology: Topology, reduce_scatter: bool) -> None:
+        self.shape, self.mesh, self.topology, self.reduce_scatter = shape, mesh, topology, reduce_scatter
+        self.exposed = 1.0 - topology.overlap
+        self.loose = loose(shape.graph) if reduce_scatter else frozenset[int]()
+        self.moved: dict[tuple[tuple[int, ...], int, Split, Split, bool], float] = {}
+
+    def move(self, value: int, lies: Split, split: Split) -> float:
+        """Seconds to bring a value from one split to another."""
+        if lies == split:
+            return 0.0
+        about = self.shape.graph.values[value]
+        key = about.shape, about.dtype.itemsize, lies, split, value in self.loose
+        if key not in self.moved:
+            self.moved[key] = reshard(*key[:4], self.mesh, self.topology, key[4])[1]
+        return self.moved[key] * (self.exposed if value in self.shape.early else 1.0)
+
+    def sums(self, k: int, assignment: Assignment) -> float:
+        """Seconds to put an operator's partial results together."""
+        op, values, time = self.shape.graph.ops[k], self.shape.graph.values, 0.0
+        leads_out = all(late for r, late in self._readers(op.outputs))
+        how = self.reduce_scatter, leads_out and self.reduce_scatter
+        for j, (v, split) in enumerate(zip(op.outputs, assignment.results, strict=True)):
+            axes = partial_axes(op, j, assignment.loops)
+            if axes:
+                about = values[v].shape, values[v].dtype.itemsize
+                time += combine(*about, axes, split, self.mesh, self.topology, *how)[1]
+        return op.times * time * (self.exposed if leads_out else 1.0)
+
+    def _readers(self, outputs: Iterable[int]) -> Iterable[tuple[int, bool]]:
+        return ((r, self.shape.late[r]) for v in outputs for r in self.readers.get(v, ()))
+
+    @property
+    def readers(self) -> Mapping[int, Sequence[int]]:
+        return self.shape.lives.readers
+
+    def bytes(self, value: int, split: Split) -> int:
+        """On one device."""
+        about = self.shape.graph.values[value]
+        return local_bytes(about.shape, about.dtype.itemsize, split, self.mesh)
+
+    def work(self, group: Group, chosen: Derived) -> float:
+        return work(self.shape.graph, group, chosen, self.shape.lives.spans, self.mesh, self.topology.device)
+
+    def inside(self, group: Group, chosen: Derived) -> float:
+        """Seconds for members' partial results, and for what a member makes and another wants otherwise."""
+        graph = self.shape.graph
+        lies = {v: s for k, a in chosen.items() for v, s in zip(graph.ops[k].outputs, a.results, strict=True)}
+        moves = {
+            (v, wanted(graph.ops[k], i, a.loops))
+            for k, a in chosen.items()
+            for i, v in enumerate(graph.ops[k].inputs)
+            if v in lies
+        }
+        added = sum(self.sums(member.op, chosen[member.op]) for member in group.members)
+        return added + sum(self.move(v, lies[v], split) for v, split in sorted(moves))
+
+
+def _node(prices: _Prices, c: int, demands: Demands) -> Node:
+    shape, mesh = prices.shape, prices.mesh
+    graph, group = shape.graph, shape.groups[shape.folded.classes[c][0]]
+    allowed = demands.allowed(group)
+    by_results: dict[object, tuple[Derived, float]] = {}
+    feeds_leader = any(member.reader[0] == group.leader >= 0 for member in group.members)
+
+    def after(lead: Lead) -> tuple[Derived, float]:
+        """What follows, the same for all leads whose results lie alike."""
+        key = ((lead.loops if feeds_leader else ()), lead.results) if isinstance(lead, Assignment) else lead
+        if key not in by_results:
+            chosen = derive(graph, group, lead, mesh)
+            followers = {member.op: chosen[member.op] for member in group.members}
+            by_results[key] = followers, prices.work(replace(group, leader=-1), chosen) + prices.inside(group, chosen)
+        return by_results[key]
+
+    def alone(lead: Lead) -> float:
+        if not isinstance(lead, Assignment):
+            return TIE * prices.bytes(group.value, lead) / prices.topology.device.bandwidth
+        k = group.leader
+        return prices.work(replace(group, members=()), {k: lead}) + prices.sums(k, lead)
+
+    leads: list[Lead]
+    if group.leader < 0:
+        leads = list(splits(graph.values[group.value].shape, mesh))
+    else:
+        op = graph.ops[group.leader]
+        leads = list(assignments(op, [graph.values[v].shape for v in op.outputs], mesh))
+    if allowed is not None:
+        leads = [lead for lead in leads if allowed(_all(group, lead, after(lead)[0]), lead)]
+        if not leads:
+            raise _unmet(group, graph)
+    most = MOST if group.leader >= 0 else len(leads)
+    ranked = sorted(range(len(leads)), key=lambda n: (alone(leads[n]), n))[:most]
+    kept = sorted({*ranked, 0})
+    chosen = [after(leads[n]) for n in kept]
+    derived = tuple(_all(group, leads[n], followers) for n, (followers, _) in zip(kept, chosen, strict=True))
+    seconds = np.array([alone(leads[n]) + time for n, (_, time) in zip(kept, chosen, strict=True)])
+    return Node(group, tuple(leads[n] for n in kept), derived, seconds)
+
+
+def _unmet(group: Group, graph: Graph) -> PlanError:
+    what = graph.values[group.value].name if group.leader < 0 else graph.ops[group.leader].where
+    return PlanError(f"no way to split {what!r} meets the demands made of it: axes must divide it, each used once")
+
+
+def _all(group: Group, lead: Lead, followers: Derived) -> Derived:
+    return {group.leader: lead, **followers} if isinstance(lead, Assignment) else followers
+
+
+def _transfer(prices: _Prices, nodes: Sequence[Node], flow: Flow) -> Transfer:
+    graph = prices.shape.graph
+    c = flow.maker[0]
+    made_forms: dict[Split, int] = {}
+    wanted_forms: dict[Split, int] = {}
+    maker = tuple(
+        made_forms.setdefault(nodes[c].made(flow.maker, o), len(made_forms)) for o in range(len(nodes[c].leads))
+    )
+    readers = []
+    for place in flow.readers:
+        node = nodes[place[0]]
+        forms = (node.wanted(graph, place, o) for o in range(len(node.leads)))
+        readers.append((place[0], tuple(wanted_forms.setdefault(form, len(wanted_forms)) for form in forms)))
+    pairs = [[(lies, split) for split in wanted_forms] for lies in made_forms]
+    cost = np.array([[prices.move(flow.value, *pair) for pair in row] for row in pairs])
+    held = np.array([[0 if a == b else prices.bytes(flow.value, b) for a, b in row] for row in pairs], np.float64)
+    return Transfer(c, maker, tuple(dict.fromkeys(readers)), cost, held, float(flow.weight))

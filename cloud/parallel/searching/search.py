@@ -1,0 +1,197 @@
+"""The best plan of a step on a topology: over mesh shapes, an integer programme each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from cloud.errors import PlanError
+from cloud.parallel.graph import Graph
+from cloud.parallel.plan import Estimate, Mesh, Plan
+from cloud.parallel.searching.axes import axis_family, lifted, together
+from cloud.parallel.searching.demands import Demands, Pin, of_pins
+from cloud.parallel.searching.expert import EXPERTS
+from cloud.parallel.searching.fold import ROUNDS, folded
+from cloud.parallel.searching.groups import Group, grouped
+from cloud.parallel.searching.memory import lives
+from cloud.parallel.searching.predict import predict
+from cloud.parallel.searching.question import Question, Shape, ask
+from cloud.parallel.searching.rows import Moments
+from cloud.parallel.searching.satellites import merged
+from cloud.parallel.searching.walk import early, late, reading_times
+from cloud.parallel.solving.solve import Infeasible, solve
+from cloud.parallel.topology import Topology
+from cloud.parallel.topology import meshes as every_mesh
+from cloud.parallel.tracing.trace import digest
+
+__all__ = ["Pin", "plans", "search"]
+
+ROWS = 32
+"""Moments that get a row before the first solution; moments found too full afterwards are added."""
+
+AXES = 2
+"""Mesh axes tried: a third seldom pays, and operators then have more options than can be looked at in seconds."""
+
+LEAN = "dp", "fsdp"
+"""Experts whose plans the search starts from where memory is short."""
+
+GAP = 1e-4
+"""How far from the proven best, relatively, a plan may stay."""
+
+RESERVE = 0.05
+"""Share of the memory left to what no plan knows of: fragments, the compiler's scratch, the runtime."""
+
+
+def search(graph: Graph, topology: Topology, **options: Any) -> Plan:
+    """The cheapest of `plans`, which says what the options are."""
+    return plans(graph, topology, **options)[0]
+
+
+def plans(graph: Graph, topology: Topology, *, memory: float | None = None, pins: Sequence[Pin] = (),
+          expert: str = "", meshes: Sequence[Mesh] | None = None, backend: str = "gpu", seconds: float = 60.0,
+          fold: bool = True) -> list[Plan]:  # fmt: skip
+    """The best plan of each mesh shape, cheapest first. `memory`: bytes a device, else the topology's. `expert`: one of
+    `EXPERTS`, whose demands come before the pins. `backend`: "gpu", whose compiler makes reduce-scatters, or "cpu".
+    `seconds`: for the solver, all shapes together. `fold`: repeated blocks are decided once.
+
+    Where parameters must be spread for a plan to fit, one that gathers them twice, forward and backward, is tried too.
+    Shapes for which no plan is found are left out; where there is none at all: raises `Infeasible` if none fits, else
+    `PlanError` (demands that cannot be met, too few seconds)."""
+    shapes = meshes or every_mesh(topology, AXES)
+    tried = [(mesh, demands) for mesh in shapes for demands in _demands(graph, mesh, pins, expert)]
+    if not tried:
+        raise PlanError(f"expert {expert!r} has no plan for this step on {topology.name}: use another or more axes")
+    limit = (memory or topology.memory) * (1 - RESERVE)
+    found: list[Plan] = []
+    failed: list[PlanError] = []
+    one = _Search(graph, topology, limit, backend == "gpu", fold)
+    start = time.monotonic()
+    for n, (mesh, demands) in enumerate(tried, 1):
+        end = start + seconds * n / len(tried)
+        for regather in (False, True):
+            crowded = True
+            try:
+                plan, crowded = one.plan(mesh, demands, regather, max(end - time.monotonic(), 1.0))
+                found.append(replace(plan, name=expert or plan.name))
+            except PlanError as error:
+                failed.append(error)
+            if not crowded:
+                break
+    if not found:
+        raise min(failed, key=lambda error: error.least if isinstance(error, Infeasible) else 0.0)
+    return sorted(found, key=lambda plan: plan.estimate.step_seconds)
+
+
+def _demands(graph: Graph, mesh: Mesh, pins: Sequence[Pin], expert: str) -> Iterator[Demands]:
+    if expert and expert not in EXPERTS:
+        raise PlanError(f"unknown expert {expert!r}; known: {', '.join(EXPERTS)}")
+    found = EXPERTS[expert](graph, mesh) if expert else Demands()
+    if found is not None:
+        yield found | of_pins(graph, pins)
+
+
+class _Search:
+    """One graph on one topology; what no mesh changes is made once."""
+
+    def __init__(self, graph: Graph, topology: Topology, limit: float, reduce_scatter: bool, fold: bool) -> None:
+        self.graph, self.topology, self.limit = graph, topology, limit
+        self.reduce_scatter, self.fold = reduce_scatter, fold
+        self.groups = grouped(graph)
+        self.lives = lives(graph)
+        self.digest = digest(graph)
+        self.shapes: dict[Hashable, Shape] = {}
+
+    def shape(self, marks: tuple[Hashable, ...], regather: bool) -> Shape:
+        """The folded graph."""
+        key = marks, regather
+        if key not in self.shapes:
+            times = reading_times(self.graph) if regather else {}
+            folded_ = folded(self.graph, self.groups, marks, times, ROUNDS if self.fold else -1)
+            reading = _reading(self.graph, self.groups, times)
+            about = frozenset(early(self.graph)), late(self.graph)
+            self.shapes[key] = Shape(self.graph, self.groups, folded_, self.lives, *about, reading)
+        return self.shapes[key]
+
+    def plan(self, mesh: Mesh, demands: Demands, regather: bool, seconds: float) -> tuple[Plan, bool]:
+        """The best on one mesh, and whether it had to give way to a memory row. Where it has to and nothing is
+        demanded, the search starts from lean experts' plans too."""
+        free = demands == Demands()
+        shape = self.shape(tuple(demands.mark(group) for group in self.groups), regather)
+        question = ask(shape, mesh, self.topology, demands, self.reduce_scatter)
+        lean = (lambda: self._lean(mesh, regather, seconds / 8)) if free else list[Plan]
+        options, crowded = self._solved(question, lean, seconds)
+        entering, ops = question.choices(options)
+        nothing = Estimate(0.0, 0.0, 0.0, 0, 0)
+        plan = Plan(mesh, entering, ops, nothing, self.digest, self.topology.digest, regather)
+        estimate = predict(self.graph, plan, self.topology, reduce_scatter=self.reduce_scatter)
+        return replace(plan, estimate=estimate), crowded
+
+    def _lean(self, mesh: Mesh, regather: bool, seconds: float) -> list[Plan]:
+        found = []
+        for expert in LEAN:
+            try:
+                found += [
+                    self.plan(mesh, demands, regather, seconds)[0] for demands in _demands(self.graph, mesh, (), expert)
+                ]
+            except PlanError:  # none such fits
+                continue
+        return found
+
+    def _solved(
+        self, question: Question, lean: Callable[[], list[Plan]], seconds: float
+    ) -> tuple[tuple[int, ...], bool]:
+        end = time.monotonic() + seconds
+        moments, small = Moments(question), merged(question)
+        families = [axis_family(question, small, axis) for axis in range(len(question.mesh.sizes))]
+        at: list[int] = []
+        starts: list[tuple[int, ...]] = []
+        while True:
+            problem = replace(small.problem, rows=tuple(small.row(moments.row(m, self.limit)) for m in at))
+            left = max(end - time.monotonic(), 1.0)
+            try:
+                solution = solve(problem, left, GAP, [*starts, *together(problem, question, left / 3)], families)
+            except Infeasible as error:
+                raise _short(error, self.limit) if at else error from error
+            starts = [solution.options] if at else []
+            options = small.options(solution.options)
+            curve = moments.curve(options)
+            if curve.max() <= self.limit:
+                return options, bool(at)
+            fresh = {int(np.argmax(curve)), *([] if at else moments.fullest(ROWS))}.difference(at)
+            if not fresh:
+                raise PlanError("the memory rows did not settle: allow a little more memory, or fewer mesh axes")
+            if not at:
+                starts = [solution.options, *(lifted(question, small, plan) for plan in lean())]
+            at += sorted(fresh)
+
+
+def _short(error: Infeasible, limit: float) -> Infeasible:
+    text = (
+        f"expected a plan within {limit / 2**30:.2f} GiB a device (with {RESERVE:.0%} kept in reserve); the least found"
+        f" to fit is {error.least / 2**30:.2f} GiB, fullest at {', '.join(error.rows) or 'every moment'}: allow more"
+        " memory or devices, a smaller batch, recomputation, or fewer pins"
+    )
+    return Infeasible(text, error.least / (1 - RESERVE), error.rows, error.options)
+
+
+Pair = tuple[int, int]
+
+
+def _reading(graph: Graph, groups: Sequence[Group], times: Mapping[Pair, int]) -> dict[Pair, list[int]]:
+    """Readers in other groups of each (value, reading time)."""
+    home = {k: g for g, group in enumerate(groups) for k in group.ops}
+    makers = {v: home[k] for k, op in enumerate(graph.ops) for v in op.outputs}
+    makers.update({group.value: g for g, group in enumerate(groups) if group.value >= 0})
+    found: dict[tuple[int, int], list[int]] = {}
+    for k, op in enumerate(graph.ops):
+        for i, value in enumerate(op.inputs):
+            if value >= 0 and makers.get(value) != home[k]:
+                found.setdefault((value, times.get((k, i), 0)), []).append(k)
+    for value, argument in zip(graph.leaving, graph.carried, strict=True):
+        if argument is not None:
+            found.setdefault((value, 0), []).append(-1)
+    return found

@@ -1,0 +1,117 @@
+"""A plan followed through the step: how every value comes to lie, who wants it otherwise, what is moved and added up.
+
+`predict` counts what this yields and `apply` emits it, so that the two cannot differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from cloud.parallel.graph import Graph, Split
+from cloud.parallel.plan import Plan
+from cloud.parallel.searching.options import made, partial_axes, wanted
+
+__all__ = ["Copy", "Sum", "copies", "early", "late", "loose", "lying", "reading_times", "sums"]
+
+FAR = 16
+"""Readers more than one FAR-th of all operators apart read at different times (`Plan.regather`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Value `value` wanted as `split` at reading time `time`; `readers`: (operator, operand) of all who share it; the
+    operator is -1 where it is the step's own result."""
+
+    value: int
+    split: Split
+    time: int
+    readers: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """Partial results of operator `op`, its result number `result`, over `axes`; `value` then lies as `split`."""
+
+    op: int
+    result: int
+    value: int
+    axes: tuple[int, ...]
+    split: Split
+
+
+def lying(graph: Graph, plan: Plan) -> list[Split]:
+    """How each value lies when it is made; constants whole."""
+    lies: list[Split] = [((),) * len(value.shape) for value in graph.values]
+    for value, split in zip(graph.entering, plan.entering, strict=True):
+        lies[value] = split
+    for op, assignment in zip(graph.ops, plan.ops, strict=True):
+        for value, split in zip(op.outputs, assignment.results, strict=True):
+            lies[value] = split
+    return lies
+
+
+def copies(graph: Graph, plan: Plan, times: Mapping[tuple[int, int], int]) -> Iterator[Copy]:
+    """Every other form that a value is wanted in, once. What is carried is wanted as it entered."""
+    lies = lying(graph, plan)
+    found: dict[tuple[int, Split, int], list[tuple[int, int]]] = {}
+    for k, (op, assignment) in enumerate(zip(graph.ops, plan.ops, strict=True)):
+        for i, value in enumerate(op.inputs):
+            if value >= 0:
+                split = wanted(op, i, assignment.loops)
+                if split != lies[value]:
+                    found.setdefault((value, split, times.get((k, i), 0)), []).append((k, i))
+    for j, (value, argument) in enumerate(zip(graph.leaving, graph.carried, strict=True)):
+        if argument is not None and plan.entering[argument] != lies[value]:
+            found.setdefault((value, plan.entering[argument], 0), []).append((-1, j))
+    for (value, split, time), readers in found.items():
+        yield Copy(value, split, time, tuple(readers))
+
+
+def sums(graph: Graph, plan: Plan) -> Iterator[Sum]:
+    """Every result that devices hold in parts."""
+    for k, (op, assignment) in enumerate(zip(graph.ops, plan.ops, strict=True)):
+        for j, (value, split) in enumerate(zip(op.outputs, assignment.results, strict=True)):
+            axes = partial_axes(op, j, assignment.loops)
+            if axes or split != made(op, j, assignment.loops):
+                yield Sum(k, j, value, axes, split)
+
+
+def early(graph: Graph) -> set[int]:
+    """Values that are state or made of nothing else by operators that cost nothing: what can be gathered ahead."""
+    known = {value for value in graph.entering if graph.values[value].kind == "state"}
+    for op in graph.ops:
+        if op.follows and all(v < 0 or v in known for v in op.inputs) and any(v >= 0 for v in op.inputs):
+            known.update(op.outputs)
+    return known
+
+
+def late(graph: Graph) -> list[bool]:
+    """Of each operator, whether it and all that reads it only lead out of the step: the optimiser's."""
+    feeds = np.zeros(len(graph.values), dtype=np.bool_)
+    found = [False] * len(graph.ops)
+    for k in range(len(graph.ops) - 1, -1, -1):
+        op = graph.ops[k]
+        found[k] = op.follows and not feeds[list(op.outputs)].any()
+        if not found[k]:
+            feeds[[value for value in op.inputs if value >= 0]] = True
+    return found
+
+
+def loose(graph: Graph) -> frozenset[int]:
+    """Values that nothing in the step waits for: those of `early`, and those that only lead out."""
+    leading = zip(graph.ops, late(graph), strict=True)
+    return frozenset(early(graph)).union(v for op, last in leading if last for v in op.outputs)
+
+
+def reading_times(graph: Graph) -> dict[tuple[int, int], int]:
+    """Of every operand that is state: in which of the times it is read, far apart from one another."""
+    state, last, times = early(graph), dict[int, tuple[int, int]](), dict[tuple[int, int], int]()
+    for k, op in enumerate(graph.ops):
+        for i, value in enumerate(op.inputs):
+            if value in state:
+                before, time = last.get(value, (k, 0))
+                time += (k - before) * FAR > len(graph.ops)
+                last[value], times[k, i] = (k, time), time
+    return times

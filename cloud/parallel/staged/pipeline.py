@@ -1,0 +1,175 @@
+"""Training in stages: each device holds a part of the model, and microbatches go through all of them.
+
+One program runs on a mesh of stages × replicas. In each tick of the schedule a device computes its stage (a branch for
+each) forward on one microbatch and backward on one, from inputs that it kept, and hands on what it made to its
+neighbours. Gradients of replicas, and of parameters that several stages read, are summed once a step; then each stage
+updates its own parameters. What a stage holds lies in flat vectors, [stages, n] over the mesh.
+
+The numbers are those of `make_step` with as many `accumulate` parts: models whose rows meet (BatchNormalization while
+training) are refused; a loss that couples rows otherwise (experts with a capacity) means its microbatches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from cloud._jax import auto_mesh, everywhere, shaped
+from cloud.errors import PlanError
+from cloud.parallel.plan import Collective
+from cloud.parallel.staged.cuts import line
+from cloud.parallel.staged.holdings import Holdings
+from cloud.parallel.staged.packing import flat_bytes
+from cloud.parallel.staged.programs import Programs, programs
+from cloud.parallel.staged.schedule import schedule as timetable
+from cloud.parallel.staged.stages import balanced
+from cloud.parallel.staged.ticks import OnDevice
+from cloud.train.freeze import which_frozen
+from cloud.train.step import StepOptions, TrainState
+
+__all__ = ["Pipelined"]
+
+_SPEC: Any = jax.sharding.PartitionSpec
+
+
+class Pipelined:
+    """A step of `loss_sums(params, state, batch, key) -> (sums, state)` in stages.
+
+    `state` and `batch`: arrays or their shapes, of the whole step. `stages`: how many, cut where they balance and send
+    little, or the places to cut at (see `cloud.parallel.staged.cuts`). `replicas`: of each stage, among which rows are
+    shared out. `schedule`: see `cloud.parallel.staged.schedule`. `devices`: stages × replicas of them. Raises
+    `PlanError`.
+    """
+
+    def __init__(
+        self, loss_sums: Callable[..., Any], optimizer: optax.GradientTransformation, options: StepOptions,
+        state: TrainState, batch: Any, *, stages: int | Sequence[int], microbatches: int, replicas: int = 1,
+        schedule: str = "paired", devices: Sequence[Any] | None = None,
+    ) -> None:  # fmt: skip
+        if state.scale is not None:
+            raise PlanError('a pipeline scales no losses, got precision="float16": use "bfloat16"')
+        if options.accumulate != 1 or options.recompute:
+            raise PlanError(
+                f"a pipeline's `microbatches` take the place of accumulate, and its stages compute everything again by "
+                f"themselves: expected accumulate=1 and recompute=0, got {options.accumulate} and {options.recompute}"
+            )
+        self._options, self._replicas = options, replicas
+        self._state, self._batch = jax.tree.map(_shape, (state, batch))
+        self._key = jax.eval_shape(lambda: jax.random.key(0))
+        rows = _microbatch(self._batch, replicas, microbatches)
+        walked, constants = line(loss_sums, self._state.params, self._state.state, rows, self._key)
+        cuts = balanced(walked, stages) if isinstance(stages, int) else tuple(stages)
+        frozen = which_frozen(state.params, options.freeze)
+        trained = frozenset(i for i, still in enumerate(frozen) if not still)
+        params, kept = (len(jax.tree.leaves(tree)) for tree in (state.params, state.state))
+        self.programs: Programs = programs(walked, constants, params, kept, cuts, trained)
+        self.holdings = Holdings(self.programs, optimizer, self._state)
+        self.schedule = timetable(schedule, len(self.programs.stages), microbatches)
+        self.mesh = _mesh(devices, self.schedule.stages, replicas)
+        inside = OnDevice(self.programs, self.holdings, self.schedule, options, replicas)
+        self._compute = jax.shard_map(
+            inside, mesh=self.mesh, in_specs=(_SPEC("stage"), _SPEC(), _SPEC("data")),
+            out_specs=(_SPEC("stage"), _SPEC(), _SPEC()), check_vma=False,
+        )  # fmt: skip
+        shardings = {"held": self._over("stage"), "common": everywhere(self.mesh)}
+        self.step = jax.jit(
+            self._step, donate_argnums=0, in_shardings=(shardings, self._over("data")),
+            out_shardings=(shardings, everywhere(self.mesh)),
+        )  # fmt: skip
+        """`(placed state, batch) -> (placed state, sums)`; the state is donated."""
+
+    def place(self, state: TrainState) -> dict[str, Any]:
+        """The state as `step` takes it, every stage's part on its devices."""
+        held = self.holdings.packed(jax.tree.map(np.asarray, state))
+        return {
+            "held": jax.tree.map(partial(_put, self._over("stage")), held),
+            "common": jax.tree.map(partial(_put, everywhere(self.mesh)), _common(state)),
+        }
+
+    def place_batch(self, batch: Any) -> Any:
+        """A whole batch with its rows on the replicas that compute them."""
+        return jax.tree.map(partial(_put, self._over("data")), batch)
+
+    def gather(self, placed: Mapping[str, Any]) -> TrainState:
+        """What `place` took, as arrays of the host."""
+        whole = jax.jit(lambda tree: tree, out_shardings=everywhere(self.mesh))(dict(placed))
+        held, common = jax.tree.map(lambda a: np.asarray(a.addressable_data(0)), (whole["held"], whole["common"]))
+        return self.holdings.unpacked(held, replace(self._state, **common))
+
+    def lower(self) -> Any:
+        """The step for `mesh`, with nothing allocated; `.compile()` gives the program."""
+        held, common = self.holdings.shapes, _common(self._state)
+        return self.step.lower({"held": held, "common": common}, self._batch)
+
+    @property
+    def collectives(self) -> tuple[Collective, ...]:
+        """What a step communicates: axis 0 of the mesh is the stages, axis 1 the replicas."""
+        stages, made = self.schedule.stages, []
+        both = tuple(axis for axis, size in enumerate((stages, self._replicas)) if size > 1)
+        across = {dtype: size * np.dtype(dtype).itemsize for dtype, size in self.programs.sizes.items() if size}
+        for way, sizes in (("to", across), ("back from", {d: across[d] for d in self.programs.gradient_sizes})):
+            for bytes_ in sizes.values() if stages > 1 else ():
+                made.append(Collective("collective-permute", bytes_, (0,), stages, self.schedule.ticks,
+                                       f"activations {way} the next stage"))  # fmt: skip
+        for axis, size, sizes, why in (
+            (1, self._replicas, self.holdings.trained_sizes, "gradients of the replicas"),
+            (0, stages, self.holdings.shared.sizes, "gradients of parameters that several stages read"),
+        ):
+            for bytes_ in flat_bytes(sizes).values() if size > 1 else ():
+                made.append(Collective("all-reduce", bytes_, (axis,), size, 1, why))
+        if both:
+            made.append(Collective("all-reduce", 4 * len(self.programs.sums), both, stages * self._replicas, 1, "sums"))
+        if self._options.clip is not None and stages > 1:
+            made.append(Collective("all-reduce", 4, (0,), stages, 1, "norm of the gradients"))
+        return tuple(one for one in made if one.bytes)
+
+    def _over(self, axis: str) -> Any:
+        return jax.sharding.NamedSharding(self.mesh, _SPEC(axis))
+
+    def _step(self, placed: Mapping[str, Any], batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        held, common, sums = self._compute(placed["held"], placed["common"], batch)
+        return {"held": held, "common": common}, dict(zip(self.programs.sums, sums, strict=True))
+
+
+def _shape(value: Any) -> Any:
+    return shaped(jnp.shape(value), jax.dtypes.result_type(value))
+
+
+def _common(state: TrainState) -> dict[str, Any]:
+    """What every stage has."""
+    return {"state": state.state, "step": state.step}
+
+
+def _microbatch(batch: Any, replicas: int, microbatches: int) -> Any:
+    """The shapes of one microbatch on one replica."""
+    rows = {leaf.shape[:1] for leaf in jax.tree.leaves(batch)}
+    if len(rows) != 1 or () in rows:
+        raise PlanError(f"expected a batch of arrays with one number of rows in front, got {sorted(rows)}")
+    ((total,),) = rows
+    if total % (replicas * microbatches):
+        raise PlanError(
+            f"a batch of {total} rows cannot be shared out to {replicas} replicas × {microbatches} microbatches: "
+            f"take a multiple of {replicas * microbatches} rows, or fewer microbatches"
+        )
+    part = total // (replicas * microbatches)
+    return jax.tree.map(lambda a: shaped((part, *a.shape[1:]), a.dtype), batch)
+
+
+def _mesh(devices: Sequence[Any] | None, stages: int, replicas: int) -> jax.sharding.Mesh:
+    devices = jax.devices() if devices is None else devices
+    if len(devices) != stages * replicas:
+        raise PlanError(f"{stages} stages × {replicas} replicas take {stages * replicas} devices, got {len(devices)}")
+    return auto_mesh(np.asarray(devices).reshape(stages, replicas), ("stage", "data"))
+
+
+def _put(sharding: Any, value: Any) -> jax.Array:
+    """Every process has the whole and gives its devices their parts."""
+    whole = np.asarray(value)
+    return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])

@@ -1,0 +1,115 @@
+"""Calls opened up: a jaxpr in which every equation is an operator, as the planner and the pipeline want to walk it.
+
+`jit`, `closed_call`, `custom_jvp_call`, `custom_vjp_call`, `remat` and their like become the equations of their bodies;
+scans, conditionals and other loops stay whole. What a differentiated `remat` reads passes through an optimisation
+barrier, an equation for each operand (so that each keeps its own split): without it XLA would find the values of the
+forward pass again and recompute nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import jax
+from jax.extend import core
+
+from cloud._jax import without_dead
+from cloud.parallel.tracing.rewrites import rewritten
+
+__all__ = ["flat"]
+
+CALLS = {
+    "jit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "call": "call_jaxpr",
+    "remat2": "jaxpr",
+    "checkpoint": "jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+    "custom_lin": "call_jaxpr",
+    "composite": "jaxpr",
+}
+"""Primitives that only call, and the parameter that holds what they call."""
+
+
+def flat(closed: Any, *, unroll: bool = False) -> Any:
+    """`closed` (a ClosedJaxpr) with calls opened, some operators rewritten and dead equations dropped; arguments and
+    results as before. Every variable is assigned once, even where one body is called several times. `unroll`: scans of
+    up to `MOST_TRIPS` trips become their trips."""
+    opener = _Opener(unroll)
+    jaxpr = closed.jaxpr
+    results = opener.body(jaxpr, dict(zip(jaxpr.constvars, jaxpr.constvars, strict=True)), jaxpr.invars, "")
+    constants = [*jaxpr.constvars, *opener.constants]
+    opened = jaxpr.replace(constvars=constants, eqns=opener.equations, outvars=list(results))
+    alive = without_dead(opened)
+    consts = dict(zip(opened.constvars, [*closed.consts, *opener.constants.values()], strict=True))
+    return _with_used_constants(alive, consts)
+
+
+def _with_used_constants(jaxpr: Any, consts: dict[Any, Any]) -> Any:
+    read = {atom for eqn in jaxpr.eqns for atom in eqn.invars if isinstance(atom, core.Var)}
+    read.update(atom for atom in jaxpr.outvars if isinstance(atom, core.Var))
+    kept = [var for var in jaxpr.constvars if var in read]
+    return core.ClosedJaxpr(jaxpr.replace(constvars=kept), [consts[var] for var in kept])
+
+
+class _Opener:
+    """Collects the equations of one flat jaxpr and the constants of the bodies it opens."""
+
+    def __init__(self, unroll: bool) -> None:
+        self.unroll = unroll
+        self.equations: list[Any] = []
+        self.constants: dict[Any, Any] = {}
+
+    def body(self, jaxpr: Any, names: dict[Any, Any], arguments: Sequence[Any], stack: Any) -> Iterator[Any]:
+        """Appends the equations of `jaxpr` called with `arguments`; what its results are called outside."""
+        names.update(zip(jaxpr.invars, arguments, strict=True))
+
+        def outside(atom: Any) -> Any:
+            return atom if isinstance(atom, core.Literal) else names[atom]
+
+        for eqn in jaxpr.eqns:
+            if stack:
+                source = eqn.source_info
+                eqn = eqn.replace(source_info=source.replace(name_stack=stack + source.name_stack))
+            operands = [outside(atom) for atom in eqn.invars]
+            if eqn.primitive.name in CALLS:
+                made = self.call(eqn, operands)
+            elif (instead := rewritten(eqn, self.unroll)) is not None:
+                made = self.opened(eqn, instead, operands)
+            else:
+                made = self.fresh(eqn, operands)
+            names.update(zip(eqn.outvars, made, strict=True))
+        return map(outside, jaxpr.outvars)
+
+    def call(self, eqn: Any, operands: list[Any]) -> list[Any]:
+        inner = eqn.params[CALLS[eqn.primitive.name]]
+        if eqn.params.get("differentiated") and eqn.params.get("prevent_cse"):
+            operands = [self.barred(eqn, atom) for atom in operands]
+        closed = inner if isinstance(inner, core.ClosedJaxpr) else core.ClosedJaxpr(inner, ())
+        return self.opened(eqn, closed, operands)
+
+    def opened(self, eqn: Any, closed: Any, operands: list[Any]) -> list[Any]:
+        names = {var: core.Var(var.aval) for var in closed.jaxpr.constvars}
+        self.constants.update(zip(names.values(), closed.consts, strict=True))
+        return list(self.body(closed.jaxpr, names, operands, eqn.source_info.name_stack))
+
+    def fresh(self, eqn: Any, operands: list[Any]) -> list[Any]:
+        made = [core.Var(var.aval) for var in eqn.outvars]
+        self.equations.append(eqn.replace(invars=operands, outvars=made))
+        return made
+
+    def barred(self, eqn: Any, atom: Any) -> Any:
+        if isinstance(atom, core.Literal):
+            return atom
+        barrier = _barrier().replace(source_info=eqn.source_info, outvars=[atom])
+        return self.fresh(barrier, [atom])[0]
+
+
+@cache
+def _barrier() -> Any:
+    return jax.make_jaxpr(jax.lax.optimization_barrier)(0.0).eqns[0]

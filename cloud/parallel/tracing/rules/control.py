@@ -1,0 +1,180 @@
+"""Scans, loops and conditionals: what may be split follows from their bodies.
+
+Every dimension of every value inside, and every loop of every operator inside, is a point; a loop is joined with the
+dimensions it walks, what is carried with itself. A joined set is a loop of the whole if no operator inside needs one of
+its dimensions whole or puts its parts together, and no value or operator has it twice: splitting it then asks for
+nothing inside. All others stay whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+from jax.extend import core
+
+from cloud.parallel.tracing.inline import flat
+from cloud.parallel.tracing.rules.nest import Nest, shapes, weave
+
+__all__ = ["conditional", "repeated", "scan"]
+
+Point = Hashable
+
+
+class _Sets:
+    """Disjoint sets of points, and which of them may not be split."""
+
+    def __init__(self) -> None:
+        self.parent: dict[Point, Point] = {}
+        self.size: dict[Point, int] = {}
+        self.blocked: set[Point] = set()
+
+    def find(self, point: Point) -> Point:
+        self.parent.setdefault(point, point)
+        while self.parent[point] != point:
+            self.parent[point] = self.parent[self.parent[point]]
+            point = self.parent[point]
+        return point
+
+    def sized(self, point: Point, size: int) -> None:
+        root = self.find(point)
+        self.size[root] = math.gcd(self.size.get(root, 0), size)
+
+    def join(self, one: Point, other: Point) -> None:
+        a, b = self.find(one), self.find(other)
+        if a != b:
+            self.parent[b] = a
+            self.size[a] = math.gcd(self.size.get(a, 0), self.size.pop(b, 0))
+
+    def apart(self, points: Iterable[Point]) -> None:
+        """No two of these may be one: their set is blocked."""
+        roots = [self.find(point) for point in points]
+        self.blocked.update(root for root in roots if roots.count(root) > 1)
+
+    def free(self) -> Callable[[Point], Point | None]:
+        """The name of a point's set, None of those that may not be split; to be asked when all is joined."""
+        whole = {self.find(point) for point in self.blocked}
+        return lambda point: None if (root := self.find(point)) in whole else root
+
+
+class _Inside:
+    """The bodies of one equation, walked."""
+
+    def __init__(self) -> None:
+        self.sets = _Sets()
+        self.sides: list[list[Point]] = []
+        self.flops: list[float] = []
+
+    def body(self, closed: Any) -> tuple[list[Any], list[Any]]:
+        """Walks a body; its arguments and results, to be joined with what is outside."""
+        from cloud.parallel.tracing.rules import describe  # whose table this file is in
+
+        jaxpr = flat(closed).jaxpr
+        flops = 0.0
+        for var in (*jaxpr.constvars, *jaxpr.invars):
+            self.value(var)
+        for eqn in jaxpr.eqns:
+            for var in eqn.outvars:
+                self.value(var)
+            nest = describe(eqn)
+            flops += nest.flops
+            self.operator(eqn, nest)
+        self.flops.append(flops)
+        return jaxpr.invars, jaxpr.outvars
+
+    def value(self, atom: Any) -> None:
+        (shape,) = shapes([atom])
+        for d, size in enumerate(shape):
+            self.sets.sized((atom, d), size)
+        self.sides.append([(atom, d) for d in range(len(shape))])
+
+    def operator(self, eqn: Any, nest: Nest) -> None:
+        loops: list[Point] = [(len(self.sides), number) for number in range(len(nest.loops))]
+        for point, loop in zip(loops, nest.loops, strict=True):
+            self.sets.sized(point, loop.size)
+            if loop.reduces:
+                self.sets.blocked.add(point)
+        self.sides.append(list(loops))
+        for atom, labels in zip((*eqn.invars, *eqn.outvars), (*nest.reads, *nest.writes), strict=True):
+            if isinstance(atom, core.Literal):
+                continue
+            for d, number in enumerate(labels):
+                if number is None:
+                    self.sets.blocked.add((atom, d))
+                else:
+                    self.sets.join(loops[number], (atom, d))
+
+    def same(self, one: Any, other: Any, skip: int = 0) -> None:
+        """Two values that are one; `skip` leading dimensions of `other` aside. A literal is the same everywhere."""
+        if isinstance(one, core.Literal) or isinstance(other, core.Literal):
+            return
+        for d in range(len(shapes([one])[0])):
+            self.sets.join((one, d), (other, d + skip))
+
+    def nest(self, eqn: Any, flops: float, stacked: Sequence[Any] = ()) -> Nest:
+        """The equation's own loops; the leading dimension of what is `stacked` is whole."""
+        for side in self.sides:
+            self.sets.apart(side)
+        for atom in (*eqn.invars, *eqn.outvars):
+            if not isinstance(atom, core.Literal):
+                self.sets.apart((atom, d) for d in range(len(shapes([atom])[0])))
+        self.sets.blocked.update((atom, 0) for atom in stacked if not isinstance(atom, core.Literal))
+        free = self.sets.free()
+
+        def labels(atom: Any) -> list[Point | None]:
+            rank = len(shapes([atom])[0])
+            return [None] * rank if isinstance(atom, core.Literal) else [free((atom, d)) for d in range(rank)]
+
+        reads, writes = [labels(atom) for atom in eqn.invars], [labels(atom) for atom in eqn.outvars]
+        sizes = {label: self.sets.size[label] for each in (*reads, *writes) for label in each if label is not None}
+        return weave(eqn, reads, writes, sizes=sizes, flops=flops)
+
+    def outside(self, eqn: Any) -> None:
+        for atom in {id(atom): atom for atom in (*eqn.invars, *eqn.outvars) if isinstance(atom, core.Var)}.values():
+            self.value(atom)
+
+
+def scan(eqn: Any) -> Nest:
+    """Carried values keep their split; what is scanned over and what is stacked are whole along the trips."""
+    inside = _Inside()
+    inside.outside(eqn)
+    held, kept = eqn.params["num_consts"], eqn.params["num_carry"]
+    arguments, results = inside.body(eqn.params["jaxpr"])
+    for i, (inner, outer) in enumerate(zip(arguments, eqn.invars, strict=True)):
+        inside.same(inner, outer, skip=int(i >= held + kept))
+    for i, (inner, outer) in enumerate(zip(results, eqn.outvars, strict=True)):
+        inside.same(inner, outer, skip=int(i >= kept))
+    for before, after in zip(arguments[held : held + kept], results[:kept], strict=True):
+        inside.same(before, after)
+    stacked = (*eqn.invars[held + kept :], *eqn.outvars[kept:])
+    return inside.nest(eqn, inside.flops[0] * eqn.params["length"], stacked)
+
+
+def repeated(eqn: Any) -> Nest:
+    """`while`: as a scan that stacks nothing. Its trips are not known; work is counted for one."""
+    inside = _Inside()
+    inside.outside(eqn)
+    asks, held = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    carry = eqn.invars[asks + held :]
+    asked, _ = inside.body(eqn.params["cond_jaxpr"])
+    arguments, results = inside.body(eqn.params["body_jaxpr"])
+    for inner, outer in zip(asked, (*eqn.invars[:asks], *carry), strict=True):
+        inside.same(inner, outer)
+    for inner, outer in zip(arguments, eqn.invars[asks:], strict=True):
+        inside.same(inner, outer)
+    for before, after, outer in zip(arguments[held:], results, eqn.outvars, strict=True):
+        inside.same(before, after)
+        inside.same(before, outer)
+    return inside.nest(eqn, sum(inside.flops))
+
+
+def conditional(eqn: Any) -> Nest:
+    """`cond`: every branch lets its operands and results be split alike; the work is the costliest branch's."""
+    inside = _Inside()
+    inside.outside(eqn)
+    for branch in eqn.params["branches"]:
+        arguments, results = inside.body(branch)
+        for inner, outer in zip((*arguments, *results), (*eqn.invars[1:], *eqn.outvars), strict=True):
+            inside.same(inner, outer)
+    return inside.nest(eqn, max(inside.flops))

@@ -1,0 +1,269 @@
+"""A training run as a TOML file: sections are frozen dataclasses, checked as they are read; errors name the key.
+
+What is not said has the default that stands here; a key that does not exist is an error, not ignored.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from cloud.errors import TrainError
+from cloud.train.jobs.sections import closest, need, overridden, section
+from cloud.train.jobs.template import TEMPLATE
+
+__all__ = [
+    "Checkpoint", "Config", "Data", "Export", "Model", "Parallel", "Track", "Train", "parse", "read", "read_size",
+    "template",
+]  # fmt: skip
+
+
+def _one_of(table: str, said: Mapping[str, str]) -> None:
+    given = [key for key, value in said.items() if value]
+    keys = ", ".join(said)
+    need(len(given) == 1, f"[{table}]", f"one of the keys {keys}", ", ".join(given) or "none of them")
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is trained: one of `zoo` (a builder of `cloud.zoo`), `onnx` (a file), `function` ("module:function", which
+    gives an `onnx_ir.Model`, a Flax module or a task). `options` are keyword arguments of a builder or function."""
+
+    zoo: str = ""
+    onnx: str = ""
+    function: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    trainable: tuple[str, ...] = ()
+    """Glob patterns of the initialisers that are weights; (): all that can be."""
+
+    def __post_init__(self) -> None:
+        _one_of("model", {"zoo": self.zoo, "onnx": self.onnx, "function": self.function})
+        need(not (self.onnx and self.options), "model.options", "none for a file", dict(self.options))
+
+
+_SOURCES = ("builtin", "npz", "text", "folder", "records", "function")
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where examples are: one of `builtin` ("digits"), `npz` (a file of arrays), `text` (a file, byte by byte),
+    `folder` (of images, in a folder a class), `records` (a file that `cloud.data.write_records` made), `function`
+    ("module:function", which gives (inputs, labels), a pipeline of `cloud.data`, or a pair of such: for training and
+    for validation)."""
+
+    builtin: Literal["", "digits"] = ""
+    npz: str = ""
+    text: str = ""
+    folder: str = ""
+    records: str = ""
+    function: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the function."""
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    """The file's array (of records: the value) for each of the model's inputs; without it they are named alike."""
+    labels: str = "labels"
+    validation_inputs: Mapping[str, Any] = field(default_factory=dict)
+    validation_labels: str = ""
+    validation: float = 0.1
+    """The share of examples held out, where the file has no arrays for validation. 0: none."""
+    scale: float = 1.0
+    """What whole numbers are multiplied by where the model takes floats, before `offset` is added."""
+    offset: float = 0.0
+    length: int = 128
+    """Of a text's windows."""
+    limit: int = 0
+    """The most examples used, drawn by the seed; 0: all."""
+
+    def __post_init__(self) -> None:
+        _one_of("data", {name: getattr(self, name) for name in _SOURCES})
+        need(0 <= self.validation < 1, "data.validation", "a share from 0 to below 1", self.validation)
+        need(self.length >= 1, "data.length", "at least 1", self.length)
+        need(self.limit >= 0, "data.limit", "at least 0", self.limit)
+        need(not self.options or bool(self.function), "data.options", "none without data.function", dict(self.options))
+        for name in ("inputs", "validation_inputs"):
+            found = getattr(self, name)
+            need(all(isinstance(v, str) for v in found.values()), f"data.{name}", "names of arrays", dict(found))
+        apart = bool(self.npz) or not (self.validation_inputs or self.validation_labels)
+        need(apart, "data.validation_inputs and validation_labels", "none but with data.npz", self.validation_labels)
+        both = bool(self.validation_inputs) == bool(self.validation_labels)
+        need(both, "data.validation_labels", "both it and data.validation_inputs, or neither", self.validation_labels)
+
+
+@dataclass(frozen=True)
+class Train:
+    """How it is trained."""
+
+    epochs: int = 10
+    batch: int = 64
+    optimizer: Literal["adam", "adamw", "sgd", "momentum", "lion", "muon", "thor"] = "adam"
+    rate: float = 1e-3
+    """The learning rate at its highest."""
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    warmup: float = 0.0
+    """The share of steps in which the rate rises from 0."""
+    momentum: float = 0.9
+    """Of optimizer = "momentum" (Nesterov's)."""
+    weight_decay: float = 0.0
+    """Of arrays of rank 2 and up: decoupled for adamw, lion, muon and thor, else part of the gradient."""
+    loss: str = "softmax_cross_entropy"
+    smoothing: float = 0.0
+    """The share of a label's weight that all classes get evenly."""
+    metrics: tuple[str, ...] = ("accuracy",)
+    augment: str = ""
+    """"module:function", which changes a batch's inputs: see `Trainer`."""
+    seed: int = 0
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    accumulate: int = 1
+    clip: float = 0.0
+    freeze: tuple[str, ...] = ()
+    recompute: float = 0.0
+    average: float = 0.0
+    last: Literal["pad", "drop"] = "pad"
+
+    def __post_init__(self) -> None:
+        for key in ("epochs", "batch", "accumulate"):
+            need(getattr(self, key) >= 1, f"train.{key}", "at least 1", getattr(self, key))
+        need(self.rate > 0, "train.rate", "more than 0", self.rate)
+        for key in ("warmup", "momentum", "smoothing", "average"):
+            need(0 <= getattr(self, key) < 1, f"train.{key}", "a share from 0 to below 1", getattr(self, key))
+        for key in ("weight_decay", "clip"):
+            need(getattr(self, key) >= 0, f"train.{key}", "at least 0", getattr(self, key))
+        need(0 <= self.recompute <= 1, "train.recompute", "a share from 0 to 1", self.recompute)
+        need(0 <= self.seed < 1 << 31, "train.seed", "from 0 to below 2^31", self.seed)
+        one = self.smoothing == 0 or self.loss == "softmax_cross_entropy"
+        need(one, "train.smoothing", "0 unless the loss is softmax_cross_entropy", self.smoothing)
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """Over which devices. `mode`: "none" (one), "data" (each computes part of every batch), "auto" (as the planner
+    decides)."""
+
+    mode: Literal["none", "data", "auto"] = "none"
+    plan: str = ""
+    """A file that `msedge plan -o` wrote for this run, followed instead of searching."""
+    topology: str = ""
+    """What `msedge plan` plans for, and "auto": a preset or a TOML file; "": the devices that are here."""
+    memory: str = ""
+    """The same, of one device, such as "16GiB"; "": what the topology says."""
+
+    def __post_init__(self) -> None:
+        need(not self.plan or self.mode == "auto", "parallel.plan", 'mode = "auto" beside it', self.mode)
+        if self.memory:
+            read_size(self.memory, "parallel.memory")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a run is kept so that `msedge train --resume` goes on from there; no folder: nowhere."""
+
+    folder: str = ""
+    every: int = 0
+    """Steps between them; 0: at the end of each epoch."""
+    keep: int = 3
+    best: str = ""
+    """Validation's "loss" or a metric: the checkpoint that is best in it stays too."""
+
+    def __post_init__(self) -> None:
+        need(self.every >= 0, "checkpoint.every", "at least 0", self.every)
+        need(self.keep >= 1, "checkpoint.keep", "at least 1", self.keep)
+
+
+@dataclass(frozen=True)
+class Export:
+    """What is left in the end; "" for none."""
+
+    onnx: str = ""
+    bundle: str = ""
+    quantize: Literal["none", "fp16", "dynamic", "int8", "int16x8", "w8", "w4"] = "none"
+    """Of the bundle; ranges are measured on examples of the training data."""
+
+
+@dataclass(frozen=True)
+class Track:
+    """The record of the run."""
+
+    store: str = ""
+    """The SQLite file; "": what MSEDGE_RUNS says, or runs.sqlite in the working folder."""
+    name: str = ""
+    keep: bool = True
+
+
+@dataclass(frozen=True)
+class Config:
+    """A run. `source` is the file's own words, `folder` what relative paths are relative to."""
+
+    model: Model
+    data: Data
+    train: Train = Train()
+    parallel: Parallel = Parallel()
+    checkpoint: Checkpoint = Checkpoint()
+    export: Export = Export()
+    track: Track = Track()
+    source: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path = Path()
+
+    def path(self, text: str) -> Path:
+        """A path of the file."""
+        return self.folder / text
+
+
+_SECTIONS: Mapping[str, type] = {
+    "model": Model,
+    "data": Data,
+    "train": Train,
+    "parallel": Parallel,
+    "checkpoint": Checkpoint,
+    "export": Export,
+    "track": Track,
+}
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+
+
+def read(path: str | os.PathLike[str], changes: Iterable[str] = ()) -> Config:
+    """The configuration in a TOML file with "section.key=value" `changes`; paths in it are relative to its folder.
+
+    Raises TrainError, which names the key.
+    """
+    shown = os.fspath(path)
+    try:
+        with open(path, "rb") as file:
+            words = tomllib.load(file)
+    except OSError as error:
+        raise TrainError(f"cannot read {shown!r}: {error.strerror}; msedge train --template prints one") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise TrainError(f"{shown!r}: expected TOML: {error}") from error
+    return parse(overridden(words, changes), Path(shown).resolve().parent)
+
+
+def parse(words: Mapping[str, Any], folder: Path = Path()) -> Config:
+    """The configuration that a parsed file says."""
+    for name, table in words.items():
+        if name not in _SECTIONS:
+            raise TrainError(f"[{name}]: no such section{closest(name, _SECTIONS)}")
+        need(isinstance(table, Mapping), name, f"a section [{name}]", table)
+    for name in ("model", "data"):
+        need(name in words, f"[{name}]", "this section; msedge train --template prints one", None)
+    made: dict[str, Any] = {name: section(kind, words[name], name) for name, kind in _SECTIONS.items() if name in words}
+    return Config(**made, source=words, folder=folder)
+
+
+def read_size(text: str, key: str) -> float:
+    """Bytes of "16GiB", "512 MB", "1e9"; both kinds of units count in powers of 1024. Raises TrainError."""
+    found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*(?:([KMGT]?)i?B?)\s*", text, re.IGNORECASE)
+    try:
+        size = float(found[1]) * 2 ** _UNITS[found[2].upper()] if found else 0.0
+    except ValueError:
+        size = 0.0
+    need(0 < size < 1e18, key, 'bytes such as "16GiB"', text)
+    return size
+
+
+def template() -> str:
+    """A file to begin with: every key with its default, and what it is."""
+    return TEMPLATE

@@ -1,0 +1,204 @@
+"""A training run put together from its configuration, up to the files it leaves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+import optax
+
+from cloud.errors import TrainError
+from cloud.train.jobs.config import Config, Train
+from cloud.train.jobs.sections import closest
+from cloud.train.jobs.sources import Examples, examples_of, model_of, named_function
+from cloud.train.keeping.checkpoint import Checkpoints
+from cloud.train.losses import LOSSES, PerExample, smoothed_cross_entropy
+from cloud.train.optim import thor
+from cloud.train.optimizers import cosine_schedule, decay_mask, momentum_sgd
+from cloud.train.placement import Prepare
+from cloud.train.reports import EpochReport
+from cloud.train.trainer import Trainer
+from lite_runtime._files import write_atomically
+
+__all__ = ["OPTIMIZERS", "Job", "exported", "job_of", "optimizer_of", "rate_of"]
+
+Rate: TypeAlias = Callable[[Any], Any]
+"""Steps done -> learning rate."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A trainer and what it is to do. `steps`: of an epoch, 0 where only reading the data tells. `config`: what JSON
+    can say of the settings; `model`: digest of the file training starts from."""
+
+    trainer: Trainer
+    examples: Examples
+    epochs: int
+    batch: int
+    steps: int = 0
+    rate: Callable[[int], float] | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    model: str = ""
+
+    def fit(self) -> list[EpochReport]:
+        """Train to the end; of a trainer that was resumed, what is left."""
+        data, left = self.examples, self.epochs - self.trainer.epochs_done
+        if left < 1:
+            raise TrainError(f"nothing is left to do: {self.trainer.epochs_done} of {self.epochs} epochs are done")
+        return self.trainer.fit(data.train, left, self.batch, validation=data.validation)
+
+
+def _decayed(optimizer: optax.GradientTransformation, decay: float) -> optax.GradientTransformation:
+    """With decay as part of the gradient."""
+    return optax.chain(optax.add_decayed_weights(decay, mask=decay_mask), optimizer) if decay else optimizer
+
+
+OPTIMIZERS: Mapping[str, Callable[[Rate, Train], optax.GradientTransformation]] = MappingProxyType(
+    {
+        "adam": lambda rate, said: _decayed(optax.adam(rate), said.weight_decay),
+        "adamw": lambda rate, said: optax.adamw(rate, weight_decay=said.weight_decay, mask=decay_mask),
+        "sgd": lambda rate, said: _decayed(optax.sgd(rate), said.weight_decay),
+        "momentum": lambda rate, said: momentum_sgd(rate, momentum=said.momentum, weight_decay=said.weight_decay),
+        "lion": lambda rate, said: optax.lion(rate, weight_decay=said.weight_decay, mask=decay_mask),
+        "muon": lambda rate, said: optax.contrib.muon(
+            rate, weight_decay=said.weight_decay, weight_decay_mask=decay_mask
+        ),
+        "thor": lambda rate, said: thor(rate, weight_decay=said.weight_decay),
+    }
+)
+
+
+def rate_of(said: Train, steps: int) -> Rate:
+    """The learning rate over `steps`, all epochs together; of no known number it can only be constant."""
+    if steps == 0 and (said.warmup or said.schedule != "constant"):
+        raise TrainError(
+            f"train.schedule: expected constant and no warm-up, got {said.schedule!r} and {said.warmup}: only reading "
+            "the data tells how many steps there are"
+        )
+    warmup = round(said.warmup * steps)
+    if said.schedule == "cosine":
+        cosine: Rate = cosine_schedule(said.rate, steps, warmup=warmup)
+        return cosine
+    rise: Rate = optax.schedules.linear_schedule(0.0, said.rate, warmup)
+    end = said.rate if said.schedule == "constant" else 0.0
+    rest: Rate = optax.schedules.linear_schedule(said.rate, end, max(steps - warmup, 1))
+    joined: Rate = optax.schedules.join_schedules([rise, rest], [warmup])
+    return joined if warmup else rest
+
+
+def optimizer_of(said: Train, steps: int) -> tuple[optax.GradientTransformation, Rate]:
+    """What [train] says of optimiser and learning rate, for a run of `steps`."""
+    rate = rate_of(said, steps)
+    return OPTIMIZERS[said.optimizer](rate, said), rate
+
+
+def job_of(config: Config) -> Job:
+    """The run that a configuration describes. Raises TrainError, which names the key."""
+    said = config.train
+    for key, target in (("onnx", config.export.onnx), ("bundle", config.export.bundle)):
+        if target and not config.path(target).absolute().parent.is_dir():
+            raise TrainError(f"export.{key}: there is no folder for {target!r}; create it first")
+    model, digest = model_of(config)
+    examples = examples_of(config, model)
+    if said.loss == "softmax_cross_entropy":
+        _check_classes(model, examples)
+    steps = _steps(examples.count, said)
+    optimizer, rate = optimizer_of(said, said.epochs * steps)
+    augment = named_function(said.augment, config.folder, "train.augment") if said.augment else None
+    trainer = Trainer(
+        model, loss=_loss(config), optimizer=optimizer, seed=said.seed, metrics=said.metrics, augment=augment,
+        trainable=config.model.trainable or None, last=said.last, precision=said.precision, accumulate=said.accumulate,
+        clip=said.clip or None, recompute=said.recompute, freeze=said.freeze, average=said.average or None,
+        parallel=_parallel(config), checkpoints=_checkpoints(config),
+    )  # fmt: skip
+    return Job(trainer, examples, said.epochs, said.batch, steps, lambda at: float(rate(at)), config.source, digest)
+
+
+def _check_classes(model: Any, examples: Examples) -> None:
+    """Labels beyond a model's outputs would make the loss NaN."""
+    shape = model.graph.outputs[0].shape if isinstance(model, ir.Model) and len(model.graph.outputs) == 1 else None
+    labels = None if hasattr(examples.train, "batches") else np.asarray(examples.train[1])
+    if shape is None or labels is None or labels.dtype.kind not in "iu" or labels.ndim >= len(shape):
+        return
+    classes, least, most = shape[-1], int(labels.min()), int(labels.max())
+    if isinstance(classes, int) and not 0 <= least <= most < classes:
+        raise TrainError(
+            f"data: expected labels from 0 to {classes - 1}, as the model has {classes} outputs; got {least} to {most}"
+        )
+
+
+def _checkpoints(config: Config) -> Checkpoints | None:
+    said = config.checkpoint
+    if not said.folder:
+        return None
+    facts = {"config": config.source}
+    return Checkpoints(config.path(said.folder), steps=said.every or None, keep=said.keep, best=said.best, facts=facts)
+
+
+def _parallel(config: Config) -> str | Prepare:
+    """The planner's modules load where a plan is wanted."""
+    if config.parallel.mode != "auto":
+        return config.parallel.mode
+    from cloud.train.jobs.planning import placing
+
+    return placing(config)
+
+
+def _steps(examples: int, said: Train) -> int:
+    batch = min(said.batch, examples)
+    if batch == 0:
+        return 0
+    return examples // batch if said.last == "drop" else -(-examples // batch)
+
+
+def _loss(config: Config) -> str | PerExample:
+    said = config.train
+    if said.smoothing:
+        return smoothed_cross_entropy(said.smoothing)
+    if ":" in said.loss:
+        return named_function(said.loss, config.folder, "train.loss")
+    if said.loss not in LOSSES:
+        raise TrainError(f'train.loss: no such loss {said.loss!r}{closest(said.loss, LOSSES)}, or "module:function"')
+    return said.loss
+
+
+def exported(job: Job, config: Config) -> dict[str, Path]:
+    """Write what [export] asks for; where, by kind ("onnx", "bundle"). Of both, the bundle is made from the file."""
+    said = config.export
+    if not (said.onnx or said.bundle):
+        return {}
+    data = _serialized(job.trainer.export())
+    made: dict[str, Path] = {}
+    if said.onnx:
+        made["onnx"] = config.path(said.onnx)
+        write_atomically(made["onnx"], data, TrainError)
+    if said.bundle:
+        made["bundle"] = config.path(said.bundle)
+        _convert(made.get("onnx"), data, made["bundle"], said.quantize, job.examples)
+    return made
+
+
+def _serialized(model: ir.Model) -> bytes:
+    return bytes(ir.to_proto(model).SerializeToString(deterministic=True))
+
+
+def _convert(source: Path | None, data: bytes, target: Path, quantize: Any, examples: Examples) -> None:
+    from converter import convert
+
+    needs = quantize in ("int8", "int16x8")
+    if needs and examples.sample is None:
+        raise TrainError("export.quantize: ranges are measured on arrays by input name; the data gives none")
+    model = os.fspath(source) if source is not None else ir.from_proto(_proto(data))
+    convert(model, output=target, quantize=quantize, calibration=dict(examples.sample or {}) if needs else None)
+
+
+def _proto(data: bytes) -> Any:
+    import onnx
+
+    return onnx.load_model_from_string(data)

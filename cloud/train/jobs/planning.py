@@ -1,0 +1,84 @@
+"""A configured run as the planner meets it: the pure step and the shapes it takes; a plan held against a compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import jax
+
+from cloud.errors import PlanError
+from cloud.parallel.checking import compilers
+from cloud.parallel.checking.check import Report, check
+from cloud.parallel.explaining import planfile
+from cloud.parallel.graph import Graph
+from cloud.parallel.plan import Plan
+from cloud.parallel.running.apply import apply
+from cloud.parallel.staged.staging import Staging, choose_stages
+from cloud.parallel.topology import Topology
+from cloud.parallel.tracing.trace import trace
+from cloud.train.feed import feed_of
+from cloud.train.jobs.config import Config, read_size
+from cloud.train.jobs.job import job_of
+from cloud.train.placement import Placement, Prepare, packing
+from cloud.train.planned import Auto
+from cloud.train.step import Batch, Recipe, TrainState
+
+__all__ = ["checked", "placing", "stages_of", "step_of", "topology_of"]
+
+
+def topology_of(name: str) -> Topology:
+    """The topology of that name or file; of "" the devices that are here. Raises `PlanError`."""
+    return Topology.named(name) if name else Topology.of_devices(jax.devices())
+
+
+def placing(config: Config) -> Prepare:
+    """Where [parallel] with mode = "auto" has the step run; files are read when it is asked, before the first step."""
+    said = config.parallel
+
+    def placed(recipe: Recipe, state: TrainState, batch: Batch) -> Placement:
+        saved = planfile.read(config.path(said.plan)) if said.plan else None
+        auto = Auto(
+            topology=Topology.named(said.topology) if said.topology else None,
+            memory=read_size(said.memory, "parallel.memory") if said.memory else None,
+            plan=saved.plan if saved else None,
+        )
+        try:
+            return auto(recipe, state, batch)
+        except PlanError:
+            if saved is not None:  # to say what differs
+                step, _ = packing(recipe.step(saved.plan.recompute))
+                saved.check(trace(step, state, batch))
+            raise
+
+    return placed
+
+
+def step_of(config: Config) -> tuple[Callable[..., Any], Any, Any]:
+    """The step as the Trainer plans it, and its state and a whole batch as `jax.ShapeDtypeStruct`s."""
+    job = job_of(config)
+    feed = feed_of(job.examples.train, job.trainer.task.inputs, size=job.batch, last="pad", seed=0)
+    state = jax.eval_shape(job.trainer.whole_state)
+    return packing(job.trainer.pure_step)[0], state, jax.eval_shape(lambda: dict(next(feed.epoch(0))))
+
+
+def stages_of(config: Config, topology: Topology, memory: float | None = None) -> Staging | None:
+    """The best pipeline for a run's step, None where it has none: see `choose_stages`."""
+    said = config.train
+    if said.accumulate > 1 or said.recompute or said.precision == "float16" or topology.size == 1:
+        return None
+    _, state, batch = step_of(config)
+    try:
+        return choose_stages(job_of(config).trainer.objective.loss_sums, state, batch, topology, memory=memory)
+    except PlanError:  # its rows meet, say
+        return None
+
+
+def checked(
+    graph: Graph, plan: Plan, topology: Topology, step: Callable[..., Any], arguments: Sequence[Any],
+    compiler: Literal["cpu", "gpu"],
+) -> Report:  # fmt: skip
+    """The plan applied to the step, compiled for as many devices, and compared with what was predicted."""
+    used = compilers.cpu(topology.size) if compiler == "cpu" else compilers.gpu(topology)
+    applied = apply(graph, plan, topology, arguments, jax.eval_shape(step, *arguments), used.devices)
+    return check(applied, plan.estimate, plan.mesh, topology, used)

@@ -1,0 +1,201 @@
+"""What a configuration's [model] and [data] name, brought here: models, arrays, pipelines."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from cloud import zoo
+from cloud.errors import TrainError
+from cloud.track.digests import digest_of_arrays, digest_of_file
+from cloud.train.digits import load_digits_split
+from cloud.train.jobs import streamed
+from cloud.train.jobs.config import Config
+from cloud.train.jobs.examples import Arrays, Examples, Taken, fitted, limited, some, split, taken, whole
+from cloud.train.jobs.sections import closest, need
+
+__all__ = ["Examples", "examples_of", "model_of", "named_function"]
+
+
+def named_function(text: str, folder: Path, key: str) -> Callable[..., Any]:
+    """The function that "module:function" names; modules are looked for in `folder` too. Raises TrainError."""
+    module, colon, name = text.partition(":")
+    need(bool(colon and module and name), key, '"module:function"', text)
+    sys.path.insert(0, str(folder))
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
+            raise
+        raise TrainError(f"{key}: there is no module {module!r} in {str(folder)!r} or where Python looks") from error
+    finally:
+        sys.path.remove(str(folder))
+    if not callable(found):
+        raise TrainError(f"{key}: expected a function {name!r} in module {module!r}, got {type(found).__name__}")
+    made: Callable[..., Any] = found
+    return made
+
+
+def model_of(config: Config) -> tuple[Any, str]:
+    """What [model] names, and its file's digest ("" where there is no file)."""
+    said = config.model
+    if said.onnx:
+        path = config.path(said.onnx)
+        try:
+            return ir.load(path), digest_of_file(path)
+        except Exception as error:  # ONNX's readers raise whatever comes
+            raise TrainError(f"model.onnx: cannot read {str(path)!r}: {error}; check the path") from error
+    if said.function:
+        return _called(named_function(said.function, config.folder, "model.function"), said.options, "model"), ""
+    builders = {name: getattr(zoo, name) for name in zoo.__all__ if name.islower()}
+    if said.zoo not in builders:
+        raise TrainError(f"model.zoo: no such model {said.zoo!r}{closest(said.zoo, builders)}")
+    builder = builders[said.zoo]
+    options = {"seed": config.train.seed, **said.options}
+    return _called(builder, {name: _hashable(value) for name, value in options.items()}, "model"), ""
+
+
+def _hashable(value: Any) -> Any:
+    """TOML's lists as the tuples that builders take."""
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+
+
+def _called(function: Callable[..., Any], options: Mapping[str, Any], where: str) -> Any:
+    try:
+        inspect.signature(function).bind(**options)
+    except TypeError as error:
+        known = ", ".join(inspect.signature(function).parameters) or "none"
+        raise TrainError(f"{where}.options: {error}; {function.__name__} takes {known}") from error
+    try:
+        return function(**options)
+    except (TypeError, ValueError, IndexError) as error:
+        raise TrainError(f"{where}.options: {function.__name__} does not take these values: {error}") from error
+
+
+def examples_of(config: Config, model: Any) -> Examples:
+    """What [data] names, in the shapes and dtypes that `model` takes where it says so (an `onnx_ir.Model` does).
+
+    Raises TrainError or DataError.
+    """
+    takes = taken(model)
+    return next(read(config, takes) for name, read in _READERS.items() if getattr(config.data, name))
+
+
+def _function(config: Config, takes: Taken) -> Examples:
+    """What a user's function gave: a pipeline, (inputs, labels), or two of these."""
+    said = config.data
+    given = _called(named_function(said.function, config.folder, "data.function"), said.options, "data")
+    if _is_pipeline(given):
+        return Examples(given, None, 0, _digest(given), None)
+    if not _is_pair(given):
+        raise TrainError(
+            "data.function: expected (inputs, labels), a pipeline, or a pair of such for training and validation; got "
+            f"{type(given).__name__}"
+        )
+    if not all(_is_pipeline(part) or _is_pair(part) for part in given):
+        inputs, labels = _arrays(given, config, takes)
+        return split(inputs, labels, config, _digest((inputs, labels)))
+    train, held = (part if _is_pipeline(part) else _arrays(part, config, takes) for part in given)
+    if _is_pipeline(train):
+        return Examples(train, held, 0, _digest(train), None)
+    return Examples(train, held, len(train[1]), _digest(train), some(train[0]))
+
+
+def _is_pipeline(data: Any) -> bool:
+    return hasattr(data, "batches")
+
+
+def _is_pair(data: Any) -> bool:
+    return isinstance(data, tuple | list) and len(data) == 2
+
+
+def _arrays(given: Any, config: Config, takes: Taken) -> tuple[Arrays, npt.NDArray[Any]]:
+    """(inputs, labels) as the model takes them."""
+    inputs = given[0] if isinstance(given[0], Mapping) else {next(iter(takes)): given[0]}
+    found = {name: fitted(np.asarray(a), takes.get(name), config.data, name) for name, a in inputs.items()}
+    return found, whole(np.asarray(given[1]))
+
+
+def _digest(data: Any) -> str:
+    if not _is_pipeline(data):
+        return digest_of_arrays({**data[0], "labels": data[1]})
+    said = getattr(data, "digest", "")
+    return str(said() if callable(said) else said)
+
+
+def _digits(config: Config, takes: Taken) -> Examples:
+    name, wanted = next(iter(takes.items()))
+    shape = wanted[0] if wanted is not None else (1, 8, 8)
+    side = shape[-1] if len(shape) == 3 and isinstance(shape[-1], int) else 8
+    found = load_digits_split(config.train.seed, side, config.data.validation or 0.1)
+    train, held = ({name: fitted(x, takes.get(name), config.data, name)} for x in (found.x, found.held_out_x))
+    labels = found.y
+    if not config.data.validation:
+        train = {name: np.concatenate([train[name], held[name]])}
+        labels = np.concatenate([labels, found.held_out_y])
+    train, labels = limited(train, labels, config)
+    validation = (held, found.held_out_y) if config.data.validation else None
+    digest = digest_of_arrays({name: np.concatenate([found.x, found.held_out_x])})
+    return Examples((train, labels), validation, len(labels), digest, some(train))
+
+
+def _npz(config: Config, takes: Taken) -> Examples:
+    said, path = config.data, config.path(config.data.npz)
+    digest = digest_of_file(path)
+    try:
+        with open(path, "rb") as raw:
+            file = np.load(raw, allow_pickle=False)
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise ValueError("expected arrays by name, as np.savez writes them, got one array")
+            held = {name: file[name] for name in file.files}
+    except Exception as error:  # zipfile's, zlib's and NumPy's errors have no common root
+        raise TrainError(f"data.npz: cannot read {str(path)!r} as .npz: {error}") from error
+
+    def arrays(inputs: Mapping[str, Any], labels: str, keys: str) -> tuple[Arrays, npt.NDArray[Any]]:
+        wanted = dict(inputs) or {name: name for name in list(takes)}
+        for name in [*wanted.values(), labels]:
+            if name not in held:
+                raise TrainError(f"data.{keys}: the file {said.npz!r} has no array {name!r}{closest(name, held)}")
+        return (
+            {name: fitted(held[key], takes.get(name), config.data, name) for name, key in wanted.items()},
+            whole(held[labels]),
+        )
+
+    inputs, labels = arrays(said.inputs, said.labels, "inputs and data.labels")
+    if not said.validation_labels:
+        return split(inputs, labels, config, digest)
+    inputs, labels = limited(inputs, labels, config)
+    validation = arrays(said.validation_inputs, said.validation_labels, "validation_inputs and validation_labels")
+    return Examples((inputs, labels), validation, len(labels), digest, some(inputs))
+
+
+def _text(config: Config, takes: Taken) -> Examples:
+    """Windows side by side; validation is the text's end."""
+    path, length = config.path(config.data.text), config.data.length
+    digest = digest_of_file(path)
+    data = np.frombuffer(path.read_bytes(), np.uint8).astype(np.int32)
+    count = (len(data) - 1) // length
+    held = round(config.data.validation * count)
+    if count - held < 1:
+        raise TrainError(f"data.text: {config.data.text!r} has {len(data)} bytes: too few for windows of {length}")
+    x, y = (data[at : at + count * length].reshape(count, length) for at in (0, 1))
+    name = next(iter(takes))
+    x = fitted(x, takes.get(name), config.data, name)
+    train, labels = limited({name: x[: count - held]}, y[: count - held], config)
+    validation = ({name: x[count - held :]}, y[count - held :]) if held else None
+    return Examples((train, labels), validation, len(labels), digest, some(train))
+
+
+_READERS: Mapping[str, Callable[[Config, Taken], Examples]] = {
+    "builtin": _digits, "npz": _npz, "text": _text, "folder": streamed.folder, "records": streamed.records,
+    "function": _function,
+}  # fmt: skip
+"""A row a source."""

@@ -1,0 +1,115 @@
+"""What a checkpoint says of itself: how far its run is, and which arrays it holds, so that others are told apart."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from cloud.errors import CheckpointError
+from cloud.train.keeping.manifest import read_json
+from cloud.train.keeping.rewind import Place
+from cloud.train.step import TrainState
+
+__all__ = ["ABOUT", "About", "alike", "as_about", "filled", "named", "said_by", "score_of", "written"]
+
+ABOUT = "about.json"
+
+_VERSION = 1
+_PACKAGES = ("jax", "jaxlib", "numpy", "optax", "orbax-checkpoint")
+
+
+class About(NamedTuple):
+    """What a checkpoint says of its run: how far it is, its seed, what its batches are made of, a figure it is to be
+    kept for (the larger, the better), other facts such as configuration and plan."""
+
+    place: Place
+    seed: int
+    data: Mapping[str, Any]
+    score: float | None = None
+    facts: Mapping[str, Any] = {}
+
+
+def written(about: About, arrays: Mapping[str, Any]) -> bytes:
+    """The contents of `about.json`. Raises CheckpointError for facts that JSON cannot say."""
+    said = about._asdict() | {
+        "version": _VERSION,
+        "place": about.place._asdict(),
+        "arrays": [[name, list(a.shape), str(a.dtype)] for name, a in arrays.items()],
+        "versions": _versions(),
+        "written": time.time(),
+    }
+    try:
+        return json.dumps(said, sort_keys=True, indent=1).encode()
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"expected facts that JSON can say: {error}") from error
+
+
+def named(state: TrainState) -> list[tuple[str, Any]]:
+    """Every array by its path in the state: "params.w"."""
+    paths = jax.tree_util.tree_leaves_with_path(state)
+    return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in paths]
+
+
+def filled(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """By number, as names may hold what files' must not; without empty ones, which orbax does not write."""
+    return {str(i): array for i, array in enumerate(arrays.values()) if array.size}
+
+
+def alike(said: Iterable[Any], arrays: Mapping[str, Any], path: Path) -> None:
+    """Raises CheckpointError, which lists them, where the arrays that are said to be saved are not those here."""
+    saved = {name: (tuple(shape), dtype) for name, shape, dtype in said}
+    here = {name: (a.shape, str(a.dtype)) for name, a in arrays.items()}
+    wrong = [f"{name!r} is not in it" for name in here.keys() - saved.keys()]
+    wrong += [f"{name!r} is not in the trainer" for name in saved.keys() - here.keys()]
+    both = [name for name in here if name in saved and here[name] != saved[name]]
+    wrong += [f"{name!r} is {_shown(saved[name])} in it, {_shown(here[name])} here" for name in both]
+    if not wrong and list(saved) != list(here):
+        wrong = ["its arrays are in another order"]
+    if wrong:
+        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+        raise CheckpointError(
+            f"checkpoint {path.name} is of another model or optimiser: {'; '.join(sorted(wrong)[:5])}{more}. Build the "
+            "trainer as it was, or begin without resuming"
+        )
+
+
+def _shown(array: tuple[tuple[int, ...], str]) -> str:
+    return f"{array[1]}{list(array[0])}"
+
+
+def said_by(path: Path) -> tuple[dict[str, Any], str]:
+    """`about.json`, and what is wrong with it."""
+    try:
+        said = read_json(path / ABOUT)
+    except CheckpointError as error:
+        return {}, str(error)
+    if said.get("version") != _VERSION:
+        return {}, f"it is of version {said.get('version')!r}, this reads {_VERSION}"
+    return said, ""
+
+
+def as_about(said: Mapping[str, Any]) -> About:
+    """The same as was written."""
+    return About(Place(**said["place"]), *(said[name] for name in About._fields[1:]))
+
+
+def score_of(path: Path) -> float:
+    """What the checkpoint is to be kept for; -inf where there is no figure."""
+    score = said_by(path)[0].get("score")
+    return float(score) if isinstance(score, int | float) else -float("inf")
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,229 @@
+"""Checkpoints: all that a step moves, how far the run is, and what it is; written aside while training goes on.
+
+A folder a checkpoint, "step-000000000120": arrays as orbax writes them (each process those parts that it holds, so that
+they can be read onto other devices), `about.json`, and a manifest with digests of both. It is put together under a
+hidden name and gets its own when complete, so that what can be seen is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cloud._jax import said_by_first, shaped
+from cloud.errors import CheckpointError
+from cloud.train.keeping.about import ABOUT, About, alike, as_about, filled, named, said_by, score_of, written
+from cloud.train.keeping.manifest import problem_of, seal
+from cloud.train.step import TrainState
+from lite_runtime._files import write_atomically
+
+__all__ = ["Checkpoints", "Restored"]
+
+_NAME = "step-"
+_ARRAYS = "arrays"
+
+
+class Restored(NamedTuple):
+    """A state as it was, and what was said of it."""
+
+    state: TrainState
+    about: About
+    path: Path
+
+
+class Checkpoints:
+    """Those of one run, in `folder`, which is made where there is none; processes that train together must all see it.
+
+    `steps`, `seconds`: how often one is due; of neither, at the end of each epoch. `keep`: so many of the newest stay.
+    `best`: the one with the best value of that name in validation stays too, "loss" (the smallest) or a metric (the
+    largest). `facts`: what JSON can say of the run and a checkpoint is to hold, such as its configuration and plan.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], *, steps: int | None = None, seconds: float | None = None, keep: int = 3,
+        best: str = "", facts: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        for name, value, least in (("steps", steps, 1), ("seconds", seconds, 0), ("keep", keep, 1)):
+            if value is not None and not value >= least:
+                raise CheckpointError(f"expected {name} of at least {least}, got {value}")
+        self.folder = Path(os.path.abspath(folder))
+        self.steps, self.seconds, self.keep, self.best = steps, seconds, keep, best
+        self.facts: dict[str, Any] = dict(facts or {})
+        self.restored: Mapping[str, Any] = {}
+        """The facts of the checkpoint that was restored last."""
+        self._writer: Any = None
+        self._thread: threading.Thread | None = None
+        self._done: list[Path] = []
+        self._failures: list[CheckpointError] = []
+
+    def there(self) -> list[Path]:
+        """Complete checkpoints, oldest first."""
+        try:
+            found = [(_step_of(path), path) for path in self.folder.iterdir()]
+        except OSError:
+            return []
+        return [path for step, path in sorted(found) if step >= 0]
+
+    def save(self, state: TrainState, about: About) -> None:
+        """Begin to write a checkpoint; `state` may be used up as soon as this returns. All processes call it.
+
+        It waits for the one before. Raises CheckpointError where writing cannot begin; see `wait` for what comes later.
+        """
+        self.settle()
+        target = self.folder / f"{_NAME}{about.place.steps:012d}"
+        part = self.folder / f".{target.name}.part"
+        arrays = dict(named(state))
+        if jax.process_index() == 0:
+            self._begin(part, about, arrays)
+        try:
+            self._async().save(part / _ARRAYS, args=_saving(filled(arrays)), force=True)
+        except Exception as error:  # orbax and tensorstore promise no type
+            raise CheckpointError(f"cannot write the checkpoint {str(part)!r}: {_line(error)}") from error
+        self._thread = threading.Thread(target=self._finish, args=(part, target))
+        self._thread.start()
+
+    def wait(self) -> list[Path]:
+        """Until nothing is being written; see `finished`. Raises CheckpointError for a checkpoint that failed."""
+        self.settle()
+        if self._failures:
+            raise self._failures.pop()
+        return self.finished()
+
+    def settle(self) -> None:
+        """Until nothing is being written, well or not."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def finished(self) -> list[Path]:
+        """Checkpoints that became complete and have not been told yet; failures become warnings."""
+        while self._failures:
+            warnings.warn(str(self._failures.pop(0)), RuntimeWarning, stacklevel=2)
+        done, self._done = self._done, []
+        return done
+
+    def restore(self, like: TrainState, *, best: bool = False) -> Restored:
+        """The newest checkpoint (or the best) that is whole, its arrays lying as those of `like`, bit by bit as they
+        were. All processes call it.
+
+        Damaged ones are passed over with a warning. Raises CheckpointError where none can be read, and for one of
+        another model or optimiser.
+        """
+        self.settle()
+        step = self._chosen(best) if jax.process_index() == 0 else -1
+        step = said_by_first(step)
+        while step >= 0:
+            path = self.folder / f"{_NAME}{step:012d}"
+            about, problem = said_by(path)
+            if not problem:
+                arrays = dict(named(like))
+                alike(about["arrays"], arrays, path)
+                try:
+                    state, self.restored = self._read(path, like, arrays), about["facts"]
+                    return Restored(state, as_about(about), path)
+                except Exception as error:  # orbax and tensorstore promise no type
+                    problem = _line(error)
+            warnings.warn(f"checkpoint {path.name} cannot be read: {problem}", RuntimeWarning, stacklevel=2)
+            step = said_by_first(self._chosen(False, step) if jax.process_index() == 0 else -1)
+        raise CheckpointError(
+            f"expected a checkpoint in {str(self.folder)!r}; there is none that can be read: begin without resuming"
+        )
+
+    def _chosen(self, best: bool, below: int | None = None) -> int:
+        """The step of the newest whole one, or the best; -1 where there is none."""
+        there = [path for path in self.there() if below is None or _step_of(path) < below]
+        order = sorted(there, key=lambda path: (score_of(path) if best else 0.0, _step_of(path)), reverse=True)
+        for path in order:
+            problem = problem_of(path) or said_by(path)[1]
+            if not problem:
+                return _step_of(path)
+            warnings.warn(f"passed over checkpoint {path.name}: {problem}", RuntimeWarning, stacklevel=3)
+        return -1
+
+    def _read(self, path: Path, like: TrainState, arrays: Mapping[str, Any]) -> TrainState:
+        import orbax.checkpoint as ocp
+
+        shapes = {number: shaped(a.shape, a.dtype, a.sharding) for number, a in filled(arrays).items()}
+        ways = ocp.checkpoint_utils.construct_restore_args(shapes)
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+            found = reader.restore(path / _ARRAYS, args=ocp.args.PyTreeRestore(item=shapes, restore_args=ways))
+        leaves = [_lying(found.get(str(i), leaf), leaf) for i, leaf in enumerate(arrays.values())]
+        restored: TrainState = jax.tree.unflatten(jax.tree.structure(like), leaves)
+        return restored
+
+    def _begin(self, part: Path, about: About, arrays: Mapping[str, Any]) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for left in self.folder.glob(f".{_NAME}*"):  # by a process that was killed
+                shutil.rmtree(left)
+            part.mkdir()
+        except OSError as error:
+            raise CheckpointError(f"cannot write checkpoints to {str(self.folder)!r}: {error.strerror}") from error
+        write_atomically(part / ABOUT, written(about, arrays), CheckpointError)
+
+    def _finish(self, part: Path, target: Path) -> None:
+        """In a thread: when the arrays are written, give the checkpoint its name."""
+        try:
+            self._writer.wait_until_finished()
+            if jax.process_index() == 0:
+                seal(part)
+                _retire([target] if target.exists() else [])
+                os.replace(part, target)
+                self._done.append(target)
+                self._retain()
+        except CheckpointError as error:
+            self._failures.append(error)
+        except Exception as error:  # orbax and tensorstore promise no type
+            self._failures.append(CheckpointError(f"checkpoint {str(target)!r} was not written: {_line(error)}"))
+
+    def _retain(self) -> None:
+        there = self.there()
+        kept = set(there[-self.keep :])
+        scored = [path for path in there if score_of(path) > -float("inf")] if self.best else []
+        if scored:
+            kept.add(max(scored, key=score_of))
+        _retire([path for path in there if path not in kept])
+
+    def _async(self) -> Any:
+        if self._writer is None:
+            import orbax.checkpoint as ocp
+
+            self._writer = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler())
+        return self._writer
+
+
+def _saving(arrays: Mapping[str, Any]) -> Any:
+    import orbax.checkpoint as ocp
+
+    return ocp.args.PyTreeSave(dict(arrays))
+
+
+def _lying(array: Any, like: Any) -> Any:
+    """Not bound to its device where `like` is not, so that it can go to any other, other processes' too."""
+    return array if like.committed else jnp.array(np.asarray(array))
+
+
+def _step_of(path: Path) -> int:
+    number = path.name.removeprefix(_NAME)
+    return int(number) if path.name.startswith(_NAME) and number.isdecimal() else -1
+
+
+def _retire(paths: Iterable[Path]) -> None:
+    """Hidden first, so that nobody sees half of one."""
+    for path in paths:
+        hidden = path.with_name(f".{path.name}.gone")
+        os.replace(path, hidden)
+        shutil.rmtree(hidden)
+
+
+def _line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:300]

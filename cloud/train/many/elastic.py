@@ -1,0 +1,217 @@
+"""Training that outlives its processes: start several, and when one is lost, go on with the rest.
+
+A process that is lost leaves the others waiting in a collective for ever. So they are all killed, and as many as are
+left start anew: they meet at another port, plan and split anew, read the newest checkpoint and go on with the same
+batches, which depend on seed, epoch and step alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import IO, NamedTuple
+
+from cloud.errors import TrainError
+from cloud.train.many.preempt import PREEMPTED
+from cloud.train.many.processes import VARIABLES, free_port
+
+__all__ = ["RESTARTS", "Outcome", "supervise"]
+
+RESTARTS = "MSEDGE_RESTARTS"
+"""Environment: how often the processes have been started anew. Above 0, a worker resumes if there is a checkpoint."""
+
+_LOOK = 0.05
+_GRACE = 60.0
+"""Seconds to save in, between a signal to stop and the end."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: the exit status for who asked, how many processes were left, how often they were started anew,
+    and in words what happened on the way."""
+
+    status: int
+    processes: int
+    restarts: int
+    log: tuple[str, ...] = ()
+
+
+def supervise(
+    command: Sequence[str], processes: int, *, restarts: int = 3, least: int = 1, devices: int | None = None,
+    fits: Callable[[int], bool] = lambda count: True, patience: float = 600.0,
+    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+    environment: Mapping[str, str] = os.environ,
+) -> Outcome:  # fmt: skip
+    """Run `command` as `processes` processes that train together (see `processes.join`) on this machine, to the end.
+
+    A process killed by a signal is lost; the rest start anew, `restarts` times at most and no fewer than `least`, in a
+    number that `fits` (that divides the batch, say). Where nobody gets on for `patience` seconds, and where all exit
+    with `PREEMPTED`, all start anew. A process that exits with another status ends the run: doing it again would not
+    help. The first one writes to this process's stdout and stderr; of another, what it wrote last is said when it
+    fails. `devices`: parts of the CPU for each. SIGINT and SIGTERM are passed on, as SIGTERM: workers have a minute to
+    save.
+    """
+    if not 1 <= least <= processes:
+        raise TrainError(f"expected at least 1 process and no fewer than {least}, got {processes}")
+    crew = _Crew(tuple(command), devices, environment)
+    log: list[str] = []
+
+    def tell(line: str) -> None:
+        log.append(line)
+        say(line)
+
+    count = _fitting(processes, least, fits)
+    if not count:
+        raise TrainError(f"no number of processes from {least} to {processes} divides the batch: take another size")
+    attempt = 0
+    with crew.signals():
+        while True:
+            with crew.started(count, attempt) as workers:
+                end = _watched(workers, crew, patience)
+            if end.status is not None:
+                if end.why:
+                    tell(end.why)
+                return Outcome(end.status, count, attempt, tuple(log))
+            left = _fitting(count - end.lost, least, fits)
+            if attempt == restarts or not left:
+                short = f"fewer than {least} are left" if not left else f"gave up after {restarts} restarts"
+                tell(f"{end.why}; {short}")
+                return Outcome(1, count, attempt, tuple(log))
+            tell(f"{end.why}; starting anew with {left} of {count} processes")
+            count, attempt = left, attempt + 1
+
+
+def _fitting(most: int, least: int, fits: Callable[[int], bool]) -> int:
+    """The largest number that may be; 0 where there is none."""
+    return next((count for count in range(most, least - 1, -1) if fits(count)), 0)
+
+
+@dataclass(frozen=True)
+class _Worker:
+    index: int
+    process: subprocess.Popen[bytes]
+    heart: Path
+    output: IO[bytes] | None
+
+    def failure(self, code: int) -> str:
+        """For people, with the last lines that were written where nobody could see them."""
+        what = f"process {self.index} failed with exit status {code}"
+        if self.output is None:
+            return what
+        self.output.seek(max(0, self.output.seek(0, os.SEEK_END) - 2000))
+        return f"{what}:\n{self.output.read().decode(errors='replace').strip()}"
+
+
+@dataclass
+class _Crew:
+    """Starts workers and ends them. `stopping`: when a signal to stop was passed on, else 0."""
+
+    command: tuple[str, ...]
+    devices: int | None
+    environment: Mapping[str, str]
+    workers: list[_Worker] = field(default_factory=list)
+    stopping: float = 0.0
+
+    @contextlib.contextmanager
+    def started(self, count: int, attempt: int) -> Iterator[list[_Worker]]:
+        """`count` workers, none of which is left afterwards."""
+        address = f"127.0.0.1:{free_port()}"
+        with tempfile.TemporaryDirectory(prefix="msedge-") as folder, contextlib.ExitStack() as stack:
+            held, leash = os.pipe()  # workers end when nobody holds `leash` any more
+            stack.callback(os.close, leash)
+            stack.callback(self._kill)
+            try:
+                for index in range(count):
+                    heart = Path(folder, f"{index}.heart")
+                    heart.touch()
+                    output = stack.enter_context(open(Path(folder, f"{index}.txt"), "w+b")) if index else None
+                    said = self._said(address, count, index, attempt, heart, held)
+                    process = subprocess.Popen(
+                        self.command, env=said, pass_fds=(held,), stdin=subprocess.DEVNULL, stdout=output,
+                        stderr=output, start_new_session=True,
+                    )  # fmt: skip
+                    self.workers.append(_Worker(index, process, heart, output))
+            finally:
+                os.close(held)
+            yield self.workers
+
+    def _said(self, address: str, count: int, index: int, attempt: int, heart: Path, held: int) -> dict[str, str]:
+        said = dict(self.environment)
+        said |= dict(zip(VARIABLES, (address, str(count), str(index)), strict=True))
+        said |= {"MSEDGE_HEARTBEAT": str(heart), "MSEDGE_LEASH": str(held), RESTARTS: str(attempt)}
+        if self.devices is not None:
+            flags = [f for f in said.get("XLA_FLAGS", "").split() if "host_platform_device_count" not in f]
+            said |= {"MSEDGE_DEVICES": str(self.devices), "XLA_FLAGS": " ".join(flags)}
+        return said
+
+    def _kill(self) -> None:
+        for worker in self.workers:
+            if worker.process.poll() is None:
+                worker.process.kill()
+        for worker in self.workers:
+            worker.process.wait()
+        self.workers.clear()
+
+    @contextlib.contextmanager
+    def signals(self) -> Iterator[None]:
+        """Pass signals to stop on to whoever works."""
+
+        def stop(number: int, _frame: FrameType | None) -> None:
+            self.stopping = self.stopping or time.monotonic()
+            for worker in self.workers:
+                if worker.process.poll() is None:
+                    worker.process.send_signal(signal.SIGTERM)
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class _End(NamedTuple):
+    """Of one attempt: exit status of the whole, or None to start anew; what happened; how many were lost."""
+
+    status: int | None
+    why: str = ""
+    lost: int = 0
+
+
+def _lost(codes: Mapping[int, int | None]) -> dict[int, str]:
+    """Signals by which processes were killed; those that aborted because of such a one (as they do by themselves when
+    a peer is gone) are not lost."""
+    killed = {index: -code for index, code in codes.items() if code is not None and code < 0}
+    first = {index: number for index, number in killed.items() if number != signal.SIGABRT} or killed
+    return {index: signal.Signals(number).name for index, number in first.items()}
+
+
+def _watched(workers: Sequence[_Worker], crew: _Crew, patience: float) -> _End:
+    """Wait until it is clear how it ended."""
+    while True:
+        time.sleep(_LOOK)
+        codes = {worker: worker.process.poll() for worker in workers}
+        found = [code for code in codes.values() if code is not None]
+        if crew.stopping:
+            if len(found) == len(codes) or time.monotonic() - crew.stopping > _GRACE:
+                saved = all(code in (0, PREEMPTED) for code in codes.values())
+                return _End(max(found), "stopped") if saved else _End(1, "stopped, but not all was saved")
+            continue
+        if lost := _lost({worker.index: code for worker, code in codes.items()}):
+            names = ", ".join(f"process {index} by {name}" for index, name in lost.items())
+            return _End(None, f"lost {names}", len(lost))
+        if failed := {worker: code for worker, code in codes.items() if code and code != PREEMPTED}:
+            return _End(max(failed.values()), "\n".join(worker.failure(code) for worker, code in failed.items()))
+        if len(found) == len(codes):
+            return _End(None, "preempted, with everything saved") if PREEMPTED in found else _End(0)
+        if time.time() - max(worker.heart.stat().st_mtime for worker in workers) > patience:
+            return _End(None, f"nobody got on for {patience:g} s")
