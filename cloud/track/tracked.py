@@ -99,6 +99,10 @@ class Tracked(Callback):
             for name, array in weights.items():
                 store.add_histogram(self.run, f"weights/{name}", spread(self._step, array))
 
+    def placed(self, plan: Mapping[str, Any]) -> None:
+        """The plan, and its digest."""
+        self.describe(plan=dict(plan), plan_digest=str(plan.get("digest", "")))
+
     def saved(self, path: Path) -> None:
         """An event."""
         self.event("checkpoint", str(path))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cloud.train.reports import EpochReport
 
@@ -19,6 +19,9 @@ class Callback:
 
     def started(self, trainer: Trainer) -> None:
         """`fit` begins."""
+
+    def placed(self, plan: Mapping[str, Any]) -> None:
+        """Before the first step on devices that a plan shares work out to: what JSON can say of it, its digest too."""
 
     def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
         """Step number `step` (counted from 1 over the trainer's whole life) is done: means over its rows, "loss" and
@@ -48,6 +51,11 @@ class Callbacks(Callback):
         """See `Callback`."""
         for member in self.members:
             member.started(trainer)
+
+    def placed(self, plan: Mapping[str, Any]) -> None:
+        """See `Callback`."""
+        for member in self.members:
+            member.placed(plan)
 
     def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
         """See `Callback`."""

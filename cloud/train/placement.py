@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
 import jax
@@ -20,6 +21,10 @@ class Placement(Protocol):
     """A step on devices. Plans and pipelines have this shape too. `ways`: rows of a batch are shared out to so many."""
 
     ways: int
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What JSON can say of the plan that is followed; nothing where there is none."""
 
     def place(self, state: TrainState) -> TrainState:
         """A whole state as `step` takes it; `state` may be used up."""
@@ -42,6 +47,7 @@ class Alone:
     """One device, JAX's default one."""
 
     ways = 1
+    facts: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, step: Step) -> None:
         if (count := jax.process_count()) > 1:
@@ -71,6 +77,8 @@ class DataParallel:
 
     Batches that do not divide raise TrainError. Several processes each bring their rows.
     """
+
+    facts: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, step: Step, devices: Sequence[jax.Device] | None = None) -> None:
         self.devices = tuple(devices if devices is not None else jax.devices())

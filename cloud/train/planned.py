@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -12,6 +14,7 @@ import numpy as np
 
 from cloud._jax import rows_over
 from cloud.errors import PlanError, TrainError
+from cloud.parallel.explaining.strategy import strategy
 from cloud.parallel.plan import Estimate, Plan
 from cloud.parallel.running.apply import Applied
 from cloud.parallel.running.prepare import prepare
@@ -111,6 +114,16 @@ class Planned:
         """What is followed."""
         return self.applied.plan
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """See `Placement`."""
+        plan = self.plan
+        about = {
+            "strategy": strategy(self.applied.graph, plan), "mesh": list(plan.mesh.sizes), "regather": plan.regather,
+            "recompute": self.recompute, "graph": plan.graph, "topology": plan.topology, **_figures(plan.estimate),
+        }  # fmt: skip
+        return {"digest": _digest([about, repr(plan.entering), repr(plan.ops)]), **about}
+
     def place(self, state: TrainState) -> TrainState:
         """See `Placement`."""
         placed: TrainState = self.applied.place(state)
@@ -155,6 +168,12 @@ class Staged:
         self.gather: Any = self._pipeline.gather
         self.step: Any = self._pipeline.step
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """See `Placement`."""
+        about = {"strategy": "pipeline", **self.choice.options, **_figures(self.choice.estimate)}
+        return {"digest": _digest(about), **about}
+
     @staticmethod
     def can(recipe: Recipe) -> bool:
         """Whether the recipe asks for nothing that pipelines lack."""
@@ -163,6 +182,17 @@ class Staged:
             options.accumulate == 1 and not options.recompute and recipe.objective.precision != "float16"
             and jax.process_count() == 1
         )  # fmt: skip
+
+
+def _figures(about: Estimate) -> dict[str, Any]:
+    return {
+        "collectives": len(about.collectives), "step_seconds": about.step_seconds, "peak_bytes": about.peak_bytes,
+        "state_bytes": about.state_bytes,
+    }  # fmt: skip
+
+
+def _digest(about: Any) -> str:
+    return hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=32).hexdigest()
 
 
 def _of_plan(found: Planned) -> str:

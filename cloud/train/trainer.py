@@ -304,6 +304,10 @@ class Trainer:
         shapes = jax.eval_shape(lambda: self._state)
         self._placement = self._prepare(self._recipe, shapes, rows)
         self._state = self._placement.place(self._state)
+        if self._placement.facts:
+            self._callbacks.placed(self._placement.facts)
+            if self.checkpoints is not None:
+                self.checkpoints.facts["plan"] = dict(self._placement.facts)
         return self._placement
 
     def _evaluate(self, held_out: Feed) -> Evaluation:

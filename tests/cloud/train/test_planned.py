@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,8 +14,10 @@ import optax
 import pytest
 
 from cloud.errors import PlanError
+from cloud.parallel.solving.solve import Infeasible
 from cloud.parallel.topology import Device, Level, Topology
-from cloud.train import Trainer
+from cloud.train import Trainer, planned
+from cloud.train.callbacks import Callback
 from cloud.train.planned import Auto
 from cloud.train.tasks import JaxTask
 
@@ -53,7 +58,42 @@ def alone() -> list[float]:
 def test_a_plan_of_its_own_trains_as_one_device_does(alone: list[float]) -> None:
     told: list[str] = []
     np.testing.assert_allclose(losses(Auto(FAST, pipelines=False, said=told.append)), alone, rtol=1e-5)
-    assert (len(told) == 1 and "mesh 8" in told[0]) or "mesh 2 x 4" in told[0]
+    assert len(told) == 1 and ("mesh 8" in told[0] or "mesh 2 x 4" in told[0])
+
+
+def test_stages_where_no_plan_fits(alone: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing_fits(*_: Any, **__: Any) -> None:
+        raise Infeasible("nothing fits", 1e9, ())
+
+    monkeypatch.setattr(planned, "prepare", nothing_fits)
+    told: list[str] = []
+    trainer = Trainer(model(), optimizer=optax.adam(1e-2), seed=3, metrics=(), parallel=Auto(FAST, said=told.append))
+    reports = trainer.fit((X, Y), 2, 16, validation=(X, Y))
+    np.testing.assert_allclose([report.loss for report in reports], alone, rtol=1e-5)
+    assert len(told) == 1 and "stages of" in told[0]
+    assert trainer.params["w1"].shape == (WIDTH, WIDTH)
+
+
+class Heard(Callback):
+    """Remembers the plans it is told of."""
+
+    def __init__(self) -> None:
+        self.plans: list[Mapping[str, Any]] = []
+
+    def placed(self, plan: Mapping[str, Any]) -> None:
+        self.plans.append(plan)
+
+
+def test_the_plan_is_told_and_kept_with_checkpoints(tmp_path: Path) -> None:
+    heard = Heard()
+    trainer = Trainer(
+        model(), optimizer=optax.adam(1e-2), metrics=(), parallel=Auto(FAST, pipelines=False), callbacks=[heard],
+        checkpoints=tmp_path / "kept",
+    )  # fmt: skip
+    trainer.fit((X, Y), 1, 16)
+    (plan,) = heard.plans
+    assert json.loads(json.dumps(plan)) == plan and len(plan["digest"]) == 64 and plan["peak_bytes"] > 0
+    assert trainer.checkpoints is not None and trainer.checkpoints.facts["plan"] == plan
 
 
 def test_little_memory_spreads_parameters(alone: list[float]) -> None:
