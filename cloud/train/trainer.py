@@ -62,8 +62,8 @@ class Trainer:
     share of the forward pass computed again rather than kept. `freeze`: glob patterns of parameters that stay as they
     are; what frozen first layers make of arrays is computed once and kept, where that pays. `average`: evaluate,
     predict and export with a moving mean of weights that keeps this share every step. `parallel`: "none", "data"
-    (every device computes part of each batch), "auto" (the planner decides), a `Plan` made earlier, or what makes a
-    `Placement` of a recipe (`cloud.train.planned.Auto` with options of its own). `checkpoints`: where to save, or just
+    (every device computes part of each batch), "auto" (the planner decides), a `Plan` made earlier or its file, or what
+    makes a `Placement` of a recipe (`cloud.train.planned.Auto` with options of its own). `checkpoints`: where to save, or just
     the folder; `resume` goes on from there.
 
     Runs with the same seed, data and devices give the same weights (on GPUs, with XLA's deterministic operations
@@ -77,7 +77,7 @@ class Trainer:
         metrics: Sequence[str] | Mapping[str, PerExample] | None = None, augment: Augment | None = None,
         trainable: Sequence[str] | None = None, last: str = "pad", precision: str = "float32", accumulate: int = 1,
         clip: float | None = None, recompute: float = 0.0, freeze: Sequence[str] = (), average: float | None = None,
-        parallel: str | Plan | Prepare = "none", callbacks: Sequence[Callback] = (),
+        parallel: str | Path | Plan | Prepare = "none", callbacks: Sequence[Callback] = (),
         checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
     ) -> None:  # fmt: skip
         if last not in ("pad", "drop"):
@@ -359,7 +359,7 @@ def _own(tree: Any) -> Any:
     return dict(tree) if isinstance(tree, dict) else tree
 
 
-def _prepare(parallel: str | Plan | Prepare) -> Prepare:
+def _prepare(parallel: str | Path | Plan | Prepare) -> Prepare:
     known: dict[str, Prepare] = {
         "none": lambda recipe, state, batch: Alone(recipe.step()),
         "data": lambda recipe, state, batch: DataParallel(recipe.step()),
@@ -367,10 +367,15 @@ def _prepare(parallel: str | Plan | Prepare) -> Prepare:
     }
     if isinstance(parallel, Plan):
         return _planned(parallel)
+    if isinstance(parallel, Path) or (isinstance(parallel, str) and parallel.endswith(".json")):
+        from cloud.parallel.explaining import planfile
+
+        return _planned(planfile.read(parallel).plan)
     if callable(parallel):
         return parallel
     if parallel not in known:
-        raise TrainError(f"expected parallel to be one of {', '.join(known)}, a Plan or Auto(...), got {parallel!r}")
+        choices = f"{', '.join(known)}, a plan's .json file, a Plan or Auto(...)"
+        raise TrainError(f"expected parallel to be one of {choices}, got {parallel!r}")
     return known[parallel]
 
 

@@ -14,11 +14,12 @@ import optax
 import pytest
 
 from cloud.errors import PlanError
+from cloud.parallel.explaining import planfile
 from cloud.parallel.solving.solve import Infeasible
 from cloud.parallel.topology import Device, Level, Topology
 from cloud.train import Trainer, planned
 from cloud.train.callbacks import Callback
-from cloud.train.planned import Auto
+from cloud.train.planned import Auto, Planned
 from cloud.train.tasks import JaxTask
 
 RANDOM = np.random.default_rng(2)
@@ -113,11 +114,14 @@ def test_what_cannot_fit_says_the_least_that_would() -> None:
         losses(Auto(small(2e4), pipelines=False), 1)
 
 
-def test_a_plan_for_something_else_is_refused() -> None:
+def test_a_plan_for_something_else_is_refused(tmp_path: Path) -> None:
     trainer = Trainer(model(), optimizer=optax.adam(1e-2), metrics=(), parallel=Auto(FAST, pipelines=False))
     trainer.fit((X, Y), 1, 16)
-    plan = trainer._placement.plan  # type: ignore[union-attr]
+    made = trainer._placement
+    assert isinstance(made, Planned)
+    plan, file = made.plan, tmp_path / "plan.json"
+    planfile.write(file, plan, made.applied.graph, FAST)
     with pytest.raises(PlanError, match="another step"):
         Trainer(model(), optimizer=optax.sgd(0.1), metrics=(), parallel=plan).fit((X, Y), 1, 16)
-    again = Trainer(model(), optimizer=optax.adam(1e-2), metrics=(), parallel=plan)
+    again = Trainer(model(), optimizer=optax.adam(1e-2), metrics=(), parallel=file)
     assert np.isfinite(again.fit((X, Y), 1, 16)[0].loss)
