@@ -63,8 +63,8 @@ class Trainer:
     are; what frozen first layers make of arrays is computed once and kept, where that pays. `average`: evaluate,
     predict and export with a moving mean of weights that keeps this share every step. `parallel`: "none", "data"
     (every device computes part of each batch), "auto" (the planner decides), a `Plan` made earlier or its file, or what
-    makes a `Placement` of a recipe (`cloud.train.planned.Auto` with options of its own). `checkpoints`: where to save, or just
-    the folder; `resume` goes on from there.
+    makes a `Placement` of a recipe (`cloud.train.planned.Auto` with options of its own). `checkpoints`: where to save,
+    or just the folder; `resume` goes on from there.
 
     Runs with the same seed, data and devices give the same weights (on GPUs, with XLA's deterministic operations
     switched on). The last batch of an epoch is filled up (`last="pad"`) with examples from the epoch's start: these
