@@ -80,6 +80,7 @@ def _large(
     while idle < IDLE and (not pool or time.monotonic() < end):
         before = pool[0].rank if pool else (np.inf, np.inf)
         given = [_along(problem, each, families, end) for each in starts] if not rounds else []
+        pool += [_judged(problem, each) for each in given]
         pool += descents(problem, given, range(number, number + ROUND), end)
         number, rounds = number + ROUND, rounds + 1
         pool = _best(pool)
@@ -117,17 +118,17 @@ def _along(problem: Problem, options: Options, families: Sequence[Family], end: 
         for family in families:
             like = [np.flatnonzero(labels == labels[o]).tolist() for labels, o in zip(family, options, strict=True)]
             found = _among(problem, like, end)
-            moved = found is not None and _rank(problem, found) < _rank(problem, options)
+            moved = found is not None and _judged(problem, found).rank < _judged(problem, options).rank
             options, still = (found, 0) if found is not None and moved else (options, still + 1)
             if still == len(families):
                 break
     return options
 
 
-def _rank(problem: Problem, options: Options) -> tuple[float, float]:
+def _judged(problem: Problem, options: Options) -> Choice:
     cost, rows = evaluate(problem, options)
     over = max((held - row.limit for held, row in zip(rows, problem.rows, strict=True)), default=0.0)
-    return max(over, 0.0), cost * (1 - 1e-9)
+    return Choice(tuple(options), cost, over if cost < np.inf else np.inf)
 
 
 def _among(problem: Problem, some: Sequence[Sequence[int]], end: float) -> Options | None:
