@@ -30,7 +30,10 @@ from cloud.train.precision import (
 )
 from cloud.train.tasks.task import Task, Tree
 
-__all__ = ["Batch", "Objective", "Recipe", "Step", "StepOptions", "Sums", "TrainState", "initial_state", "make_step"]
+__all__ = [
+    "Batch", "Objective", "Recipe", "Step", "StepOptions", "Sums", "TrainState", "initial_state", "make_step",
+    "moving_mean",
+]  # fmt: skip
 
 Batch: TypeAlias = Mapping[str, Any]
 """{"inputs": arrays by name, "labels": array or tree, "mask": [rows] float32, 0 for rows that only fill up}."""
@@ -205,7 +208,9 @@ def make_step(objective: Objective, optimizer: optax.GradientTransformation, opt
             gradient = _clipped(gradient, options.clip)
         updates, slots = optimizer.update(gradient, before.slots, trained, value=sums["loss"] / sums["examples"])
         trained = optax.apply_updates(trained, updates)
-        average = None if options.average is None else _averaged(before, trained, options.average)
+        average = None
+        if options.average is not None:
+            average = moving_mean(before.step, before.average, trained, options.average)
         after = TrainState(merge(trained, kept), state, slots, before.step + 1, before.scale, average)
         return (after, sums) if fine is None else _unless_overflown(fine, before, after, sums)
 
@@ -261,11 +266,12 @@ def _clipped(gradient: Tree, most: float) -> Tree:
     return jax.tree.map(lambda g: (g * factor).astype(g.dtype), gradient)
 
 
-def _averaged(before: TrainState, trained: Tree, keep: float) -> Tree:
-    """The first steps keep less, (1 + n) / (10 + n), so that where training started is soon forgotten."""
-    n = before.step.astype(jnp.float32)
+def moving_mean(step: Any, before: Tree, new: Tree, keep: float) -> Tree:
+    """The mean after step number `step` ([] integers, counted from 0): it keeps the share `keep`, but less in the first
+    steps, (1 + n) / (10 + n), so that where training started is soon forgotten."""
+    n = step.astype(jnp.float32)
     share = jnp.minimum(keep, (1 + n) / (10 + n))
-    return jax.tree.map(lambda mean, new: share * mean + (1 - share) * new, before.average, trained)
+    return jax.tree.map(lambda mean, now: (share * mean + (1 - share) * now).astype(mean.dtype), before, new)
 
 
 def _recomputed(loss_sums: Callable[..., tuple[Sums, Tree]], share: float) -> Callable[..., tuple[Sums, Tree]]:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import typer
 
-__all__ = ["BackendName", "Bundle", "InputShapes", "Json", "Seed", "Threads", "read_shapes"]
+__all__ = ["BackendName", "Bundle", "Changes", "InputShapes", "Json", "Seed", "Threads", "read_shapes"]
 
 Bundle: TypeAlias = Annotated[Path, typer.Argument(metavar="M.mslite", help="A bundle that `msedge convert` made.")]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
@@ -21,6 +21,10 @@ InputShapes: TypeAlias = Annotated[
     typer.Option(
         "--input-shape", metavar="NAME=1,3,224,224", help="Size of an input with open dimensions; repeatable."
     ),
+]
+Changes: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Another value of the configuration; repeatable."),
 ]
 Seed: TypeAlias = Annotated[int, typer.Option("--seed", help="Of the random inputs.")]
 

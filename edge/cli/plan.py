@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from edge.cli.errors import CHECK_FAILED
-from edge.cli.options import Json
+from edge.cli.options import Changes, Json
 from edge.cli.output import bytes_text, emit, say, seconds_text
 
 if TYPE_CHECKING:
@@ -81,10 +81,7 @@ def plan(
             "other bytes than planned.",
         ),
     ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Another value of the configuration; repeatable."),
-    ] = None,
+    changes: Changes = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Find the fastest way to split a training step over a cluster that need not be here.

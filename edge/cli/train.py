@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edge.cli.options import Json
+from edge.cli.options import Changes, Json
 from edge.cli.output import emit, say, seconds_text
 
 if TYPE_CHECKING:
@@ -31,10 +31,7 @@ def train(
             "cloud.train.jobs.job.Job.",
         ),
     ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Another value of the configuration; repeatable."),
-    ] = None,
+    changes: Changes = None,
     runs: Annotated[
         Path | None, typer.Option("--runs", metavar="FILE", help="The store of runs; else as [track] says.")
     ] = None,

@@ -156,7 +156,7 @@ class _Search:
                 solution = solve(problem, left, GAP, [*starts, *together(problem, question, left / 3)], families)
             except Infeasible as error:
                 raise _short(error, self.limit) if at else error from error
-            starts = [solution.options] if at else []
+            starts = [solution.options]
             options = small.options(solution.options)
             curve = moments.curve(options)
             if curve.max() <= self.limit:
@@ -165,7 +165,7 @@ class _Search:
             if not fresh:
                 raise PlanError("the memory rows did not settle: allow a little more memory, or fewer mesh axes")
             if not at:
-                starts = [solution.options, *(lifted(question, small, plan) for plan in lean())]
+                starts += [lifted(question, small, plan) for plan in lean()]
             at += sorted(fresh)
 
 

@@ -20,7 +20,7 @@ from cloud.errors import PlanError
 from cloud.parallel.staged.packing import Flats, Pack, largest
 from cloud.parallel.staged.programs import Programs
 from cloud.parallel.tracing.inline import flat
-from cloud.train.step import StepOptions, TrainState
+from cloud.train.step import StepOptions, TrainState, moving_mean
 
 __all__ = ["Holdings"]
 
@@ -148,7 +148,7 @@ class Holdings:
         }
         if options.average is not None:
             before = self._tree(dict(zip(share.trained, share.gradients.unpack(held["average"]), strict=True)))
-            mean = jax.tree.leaves(_moving_mean(step, before, trained, options.average))
+            mean = jax.tree.leaves(moving_mean(step, before, trained, options.average))
             after["average"] = share.gradients.pack(mean, self.trained_sizes)
         return after
 
@@ -210,10 +210,3 @@ def _paths(tree: Any) -> list[str]:
 
 def _filled(tree: Any, arrays: Mapping[int, Any]) -> Any:
     return jax.tree.unflatten(jax.tree.structure(tree), [arrays[i] for i in range(len(arrays))])
-
-
-def _moving_mean(step: Any, before: Any, new: Any, keep: float) -> Any:
-    """As `make_step` does it: the first steps keep less."""
-    n = step.astype(jnp.float32)
-    share = jnp.minimum(keep, (1 + n) / (10 + n))
-    return jax.tree.map(lambda mean, now: (share * mean + (1 - share) * now).astype(mean.dtype), before, new)

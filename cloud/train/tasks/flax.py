@@ -22,7 +22,28 @@ _WHILE_NOT = ("deterministic", "use_running_average")
 """Arguments by which modules are told, and what they are when a module trains: True, and False."""
 
 
-class NnxTask:
+class _ByFunction:
+    """A task that a `JaxTask` does."""
+
+    inputs: tuple[str, ...]
+    _task: JaxTask
+
+    def init(self) -> tuple[Tree, Tree]:
+        """See `Task`."""
+        return self._task.init()
+
+    def apply(
+        self, params: Tree, state: Tree, inputs: Mapping[str, Any], rng: jax.Array | None, train: bool
+    ) -> tuple[Any, Tree]:
+        """See `Task`."""
+        return self._task.apply(params, state, inputs, rng, train)
+
+    def export(self, params: Tree, state: Tree) -> ir.Model:
+        """See `Task`."""
+        return self._task.export(params, state)
+
+
+class NnxTask(_ByFunction):
     """A `flax.nnx.Module`, which is not changed. Its `Param`s are parameters, random streams follow the step's key, all
     other variables are state. `train()` and `eval()` of the module say what it does in training and inference."""
 
@@ -41,20 +62,6 @@ class NnxTask:
         self._task = JaxTask(_with_inputs(self._run, _parameters(type(module).__call__, 1)), *start)
         self.inputs = self._task.inputs
 
-    def init(self) -> tuple[Tree, Tree]:
-        """See `Task`."""
-        return self._task.init()
-
-    def apply(
-        self, params: Tree, state: Tree, inputs: Mapping[str, Any], rng: jax.Array | None, train: bool
-    ) -> tuple[Any, Tree]:
-        """See `Task`."""
-        return self._task.apply(params, state, inputs, rng, train)
-
-    def export(self, params: Tree, state: Tree) -> ir.Model:
-        """See `Task`."""
-        return self._task.export(params, state)
-
     def _run(self, params: Tree, state: Tree, *inputs: Any, rng: Any, train: bool) -> tuple[Any, Tree]:
         nnx = _flax("nnx")
         variables = _filled(self._params, params), _filled(self._rest, state)
@@ -63,7 +70,7 @@ class NnxTask:
         return output, nnx.to_pure_dict(nnx.split(module, nnx.Param, nnx.RngState, ...)[3])
 
 
-class LinenTask:
+class LinenTask(_ByFunction):
     """A Linen `module` and its `variables`: the collection "params" is trained, the others are state.
 
     Where its `__call__` takes `train`, `training` or `is_training`, it is told so; `deterministic` and
@@ -81,20 +88,6 @@ class LinenTask:
             _with_inputs(self._run, [n for n in names if n not in self._told]), variables["params"], state
         )
         self.inputs = self._task.inputs
-
-    def init(self) -> tuple[Tree, Tree]:
-        """See `Task`."""
-        return self._task.init()
-
-    def apply(
-        self, params: Tree, state: Tree, inputs: Mapping[str, Any], rng: jax.Array | None, train: bool
-    ) -> tuple[Any, Tree]:
-        """See `Task`."""
-        return self._task.apply(params, state, inputs, rng, train)
-
-    def export(self, params: Tree, state: Tree) -> ir.Model:
-        """See `Task`."""
-        return self._task.export(params, state)
 
     def _run(self, params: Tree, state: Tree, *inputs: Any, rng: Any, train: bool) -> tuple[Any, Tree]:
         told = {name: positive == train for name, positive in self._told.items()}
