@@ -11,11 +11,15 @@ The walked graph is flat: calls are inlined, so that operator k is equation k of
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-__all__ = ["Graph", "Loop", "Op", "Split", "Value"]
+__all__ = ["Graph", "Loop", "Op", "Split", "Value", "remembered"]
+
+remembered = lru_cache(maxsize=4)
+"""Keeps what a function found out about the last few graphs: walking one of 20,000 operators takes a while."""
 
 Split = tuple[tuple[int, ...], ...]
 """How one value lies on a mesh: for each dimension the indices of the mesh axes that split it, major first; of a matrix
@@ -67,11 +71,12 @@ class Op:
     where: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """A whole step. `entering[i]` is the value of argument i (flattened), `leaving[j]` that of result j; `carried[j]`
-    is the argument whose place result j takes in the next step, None where it is a mere result: the two lie alike.
-    `jaxpr` is the flat closed jaxpr, equation k of which is `ops[k]`; it is no part of the graph's digest."""
+    """A whole step; equal to itself alone, so that `remembered` can tell graphs apart at once. `entering[i]` is the
+    value of argument i (flattened), `leaving[j]` that of result j; `carried[j]` is the argument whose place result j
+    takes in the next step, None where it is a mere result: the two lie alike. `jaxpr` is the flat closed jaxpr, equation
+    k of which is `ops[k]`; it is no part of the graph's digest."""
 
     values: tuple[Value, ...]
     ops: tuple[Op, ...]

@@ -42,7 +42,9 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What the planner expects of one step on one device; seconds and bytes."""
+    """What the planner expects of one step on one device; seconds and bytes. `gap`: the share of its seconds that
+    another plan on this mesh may still save, of those that treat alike blocks alike; 1 where nothing is proven.
+    `crowded`: whether memory stood in the way of a cheaper one."""
 
     compute_seconds: float
     collective_seconds: float
@@ -50,6 +52,8 @@ class Estimate:
     peak_bytes: int
     state_bytes: int
     collectives: tuple[Collective, ...] = field(default=())
+    gap: float = 1.0
+    crowded: bool = False
 
     @property
     def step_seconds(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import Any, TypeAlias, TypeVar
 
 from cloud.errors import PlanError
@@ -92,6 +93,7 @@ class Explanation:
     compute_seconds: float
     collective_seconds: float
     exposed_seconds: float
+    gap: float
     peak_bytes: int
     peak_at: str
     memory: Mapping[str, int]
@@ -119,7 +121,7 @@ def explain(graph: Graph, plan: Plan, topology: Topology, rivals: Mapping[str, O
     topology's. `reduce_scatter`: whether the compiler makes them, as in `predict`."""
     ledger = Ledger(graph, plan, topology, reduce_scatter)
     estimate, peak = plan.estimate, ledger.peak
-    at = next((k for k in range(len(graph.ops)) if ledger.lives.at[k] >= peak), len(graph.ops) - 1)
+    at = min(range(len(graph.ops)), key=lambda k: abs(ledger.lives.at[k] - peak), default=0)
     return Explanation(
         name=plan.name,
         strategy=strategy(graph, plan),
@@ -130,6 +132,7 @@ def explain(graph: Graph, plan: Plan, topology: Topology, rivals: Mapping[str, O
         compute_seconds=estimate.compute_seconds,
         collective_seconds=estimate.collective_seconds,
         exposed_seconds=estimate.exposed_seconds,
+        gap=estimate.gap,
         peak_bytes=estimate.peak_bytes,
         peak_at=f"{graph.ops[at].primitive} at {graph.ops[at].where}" if graph.ops else "its start",
         memory={kind: int(ledger.memory[kind][peak]) for kind in KINDS},
@@ -210,6 +213,7 @@ def _rival(ledger: Ledger, name: str, other: Other) -> Rival:
 
 def _of_stages(choice: Staging) -> str:
     copies = f" × {choice.replicas}" if choice.replicas > 1 else ""
+    copies += f" of {choice.tensor} devices each" if choice.tensor > 1 else ""
     return f"{len(choice.stages) + 1} stages{copies}, {choice.microbatches} microbatches ({choice.schedule})"
 
 
@@ -250,8 +254,4 @@ def _local(ledger: Ledger, value: int, split: Split) -> int:
 
 
 def _parts(plan: Plan, k: int) -> int:
-    sizes = 1
-    for axes in plan.ops[k].loops:
-        for axis in axes:
-            sizes *= plan.mesh.sizes[axis]
-    return sizes
+    return prod(plan.mesh.sizes[axis] for axes in plan.ops[k].loops for axis in axes)

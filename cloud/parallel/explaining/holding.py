@@ -20,7 +20,7 @@ Numbers = npt.NDArray[np.float64]
 def busy(ledger: Ledger) -> int:
     """Moments worth drawing: the optimiser's operators come last in the step but run as gradients come to be."""
     after = late(ledger.graph)
-    return max((k for k, last in enumerate(after) if not last), default=0) + 1
+    return max((ledger.lives.at[k] for k, last in enumerate(after) if not last), default=0) + 1
 
 
 def holding(ledger: Ledger, limit: float) -> str:

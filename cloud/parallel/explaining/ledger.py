@@ -15,6 +15,7 @@ from cloud.parallel.graph import Graph
 from cloud.parallel.plan import Plan
 from cloud.parallel.searching.memory import Lives, held, lives
 from cloud.parallel.searching.predict import Moved, moved
+from cloud.parallel.searching.schedule import hides
 from cloud.parallel.searching.walk import late
 from cloud.parallel.topology import Topology
 
@@ -46,7 +47,7 @@ class Ledger:
     @cached_property
     def lives(self) -> Lives:
         """When values are there."""
-        return lives(self.graph)
+        return lives(self.graph, hides(self.topology))
 
     @cached_property
     def moved(self) -> tuple[Moved, ...]:

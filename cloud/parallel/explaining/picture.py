@@ -167,7 +167,8 @@ def _moment(ledger: Ledger, one: Moved, last: int) -> int:
 
 def _phases(ledger: Ledger, last: int) -> str:
     """Where forward and backward begin, as JAX names operators."""
-    back = next((k for k, op in enumerate(ledger.graph.ops) if "transpose(" in op.where), None)
+    found = next((k for k, op in enumerate(ledger.graph.ops) if "transpose(" in op.where), None)
+    back = None if found is None else ledger.lives.at[found]
     words = '<span style="left:0">forward</span>'
     return words + (f'<span style="left:{100 * back / last:.1f}%">backward</span>' if back and back < last else "")
 

@@ -192,7 +192,8 @@ def _estimate(at: Reading, axes: int) -> Estimate:
     return Estimate(
         at.at("compute_seconds").number(), at.at("collective_seconds").number(), at.at("exposed_seconds").number(),
         at.at("peak_bytes").whole(), at.at("state_bytes").whole(),
-        tuple(_collective(one, axes) for one in at.at("collectives").items()),
+        tuple(_collective(one, axes) for one in at.at("collectives").items()), at.at("gap").number(most=1.0),
+        at.at("crowded").truth(),
     )  # fmt: skip
 
 

@@ -31,11 +31,17 @@ def _head(made: Explanation) -> str:
             made.strategy,
             f"mesh     {made.mesh}; {made.topology}",
             f"step     {duration(made.step_seconds)}: {duration(made.compute_seconds)} computing, "
-            f"{duration(made.exposed_seconds)} of collectives{also}",
+            f"{duration(made.exposed_seconds)} of collectives{also}; {_proven(made.gap)}",
             f"memory   {size_text(made.peak_bytes)} a device at most, in {made.peak_at}:",
             f"         {', '.join(used)}",
         )
     )
+
+
+def _proven(gap: float) -> str:
+    if gap >= 1:
+        return "not proven best"
+    return "proven best on this mesh" if gap < 1e-3 else f"{gap:.1%} from proven best on this mesh"
 
 
 def _tensors(made: Explanation) -> str:

@@ -21,6 +21,7 @@ from cloud.parallel.searching.expert import EXPERTS
 from cloud.parallel.searching.search import plans
 from cloud.parallel.solving.solve import Infeasible
 from cloud.parallel.topology import Topology
+from converter.report.html import size_text
 
 __all__ = ["FEW", "SLACK", "Checked", "candidates", "checked", "choose", "different"]
 
@@ -89,7 +90,7 @@ def checked(
     if not any(one.fits for one in found):
         least = min(one.measured.peak_bytes for one in found)
         raise Infeasible(
-            f"expected a plan that compiles to {limit / 2**30:.2f} GiB a device; the least takes"
-            f" {least / 2**30:.2f} GiB: allow more memory or devices, a smaller batch, or recomputation", least, (),
+            f"expected a plan that compiles to {size_text(limit)} a device; the least takes"
+            f" {size_text(least)}: allow more memory or devices, a smaller batch, or recomputation", least, (),
         )  # fmt: skip
     return sorted(found, key=lambda one: (not one.fits, one.measured.step_seconds))

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from cloud.parallel.graph import Graph, Loop, Op, Split
+from cloud.parallel.graph import Graph, Loop, Op, Split, remembered
 from cloud.parallel.plan import Assignment, Mesh
 from cloud.parallel.searching.options import degree, made, wanted
 
@@ -58,6 +58,7 @@ Derived = dict[int, Assignment]
 """Assignments of a group's operators by number."""
 
 
+@remembered
 def grouped(graph: Graph) -> tuple[Group, ...]:
     """Every operator and every entering value in exactly one group; those of entering values first."""
     homes = _Homes(graph)

@@ -18,15 +18,18 @@ from cloud.parallel.searching.expert import EXPERTS
 from cloud.parallel.searching.fold import ROUNDS, folded
 from cloud.parallel.searching.groups import Group, grouped
 from cloud.parallel.searching.memory import lives
+from cloud.parallel.searching.parts import parts
 from cloud.parallel.searching.predict import predict
 from cloud.parallel.searching.question import Question, Shape, ask
 from cloud.parallel.searching.rows import Moments
 from cloud.parallel.searching.satellites import merged
+from cloud.parallel.searching.schedule import hides
 from cloud.parallel.searching.walk import early, late, reading_times
 from cloud.parallel.solving.solve import Infeasible, solve
 from cloud.parallel.topology import Topology
 from cloud.parallel.topology import meshes as every_mesh
 from cloud.parallel.tracing.trace import digest
+from converter.report.html import size_text
 
 __all__ = ["Pin", "plans", "search"]
 
@@ -42,6 +45,9 @@ LEAN = "dp", "fsdp"
 GAP = 1e-4
 """How far from the proven best, relatively, a plan may stay."""
 
+PARTS = 2, 4
+"""Parts the step is cut into where memory is short, so that not all alike blocks need to decide alike."""
+
 RESERVE = 0.05
 """Share of the memory left to what no plan knows of: fragments, the compiler's scratch, the runtime."""
 
@@ -54,13 +60,13 @@ def search(graph: Graph, topology: Topology, **options: Any) -> Plan:
 def plans(graph: Graph, topology: Topology, *, memory: float | None = None, pins: Sequence[Pin] = (),
           expert: str = "", meshes: Sequence[Mesh] | None = None, backend: str = "gpu", seconds: float = 60.0,
           fold: bool = True) -> list[Plan]:  # fmt: skip
-    """The best plan of each mesh shape, cheapest first. `memory`: bytes a device, else the topology's. `expert`: one of
-    `EXPERTS`, whose demands come before the pins. `backend`: "gpu", whose compiler makes reduce-scatters, or "cpu".
-    `seconds`: for the solver, all shapes together. `fold`: repeated blocks are decided once.
+    """The plans found, cheapest first, one or more for every mesh shape. `memory`: bytes a device, else the topology's.
+    `expert`: one of `EXPERTS`, whose demands come before the pins. `backend`: "gpu", whose compiler makes
+    reduce-scatters, or "cpu". `seconds`: for the solver, all shapes together. `fold`: repeated blocks are decided once.
 
-    Where parameters must be spread for a plan to fit, one that gathers them twice, forward and backward, is tried too.
-    Shapes for which no plan is found are left out; where there is none at all: raises `Infeasible` if none fits, else
-    `PlanError` (demands that cannot be met, too few seconds)."""
+    Where memory is short, plans that gather parameters twice, forward and backward, are tried too, and plans in which
+    some blocks spread more than others. Shapes for which no plan is found are left out; where there is none at all:
+    raises `Infeasible` if none fits, else `PlanError` (demands that cannot be met, too few seconds)."""
     shapes = meshes or every_mesh(topology, AXES)
     tried = [(mesh, demands) for mesh in shapes for demands in _demands(graph, mesh, pins, expert)]
     if not tried:
@@ -69,21 +75,31 @@ def plans(graph: Graph, topology: Topology, *, memory: float | None = None, pins
     found: list[Plan] = []
     failed: list[PlanError] = []
     one = _Search(graph, topology, limit, backend == "gpu", fold)
+    cut = PARTS if fold and not expert else ()
     start = time.monotonic()
     for n, (mesh, demands) in enumerate(tried, 1):
         end = start + seconds * n / len(tried)
-        for regather in (False, True):
-            crowded = True
+        known: list[Plan] = []
+        crowded = True
+        for number, twice in ((1, False), (1, True), *((n, None) for n in cut)):
+            regather = any(plan.regather for plan in _sorted(known)[:1]) if twice is None else twice
             try:
-                plan, crowded = one.plan(mesh, demands, regather, max(end - time.monotonic(), 1.0))
+                left = max(end - time.monotonic(), 1.0)
+                plan = one.plan(mesh, demands, regather, left, number, known)
+                crowded = plan.estimate.crowded
                 found.append(replace(plan, name=expert or plan.name))
+                known.append(plan)
             except PlanError as error:
                 failed.append(error)
             if not crowded:
                 break
     if not found:
         raise min(failed, key=lambda error: error.least if isinstance(error, Infeasible) else 0.0)
-    return sorted(found, key=lambda plan: plan.estimate.step_seconds)
+    return _sorted(found)
+
+
+def _sorted(plans: Sequence[Plan]) -> list[Plan]:
+    return sorted(plans, key=lambda plan: plan.estimate.step_seconds)
 
 
 def _demands(graph: Graph, mesh: Mesh, pins: Sequence[Pin], expert: str) -> Iterator[Demands]:
@@ -101,7 +117,7 @@ class _Search:
         self.graph, self.topology, self.limit = graph, topology, limit
         self.reduce_scatter, self.fold = reduce_scatter, fold
         self.groups = grouped(graph)
-        self.lives = lives(graph)
+        self.lives = lives(graph, hides(topology))
         self.digest = digest(graph)
         self.shapes: dict[Hashable, Shape] = {}
 
@@ -112,43 +128,46 @@ class _Search:
             times = reading_times(self.graph) if regather else {}
             folded_ = folded(self.graph, self.groups, marks, times, ROUNDS if self.fold else -1)
             reading = _reading(self.graph, self.groups, times)
-            about = frozenset(early(self.graph)), late(self.graph)
+            about = early(self.graph), late(self.graph)
             self.shapes[key] = Shape(self.graph, self.groups, folded_, self.lives, *about, reading)
         return self.shapes[key]
 
-    def plan(self, mesh: Mesh, demands: Demands, regather: bool, seconds: float) -> tuple[Plan, bool]:
-        """The best on one mesh, and whether it had to give way to a memory row. Where it has to and nothing is
-        demanded, the search starts from lean experts' plans too."""
-        free = demands == Demands()
-        shape = self.shape(tuple(demands.mark(group) for group in self.groups), regather)
+    def plan(
+        self, mesh: Mesh, demands: Demands, regather: bool, seconds: float, number: int = 1, known: Sequence[Plan] = ()
+    ) -> Plan:
+        """The best on one mesh. `number`: parts in which alike blocks decide alike. `known`: crowded plans on this
+        mesh, to start from. Where there are none and nothing is demanded, lean experts' plans are."""
+        marks = zip(map(demands.mark, self.groups), parts(self.graph, self.groups, number), strict=True)
+        shape = self.shape(tuple(marks), regather)
         question = ask(shape, mesh, self.topology, demands, self.reduce_scatter)
-        lean = (lambda: self._lean(mesh, regather, seconds / 8)) if free else list[Plan]
-        options, crowded = self._solved(question, lean, seconds)
+        free = demands == Demands() and not known
+        lean = (lambda: self._lean(mesh, seconds / 8)) if free else list[Plan]
+        options, gap, crowded = self._solved(question, known, lean, seconds)
         entering, ops = question.choices(options)
         nothing = Estimate(0.0, 0.0, 0.0, 0, 0)
         plan = Plan(mesh, entering, ops, nothing, self.digest, self.topology.digest, regather)
         estimate = predict(self.graph, plan, self.topology, reduce_scatter=self.reduce_scatter)
-        return replace(plan, estimate=estimate), crowded
+        return replace(plan, estimate=replace(estimate, gap=gap, crowded=crowded))
 
-    def _lean(self, mesh: Mesh, regather: bool, seconds: float) -> list[Plan]:
+    def _lean(self, mesh: Mesh, seconds: float) -> list[Plan]:
         found = []
         for expert in LEAN:
             try:
-                found += [
-                    self.plan(mesh, demands, regather, seconds)[0] for demands in _demands(self.graph, mesh, (), expert)
-                ]
+                demanded = _demands(self.graph, mesh, (), expert)
+                found += [self.plan(mesh, demands, False, seconds) for demands in demanded]
             except PlanError:  # none such fits
                 continue
         return found
 
     def _solved(
-        self, question: Question, lean: Callable[[], list[Plan]], seconds: float
-    ) -> tuple[tuple[int, ...], bool]:
+        self, question: Question, known: Sequence[Plan], lean: Callable[[], list[Plan]], seconds: float
+    ) -> tuple[tuple[int, ...], float, bool]:
+        """Options of the whole question, what may still be saved, and whether memory stood in the way."""
         end = time.monotonic() + seconds
         moments, small = Moments(question), merged(question)
         families = [axis_family(question, small, axis) for axis in range(len(question.mesh.sizes))]
-        at: list[int] = []
-        starts: list[tuple[int, ...]] = []
+        at = moments.fullest(ROWS) if known else []
+        starts = [lifted(question, small, plan) for plan in known]
         while True:
             problem = replace(small.problem, rows=tuple(small.row(moments.row(m, self.limit)) for m in at))
             left = max(end - time.monotonic(), 1.0)
@@ -160,7 +179,8 @@ class _Search:
             options = small.options(solution.options)
             curve = moments.curve(options)
             if curve.max() <= self.limit:
-                return options, bool(at)
+                gap = 1 - solution.bound / solution.cost if solution.cost > 0 else 0.0
+                return options, min(max(gap, 0.0), 1.0), bool(at)
             fresh = {int(np.argmax(curve)), *([] if at else moments.fullest(ROWS))}.difference(at)
             if not fresh:
                 raise PlanError("the memory rows did not settle: allow a little more memory, or fewer mesh axes")
@@ -171,8 +191,8 @@ class _Search:
 
 def _short(error: Infeasible, limit: float) -> Infeasible:
     text = (
-        f"expected a plan within {limit / 2**30:.2f} GiB a device (with {RESERVE:.0%} kept in reserve); the least found"
-        f" to fit is {error.least / 2**30:.2f} GiB, fullest at {', '.join(error.rows) or 'every moment'}: allow more"
+        f"expected a plan within {size_text(limit)} a device (with {RESERVE:.0%} kept in reserve); the least found"
+        f" to fit is {size_text(error.least)}, fullest at {', '.join(error.rows) or 'every moment'}: allow more"
         " memory or devices, a smaller batch, recomputation, or fewer pins"
     )
     return Infeasible(text, error.least / (1 - RESERVE), error.rows, error.options)

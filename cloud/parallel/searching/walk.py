@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cloud.parallel.graph import Graph, Split
+from cloud.parallel.graph import Graph, Split, remembered
 from cloud.parallel.plan import Plan
 from cloud.parallel.searching.options import made, partial_axes, wanted
 
@@ -78,16 +78,18 @@ def sums(graph: Graph, plan: Plan) -> Iterator[Sum]:
                 yield Sum(k, j, value, axes, split)
 
 
-def early(graph: Graph) -> set[int]:
+@remembered
+def early(graph: Graph) -> frozenset[int]:
     """Values that are state or made of nothing else by operators that cost nothing: what can be gathered ahead."""
     known = {value for value in graph.entering if graph.values[value].kind == "state"}
     for op in graph.ops:
         if op.follows and all(v < 0 or v in known for v in op.inputs) and any(v >= 0 for v in op.inputs):
             known.update(op.outputs)
-    return known
+    return frozenset(known)
 
 
-def late(graph: Graph) -> list[bool]:
+@remembered
+def late(graph: Graph) -> tuple[bool, ...]:
     """Of each operator, whether it and all that reads it only lead out of the step: the optimiser's."""
     feeds = np.zeros(len(graph.values), dtype=np.bool_)
     found = [False] * len(graph.ops)
@@ -96,16 +98,18 @@ def late(graph: Graph) -> list[bool]:
         found[k] = op.follows and not feeds[list(op.outputs)].any()
         if not found[k]:
             feeds[[value for value in op.inputs if value >= 0]] = True
-    return found
+    return tuple(found)
 
 
+@remembered
 def loose(graph: Graph) -> frozenset[int]:
     """Values that nothing in the step waits for: those of `early`, and those that only lead out."""
     leading = zip(graph.ops, late(graph), strict=True)
-    return frozenset(early(graph)).union(v for op, last in leading if last for v in op.outputs)
+    return early(graph).union(v for op, last in leading if last for v in op.outputs)
 
 
-def reading_times(graph: Graph) -> dict[tuple[int, int], int]:
+@remembered
+def reading_times(graph: Graph) -> Mapping[tuple[int, int], int]:
     """Of every operand that is state: in which of the times it is read, far apart from one another."""
     state, last, times = early(graph), dict[int, tuple[int, int]](), dict[tuple[int, int], int]()
     for k, op in enumerate(graph.ops):

@@ -20,7 +20,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from cloud.errors import PlanError
 from cloud.parallel.solving.problem import Floats, Problem, Row, Transfer, evaluate
 
-__all__ = ["Found", "Programme", "fitting"]
+__all__ = ["Found", "Programme", "fitting", "variables"]
 
 
 class Found(NamedTuple):
@@ -49,6 +49,15 @@ def fitting(model: Programme, rows: list[int], seconds: float, gap: float) -> Fo
         rows += fresh
         if not fresh:  # within the solver's tolerance of a limit, yet past it
             model.forbid(options)
+
+
+def variables(problem: Problem) -> int:
+    """About as many as the programme has: options, and pairs of forms of every flow."""
+    count = sum(len(costs) for costs in problem.nodes)
+    for transfer in problem.transfers:
+        made = len({*transfer.maker})
+        count += sum(made * len({*forms}) for node, forms in transfer.readers if made > 1 and len({*forms}) > 1)
+    return count
 
 
 @dataclass(slots=True)

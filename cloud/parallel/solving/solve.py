@@ -1,27 +1,28 @@
-"""The best options of a `Problem`: proven where the integer programme is small, else the best of many descents.
+"""The best options of a `Problem`: proven where the integer programme is small, else the best that can be found.
 
-Large problems are what searching on meshes of two axes gives: forty options a node, and a programme whose relaxation
-alone takes HiGHS minutes. There, descents from many starts (see `local`) are *fused*: a programme in which every node
-may only take options that one of the best descents took is small, and its best is often better than all of them. The
-other move is along a *family*: all there is to decide about one mesh axis, the rest staying, is a small programme too.
+Large problems are what searching on meshes of two axes gives: hundreds of options a node, and a programme whose
+relaxation alone takes HiGHS minutes. There, messages (see `messages`) say in tenths of a second what each option is
+worth and what no choice can beat; a programme of the few best options of every node is small, and its best is mostly
+best of all. What then may be better still lies along a *family*: all there is to decide about one mesh axis, the rest
+staying, is a small programme too.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from cloud.errors import PlanError
-from cloud.parallel.solving.local import Choice, Options, descents
+from cloud.parallel.solving.messages import Options, bids
 from cloud.parallel.solving.problem import Problem, Solution, evaluate
-from cloud.parallel.solving.programme import Programme, fitting
+from cloud.parallel.solving.programme import Found, Programme, fitting, variables
 
-__all__ = ["Family", "Infeasible", "evaluate", "least", "solve"]
+__all__ = ["Family", "Infeasible", "evaluate", "solve"]
 
 FEW_ROWS = 32
 """Up to so many rows are given to the programme at once; of more, those that turn out to bind."""
@@ -29,12 +30,26 @@ FEW_ROWS = 32
 SMALL, PATIENCE = 8000, 5.0
 """Variables up to which the whole programme is tried first, and the seconds it gets; memory can make it long."""
 
-POOL, ROUND, IDLE = 10, 5, 1
-"""Choices that are fused, descents before each fusion, and fusions without gain after which the search ends."""
-
+WIDER = 0, 2, 6
+"""So many options of every node that each belief likes best are tried together with all choices that are known: with
+ever more, until the programme takes too long."""
 
 Family: TypeAlias = Sequence[npt.NDArray[np.int64]]
 """Of every node, a label for each option."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Options of every node, what they cost in seconds, and the bytes by which the fullest row is over its limit."""
+
+    options: Options
+    cost: float
+    over: float
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """What fits comes first, then what is cheap."""
+        return max(self.over, 0.0), self.cost
 
 
 class Infeasible(PlanError):
@@ -56,14 +71,14 @@ def solve(
     label: options of one label may be exchanged in one move. The same problem gives the same options, unless time runs
     out. Raises `Infeasible`, and `PlanError` where time ran out before any choice that fits was found."""
     start = time.monotonic()
+    if variables(problem) > SMALL:
+        return _large(problem, start, seconds, starts, families)
     model = Programme(problem)
-    if model.width > SMALL:
-        return _large(problem, start, seconds, starts, families, model.width)
     rows = list(range(len(problem.rows))) if len(problem.rows) <= FEW_ROWS else []
     found = fitting(model, rows, min(seconds, PATIENCE), gap)
     if not found.proven:
         given = [*starts, *([found.options] if found.options else [])]
-        return _large(problem, start, seconds, given, families, model.width)
+        return _large(problem, start, seconds, given, families)
     if found.options is None:
         raise _infeasible(problem, model, 10.0)
     held = evaluate(problem, found.options)[1]
@@ -73,42 +88,42 @@ def solve(
 
 
 def _large(
-    problem: Problem, start: float, seconds: float, starts: Sequence[Options], families: Sequence[Family], width: int
+    problem: Problem, start: float, seconds: float, starts: Sequence[Options], families: Sequence[Family]
 ) -> Solution:
-    end, pool = start + seconds, list[Choice]()
-    number = idle = rounds = 0
-    while idle < IDLE and (not pool or time.monotonic() < end):
-        before = pool[0].rank if pool else (np.inf, np.inf)
-        given = [_along(problem, each, families, end) for each in starts] if not rounds else []
-        pool += [_judged(problem, each) for each in given]
-        pool += descents(problem, given, range(number, number + ROUND), end)
-        number, rounds = number + ROUND, rounds + 1
-        pool = _best(pool)
-        fused = _fused(problem, pool, end)
-        if fused is not None:
-            pool = _best([*pool, *descents(problem, [_along(problem, fused, families, end)], (), end)])
-        idle = 0 if pool[0].rank < before else idle + 1
-    best = pool[0]
-    if not np.isfinite(best.cost) or best.over == np.inf:
+    end = start + seconds
+    beliefs = list(bids(problem))
+    pool = _best([_judged(problem, each) for each in [*starts, *(belief.options for belief in beliefs)]])
+    some = [{choice.options[i] for choice in pool} for i in range(len(problem.nodes))]
+    for few in WIDER:
+        for belief in beliefs:
+            for options, worth in zip(some, belief.worth, strict=True):
+                options.update(int(o) for o in np.argsort(worth, kind="stable")[:few] if worth[o] < np.inf)
+        found = _among(problem, some, end)
+        pool += [_judged(problem, found.options)] if found.options else []
+        if not found.proven:
+            break
+    best = _best(pool)[0]
+    if best.over == np.inf:
         raise Infeasible("no choice was found possible: every one needs a transfer that cannot be", np.inf, ())
-    cost, held = evaluate(problem, best.options)
     if best.over > 0:
-        raise _over(problem, best.options)
-    bound = float(sum(costs.min() for costs in problem.nodes))
-    facts = {"variables": width, "rows": len(problem.rows), "descents": number, "fusions": rounds, "proven": False}
-    return Solution(best.options, cost, min(bound, cost), held, time.monotonic() - start, facts)
+        best = _leanest(problem, some, end)
+    best = _judged(problem, _along(problem, best.options, families, end))
+    cost, held = evaluate(problem, best.options)
+    bound = min(max(belief.bound for belief in beliefs), cost)
+    facts = {"variables": variables(problem), "rows": len(problem.rows), "beliefs": len(beliefs), "proven": False}
+    return Solution(best.options, cost, bound, held, time.monotonic() - start, facts)
 
 
 def _best(pool: Sequence[Choice]) -> list[Choice]:
-    """Different choices, best first; last the cheapest of those that do not fit."""
-    choices = sorted({choice.options: choice for choice in pool}.values(), key=lambda choice: choice.rank)
-    rest = sorted((choice for choice in choices[POOL:] if choice.over > 0), key=lambda choice: choice.cost)
-    return choices[:POOL] + rest[: POOL // 2]
+    return sorted({choice.options: choice for choice in pool}.values(), key=lambda choice: choice.rank)
 
 
-def _fused(problem: Problem, pool: Sequence[Choice], end: float) -> Options | None:
-    """The best choice made of the pool's options; None where none was found."""
-    return _among(problem, [sorted({choice.options[i] for choice in pool}) for i in range(len(problem.nodes))], end)
+def _leanest(problem: Problem, some: Sequence[Collection[int]], end: float) -> Choice:
+    """Of these options the choice whose fullest row is least over its limit. Raises `Infeasible` where that is."""
+    found = _judged(problem, Programme(_only(problem, some)).fullest(max(end - time.monotonic(), 10.0))[1])
+    if found.over > 0:
+        raise _over(problem, found.options)
+    return found
 
 
 def _along(problem: Problem, options: Options, families: Sequence[Family], end: float) -> Options:
@@ -117,9 +132,9 @@ def _along(problem: Problem, options: Options, families: Sequence[Family], end: 
     while still < len(families) and time.monotonic() < end:
         for family in families:
             like = [np.flatnonzero(labels == labels[o]).tolist() for labels, o in zip(family, options, strict=True)]
-            found = _among(problem, like, end)
-            moved = found is not None and _judged(problem, found).rank < _judged(problem, options).rank
-            options, still = (found, 0) if found is not None and moved else (options, still + 1)
+            found = _among(problem, like, end).options
+            moved = found and _judged(problem, found).rank < _judged(problem, options).rank
+            options, still = (found, 0) if found and moved else (options, still + 1)
             if still == len(families):
                 break
     return options
@@ -131,20 +146,17 @@ def _judged(problem: Problem, options: Options) -> Choice:
     return Choice(tuple(options), cost, over if cost < np.inf else np.inf)
 
 
-def _among(problem: Problem, some: Sequence[Sequence[int]], end: float) -> Options | None:
-    """The best choice of some options of every node; None where none was found."""
+def _among(problem: Problem, some: Sequence[Collection[int]], end: float) -> Found:
+    """The best choice of some options of every node."""
+    left = min(max((end - time.monotonic()) / 3, 1.0), PATIENCE)
+    return fitting(Programme(_only(problem, some)), [], left, 1e-4)
+
+
+def _only(problem: Problem, some: Sequence[Collection[int]]) -> Problem:
     nodes = [np.full(len(costs), np.inf) for costs in problem.nodes]
     for few, costs, options in zip(nodes, problem.nodes, some, strict=True):
         few[list(options)] = costs[list(options)]
-    left = min(max((end - time.monotonic()) / 3, 1.0), PATIENCE)
-    return fitting(Programme(replace(problem, nodes=tuple(nodes))), [], left, 1e-4).options
-
-
-def least(problem: Problem, seconds: float = 60.0) -> tuple[float, tuple[int, ...]]:
-    """The least memory any choice needs: the largest row of the choice whose largest row is smallest, taking all limits
-    as equal; and that choice."""
-    equal = replace(problem, rows=tuple(replace(row, limit=0.0) for row in problem.rows))
-    return Programme(equal).fullest(seconds)
+    return replace(problem, nodes=tuple(nodes))
 
 
 def _infeasible(problem: Problem, model: Programme, seconds: float) -> Infeasible:

@@ -70,7 +70,7 @@ def test_less_memory_spreads_the_state(wide: Graph) -> None:
 
 def test_what_cannot_fit_says_the_least_that_would(wide: Graph) -> None:
     topology = links(1e9)
-    with pytest.raises(Infeasible, match=r"GiB a device.*least") as short:
+    with pytest.raises(Infeasible, match=r"KiB a device.*least") as short:
         search(wide, topology, meshes=[LINE], memory=1e5)
     assert short.value.least > 1e5
     fits = search(wide, topology, meshes=[LINE], memory=short.value.least * 1.1)

@@ -7,8 +7,9 @@ import pytest
 
 from cloud.parallel.solving import solve as solving
 from cloud.parallel.solving.brute import brute_force
+from cloud.parallel.solving.messages import believed, bids
 from cloud.parallel.solving.problem import Problem, Row, Transfer
-from cloud.parallel.solving.solve import Infeasible, evaluate, least, solve
+from cloud.parallel.solving.solve import Infeasible, evaluate, solve
 
 GRAPHS = 200
 
@@ -70,22 +71,43 @@ def test_random_graphs_cost_what_brute_force_finds() -> None:
     assert GRAPHS // 20 < impossible < GRAPHS // 2
 
 
-def test_descents_and_fusions_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("few", [1, 2, 9])
+def test_what_is_believed_worth_most_is_best(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What only large problems take, on small ones: nothing is proven, but the best is what nearly always comes out."""
     monkeypatch.setattr(solving, "SMALL", 0)
-    dearer = []
-    for seed in range(12):
+    monkeypatch.setattr(solving, "WIDER", (few,))
+    dearer, missed = [], 0
+    for seed in range(24):
         problem = drawn(seed)
         best = brute_force(problem)
-        if best is None:
-            with pytest.raises(Infeasible):
-                solve(problem)
+        try:
+            found = solve(problem)
+        except Infeasible:
+            missed += best is not None
             continue
-        found = solve(problem)
+        assert best is not None
         dearer.append(found.cost / best[0] - 1)
-        assert found.bound <= found.cost == evaluate(problem, found.options)[0]
+        assert found.bound <= best[0] * (1 + 1e-9) and found.cost == evaluate(problem, found.options)[0]
         assert (found.rows <= [row.limit for row in problem.rows]).all()
-    assert min(dearer) > -1e-9 and max(dearer) < 0.1 and sum(each < 1e-9 for each in dearer) >= len(dearer) - 1
+    assert min(dearer) > -1e-9
+    assert few < 9 or (max(dearer) < 1e-9 and not missed)  # all there is was tried
+    assert sum(each < 1e-9 for each in dearer) >= 0.7 * len(dearer) and missed <= 3
+
+
+def test_beliefs_prove_what_no_choice_can_beat() -> None:
+    near = []
+    for seed in range(40):
+        problem = drawn(seed)
+        prices = np.random.default_rng(seed).exponential(1e-2, len(problem.rows))
+        best, free = brute_force(problem), brute_force(replace(problem, rows=()))
+        if free is None:
+            continue
+        beliefs = [*bids(problem), believed(problem, prices)]
+        assert all((worth < np.inf).any() for belief in beliefs for worth in belief.worth)
+        assert beliefs[0].bound <= free[0] * (1 + 1e-9)
+        assert best is None or max(belief.bound for belief in beliefs) <= best[0] * (1 + 1e-9)
+        near.append(beliefs[0].bound / free[0])
+    assert np.mean(near) > 0.9 and sum(share > 0.999 for share in near) > len(near) // 4
 
 
 def test_infeasible_says_the_least_that_would_fit() -> None:
@@ -102,7 +124,6 @@ def test_infeasible_says_the_least_that_would_fit() -> None:
         told += 1
         assert f"{need:.4g}" in str(raised.value)
         assert raised.value.rows[0].startswith("moment")
-        assert need == pytest.approx(least(problem)[0], rel=1e-6)
         assert brute_force(_limited(problem, need)) is not None
         assert brute_force(_limited(problem, need * (1 - 1e-3))) is None
     assert told > 5
