@@ -98,8 +98,8 @@ def local_bytes(shape: Shape, itemsize: int, split: Split, mesh: Mesh) -> int:
 def reshard(
     shape: Shape, itemsize: int, made: Split, wanted: Split, mesh: Mesh, topology: Topology, loose: bool = False
 ) -> tuple[tuple[Collective, ...], float]:  # fmt: skip
-    """The collectives that bring an array from one split to another by `route`, and their seconds. `loose`: as for
-    `seconds`."""
+    """The collectives that bring an array from one split to another by `route` (none among one device), and their
+    seconds. `loose`: as for `seconds`."""
     whole = math.prod(shape) * itemsize
     steps = _steps(_pattern(shape, mesh), whole, made, wanted, mesh, _Links(topology))
     return _priced([(move.kind, whole // move.parts, move.axes) for move in steps if move.kind], mesh, topology, loose)
@@ -150,9 +150,9 @@ def _priced(
     steps: Iterable[tuple[str, int, tuple[int, ...]]], mesh: Mesh, topology: Topology, loose: bool
 ) -> tuple[tuple[Collective, ...], float]:  # fmt: skip
     found = tuple(
-        Collective(kind, bytes, tuple(sorted(axes)), math.prod(mesh.sizes[axis] for axis in axes))
-        for kind, bytes, axes in steps
-    )
+        Collective(kind, bytes, tuple(sorted(axes)), group)
+        for kind, bytes, axes in steps if (group := _parts(mesh, axes)) > 1
+    )  # fmt: skip
     return found, sum(seconds(one.kind, one.bytes, one.axes, mesh, topology, loose) for one in found)
 
 

@@ -19,6 +19,8 @@ from cloud.parallel.plan import Mesh
 __all__ = ["DEVICES", "PRESETS", "Device", "Level", "Topology", "meshes", "read_topology"]
 
 MOST_AXES = 3
+MOST_DEVICES = 1 << 16
+"""That a file may speak of: every way to lay them out is gone through."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,10 @@ def meshes(topology: Topology, most: int = MOST_AXES) -> list[Mesh]:
         if len(sizes) <= most:
             found.append(Mesh(sizes, levels) if sizes else Mesh((1,), (0,)))
     if not found:
-        raise PlanError(f"topology {topology.name}: {len(topology.levels)} levels do not fit a mesh of {most} axes")
+        raise PlanError(
+            f"topology {topology.name}: {len(topology.levels)} levels do not fit a mesh of {most} axes: put levels of "
+            "much the same links together"
+        )
     return sorted(found, key=lambda mesh: (len(mesh.sizes), mesh.sizes))
 
 
@@ -179,6 +184,8 @@ def read_topology(path: str | Path) -> Topology:
     root = _Table(str(path), "", fields, ("name", "memory", "overlap", "device", "levels"))
     device, memory = _device(root)
     levels = [_level(root, index, level) for index, level in enumerate(root.array("levels"))]
+    if (devices := math.prod(level.size for level in levels)) > MOST_DEVICES:
+        raise root.wrong("levels", f"at most {MOST_DEVICES} devices in all", devices)
     name, overlap = root.text("name", Path(path).stem), root.share("overlap")
     return Topology(name, tuple(levels), root.number("memory", memory), device, overlap)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from cloud.parallel.searching.walk import lying, reading_times
 from cloud.parallel.topology import Topology
 from cloud.parallel.tracing.trace import digest
 
-__all__ = ["Applied", "apply", "mesh_of"]
+__all__ = ["Applied", "Lie", "apply", "emitted", "mesh_of"]
 
 _Shape: Any = jax.ShapeDtypeStruct
 _apart: Any = jax.lax.optimization_barrier
@@ -83,7 +83,7 @@ def apply(graph: Graph, plan: Plan, topology: Topology, arguments: Sequence[Any]
     shardings = jax.tree.unflatten(tree, [split_over(mesh, split) for split in plan.entering])
     out_tree = jax.tree.structure(results)
     ends = [everywhere(mesh) if a is None else split_over(mesh, plan.entering[a]) for a in graph.carried]
-    emit = emitted(graph, plan, topology, mesh)
+    emit = emitted(graph, plan, topology, lambda array, split: _lie_as(array, split_over(mesh, split)))
 
     def step(*given: Any) -> Any:
         return jax.tree.unflatten(out_tree, emit(jax.tree.leaves(given)))
@@ -99,15 +99,17 @@ Flat = Callable[[Sequence[Any]], list[Any]]
 """A step on its flat arguments, giving its flat results."""
 
 
-def emitted(graph: Graph, plan: Plan, topology: Topology, mesh: jax.sharding.Mesh) -> Flat:
+Lie = Callable[[Any, Split], Any]
+"""(array, split) -> the array, constrained to lie so."""
+
+
+def emitted(graph: Graph, plan: Plan, topology: Topology, constrained: Lie) -> Flat:
     """A function of the step's flat arguments that computes its flat results, all constraints in place."""
     lies = lying(graph, plan)
     times = reading_times(graph) if plan.regather else {}
     jaxpr, consts = graph.jaxpr.jaxpr, graph.jaxpr.consts
     constants = [v for v, value in enumerate(graph.values) if value.kind == "constant"][: len(consts)]
-
-    def constrained(array: Any, split: Split) -> Any:
-        return _lie_as(array, split_over(mesh, split))
+    rows = {row[0]: row for row in _barriers(graph)}
 
     def run(arguments: Sequence[Any]) -> list[Any]:
         arrays: dict[int, Any] = dict(zip(constants, consts, strict=True))
@@ -126,12 +128,19 @@ def emitted(graph: Graph, plan: Plan, topology: Topology, mesh: jax.sharding.Mes
                 moved[value, split, time] = array
             return moved[value, split, time]
 
-        for k, (eqn, op, assignment) in enumerate(zip(jaxpr.eqns, graph.ops, plan.ops, strict=True)):
-            operands = [
-                atom.val if value < 0 else seen(value, wanted(op, i, assignment.loops), times.get((k, i), 0))
-                for i, (atom, value) in enumerate(zip(eqn.invars, op.inputs, strict=True))
+        def operands(k: int) -> list[Any]:
+            op, loops = graph.ops[k], plan.ops[k].loops
+            return [
+                atom.val if value < 0 else seen(value, wanted(op, i, loops), times.get((k, i), 0))
+                for i, (atom, value) in enumerate(zip(jaxpr.eqns[k].invars, op.inputs, strict=True))
             ]
-            for j, (value, result) in enumerate(zip(op.outputs, bound(eqn, operands), strict=True)):
+
+        held_up: dict[int, Any] = {}
+        for k, (eqn, op, assignment) in enumerate(zip(jaxpr.eqns, graph.ops, plan.ops, strict=True)):
+            if k in rows:
+                held_up.update(zip(rows[k], _apart([operands(j)[0] for j in rows[k]]), strict=True))
+            results = [held_up.pop(k)] if k in held_up else bound(eqn, operands(k))
+            for j, (value, result) in enumerate(zip(op.outputs, results, strict=True)):
                 about, parts = graph.values[value], partial_axes(op, j, assignment.loops)
                 stops = landing(about.shape, about.dtype.itemsize, parts, assignment.results[j], plan.mesh, topology)
                 arrays[value] = functools.reduce(constrained, stops, result)
@@ -142,3 +151,18 @@ def emitted(graph: Graph, plan: Plan, topology: Topology, mesh: jax.sharding.Mes
         ]
 
     return run
+
+
+def _barriers(graph: Graph) -> Iterator[range]:
+    """Optimisation barriers in a row, none of which reads what another made: those of one recomputed segment, an
+    operator for each value (`tracing.inline`). Emitted as one, they make all that is computed again wait for the
+    gradients that come in, so that it is not there long before."""
+    start, made = 0, set[int]()
+    for k, op in enumerate(graph.ops):
+        alone = op.primitive == "optimization_barrier" and len(op.inputs) == 1
+        if not alone or made.intersection(op.inputs):
+            if k > start:
+                yield range(start, k)
+            start, made = (k, set()) if alone else (k + 1, set())
+        if alone:
+            made.update(op.outputs)

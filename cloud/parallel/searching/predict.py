@@ -12,6 +12,7 @@ from cloud.parallel.plan import Collective, Estimate, Plan
 from cloud.parallel.searching.groups import grouped
 from cloud.parallel.searching.memory import Lives, curve, lives
 from cloud.parallel.searching.merging import merged
+from cloud.parallel.searching.schedule import hides
 from cloud.parallel.searching.walk import copies, early, late, loose, lying, reading_times, sums
 from cloud.parallel.searching.work import work
 from cloud.parallel.topology import Topology
@@ -21,7 +22,7 @@ __all__ = ["Moved", "moved", "predict"]
 
 def predict(graph: Graph, plan: Plan, topology: Topology, *, reduce_scatter: bool = True) -> Estimate:
     """`reduce_scatter`: whether the compiler makes them (the GPU's does; the CPU's sums everything everywhere)."""
-    found = lives(graph)
+    found = lives(graph, hides(topology))
     moves = moved(graph, plan, topology, reduce_scatter=reduce_scatter)
     collective = sum(one.seconds for one in moves)
     hidden = topology.overlap * sum(one.seconds for one in moves if one.hides)
@@ -49,7 +50,7 @@ class Moved(NamedTuple):
 
 def moved(graph: Graph, plan: Plan, topology: Topology, *, reduce_scatter: bool = True) -> list[Moved]:
     """All that moves between devices; `predict` sums it up."""
-    sums_ = _sums(graph, plan, topology, lives(graph), reduce_scatter)
+    sums_ = _sums(graph, plan, topology, lives(graph, hides(topology)), reduce_scatter)
     return [*_copies(graph, plan, topology, reduce_scatter), *sums_]
 
 

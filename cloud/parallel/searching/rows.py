@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from cloud.parallel.graph import Split
 from cloud.parallel.searching.fold import Place
+from cloud.parallel.searching.memory import in_parts
 from cloud.parallel.searching.options import made
 from cloud.parallel.searching.question import Node, Question
 from cloud.parallel.solving.problem import Floats, Row
@@ -34,15 +35,17 @@ class Moments:
                 spans[folded.made_at[value]].append(span)
         self.places = {place: self._counts(found) for place, found in spans.items()}
         self.sums = {
-            c: self._counts([(lives.at[k], lives.at[k]) for k in (shape.groups[g].leader for g in folded.classes[c])])
+            c: self._counts([(lives.begun(shape.graph, k), lives.at[k])
+                             for k in (shape.groups[g].leader for g in folded.classes[c])])
             for c, node in enumerate(question.nodes) if node.group.leader >= 0
         }  # fmt: skip
         transfers = {flow: t for t, flow in enumerate(question.flows)}
         held: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for (value, time), flow in folded.flow_of.items():
             if flow in transfers:
-                held[transfers[flow]].append(lives.copy_span(shape.reading[value, time]))
+                held[transfers[flow]].append(lives.copy_span(value, shape.reading[value, time]))
         self.copies = {t: self._counts(found) for t, found in held.items()}
+        self.beside, self.scratch = self._scratch()
         self.bytes = {place: self._weights(place) for place in self.places}
         self.scattered = {c: self._scattered(question.nodes[c]) for c in self.sums}
 
@@ -55,16 +58,21 @@ class Moments:
         for c, counts in self.sums.items():
             if counts[moment] and self.scattered[c].any():
                 nodes[c] = nodes.get(c, 0.0) + counts[moment] * self.scattered[c]
+        for c, scratch in self.scratch.items():
+            if scratch[moment].any():
+                nodes[c] = nodes.get(c, 0.0) + scratch[moment]
         copies = {t: float(counts[moment]) for t, counts in self.copies.items() if counts[moment]}
-        return Row(limit, nodes, copies, label=self._label(moment))
+        return Row(limit - self.beside[moment], nodes, copies, label=self._label(moment))
 
     def curve(self, options: Sequence[int]) -> Floats:
         """Bytes at every moment under these options."""
-        total = np.zeros(self.steps)
+        total = self.beside.copy()
         for place, counts in self.places.items():
             total += counts * self.bytes[place][options[place[0]]]
         for c, counts in self.sums.items():
             total += counts * self.scattered[c][options[c]]
+        for c, scratch in self.scratch.items():
+            total += scratch[:, options[c]]
         for t, counts in self.copies.items():
             transfer = self.question.problem.transfers[t]
             lies = transfer.maker[options[transfer.source]]
@@ -101,9 +109,32 @@ class Moments:
         more = []
         for derived in node.derived:
             lead = derived[node.group.leader]
-            parts = sum(self._size(v, made(op, j, lead.loops)) for j, v in enumerate(op.outputs))
-            more.append(parts - sum(self._size(v, split) for v, split in zip(op.outputs, lead.results, strict=True)))
+            lying = zip(op.outputs, lead.results, strict=True)
+            parts = ((split, self._size(v, made(op, j, lead.loops)), self._size(v, split))
+                     for j, (v, split) in enumerate(lying))  # fmt: skip
+            more.append(sum(in_parts(*each) for each in parts))
         return np.array(more)
+
+    def _scratch(self) -> tuple[Floats, dict[int, Floats]]:
+        """At each moment what the compiler needs whatever is chosen, and for each class [moment, option] what depends
+        on its option."""
+        shape = self.question.shape
+        home = {k: (g, pos) for g, group in enumerate(shape.groups) for pos, k in enumerate(group.ops)}
+        fixed = np.zeros(self.steps)
+        found: dict[tuple[int, int, int, float], list[tuple[int, int]]] = defaultdict(list)
+        for one in shape.lives.scratch:
+            fixed[one.first : one.last + 1] += one.bytes
+            g, pos = home[one.op]
+            if one.times:
+                found[shape.folded.of[g], pos, one.operand, one.times].append((one.first, one.last))
+        scratch: dict[int, Floats] = {}
+        for (c, pos, operand, times), spans in found.items():
+            node = self.question.nodes[c]
+            value = shape.graph.ops[node.group.ops[pos]].inputs[operand]
+            forms = (node.wanted(shape.graph, (c, pos, operand), o) for o in range(len(node.leads)))
+            sizes = np.array([times * self._size(value, form) for form in forms])
+            scratch[c] = scratch.get(c, 0.0) + np.outer(self._counts(spans), sizes)
+        return fixed, scratch
 
     def _label(self, moment: int) -> str:
         graph, at = self.question.shape.graph, self.question.shape.lives.at

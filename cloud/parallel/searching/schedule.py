@@ -1,0 +1,160 @@
+"""When kernels run.
+
+XLA puts a step's kernels in an order that keeps little in memory, which is near enough the program's own. On devices of
+which it has a table of latencies (Hopper and later) it then orders them anew, from the last kernel to the first, so
+that collectives have something to hide behind: of the kernels that nothing waits for any more it takes one whose
+readers have been placed for a while before one that was just set free, and the later one before the earlier. So the
+chain of a backward pass, of which each link waits for the one placed just before, takes turns with whatever only the
+optimiser waits for: gradients of weights come one a link, all of them near the end, and what they read is kept till
+then. What only prepares something, and lets nothing else run, comes when there is nothing better.
+(`latency_hiding_scheduler.cc` of openxla/xla: "kLessStall", then "kOriginalOrder".)
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from math import prod
+from typing import NamedTuple
+
+from cloud.parallel.graph import Graph
+from cloud.parallel.searching.walk import early, late
+from cloud.parallel.topology import DEVICES, Topology
+
+__all__ = ["Order", "hides", "in_place", "in_turns"]
+
+
+class Order(NamedTuple):
+    """`at[k]`: the moment operator k runs, or first runs where its readers' kernels compute it; `until[k]`: the last
+    moment its operands are read, by it or by those kernels. `prepared[k]`: the moment of the kernel that prepares what
+    operator k works on (`_prepared`). `steps`: the number of moments."""
+
+    at: tuple[int, ...]
+    until: tuple[int, ...]
+    prepared: Mapping[int, int]
+    steps: int
+
+
+Readers = Mapping[int, Sequence[int]]
+Moments = tuple[int, ...]
+
+
+def hides(topology: Topology) -> bool:
+    """Whether XLA orders kernels anew for this device, so that collectives hide."""
+    return topology.device == DEVICES["h100"][0]
+
+
+def in_place(graph: Graph, readers: Readers, stored: Collection[int]) -> Order:
+    """As the program has it; but operators that only lead out of the step (the optimiser's) run as soon as what they
+    need is there, not after the whole backward pass."""
+    ready, at = [0] * len(graph.values), []
+    for k, (op, last) in enumerate(zip(graph.ops, late(graph), strict=True)):
+        at.append(max((ready[v] for v in op.inputs if v >= 0), default=0) if last else k)
+        for v in op.outputs:
+            ready[v] = at[k]
+    until = list(at)
+    for k in range(len(at) - 1, -1, -1):
+        inside = (r for v in graph.ops[k].outputs if v not in stored for r in readers.get(v, ()))
+        until[k] = max((until[r] for r in inside), default=at[k])
+    made = {v: at[k] for k, op in enumerate(graph.ops) for v in op.outputs}
+    prepared = {k: min([*(at[j] for j in ops), *(made.get(v, 0) for v in values)])
+                for ops, values in _prepared(graph) for k in ops}  # fmt: skip
+    return Order(tuple(at), tuple(until), prepared, len(at))
+
+
+def in_turns(graph: Graph, readers: Readers, stored: Collection[int]) -> Order:
+    """Placed from the last to the first, kernels just set free after all others, later ones first; the optimiser's
+    after everything."""
+    home, needs, sources = _kernels(graph, stored)
+    preparing = dict(enumerate(_prepared(graph), len(home)))
+    for kernel, (ops, values) in preparing.items():
+        needs[kernel] = {home[m] for v in values for m in sources(v)}
+        for k in ops:
+            needs[home[k]].add(kernel)
+    waiting = Counter(m for needed in needs.values() for m in needed)
+    rank = {k: -(k + len(home) * last) for k, last in enumerate(late(graph))} | dict.fromkeys(preparing, 1)
+    settled = [(rank[k], k) for k in needs if not waiting[k]]
+    heapq.heapify(settled)
+    fresh: list[tuple[int, int]] = []
+    slots: dict[int, int] = {}
+    while settled or fresh:
+        k = (heapq.heappop(settled) if settled else fresh.pop(fresh.index(min(fresh))))[1]
+        slots[k] = len(needs) - 1 - len(slots)
+        for one in fresh:
+            heapq.heappush(settled, one)
+        waiting.subtract(needs[k])
+        fresh = [(rank[m], m) for m in needs[k] if not waiting[m]]
+    at, until = _placed(graph, readers, stored, [slots[k] if k >= 0 else -1 for k in home])
+    prepared = {k: slots[kernel] for kernel, (ops, _) in preparing.items() for k in ops}
+    return Order(at, until, prepared, len(needs))
+
+
+def _placed(graph: Graph, readers: Readers, stored: Collection[int], slots: Sequence[int]) -> tuple[Moments, Moments]:
+    """`at` and `until` of `Order`. `slots[k]`: the moment of operator k's own kernel, -1 where it runs inside its
+    readers'."""
+    at, until = list(slots), list(slots)
+    for k in range(len(slots) - 1, -1, -1):
+        op = graph.ops[k]
+        reading = [r for v in op.outputs for r in readers.get(v, ()) if slots[k] < 0 or v not in stored]
+        until[k] = max([slots[k], *(until[r] for r in reading)], default=0)
+        if slots[k] < 0:
+            at[k] = min((at[r] for r in reading), default=0)
+            until[k] = max(until[k], at[k])
+    return tuple(at), tuple(until)
+
+
+def _prepared(graph: Graph) -> list[tuple[list[int], list[int]]]:
+    """Kernels that only prepare: (operators that work on what they make, values that they read). What operators scatter
+    into starts as zeros (or another number): all that are alike are filled by one kernel. And backward a pool looks up
+    where in each window its result came from, which is worked out from the pool's operand."""
+    plain = {v for op in graph.ops if op.primitive == "broadcast_in_dim" and op.inputs[0] < 0 for v in op.outputs}
+    alike: dict[tuple[tuple[int, ...], str], list[int]] = {}
+    pools = []
+    for k, op in enumerate(graph.ops):
+        if op.primitive.startswith("scatter") and op.inputs[0] in plain:
+            value = graph.values[op.outputs[0]]
+            alike.setdefault((value.shape, str(value.dtype)), []).append(k)
+        elif op.primitive == "select_and_scatter_add":
+            pools.append(([k], [op.inputs[1]]))
+    return [*((ops, list[int]()) for ops in alike.values()), *pools]
+
+
+Kernels = tuple[list[int], dict[int, set[int]], Callable[[int], set[int]]]
+
+
+def _kernels(graph: Graph, stored: Collection[int]) -> Kernels:
+    """The kernel of each operator, named by an operator of it, -1 where it runs inside its readers'; the kernels each
+    kernel needs; and the operators that must have run for a value to be there. A reduction shares the kernel of the
+    elementwise operator that made its operand, else that of the other reductions of the same operand; one that adds
+    nothing up is none. What is made of state alone by operators that cost nothing is ready whenever it is wanted."""
+    ahead, leading = early(graph), late(graph)
+    maker = {v: k for k, op in enumerate(graph.ops) for v in op.outputs}
+    home: list[int] = []
+    sources: list[set[int]] = []
+    beside: dict[int, int] = {}
+    needs: dict[int, set[int]] = {}
+    for k, op in enumerate(graph.ops):
+        made = [maker[v] for v in op.inputs if v in maker]
+        found = {m for m in made if home[m] >= 0}.union(*(sources[m] for m in made if home[m] < 0))
+        sources.append(found)
+        if not any(v in stored and v not in ahead for v in op.outputs):
+            home.append(-1)
+            continue
+        last = max(found, default=-1)
+        if op.primitive.startswith("reduce_") and last >= 0 and not leading[k]:
+            joins = graph.ops[last].follows or _size(graph, op.inputs[0]) == _size(graph, op.outputs[0])
+            home.append(home[last] if joins else beside.setdefault(last, k))
+        else:
+            home.append(k)
+        needs.setdefault(home[k], set()).update({home[m] for m in found} - {home[k]})
+
+    def behind(value: int) -> set[int]:
+        k = maker.get(value, -1)
+        return set() if k < 0 else {k} if home[k] >= 0 else sources[k]
+
+    return home, needs, behind
+
+
+def _size(graph: Graph, value: int) -> int:
+    return prod(graph.values[value].shape) if value >= 0 else 1
