@@ -15,6 +15,7 @@ from lite_runtime.errors import BundleError
 
 __all__ = ["Link", "identity", "lineage"]
 
+
 @dataclass(frozen=True)
 class Link:
     """One thing of the chain. `kind`: "data", "model", "run", or an artifact's ("onnx", "bundle" …); `digest` is the
@@ -54,11 +55,21 @@ def lineage(store: Store, what: str | os.PathLike[str]) -> list[Link]:
     elif re.fullmatch(r"[0-9a-f]{64}", word):
         chain.file(word, "", "")
     else:
-        run = store.run(word).id
+        run = _run(store, word)
         chain.run(run)
         for made in store.artifacts(run):
             chain.artifact(run, made)
     return chain.links
+
+
+def _run(store: Store, word: str) -> str:
+    """Its id. What looks like a file's name was one that is not there."""
+    try:
+        return store.run(word).id
+    except TrackError as error:
+        if Path(word).suffix or os.sep in word:
+            raise TrackError(f"there is no file {word!r}; as a run: {error}") from error
+        raise
 
 
 class _Chain:

@@ -51,7 +51,7 @@ def opened(path: str, *, create: bool) -> sqlite3.Connection:
     try:
         _prepare(database)
         found = database.execute("PRAGMA user_version").fetchone()[0]
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # a damaged file's error may hold anything
         database.close()
         raise TrackError(f"cannot use {path!r} as a store of runs: {error}; name another file with --runs") from error
     if found != VERSION:

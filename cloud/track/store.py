@@ -7,19 +7,21 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cloud.errors import TrackError
 from cloud.track.facts import host
 from cloud.track.names import fresh_name
-from cloud.track.runs import Artifact, Event, Histogram, Run, Series, state_now
+from cloud.track.rows import artifact_of, event_of, histogram_of, name_of, newest_of, point_of, run_of
+from cloud.track.runs import Artifact, Event, Histogram, Run, Series
 from cloud.track.schema import opened
 
 __all__ = ["Store", "default_path"]
 
+Made = TypeVar("Made")
 Row = tuple[str, int, float, float]
 """(name, step, time, value) of a scalar."""
 
@@ -129,16 +131,16 @@ class Store:
 
     def runs(self) -> list[Run]:
         """All of them, the newest first."""
-        return [_run(row) for row in self._rows("SELECT * FROM runs ORDER BY created DESC, rowid DESC")]
+        return self._read(run_of, "SELECT * FROM runs ORDER BY created DESC, rowid DESC")
 
     def run(self, which: str) -> Run:
         """The run of that id, or of its only beginning, or of that name (the newest); "latest" is the newest of all.
 
         Raises TrackError.
         """
-        exact = self._rows("SELECT * FROM runs WHERE id = ?", which)
+        exact = self._read(run_of, "SELECT * FROM runs WHERE id = ?", which)
         if exact:
-            return _run(exact[0])
+            return exact[0]
         known = self.runs()
         if which == "latest" and known:
             return known[0]
@@ -153,51 +155,49 @@ class Store:
 
     def names(self, run: str) -> list[str]:
         """Of the run's scalars."""
-        return [name for (name,) in self._rows("SELECT name FROM series WHERE run = ? ORDER BY name", run)]
+        return self._read(name_of, "SELECT name FROM series WHERE run = ? ORDER BY name", run)
 
     def scalars(self, run: str, name: str, most: int | None = None) -> Series:
         """A scalar over steps; of more than `most` points every n-th, and the last."""
-        rows = self._rows(
-            "SELECT step, coalesce(value, 'nan'), time FROM scalars JOIN series ON scalars.series = series.id "
+        points = self._read(
+            point_of, "SELECT step, value, time FROM scalars JOIN series ON scalars.series = series.id "
             "WHERE run = ? AND name = ? ORDER BY step", run, name,
         )  # fmt: skip
-        if most is not None and len(rows) > most:
-            stride = -(-len(rows) // most)
-            rows = rows[::stride] + (rows[-1:] if (len(rows) - 1) % stride else [])
-        return Series(tuple(r[0] for r in rows), tuple(float(r[1]) for r in rows), tuple(r[2] for r in rows))
+        if most is not None and len(points) > most:
+            stride = -(-len(points) // most)
+            points = points[::stride] + (points[-1:] if (len(points) - 1) % stride else [])
+        steps, values, times = zip(*points, strict=True) if points else ((), (), ())
+        return Series(tuple(steps), tuple(values), tuple(times))
 
     def last(self, run: str) -> dict[str, float]:
         """The newest value of every scalar."""
-        rows = self._rows(
-            "SELECT name, coalesce(value, 'nan'), max(step) FROM scalars JOIN series ON scalars.series = series.id "
+        pairs = self._read(
+            newest_of, "SELECT name, value, max(step) FROM scalars JOIN series ON scalars.series = series.id "
             "WHERE run = ? GROUP BY name ORDER BY name", run,
         )  # fmt: skip
-        return {name: float(value) for name, value, _ in rows}
+        return dict(pairs)
 
     def histograms(self, run: str) -> dict[str, list[Histogram]]:
         """By name, in the order of steps."""
         found: dict[str, list[Histogram]] = {}
         words = "SELECT name, step, spread FROM histograms WHERE run = ? ORDER BY name, step"
-        for name, step, spread in self._rows(words, run):
-            s = json.loads(spread)
-            made = Histogram(step, tuple(s["edges"]), tuple(s["counts"]), s["mean"], s["norm"])
+        for name, made in self._read(histogram_of, words, run):
             found.setdefault(name, []).append(made)
         return found
 
     def artifacts(self, run: str) -> list[Artifact]:
         """What the run left, the oldest first."""
         words = "SELECT kind, path, digest, bytes, time, source FROM artifacts WHERE run = ? ORDER BY time"
-        return [Artifact(*row) for row in self._rows(words, run)]
+        return self._read(artifact_of, words, run)
 
     def makers(self, digest: str) -> list[tuple[str, Artifact]]:
         """(run, artifact) of every file with these contents."""
         words = "SELECT run, kind, path, digest, bytes, time, source FROM artifacts WHERE digest = ? ORDER BY time"
-        return [(row[0], Artifact(*row[1:])) for row in self._rows(words, digest)]
+        return self._read(lambda row: (name_of(row[:1]), artifact_of(row[1:])), words, digest)
 
     def events(self, run: str) -> list[Event]:
         """What happened, in order."""
-        words = "SELECT time, kind, text FROM events WHERE run = ? ORDER BY time, rowid"
-        return [Event(*row) for row in self._rows(words, run)]
+        return self._read(event_of, "SELECT time, kind, text FROM events WHERE run = ? ORDER BY time, rowid", run)
 
     # --- inside
 
@@ -215,11 +215,14 @@ class Store:
         except sqlite3.Error as error:
             raise TrackError(f"cannot write to {self.path!r}: {error}; check space and permissions") from error
 
-    def _rows(self, words: str, *values: Any) -> list[Any]:
+    def _read(self, made: Callable[[Sequence[Any]], Made], words: str, *values: Any) -> list[Made]:
+        """What `made` makes of each row found."""
         try:
-            return self._database.execute(words, values).fetchall()
-        except sqlite3.Error as error:
-            raise TrackError(f"cannot read {self.path!r}: {error}; is the file damaged?") from error
+            return [made(row) for row in self._database.execute(words, values)]
+        except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
+            raise TrackError(
+                f"cannot read {self.path!r}: {error}; it is damaged: take a copy of it, or begin another (--runs)"
+            ) from error
 
     def _series_of(self, database: sqlite3.Connection, run: str, name: str) -> int:
         if (run, name) not in self._series:
@@ -235,12 +238,3 @@ def _json(value: Any) -> str:
     except (TypeError, ValueError) as error:
         raise TrackError(f"expected facts of a run that JSON can say, got {type(value).__name__}: {error}") from error
 
-
-def _run(row: Sequence[Any]) -> Run:
-    (made, name, state, created, ended, heartbeat, where, process, parent, config, environment, git, seed, data, model,
-     plan_digest, plan, error) = row  # fmt: skip
-    return Run(
-        made, name, state_now(state, heartbeat, where, process, host()), created, ended, heartbeat, where, process,
-        parent, json.loads(config), json.loads(environment), json.loads(git), seed, data, model, plan_digest,
-        json.loads(plan), error,
-    )  # fmt: skip

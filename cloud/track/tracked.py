@@ -94,10 +94,13 @@ class Tracked(Callback):
         self._recorder.scalars(self._step, values)
         if jax.process_count() > 1:
             return  # split weights would have to be put together by all of them
-        weights = _largest(self._trainer.whole_state().params)
-        with Store(self.path) as store:
-            for name, array in weights.items():
-                store.add_histogram(self.run, f"weights/{name}", spread(self._step, array))
+        spreads = {name: spread(self._step, a) for name, a in _largest(self._trainer.whole_state().params).items()}
+
+        def write(store: Store) -> None:
+            for name, made in spreads.items():
+                store.add_histogram(self.run, f"weights/{name}", made)
+
+        self._keep(write)
 
     def placed(self, plan: Mapping[str, Any]) -> None:
         """The plan, and its digest."""
@@ -123,14 +126,12 @@ class Tracked(Callback):
     def event(self, kind: str, text: str) -> None:
         """Keep that something happened."""
         if self.run:
-            with Store(self.path) as store:
-                store.add_event(self.run, kind, text)
+            self._keep(lambda store: store.add_event(self.run, kind, text))
 
     def describe(self, **facts: Any) -> None:
         """Set what became known after the start: see `Store.describe`."""
         if self.run:
-            with Store(self.path) as store:
-                store.describe(self.run, **facts)
+            self._keep(lambda store: store.describe(self.run, **facts))
         else:
             self._facts |= facts
 
@@ -147,12 +148,20 @@ class Tracked(Callback):
         if self._recorder is None:
             return
         recorder, self._recorder, self._trainer = self._recorder, None, None
-        try:
+
+        def end(store: Store) -> None:
             recorder.close()
+            store.end(self.run, state, error)
+
+        self._keep(end)
+
+    def _keep(self, write: Callable[[Store], None]) -> None:
+        """A record that cannot be written is a warning, and ends no training."""
+        try:
             with Store(self.path) as store:
-                store.end(self.run, state, error)
+                write(store)
         except TrackError as problem:
-            warnings.warn(f"the record of run {self.run} is not whole: {problem}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"the record of run {self.run} is not whole: {problem}", RuntimeWarning, stacklevel=3)
 
 
 def _parent(trainer: Trainer, store: Store) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
@@ -108,6 +109,35 @@ def test_what_is_no_store_is_refused(path: Path, kind: str) -> None:
     with pytest.raises(TrackError, match=r"runs\.sqlite"):
         Store(path, create=kind != "missing")
     assert (path.read_bytes() if path.exists() else None) == before
+
+
+@pytest.mark.parametrize(
+    "change, expected",
+    [
+        ("UPDATE runs SET config = '{'", "cannot read .* it is damaged"),
+        ("UPDATE runs SET config = '[]'", "expected a table, got list"),
+        ("UPDATE runs SET created = 'then'", "expected a number, got str"),
+        ("UPDATE runs SET created = 1e300", "seconds since 1970"),
+        ("UPDATE runs SET process = 1 << 40", "number of a process"),
+        ("UPDATE runs SET name = x'ff'", "expected a text, got bytes"),
+        ("UPDATE histograms SET spread = '{}'", "'edges'"),
+        ("UPDATE histograms SET spread = replace(spread, '[2]', '[2, 2]')", "one more edge than counts"),
+        ("UPDATE scalars SET value = 'much'", "expected a number, got str"),
+        ("UPDATE artifacts SET bytes = 1.5", "expected a whole number, got 1.5"),
+        ("UPDATE events SET text = x'01'", "expected a text, got bytes"),
+    ],
+)
+def test_a_damaged_store_is_told(store: Store, path: Path, change: str, expected: str) -> None:
+    run = store.start()
+    store.add_scalars(run, [("loss", 1, 0.0, 1.0)])
+    store.add_histogram(run, "w", Histogram(1, (0.0, 1.0), (2,), 0.5, 1.0))
+    store.add_artifact(run, Artifact("onnx", "m.onnx", "d" * 64, 3, 0.0))
+    store.add_event(run, "checkpoint", "kept")
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute(change)
+    with pytest.raises(TrackError, match=expected):
+        store.run(run), store.last(run), store.scalars(run, "loss"), store.histograms(run), store.artifacts(run)
+        store.events(run)
 
 
 def test_facts_that_json_cannot_say_are_refused(store: Store) -> None:

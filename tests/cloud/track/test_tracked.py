@@ -65,6 +65,8 @@ def test_the_chain_from_data_to_the_bundle(folder: Path) -> None:
         assert chain[2].digest == digest_of_file(folder / "m.onnx") == identity(folder / "m.mslite")[1]
         assert lineage(store, store.runs()[0].id) == chain == lineage(store, chain[3].digest)
         assert lineage(store, folder / "m.onnx") == chain[:3]
+        with pytest.raises(TrackError, match=r"there is no file 'gone\.onnx'"):
+            lineage(store, "gone.onnx")
 
 
 def test_a_run_on_what_another_left(folder: Path, tmp_path: Path) -> None:
@@ -114,6 +116,20 @@ def test_a_stop_that_was_asked_for(tmp_path: Path) -> None:
     tracked.finished(trainer)
     with Store(tmp_path / "runs.sqlite") as store:
         assert (store.run("latest").state, store.run("latest").error) == ("stopped", "SIGTERM")
+
+
+def test_a_record_that_cannot_be_written_ends_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Store, *_: object) -> None:
+        raise TrackError("the disk is full")
+
+    tracked = Tracked(tmp_path / "runs.sqlite")
+    trainer = Trainer(mlp(4, 2), callbacks=[tracked], checkpoints=tmp_path / "kept")
+    monkeypatch.setattr(Store, "add_histogram", full)
+    monkeypatch.setattr(Store, "add_event", full)
+    with pytest.warns(RuntimeWarning, match="is not whole: the disk is full"):
+        trainer.fit((X, Y), 2, 8)
+    with Store(tmp_path / "runs.sqlite") as store:
+        assert store.run("latest").state == "finished" and len(store.scalars(tracked.run, "step/loss")) == 6
 
 
 @pytest.mark.parametrize("size", [2, 50, 300_000])
