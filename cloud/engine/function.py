@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from cloud._jax import canonical_dtype
-from cloud.engine.lowering import LOWERINGS, Context, Program, Step, Tensor
-from cloud.engine.lowering.quantization import straight_through
-from cloud.engine.lowering.registry import Lowering
+from cloud.engine.compiling import compiled, weights_of
+from cloud.engine.lowering import Context, Program, Step, Tensor
 from cloud.engine.precision import NARROW, as_computed, narrowest
 from cloud.engine.prepare import STATISTICS, batch_norms, prepared
 from cloud.errors import EngineError
@@ -77,7 +75,6 @@ class EngineFunction:
         results = run.program(self.program, env, (), statistics)
         outputs = (value if isinstance(value, list) else jnp.asarray(value) for value in results)
         return dict(zip((spec.name for spec in self.outputs), outputs, strict=True)), statistics
-
 
     @property
     def _is_wide(self) -> bool:
@@ -198,7 +195,7 @@ def lower(
     """
     copy = prepared(model)
     opset = _opset(copy)
-    weights = _weights(copy.graph)
+    weights = weights_of(copy.graph)
     statistics = {
         value.name
         for node in batch_norms(copy.graph)
@@ -206,16 +203,8 @@ def lower(
         if value is not None and value.name in weights
     }
     trained = _trainable(copy.graph, weights.keys() - statistics, trainable)
-    unsupported: dict[str, list[str]] = {}
-    counter = iter(range(1 << 62))
     constants = {name: array for name, array in weights.items() if name not in trained and name not in statistics}
-    program = _program(copy.graph, constants, unsupported, counter)
-    if unsupported:
-        lines = "; ".join(f"{op} ({', '.join(nodes)})" for op, nodes in sorted(unsupported.items()))
-        raise EngineError(
-            f"the engine has no lowering for {len(unsupported)} operator(s): {lines}. Rewrite these nodes, or register "
-            "a function for them with cloud.engine.lowering.registry.lowering"
-        )
+    program = compiled(copy.graph, constants)
     fed = [value for value in copy.graph.inputs if value.name not in weights]
     return EngineFunction(
         inputs=tuple(_spec(value) for value in fed),
@@ -245,15 +234,6 @@ def _opset(model: ir.Model) -> int:
     return opset
 
 
-def _weights(graph: ir.Graph) -> dict[str, npt.NDArray[Any]]:
-    weights = {}
-    for name, value in graph.initializers.items():
-        if value.const_value is None:
-            raise EngineError(f"initialiser {name!r} has no data; load the model together with its external data file")
-        weights[name] = value.const_value.numpy()
-    return weights
-
-
 def _is_float(value: ir.Value) -> bool:
     return value.const_value is not None and value.const_value.dtype.is_floating_point()
 
@@ -278,75 +258,3 @@ def _spec(value: ir.Value) -> TensorSpec:
     shape = None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
     dtype = np.dtype(np.float32) if value.dtype is None else value.dtype.numpy()
     return TensorSpec(str(value.name), dtype, shape)
-
-
-def _program(
-    graph: ir.Graph, constants: Mapping[str, npt.NDArray[Any]],
-    unsupported: dict[str, list[str]], counter: Iterator[int],
-) -> Program:  # fmt: skip
-    steps = tuple(step for node in graph if (step := _compile(node, unsupported, counter)) is not None)
-    return Program(_names(graph.inputs), _names(graph.outputs), steps, dict(constants))
-
-
-def _names(values: Sequence[ir.Value | None]) -> tuple[str, ...]:
-    return tuple("" if value is None else str(value.name or "") for value in values)
-
-
-_QUANTIZERS = ("QuantizeLinear", "DynamicQuantizeLinear")
-_STRAIGHT_THROUGH = Lowering(straight_through, wants_context=False)
-
-
-def _quantizer(node: ir.Node | None) -> ir.Node | None:
-    """What makes the integers that a DequantizeLinear reads: with it, it is one step that gradients pass through."""
-    if node is None or node.op_type != "DequantizeLinear" or node.domain not in ("", "ai.onnx"):
-        return None
-    source = None if node.inputs[0] is None else node.inputs[0].producer()
-    known = source is not None and source.op_type in _QUANTIZERS and source.domain in ("", "ai.onnx")
-    return source if known else None
-
-
-def _only_dequantized(node: ir.Node) -> bool:
-    """Whether no one reads the integers of a QuantizeLinear as such."""
-    if node.op_type != "QuantizeLinear" or node.domain not in ("", "ai.onnx"):
-        return False
-    y = node.outputs[0]
-    return not y.is_graph_output() and all(use.idx == 0 and _quantizer(use.node) is node for use in y.uses())
-
-
-def _operands(quantizer: ir.Node, node: ir.Node) -> tuple[str, ...]:
-    """x, scale, zero point, and the last two again as the DequantizeLinear `node` takes them."""
-    measured = quantizer.outputs[1:] if quantizer.op_type == "DynamicQuantizeLinear" else ()
-    return (*_names((*quantizer.inputs, *measured, None))[:3], *_names((*node.inputs[1:], None))[:2])
-
-
-def _compile(node: ir.Node, unsupported: dict[str, list[str]], counter: Iterator[int]) -> Step | None:
-    if _only_dequantized(node):
-        return None
-    where = f"{node.op_type} {node.name!r}" if node.name else f"{node.op_type} giving {node.outputs[0].name!r}"
-    attributes = {name: _attribute(a, where, unsupported, counter) for name, a in node.attributes.items()}
-    quantizer = _quantizer(node)
-    if quantizer is not None:
-        before = {name: _attribute(a, where, unsupported, counter) for name, a in quantizer.attributes.items()}
-        inputs, both = _operands(quantizer, node), {"quantize": before, "dequantize": attributes}
-        return Step(node.op_type, _STRAIGHT_THROUGH, inputs, _names(node.outputs), both, where, next(counter))
-    row = LOWERINGS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
-    if row is None:
-        op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
-        unsupported.setdefault(op, []).append(repr(node.name) if node.name else f"giving {node.outputs[0].name!r}")
-        return None
-    return Step(node.op_type, row, _names(node.inputs), _names(node.outputs), attributes, where, next(counter))
-
-
-def _attribute(attribute: ir.Attr, where: str, unsupported: dict[str, list[str]], counter: Iterator[int]) -> Any:
-    kind = ir.AttributeType
-    match attribute.type:
-        case kind.GRAPH:
-            graph = attribute.as_graph()
-            return _program(graph, _weights(graph), unsupported, counter)
-        case kind.TENSOR:
-            return attribute.as_tensor().numpy()
-        case kind.INTS | kind.FLOATS | kind.STRINGS:
-            return tuple(attribute.value)
-        case kind.INT | kind.FLOAT | kind.STRING:
-            return attribute.value
-    raise EngineError(f"{where}: attribute {attribute.name!r} of type {attribute.type.name} is not supported")

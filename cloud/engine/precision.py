@@ -24,7 +24,7 @@ WIDE = frozenset(
         "RMSNormalization", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean",
         "ReduceProd", "ReduceSum", "ReduceSumSquare", "Softmax", "SoftmaxCrossEntropyLoss", "Softplus", "CumSum",
         "Sum", "Mean", "Erf", "DequantizeLinear", "QuantizeLinear", "DynamicQuantizeLinear",
-        "GRU", "LSTM", "RNN", "If", "Loop", "Scan",
+        "DFT", "GRU", "LSTM", "RNN", "STFT", "If", "Loop", "Scan",
     }
 )  # fmt: skip
 KEPT = frozenset({"Cast", "CastLike", "ConstantOfShape", "Dropout", "Identity", "Range", "Resize", "Shape", "Size"})

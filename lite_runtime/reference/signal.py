@@ -10,7 +10,7 @@ from lite_runtime.graph import Array
 from lite_runtime.reference.registry import define
 from lite_runtime.reference.support import axis_of, dtype_of, in_float32, optional_scalar, require, scalar
 
-__all__: list[str] = []
+__all__ = ["mel_weights", "window"]
 
 
 def _complex(x: Array) -> Array:
@@ -77,7 +77,8 @@ _WINDOWS: dict[str, Sequence[float]] = {
 
 
 @define(*_WINDOWS)
-def _window(size: Array, /, output_datatype: int | str = 1, periodic: int = 1, *, op: str) -> Array:
+def window(size: Array, /, output_datatype: int | str = 1, periodic: int = 1, *, op: str) -> Array:
+    """`size` values of the window called `op`."""
     length = int(scalar(size, "size"))
     steps = length if periodic else length - 1
     phase = 2 * np.pi * np.arange(length) / max(steps, 1)
@@ -86,7 +87,7 @@ def _window(size: Array, /, output_datatype: int | str = 1, periodic: int = 1, *
 
 
 @define("MelWeightMatrix")
-def _mel_weight_matrix(
+def mel_weights(
     num_mel_bins: Array,
     dft_length: Array,
     sample_rate: Array,

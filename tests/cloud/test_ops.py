@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -70,6 +72,15 @@ def test_the_table_covers_every_operator() -> None:
     assert {op for op in engine.supported_ops() if "Sequence" not in op} - {row.op for row in ROWS} == set()
 
 
+def test_what_is_missing_is_told_with_the_reason() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cloud.md").read_text()
+    section = page.partition("## Operators\n")[2].partition("\n## ")[0]
+    told = set(re.findall(r"\w+", " ".join(re.findall(r"^\| ([^|]*) \|", section, re.MULTILINE)))) - {"operators"}
+    schemas = [s for s in onnx.defs.get_all_schemas() if not s.domain and not s.deprecated and s.since_version <= OPSET]
+    assert told >= {s.name for s in schemas} - set(engine.supported_ops())
+    assert not told & set(engine.supported_ops())
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_operator(row: Row) -> None:
     model, fed = model_of(row)
@@ -79,3 +90,28 @@ def test_operator(row: Row) -> None:
         assert ours.dtype == jax.dtypes.canonicalize_dtype(theirs.dtype)
         if row.check == "value":
             np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-5)
+
+
+def test_integers_have_a_zero_point_for_each_row() -> None:  # which neither oracle knows
+    a, b = np.arange(12, dtype=np.uint8).reshape(3, 4), np.arange(8, dtype=np.uint8).reshape(4, 2)
+    zeros = np.array([1, 2, 3], np.uint8)
+    model, fed = model_of(Row("MatMulInteger", [a, b, zeros]))
+    np.testing.assert_array_equal(run_engine(model, fed)[0], (a.astype(int) - zeros[:, None]) @ b.astype(int))
+
+
+def test_pooling_and_back_passes_the_gradient_to_the_largest() -> None:
+    """What an encoder and its decoder do with the places of MaxPool."""
+    pool = helper.make_node("MaxPool", ["x"], ["y", "at"], kernel_shape=[2, 2], strides=[2, 2])
+    back = helper.make_node("MaxUnpool", ["y", "at"], ["z"], kernel_shape=[2, 2], strides=[2, 2])
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph([pool, back], "g", [value("x", 1, (1, 2, 4, 4))], [value("z", 1, (1, 2, 4, 4))])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+    function = engine.lower(ir.from_proto(model))
+    x = np.random.default_rng(0).normal(size=(1, 2, 4, 4)).astype(np.float32)
+    largest = x == x.reshape(1, 2, 2, 2, 2, 2).max((3, 5), keepdims=True).repeat(2, 3).repeat(2, 5).reshape(x.shape)
+
+    def run(x: Any) -> Any:
+        return function.apply(function.params, function.state, {"x": x})[0]["z"]
+
+    np.testing.assert_array_equal(run(x), x * largest)
+    np.testing.assert_array_equal(jax.grad(lambda x: run(x).sum())(x), largest)

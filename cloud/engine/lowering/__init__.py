@@ -9,6 +9,7 @@ from cloud.engine.lowering import (
     convolution,
     elementwise,
     indexing,
+    integers,
     loss,
     matmul,
     movement,
@@ -20,6 +21,7 @@ from cloud.engine.lowering import (
     reduction,
     resize,
     sequence,
+    signal,
 )
 from cloud.engine.lowering.registry import LOWERINGS, Context, Program, Step, Tensor
 
@@ -35,6 +37,7 @@ __all__ = [
     "convolution",
     "elementwise",
     "indexing",
+    "integers",
     "loss",
     "matmul",
     "movement",
@@ -46,6 +49,7 @@ __all__ = [
     "reduction",
     "resize",
     "sequence",
+    "signal",
     "supported_ops",
 ]
 

@@ -70,6 +70,11 @@ def swish(x: Tensor, *, alpha: float = 1.0) -> Tensor:
     return x * jax.nn.sigmoid(alpha * x)
 
 
+@lowering("SwiGLU")
+def swiglu(gate: Tensor, value: Tensor, *, alpha: float = 1.0) -> Tensor:
+    return swish(gate, alpha=alpha) * value
+
+
 @lowering("Mish")
 def mish(x: Tensor) -> Tensor:
     return x * jnp.tanh(jax.nn.softplus(x))

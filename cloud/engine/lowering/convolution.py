@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
-from cloud.engine.lowering.registry import Tensor, lowering
+from cloud._jax import shaped
+from cloud.engine.lowering.registry import Tensor, lowering, static_ints
 from cloud.engine.lowering.spatial import per_axis, window_pads
 from cloud.errors import EngineError
 
@@ -79,3 +82,25 @@ def conv_transpose(
         dimension_numbers=layout, feature_group_count=group,
     )  # fmt: skip
     return _add_bias(y, b)
+
+
+@lowering("Col2Im")
+def col2im(
+    columns: Tensor, image_shape: Tensor, block_shape: Tensor, *, dilations: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None, strides: Sequence[int] | None = None,
+) -> Tensor:  # fmt: skip
+    """columns [N, C * taps, positions] added back to where an im2col read them: its transpose."""
+    space, block = static_ints(image_shape, "the image's shape"), static_ints(block_shape, "the block's shape")
+    rank = len(space)
+    strides, dilations = per_axis(strides, rank), per_axis(dilations, rank)
+    padding = window_pads("NOTSET", pads, space, block, strides, dilations)
+
+    def im2col(image: Tensor) -> Tensor:
+        exact = lax.Precision.HIGHEST
+        return lax.conv_general_dilated_patches(
+            image, block, strides, padding, rhs_dilation=dilations, precision=exact
+        )
+
+    image = shaped((columns.shape[0], columns.shape[1] // math.prod(block), *space), columns.dtype)
+    (y,) = jax.linear_transpose(im2col, image)(jnp.reshape(columns, jax.eval_shape(im2col, image).shape))
+    return y

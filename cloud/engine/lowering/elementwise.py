@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import jax.scipy.special
 import numpy as np
@@ -13,6 +14,7 @@ import onnx_ir as ir
 
 from cloud._jax import canonical_dtype
 from cloud.engine.lowering.registry import Tensor, is_static, lowering, namespace
+from cloud.errors import EngineError
 
 __all__: list[str] = []
 
@@ -151,3 +153,12 @@ def cast(x: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up") -> Te
 @lowering("CastLike")
 def cast_like(x: Tensor, like: Tensor, *, saturate: int = 1, round_mode: str = "up") -> Tensor:
     return _as(x, np.dtype(like.dtype))
+
+
+@lowering("BitCast")
+def bit_cast(x: Tensor, *, to: int) -> Tensor:
+    """The same bits under another type of the same width; 64 of them in constants alone."""
+    dtype = ir.DataType(to).numpy()
+    if x.dtype.itemsize != dtype.itemsize:
+        raise EngineError(f"expected a type as wide as {x.dtype}, got {dtype}; JAX computes with 32 bits at most")
+    return np.ascontiguousarray(x).view(dtype) if is_static(x) else jax.lax.bitcast_convert_type(x, dtype)

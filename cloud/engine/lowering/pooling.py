@@ -7,11 +7,12 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 from jax import lax
 
-from cloud.engine.lowering.registry import Context, Tensor, lowering
+from cloud._jax import canonical_dtype
+from cloud.engine.lowering.registry import Context, Tensor, lowering, static_ints
 from cloud.engine.lowering.spatial import per_axis, window_pads
-from cloud.errors import EngineError
 
 __all__: list[str] = []
 
@@ -62,13 +63,43 @@ def max_pool(
     x: Tensor, *, context: Context, kernel_shape: Sequence[int], auto_pad: str = "NOTSET", ceil_mode: int = 0,
     dilations: Sequence[int] | None = None, pads: Sequence[int] | None = None, storage_order: int = 0,
     strides: Sequence[int] | None = None,
-) -> Tensor:  # fmt: skip
-    """The values; the optional output of indices is not computed."""
-    if context.wants(1):
-        raise EngineError("the indices a MaxPool can give are not supported; use its first output only")
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """The values and, where they are used, the places they came from: numbers within the whole of x, row by row, or
+    with `storage_order` 1 column by column of the spatial axes."""
     windows = _Windows(x, kernel_shape, strides, dilations, auto_pad, pads, ceil_mode)
-    lowest = -np.inf if jnp.issubdtype(x.dtype, jnp.floating) else np.iinfo(x.dtype).min
-    return windows.reduce(x, np.asarray(lowest, x.dtype), lax.max, windows.reach)
+    lowest = np.asarray(-np.inf if jnp.issubdtype(x.dtype, jnp.floating) else np.iinfo(x.dtype).min, x.dtype)
+    values = windows.reduce(x, lowest, lax.max, windows.reach)
+    return (values, _places(x, windows, lowest, storage_order)) if context.wants(1) else (values,)
+
+
+def _places(x: Tensor, windows: _Windows, lowest: npt.NDArray[np.generic], storage_order: int) -> Tensor:
+    """Of the first largest element under each window."""
+    numbers = np.arange(x.size, dtype=np.int32).reshape(x.shape)
+    none = np.int32(x.size)
+
+    def larger(one: Any, other: Any) -> Any:
+        ours = (one[0] > other[0]) | ((one[0] == other[0]) & (one[1] <= other[1]))
+        return tuple(jnp.where(ours, a, b) for a, b in zip(one, other, strict=True))
+
+    found = windows.reduce((lax.stop_gradient(x), numbers), (lowest, none), larger, windows.reach)[1]
+    if storage_order:
+        *lead, rows, columns = x.shape
+        found = jnp.asarray(np.arange(x.size).reshape(*lead, columns, rows).swapaxes(-1, -2).reshape(-1))[found]
+    return found.astype(canonical_dtype(np.int64))
+
+
+@lowering("MaxUnpool")
+def max_unpool(
+    x: Tensor, places: Tensor, output_shape: Tensor | None = None, *, kernel_shape: Sequence[int],
+    pads: Sequence[int] | None = None, strides: Sequence[int] | None = None,
+) -> Tensor:  # fmt: skip
+    """Every value back at its place (see MaxPool), zeros elsewhere; a larger `output_shape` is filled up with zeros."""
+    rank = x.ndim - 2
+    ends = window_pads("NOTSET", pads, x.shape[2:], kernel_shape, (1,) * rank, (1,) * rank)
+    sizes = zip(x.shape[2:], per_axis(strides, rank), kernel_shape, ends, strict=True)
+    counted = (*x.shape[:2], *((n - 1) * s + k - begin - end for n, s, k, (begin, end) in sizes))
+    shape = counted if output_shape is None else static_ints(output_shape, "the output's shape")
+    return jnp.zeros(shape, x.dtype).at[jnp.unravel_index(places.reshape(-1), counted)].set(x.reshape(-1))
 
 
 @lowering("AveragePool")
