@@ -18,7 +18,7 @@ def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
     if isinstance(tree, dict):
         return {name: tree_map(function, part) for name, part in tree.items()}
     if isinstance(tree, tuple | list):
-        return type(tree)(tree_map(function, part) for part in tree)
+        return _like(tree, [tree_map(function, part) for part in tree])
     return function(tree)
 
 
@@ -53,8 +53,8 @@ def _stack(elements: Sequence[Any], where: str, path: str) -> Any:
         return {name: _stack([e[name] for e in elements], where, f"{path}[{name!r}]") for name in first}
     if isinstance(first, tuple | list):
         _alike(elements, where, path, type(first), len(first))
-        return type(first)(_stack([e[k] for e in elements], where, f"{path}[{k}]") for k in range(len(first)))
-    arrays = [np.asarray(e) for e in elements]
+        return _like(first, [_stack([e[k] for e in elements], where, f"{path}[{k}]") for k in range(len(first))])
+    arrays = [_array(e, where, path) for e in elements]
     for number, array in enumerate(arrays):
         if array.shape != arrays[0].shape or array.dtype != arrays[0].dtype:
             raise DataError(
@@ -62,6 +62,21 @@ def _stack(elements: Sequence[Any], where: str, path: str) -> Any:
                 f"{number}; resize, crop or pad in a .map(...) before .batch(...)"
             )
     return np.stack(arrays)
+
+
+def _like(tree: Any, parts: list[Any]) -> Any:
+    """A tuple or list of the tree's own kind; those with names take their parts one by one."""
+    return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+
+
+def _array(value: Any, where: str, path: str) -> npt.NDArray[Any]:
+    array = np.asarray(value)
+    if array.dtype.hasobject:
+        raise DataError(
+            f"{where}: expected value{path} to be an array, a number or a text, got {type(value).__name__}; does a "
+            ".map(...) forget to return something?"
+        )
+    return array
 
 
 def _alike(elements: Sequence[Any], where: str, path: str, kind: type, shape: Any) -> None:

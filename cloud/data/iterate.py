@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 from cloud.data import ir
 from cloud.data._grain import ahead_in_threads
+from cloud.data.opening import Context, open_view
 from cloud.data.streams import elements, is_stream, starts_anywhere
-from cloud.data.views import Context, open_view
 from cloud.data.workers import ahead_in_processes
 from cloud.errors import DataError
 

@@ -17,7 +17,7 @@ Rewrite: TypeAlias = Callable[[ir.Node], ir.Node | None]
 
 
 def _drop_nothing(node: ir.Node) -> ir.Node | None:
-    """slice(0, all, 1)(x) = repeat(1)(x) without randomness below = x; prefetches inside are no elements'."""
+    """slice(0, all, 1)(x) = x; a prefetch changes no element."""
     match node:
         case ir.Slice(of, 0, None, 1):
             return of

@@ -97,7 +97,8 @@ def tune(
     """Try threads and worker processes within `cores` (those this process may use), those that keep at most `memory`
     bytes of batches ready; each is read for `seconds` after its first batch. The least that is within 5 % of the best
     is chosen."""
-    cores = cores or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if cores is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with pipeline.prefetch(threads=0).batches() as batches:
         size = _size(next(batches))
     trials = []
@@ -191,8 +192,8 @@ class _Clocked:
 
     def __init__(self, source: Any, name: str, spent: dict[str, float]) -> None:
         self._source, self._name, self._spent = source, name, spent
-        if hasattr(source, "take"):
-            self.take = partial(_call, source.take, name, spent)
+        if hasattr(source, "take_rows"):
+            self.take_rows = partial(_call, source.take_rows, name, spent)
 
     def __len__(self) -> int:
         return len(self._source)

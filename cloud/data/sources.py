@@ -1,9 +1,10 @@
-"""Opening what a source node names: things with `len`, `[number]` and, where it pays, `take(numbers)`."""
+"""Opening what a source node names: things with `len`, `[number]` and, where it pays, `take_rows(numbers)`, which gives
+columns: a name that users' own sources have not by chance, as arrays and data frames have `take`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from cloud.data.records import RecordFile
 from cloud.errors import DataError
 from lite_runtime.errors import MissingExtraError
 
-__all__ = ["checked_arrays", "open_source"]
+__all__ = ["checked_arrays", "npz_arrays", "open_source"]
 
 _IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
@@ -29,6 +30,8 @@ def open_source(node: Any) -> Any:
 
 def checked_arrays(arrays: Mapping[str, npt.ArrayLike], where: str) -> dict[str, npt.NDArray[Any]]:
     """Arrays of as many rows each, at least one; else DataError."""
+    if not isinstance(arrays, Mapping):
+        raise DataError(f"expected {where} as a mapping of name to array, got {type(arrays).__name__}")
     found = {name: np.asarray(array) for name, array in arrays.items()}
     sizes = {name: len(a) if a.ndim else 0 for name, a in found.items()}
     if len(set(sizes.values())) != 1:
@@ -48,7 +51,7 @@ class _Arrays:
     def __getitem__(self, number: int) -> dict[str, Any]:
         return {name: array[number] for name, array in self.arrays.items()}
 
-    def take(self, ids: npt.NDArray[np.intp]) -> dict[str, npt.NDArray[Any]]:
+    def take_rows(self, ids: npt.NDArray[np.intp]) -> dict[str, npt.NDArray[Any]]:
         # `take` is up to four times as fast as indexing, which is made for more than whole rows.
         return {name: array.take(ids, axis=0) for name, array in self.arrays.items()}
 
@@ -63,18 +66,23 @@ class _Npz(_Arrays):
         return _npz, (self.node,)
 
 
-def _npz(node: ir.Npz) -> _Npz:
+def npz_arrays(path: str | os.PathLike[str], keys: Collection[str] = ()) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of a .npz file by name, those of `keys` or all. Raises DataError."""
+    shown = os.fspath(path)
     try:
-        with open(node.path, "rb") as raw:
+        with open(shown, "rb") as raw:
             file = np.load(raw, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("expected a .npz file, got another kind")
-            if missing := [key for key in node.keys if key not in file.files]:
-                raise ValueError(f"expected {list(node.keys)}, got {sorted(file.files)}: no {missing}")
-            arrays = {key: file[key] for key in node.keys or file.files}
+                raise ValueError("expected arrays by name, as numpy.savez writes them, got one array")
+            if missing := [key for key in keys if key not in file.files]:
+                raise ValueError(f"expected {list(keys)}, got {sorted(file.files)}: no {missing}")
+            return {key: file[key] for key in keys or file.files}
     except Exception as problem:  # zipfile's, zlib's and NumPy's errors have no common root
-        raise DataError(f"cannot read {node.path!r}: {problem}") from problem
-    return _Npz(checked_arrays(arrays, node.path), node)
+        raise DataError(f"cannot read {shown!r} as .npz: {problem}") from problem
+
+
+def _npz(node: ir.Npz) -> _Npz:
+    return _Npz(checked_arrays(npz_arrays(node.path, node.keys), node.path), node)
 
 
 @dataclass
@@ -131,7 +139,7 @@ class _Text:
         window = self.data[start : start + self.node.length + 1].astype(np.int32)
         return {"x": window[:-1], "labels": window[1:]}
 
-    def take(self, ids: npt.NDArray[np.intp]) -> dict[str, npt.NDArray[Any]]:
+    def take_rows(self, ids: npt.NDArray[np.intp]) -> dict[str, npt.NDArray[Any]]:
         windows = np.lib.stride_tricks.sliding_window_view(self.data, self.node.length + 1)
         found = windows[ids * self.node.stride].astype(np.int32)
         return {"x": found[:, :-1], "labels": found[:, 1:]}

@@ -15,8 +15,9 @@ import numpy as np
 
 from cloud.data import ir
 from cloud.data.columns import stack
+from cloud.data.opening import Context, open_view
 from cloud.data.steps import apply_rows, apply_step, keeps
-from cloud.data.views import Context, Key, View, open_view, padded, share
+from cloud.data.views import Key, View, padded, share
 from cloud.errors import DataError
 
 __all__ = ["CHUNK", "Ahead", "Chunks", "Item", "elements", "is_stream", "starts_anywhere"]

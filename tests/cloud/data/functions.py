@@ -28,6 +28,10 @@ def small(x: Any) -> Any:
     return x.sum(-1) < 60
 
 
+def lucky(x: Any) -> Any:
+    return x[0] * 100 % 2 < 1
+
+
 def moved(element: dict[str, Any]) -> dict[str, Any]:
     return {**element, "x": element["x"] - np.float32(element["y"])}
 

@@ -14,7 +14,7 @@ from cloud.data import ir
 from cloud.data.passes import PASSES, optimised
 from cloud.data.streams import CHUNK
 from cloud.errors import DataError
-from tests.cloud.data.functions import doubled, moved, noisy, not_third, plus_one, small, twelve
+from tests.cloud.data.functions import doubled, lucky, moved, noisy, not_third, plus_one, small, twelve
 from tests.cloud.data.naive import meaning
 
 
@@ -172,6 +172,13 @@ def test_a_resumed_stream_reads_only_what_is_left() -> None:
     asked.clear()
     next(pipeline.batches(position=position))
     assert min(asked) >= 15 * CHUNK
+
+
+def test_rounds_that_filter_what_is_seeded_have_lengths_of_their_own() -> None:
+    once = numbers(40).map(noisy, on="x", seeded=True).filter(lucky, on="x").shuffle()
+    assert len({len(meaning(once.node, 3, 1, k)) for k in range(3)}) > 1  # or this would show nothing
+    pipeline = once.repeat(3).batch(4)
+    same(read(pipeline), [batch for _, batch in meaning(pipeline.node, 3, 1)])
 
 
 def test_epochs_and_seeds_have_orders_of_their_own() -> None:

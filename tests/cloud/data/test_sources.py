@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -139,8 +139,22 @@ def mutated(cut: int, at: int, bit: int) -> bytes:
     return bytes(record[: cut or None])
 
 
+class Pair(NamedTuple):
+    x: int
+    labels: list[int]
+
+
 def test_items_and_arrays_that_are_none() -> None:
     assert first(data.source([{"x": 1}, {"x": 2}]).batch(2))["x"].tolist() == [1, 2]
+    pairs = [Pair(1, [2, 3]), Pair(4, [5, 6])]
+    assert first(data.source(pairs).batch(2, "drop")).labels[1].tolist() == [3, 6]
+    for nothing in (None, {1, 2}):
+        with pytest.raises(DataError, match=r"expected value\['x'\] to be an array, .*; does a \.map\(\.\.\.\) forget"):
+            first(data.source([{"x": nothing}] * 2).map(dict).batch(2))
+    with pytest.raises(DataError, match="as a mapping of name to array, got list"):
+        data.arrays([1, 2])  # type: ignore[arg-type]
+    rows = np.arange(6).reshape(3, 2)  # whose own `take` is another thing
+    assert first(data.source(rows).batch(3, "drop")).tolist() == rows.tolist()
     with pytest.raises(DataError, match=r"expected a source with len\(…\) and \[…\], got float"):
         first(data.source(lambda: 3.0).batch(1))
     with pytest.raises(DataError, match="as many examples"):
