@@ -5,14 +5,11 @@ What is not said has the default that stands here; a key that does not exist is 
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 from federated.algorithms import Algorithm, algorithm_from
 from federated.codec import Codec
@@ -20,6 +17,7 @@ from federated.codec.signds import SignDS
 from federated.downlink import follows
 from federated.errors import FederatedError
 from federated.pipeline import Pipeline
+from federated.sections import Sections
 
 __all__ = [
     "TEMPLATE",
@@ -38,12 +36,8 @@ __all__ = [
     "read",
 ]  # fmt: skip
 
-S = TypeVar("S")
-
-
-def _need(truth: bool, key: str, expected: str, got: object) -> None:
-    if not truth:
-        raise FederatedError(f"{key}: expected {expected}, got {got!r}")
+_READ = Sections(FederatedError, "msedge federate --init writes one")
+_need = _READ.need
 
 
 @dataclass(frozen=True)
@@ -271,29 +265,16 @@ _OPEN = ("privacy", "robust")
 
 def read(path: str | os.PathLike[str]) -> Config:
     """The configuration in a TOML file; paths in it are relative to its folder. FederatedError names the key."""
-    shown = os.fspath(path)
-    try:
-        with open(path, "rb") as file:
-            words = tomllib.load(file)
-    except OSError as error:
-        raise FederatedError(f"cannot read {shown!r}: {error.strerror}; msedge federate --init writes one") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FederatedError(f"{shown!r}: expected TOML: {error}") from error
-    return parse(words, Path(shown).resolve().parent)
+    return parse(_READ.words(path), Path(path).resolve().parent)
 
 
 def parse(words: Mapping[str, Any], folder: Path = Path()) -> Config:
     """The configuration that a parsed file says."""
-    known = (*_SECTIONS, "algorithm", *_OPEN)
-    for name, section in words.items():
-        if name not in known:
-            raise FederatedError(f"[{name}]: no such section{_closest(name, known)}")
-        if not isinstance(section, Mapping):
-            raise FederatedError(f"{name}: expected a section [{name}], got {section!r}")
+    _READ.known(words, (*_SECTIONS, "algorithm", *_OPEN))
     if "model" not in words:
         raise FederatedError('[model]: expected this section with bundle = "FILE.mslite", got none')
     sections: dict[str, Any] = {
-        into: _section(kind, words[name], name) for name, (into, kind) in _SECTIONS.items() if name in words
+        into: _READ.section(kind, words[name], name) for name, (into, kind) in _SECTIONS.items() if name in words
     }
     algorithm = algorithm_from(words.get("algorithm", {"name": "fedavg"}))
     made = Config(**sections, algorithm=algorithm, source=words, folder=folder)
@@ -309,43 +290,6 @@ def parse(words: Mapping[str, Any], folder: Path = Path()) -> Config:
             'rounds.over_selection: expected 0 with privacy.sampling = "poisson": who is asked must be chance alone'
         )
     return replace(made, pipeline=pipeline)
-
-
-def _section(kind: type[S], words: Mapping[str, Any], where: str) -> S:
-    """A dataclass from a table; unknown keys and wrong types are errors."""
-    hints = get_type_hints(kind)
-    for key in words:
-        if key not in hints:
-            raise FederatedError(f"{where}.{key}: no such key{_closest(key, hints)}")
-    made = {key: _value(hints[key], value, f"{where}.{key}") for key, value in words.items()}
-    missing = [
-        entry.name
-        for entry in dataclasses.fields(kind)  # type: ignore[arg-type]
-        if entry.default is dataclasses.MISSING and entry.name not in made
-    ]
-    if missing:
-        raise FederatedError(f"{where}.{missing[0]}: expected a value, got none")
-    return kind(**made)
-
-
-def _value(hint: Any, value: Any, key: str) -> Any:
-    if get_origin(hint) is Literal:
-        _need(value in get_args(hint), key, " or ".join(map(repr, get_args(hint))), value)
-        return value
-    if get_origin(hint) is tuple:
-        _need(isinstance(value, list) and all(isinstance(v, str) for v in value), key, "a list of words", value)
-        return tuple(value)
-    if hint is float:
-        _need(isinstance(value, int | float) and not isinstance(value, bool), key, "a number", value)
-        _need(abs(value) < 1e300, key, "a number below 1e300", value)
-        return float(value)
-    _need(type(value) is hint, key, {int: "a whole number", str: "a text", bool: "true or false"}[hint], value)
-    return value
-
-
-def _closest(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, list(known), 1)
-    return f"; did you mean {close[0]!r}?" if close else f"; expected one of {', '.join(known)}"
 
 
 TEMPLATE = """\
