@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lite_runtime.errors import MsedgeError
 
-__all__ = ["CheckpointError", "DataError", "EngineError", "PlanError", "TrackError", "TrainError"]
+__all__ = ["CheckpointError", "DataError", "EngineError", "PlanError", "TrackError", "TrainError", "take_multiple"]
 
 
 class EngineError(MsedgeError):
@@ -29,3 +29,9 @@ class CheckpointError(MsedgeError):
 
 class TrackError(MsedgeError):
     """The store of runs cannot be read or written, or has no such run."""
+
+
+def take_multiple(rows: int, ways: int) -> str:
+    """The fix for a batch of `rows` that `ways` does not divide: "take one of 8 or 16"."""
+    below = rows // ways * ways
+    return f"take one of {f'{below} or ' if below else ''}{below + ways}"

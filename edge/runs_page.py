@@ -27,7 +27,7 @@ PARTS = ("data", "step", "other")
 """Of a step's time."""
 WORDS = {
     "step/loss": "Loss of each step", "train/loss": "Training loss", "validation/loss": "Validation loss",
-    "rate": "Learning rate", "step/skipped": "Steps left out",
+    "rate": "Learning rate", "step/skipped": "Steps left out", "step/gradient_norm": "Gradient norm",
 }  # fmt: skip
 FIRST = ("step/loss", "train/loss", "validation/loss", "train/accuracy", "validation/accuracy", "rate")
 """Curves in this order, then others."""

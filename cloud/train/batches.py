@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,7 @@ Arrays: TypeAlias = npt.ArrayLike | Mapping[str, npt.ArrayLike]
 _WHOLE = slice(None)
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """Rows of a data set; `mask` [batch] is 1 for rows that count and 0 for those that fill the last batch up."""
 
     inputs: dict[str, npt.NDArray[Any]]
@@ -56,8 +55,9 @@ class Dataset:
 
     def take(self, rows: npt.NDArray[np.intp], mask: npt.NDArray[np.float32]) -> Batch:
         """The batch of those rows."""
-        labels = None if self.labels is None else self.labels[rows]
-        return Batch({name: a[rows] for name, a in self.inputs.items()}, labels, mask)
+        # `take` is up to four times as fast as indexing, which is made for more than whole rows.
+        labels = None if self.labels is None else self.labels.take(rows, axis=0)
+        return Batch({name: a.take(rows, axis=0) for name, a in self.inputs.items()}, labels, mask)
 
 
 def pair(data: Any) -> tuple[Any, Any]:

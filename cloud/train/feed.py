@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -9,11 +10,11 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from cloud.errors import TrainError
+from cloud.errors import TrainError, take_multiple
 from cloud.train.batches import Dataset, batches, epoch_order, pair, rows_of_batch
 from cloud.train.step import Batch
 
-__all__ = ["ArrayFeed", "Feed", "PipelineFeed", "feed_of"]
+__all__ = ["ArrayFeed", "Coming", "Feed", "PipelineFeed", "feed_of"]
 
 
 class Feed(Protocol):
@@ -21,6 +22,30 @@ class Feed(Protocol):
 
     def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
         """This process's rows of the batches of epoch `number`, from batch `first` on."""
+
+
+class Coming:
+    """Batches as they are asked for; `waited`: seconds until they were there."""
+
+    def __init__(self, batches: Iterator[Batch]) -> None:
+        self.waited = 0.0
+        self._batches = batches
+        self._kept: Batch | None = None
+
+    def take(self) -> Batch | None:
+        """The next one; None behind the last."""
+        if self._kept is not None:
+            found, self._kept = self._kept, None
+            return found
+        begun = time.perf_counter()
+        batch = next(self._batches, None)
+        self.waited += time.perf_counter() - begun
+        return batch
+
+    def over(self) -> bool:
+        """Whether none is left."""
+        self._kept = self.take()
+        return self._kept is None
 
 
 @dataclass(frozen=True)
@@ -32,6 +57,12 @@ class ArrayFeed:
     last: str
     seed: int | None
     ways: int = 1
+
+    @property
+    def steps(self) -> int:
+        """Of an epoch."""
+        rows = rows_of_batch(self.data.size, self.size, self.ways)
+        return self.data.size // rows if self.last == "drop" else -(-self.data.size // rows)
 
     def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
         """See `Feed`."""
@@ -75,5 +106,7 @@ def _share(rows: int) -> slice:
     """Which of a batch's rows are this process's."""
     index, count = jax.process_index(), jax.process_count()
     if rows % count:
-        raise TrainError(f"a batch of {rows} rows does not divide among {count} processes")
+        raise TrainError(
+            f"a batch of {rows} rows does not divide among {count} processes: {take_multiple(rows, count)}"
+        )
     return slice(index * rows // count, (index + 1) * rows // count)

@@ -11,8 +11,23 @@ from jax.extend import core
 
 from cloud._jax import bound, written_at
 from cloud.parallel.tracing.inline import flat
+from cloud.train.step import Batch, Objective, TrainState
 
-__all__ = ["first_bad"]
+__all__ = ["culprit", "first_bad"]
+
+
+def culprit(objective: Objective, seed: int, before: TrainState, batch: Batch) -> str:
+    """`first_bad` of the loss and its gradient in the step that follows `before`."""
+    key = jax.random.fold_in(jax.random.key(seed), before.step)
+
+    def mean(parameter: Any, state: Any, batch: Batch) -> Any:
+        sums, _ = objective.loss_sums(parameter, state, batch, key)
+        return sums["loss"] / sums["examples"]
+
+    def slopes(batch: Batch, parameter: Any, state: Any) -> Any:
+        return jax.value_and_grad(mean)(parameter, state, batch)
+
+    return first_bad(slopes, batch=batch, parameter=before.params, state=before.state)
 
 
 def first_bad(function: Callable[..., Any], **arguments: Any) -> str:

@@ -47,15 +47,15 @@ class Ledger:
         self._tell = tell
         self._waiting: deque[Mapping[str, Any] | Packed] = deque()
         self._totals: dict[str, float] = {}
+        self._ahead = 0
         self._looked = time.perf_counter()
 
-    def add(self, sums: Mapping[str, Any] | Packed, size: int = 0) -> None:
-        """Take note of a step just handed over, whose batch has `size` bytes. Raises NotFinite, perhaps for an earlier
-        step."""
+    def add(self, sums: Mapping[str, Any] | Packed, batch: Any = None) -> None:
+        """Take note of a step just handed over with `batch`. Raises NotFinite, perhaps for an earlier step."""
         self._waiting.append(sums)
-        ahead = min(_MOST_AHEAD, max(_LEAST_AHEAD, _BYTES_AHEAD // max(size, 1)))
-        if len(self._waiting) >= ahead:
-            self._read(len(self._waiting) - ahead // 2)
+        self._ahead = self._ahead or _ahead_of(batch)
+        if len(self._waiting) >= self._ahead:
+            self._read(len(self._waiting) - self._ahead // 2)
         elif time.perf_counter() - self._looked > _EVERY:
             self._read(sum(_is_ready(sums) for sums in self._waiting))
 
@@ -70,6 +70,8 @@ class Ledger:
 
     def _read(self, count: int) -> None:
         begun = time.perf_counter()
+        if count:
+            _wait_for(self._waiting[count - 1])  # once: to be woken for each of them costs more than a small step
         found = [_numbers(self._waiting.popleft()) for _ in range(count)]
         self._looked = time.perf_counter()
         self.seconds += self._looked - begun
@@ -87,9 +89,19 @@ class Ledger:
             self._tell(self.steps, {"loss": means.loss, **means.metrics, **_others(sums)})
 
 
+def _ahead_of(batch: Any) -> int:
+    size = sum(int(leaf.nbytes) for leaf in jax.tree.leaves(batch))
+    return min(_MOST_AHEAD, max(_LEAST_AHEAD, _BYTES_AHEAD // max(size, 1)))
+
+
 def _is_ready(sums: Mapping[str, Any] | Packed) -> bool:
     array = sums.vector if isinstance(sums, Packed) else sums["loss"]
     return bool(array.is_ready())
+
+
+def _wait_for(sums: Mapping[str, Any] | Packed) -> None:
+    last: Any = sums.vector if isinstance(sums, Packed) else sums["loss"]
+    last.block_until_ready()
 
 
 def _numbers(sums: Mapping[str, Any] | Packed) -> dict[str, float]:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from cloud._jax import everywhere, rows_over
-from cloud.errors import TrainError
+from cloud.errors import TrainError, take_multiple
 from cloud.train.ledger import Packed
 from cloud.train.step import Batch, Recipe, Step, Sums, TrainState
 
@@ -54,7 +54,6 @@ class Alone:
             raise TrainError(f'{count} processes cannot train on one device: take parallel = "data" or "auto"')
         self.step = _jitted(step)
         self._copies = jax.default_backend() != "cpu"
-        self._mask: tuple[Any, Any] = None, None
 
     def place(self, state: TrainState) -> TrainState:
         """See `Placement`."""
@@ -62,10 +61,8 @@ class Alone:
 
     def place_batch(self, batch: Batch) -> Batch:
         """On the CPU a jitted call reads NumPy's arrays where they lie; elsewhere the copy starts here."""
-        if batch["mask"] is not self._mask[0]:  # most batches share one
-            self._mask = batch["mask"], jax.device_put(batch["mask"])
-        rest = {"inputs": batch["inputs"], "labels": batch["labels"]}
-        return {**(jax.device_put(rest) if self._copies else rest), "mask": self._mask[1]}
+        placed: Batch = jax.device_put(batch) if self._copies else batch
+        return placed
 
     def gather(self, state: TrainState) -> TrainState:
         """See `Placement`."""
@@ -95,11 +92,9 @@ class DataParallel:
     def place_batch(self, batch: Batch) -> Batch:
         """See `Placement`."""
         rows = len(batch["mask"]) * jax.process_count()
-        if rows % len(self.devices):
-            below = rows // len(self.devices) * len(self.devices)
+        if rows % self.ways:
             raise TrainError(
-                f"a batch of {rows} rows does not divide among {len(self.devices)} devices: take one of "
-                f"{f'{below} or ' if below else ''}{below + len(self.devices)}"
+                f"a batch of {rows} rows does not divide among {self.ways} devices: {take_multiple(rows, self.ways)}"
             )
         from_rows: Any = jax.make_array_from_process_local_data
         placed: Batch = jax.tree.map(lambda a: from_rows(self._rows, a), batch)

@@ -13,14 +13,13 @@ import jax
 import numpy as np
 
 from cloud._jax import rows_over
-from cloud.errors import PlanError, TrainError
+from cloud.errors import PlanError, TrainError, take_multiple
 from cloud.parallel.explaining.strategy import strategy
 from cloud.parallel.plan import Estimate, Plan
 from cloud.parallel.running.apply import Applied
 from cloud.parallel.running.prepare import prepare
 from cloud.parallel.searching.search import Pin
 from cloud.parallel.solving.solve import Infeasible
-from cloud.parallel.staged.pipeline import Pipelined
 from cloud.parallel.staged.staging import Staging, choose_stages
 from cloud.parallel.topology import Topology
 from cloud.train.ledger import Packed
@@ -39,10 +38,13 @@ class Auto:
 
     `topology`: of the devices, else as tabulated for their kind. `memory`: bytes a device, else the topology's. `plan`:
     one made earlier for this very step. `pins`: demands (see `cloud.parallel.searching.demands`). `seconds`: for the
-    search. `pipelines`: whether stages are thought of too. `said`: told what was decided, in a sentence.
+    search. `pipelines`: whether stages are thought of too. `compiled`: so many of the plans that look best, experts'
+    among them, are compiled, and that with the best program is taken; 0: the estimate decides, in a tenth of the time.
+    `said`: told what was decided, in a sentence.
 
-    Where no plan fits, more and more of the forward pass is computed again. A pipeline is taken where it is expected to
-    be quicker than the best plan, or nothing else fits. Raises `Infeasible` where nothing does.
+    Where no plan fits, or memory stands in the way of a cheaper one, more and more of the forward pass is computed
+    again, and the cheapest of these plans taken. A pipeline is taken where it is expected to be quicker than the best
+    plan, or nothing else fits. Raises `Infeasible` where nothing does.
     """
 
     topology: Topology | None = None
@@ -51,11 +53,17 @@ class Auto:
     pins: Sequence[Pin] = ()
     seconds: float = 60.0
     pipelines: bool = True
+    compiled: int = 0
     said: Callable[[str], None] | None = None
 
     def __call__(self, recipe: Recipe, state: TrainState, batch: Batch) -> Placement:
         """See `cloud.train.placement.Prepare`."""
-        topology = self.topology or Topology.of_devices(jax.devices())
+        topology, devices = self.topology or Topology.of_devices(jax.devices()), jax.device_count()
+        if topology.size != devices:
+            raise PlanError(
+                f"the topology {topology.name} has {topology.size} devices, here are {devices}: name one of as many, "
+                "or none for those that are here"
+            )
         staged = self._stages(recipe, state, batch, topology)
         found: Planned | None = None
         try:
@@ -74,23 +82,30 @@ class Auto:
     def _plan(self, recipe: Recipe, state: TrainState, batch: Batch, topology: Topology) -> Planned:
         asked = recipe.options.recompute if self.plan is None else self.plan.recompute
         options = {"memory": self.memory, "pins": tuple(self.pins), "seconds": self.seconds}
-        given: dict[str, Any] = options if self.plan is None else {"plan": self.plan}
+        given: dict[str, Any] = options | {"compiled": self.compiled} if self.plan is None else {"plan": self.plan}
         shares = [asked, *(share for share in SHARES if share > asked and self.plan is None)]
+        found: list[Planned] = []
         for share in shares:
             step, names = packing(recipe.step(share))
             try:
-                return Planned(prepare(step, state, batch, topology=topology, **given), names, share)
+                found.append(Planned(prepare(step, state, batch, topology=topology, **given), names, share))
             except Infeasible:
-                if share == shares[-1]:
+                if not found and share == shares[-1]:
                     raise
-        raise AssertionError("the loop returns or raises")
+            if found and not found[-1].plan.estimate.crowded:
+                break
+        return min(found, key=lambda one: one.plan.estimate.step_seconds)
 
     def _stages(self, recipe: Recipe, state: TrainState, batch: Batch, topology: Topology) -> Staging | None:
         """The best pipeline; None where none is wanted or none can be."""
         if not self.pipelines or self.plan is not None or self.pins or topology.size == 1 or not Staged.can(recipe):
             return None
         try:
-            return choose_stages(recipe.objective.loss_sums, state, batch, topology, memory=self.memory)
+            backend = "cpu" if jax.devices()[0].platform == "cpu" else "gpu"
+            return choose_stages(
+                recipe.objective.loss_sums, state, batch, topology, memory=self.memory, backend=backend,
+                freeze=recipe.options.freeze,
+            )
         except PlanError:  # rows that meet, say: such a step has no stages
             return None
 
@@ -138,7 +153,8 @@ class Planned:
         rows = len(batch["mask"]) * processes
         if rows % self.ways:
             raise TrainError(
-                f"a batch of {rows} rows does not divide among {self.ways} devices of {processes} processes"
+                f"a batch of {rows} rows does not divide among {self.ways} devices of {processes} processes: "
+                f"{take_multiple(rows, self.ways)}"
             )
         from_rows: Any = jax.make_array_from_process_local_data
         shared = jax.tree.map(lambda a: from_rows(self._rows, np.asarray(a)), dict(batch))
@@ -162,7 +178,7 @@ class Staged:
     def __init__(self, recipe: Recipe, state: TrainState, batch: Batch, choice: Staging) -> None:
         self.choice, self.ways = choice, choice.replicas * choice.microbatches
         loss_sums = recipe.objective.loss_sums
-        self._pipeline = Pipelined(loss_sums, recipe.optimizer, recipe.options, state, dict(batch), **choice.options)
+        self._pipeline = choice.pipelined(loss_sums, recipe.optimizer, recipe.options, state, dict(batch))
         self.place: Any = self._pipeline.place
         self.place_batch: Any = self._pipeline.place_batch
         self.gather: Any = self._pipeline.gather
@@ -179,8 +195,8 @@ class Staged:
         """Whether the recipe asks for nothing that pipelines lack."""
         options = recipe.options
         return (
-            options.accumulate == 1 and not options.recompute and recipe.objective.precision != "float16"
-            and jax.process_count() == 1
+            options.accumulate == 1 and not (options.recompute or options.gradient_norm)
+            and recipe.objective.precision != "float16" and jax.process_count() == 1
         )  # fmt: skip
 
 
@@ -204,9 +220,10 @@ def _of_plan(found: Planned) -> str:
 
 def _of_stages(choice: Staging) -> str:
     stages = len(choice.stages) + 1
+    shared = f" × {choice.tensor} that share its work" if choice.tensor > 1 else ""
     return (
-        f"plan: {stages} stages of {choice.replicas} devices, {choice.microbatches} microbatches, {choice.schedule}; "
-        f"{_expected(choice.estimate)}"
+        f"plan: {stages} stages of {choice.replicas} devices{shared}, {choice.microbatches} microbatches, "
+        f"{choice.schedule}; {_expected(choice.estimate)}"
     )
 
 

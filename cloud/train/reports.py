@@ -27,8 +27,9 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class EpochReport:
-    """One epoch: `training` as seen while the weights moved, `validation` after it, seconds of both together; of
-    these `times` went into waiting for "data", into the "step" (handing it over and waiting for it), into "other"."""
+    """Epoch number `epoch` of the trainer's whole life, of `epochs` (0: steps decide how many): `training` as seen
+    while the weights moved, `validation` after it, seconds of both together; of these `times` went into waiting for
+    "data", into the "step" (handing it over and waiting for it), into "other"."""
 
     epoch: int
     epochs: int

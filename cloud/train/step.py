@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from cloud.errors import TrainError
+from cloud.errors import TrainError, take_multiple
 from cloud.train.augment import Augment
 from cloud.train.freeze import merge, parts, which_frozen
 from cloud.train.losses import PerExample
@@ -48,8 +48,7 @@ class TrainState:
     """All that a step replaces; its buffers are donated.
 
     `slots`: the optimiser's. `step`: () int32, steps done. `scale`: of the loss, for float16. `average`: a moving mean
-    of trained parameters. `halted`: () bool, set by a step whose loss was not finite, which leaves all else as it was,
-    and so do all steps after it.
+    of trained parameters.
     """
 
     params: Tree
@@ -68,7 +67,7 @@ class StepOptions:
     """How a step is made of an objective. `accumulate`: microbatches a batch is computed in, one after the other;
     `clip`: the global norm that gradients are scaled down to; `average`: the share of a moving mean of weights that a
     step keeps; `freeze`: glob patterns of parameters that stay; `recompute`: share of the forward pass that is computed
-    again in the backward pass rather than kept."""
+    again in the backward pass rather than kept; `gradient_norm`: tell it, as it is before clipping."""
 
     seed: int = 0
     accumulate: int = 1
@@ -76,8 +75,11 @@ class StepOptions:
     average: float | None = None
     freeze: Sequence[str] = ()
     recompute: float = 0.0
+    gradient_norm: bool = False
 
     def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise TrainError(f"expected a seed of at least 0, got {self.seed}")
         if self.accumulate < 1:
             raise TrainError(f"expected to accumulate over at least 1 microbatch, got {self.accumulate}")
         if self.clip is not None and not self.clip > 0:
@@ -110,6 +112,9 @@ class Objective:
         inputs = batch["inputs"]
         if self.augment is not None:
             inputs = self.augment(jax.random.fold_in(key, 1), inputs)
+            if not isinstance(inputs, Mapping) or set(inputs) != set(batch["inputs"]):
+                found = sorted(inputs) if isinstance(inputs, Mapping) else type(inputs).__name__
+                raise TrainError(f"expected augment to give back the inputs {sorted(batch['inputs'])}, got {found}")
         output, state = self.training_outputs(params, state, inputs, jax.random.fold_in(key, 0))
         return self._sums(output, batch), state
 
@@ -138,13 +143,23 @@ class Objective:
         mask = batch["mask"]
         sums = {"examples": jnp.sum(mask)}
         for name, function in rows.items():
-            values = function(output, batch["labels"])
+            values = _by_row(name, function, output, batch["labels"])
             if values.shape != mask.shape:
                 raise TrainError(
                     f"expected {name} to give one value an example, shape {mask.shape}, got {values.shape}"
                 )
             sums[name] = jnp.sum(jnp.where(mask > 0, values, 0))
         return sums
+
+
+def _by_row(name: str, function: PerExample, output: Any, labels: Any) -> Any:
+    """A loss or metric, whose own errors become TrainErrors that say what it was given."""
+    try:
+        return function(output, labels)
+    except (AttributeError, TypeError, ValueError) as error:
+        given = (", ".join(f"{a.dtype}{list(a.shape)}" for a in jax.tree.leaves(tree)) for tree in (output, labels))
+        shown, reason = " and labels ".join(each or "of none" for each in given), str(error).partition("\n")[0]
+        raise TrainError(f"{name} does not fit an output {shown}: {reason}") from error
 
 
 @dataclass(frozen=True)
@@ -183,7 +198,8 @@ def make_step(objective: Objective, optimizer: optax.GradientTransformation, opt
     """(state, batch) -> (state, sums), pure and not jitted.
 
     The loss of a step is `sums["loss"] / sums["examples"]`; gradients are of that mean. A float16 step that overflows
-    changes the scale alone and has the sums 0 and "skipped" 1.
+    changes the scale alone and has the sums 0 and "skipped" 1. Where gradients are clipped or options say so,
+    "gradient_norm" is beside the sums.
     """
     optimizer = optax.with_extra_args_support(optimizer)
     loss_sums = _recomputed(objective.loss_sums, options.recompute)
@@ -204,8 +220,10 @@ def make_step(objective: Objective, optimizer: optax.GradientTransformation, opt
         if before.scale is not None:
             gradient = jax.tree.map(lambda g: g / unit, gradient)
         fine = None if before.scale is None else jnp.isfinite(sums["loss"]) & all_finite(gradient)
+        if options.gradient_norm or options.clip is not None:
+            sums = {**sums, "gradient_norm": optax.tree.norm(gradient)}
         if options.clip is not None:
-            gradient = _clipped(gradient, options.clip)
+            gradient = _clipped(gradient, sums["gradient_norm"], options.clip)
         updates, slots = optimizer.update(gradient, before.slots, trained, value=sums["loss"] / sums["examples"])
         trained = optax.apply_updates(trained, updates)
         average = None
@@ -241,7 +259,10 @@ def _gradient(
         return gradient, sums, state
     rows = len(batch["mask"])
     if rows % accumulate:
-        raise TrainError(f"a batch of {rows} rows cannot be computed in {accumulate} microbatches of one size")
+        raise TrainError(
+            f"a batch of {rows} rows cannot be computed in {accumulate} microbatches of one size: "
+            f"{take_multiple(rows, accumulate)}"
+        )
     examples = jnp.sum(batch["mask"])
     micro = jax.tree.map(lambda a: jnp.moveaxis(a.reshape(-1, accumulate, *a.shape[1:]), 1, 0), dict(batch))
 
@@ -260,8 +281,7 @@ def _gradient(
     return gradient, sums, state
 
 
-def _clipped(gradient: Tree, most: float) -> Tree:
-    norm = optax.tree.norm(gradient)
+def _clipped(gradient: Tree, norm: Any, most: float) -> Tree:
     factor = jnp.where(norm > most, most / norm, 1.0)
     return jax.tree.map(lambda g: (g * factor).astype(g.dtype), gradient)
 

@@ -18,19 +18,18 @@ import optax
 
 from cloud._jax import shaped
 from cloud.errors import TrainError
-from cloud.parallel.plan import Plan
 from cloud.train.augment import Augment
 from cloud.train.batches import Arrays, Dataset, batches, rows_of_batch
 from cloud.train.callbacks import Callback, Callbacks
-from cloud.train.feed import ArrayFeed, Feed, feed_of
-from cloud.train.finite import first_bad
+from cloud.train.feed import ArrayFeed, Coming, Feed, feed_of
+from cloud.train.finite import culprit
 from cloud.train.freeze import merge, parts, which_frozen
 from cloud.train.keeping.checkpoint import Checkpoints
 from cloud.train.keeping.keeper import Keeper
-from cloud.train.keeping.rewind import Place, Rewind
+from cloud.train.keeping.rewind import Goal, Place, Rewind
 from cloud.train.ledger import Ledger, NotFinite, Packed
 from cloud.train.losses import LOSSES, METRICS, PerExample
-from cloud.train.placement import Alone, DataParallel, Placement, Prepare
+from cloud.train.placement import Placement
 from cloud.train.prefix import cut_at_frozen
 from cloud.train.reports import EpochReport, Evaluation, means_of, summed
 from cloud.train.step import (
@@ -44,6 +43,7 @@ from cloud.train.step import (
     initial_state,
 )
 from cloud.train.tasks import Task, as_task
+from cloud.train.where import Parallel, prepare_of
 
 __all__ = ["EpochReport", "Evaluation", "Trainer"]
 
@@ -61,7 +61,8 @@ class Trainer:
     float32. `accumulate`: microbatches a batch is computed in. `clip`: gradients' largest global norm. `recompute`:
     share of the forward pass computed again rather than kept. `freeze`: glob patterns of parameters that stay as they
     are; what frozen first layers make of arrays is computed once and kept, where that pays. `average`: evaluate,
-    predict and export with a moving mean of weights that keeps this share every step. `parallel`: "none", "data"
+    predict and export with a moving mean of weights that keeps this share every step. `gradient_norm`: tell callbacks
+    of it every step (clipping tells it anyway). `parallel`: "none", "data"
     (every device computes part of each batch), "auto" (the planner decides), a `Plan` made earlier or its file, or what
     makes a `Placement` of a recipe (`cloud.train.planned.Auto` with options of its own). `checkpoints`: where to save,
     or just the folder; `resume` goes on from there.
@@ -77,7 +78,7 @@ class Trainer:
         metrics: Sequence[str] | Mapping[str, PerExample] | None = None, augment: Augment | None = None,
         trainable: Sequence[str] | None = None, last: str = "pad", precision: str = "float32", accumulate: int = 1,
         clip: float | None = None, recompute: float = 0.0, freeze: Sequence[str] = (), average: float | None = None,
-        parallel: str | Path | Plan | Prepare = "none", callbacks: Sequence[Callback] = (),
+        gradient_norm: bool = False, parallel: Parallel = "none", callbacks: Sequence[Callback] = (),
         checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
     ) -> None:  # fmt: skip
         if last not in ("pad", "drop"):
@@ -88,12 +89,12 @@ class Trainer:
         pairs = metrics if isinstance(metrics, Mapping) else {name: name for name in metrics}
         named = {name: _named("metric", metric, METRICS) for name, metric in pairs.items()}
         self.objective = Objective(self.task, _named("loss", loss, LOSSES), named, augment, precision)
-        self.options = StepOptions(seed, accumulate, clip, average, tuple(freeze), recompute)
+        self.options = StepOptions(seed, accumulate, clip, average, tuple(freeze), recompute, gradient_norm)
         self._last, self._callbacks = last, Callbacks(callbacks)
         self._optimizer = optimizer if optimizer is not None else optax.adam(1e-3)
         self._state = initial_state(self.objective, self._optimizer, self.options)
         self._recipe = Recipe(self.objective, self._optimizer, self.options)
-        self._prepare, self._may_cut = _prepare(parallel), isinstance(parallel, str)
+        self._prepare, self._may_cut = prepare_of(parallel), isinstance(parallel, str)
         self._placement: Placement | None = None
         self._rewind = Rewind()
         self._sums: Sums | Packed = {}
@@ -136,34 +137,37 @@ class Trainer:
         self._callbacks = Callbacks([*self._callbacks.members, *callbacks])
 
     def fit(
-        self, data: tuple[Arrays, npt.ArrayLike] | Any, epochs: int = 1, batch_size: int = 128,
-        *, validation: tuple[Arrays, npt.ArrayLike] | Any = None,
+        self, data: tuple[Arrays, npt.ArrayLike] | Any, epochs: int | None = None, batch_size: int = 128,
+        *, steps: int | None = None, validation: tuple[Arrays, npt.ArrayLike] | Any = None,
         progress: Callable[[EpochReport], None] | None = None,
     ) -> list[EpochReport]:  # fmt: skip
-        """Train for `epochs` on (inputs, labels), or on a pipeline, whose batches have a size of their own; further
-        calls go on where this one ended.
+        """Train for `epochs`, or `steps`, or what is shorter if both are given (one epoch if neither), on (inputs,
+        labels), or on a pipeline, whose batches have a size of their own; further calls go on where this one ended, in
+        the middle of an epoch too, whose rest then counts as one.
 
         Raises `TrainError` at a loss that is not finite, naming the first value that is not; weights are then those
         before the step that made it (within one process).
         """
         whole = feed_of(data, self.task.inputs, size=batch_size, last=self._last, seed=self.options.seed)
         held_out = None if validation is None else self._held_out(validation, batch_size)
-        if epochs < 1 or batch_size < 1:
-            raise TrainError(f"expected at least 1 epoch and batches of at least 1, got {epochs} and {batch_size}")
+        for name, value in (("epochs", epochs), ("steps", steps), ("batch_size", batch_size)):
+            if value is not None and value < 1:
+                raise TrainError(f"expected {name} of at least 1, got {value}")
+        epochs = 1 if epochs is None and steps is None else epochs
+        goal = Goal(epochs and self.epochs_done + epochs, steps and self.steps_done + steps)
         self._asked = self._stopping = False
         self._keeper.begin(whole, self._here())
         reports: list[EpochReport] = []
         self._rewind.take(self._state, self._here())
         self._callbacks.started(self)
         try:
-            with self._from_the_cut(whole, epochs) as feed:
-                for epoch in range(1, epochs + 1):
-                    reports.append(self._epoch(feed, held_out, epoch, epochs))
+            with self._from_the_cut(whole, goal) as feed:
+                while not (self._stopping or goal.reached(self._here())):
+                    reports.append(self._epoch(feed, held_out, goal))
                     if progress is not None:
                         progress(reports[-1])
                     self._callbacks.epoch_done(reports[-1])
-                    if self._after_epoch(reports[-1]):
-                        break
+                    self._after_epoch(reports[-1])
             self._tell(self._keeper.end(self._state, self._here()))
         except BaseException as error:
             self._tell(self._keeper.abandon())
@@ -215,10 +219,11 @@ class Trainer:
         return self.task.export(*self.weights())
 
     @contextmanager
-    def _from_the_cut(self, whole: Feed, epochs: int) -> Iterator[Feed]:
+    def _from_the_cut(self, whole: Feed, goal: Goal) -> Iterator[Feed]:
         """Where frozen weights come first and arrays are gone through more than once: train on what these weights make
         of them (see `cloud.train.prefix`)."""
         cut = None
+        epochs = goal.epochs_left(self._here(), whole.steps) if isinstance(whole, ArrayFeed) else 0
         if epochs > 1 and self._may_cut and isinstance(whole, ArrayFeed):
             rows = rows_of_batch(whole.data.size, whole.size)
             cut = cut_at_frozen(self.objective, self.options.freeze, whole.data, rows, epochs)
@@ -236,45 +241,38 @@ class Trainer:
         ways = 1 if self._placement is None else self._placement.ways
         return feed_of(data, self.task.inputs, size=batch_size, ways=ways)
 
-    def _epoch(self, feed: Feed, held_out: Feed | None, epoch: int, epochs: int) -> EpochReport:
-        begun = time.perf_counter()
-        before = self.steps_done
-        training, times = self._steps(feed)
+    def _epoch(self, feed: Feed, held_out: Feed | None, goal: Goal) -> EpochReport:
+        begun, before = time.perf_counter(), self._here()
+        training, times = self._steps(feed, goal)
+        if self._here() == before._replace(epochs=before.epochs + 1):
+            raise TrainError("an epoch has no batch: expected data for at least one; make batches smaller")
         tested = None if held_out is None else self._evaluate(held_out)
         seconds = time.perf_counter() - begun
         times["other"] = seconds - sum(times.values())
-        return EpochReport(epoch, epochs, training, tested, seconds, self.steps_done - before, times)
+        steps = self.steps_done - before.steps
+        return EpochReport(before.epochs + 1, goal.epochs or 0, training, tested, seconds, steps, times)
 
-    def _steps(self, feed: Feed) -> tuple[Evaluation, dict[str, float]]:
-        """What is left of an epoch; means, and seconds spent on data and on steps."""
+    def _steps(self, feed: Feed, goal: Goal) -> tuple[Evaluation, dict[str, float]]:
+        """What is left of an epoch and to be done; means, and seconds spent on data and on steps."""
         tell = self._callbacks.stepped if self._callbacks.members else None
-        ledger, waited, clock = Ledger(self.steps_done, tell), 0.0, time.perf_counter
-        coming = feed.epoch(self.epochs_done, self.steps_of_epoch)
-        begun, size, ended = clock(), 0, False
+        begun, ledger = time.perf_counter(), Ledger(self.steps_done, tell)
+        coming = Coming(feed.epoch(self.epochs_done, self.steps_of_epoch))
         try:
-            while not self._stopping:
-                asked = clock()
-                batch = next(coming, None)
-                waited += clock() - asked
-                if batch is None:
-                    ended = True
-                    break
+            while self.steps_done != goal.steps and not self._stopping and (batch := coming.take()) is not None:
                 self._one_step(batch)
-                size = size or sum(leaf.nbytes for leaf in jax.tree.leaves(batch))
-                ledger.add(self._sums, size)
+                ledger.add(self._sums, batch)
                 if self._rewind.due:
                     ledger.settle()
                     self._rewind.take(self._state, self._here())
                 save, self._stopping = self._keeper.after_step(self.steps_done, self._asked)
                 if save:
                     ledger.settle()  # what is saved is known to be good
-                    self._tell(self._keeper.save(self._state, self._here()))
+                    self._tell(self._keeper.save(self._state, self._here(ended=coming.over())))
             training = ledger.close()
         except NotFinite as bad:
             raise TrainError(self._what_is_not_finite(feed, bad)) from None
-        if ended:
-            self.epochs_done, self.steps_of_epoch = self.epochs_done + 1, 0
-        return training, {"data": waited, "step": clock() - begun - waited}
+        self.epochs_done, self.steps_of_epoch, _ = self._here(ended=coming.over())
+        return training, {"data": coming.waited, "step": time.perf_counter() - begun - coming.waited}
 
     def _one_step(self, batch: Batch) -> None:
         placement = self._placement or self._place(batch)
@@ -282,20 +280,20 @@ class Trainer:
         self.steps_done += 1
         self.steps_of_epoch += 1
 
-    def _after_epoch(self, report: EpochReport) -> bool:
-        """Whether to end here."""
+    def _after_epoch(self, report: EpochReport) -> None:
         save, stop = self._keeper.after_epoch(self._asked, report.validation)
         if save:
             self._tell(self._keeper.save(self._state, self._here(), report.validation))
         self._stopping |= stop
-        return self._stopping
 
     def _tell(self, saved: Sequence[Path]) -> None:
         for path in saved:
             self._callbacks.saved(path)
 
-    def _here(self) -> Place:
-        return Place(self.epochs_done, self.steps_of_epoch, self.steps_done)
+    def _here(self, *, ended: bool = False) -> Place:
+        """`ended`: no batch of the epoch is left."""
+        epochs, of_epoch = (self.epochs_done + 1, 0) if ended else (self.epochs_done, self.steps_of_epoch)
+        return Place(epochs, of_epoch, self.steps_done)
 
     def _place(self, batch: Batch) -> Placement:
         """Before the first step: where it runs."""
@@ -319,12 +317,11 @@ class Trainer:
         """For people; weights become those before the step that made the first value that is not finite."""
         for step in (bad.step, bad.step - 1):
             batch = self._again(feed, step)
-            now = self.whole_state()
-            culprit = first_bad(self._slopes(now), batch=batch, parameter=now.params, state=now.state)
-            if not culprit.startswith("parameter"):
+            found = culprit(self._recipe.objective, self.options.seed, self.whole_state(), batch)
+            if not found.startswith("parameter"):
                 break
         return (
-            f"the loss is {bad.loss} at step {bad.step} (counted from 1): {culprit}. Lower the learning rate, warm it "
+            f"the loss is {bad.loss} at step {bad.step} (counted from 1): {found}. Lower the learning rate, warm it "
             "up or clip gradients (clip=1.0), and look for NaN or infinity in the data"
         )
 
@@ -344,46 +341,9 @@ class Trainer:
             else:
                 self._one_step(batch)
 
-    def _slopes(self, now: TrainState) -> Callable[..., Any]:
-        """The loss and its gradient as they are in the step that follows `now`."""
-        key = jax.random.fold_in(jax.random.key(self.options.seed), now.step)
-
-        def mean(parameter: Any, state: Any, batch: Batch) -> Any:
-            sums, _ = self._recipe.objective.loss_sums(parameter, state, batch, key)
-            return sums["loss"] / sums["examples"]
-
-        return lambda batch, parameter, state: jax.value_and_grad(mean)(parameter, state, batch)
-
 
 def _own(tree: Any) -> Any:
     return dict(tree) if isinstance(tree, dict) else tree
-
-
-def _prepare(parallel: str | Path | Plan | Prepare) -> Prepare:
-    known: dict[str, Prepare] = {
-        "none": lambda recipe, state, batch: Alone(recipe.step()),
-        "data": lambda recipe, state, batch: DataParallel(recipe.step()),
-        "auto": lambda recipe, state, batch: _planned(None)(recipe, state, batch),
-    }
-    if isinstance(parallel, Plan):
-        return _planned(parallel)
-    if isinstance(parallel, Path) or (isinstance(parallel, str) and parallel.endswith(".json")):
-        from cloud.parallel.explaining import planfile
-
-        return _planned(planfile.read(parallel).plan)
-    if callable(parallel):
-        return parallel
-    if parallel not in known:
-        choices = f"{', '.join(known)}, a plan's .json file, a Plan or Auto(...)"
-        raise TrainError(f"expected parallel to be one of {choices}, got {parallel!r}")
-    return known[parallel]
-
-
-def _planned(plan: Plan | None) -> Prepare:
-    """The planner's own modules load where a plan is wanted."""
-    from cloud.train.planned import Auto
-
-    return Auto(plan=plan)
 
 
 def _named(what: str, choice: str | PerExample, table: Mapping[str, PerExample]) -> PerExample:

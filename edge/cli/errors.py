@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
 import sys
 import traceback
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
@@ -31,10 +33,22 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(command)
     def guard(*args: P.args, **kwargs: P.kwargs) -> R:
-        with _Border(as_json=bool(kwargs.get("as_json"))):
+        with _Border(as_json=bool(kwargs.get("as_json"))), _warnings_in_words():
             return command(*args, **kwargs)
 
     return guard
+
+
+@contextlib.contextmanager
+def _warnings_in_words() -> Iterator[None]:
+    """Warnings as lines for people; where in the source they come from MSEDGE_DEBUG=1 shows."""
+    before = warnings.formatwarning
+    if os.environ.get("MSEDGE_DEBUG") != "1":
+        warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 class _Border:

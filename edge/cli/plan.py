@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cloud.parallel.checking.check import Report
     from cloud.parallel.explaining.explain import Other
     from cloud.parallel.explaining.inquiry import Answer, Wanted
+    from cloud.parallel.explaining.planfile import Saved
     from cloud.parallel.graph import Graph
     from cloud.train.jobs.config import Config
 
@@ -92,9 +93,14 @@ def plan(
         raise typer.BadParameter("expected a configuration or --model NAME, one of them", param_hint="CONFIG.toml")
     if model is not None and changes:
         raise typer.BadParameter("a built-in model has no sections to change", param_hint="--set")
+    if not 1.0 <= seconds < float("inf"):
+        raise typer.BadParameter(f"expected a number of seconds of at least 1, got {seconds}", param_hint="--seconds")
+    from cloud.parallel.explaining import planfile
     from cloud.parallel.explaining.inquiry import Wanted, rivals
     from cloud.train.jobs.config import read
 
+    before = planfile.read(diff) if diff is not None else None  # what cannot be read or written ends it here
+    _writable(output, picture)
     words = read(config, changes or ()) if config is not None else None
     named = topology or (words.parallel.topology if words else "")
     _enough_devices(named, check)
@@ -108,8 +114,8 @@ def plan(
     parts: list[Part] = [_found(answer)]
     if explain:
         parts.append(_explained(answer, others))
-    if diff is not None:
-        parts.append(_differing(answer, diff))
+    if before is not None:
+        parts.append(_differing(answer, before))
     if output is not None:
         parts.append(_saved(answer, output))
     if picture is not None:
@@ -123,6 +129,17 @@ def plan(
         print("\n\n".join(text for _, text in parts))
     if report is not None and not (report.fits and report.agrees(peak=float("inf"))):
         raise typer.Exit(CHECK_FAILED)
+
+
+def _writable(*paths: Path | None) -> None:
+    """A search is long: what its results are written to is looked at before it."""
+    from cloud.errors import PlanError
+
+    for path in paths:
+        if path is not None and not path.absolute().parent.is_dir():
+            raise PlanError(f"there is no folder for {str(path)!r}; create it first")
+        if path is not None and path.is_dir():
+            raise PlanError(f"expected the name of a file, got the folder {str(path)!r}; add a file name")
 
 
 class _Traced(NamedTuple):
@@ -212,12 +229,11 @@ def _explained(answer: Answer, others: Rivals) -> Part:
     return {"explanation": made.to_dict()}, made.text()
 
 
-def _differing(answer: Answer, path: Path) -> Part:
+def _differing(answer: Answer, saved: Saved) -> Part:
     from cloud.parallel.explaining.difference import diff
-    from cloud.parallel.explaining.planfile import read
     from cloud.parallel.searching.predict import predict
 
-    before = read(path).check(answer.graph, answer.topology)
+    before = saved.check(answer.graph, answer.topology)
     # Both for the same compiler, whichever the file's was predicted for.
     cost = predict(answer.graph, before, answer.topology, reduce_scatter=answer.reduce_scatter)
     made = diff(answer.graph, replace(before, estimate=cost), answer.plan, answer.topology)

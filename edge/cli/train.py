@@ -96,7 +96,7 @@ def _run(what: str, changes: Sequence[str], runs: Path | None, resume: bool, as_
 def _job_of_function(text: str) -> Job:
     from cloud.errors import TrainError
     from cloud.train.jobs.job import Job
-    from cloud.train.jobs.sources import named_function
+    from cloud.train.jobs.named import named_function
 
     job = named_function(text, Path.cwd(), "MODULE:FUNCTION")()
     if not isinstance(job, Job):
@@ -130,7 +130,7 @@ def _train(job: Job, tracked: Tracked | None, config: Config | None, as_json: bo
         return follow(job)
 
     begun = perf_counter()
-    with watching(job.epochs, job.steps) as view:
+    with watching(job.epochs, job.total) as view:
         job.trainer.watch(view, *([tracked] if tracked is not None else []))
         with _stoppable(job, tracked) as stopped:
             reports = job.fit()
@@ -186,7 +186,8 @@ def _summary(
 
 
 def _print(made: dict[str, Any]) -> None:
-    words = [f"{made['epochs']} epochs, {made['steps']} steps in {seconds_text(made['seconds'])}"]
+    counts = [f"{made[what]} {what[:-1] if made[what] == 1 else what}" for what in ("epochs", "steps")]
+    words = [f"{', '.join(counts)} in {seconds_text(made['seconds'])}"]
     for name in ("training", "validation"):
         if found := made.get(name):
             words.append(f"{name} " + ", ".join(f"{key} {value:.4f}" for key, value in found.items()))

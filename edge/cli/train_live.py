@@ -30,7 +30,7 @@ SHOWN, BAR, POINTS = 6, 32, 48
 
 @contextmanager
 def watching(epochs: int, steps: int) -> Iterator[Callback]:
-    """What tells a person of a run of `epochs` of `steps` (0: not known)."""
+    """What tells a person of a run of `epochs`, `steps` altogether (0: not known)."""
     out = console(stderr=True)
     if not out.is_terminal:
         yield Lines()
@@ -45,13 +45,21 @@ def watching(epochs: int, steps: int) -> Iterator[Callback]:
 class Lines(Callback):
     """A line an epoch."""
 
+    def started(self, trainer: Trainer) -> None:
+        """The clock runs."""
+        self._begun = time.monotonic()
+
+    def placed(self, plan: Mapping[str, Any]) -> None:
+        """Say what was decided."""
+        say(plan_text(plan, time.monotonic() - self._begun))
+
     def epoch_done(self, report: EpochReport) -> None:
         """Say how it went."""
         parts = [f"train {evaluation_text(report.training)}"]
         if report.validation is not None:
             parts.append(f"validation {evaluation_text(report.validation)}")
         parts.append(seconds_text(report.seconds))
-        say(f"epoch {report.epoch}/{report.epochs}: {'; '.join(parts)}")
+        say(f"epoch {_of(report.epoch, report.epochs)}: {'; '.join(parts)}")
 
     def saved(self, path: Any) -> None:
         """Say where."""
@@ -65,15 +73,21 @@ class Screen(Callback):
         self.epochs, self.steps = epochs, steps
         self.reports: list[EpochReport] = []
         self.now: Mapping[str, float] = {}
-        self.step = self._first = 0
-        self.kept = ""
+        self.step = self._first = self.done = 0
+        self.kept = self.plan = ""
         self._losses: deque[float] = deque(maxlen=4096)
         self._begun = self._clock = time.monotonic()
         self._rows = 0.0
 
     def started(self, trainer: Trainer) -> None:
         """The clock runs from the first step, so that compiling is not counted as training."""
+        self._clock = self._begun = time.monotonic()
         self._first = self.step = trainer.steps_done
+        self.done = trainer.epochs_done
+
+    def placed(self, plan: Mapping[str, Any]) -> None:
+        """Take note."""
+        self.plan = plan_text(plan, time.monotonic() - self._begun)
 
     def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
         """Take note."""
@@ -87,6 +101,7 @@ class Screen(Callback):
     def epoch_done(self, report: EpochReport) -> None:
         """Take note."""
         self.reports.append(report)
+        self.done = report.epoch
 
     def saved(self, path: Any) -> None:
         """Take note."""
@@ -98,20 +113,24 @@ class Screen(Callback):
         from rich.text import Text
 
         lines = [self._progress(), f"loss {sparkline(self._thinned())}  {self.now.get('loss', float('nan')):.4f}"]
-        lines += [text for text in (self._times(), self._memory(), self.kept and f"checkpoint {self.kept}") if text]
+        kept = self.kept and f"checkpoint {self.kept}"
+        lines += [text for text in (self.plan, self._times(), self._memory(), kept) if text]
         return Group(*([self._table()] if self.reports else []), Text("\n".join(lines)))
 
     def _progress(self) -> str:
-        done, all_steps = self.step - self._first, self.epochs * self.steps
+        done, left = self.step - self._first, self.steps - self.step
         spent = max(self._clock - self._begun, 1e-9)
-        parts = [f"epoch {min(len(self.reports) + 1, self.epochs)}/{self.epochs}", f"step {self.step}"]
+        epoch = min(self.done + 1, self.epochs or self.done + 1)
+        parts = [f"epoch {_of(epoch, self.epochs)}", f"step {self.step}"]
         if self._rows:
             parts.append(f"{self._rows / spent:,.0f} examples/s")
-        if all_steps:
-            full = round(BAR * min(1.0, done / all_steps))
+        if "gradient_norm" in self.now:
+            parts.append(f"gradient norm {self.now['gradient_norm']:.3g}")
+        if self.steps:
+            full = round(BAR * min(1.0, self.step / self.steps))
             parts.insert(0, "━" * full + "╌" * (BAR - full))
-            if 1 < done < all_steps:
-                parts.append(f"{seconds_text((all_steps - done) * spent / (done - 1))} to go")
+            if done > 1 and left > 0:
+                parts.append(f"{seconds_text(left * spent / (done - 1))} to go")
         return "  ".join(parts)
 
     def _thinned(self) -> list[float]:
@@ -138,13 +157,27 @@ class Screen(Callback):
         for report in self.reports[-SHOWN:]:
             held = report.validation
             made.add_row(
-                f"{report.epoch}/{report.epochs}", f"{report.loss:.4f}",
+                _of(report.epoch, report.epochs), f"{report.loss:.4f}",
                 *(f"{report.training.metrics[name]:.4f}" for name in names),
                 "" if held is None else f"{held.loss:.4f}",
                 *("" if held is None else f"{held.metrics[name]:.4f}" for name in names),
                 seconds_text(report.seconds),
             )  # fmt: skip
         return made
+
+
+def _of(epoch: int, epochs: int) -> str:
+    """`epochs`: 0 where steps decide how many there are."""
+    return f"{epoch}/{epochs}" if epochs else str(epoch)
+
+
+def plan_text(plan: Mapping[str, Any], seconds: float) -> str:
+    """How the step lies on devices, and how long that took to decide."""
+    mesh = f", mesh {' x '.join(map(str, plan['mesh']))}" if "mesh" in plan else ""
+    return (
+        f"plan: {plan['strategy']}{mesh}; {seconds_text(plan['step_seconds'])} a step and "
+        f"{bytes_text(plan['peak_bytes'])} a device expected; decided in {seconds_text(seconds)}"
+    )
 
 
 def evaluation_text(found: Evaluation) -> str:

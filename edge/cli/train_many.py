@@ -24,6 +24,7 @@ def supervised(
     function: bool,
 ) -> int:  # fmt: skip
     """Start the same command in `processes` processes and see them through; the exit code."""
+    from cloud.errors import TrainError
     from cloud.train.jobs.config import read
     from cloud.train.many.elastic import supervise
     from cloud.train.many.preempt import PREEMPTED
@@ -31,6 +32,8 @@ def supervised(
     command = [sys.executable, "-m", "edge.cli", "train", what, *(word for each in changes for word in ("--set", each))]
     command += [*(["--runs", str(runs)] if runs else []), *["--resume"] * resume, *["--json"] * as_json]
     config = None if function else read(what, changes)
+    if config is not None and config.parallel.mode == "none":
+        raise TrainError(f'parallel.mode: expected "data" or "auto" for {processes} processes, got "none"')
     if config is not None and not config.checkpoint.folder and restarts:
         say("no [checkpoint] folder: when a process is lost, the rest start from the beginning")
     batch = config.train.batch if config is not None else 0

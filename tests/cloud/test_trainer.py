@@ -183,7 +183,7 @@ def test_bad_options() -> None:
         Trainer(tiny_net(), last="keep")
     with pytest.raises(TrainError, match="no float initialisers"):
         Trainer(parsed("net (float[2] x) => (float[2] y) { y = Abs(x) }"))
-    with pytest.raises(TrainError, match="at least 1 epoch"):
+    with pytest.raises(TrainError, match="expected epochs of at least 1, got 0"):
         Trainer(tiny_net()).fit((X, Y), epochs=0)
     with pytest.raises(TrainError, match="one value an example"):
         Trainer(tiny_net(), loss=lambda output, labels: jnp.mean(output), metrics=()).fit((X, Y))

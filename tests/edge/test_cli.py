@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -286,3 +287,10 @@ def test_a_real_process_keeps_streams_apart(small: Small, tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["bundle_bytes"]
     assert "converting" in done.stderr
+
+
+def test_a_warning_is_a_line_without_its_place_in_the_source() -> None:
+    def shown() -> str:
+        return warnings.formatwarning(RuntimeWarning("passed over"), RuntimeWarning, "keeper.py", 93)
+
+    assert errors.guarded(shown)() == "warning: passed over\n" and "keeper.py:93" in shown()

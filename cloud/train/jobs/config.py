@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from cloud.errors import TrainError
-from cloud.train.jobs.sections import closest, need, overridden, section
-from cloud.train.jobs.template import TEMPLATE
+from cloud.train.jobs.sections import READ, need, overridden
 
 __all__ = [
     "Checkpoint", "Config", "Data", "Export", "Model", "Parallel", "Track", "Train", "parse", "read", "read_size",
-    "template",
 ]  # fmt: skip
 
 
@@ -99,6 +95,9 @@ class Train:
     """How it is trained."""
 
     epochs: int = 10
+    """0: as many as `steps` take, which is meant where only these are given. Of both, what is shorter counts."""
+    steps: int = 0
+    """The run ends after exactly so many, in the middle of an epoch too; 0: with its epochs."""
     batch: int = 64
     optimizer: Literal["adam", "adamw", "sgd", "momentum", "lion", "muon", "thor"] = "adam"
     rate: float = 1e-3
@@ -120,13 +119,17 @@ class Train:
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     accumulate: int = 1
     clip: float = 0.0
+    gradient_norm: bool = False
+    """Recorded every step, as it is before clipping; with clip it is anyway."""
     freeze: tuple[str, ...] = ()
     recompute: float = 0.0
     average: float = 0.0
     last: Literal["pad", "drop"] = "pad"
 
     def __post_init__(self) -> None:
-        for key in ("epochs", "batch", "accumulate"):
+        need(self.steps >= 0, "train.steps", "at least 0", self.steps)
+        need(self.epochs >= (not self.steps), "train.epochs", "at least 1, or 0 beside train.steps", self.epochs)
+        for key in ("batch", "accumulate"):
             need(getattr(self, key) >= 1, f"train.{key}", "at least 1", getattr(self, key))
         need(self.rate > 0, "train.rate", "more than 0", self.rate)
         for key in ("warmup", "momentum", "smoothing", "average"):
@@ -151,9 +154,14 @@ class Parallel:
     """What `msedge plan` plans for, and "auto": a preset or a TOML file; "": the devices that are here."""
     memory: str = ""
     """The same, of one device, such as "16GiB"; "": what the topology says."""
+    compiled: int = 0
+    """Of "auto": so many plans that look best are compiled and the best program is taken; 0: the estimate decides."""
 
     def __post_init__(self) -> None:
         need(not self.plan or self.mode == "auto", "parallel.plan", 'mode = "auto" beside it', self.mode)
+        need(self.compiled >= 0, "parallel.compiled", "at least 0", self.compiled)
+        chosen = not self.compiled or (self.mode == "auto" and not self.plan)
+        need(chosen, "parallel.compiled", '0, or mode = "auto" and no plan', self.compiled)
         if self.memory:
             read_size(self.memory, "parallel.memory")
 
@@ -230,26 +238,20 @@ def read(path: str | os.PathLike[str], changes: Iterable[str] = ()) -> Config:
 
     Raises TrainError, which names the key.
     """
-    shown = os.fspath(path)
-    try:
-        with open(path, "rb") as file:
-            words = tomllib.load(file)
-    except OSError as error:
-        raise TrainError(f"cannot read {shown!r}: {error.strerror}; msedge train --template prints one") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise TrainError(f"{shown!r}: expected TOML: {error}") from error
-    return parse(overridden(words, changes), Path(shown).resolve().parent)
+    return parse(overridden(READ.words(path), changes), Path(path).resolve().parent)
 
 
 def parse(words: Mapping[str, Any], folder: Path = Path()) -> Config:
     """The configuration that a parsed file says."""
-    for name, table in words.items():
-        if name not in _SECTIONS:
-            raise TrainError(f"[{name}]: no such section{closest(name, _SECTIONS)}")
-        need(isinstance(table, Mapping), name, f"a section [{name}]", table)
+    READ.known(words, _SECTIONS)
     for name in ("model", "data"):
         need(name in words, f"[{name}]", "this section; msedge train --template prints one", None)
-    made: dict[str, Any] = {name: section(kind, words[name], name) for name, kind in _SECTIONS.items() if name in words}
+    tables = dict(words)
+    if words.get("train", {}).get("steps"):
+        tables["train"] = {"epochs": 0, **words["train"]}
+    made: dict[str, Any] = {
+        name: READ.section(kind, tables[name], name) for name, kind in _SECTIONS.items() if name in tables
+    }
     return Config(**made, source=words, folder=folder)
 
 
@@ -262,8 +264,3 @@ def read_size(text: str, key: str) -> float:
         size = 0.0
     need(0 < size < 1e18, key, 'bytes such as "16GiB"', text)
     return size
-
-
-def template() -> str:
-    """A file to begin with: every key with its default, and what it is."""
-    return TEMPLATE

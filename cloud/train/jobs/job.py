@@ -15,8 +15,9 @@ import optax
 
 from cloud.errors import TrainError
 from cloud.train.jobs.config import Config, Train
-from cloud.train.jobs.sections import closest
-from cloud.train.jobs.sources import Examples, examples_of, model_of, named_function
+from cloud.train.jobs.named import named_function
+from cloud.train.jobs.sections import need
+from cloud.train.jobs.sources import Examples, examples_of, model_of
 from cloud.train.keeping.checkpoint import Checkpoints
 from cloud.train.losses import LOSSES, PerExample, smoothed_cross_entropy
 from cloud.train.optim import thor
@@ -24,6 +25,7 @@ from cloud.train.optimizers import cosine_schedule, decay_mask, momentum_sgd
 from cloud.train.placement import Prepare
 from cloud.train.reports import EpochReport
 from cloud.train.trainer import Trainer
+from federated.sections import closest
 from lite_runtime._files import write_atomically
 
 __all__ = ["OPTIMIZERS", "Job", "exported", "job_of", "optimizer_of", "rate_of"]
@@ -34,8 +36,9 @@ Rate: TypeAlias = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Job:
-    """A trainer and what it is to do. `steps`: of an epoch, 0 where only reading the data tells. `config`: what JSON
-    can say of the settings; `model`: digest of the file training starts from."""
+    """A trainer and what it is to do: `epochs` (0: as many as `until` takes), at most `until` steps (0: any number).
+    `steps`: of an epoch, 0 where only reading the data tells. `config`: what JSON can say of the settings; `model`:
+    digest of the file training starts from."""
 
     trainer: Trainer
     examples: Examples
@@ -45,13 +48,28 @@ class Job:
     rate: Callable[[int], float] | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     model: str = ""
+    until: int = 0
+
+    @property
+    def total(self) -> int:
+        """Steps of the whole run, 0 where only reading the data tells."""
+        return _total(self.epochs, self.until, self.steps)
 
     def fit(self) -> list[EpochReport]:
         """Train to the end; of a trainer that was resumed, what is left."""
-        data, left = self.examples, self.epochs - self.trainer.epochs_done
-        if left < 1:
-            raise TrainError(f"nothing is left to do: {self.trainer.epochs_done} of {self.epochs} epochs are done")
-        return self.trainer.fit(data.train, left, self.batch, validation=data.validation)
+        epochs = self._left("epochs", self.epochs, self.trainer.epochs_done)
+        steps = self._left("steps", self.until, self.trainer.steps_done)
+        data = self.examples
+        return self.trainer.fit(data.train, epochs, self.batch, steps=steps, validation=data.validation)
+
+    def _left(self, what: str, most: int, done: int) -> int | None:
+        if most and done >= most:
+            raise TrainError(f"nothing is left to do: {done} of {most} {what} are done; ask for more of them")
+        return most - done if most else None
+
+
+def _total(epochs: int, until: int, steps: int) -> int:
+    return min([most for most in (epochs * steps, until) if most], default=0)
 
 
 def _decayed(optimizer: optax.GradientTransformation, decay: float) -> optax.GradientTransformation:
@@ -79,7 +97,7 @@ def rate_of(said: Train, steps: int) -> Rate:
     if steps == 0 and (said.warmup or said.schedule != "constant"):
         raise TrainError(
             f"train.schedule: expected constant and no warm-up, got {said.schedule!r} and {said.warmup}: only reading "
-            "the data tells how many steps there are"
+            "the data tells how many steps there are; or set train.steps"
         )
     warmup = round(said.warmup * steps)
     if said.schedule == "cosine":
@@ -101,23 +119,46 @@ def optimizer_of(said: Train, steps: int) -> tuple[optax.GradientTransformation,
 def job_of(config: Config) -> Job:
     """The run that a configuration describes. Raises TrainError, which names the key."""
     said = config.train
-    for key, target in (("onnx", config.export.onnx), ("bundle", config.export.bundle)):
-        if target and not config.path(target).absolute().parent.is_dir():
-            raise TrainError(f"export.{key}: there is no folder for {target!r}; create it first")
+    _check_targets(config)
     model, digest = model_of(config)
     examples = examples_of(config, model)
+    _check_best(config, examples)
     if said.loss == "softmax_cross_entropy":
         _check_classes(model, examples)
     steps = _steps(examples.count, said)
-    optimizer, rate = optimizer_of(said, said.epochs * steps)
+    optimizer, rate = optimizer_of(said, _total(said.epochs, said.steps, steps))
     augment = named_function(said.augment, config.folder, "train.augment") if said.augment else None
     trainer = Trainer(
         model, loss=_loss(config), optimizer=optimizer, seed=said.seed, metrics=said.metrics, augment=augment,
         trainable=config.model.trainable or None, last=said.last, precision=said.precision, accumulate=said.accumulate,
-        clip=said.clip or None, recompute=said.recompute, freeze=said.freeze, average=said.average or None,
+        clip=said.clip or None, gradient_norm=said.gradient_norm, recompute=said.recompute, freeze=said.freeze,
+        average=said.average or None,
         parallel=_parallel(config), checkpoints=_checkpoints(config),
     )  # fmt: skip
-    return Job(trainer, examples, said.epochs, said.batch, steps, lambda at: float(rate(at)), config.source, digest)
+    return Job(
+        trainer, examples, said.epochs, said.batch, steps, lambda at: float(rate(at)), config.source, digest,
+        said.steps,
+    )  # fmt: skip
+
+
+def _check_targets(config: Config) -> None:
+    """What is to be written can be, as far as it is known before anything is computed."""
+    for key, target in (("onnx", config.export.onnx), ("bundle", config.export.bundle)):
+        path = config.path(target).absolute()
+        if target and not path.parent.is_dir():
+            raise TrainError(f"export.{key}: there is no folder for {target!r}; create it first")
+        need(not target or not path.is_dir(), f"export.{key}", "the name of a file, not of a folder", target)
+    folder = config.path(config.checkpoint.folder).absolute()
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    can = there.is_dir() and os.access(there, os.W_OK)
+    need(not config.checkpoint.folder or can, "checkpoint.folder", "a folder that can be written to", str(folder))
+
+
+def _check_best(config: Config, examples: Examples) -> None:
+    best, known = config.checkpoint.best, ("loss", *config.train.metrics)
+    need(not best or best in known, "checkpoint.best", f"one of {', '.join(known)}", best)
+    judged = not best or examples.validation is not None
+    need(judged, "checkpoint.best", "data to validate on beside it (data.validation above 0)", best)
 
 
 def _check_classes(model: Any, examples: Examples) -> None:

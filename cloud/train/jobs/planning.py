@@ -19,7 +19,7 @@ from cloud.parallel.topology import Topology
 from cloud.parallel.tracing.trace import trace
 from cloud.train.feed import feed_of
 from cloud.train.jobs.config import Config, read_size
-from cloud.train.jobs.job import job_of
+from cloud.train.jobs.job import Job, job_of
 from cloud.train.placement import Placement, Prepare, packing
 from cloud.train.planned import Auto
 from cloud.train.step import Batch, Recipe, TrainState
@@ -42,6 +42,7 @@ def placing(config: Config) -> Prepare:
             topology=Topology.named(said.topology) if said.topology else None,
             memory=read_size(said.memory, "parallel.memory") if said.memory else None,
             plan=saved.plan if saved else None,
+            compiled=said.compiled,
         )
         try:
             return auto(recipe, state, batch)
@@ -57,9 +58,13 @@ def placing(config: Config) -> Prepare:
 def step_of(config: Config) -> tuple[Callable[..., Any], Any, Any]:
     """The step as the Trainer plans it, and its state and a whole batch as `jax.ShapeDtypeStruct`s."""
     job = job_of(config)
+    return packing(job.trainer.pure_step)[0], *_shapes(job)
+
+
+def _shapes(job: Job) -> tuple[Any, Any]:
+    """Of the state, and of a whole batch."""
     feed = feed_of(job.examples.train, job.trainer.task.inputs, size=job.batch, last="pad", seed=0)
-    state = jax.eval_shape(job.trainer.whole_state)
-    return packing(job.trainer.pure_step)[0], state, jax.eval_shape(lambda: dict(next(feed.epoch(0))))
+    return jax.eval_shape(job.trainer.whole_state), jax.eval_shape(lambda: dict(next(feed.epoch(0))))
 
 
 def stages_of(config: Config, topology: Topology, memory: float | None = None) -> Staging | None:
@@ -67,9 +72,12 @@ def stages_of(config: Config, topology: Topology, memory: float | None = None) -
     said = config.train
     if said.accumulate > 1 or said.recompute or said.precision == "float16" or topology.size == 1:
         return None
-    _, state, batch = step_of(config)
+    job = job_of(config)
+    state, batch = _shapes(job)
     try:
-        return choose_stages(job_of(config).trainer.objective.loss_sums, state, batch, topology, memory=memory)
+        return choose_stages(
+            job.trainer.objective.loss_sums, state, batch, topology, memory=memory, freeze=said.freeze
+        )  # fmt: skip
     except PlanError:  # its rows meet, say
         return None
 

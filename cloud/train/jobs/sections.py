@@ -1,64 +1,18 @@
-"""Tables of a TOML file as frozen dataclasses: unknown keys, wrong types and missing values are errors that name the
-key. Shared by what is configured so."""
+"""How a run's TOML file is read, by `federated.sections` with this package's error, and changed from a command line."""
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from cloud.errors import TrainError
+from federated.sections import Sections
 
-__all__ = ["closest", "need", "overridden", "section"]
+__all__ = ["READ", "need", "overridden"]
 
-S = TypeVar("S")
-_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-
-
-def need(truth: bool, key: str, expected: str, got: object) -> None:
-    """Raise TrainError unless `truth`."""
-    if not truth:
-        raise TrainError(f"{key}: expected {expected}, got {got!r}")
-
-
-def closest(name: str, known: Collection[str]) -> str:
-    """The end of an error about a name that is not `known`."""
-    close = difflib.get_close_matches(name, known, 1)
-    return f"; did you mean {close[0]!r}?" if close else f"; expected one of {', '.join(known)}"
-
-
-def section(kind: type[S], words: Mapping[str, Any], where: str) -> S:
-    """The dataclass `kind` from a table named `where`."""
-    hints = get_type_hints(kind)
-    for key in words:
-        if key not in hints:
-            raise TrainError(f"{where}.{key}: no such key{closest(key, hints)}")
-    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
-    absent = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING and f.name not in words]
-    if absent:
-        raise TrainError(f"{where}.{absent[0]}: expected a value, got none")
-    return kind(**{key: _value(hints[key], value, f"{where}.{key}") for key, value in words.items()})
-
-
-def _value(hint: Any, value: Any, key: str) -> Any:
-    origin = get_origin(hint)
-    if origin is Literal:
-        need(value in get_args(hint), key, " or ".join(map(repr, get_args(hint))), value)
-        return value
-    if origin is tuple:
-        need(isinstance(value, list | tuple) and all(isinstance(v, str) for v in value), key, "a list of texts", value)
-        return tuple(value)
-    if origin is not None:
-        need(isinstance(value, Mapping), key, "a table", value)
-        return dict(value)
-    if hint is float:
-        need(isinstance(value, int | float) and not isinstance(value, bool), key, _WORDS[float], value)
-        need(abs(value) < 1e300, key, "a number below 1e300", value)
-        return float(value)
-    need(type(value) is hint, key, _WORDS[hint], value)
-    return value
+READ = Sections(TrainError, "msedge train --template prints one")
+need = READ.need
 
 
 def overridden(words: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
@@ -69,9 +23,12 @@ def overridden(words: Mapping[str, Any], changes: Iterable[str]) -> dict[str, An
         *tables, key = (part.strip() for part in path.split("."))
         if not (equals and tables and key and all(tables)):
             raise TrainError(f"expected SECTION.KEY=VALUE, such as train.rate=0.1; got {change!r}")
-        at = made
+        at, where = made, ""
         for name in tables:
-            at[name] = dict(at.get(name) or {})
+            where = f"{where}.{name}" if where else name
+            found = at.get(name, {})
+            need(isinstance(found, Mapping), where, f"a table for {change!r} to change", found)
+            at[name] = dict(found)
             at = at[name]
         at[key] = _toml(text.strip())
     return made

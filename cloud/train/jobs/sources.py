@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,34 +10,17 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from cloud import zoo
+from cloud.data.sources import npz_arrays
 from cloud.errors import TrainError
 from cloud.track.digests import digest_of_arrays, digest_of_file
 from cloud.train.digits import load_digits_split
 from cloud.train.jobs import streamed
 from cloud.train.jobs.config import Config
 from cloud.train.jobs.examples import Arrays, Examples, Taken, fitted, limited, some, split, taken, whole
-from cloud.train.jobs.sections import closest, need
+from cloud.train.jobs.named import called, named_function
+from federated.sections import closest
 
-__all__ = ["Examples", "examples_of", "model_of", "named_function"]
-
-
-def named_function(text: str, folder: Path, key: str) -> Callable[..., Any]:
-    """The function that "module:function" names; modules are looked for in `folder` too. Raises TrainError."""
-    module, colon, name = text.partition(":")
-    need(bool(colon and module and name), key, '"module:function"', text)
-    sys.path.insert(0, str(folder))
-    try:
-        found = getattr(importlib.import_module(module), name, None)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
-            raise
-        raise TrainError(f"{key}: there is no module {module!r} in {str(folder)!r} or where Python looks") from error
-    finally:
-        sys.path.remove(str(folder))
-    if not callable(found):
-        raise TrainError(f"{key}: expected a function {name!r} in module {module!r}, got {type(found).__name__}")
-    made: Callable[..., Any] = found
-    return made
+__all__ = ["Examples", "examples_of", "model_of"]
 
 
 def model_of(config: Config) -> tuple[Any, str]:
@@ -54,30 +33,18 @@ def model_of(config: Config) -> tuple[Any, str]:
         except Exception as error:  # ONNX's readers raise whatever comes
             raise TrainError(f"model.onnx: cannot read {str(path)!r}: {error}; check the path") from error
     if said.function:
-        return _called(named_function(said.function, config.folder, "model.function"), said.options, "model"), ""
+        return called(named_function(said.function, config.folder, "model.function"), said.options, "model"), ""
     builders = {name: getattr(zoo, name) for name in zoo.__all__ if name.islower()}
     if said.zoo not in builders:
         raise TrainError(f"model.zoo: no such model {said.zoo!r}{closest(said.zoo, builders)}")
     builder = builders[said.zoo]
     options = {"seed": config.train.seed, **said.options}
-    return _called(builder, {name: _hashable(value) for name, value in options.items()}, "model"), ""
+    return called(builder, {name: _hashable(value) for name, value in options.items()}, "model"), ""
 
 
 def _hashable(value: Any) -> Any:
     """TOML's lists as the tuples that builders take."""
     return tuple(map(_hashable, value)) if isinstance(value, list) else value
-
-
-def _called(function: Callable[..., Any], options: Mapping[str, Any], where: str) -> Any:
-    try:
-        inspect.signature(function).bind(**options)
-    except TypeError as error:
-        known = ", ".join(inspect.signature(function).parameters) or "none"
-        raise TrainError(f"{where}.options: {error}; {function.__name__} takes {known}") from error
-    try:
-        return function(**options)
-    except (TypeError, ValueError, IndexError) as error:
-        raise TrainError(f"{where}.options: {function.__name__} does not take these values: {error}") from error
 
 
 def examples_of(config: Config, model: Any) -> Examples:
@@ -92,7 +59,7 @@ def examples_of(config: Config, model: Any) -> Examples:
 def _function(config: Config, takes: Taken) -> Examples:
     """What a user's function gave: a pipeline, (inputs, labels), or two of these."""
     said = config.data
-    given = _called(named_function(said.function, config.folder, "data.function"), said.options, "data")
+    given = called(named_function(said.function, config.folder, "data.function"), said.options, "data")
     if _is_pipeline(given):
         return Examples(given, None, 0, _digest(given), None)
     if not _is_pair(given):
@@ -149,15 +116,7 @@ def _digits(config: Config, takes: Taken) -> Examples:
 
 def _npz(config: Config, takes: Taken) -> Examples:
     said, path = config.data, config.path(config.data.npz)
-    digest = digest_of_file(path)
-    try:
-        with open(path, "rb") as raw:
-            file = np.load(raw, allow_pickle=False)
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError("expected arrays by name, as np.savez writes them, got one array")
-            held = {name: file[name] for name in file.files}
-    except Exception as error:  # zipfile's, zlib's and NumPy's errors have no common root
-        raise TrainError(f"data.npz: cannot read {str(path)!r} as .npz: {error}") from error
+    digest, held = digest_of_file(path), npz_arrays(path)
 
     def arrays(inputs: Mapping[str, Any], labels: str, keys: str) -> tuple[Arrays, npt.NDArray[Any]]:
         wanted = dict(inputs) or {name: name for name in list(takes)}

@@ -36,7 +36,8 @@ builtin = "digits"                 # scikit-learn's handwritten digits
 # limit = 0                        # the most examples, drawn by the seed; 0: all
 
 [train]
-epochs = 12
+epochs = 12                        # 0: as many as steps take
+# steps = 0                        # the run ends after exactly so many; 0: with its epochs
 # batch = 64
 # optimizer = "adam"               # or adamw, sgd, momentum, lion, muon, thor
 # rate = 0.001                     # the learning rate at its highest
@@ -52,6 +53,7 @@ epochs = 12
 # precision = "float32"            # or bfloat16, float16: what the model computes in
 # accumulate = 1                   # microbatches a batch
 # clip = 0.0                       # gradients' largest norm; 0: any
+# gradient_norm = false            # recorded every step (with clip it is anyway)
 # freeze = []                      # glob patterns of parameters that stay
 # recompute = 0.0                  # share of the forward pass computed again rather than kept
 # average = 0.0                    # share that a moving mean of weights keeps every step; 0: none
@@ -62,6 +64,7 @@ epochs = 12
 # plan = ""                        # of auto: a file that msedge plan -o wrote
 # topology = ""                    # of auto and msedge plan: a preset or a TOML file, else what is here
 # memory = ""                      # the same: of one device: "16GiB"
+# compiled = 0                     # of auto: so many of the best plans are compiled, and the best program is taken
 
 [checkpoint]
 # folder = ""                      # msedge train --resume goes on from the newest there; none: nothing is kept

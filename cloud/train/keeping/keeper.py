@@ -86,7 +86,10 @@ class Keeper:
     def restore(self, like: TrainState, best: bool) -> Restored:
         """See `Trainer.resume`."""
         if self.checkpoints is None:
-            raise CheckpointError("expected a trainer with checkpoints to resume from: Trainer(checkpoints=folder)")
+            raise CheckpointError(
+                "expected a trainer with checkpoints to resume from: Trainer(checkpoints=folder), in a file "
+                '[checkpoint] folder = "kept"'
+            )
         found = self.checkpoints.restore(like, best=best)
         if found.about.seed != self._seed:
             raise CheckpointError(

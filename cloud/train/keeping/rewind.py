@@ -15,7 +15,7 @@ import numpy as np
 
 from cloud.train.step import TrainState
 
-__all__ = ["Place", "Rewind"]
+__all__ = ["Goal", "Place", "Rewind"]
 
 _EVERY = 60.0
 """Seconds between copies."""
@@ -27,6 +27,22 @@ class Place(NamedTuple):
     epochs: int
     of_epoch: int
     steps: int
+
+
+class Goal(NamedTuple):
+    """Where training ends: at so many whole epochs or steps altogether, whichever comes first; None: any number."""
+
+    epochs: int | None
+    steps: int | None
+
+    def reached(self, place: Place) -> bool:
+        """Whether training ends here."""
+        return place.steps == self.steps or place.epochs == self.epochs
+
+    def epochs_left(self, place: Place, steps: int) -> int:
+        """Epochs of so many `steps` until there, begun ones too."""
+        whole = [] if self.epochs is None else [self.epochs - place.epochs]
+        return min(whole + ([] if self.steps is None else [-(-(self.steps - place.steps) // max(steps, 1))]))
 
 
 class Rewind:

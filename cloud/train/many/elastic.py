@@ -72,6 +72,8 @@ def supervise(
     count = _fitting(processes, least, fits)
     if not count:
         raise TrainError(f"no number of processes from {least} to {processes} divides the batch: take another size")
+    if count < processes:
+        tell(f"the batch does not divide among {processes} processes: starting {count}")
     attempt = 0
     with crew.signals():
         while True:

@@ -62,7 +62,7 @@ class ThorState(NamedTuple):
 
 def scale_by_thor(
     *, b1: float = 0.95, b2: float = 0.95, factor_decay: float = 0.95, eps: float = 1e-8, block: int = 128,
-    threshold: float = 0.1, first: int = 5, longest: int = 100, clip_ratio: float | None = None,
+    threshold: float = 0.1, first: int = 5, longest: int = 100,
 ) -> optax.GradientTransformation:  # fmt: skip
     """Directions as the module says, for `optax.chain`. `b1`, `b2`: decay of momentum and second moment;
     `factor_decay`: of the factors. `block`: largest side of a block. A basis is looked at after `first` steps, then

@@ -27,7 +27,7 @@ from cloud.train.many.elastic import RESTARTS
 from cloud.train.many.preempt import PREEMPTED
 from cloud.train.many.processes import together
 
-EPOCHS, ROWS, BATCH = 4, 80, 16
+EPOCHS, ROWS, BATCH = 3, 80, 16
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(ROWS, 4)).astype(np.float32)
 COLUMNS = {"x": X, "labels": (X.sum(1) > 0).astype(np.int32), "row": np.arange(ROWS)}
@@ -76,7 +76,7 @@ def run(folder: Path, parallel: str, act: str = "") -> Trainer:
     attempt = int(os.environ.get(RESTARTS, "0"))
     trainer = Trainer(
         JaxTask(mlp, PARAMS), optimizer=optax.adam(0.01), seed=5, parallel=parallel,
-        checkpoints=Checkpoints(folder / "checkpoints", steps=3),
+        checkpoints=Checkpoints(folder / "checkpoints", steps=4),
         callbacks=[Losses(folder / f"losses.{attempt}")] if jax.process_index() == 0 else [],
     )  # fmt: skip
     ACTS.update(kill=lambda: os.kill(os.getpid(), signal.SIGKILL), fail=fail, stop=trainer.stop)

@@ -15,17 +15,18 @@ import pytest
 from cloud.data import write_records
 from cloud.errors import DataError, TrainError
 from cloud.train.jobs import config as words
-from cloud.train.jobs.config import Config, Train, parse, read, read_size, template
+from cloud.train.jobs.config import Config, Train, parse, read, read_size
 from cloud.train.jobs.job import OPTIMIZERS, job_of, optimizer_of, rate_of
 from cloud.train.jobs.sections import overridden
 from cloud.train.jobs.sources import examples_of, model_of
+from cloud.train.jobs.template import TEMPLATE
 
 LEAST: dict[str, Any] = {"model": {"zoo": "mlp", "options": {"features": 4, "outputs": 3}}, "data": {"npz": "d.npz"}}
 
 
 def test_the_template_is_a_run_and_shows_every_default() -> None:
-    assert isinstance(parse(tomllib.loads(template())), Config)
-    lines = [re.sub(r"^# (?=[a-z_]+ = )", "", line) for line in template().splitlines()]
+    assert isinstance(parse(tomllib.loads(TEMPLATE)), Config)
+    lines = [re.sub(r"^# (?=[a-z_]+ = )", "", line) for line in TEMPLATE.splitlines()]
     shown = tomllib.loads("\n".join(lines))
     for name, kind in words._SECTIONS.items():
         fields = {f.name: f for f in dataclasses.fields(kind)}
@@ -67,7 +68,8 @@ def test_the_learning_rate_rises_and_ends(schedule: str, end: float) -> None:
         ({"train": {"epoch": 3}}, r"train\.epoch: no such key; did you mean 'epochs'"),
         ({"train": {"epochs": "3"}}, r"train\.epochs: expected a whole number, got '3'"),
         ({"train": {"epochs": True}}, r"train\.epochs: expected a whole number"),
-        ({"train": {"epochs": 0}}, r"train\.epochs: expected at least 1"),
+        ({"train": {"epochs": 0}}, r"train\.epochs: expected at least 1, or 0 beside train\.steps"),
+        ({"train": {"steps": -1}}, r"train\.steps: expected at least 0"),
         ({"train": {"rate": "fast"}}, r"train\.rate: expected a number"),
         ({"train": {"rate": float("inf")}}, r"train\.rate"),
         ({"train": {"rate": float("nan")}}, r"train\.rate"),
@@ -83,6 +85,7 @@ def test_the_learning_rate_rises_and_ends(schedule: str, end: float) -> None:
         ({"data": {"records": "a", "validation_labels": "y"}}, r"none but with data\.npz"),
         ({"parallel": {"memory": "much"}}, r"parallel\.memory: expected bytes"),
         ({"parallel": {"mode": "magic"}}, r"parallel\.mode"),
+        ({"parallel": {"mode": "data", "compiled": 4}}, r"parallel\.compiled: expected 0, or mode = \"auto\""),
     ],
 )
 def test_mistakes_are_named(changes: dict[str, Any], expected: str) -> None:
@@ -96,6 +99,13 @@ def test_needed_sections(missing: str) -> None:
         parse({name: table for name, table in LEAST.items() if name != missing})
 
 
+@pytest.mark.parametrize(
+    "train, epochs", [({}, 10), ({"steps": 7}, 0), ({"steps": 7, "epochs": 3}, 3), ({"steps": 0, "epochs": 3}, 3)]
+)
+def test_steps_stand_alone_or_beside_epochs(train: dict[str, int], epochs: int) -> None:
+    assert parse({**LEAST, "train": train}).train.epochs == epochs
+
+
 def test_changes_from_the_command_line() -> None:
     made = overridden(LEAST, ["train.rate=0.5", "train.optimizer=sgd", "model.options.outputs=7", "train.metrics=[]"])
     assert made["train"] == {"rate": 0.5, "optimizer": "sgd", "metrics": []}
@@ -104,6 +114,8 @@ def test_changes_from_the_command_line() -> None:
     for wrong in ("train", "train=3", "rate", ".rate=1", "train.=1"):
         with pytest.raises(TrainError, match=r"SECTION\.KEY=VALUE"):
             overridden(LEAST, [wrong])
+    with pytest.raises(TrainError, match=r"model\.zoo: expected a table for 'model.zoo.x=1' to change, got 'mlp'"):
+        overridden(LEAST, ["model.zoo.x=1"])
 
 
 @pytest.mark.parametrize(
@@ -254,6 +266,7 @@ def model(): raise AssertionError("not asked for")
 def pair(count=12): return np.ones((count, 4), np.float32), np.arange(count) % 3
 def both(): return ({"x": np.ones((8, 4))}, np.zeros(8)), ({"x": np.ones((2, 4))}, np.zeros(2))
 def wrong(): return 3
+def fails(): raise KeyError("boo")
 number = 3
 """
 
@@ -269,7 +282,8 @@ def test_functions_of_the_users(tmp_path: Path) -> None:
     for text, expected in {
         f"{name}:wrong": "got int",
         f"{name}:number": "expected a function 'number'",
-        f"{name}:none": "expected a function",
+        f"{name}:bot": "has no 'bot'; did you mean 'both'",
+        f"{name}:fails": rf"data\.function: {name}:fails failed: KeyError: 'boo' \({name}\.py:7\)",
         "no_such_module_of_mine:f": "no module",
         "word": '"module:function"',
     }.items():
@@ -277,7 +291,28 @@ def test_functions_of_the_users(tmp_path: Path) -> None:
             made(tmp_path, mlp, {"function": text})
     with pytest.raises(TrainError, match=r"data\.options: .*pair takes count"):
         made(tmp_path, mlp, {"function": f"{name}:pair", "options": {"size": 1}})
+    for wrong, expected in {"def f(:": "SyntaxError", "import not_there": "No module named 'not_there'"}.items():
+        broken = f"broken_{len(wrong)}_{name}"
+        (tmp_path / f"{broken}.py").write_text(wrong)
+        with pytest.raises(TrainError, match=f"data.function: importing '{broken}' failed: .*{expected}"):
+            made(tmp_path, mlp, {"function": f"{broken}:f"})
     assert str(tmp_path) not in sys.path
+
+
+@pytest.mark.parametrize(
+    "tables, expected",
+    [
+        ({"export": {"onnx": "none/m.onnx"}}, r"export\.onnx: there is no folder"),
+        ({"export": {"bundle": "."}}, r"export\.bundle: expected the name of a file"),
+        ({"checkpoint": {"folder": "d.npz/kept"}}, r"checkpoint\.folder: expected a folder that can be written to"),
+        ({"checkpoint": {"folder": "kept", "best": "f1"}}, r"checkpoint\.best: expected one of loss, accuracy, got"),
+        ({"checkpoint": {"folder": "kept", "best": "loss"}}, r"checkpoint\.best: expected data to validate on"),
+    ],
+)
+def test_what_would_fail_at_the_end_fails_at_the_start(tmp_path: Path, tables: Any, expected: str) -> None:
+    np.savez(tmp_path / "d.npz", x=np.zeros((8, 4), np.float32), labels=np.arange(8) % 3)
+    with pytest.raises(TrainError, match=expected):
+        job_of(parse({**LEAST, "data": {"npz": "d.npz", "validation": 0.0}, **tables}, tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -286,6 +321,7 @@ def test_functions_of_the_users(tmp_path: Path) -> None:
         ({"zoo": "resnet9"}, "no such model 'resnet9'; did you mean 'resnet8'"),
         ({"zoo": "mlp", "options": {"feature": 3}}, r"model\.options: .*mlp takes features"),
         ({"zoo": "mlp", "options": {"features": 4, "outputs": 3, "hidden": 5}}, r"options: mlp does not take these"),
+        ({"zoo": "mlp", "options": {"features": 4, "outputs": 3, "hidden": [0]}}, r"options: mlp does not take these"),
         ({"onnx": "none.onnx"}, r"model\.onnx: cannot read"),
     ],
 )

@@ -188,6 +188,15 @@ def test_an_error_of_one_process_ends_all(tmp_path: Path) -> None:
     assert "process 1 failed with exit status 1:" in told[0] and told[0].endswith("ValueError: as asked")
 
 
+def test_fewer_processes_start_where_the_batch_asks_for_it() -> None:
+    told: list[str] = []
+    found = supervise([sys.executable, "-c", ""], 3, fits=lambda count: 4 % count == 0, say=told.append)
+    assert (found.status, found.processes) == (0, 2)
+    assert told == ["the batch does not divide among 3 processes: starting 2"]
+    with pytest.raises(TrainError, match="no number of processes from 2 to 3 divides the batch"):
+        supervise([sys.executable, "-c", ""], 3, least=2, fits=lambda count: 5 % count == 0, say=told.append)
+
+
 @pytest.mark.slow
 def test_workers_end_with_their_supervisor(tmp_path: Path) -> None:
     """Even when that is killed and cannot say good-bye."""

@@ -90,6 +90,42 @@ def test_stopping_and_going_on_is_as_if_never_stopped() -> None:
     assert apart(whole.params, parted.params) == 0
 
 
+def test_steps_are_exact_and_go_on() -> None:
+    whole, parted = trainer(), trainer()
+    whole.fit((X, Y), 3, 16)
+    first = parted.fit((X, Y), batch_size=16, steps=6)
+    assert [(r.epoch, r.epochs, r.steps) for r in first] == [(1, 0, 4), (2, 0, 2)]
+    assert (parted.epochs_done, parted.steps_of_epoch, parted.steps_done) == (1, 2, 6)
+    assert [(r.epoch, r.epochs, r.steps) for r in parted.fit((X, Y), 1, 16, steps=9)] == [(2, 2, 2)]
+    parted.fit((X, Y), batch_size=16, steps=4)  # to the very end of an epoch
+    assert (parted.epochs_done, parted.steps_of_epoch, parted.steps_done) == (3, 0, 12)
+    assert apart(whole.params, parted.params) == 0
+
+
+def test_data_without_a_batch_is_refused_rather_than_waited_for() -> None:
+    class Empty:
+        def batches(self, *asked: Any) -> Iterator[Any]:
+            return iter(())
+
+    with pytest.raises(TrainError, match="has no batch"):
+        trainer().fit(Empty(), steps=3)
+
+
+def test_the_gradient_norm_is_told() -> None:
+    class Norms(Callback):
+        def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
+            norms.append(metrics["gradient_norm"])
+
+    norms: list[float] = []
+    sgd = optax.sgd(1.0)
+    asked = trainer(callbacks=[Norms()], optimizer=sgd, gradient_norm=True)
+    before = jax.tree.map(np.array, asked.params)
+    asked.fit((X, Y), steps=1)
+    moved = optax.tree.norm(jax.tree.map(np.subtract, before, asked.params))
+    trainer(callbacks=[Norms()], optimizer=sgd, clip=1e-3).fit((X, Y), steps=1)
+    assert norms == pytest.approx([float(moved)] * 2, rel=1e-5)
+
+
 class Pipeline:
     """What `cloud.data` promises of a pipeline, over the arrays above."""
 
@@ -138,6 +174,25 @@ def test_what_does_not_divide_among_devices_is_refused() -> None:
         trainer(parallel="data").fit((X, Y), 1, 12)
     with pytest.raises(TrainError, match=r"one of none, data, auto, .*, got 'tensor'"):
         trainer(parallel="tensor")
+
+
+@pytest.mark.parametrize("given, said", [(lambda inputs: 3, "got int"), (lambda inputs: {"y": inputs["x"]}, "'y'")])
+def test_augment_must_give_the_inputs_back(given: Any, said: str) -> None:
+    with pytest.raises(TrainError, match=rf"augment to give back the inputs \['x'\], .*{said}"):
+        trainer(augment=lambda key, inputs: given(inputs)).fit((X, Y), 1, 16)
+
+
+@pytest.mark.parametrize(
+    "labels, said",
+    [
+        (Y.astype(np.float32), r"labels float32\[16\]"),
+        (np.zeros((len(Y), 7), np.int32), r"labels int32\[16, 7\]"),
+        (None, "labels of none"),
+    ],
+)
+def test_labels_that_a_loss_does_not_take(labels: Any, said: str) -> None:
+    with pytest.raises(TrainError, match=rf"(loss|accuracy) does not fit an output float32\[16, \d+\] and {said}: "):
+        trainer().fit((X, labels), 1, 16)
 
 
 def test_batches_that_many_devices_share_are_filled_up() -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from cloud.errors import PlanError
 from cloud.parallel.explaining import planfile
+from cloud.parallel.running.prepare import prepare
 from cloud.parallel.solving.solve import Infeasible
 from cloud.parallel.topology import Device, Level, Topology
 from cloud.train import Trainer, planned
@@ -75,6 +76,18 @@ def test_stages_where_no_plan_fits(alone: list[float], monkeypatch: pytest.Monke
     assert trainer.params["w1"].shape == (WIDTH, WIDTH)
 
 
+def test_the_best_few_may_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def noted(*given: Any, compiled: int, **options: Any) -> Any:
+        asked.append(compiled)
+        return prepare(*given, **options)
+
+    monkeypatch.setattr(planned, "prepare", noted)
+    assert np.isfinite(losses(Auto(FAST, pipelines=False, compiled=3), 1)[0])
+    assert asked == [3]
+
+
 class Heard(Callback):
     """Remembers the plans it is told of."""
 
@@ -109,7 +122,8 @@ def test_little_memory_spreads_parameters(alone: list[float]) -> None:
     assert trainer.params["w1"].shape == (WIDTH, WIDTH)
 
 
-def test_what_cannot_fit_says_the_least_that_would() -> None:
+def test_what_cannot_fit_says_the_least_that_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planned, "SHARES", ())  # each is a search of seconds
     with pytest.raises(PlanError, match="least found to fit"):
         losses(Auto(small(2e4), pipelines=False), 1)
 

@@ -168,11 +168,20 @@ def test_a_run_goes_on_from_its_checkpoint(folder: Path) -> None:
     first = json.loads(msedge("train", folder / "run.toml", *kept, "--set", "train.epochs=1")[0])
     out, err = msedge("train", folder / "run.toml", *kept, "--resume")
     assert "going on from" in err and json.loads(out)["steps"] == 6
+    assert "epoch 2/2: train loss" in err and "epoch 1" not in err
     assert runs(folder, "show", json.loads(out)["run"])["parent"] == first["run"]
     _, err = msedge("train", folder / "run.toml", *kept, "--resume", code=3)
     assert "nothing is left to do" in err
     _, err = msedge("train", folder / "run.toml", "--resume", code=3)
     assert "checkpoint" in err
+
+
+def test_so_many_steps_and_no_more(folder: Path) -> None:
+    shown = ("--set", "checkpoint.folder=steps", "--set", "train.epochs=0", "--json")
+    out, err = msedge("train", folder / "run.toml", *shown, "--set", "train.steps=4")
+    assert json.loads(out)["steps"] == 4 and "epoch 2: train loss" in err and "epoch 3" not in err
+    out, err = msedge("train", folder / "run.toml", *shown, "--set", "train.steps=7", "--resume")
+    assert (json.loads(out)["steps"], json.loads(out)["epochs"]) == (7, 2) and "epoch 2: train" in err
 
 
 def test_the_template_is_printed() -> None:
@@ -220,16 +229,18 @@ def test_the_screen_shows_where_a_run_is() -> None:
         console.print(screen.show())
         return console.export_text()
 
-    screen = Screen(epochs=2, steps=4)
+    screen = Screen(epochs=2, steps=8)
     assert "epoch 1/2" in shown()
     screen.step = screen._first = 0
+    screen.placed({"strategy": "data parallel", "mesh": [8], "step_seconds": 0.002, "peak_bytes": 2**20})
     for step in range(1, 5):
-        screen.stepped(step, {"loss": 1.0 / step, "examples": 8.0})
+        screen.stepped(step, {"loss": 1.0 / step, "examples": 8.0, "gradient_norm": 0.25})
     means = Evaluation(0.5, {"accuracy": 0.75}, 32)
     times = {"data": 0.4, "step": 2.0, "other": 0.004}
     screen.epoch_done(EpochReport(1, 2, means, means, 3.0, 4, times))
     screen.saved(Path("/kept"))
     text = shown()
-    for words in ("epoch 2/2", "step 4", "examples/s", "to go", "0.2500", "0.7500", "data 100.00 ms", "/kept"):
+    told = ("data 100.00 ms", "/kept", "gradient norm 0.25", "plan: data parallel, mesh 8; 2.00 ms a step")
+    for words in ("epoch 2/2", "step 4", "examples/s", "to go", "0.2500", "0.7500", *told):
         assert words in text, words
     assert "━" * 16 + "╌" * 16 in text

@@ -71,4 +71,4 @@ def test_processes_need_a_way_to_share(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text(CONFIG.replace('mode = "data"', 'mode = "none"'))
     with command(tmp_path, "--processes", "2") as many:
         _, err = many.communicate(timeout=120)
-    assert many.returncode == 3 and 'take parallel = "data" or "auto"' in err
+    assert many.returncode == 3 and 'expected "data" or "auto" for 2 processes' in err
