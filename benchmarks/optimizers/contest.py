@@ -2,8 +2,9 @@
 
 A trial draws a rate (log-uniform over the optimiser's own two decades), weight decay, share of warm-up, momentum and
 second-moment decay. The settings with the lowest final validation loss are run again on seeds that no trial has seen.
-The target is what the best first-order optimiser reaches at its end, its mean over those seeds; an optimiser's steps to
-target are where its own mean curve gets there.
+The target is what the best first-order optimiser reaches at its end, its mean over those seeds. An optimiser's steps to
+target are where its own mean curve gets there; under a schedule made for more steps that is late, so it also gets whole
+runs of fewer steps, the shortest of which that ends at the target counts as well.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ from benchmarks.optimizers.tasks import Task
 from cloud.train.optim.thor import thor
 from cloud.train.optimizers import cosine_schedule, momentum_sgd
 
-__all__ = ["OPTIMIZERS", "Curve", "Settings", "curve", "search", "steps_to"]
+__all__ = ["OPTIMIZERS", "Curve", "Settings", "curve", "search", "shortest", "steps_to"]
 
 Settings = Mapping[str, float]
+
+SHARES = 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3
+"""Of the steps, that whole runs get, until one of them misses the target."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,22 @@ def search(
         tried.append((settings, end))
         say(f"{task.name}: {name} trial {number + 1}/{trials}: rate {settings['rate']:.2g} -> {end:.4f}")
     return min(tried, key=lambda row: row[1])[0], tried
+
+
+def shortest(
+    task: Task, name: str, settings: Settings, steps: int, seeds: Sequence[int], target: float,
+    say: Callable[[str], None],
+) -> int | None:  # fmt: skip
+    """Steps of the shortest whole run, of `SHARES` of `steps`, whose mean end is at `target`; None: not the longest."""
+    found = None
+    for share in SHARES:
+        fewer = round(share * steps)
+        end = float(np.mean([curve(task, name, settings, fewer, seed, fewer).end for seed in seeds]))
+        say(f"{task.name}: {name} in {fewer} steps: {end:.4f}")
+        if not end <= target:
+            break
+        found = fewer
+    return found
 
 
 def steps_to(target: float, curves: Sequence[Curve]) -> float | None:
