@@ -98,15 +98,16 @@ def test_no_collective_but_the_sum(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_every_loop_alone_and_every_pair(name: str) -> None:
+    """Alone four ways where that divides, else two; in pairs two ways each."""
     shown = Shown(name)
-    for ways, count in (2, 1), (2, 2), (4, 1):
-        able = [k for k, loop in enumerate(shown.nest.loops) if loop.size % ways == 0]
-        for chosen in itertools.combinations(able, count):
-            collectives, results = split_into(dict(zip(chosen, AXES, strict=False)), shown, ways)
-            partial = sum(bool(shown.nest.loops[k].reduces) for k in chosen)
-            assert set(collectives) <= {"all-reduce"}, (chosen, ways)
-            assert min(partial, 1) <= len(collectives) <= partial, (chosen, ways)
-            same(results, shown.results)
+    by_four, by_two = ([k for k, loop in enumerate(shown.nest.loops) if loop.size % n == 0] for n in (4, 2))
+    alone = [((k,), 4 if k in by_four else 2) for k in by_two]
+    for chosen, ways in [*alone, *((pair, 2) for pair in itertools.combinations(by_two, 2))]:
+        collectives, results = split_into(dict(zip(chosen, AXES, strict=False)), shown, ways)
+        partial = sum(bool(shown.nest.loops[k].reduces) for k in chosen)
+        assert set(collectives) <= {"all-reduce"}, (chosen, ways)
+        assert min(partial, 1) <= len(collectives) <= partial, (chosen, ways)
+        same(results, shown.results)
 
 
 def test_every_family_is_shown() -> None:
