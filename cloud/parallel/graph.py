@@ -75,8 +75,8 @@ class Op:
 class Graph:
     """A whole step; equal to itself alone, so that `remembered` can tell graphs apart at once. `entering[i]` is the
     value of argument i (flattened), `leaving[j]` that of result j; `carried[j]` is the argument whose place result j
-    takes in the next step, None where it is a mere result: the two lie alike. `jaxpr` is the flat closed jaxpr, equation
-    k of which is `ops[k]`; it is no part of the graph's digest."""
+    takes in the next step, None where it is a mere result: the two lie alike. `jaxpr` is the flat closed jaxpr,
+    equation k of which is `ops[k]`; it is no part of the graph's digest."""
 
     values: tuple[Value, ...]
     ops: tuple[Op, ...]

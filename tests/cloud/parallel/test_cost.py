@@ -112,6 +112,12 @@ def test_a_reduce_scatter_takes_one_dimension() -> None:
     assert kinds((), ((1,), ())) == []
 
 
+def test_one_device_has_nobody_to_move_anything_to() -> None:
+    one, alone = Topology.named("cpu8"), Mesh((1,), (0,))
+    assert reshard((4, 4), 4, ((0,), ()), ((), (0,)), alone, one) == ((), 0.0)
+    assert combine((4, 4), 4, (0,), ((), ()), alone, one, reduce_scatter=True) == ((), 0.0)
+
+
 def test_formulas() -> None:
     mesh, link = MESHES[0], FAST.levels[0]
     for kind, factor in {"all-gather": 7 / 8, "reduce-scatter": 7, "all-reduce": 14 / 8, "all-to-all": 7 / 2}.items():

@@ -57,6 +57,7 @@ def test_a_known_device_brings_its_memory(tmp_path: Path) -> None:
         (("memory = 80e9", "memory = inf"), "memory: expected a number above 0; got inf"),
         (("overlap = 0.5", "overlap = 1.5"), "overlap: expected a number from 0 to 1; got 1.5"),
         (("size = 8", "size = 8.0"), r"levels\[1\].size: expected a whole number of at least 1; got 8.0"),
+        (("size = 8", "size = 80000"), r"levels: expected at most 65536 devices in all; got "),
         (("size = 8", "size = 0"), r"levels\[1\].size: expected a whole number of at least 1; got 0"),
         (("bandwidth = 42e9", "bandwidth = 0"), r"levels\[0\].bandwidth: expected a number above 0; got 0"),
         (("latency = 20e-6", "alpha = 20e-6"), r"unknown field levels\[0\].alpha; known: size, latency, bandwidth"),

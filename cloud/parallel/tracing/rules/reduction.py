@@ -47,7 +47,7 @@ def _without(eqn: Any, axes: Any) -> Nest:
 
 
 def along(eqn: Any) -> Nest:
-    """`cumsum` and its like, `sort`, `top_k`: the dimension walked is whole, all others are loops."""
+    """`cumsum` and its like, `sort`: the dimension walked is whole, all others are loops."""
     params = eqn.params
     (shape, *_) = shapes(eqn.invars)
     axis = params.get("axis", params.get("dimension", -1)) % len(shape)
@@ -78,5 +78,3 @@ def _still(params: Any) -> list[int | None]:
     moves = zip(size, stride, params["padding"], dilations, strict=True)
     still = [s == t == 1 and tuple(pad) == (0, 0) and gaps == (1, 1) for s, t, pad, gaps in moves]
     return [d if rests else None for d, rests in enumerate(still)]
-
-
