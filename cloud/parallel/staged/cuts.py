@@ -23,7 +23,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 
 from cloud._jax import bound, shaped
 
-__all__ = ["Line", "Segment", "best_cuts", "line", "segments"]
+__all__ = ["Floats", "Line", "Segment", "best_cuts", "line", "segments"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

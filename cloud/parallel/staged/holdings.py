@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -17,8 +18,9 @@ import optax
 
 from cloud._jax import is_literal, shaped
 from cloud.errors import PlanError
-from cloud.parallel.staged.packing import Flats, Pack, largest
-from cloud.parallel.staged.programs import Programs
+from cloud.parallel.staged.packing import Flats, Pack, dtype_of, largest, shape_of
+from cloud.parallel.staged.programs import Program, Programs
+from cloud.parallel.staged.traffic import gradient_packs
 from cloud.parallel.tracing.inline import flat
 from cloud.train.step import StepOptions, TrainState, moving_mean
 
@@ -27,8 +29,9 @@ __all__ = ["Holdings"]
 
 @dataclass(frozen=True, eq=False)
 class _Share:
-    """One stage: numbers of its trained parameters and of their slots, and how both are packed."""
+    """One stage: numbers of its trained parameters and of their slots, and how all are packed."""
 
+    params: Pack
     trained: tuple[int, ...]
     gradients: Pack
     slots: tuple[int, ...]
@@ -38,32 +41,37 @@ class _Share:
 
 class Holdings:
     """How `state` (a TrainState of shapes) is shared out to the stages of `programs`; raises `PlanError` where
-    `optimizer` makes an update of one stage's parameters from another's."""
+    `optimizer` makes an update of one stage's parameters from another's. `dims`: of parameters, by their number, the
+    dimension that is split over the `width` devices of a stage; slots of a parameter's shape are split likewise."""
 
-    def __init__(self, programs: Programs, optimizer: optax.GradientTransformation, state: TrainState) -> None:
+    def __init__(
+        self, programs: Programs, optimizer: optax.GradientTransformation, state: TrainState, width: int = 1,
+        dims: Mapping[int, int | None] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        self._width, self._dims = width, dims
         self._stages, self._state = programs.stages, state
         self._optimizer = optax.with_extra_args_support(optimizer)
         self._avals, self._structure = jax.tree.flatten(state.params)
         users = [{s for s, stage in enumerate(self._stages) if i in stage.params} for i in range(len(self._avals))]
         self._owners = [min(stages) for stages in users]
-        self._shares = [self._share(tuple(i for i in stage.params if i in programs.trained)) for stage in self._stages]
+        self.gradients, self.shared = gradient_packs(programs, dims, width)
+        self._shares = [self._share(*both, programs.trained) for both in zip(self._stages, self.gradients, strict=True)]
         self._check(users, sorted(programs.trained))
-        self.trained_sizes = largest(share.gradients for share in self._shares)
+        self.trained_sizes = largest(self.gradients)
         self._sizes = {
-            "params": largest(stage.pack for stage in self._stages),
+            "params": largest(share.params for share in self._shares),
             "slots": largest(share.pack for share in self._shares),
         }
         if state.average is not None:
             self._sizes["average"] = self.trained_sizes
         self._shared = tuple(i for i in sorted(programs.trained) if len(users[i]) > 1)
-        self.shared = Pack.of(self._avals[i] for i in self._shared)
 
     @property
     def shapes(self) -> dict[str, Flats]:
-        """Of the vectors of all stages: [stages, n]."""
+        """Of the vectors of all stages: [stages, n] or [stages, width, n]."""
         stages = len(self._stages)
         return {
-            part: {d: shaped((stages, n), np.dtype(d)) for d, n in sizes.items()}
+            part: {key: shaped((stages, *shape_of(key, n, self._width)), dtype_of(key)) for key, n in sizes.items()}
             for part, sizes in self._sizes.items()
         }
 
@@ -74,7 +82,7 @@ class Holdings:
         rows = []
         for stage, share in zip(self._stages, self._shares, strict=True):
             parts = {
-                "params": stage.pack.pack([params[i] for i in stage.params], self._sizes["params"], np),
+                "params": share.params.pack([params[i] for i in stage.params], self._sizes["params"], np),
                 "slots": share.pack.pack([slots[i] for i in share.slots], self._sizes["slots"], np),
             }
             if average:
@@ -91,10 +99,10 @@ class Holdings:
         for s in reversed(range(len(self._stages))):
             stage, share = self._stages[s], self._shares[s]
             own = jax.tree.map(lambda vectors, s=s: vectors[s], dict(held))
-            params.update(zip(stage.params, stage.pack.unpack(own["params"]), strict=True))
-            slots.update(zip(share.slots, share.pack.unpack(own["slots"]), strict=True))
+            params.update(zip(stage.params, share.params.unpack(own["params"], np), strict=True))
+            slots.update(zip(share.slots, share.pack.unpack(own["slots"], np), strict=True))
             if "average" in own:
-                average.update(zip(share.trained, share.gradients.unpack(own["average"]), strict=True))
+                average.update(zip(share.trained, share.gradients.unpack(own["average"], np), strict=True))
         return replace(
             state,
             params=_filled(state.params, params),
@@ -104,7 +112,7 @@ class Holdings:
 
     def params(self, stage: int, flats: Flats) -> list[Any]:
         """The stage's parameters, in the order of `Program.params`."""
-        return self._stages[stage].pack.unpack(flats)
+        return self._shares[stage].params.unpack(flats)
 
     def packed_gradients(self, stage: int, gradients: Sequence[Any]) -> Flats:
         """Gradients of the stage's trained parameters as vectors."""
@@ -126,16 +134,17 @@ class Holdings:
     def squares(self, stage: int, gradients: Flats) -> Any:
         """Sum of squares of the gradients that the stage owns, () float32."""
         share = self._shares[stage]
-        arrays = zip(share.trained, share.gradients.unpack(gradients), strict=True)
-        own = [g.astype(jnp.float32) for i, g in arrays if self._owners[i] == stage]
-        return sum((jnp.sum(jnp.square(g)) for g in own), jnp.float32(0))
+        found = zip(share.trained, share.gradients.rows(gradients), strict=True)
+        own = [jnp.square(g.astype(jnp.float32)).sum(-1) for i, g in found if self._owners[i] == stage]
+        whole, parts = (sum((s for s in own if s.ndim == rank), jnp.zeros((1,) * rank)) for rank in (0, 1))
+        return whole + parts.sum()
 
     def updated(
         self, stage: int, options: StepOptions, held: Mapping[str, Flats], gradients: Flats, step: Any, loss: Any
     ) -> dict[str, Flats]:
         """The stage's vectors after the optimiser's update."""
         program, share = self._stages[stage], self._shares[stage]
-        arrays = dict(zip(program.params, program.pack.unpack(held["params"]), strict=True))
+        arrays = dict(zip(program.params, share.params.unpack(held["params"]), strict=True))
         trained = self._tree({i: arrays[i] for i in share.trained})
         tree = self._tree(dict(zip(share.trained, share.gradients.unpack(gradients), strict=True)))
         slots = jax.tree.unflatten(share.structure, share.pack.unpack(held["slots"]))
@@ -143,7 +152,7 @@ class Holdings:
         trained = optax.apply_updates(trained, updates)
         arrays.update(zip(share.trained, jax.tree.leaves(trained), strict=True))
         after = {
-            "params": program.pack.pack([arrays[i] for i in program.params], self._sizes["params"]),
+            "params": share.params.pack([arrays[i] for i in program.params], self._sizes["params"]),
             "slots": share.pack.pack(jax.tree.leaves(slots), self._sizes["slots"]),
         }
         if options.average is not None:
@@ -160,14 +169,26 @@ class Holdings:
         """The tree of parameters with only these arrays in it."""
         return jax.tree.unflatten(self._structure, [arrays.get(i) for i in range(len(self._avals))])
 
-    def _share(self, trained: tuple[int, ...]) -> _Share:
+    def _share(self, stage: Program, gradients: Pack, all_trained: frozenset[int]) -> _Share:
+        trained = tuple(i for i in stage.params if i in all_trained)
         slots = jax.eval_shape(self._optimizer.init, self._tree({i: self._avals[i] for i in trained}))
         numbers = {path: k for k, path in enumerate(_paths(self._state.slots))}
         if missing := [path for path in _paths(slots) if path not in numbers]:
             raise PlanError(f"the optimiser's slots are not those of the state: {missing[:3]} is not among them")
-        gradients = Pack.of(self._avals[i] for i in trained)
         places = tuple(numbers[path] for path in _paths(slots))
-        return _Share(trained, gradients, places, jax.tree.structure(slots), Pack.of(jax.tree.leaves(slots)))
+        pack = Pack.of(jax.tree.leaves(slots), self._dims_of(slots), self._width)
+        params = Pack.of(
+            (self._avals[i] for i in stage.params), [self._dims.get(i) for i in stage.params], self._width
+        )  # fmt: skip
+        return _Share(params, trained, gradients, places, jax.tree.structure(slots), pack)
+
+    def _dims_of(self, slots: Any) -> list[int | None]:
+        """Of each slot the split dimension of the parameter that it belongs to, by its path's end and its shape."""
+        params = [(path, i) for i, path in enumerate(_paths(self._state.params)) if self._dims.get(i) is not None]
+        return [
+            next((self._dims[i] for end, i in params if path.endswith(end) and a.shape == self._avals[i].shape), None)
+            for path, a in zip(_paths(slots), jax.tree.leaves(slots), strict=True)
+        ]
 
     def _check(self, users: Sequence[set[int]], trained: Sequence[int]) -> None:
         """That each stage has all the gradients that its updates and slots are made from."""

@@ -1,9 +1,11 @@
 """Training in stages: each device holds a part of the model, and microbatches go through all of them.
 
-One program runs on a mesh of stages × replicas. In each tick of the schedule a device computes its stage (a branch for
-each) forward on one microbatch and backward on one, from inputs that it kept, and hands on what it made to its
-neighbours. Gradients of replicas, and of parameters that several stages read, are summed once a step; then each stage
-updates its own parameters. What a stage holds lies in flat vectors, [stages, n] over the mesh.
+One program runs on a mesh of stages × replicas × the devices that share a stage's work. In each tick of the schedule a
+device computes its stage (a branch for each) forward on one microbatch and backward on one, from inputs that it kept,
+and hands on what it made to its neighbours. Gradients of replicas, and of parameters that several stages read, are
+summed once a step; then each stage updates its own parameters. What a stage holds lies in flat vectors, [stages, n]
+over the mesh. How several devices share a stage is the planner's affair (`cloud.parallel.staged.inside`); between
+stages each of them sends its part of what crosses.
 
 The numbers are those of `make_step` with as many `accumulate` parts: models whose rows meet (BatchNormalization while
 training) are refused; a loss that couples rows otherwise (experts with a capacity) means its microbatches.
@@ -26,11 +28,14 @@ from cloud.errors import PlanError
 from cloud.parallel.plan import Collective
 from cloud.parallel.staged.cuts import line
 from cloud.parallel.staged.holdings import Holdings
-from cloud.parallel.staged.packing import flat_bytes
+from cloud.parallel.staged.packing import TENSOR, over
 from cloud.parallel.staged.programs import Programs, programs
 from cloud.parallel.staged.schedule import schedule as timetable
+from cloud.parallel.staged.sharing import Shared, sharing
 from cloud.parallel.staged.stages import balanced
 from cloud.parallel.staged.ticks import OnDevice
+from cloud.parallel.staged.traffic import traffic
+from cloud.parallel.topology import Topology
 from cloud.train.freeze import which_frozen
 from cloud.train.step import StepOptions, TrainState
 
@@ -44,14 +49,16 @@ class Pipelined:
 
     `state` and `batch`: arrays or their shapes, of the whole step. `stages`: how many, cut where they balance and send
     little, or the places to cut at (see `cloud.parallel.staged.cuts`). `replicas`: of each stage, among which rows are
-    shared out. `schedule`: see `cloud.parallel.staged.schedule`. `devices`: stages × replicas of them. Raises
-    `PlanError`.
+    shared out. `tensor`: devices that each replica of a stage has, planned on the fastest links of `topology` (as
+    tabulated for the devices, where not given); `shared`: such plans made before. `schedule`: see
+    `cloud.parallel.staged.schedule`. `devices`: stages × replicas × tensor of them. Raises `PlanError`.
     """
 
     def __init__(
         self, loss_sums: Callable[..., Any], optimizer: optax.GradientTransformation, options: StepOptions,
         state: TrainState, batch: Any, *, stages: int | Sequence[int], microbatches: int, replicas: int = 1,
-        schedule: str = "paired", devices: Sequence[Any] | None = None,
+        tensor: int = 1, schedule: str = "paired", devices: Sequence[Any] | None = None,
+        topology: Topology | None = None, shared: Shared | None = None,
     ) -> None:  # fmt: skip
         if state.scale is not None:
             raise PlanError('a pipeline scales no losses, got precision="float16": use "bfloat16"')
@@ -60,7 +67,8 @@ class Pipelined:
                 f"a pipeline's `microbatches` take the place of accumulate, and its stages compute everything again by "
                 f"themselves: expected accumulate=1 and recompute=0, got {options.accumulate} and {options.recompute}"
             )
-        self._options, self._replicas = options, replicas
+        devices = jax.devices() if devices is None else devices
+        self._options, self._replicas, self._tensor = options, replicas, tensor
         self._state, self._batch = jax.tree.map(_shape, (state, batch))
         self._key = jax.eval_shape(lambda: jax.random.key(0))
         rows = _microbatch(self._batch, replicas, microbatches)
@@ -69,16 +77,25 @@ class Pipelined:
         frozen = which_frozen(state.params, options.freeze)
         trained = frozenset(i for i, still in enumerate(frozen) if not still)
         params, kept = (len(jax.tree.leaves(tree)) for tree in (state.params, state.state))
-        self.programs: Programs = programs(walked, constants, params, kept, cuts, trained)
-        self.holdings = Holdings(self.programs, optimizer, self._state)
+        self.programs: Programs = programs(walked, constants, params, kept, cuts, trained, tensor)
         self.schedule = timetable(schedule, len(self.programs.stages), microbatches)
-        self.mesh = _mesh(devices, self.schedule.stages, replicas)
-        inside = OnDevice(self.programs, self.holdings, self.schedule, options, replicas)
+        self.mesh = _mesh(devices, self.schedule.stages, replicas, tensor)
+        self.shared = shared if shared is not None or tensor == 1 else sharing(
+            self.programs, tensor, topology or Topology.of_devices(devices),
+            reduce_scatter=devices[0].platform != "cpu",
+        )  # fmt: skip
+        if self.shared is not None and self.shared.programs.trained != trained:
+            raise PlanError("these stages were planned with other parameters frozen: give `pipelines` the same freeze")
+        dims = {} if self.shared is None else self.shared.dims
+        self.holdings = Holdings(self.programs, optimizer, self._state, tensor, dims)
+        inside = OnDevice(self.programs, self.shared, self.holdings, self.schedule, options, replicas)
         self._compute = jax.shard_map(
             inside, mesh=self.mesh, in_specs=(_SPEC("stage"), _SPEC(), _SPEC("data")),
-            out_specs=(_SPEC("stage"), _SPEC(), _SPEC()), check_vma=False,
+            out_specs=(_SPEC("stage"), _SPEC(), _SPEC()), axis_names={"stage", "data"}, check_vma=False,
         )  # fmt: skip
-        shardings = {"held": self._over("stage"), "common": everywhere(self.mesh)}
+        held = self.holdings.shapes.items()
+        self._held = {part: {key: self._over("stage", *over(key)) for key in flats} for part, flats in held}
+        shardings = {"held": self._held, "common": everywhere(self.mesh)}
         self.step = jax.jit(
             self._step, donate_argnums=0, in_shardings=(shardings, self._over("data")),
             out_shardings=(shardings, everywhere(self.mesh)),
@@ -89,7 +106,7 @@ class Pipelined:
         """The state as `step` takes it, every stage's part on its devices."""
         held = self.holdings.packed(jax.tree.map(np.asarray, state))
         return {
-            "held": jax.tree.map(partial(_put, self._over("stage")), held),
+            "held": jax.tree.map(_put, self._held, held),
             "common": jax.tree.map(partial(_put, everywhere(self.mesh)), _common(state)),
         }
 
@@ -110,28 +127,16 @@ class Pipelined:
 
     @property
     def collectives(self) -> tuple[Collective, ...]:
-        """What a step communicates: axis 0 of the mesh is the stages, axis 1 the replicas."""
-        stages, made = self.schedule.stages, []
-        both = tuple(axis for axis, size in enumerate((stages, self._replicas)) if size > 1)
-        across = {dtype: size * np.dtype(dtype).itemsize for dtype, size in self.programs.sizes.items() if size}
-        for way, sizes in (("to", across), ("back from", {d: across[d] for d in self.programs.gradient_sizes})):
-            for bytes_ in sizes.values() if stages > 1 else ():
-                made.append(Collective("collective-permute", bytes_, (0,), stages, self.schedule.ticks,
-                                       f"activations {way} the next stage"))  # fmt: skip
-        for axis, size, sizes, why in (
-            (1, self._replicas, self.holdings.trained_sizes, "gradients of the replicas"),
-            (0, stages, self.holdings.shared.sizes, "gradients of parameters that several stages read"),
-        ):
-            for bytes_ in flat_bytes(sizes).values() if size > 1 else ():
-                made.append(Collective("all-reduce", bytes_, (axis,), size, 1, why))
-        if both:
-            made.append(Collective("all-reduce", 4 * len(self.programs.sums), both, stages * self._replicas, 1, "sums"))
-        if self._options.clip is not None and stages > 1:
-            made.append(Collective("all-reduce", 4, (0,), stages, 1, "norm of the gradients"))
+        """What a step communicates; see `cloud.parallel.staged.traffic`."""
+        packs = self.holdings.gradients, self.holdings.shared
+        made = list(traffic(self.programs, self.shared, self.schedule, self._replicas, packs))
+        for axis, size in ((0, self.schedule.stages), (2, self._tensor)) if self._options.clip is not None else ():
+            if size > 1 and (axis == 0 or any(map(over, self.holdings.trained_sizes))):
+                made.append(Collective("all-reduce", 4, (axis,), size, 1, "norm of the gradients"))
         return tuple(one for one in made if one.bytes)
 
-    def _over(self, axis: str) -> Any:
-        return jax.sharding.NamedSharding(self.mesh, _SPEC(axis))
+    def _over(self, *axes: str | None) -> Any:
+        return jax.sharding.NamedSharding(self.mesh, _SPEC(*axes))
 
     def _step(self, placed: Mapping[str, Any], batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         held, common, sums = self._compute(placed["held"], placed["common"], batch)
@@ -162,11 +167,11 @@ def _microbatch(batch: Any, replicas: int, microbatches: int) -> Any:
     return jax.tree.map(lambda a: shaped((part, *a.shape[1:]), a.dtype), batch)
 
 
-def _mesh(devices: Sequence[Any] | None, stages: int, replicas: int) -> jax.sharding.Mesh:
-    devices = jax.devices() if devices is None else devices
-    if len(devices) != stages * replicas:
-        raise PlanError(f"{stages} stages × {replicas} replicas take {stages * replicas} devices, got {len(devices)}")
-    return auto_mesh(np.asarray(devices).reshape(stages, replicas), ("stage", "data"))
+def _mesh(devices: Sequence[Any], stages: int, replicas: int, tensor: int) -> jax.sharding.Mesh:
+    if len(devices) != stages * replicas * tensor:
+        each = f"{stages} stages × {replicas} replicas" + (f" × {tensor} devices" if tensor > 1 else "")
+        raise PlanError(f"{each} take {stages * replicas * tensor} devices, got {len(devices)}")
+    return auto_mesh(np.asarray(devices).reshape(stages, replicas, tensor), ("stage", "data", TENSOR))
 
 
 def _put(sharding: Any, value: Any) -> jax.Array:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,22 +13,20 @@ import numpy as np
 
 from cloud.errors import PlanError
 from cloud.parallel.staged.cuts import Line, Segment, segments
-from cloud.parallel.staged.packing import Flats, Pack, empty, largest
+from cloud.parallel.staged.packing import Pack, dtype_of, largest
 
-__all__ = ["Entering", "Program", "Programs", "programs"]
+__all__ = ["Arrays", "Program", "Programs", "is_float", "programs"]
 
-Entering = Callable[[int], Any]
-"""Number of an argument of the line that is no parameter -> its value for one microbatch."""
+Arrays: TypeAlias = Sequence[Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """One stage. `params`: the numbers of the parameter arrays it holds, `pack` their places; `came` and `goes`: what
-    crosses from the stage before and to the stage after, also what only passes through."""
+    """One stage. `params`: the numbers of the parameter arrays it holds; `came` and `goes`: what crosses from the stage
+    before and to the stage after, also what only passes through."""
 
     segment: Segment
     params: tuple[int, ...]
-    pack: Pack
     takes: tuple[Any, ...]
     gives: tuple[Any, ...]
     came: Pack
@@ -60,56 +58,57 @@ class Programs:
         trained = tuple(i in self.trained for i in stage.params)
         passing = tuple(stage.takes.index(v) if v in stage.takes else -1 for v in stage.gives)
         taken = tuple(stage.takes.index(v) for v in stage.segment.takes)
-        return (str(stage.segment.jaxpr), entering, trained, stage.pack, stage.came, stage.goes, taken, passing,
+        shapes = Pack.of(self.avals(stage.params))
+        return (str(stage.segment.jaxpr), entering, trained, shapes, stage.came, stage.goes, taken, passing,
                 stage.segment.results)  # fmt: skip
 
-    def forward(self, number: int, params: Sequence[Any], entering: Entering, x: Flats) -> Flats:
-        """What crosses to the next stage."""
-        stage = self.stages[number]
-        y, _ = self._run(stage, params, entering, stage.came.unpack(x))
-        return stage.goes.pack(y, self.sizes)
+    def avals(self, params: Sequence[int]) -> list[Any]:
+        """Shapes and dtypes of the parameters of these numbers."""
+        return [self.line.jaxpr.invars[len(self.constants) + i].aval for i in params]
+
+    def outside(self, number: int) -> tuple[int, ...]:
+        """The arguments of the line, parameters and constants aside, that the stage reads."""
+        return tuple(i for i in self.stages[number].segment.entering if i >= self.rest)
+
+    def forward(self, number: int, params: Arrays, outside: Arrays, came: Arrays) -> list[Any]:
+        """What crosses to the next stage. `outside`: the values of `self.outside(number)`."""
+        return self._run(number, params, outside, came)[0]
 
     def backward(
-        self, number: int, params: Sequence[Any], entering: Entering, x: Flats, gradient: Flats
-    ) -> tuple[list[Any], Flats, Any]:
-        """Gradients of the stage's trained parameters and of what came (float dtypes), and the row sums made here,
-        [sums] float32; forward is computed again from what came."""
-        stage = self.stages[number]
-        came = stage.came.unpack(x)
-        moves = [number in self.trained for number in stage.params], [_is_float(v) for v in came]
+        self, number: int, params: Arrays, outside: Arrays, came: Arrays, after: Arrays
+    ) -> tuple[list[Any], list[Any], Any]:
+        """Gradients of the stage's trained parameters and of what came (float dtypes), given those of what crosses to
+        the next stage; and the row sums made here, [sums] float32. Forward is computed again."""
+        return self.both(number, params, outside, came, after)[:3]
 
-        def loss(trained: list[Any], floats: list[Any]) -> tuple[tuple[list[Any], Any], Any]:
-            y, sums = self._run(stage, _fill(params, trained, moves[0]), entering, _fill(came, floats, moves[1]))
-            return ([v for v in y if _is_float(v)], sums[self.sums.index("loss")]), sums
+    def both(
+        self, number: int, params: Arrays, outside: Arrays, came: Arrays, after: Arrays
+    ) -> tuple[list[Any], list[Any], Any, list[Any]]:
+        """As `backward`, and what crosses."""
+        moves = [i in self.trained for i in self.stages[number].params], [is_float(v) for v in came]
 
-        floats = Pack(tuple(leaf for leaf in stage.goes.leaves if _is_float_name(leaf[1])))
-        _, pull, sums = jax.vjp(loss, _some(params, moves[0]), _some(came, moves[1]), has_aux=True)
-        gparams, gcame = pull((floats.unpack(gradient), jnp.ones((), jnp.float32)))
-        back = Pack(tuple(leaf for leaf in stage.came.leaves if _is_float_name(leaf[1])))
-        return gparams, back.pack(gcame, self.gradient_sizes), sums
+        def loss(trained: list[Any], floats: list[Any]) -> tuple[tuple[list[Any], Any], tuple[Any, list[Any]]]:
+            own, x = _fill(params, trained, moves[0]), _fill(came, floats, moves[1])
+            y, sums = self._run(number, own, outside, x)
+            return ([v for v in y if is_float(v)], sums[self.sums.index("loss")]), (sums, y)
+
+        _, pull, (sums, y) = jax.vjp(loss, _some(params, moves[0]), _some(came, moves[1]), has_aux=True)
+        gparams, gcame = pull((list(after), jnp.ones((), jnp.float32)))
+        return gparams, gcame, sums, y
 
     @property
     def gradient_sizes(self) -> dict[str, int]:
         """Of the gradients of what crosses."""
-        return {dtype: size for dtype, size in self.sizes.items() if _is_float_name(dtype)}
+        return {key: size for key, size in self.sizes.items() if jnp.issubdtype(dtype_of(key), jnp.inexact)}
 
-    def nothing(self) -> tuple[Flats, Flats, Any]:
-        """What idle stages send forward and back, and their row sums."""
-        return empty(self.sizes), empty(self.gradient_sizes), jnp.zeros(len(self.sums), jnp.float32)
-
-    def _run(
-        self, stage: Program, params: Sequence[Any], entering: Entering, came: Sequence[Any]
-    ) -> tuple[list[Any], Any]:
-        first, held = len(self.constants), dict(zip(stage.params, params, strict=True))
-
-        def value(i: int) -> Any:
-            if i < first:
-                return self.constants[i]
-            return held[i - first] if i < self.rest else entering(i)
-
-        env = dict(zip(stage.takes, came, strict=True))
+    def _run(self, number: int, params: Arrays, outside: Arrays, came: Arrays) -> tuple[list[Any], Any]:
+        stage, first = self.stages[number], len(self.constants)
         part = stage.segment
-        made = part(*(value(i) for i in part.entering), *(env[v] for v in part.takes))
+        values = dict(enumerate(self.constants))
+        values.update(zip((first + i for i in stage.params), params, strict=True))
+        values.update(zip(self.outside(number), outside, strict=True))
+        env = dict(zip(stage.takes, came, strict=True))
+        made = part(*(values[i] for i in part.entering), *(env[v] for v in part.takes))
         env.update(zip(part.gives, made, strict=False))
         results = dict(zip(part.results, made[len(part.gives) :], strict=True))
         sums = [jnp.float32(results.get(j, 0.0)) for j in range(len(self.sums))]
@@ -117,30 +116,32 @@ class Programs:
 
 
 def programs(
-    line: Line, constants: Sequence[Any], params: int, state: int, cuts: Sequence[int], trained: frozenset[int]
-) -> Programs:
+    line: Line, constants: Sequence[Any], params: int, state: int, cuts: Sequence[int], trained: frozenset[int],
+    width: int = 1,
+) -> Programs:  # fmt: skip
     """Of the line of `loss_sums(params, state, batch, key) -> (sums, state)`, whose first two arguments have that many
-    arrays. `trained`: numbers of parameters that are differentiated."""
+    arrays. `trained`: numbers of parameters that are differentiated. `width`: devices of each stage, which send and
+    keep as many parts of what crosses: of its first dimension that divides."""
     first, rest = len(constants), len(constants) + params
     sums = _sums(line, rest, state)
     parts = segments(line, cuts)
     unread = set(range(params)) - {i - first for part in parts for i in part.entering}
-    stages = [_program(line, part, first, rest, unread if part is parts[-1] else set()) for part in parts]
+    stages = [_program(line, part, first, rest, unread if part is parts[-1] else set(), width) for part in parts]
     crossing = largest(pack for stage in stages for pack in (stage.came, stage.goes))
     return Programs(line, tuple(constants), rest, tuple(stages), crossing, sums, trained)
 
 
-def _program(line: Line, part: Segment, first: int, rest: int, extra: set[int]) -> Program:
+def _program(line: Line, part: Segment, first: int, rest: int, extra: set[int], width: int) -> Program:
     held = tuple(sorted({i - first for i in part.entering if first <= i < rest} | extra))
     takes, gives = line.live(part.start), line.live(part.stop)
-    pack = Pack.of(line.jaxpr.invars[first + i].aval for i in held)
-    return Program(part, held, pack, takes, gives, _crossing(takes), _crossing(gives))
+    return Program(part, held, takes, gives, _crossing(takes, width), _crossing(gives, width))
 
 
-def _crossing(variables: Sequence[Any]) -> Pack:
+def _crossing(variables: Sequence[Any], width: int) -> Pack:
     if odd := [v.aval for v in variables if not isinstance(v.aval.dtype, np.dtype)]:
         raise PlanError(f"a pipeline's stages send arrays of numbers, got {odd[0].str_short()} at a cut: cut elsewhere")
-    return Pack.of(v.aval for v in variables)
+    dims = [next((d for d, n in enumerate(v.aval.shape) if n % width == 0 and width > 1), None) for v in variables]
+    return Pack.of((v.aval for v in variables), dims, width)
 
 
 def _sums(line: Line, rest: int, state: int) -> tuple[str, ...]:
@@ -169,9 +170,6 @@ def _fill(values: Sequence[Any], new: Sequence[Any], chosen: Sequence[bool]) -> 
     return [next(source) if taken else value for value, taken in zip(values, chosen, strict=True)]
 
 
-def _is_float(value: Any) -> bool:
+def is_float(value: Any) -> bool:
+    """Whether the array may have a gradient."""
     return bool(jnp.issubdtype(value.dtype, jnp.inexact))
-
-
-def _is_float_name(dtype: str) -> bool:
-    return bool(jnp.issubdtype(np.dtype(dtype), jnp.inexact))

@@ -12,12 +12,13 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from cloud.errors import PlanError
-from cloud.parallel.staged.cuts import Line, best_cuts
+from cloud.parallel.staged.cuts import Floats, Line, best_cuts
 
 __all__ = ["Cost", "Stage", "StageCost", "Stages", "balanced", "best_stages"]
 
@@ -50,6 +51,7 @@ class Stages:
 
 
 Cost = Callable[[Stage], StageCost]
+Ints: TypeAlias = npt.NDArray[np.int64]
 
 
 def best_stages(
@@ -59,58 +61,82 @@ def best_stages(
     """The quickest stages that use all `devices`, in widths of `widths`, and fit `memory` bytes a device; None where
     nothing does. `kept(s)`: microbatches that the s-th stage from the end keeps; of 1F1B by default."""
     keeps = kept or (lambda left: min(left, microbatches))
-    costs = cache(cost)
-    widths = sorted({width for width in widths if width <= devices})
-    choices = [Stage(i, j, w) for i in range(segments) for j in range(i + 1, segments + 1) for w in widths]
-    seconds = sorted({costs(stage).seconds for stage in choices})
-    bound, _ = _least(segments, devices, costs, widths, math.inf, memory, keeps)
+    lines = _Lines(segments, devices, sorted({width for width in widths if width <= devices}), cost, memory, keeps)
+    bound, _ = lines.least(math.inf)
     best: Stages | None = None
-    for slowest in seconds[_first_that_can_be(segments, devices, costs, widths, seconds, memory, keeps) :]:
+    times = lines.times
+    for slowest in times[bisect_left(times, True, key=lambda slowest: bool(lines.least(slowest)[1])) :]:
         if best is not None and bound + (microbatches - 1) * slowest >= best.seconds:
             break
-        total, stages = _least(segments, devices, costs, widths, slowest, memory, keeps)
+        total, stages = lines.least(slowest)
         if best is None or total + (microbatches - 1) * slowest < best.seconds:
             best = Stages(stages, total + (microbatches - 1) * slowest)
     return best
 
 
-def _first_that_can_be(
-    segments: int, devices: int, cost: Cost, widths: Sequence[int], seconds: Sequence[float], memory: float,
-    kept: Callable[[int], int],
-) -> int:  # fmt: skip
-    """The index of the least time that all stages can keep to; one past the end where there is none."""
+class _Lines:
+    """What every stage would cost: `seconds[w][i, j]` of segments i to j in width number w; `fits[s - 1]`: whether it
+    may be the s-th stage from the end."""
 
-    def can_be(slowest: float) -> bool:
-        return bool(_least(segments, devices, cost, widths, slowest, memory, kept)[1])
+    def __init__(
+        self, segments: int, devices: int, widths: Sequence[int], cost: Cost, memory: float, kept: Callable[[int], int]
+    ) -> None:
+        self.segments, self.devices, self.widths = segments, devices, widths
+        costs = np.full((3, len(widths), segments + 1, segments + 1), math.inf)
+        for w, width in enumerate(widths):
+            for i in range(segments):
+                for j in range(i + 1, segments + 1):
+                    one = cost(Stage(i, j, width))
+                    costs[:, w, i, j] = one.seconds, one.fixed, one.each
+        self.seconds, fixed, each = costs
+        most = min(segments, devices // widths[0])
+        self.fits = [fixed + each * kept(s) <= memory for s in range(1, most + 1)]
 
-    return bisect_left(seconds, True, key=can_be)
+    @property
+    def times(self) -> list[float]:
+        """Of all stages, ascending."""
+        return [float(time) for time in np.unique(self.seconds[np.isfinite(self.seconds)])]
 
-
-def _least(
-    segments: int, devices: int, cost: Cost, widths: Sequence[int], slowest: float, memory: float,
-    kept: Callable[[int], int],
-) -> tuple[float, tuple[Stage, ...]]:  # fmt: skip
-    """The least sum of stage times, none above `slowest`."""
-
-    @cache
-    def rest(first: int, left: int, stages: int) -> tuple[float, tuple[Stage, ...]]:
-        """Of the segments from `first` on, in `stages` stages on `left` devices."""
-        if first == segments or not left or not stages:
-            return (0.0 if first == segments and not left and not stages else math.inf), ()
+    def least(self, slowest: float) -> tuple[float, tuple[Stage, ...]]:
+        """The least sum of stage times, none above `slowest`."""
+        quick = self.seconds <= slowest
+        end = np.full(self.segments + 1, math.inf)
+        end[-1] = 0.0
+        layer: dict[int, Floats] = {0: end}
+        came: list[dict[int, tuple[Ints, Ints]]] = []
         best: tuple[float, tuple[Stage, ...]] = (math.inf, ())
-        for width in (w for w in widths if w <= left):
-            for last in range(first + 1, segments + 1):
-                stage = Stage(first, last, width)
-                own = cost(stage)
-                if own.seconds > slowest or own.fixed + own.each * kept(stages) > memory:
-                    continue
-                after, others = rest(last, left - width, stages - 1)
-                if own.seconds + after < best[0]:
-                    best = own.seconds + after, (stage, *others)
+        for fits in self.fits:
+            allowed = np.where(quick & fits, self.seconds, math.inf)
+            layer, chosen = self._longer(layer, allowed)
+            came.append(chosen)
+            if self.devices in layer and layer[self.devices][0] < best[0]:
+                best = float(layer[self.devices][0]), self._stages(came)
         return best
 
-    most = min(segments, devices // widths[0])
-    return min((rest(0, devices, stages) for stages in range(1, most + 1)), key=lambda found: found[0])
+    def _longer(
+        self, after: dict[int, Floats], allowed: Floats
+    ) -> tuple[dict[int, Floats], dict[int, tuple[Ints, Ints]]]:
+        """From the least sums that `after` has for numbers of devices and first segments, those with a stage before."""
+        layer, chosen = {}, {}
+        for left in range(1, self.devices + 1):
+            ways = [w for w, width in enumerate(self.widths) if left - width in after]
+            if ways:
+                sums = np.stack([allowed[w] + after[left - self.widths[w]] for w in ways])
+                last = sums.argmin(2)
+                least = np.take_along_axis(sums, last[..., None], 2)[..., 0]
+                way = least.argmin(0)
+                at = np.arange(self.segments + 1)
+                layer[left], chosen[left] = least[way, at], (np.array(ways)[way], last[way, at])
+        return layer, chosen
+
+    def _stages(self, came: Sequence[dict[int, tuple[Ints, Ints]]]) -> tuple[Stage, ...]:
+        """Of the whole line on all devices."""
+        left, first, found = self.devices, 0, []
+        for chosen in reversed(came):
+            width, last = (int(choice[first]) for choice in chosen[left])
+            found.append(Stage(first, last, self.widths[width]))
+            left, first = left - self.widths[width], last
+        return tuple(found)
 
 
 _FINENESS = 6

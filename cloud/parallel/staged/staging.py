@@ -1,205 +1,203 @@
-"""How many stages, replicas and microbatches: every choice priced on a topology, the cuts of each by `best_stages`.
+"""How many stages, replicas, devices of each, and microbatches: the choices that look best, each planned and priced.
 
 A price has the parts a step has: ticks of the schedule, in which all wait for the slowest stage; what is sent at the
-end of each; gradients summed; the update. A stage computes forward once to hand on and once more before backward.
+end of each; gradients summed; the update. A stage computes forward once to hand on and once more before backward. What
+a stage computes and communicates inside is what its plan is expected to cost (`cloud.parallel.staged.inside`).
 """
 
 from __future__ import annotations
 
-import math
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import jax
-import numpy as np
+import optax
 
 from cloud._jax import shaped
+from cloud.errors import PlanError
 from cloud.parallel import cost
-from cloud.parallel.plan import Collective, Estimate, Mesh
-from cloud.parallel.staged.cuts import Segment, best_cuts, line, segments
-from cloud.parallel.staged.schedule import SCHEDULES, Schedule, schedule
-from cloud.parallel.staged.stages import Stage, StageCost, best_stages
-from cloud.parallel.topology import Device, Topology
-from cloud.train.step import TrainState
+from cloud.parallel.checking.check import Measured, measure
+from cloud.parallel.checking.compilers import Compiler
+from cloud.parallel.plan import Estimate, Mesh
+from cloud.parallel.staged.layouts import Layout, divisors, layouts
+from cloud.parallel.staged.packing import Pack, flat_bytes, largest
+from cloud.parallel.staged.pieces import Pieces
+from cloud.parallel.staged.pipeline import Pipelined
+from cloud.parallel.staged.programs import Programs, programs
+from cloud.parallel.staged.schedule import Schedule, schedule
+from cloud.parallel.staged.sharing import Shared, sharing
+from cloud.parallel.staged.traffic import gradient_packs, traffic
+from cloud.parallel.topology import Topology
+from cloud.train.freeze import which_frozen
+from cloud.train.step import StepOptions, TrainState
 
-__all__ = ["Staging", "choose_stages"]
+__all__ = ["Staging", "choose_stages", "pipelines"]
 
-_CONTRACTIONS = frozenset({"dot_general", "conv_general_dilated"})
-_FUSED = 0.25
-"""Passes over its result that an operator costs which is no contraction: most are fused with their neighbours."""
+MOST, SECONDS = 6, 60.0
+"""So many choices are planned stage by stage, and so long new ones are begun."""
 
-_PIECES = 32
-"""Segments among which stages are chosen, at most about."""
+SIZES, AHEAD = 12, 16
+"""Sizes of microbatches tried at most, and microbatches for each stage."""
 
 
 @dataclass(frozen=True)
 class Staging:
-    """A choice, as `Pipelined` takes it, and what a step of it is expected to cost."""
+    """A choice, as `Pipelined` takes it, and what a step of it is expected to cost. `mesh`: of its devices; `shared`:
+    the plans of its stages where each has several."""
 
     stages: tuple[int, ...]
     replicas: int
+    tensor: int
     microbatches: int
     schedule: str
     estimate: Estimate
+    mesh: Mesh
+    shared: Shared | None = field(default=None, repr=False, compare=False)
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments of `Pipelined`."""
-        return {name: getattr(self, name) for name in ("stages", "replicas", "microbatches", "schedule")}
+        """What was chosen, as arguments of `Pipelined`."""
+        return {name: getattr(self, name) for name in ("stages", "replicas", "tensor", "microbatches", "schedule")}
+
+    def pipelined(
+        self, loss_sums: Callable[..., Any], optimizer: optax.GradientTransformation, options: StepOptions,
+        state: TrainState, batch: Any, devices: Sequence[Any] | None = None,
+    ) -> Pipelined:  # fmt: skip
+        """The step; arguments as those of `Pipelined`."""
+        return Pipelined(
+            loss_sums, optimizer, options, state, batch, devices=devices, shared=self.shared, **self.options
+        )  # fmt: skip
+
+    def measured(self, step: Pipelined, compiler: Compiler, topology: Topology) -> Measured:
+        """`step`, which is `self.pipelined(...)` for the compiler's devices, as compiled."""
+        return measure(compiler.compile(step.lower()), self.mesh, topology)
 
 
 def choose_stages(
+    loss_sums: Callable[..., Any], state: TrainState, batch: Any, topology: Topology, **options: Any
+) -> Staging | None:
+    """The quickest of `pipelines`, None where there is none."""
+    return next(iter(pipelines(loss_sums, state, batch, topology, **options)), None)
+
+
+def pipelines(
     loss_sums: Callable[..., Any], state: TrainState, batch: Any, topology: Topology, *, memory: float | None = None,
-    schedules: Sequence[str] = ("paired", "1f1b"),
-) -> Staging | None:  # fmt: skip
-    """The quickest pipeline of two stages or more that fits `memory` bytes a device (the topology's by default), None
-    where none does. `state` and `batch`: arrays or shapes, of the whole step. The cuts of each number of stages are the
-    best by `best_stages`' formula, which knows nothing of the update and of waiting while the pipeline fills."""
+    schedules: Sequence[str] = ("paired", "1f1b"), freeze: Sequence[str] = (), backend: str = "gpu",
+    seconds: float = SECONDS,
+) -> list[Staging]:  # fmt: skip
+    """The best pipelines of two stages or more that fit `memory` bytes a device (the topology's by default), quickest
+    first. `state` and `batch`: arrays or shapes, of the whole step. `freeze`: as of `StepOptions`. `backend`: as of
+    `search.plans`. `seconds`: after so many no further choice is planned.
+
+    The cuts of each number of stages are the best by `best_stages`' formula, which knows nothing of the update and of
+    waiting while the pipeline fills. Choices are planned in the order of what they would cost at least; how far off
+    that was for one counts for all of as many devices a replica."""
     shapes = jax.tree.map(lambda a: shaped(a.shape, a.dtype), (state, batch))
-    rows = jax.tree.leaves(shapes[1])[0].shape[0]
     limit = topology.memory if memory is None else memory
-    parts: dict[int, _Pieces] = {}
+    todo = list(_bounds(loss_sums, shapes[0], shapes[1], topology, limit, schedules))
     found: list[Staging] = []
-    for stages, mesh, axes in _meshes(topology):
-        replicas = topology.size // stages
-        for microbatches in _divisors(rows // replicas) if rows % replicas == 0 else ():
-            size = rows // replicas // microbatches
-            if microbatches > 16 * stages or (size not in parts and len(parts) > 12):
+    off: dict[int, float] = {}
+    trained = frozenset(i for i, still in enumerate(which_frozen(state.params, freeze)) if not still)
+    end, tried = time.monotonic() + seconds, 0
+    while todo and (tried < MOST or not found) and (time.monotonic() < end or not tried):
+        one = min(todo, key=lambda one: one.seconds * off.get(one.layout.tensor, 1.0))
+        todo.remove(one)
+        if found and one.seconds * off.get(one.layout.tensor, 1.0) > min(s.estimate.step_seconds for s in found):
+            break
+        tried += 1
+        try:
+            exact = _planned(one, trained, topology, backend == "gpu")
+        except PlanError:  # no plan for a stage on so many devices, or none in stages at all
+            continue
+        off[one.layout.tensor] = exact.estimate.step_seconds / one.seconds
+        if exact.estimate.peak_bytes <= limit:
+            found.append(exact)
+    return sorted(found, key=lambda one: one.estimate.step_seconds)
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """A choice, and about the seconds it takes at least."""
+
+    layout: Layout
+    table: Schedule
+    cuts: tuple[int, ...]
+    seconds: float
+    pieces: Pieces
+
+
+def _bounds(
+    loss_sums: Callable[..., Any], state: TrainState, batch: Any, topology: Topology, memory: float,
+    schedules: Sequence[str],
+) -> Iterator[_Bound]:  # fmt: skip
+    rows = jax.tree.leaves(batch)[0].shape[0]
+    parts: dict[int, Pieces] = {}
+    for layout in layouts(topology):
+        for microbatches in divisors(rows // layout.replicas) if rows % layout.replicas == 0 else ():
+            size = rows // layout.replicas // microbatches
+            if microbatches > AHEAD * layout.stages or (size not in parts and len(parts) > SIZES):
                 continue
             if size not in parts:
-                parts[size] = _Pieces(loss_sums, shapes[0], shapes[1], size, topology)
-            pieces = parts[size]
-            prices = (_priced(pieces, schedule(name, stages, microbatches), mesh, axes, limit) for name in schedules)
-            found.extend(price for price in prices if price is not None)
-    return min(found, key=lambda one: one.estimate.step_seconds, default=None)
+                parts[size] = Pieces(loss_sums, state, batch, size, topology)
+            for table in (schedule(name, layout.stages, microbatches) for name in schedules):
+                found = parts[size].staged(table, layout, memory)
+                if found is not None:
+                    yield _Bound(layout, table, found[1], found[0], parts[size])
 
 
-class _Pieces:
-    """The line of one size of microbatches in segments, and what each of them costs."""
-
-    def __init__(
-        self, loss_sums: Callable[..., Any], state: TrainState, batch: Any, size: int, topology: Topology
-    ) -> None:
-        part = jax.tree.map(lambda a: shaped((size, *a.shape[1:]), a.dtype), batch)
-        key = jax.eval_shape(lambda: jax.random.key(0))
-        self.line, constants = line(loss_sums, state.params, state.state, part, key)
-        self.topology, self.constants = topology, len(constants)
-        self.avals = jax.tree.leaves(state.params)
-        own, whole = (sum(_bytes(a) for a in jax.tree.leaves(tree)) for tree in (state.params, state))
-        self.state_per_parameter = whole / max(own, 1)
-        cuts = best_cuts(self.line, self.line.flops, float(self.line.flops.sum()) / _PIECES)
-        self.bounds = (0, *cuts, len(self.line.order))
-        self.segments: tuple[Segment, ...] = segments(self.line, cuts)
-
-    @cached_property
-    def forward(self) -> np.ndarray:
-        """Seconds of the places before each place of the line, for one microbatch."""
-        device, eqns = self.topology.device, self.line.jaxpr.eqns
-        times = [_seconds(eqns[k], flops, device) for k, flops in zip(self.line.order, self.line.flops, strict=True)]
-        return np.concatenate([[0.0], np.cumsum(times)])
-
-    @cached_property
-    def held(self) -> np.ndarray:
-        """Result bytes of the places before each place of the line."""
-        return np.concatenate([[0.0], np.cumsum(self.line.held)])
-
-    @cached_property
-    def _parameters(self) -> list[set[int]]:
-        last = self.constants + len(self.avals)
-        return [{i - self.constants for i in part.entering if self.constants <= i < last} for part in self.segments]
-
-    def between(self, sums: np.ndarray, stage: Stage) -> float:
-        """Of `forward` or `held`: what the stage's segments add up to."""
-        return float(sums[self.bounds[stage.last]] - sums[self.bounds[stage.first]])
-
-    def parameters(self, stage: Stage) -> float:
-        """Bytes of the parameters that the stage reads."""
-        read: set[int] = set().union(*self._parameters[stage.first : stage.last])
-        return float(sum(_bytes(self.avals[i]) for i in read))
-
-    def sent(self, place: int) -> float:
-        """Bytes that cross before segment number `place`."""
-        return float(self.line.crossing[self.bounds[place]])
-
-
-def _priced(pieces: _Pieces, table: Schedule, mesh: Mesh, axes: tuple[_Axes, _Axes], memory: float) -> Staging | None:
-    """The best stages for this many, or None where they do not fit."""
-    topology, microbatches = pieces.topology, table.microbatches
-    policy = SCHEDULES[table.name]
-
-    def price(stage: Stage) -> StageCost:
-        parameters, is_last = pieces.parameters(stage), stage.last == len(pieces.segments)
-        seconds = (3 if is_last else 4) * pieces.between(pieces.forward, stage)
-        fixed = parameters * (pieces.state_per_parameter + 1) + pieces.between(pieces.held, stage)
-        return StageCost(seconds, fixed, pieces.sent(stage.first))
-
-    found = best_stages(
-        len(pieces.segments), table.stages, microbatches, price, memory=memory,
-        kept=lambda left: policy.kept(left, microbatches),
+def _planned(one: _Bound, trained: frozenset[int], topology: Topology, reduce_scatter: bool) -> Staging:
+    """With every stage planned on its devices."""
+    pieces, layout, table = one.pieces, one.layout, one.table
+    width = layout.tensor
+    stages = programs(pieces.line, pieces.constants, len(pieces.avals), pieces.kept, one.cuts, trained, width)
+    shared = sharing(stages, width, topology, reduce_scatter=reduce_scatter)
+    packs = gradient_packs(stages, shared.dims, width)
+    moved = tuple(
+        replace(each, axes=layout.over(each.axes)) for each in traffic(stages, shared, table, layout.replicas, packs)
+    )
+    outside = [each for each in moved if each.axes != layout.axes[2]]
+    waits = sum(each.times * cost.seconds(each.kind, each.bytes, each.axes, layout.mesh, topology) for each in outside)
+    computing, shown = (_ticks(shared, table, packs[0], topology, exposed) for exposed in (False, True))
+    held = _held(pieces, stages, shared, table, packs)
+    update = 2 * (held.state + held.gradients) / topology.device.bandwidth
+    inside = shown - computing
+    estimate = Estimate(computing + update, inside + waits, inside + waits, held.peak, held.state, moved)
+    return Staging(
+        one.cuts, layout.replicas, width, table.microbatches, table.name, estimate, layout.mesh,
+        shared if width > 1 else None,
     )  # fmt: skip
-    if found is None:
-        return None
-    once = [pieces.between(pieces.forward, stage) for stage in found.stages]
-    sent = max(pieces.sent(stage.first) for stage in found.stages)
-    parameters = [pieces.parameters(stage) for stage in found.stages]
-    across, among = axes
-    moved = [Collective("collective-permute", int(sent), across, table.stages, table.ticks, why)
-             for why in ("activations to the next stage", "activations back from the next stage")]  # fmt: skip
-    if math.prod(mesh.sizes[axis] for axis in among) > 1:
-        group = math.prod(mesh.sizes[axis] for axis in among)
-        moved.append(Collective("all-reduce", int(max(parameters)), among, group, 1, "gradients of the replicas"))
-    waits = sum(one.times * cost.seconds(one.kind, one.bytes, one.axes, mesh, topology) for one in moved)
-    update = 2 * max(parameters) * (pieces.state_per_parameter + 1) / topology.device.bandwidth
-    peaks = [price(stage) for stage in found.stages]
-    kept = [policy.kept(table.stages - s, microbatches) for s in range(table.stages)]
-    estimate = Estimate(
-        table.seconds([*once[:-1], 0.0], [3 * f for f in once]) + update, waits, waits,
-        int(max(peak.fixed + peak.each * k for peak, k in zip(peaks, kept, strict=True))),
-        int(max(parameters) * pieces.state_per_parameter), tuple(moved),
-    )  # fmt: skip
-    cuts = tuple(pieces.bounds[stage.first] for stage in found.stages[1:])
-    return Staging(cuts, topology.size // table.stages, microbatches, table.name, estimate)
 
 
-_Axes = tuple[int, ...]
+def _ticks(shared: Shared, table: Schedule, packs: Sequence[Pack], topology: Topology, exposed: bool) -> float:
+    """Seconds of all ticks, `exposed`: with what a stage's devices wait for each other. Each pass takes the parameters
+    out of their vectors (read, written); a backward pass packs gradients (read, written) and adds them to those before
+    (two vectors as long as the largest stage's are read, one is written)."""
+    own, bandwidth = [sum(flat_bytes(pack.sizes).values()) for pack in packs], topology.device.bandwidth
+    longest = sum(flat_bytes(largest(packs)).values())
+    forward, backward = shared.seconds(exposed)
+    forward = [*(f + 2 * bytes_ / bandwidth for f, bytes_ in zip(forward[:-1], own[:-1], strict=True)), 0.0]
+    backward = [b + (4 * bytes_ + 3 * longest) / bandwidth for b, bytes_ in zip(backward, own, strict=True)]
+    return table.seconds(forward, backward)
 
 
-def _meshes(topology: Topology) -> Iterator[tuple[int, Mesh, tuple[_Axes, _Axes]]]:
-    """Numbers of stages, and a mesh of the topology with the axes that stages and replicas lie along; stages cross the
-    slowest links, as they send least."""
-    sizes = [level.size for level in topology.levels]
-    for stages in _divisors(topology.size)[1:]:
-        split, left = [], stages
-        for size in sizes:
-            along = math.gcd(size, left)
-            split.append((along, size // along))
-            left //= along
-        if left == 1 and _is_major(split):
-            factors = [(n, level, kind) for level, pair in enumerate(split) for kind, n in enumerate(pair)]
-            mesh = Mesh(tuple(n for n, _, _ in factors), tuple(level for _, level, _ in factors))
-            across, among = (tuple(a for a, (_, _, k) in enumerate(factors) if k == kind) for kind in (0, 1))
-            yield stages, mesh, (across, among)
+class _Held(NamedTuple):
+    """Bytes of one device: its part of the state, of gradients, and the most that is there at once."""
+
+    state: int
+    gradients: int
+    peak: int
 
 
-def _is_major(split: Sequence[tuple[int, int]]) -> bool:
-    """Whether all of the stages' axis comes before all of the replicas'."""
-    filled = [level for level, (along, rest) in enumerate(split) if rest > 1]
-    return all(along == 1 for along, _ in split[filled[0] + 1 :]) if filled else True
-
-
-def _divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]
-
-
-def _seconds(eqn: Any, flops: float, device: Device) -> float:
-    made = float(sum(_bytes(v.aval) for v in eqn.outvars))
-    if eqn.primitive.name not in _CONTRACTIONS:
-        return _FUSED * made / device.bandwidth
-    read = float(sum(_bytes(v.aval) for v in eqn.invars))
-    return cost.compute(flops, read + made, eqn.outvars[0].aval.dtype.name, device)
-
-
-def _bytes(aval: Any) -> int:
-    return int(np.prod(aval.shape, dtype=np.int64)) * int(aval.dtype.itemsize)
+def _held(pieces: Pieces, stages: Programs, shared: Shared, table: Schedule, packs: tuple[list[Pack], Pack]) -> _Held:
+    """Vectors are as long as those of the largest stage; a stage's parameters are taken out of them as it computes. The
+    batch is there all the time. At the end of a stage's backward pass its gradients are there as arrays, as vectors,
+    and added to those before, which are there too; at the end of the update what it made, beside what that replaces."""
+    gradients = sum(flat_bytes(largest(packs[0])).values())
+    state = int(gradients * pieces.state_per_parameter)
+    crossing = sum(flat_bytes(stages.sizes).values())
+    rings = sum(max(map(count, range(table.stages))) for count in (table.kept, table.waiting)) * crossing
+    working = max(one.backward.estimate.peak_bytes for one in shared.insides.values())
+    ticks = gradients + rings + max(working, 3 * gradients)
+    return _Held(state, gradients, state + pieces.entering * table.microbatches + max(ticks, state + gradients))

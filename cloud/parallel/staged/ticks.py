@@ -5,35 +5,45 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from cloud.parallel.staged.holdings import Holdings
-from cloud.parallel.staged.packing import Flats, empty
-from cloud.parallel.staged.programs import Entering, Programs
+from cloud.parallel.staged.packing import Flats, alike, empty, laid
+from cloud.parallel.staged.programs import Programs
 from cloud.parallel.staged.schedule import Schedule
+from cloud.parallel.staged.sharing import Shared
 from cloud.train.step import StepOptions
 
 __all__ = ["OnDevice"]
 
 _LAX: Any = jax.lax
 
+Value: TypeAlias = Callable[[int], Any]
+"""Number of an argument of the line that is no parameter -> its value for one microbatch."""
+
+Entering: TypeAlias = Callable[[Any], Value]
+"""Number of a microbatch -> its values."""
+
 
 @dataclass(frozen=True, eq=False)
 class OnDevice:
-    """`(held, common, batch) -> (held, common, sums)` inside `shard_map` over the axes "stage" and "data"."""
+    """`(held, common, batch) -> (held, common, sums)` inside `shard_map` over the axes "stage" and "data". `shared`:
+    what the devices of a stage do together, where there are several: constraints decide how values lie over the axis
+    "tensor"."""
 
     programs: Programs
+    shared: Shared | None
     holdings: Holdings
     schedule: Schedule
     options: StepOptions
     replicas: int
 
     def __call__(self, held: Any, common: Any, batch: Any) -> tuple[Any, Any, Any]:
-        """Of one device of the mesh: its stage's vectors [1, n], its rows of the batch."""
+        """Of one stage and replica: their vectors [1, n], their rows of the batch."""
         held = jax.tree.map(lambda a: a[0], held)
         stage = jax.lax.axis_index("stage")
         gradients, sums = self._gradients(stage, held, common, batch)
@@ -44,7 +54,13 @@ class OnDevice:
             gradients = self._clipped(stage, gradients, self.options.clip)
         update = [partial(self.holdings.updated, s, self.options) for s in range(self.schedule.stages)]
         after = jax.lax.switch(stage, update, held, gradients, common["step"], named["loss"] / named["examples"])
+        after = {part: laid(flats, self.width) for part, flats in after.items()}
         return jax.tree.map(lambda a: a[None], after), {**common, "step": common["step"] + 1}, sums
+
+    @property
+    def width(self) -> int:
+        """Devices of a stage and replica."""
+        return 1 if self.shared is None else self.shared.width
 
     def _gradients(self, stage: Any, held: Any, common: Any, batch: Any) -> tuple[Flats, Any]:
         """Of this device's stage and rows: gradients of the loss's sum, and the sums."""
@@ -56,13 +72,14 @@ class OnDevice:
         inputs = max(table.kept(s) for s in range(table.stages))
         waiting = max(table.waiting(s) for s in range(table.stages))
         begin = (
-            empty(self.holdings.trained_sizes), jnp.zeros(len(self.programs.sums), jnp.float32),
-            _rings(self.programs.sizes, inputs), _rings(self.programs.gradient_sizes, waiting),
+            laid(empty(self.holdings.trained_sizes, self.width), self.width),
+            jnp.zeros(len(self.programs.sums), jnp.float32),
+            self._rings(self.programs.sizes, inputs), self._rings(self.programs.gradient_sizes, waiting),
         )  # fmt: skip
         (gradients, sums, _, _), _ = jax.lax.scan(lambda carry, row: (tick(carry, row), None), begin, rows)
         return gradients, sums
 
-    def _tick(self, stage: Any, params: Flats, entering: Callable[[Any], Entering], carry: Any, row: Any) -> Any:
+    def _tick(self, stage: Any, params: Flats, entering: Entering, carry: Any, row: Any) -> Any:
         gradients, sums, inputs, waiting = carry
         f, b, comes, returns = (numbers[stage] for numbers in row)
         y = self._switch(stage, f, self._forward, params, entering(f), _taken(inputs, f))
@@ -70,9 +87,10 @@ class OnDevice:
             stage, b, self._backward, params, entering(b), _taken(inputs, b), _taken(waiting, b), gradients
         )
         after = [(s, s + 1) for s in range(self.schedule.stages - 1)]
-        arrived = {dtype: _LAX.ppermute(v, "stage", after) for dtype, v in y.items()}
-        returned = {dtype: _LAX.ppermute(v, "stage", [(t, s) for s, t in after]) for dtype, v in gx.items()}
-        return gradients, sums + made, _stored(inputs, comes, arrived), _stored(waiting, returns, returned)
+        arrived = {key: _LAX.ppermute(v, "stage", after) for key, v in y.items()}
+        returned = {key: _LAX.ppermute(v, "stage", [(t, s) for s, t in after]) for key, v in gx.items()}
+        kept = _stored(inputs, comes, arrived), _stored(waiting, returns, returned)
+        return gradients, sums + made, *(laid(ring, self.width) for ring in kept)
 
     def _switch(self, stage: Any, number: Any, compute: Callable[..., Any], *values: Any) -> Any:
         """The branch of this device's stage, or the one that does nothing where there is no microbatch."""
@@ -85,42 +103,62 @@ class OnDevice:
             [lambda p, a, c=c: c(p, entering, *a) for c in computes], params, arrays,
         )  # fmt: skip
 
-    def _forward(self, stage: int | None, params: Flats, entering: Entering, x: Flats) -> Flats:
+    def _forward(self, stage: int | None, params: Flats, entering: Value, x: Flats) -> Flats:
         """The last stage has nothing to send: its forward pass is part of its backward."""
         if stage is None or stage == self.schedule.stages - 1:
-            return self.programs.nothing()[0]
-        return self.programs.forward(stage, self.holdings.params(stage, params), entering, x)
+            return laid(empty(self.programs.sizes, self.width), self.width)
+        came = self.programs.stages[stage].came.unpack(x)
+        y = self._compute.forward(stage, self.holdings.params(stage, params), self._outside(stage, entering), came)
+        return laid(self.programs.stages[stage].goes.pack(y, self.programs.sizes), self.width)
 
     def _backward(
-        self, stage: int | None, params: Flats, entering: Entering, x: Flats, gradient: Flats, before: Flats
+        self, stage: int | None, params: Flats, entering: Value, x: Flats, gradient: Flats, before: Flats
     ) -> tuple[Flats, Flats, Any]:
+        sizes = self.programs.gradient_sizes
         if stage is None:
-            _, back, sums = self.programs.nothing()
-            return back, before, sums
-        arrays = self.holdings.params(stage, params)
-        own, back, sums = self.programs.backward(stage, arrays, entering, x, gradient)
-        return back, jax.tree.map(jnp.add, before, self.holdings.packed_gradients(stage, own)), sums
+            return laid(empty(sizes, self.width), self.width), before, jnp.zeros(len(self.programs.sums), jnp.float32)
+        about = self.programs.stages[stage]
+        own, back, sums = self._compute.backward(
+            stage, self.holdings.params(stage, params), self._outside(stage, entering),
+            about.came.unpack(x), about.goes.floats.unpack(gradient),
+        )  # fmt: skip
+        after = jax.tree.map(jnp.add, before, self.holdings.packed_gradients(stage, own))
+        return laid(about.came.floats.pack(back, sizes), self.width), laid(after, self.width), sums
 
-    def _entering(self, common: Any, batch: Any) -> Callable[[Any], Entering]:
+    @property
+    def _compute(self) -> Programs | Shared:
+        return self.programs if self.shared is None else self.shared
+
+    def _outside(self, stage: int, entering: Value) -> list[Any]:
+        return [entering(i) for i in self.programs.outside(stage)]
+
+    def _entering(self, common: Any, batch: Any) -> Entering:
         """For each microbatch: what enters a stage from outside."""
         microbatches, first = self.schedule.microbatches, self.programs.rest
         state = jax.tree.leaves(common["state"])
         parts = [jnp.moveaxis(a.reshape(-1, microbatches, *a.shape[1:]), 1, 0) for a in jax.tree.leaves(batch)]
+        parts = [alike(a, self.width) for a in parts]
         key = jax.random.fold_in(jax.random.key(self.options.seed), common["step"])
 
-        def of(microbatch: Any) -> Entering:
+        def of(microbatch: Any) -> Value:
             def value(i: int) -> Any:
                 place = i - first
                 if place < len(state):
                     return state[place]
                 if place < len(state) + len(parts):
-                    return jax.lax.dynamic_index_in_dim(parts[place - len(state)], microbatch, keepdims=False)
+                    part = jax.lax.dynamic_index_in_dim(parts[place - len(state)], microbatch, keepdims=False)
+                    return alike(part, self.width)
                 folded = jax.random.fold_in(key, microbatch + 2)
                 return folded if self.replicas == 1 else jax.random.fold_in(folded, jax.lax.axis_index("data"))
 
             return value
 
         return of
+
+    def _rings(self, sizes: Mapping[str, int], depth: int) -> Flats:
+        """Places for so many vectors of what crosses."""
+        one = empty(sizes, self.width)
+        return laid({key: jnp.zeros((depth, *v.shape), v.dtype) for key, v in one.items()}, self.width)
 
     def _summed(self, stage: Any, gradients: Flats, sums: Any) -> tuple[Flats, Any]:
         if self.replicas > 1:
@@ -137,10 +175,6 @@ class OnDevice:
         norm = jnp.sqrt(_LAX.psum(jax.lax.switch(stage, squares, gradients), "stage"))
         factor = jnp.where(norm > most, most / norm, 1.0)
         return {dtype: (g * factor).astype(g.dtype) for dtype, g in gradients.items()}
-
-
-def _rings(sizes: Mapping[str, int], depth: int) -> Flats:
-    return {dtype: jnp.zeros((depth, size), dtype) for dtype, size in sizes.items()}
 
 
 def _taken(ring: Flats, number: Any) -> Flats:

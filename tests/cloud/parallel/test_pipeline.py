@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -70,14 +71,15 @@ def same(one: Any, other: Any, close: float) -> None:
         np.testing.assert_allclose(a, b, rtol=0, atol=close)
 
 
-@pytest.fixture(scope="module")
-def whole() -> Any:
-    return alone(gpt.loss_sums, gpt.params(8), optax.adam(1e-3), gpt.batches(STEPS, ROWS))
+@cache
+def whole(blocks: int) -> Any:
+    """Losses and parameters of the transformer on one device."""
+    return alone(gpt.loss_sums, gpt.params(blocks), optax.adam(1e-3), gpt.batches(STEPS, ROWS))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("stages", "replicas", "schedule"), [(4, 2, "paired"), (8, 1, "1f1b")])
-def test_a_transformer_in_stages_trains_as_it_does_whole(stages: int, replicas: int, schedule: str, whole: Any) -> None:
+def test_a_transformer_in_stages_trains_as_it_does_whole(stages: int, replicas: int, schedule: str) -> None:
     batches, optimizer = gpt.batches(STEPS, ROWS), optax.adam(1e-3)
     start = state(gpt.params(8), optimizer)
     pipeline = Pipelined(
@@ -86,12 +88,36 @@ def test_a_transformer_in_stages_trains_as_it_does_whole(stages: int, replicas: 
     )  # fmt: skip
     step = pipeline.lower().compile()
     losses, after = trained(pipeline, start, batches, step)
-    np.testing.assert_allclose(losses, whole[0], rtol=0, atol=1e-5)
-    same(after.params, whole[1][-1], 1e-3 * STEPS / 50)  # a part of what Adam moves them by: rounding turns small signs
+    expected, history = whole(8)
+    np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
+    same(after.params, history[-1], 1e-3 * STEPS / 50)  # a part of what Adam moves them by: rounding turns small signs
     assert int(after.step) == STEPS
     assert len(set(pipeline.programs.kinds)) < stages  # stages of equal blocks are compiled once
     mesh = Mesh((stages, replicas), (0, 0))
     assert _bytes(read_program(step.as_text(), mesh).collectives) == _bytes(pipeline.collectives)
+
+
+EAGER = Topology("eager", (Level(8, 1e-7, 1e10),), 1e9, Device({"float32": 1e8}, 1e9, 0.0))
+"""Links that cost little beside computing, so that even small stages are worth sharing."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("stages", "replicas", "schedule"), [(2, 2, "paired"), (4, 1, "1f1b")])
+def test_stages_of_two_devices_train_as_one_does(stages: int, replicas: int, schedule: str) -> None:
+    batches, optimizer, params = gpt.batches(STEPS, ROWS), optax.adam(1e-3), gpt.params(4)
+    start = state(params, optimizer)
+    pipeline = Pipelined(
+        gpt.loss_sums, optimizer, StepOptions(), start, batches[0], stages=stages, replicas=replicas, tensor=2,
+        microbatches=4, schedule=schedule, topology=EAGER,
+    )  # fmt: skip
+    assert pipeline.shared is not None and set(pipeline.shared.dims.values()) == {None, 0, 1}  # all kinds of split
+    step = pipeline.lower().compile()
+    mesh = Mesh((stages, replicas, 2), (0, 0, 0))
+    assert _bytes(read_program(step.as_text(), mesh).collectives) == _bytes(pipeline.collectives)
+    losses, after = trained(pipeline, start, batches, step)
+    expected, history = whole(4)
+    np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
+    same(after.params, history[-1], 1e-3 * STEPS / 50)
 
 
 def _bytes(collectives: Any) -> dict[Any, int]:
@@ -123,13 +149,18 @@ def two() -> list[Any]:
     return jax.devices()[:2]
 
 
-def test_clipping_freezing_means_and_what_skips_a_stage(two: list[Any]) -> None:
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_clipping_freezing_means_and_what_skips_a_stage(tensor: int) -> None:
     """`first` leaves the first stage as a sum and passes through the second to the loss."""
     params, batches, optimizer = layers(), rows(4), optax.adam(1e-2)
     masked = [{"w": layer["w"], "b": None if n == 0 else layer["b"]} for n, layer in enumerate(params)]
     start = TrainState(params, {}, optimizer.init(masked), jnp.zeros((), jnp.int32), average=masked)
     options = StepOptions(clip=0.1, freeze=["0/b"], average=0.5)
-    pipeline = Pipelined(mlp, optimizer, options, start, batches[0], stages=2, microbatches=2, devices=two)
+    pipeline = Pipelined(
+        mlp, optimizer, options, start, batches[0], stages=2, microbatches=2, tensor=tensor, topology=EAGER,
+        devices=jax.devices()[: 2 * tensor],
+    )  # fmt: skip
+    assert tensor == 1 or any("|" in key for key in pipeline.holdings.trained_sizes)
     same(pipeline.gather(pipeline.place(start)), start, 0)
     losses, after = trained(pipeline, start, batches)
 
@@ -145,6 +176,8 @@ def test_clipping_freezing_means_and_what_skips_a_stage(two: list[Any]) -> None:
         mean = jax.tree.map(lambda m, n, share=share: share * m + (1 - share) * n, mean, now)
     mean[0]["b"] = None
     same(after.average, mean, 1e-5)
+    found = read_program(pipeline.lower().compile().as_text(), Mesh((2, 1, tensor), (0, 0, 0)))
+    assert _bytes(found.collectives) == _bytes(pipeline.collectives)
 
 
 @pytest.mark.parametrize(
@@ -199,27 +232,32 @@ _PROCESS = """
 import sys
 from pathlib import Path
 import jax
-jax.config.update("jax_num_cpu_devices", 2)
+jax.config.update("jax_num_cpu_devices", 4)
 jax.distributed.initialize(sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
 import optax
 from cloud.parallel.staged.pipeline import Pipelined
 from cloud.train.step import StepOptions
-from tests.cloud.parallel.test_pipeline import layers, mlp, rows, state, trained
-optimizer = optax.adam(1e-2)
-start, batches = state(layers(), optimizer), rows(3)
-pipeline = Pipelined(mlp, optimizer, StepOptions(), start, batches[0], stages=2, replicas=2, microbatches=2)
+from tests.cloud.parallel import small_gpt as gpt
+from tests.cloud.parallel.test_pipeline import ROWS, STEPS, state, trained
+optimizer, batches = optax.adam(1e-3), gpt.batches(STEPS, ROWS)
+start = state(gpt.params(4), optimizer)
+pipeline = Pipelined(
+    gpt.loss_sums, optimizer, StepOptions(), start, batches[0], stages=4, replicas=2, microbatches=4
+)
 Path(sys.argv[3]).write_text(" ".join(map(str, trained(pipeline, start, batches)[0])))
 """
 
 
 @pytest.mark.slow
-def test_stages_in_two_processes(tmp_path: Path) -> None:
-    """Losses go to files: Gloo prints to standard output when it likes, in the middle of lines."""
+def test_a_transformers_stages_in_two_processes(tmp_path: Path) -> None:
+    """Two stages in each, on four devices. Losses go to files: Gloo prints to standard output when it likes, in the
+    middle of lines."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     root = Path(__file__).parents[3]
-    environment = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(root)}
+    flags = " ".join(flag for flag in os.environ.get("XLA_FLAGS", "").split() if "device_count" not in flag)
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(root)}
     files = [tmp_path / str(number) for number in range(2)]
     started = [
         subprocess.Popen([sys.executable, "-c", _PROCESS, address, str(number), str(file)], cwd=root, env=environment)
@@ -231,6 +269,6 @@ def test_stages_in_two_processes(tmp_path: Path) -> None:
         for process in started:
             process.kill()
             process.wait()
-    expected, _ = alone(mlp, layers(), optax.adam(1e-2), rows(3))
     for file in files:
-        np.testing.assert_allclose([float(word) for word in file.read_text().split()], expected, rtol=1e-5)
+        losses = [float(word) for word in file.read_text().split()]
+        np.testing.assert_allclose(losses, whole(4)[0], rtol=0, atol=1e-5)
