@@ -7,7 +7,7 @@ again in its backward pass, the smaller part first, and the best of these progra
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -20,12 +20,12 @@ from cloud.errors import PlanError
 from cloud.parallel.checking import compilers
 from cloud.parallel.checking.check import Measured, measure
 from cloud.parallel.graph import Graph
-from cloud.parallel.plan import Mesh, Plan
+from cloud.parallel.plan import Plan
 from cloud.parallel.running.apply import apply
 from cloud.parallel.searching.choose import Checked, checked, different
 from cloud.parallel.searching.expert import EXPERTS
 from cloud.parallel.searching.search import plans
-from cloud.parallel.staged.pipeline import Pipelined
+from cloud.parallel.staged.staging import choose_stages
 from cloud.parallel.topology import Topology
 from cloud.parallel.tracing.trace import trace
 from cloud.train.step import StepOptions, TrainState
@@ -36,10 +36,6 @@ CONTENDERS = (*EXPERTS, "pipeline", "searched", "ours")
 """`searched` is what the planner finds by itself and likes best; `ours` the best, as compiled, of the few that it likes
 best among what it found and the experts' plans."""
 
-STAGES: Mapping[str, tuple[int, int]] = {"h100x8": (4, 2), "2x4-slow": (2, 4), "4-small": (4, 1)}
-"""(stages, replicas) of the pipeline on each topology, stages over the slow links."""
-
-MICROBATCHES = 8
 SECONDS = 120.0
 """For each search."""
 SHARES = (0.0, 0.5, 1.0)
@@ -117,7 +113,7 @@ class Contest:
         best = replace(self._checked(plan, share), plan=plan) if name != "ours" else self._ours(share)
         said, read = best.plan.estimate, best.measured
         return replace(
-            _read(name, best.plan.mesh, read, best.fits), regather=best.plan.regather, recompute=share,
+            _read(name, best.plan.mesh.sizes, read, best.fits), regather=best.plan.regather, recompute=share,
             said_step=said.step_seconds, said_compute=said.compute_seconds, said_peak=said.peak_bytes,
             said_moved=sum(one.bytes * one.times for one in said.collectives), crowded=plan.estimate.crowded,
             search_seconds=searching,
@@ -158,28 +154,30 @@ class Contest:
         return self.read[key]
 
     def _pipeline(self, model: Model) -> Entry:
-        start = time.monotonic()
-        stages, replicas = STAGES.get(self.topology.name, (self.topology.size, 1))
-        given = model.state
+        """The pipeline that looks best."""
+        start, given = time.monotonic(), model.state
         state = TrainState(given["params"], given["extra"], given["slots"], jax.eval_shape(lambda: jnp.int32(0)))
 
         def sums(*given: Any) -> tuple[Any, Any]:
             found, extra = model.loss_sums(*given)
             return {"loss": found["loss"], "examples": found["count"]}, extra
 
-        piped = Pipelined(
-            sums, model.optimizer, StepOptions(), state, model.batch, stages=stages, microbatches=MICROBATCHES,
-            replicas=replicas, devices=self.compiler.devices,
+        choice = choose_stages(sums, state, model.batch, self.topology, backend=self.backend, seconds=SECONDS)
+        if choice is None:
+            raise PlanError("no pipeline has a plan for this step, or fits")
+        searching, start = time.monotonic() - start, time.monotonic()
+        step = choice.pipelined(sums, model.optimizer, StepOptions(), state, model.batch, self.compiler.devices)
+        read, said = choice.measured(step, self.compiler, self.topology), choice.estimate
+        entry = _read("pipeline", choice.mesh.sizes, read, read.peak_bytes <= self.topology.memory)
+        return replace(
+            entry, said_step=said.step_seconds, said_compute=said.compute_seconds, said_peak=said.peak_bytes,
+            said_moved=sum(one.bytes * one.times for one in said.collectives), search_seconds=searching,
+            compile_seconds=time.monotonic() - start, picked=f"{choice.schedule}, {choice.microbatches} microbatches",
         )  # fmt: skip
-        mesh = Mesh((stages, replicas), (0, len(self.topology.levels) - 1))
-        read = measure(self.compiler.compile(piped.lower()), mesh, self.topology)
-        entry = _read("pipeline", mesh, read, read.peak_bytes <= self.topology.memory)
-        moved = sum(one.bytes * one.times for one in piped.collectives)
-        return replace(entry, said_moved=moved, compile_seconds=time.monotonic() - start)
 
 
-def _read(name: str, mesh: Mesh, read: Measured, fits: bool) -> Entry:
+def _read(name: str, mesh: tuple[int, ...], read: Measured, fits: bool) -> Entry:
     return Entry(
-        name, mesh.sizes, step=read.step_seconds, compute=read.compute_seconds, exposed=read.exposed_seconds,
+        name, mesh, step=read.step_seconds, compute=read.compute_seconds, exposed=read.exposed_seconds,
         peak=read.peak_bytes, moved=sum(read.bytes.values()), fits=fits,
     )  # fmt: skip
