@@ -230,7 +230,7 @@ def _beside(ledger: Ledger, choice: Staging) -> str:
 
 def _loses(ledger: Ledger, other: Ledger) -> str:
     if other.plan.estimate.step_seconds < ledger.plan.estimate.step_seconds:
-        return "nothing: it costs less; give the search more seconds"
+        return "nothing: it costs less, and --expert takes it"
     ours, theirs = _spent(ledger), _spent(other)
     more = {what: theirs.get(what, 0.0) - ours.get(what, 0.0) for what in {**ours, **theirs}}
     worth = [what for what in more if more[what] > 0.01 * ledger.plan.estimate.step_seconds]

@@ -14,7 +14,7 @@ from cloud.parallel.graph import Graph
 from cloud.parallel.plan import Mesh, Plan
 from cloud.parallel.searching.demands import Pin
 from cloud.parallel.searching.expert import EXPERTS
-from cloud.parallel.searching.search import AXES, plans
+from cloud.parallel.searching.search import AXES, LEAN, plans
 from cloud.parallel.solving.solve import Infeasible
 from cloud.parallel.topology import Topology, meshes
 from converter.report.html import size_text
@@ -66,8 +66,8 @@ class Answer:
 def inquire(
     graph: Graph, topology: Topology, wanted: Wanted, leaner: Mapping[str, Callable[[], Graph]] | None = None
 ) -> Answer:
-    """The plan that is wanted; of a search that was cut short, the best of what it found and the experts'. `leaner`:
-    the same step made to need less memory, by how to ask for it. Raises `PlanError`; `Infeasible` with each demand
+    """The plan that is wanted: the best of what the search found and lean experts' (all experts', where it was cut
+    short), as the search counts some sums twice that compilers make one of. `leaner`: the same step made to need less memory, by how to ask for it. Raises `PlanError`; `Infeasible` with each demand
     that, given up, lets something fit."""
     begun, found, failed = time.monotonic(), list[Plan](), None
     try:
@@ -76,8 +76,9 @@ def inquire(
         raise _relaxed(error, _ways(graph, topology, wanted, leaner or {})) from error
     except PlanError as error:
         failed = error
-    if time.monotonic() - begun > CUT * wanted.seconds and not wanted.expert:
-        experts = (_expert(graph, topology, wanted, name) for name in EXPERTS)
+    if not wanted.expert:
+        names = EXPERTS if time.monotonic() - begun > CUT * wanted.seconds else LEAN
+        experts = (_expert(graph, topology, wanted, name) for name in names)
         found += [plan for plan in experts if isinstance(plan, Plan)]
     if not found:
         raise failed or PlanError("no plan was found")

@@ -41,7 +41,8 @@ def _head(made: Explanation) -> str:
 def _proven(gap: float) -> str:
     if gap >= 1:
         return "not proven best"
-    return "proven best on this mesh" if gap < 1e-3 else f"{gap:.1%} from proven best on this mesh"
+    proven = "none on this mesh costs less" if gap < 1e-3 else f"none on this mesh costs {gap:.1%} less"
+    return f"{proven}, as the search counts"
 
 
 def _tensors(made: Explanation) -> str:

@@ -40,7 +40,7 @@ AXES = 2
 """Mesh axes tried: a third seldom pays, and operators then have more options than can be looked at in seconds."""
 
 LEAN = "dp", "fsdp"
-"""Experts whose plans the search starts from where memory is short."""
+"""Experts whose plans are quickly made, and start the search where memory is short."""
 
 GAP = 1e-4
 """How far from the proven best, relatively, a plan may stay."""

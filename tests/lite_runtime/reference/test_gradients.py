@@ -21,7 +21,12 @@ _CONTEXT = Context("here", ("x",), ("y",), 26, False, None, None, 0, None)
 def forward(op: str, **attrs: Any) -> Callable[..., Any]:
     row = LOWERINGS[op]
     extra = {"context": _CONTEXT} if row.wants_context else {}
-    return lambda *operands: row.function(*operands, **attrs, **extra)
+
+    def run(*operands: Any) -> Any:
+        found = row.function(*operands, **attrs, **extra)
+        return found[0] if isinstance(found, tuple) and len(found) == 1 else found
+
+    return run
 
 
 def vjp(fn: Callable[..., Any], operands: Sequence[Any], *results: Any) -> list[np.ndarray]:
