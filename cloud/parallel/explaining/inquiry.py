@@ -67,8 +67,9 @@ def inquire(
     graph: Graph, topology: Topology, wanted: Wanted, leaner: Mapping[str, Callable[[], Graph]] | None = None
 ) -> Answer:
     """The plan that is wanted: the best of what the search found and lean experts' (all experts', where it was cut
-    short), as the search counts some sums twice that compilers make one of. `leaner`: the same step made to need less memory, by how to ask for it. Raises `PlanError`; `Infeasible` with each demand
-    that, given up, lets something fit."""
+    short), as the search counts some sums twice that compilers make one of. `leaner`: the same step made to need less
+    memory, by how to ask for it. Raises `PlanError`; `Infeasible` with each demand that, given up, lets something
+    fit."""
     begun, found, failed = time.monotonic(), list[Plan](), None
     try:
         found = _plans(graph, topology, wanted)
