@@ -32,7 +32,10 @@ SMALL, PATIENCE = 8000, 5.0
 
 WIDER = 0, 2, 6
 """So many options of every node that each belief likes best are tried together with all choices that are known: with
-ever more, until the programme takes too long."""
+ever more, until the programme takes too long. The last only where memory does not bind: there, it always does."""
+
+BRIEF = 2.0
+"""Seconds for one exchange along a family."""
 
 Family: TypeAlias = Sequence[npt.NDArray[np.int64]]
 """Of every node, a label for each option."""
@@ -94,7 +97,7 @@ def _large(
     beliefs = list(bids(problem))
     pool = _best([_judged(problem, each) for each in [*starts, *(belief.options for belief in beliefs)]])
     some = [{choice.options[i] for choice in pool} for i in range(len(problem.nodes))]
-    for few in WIDER:
+    for few in WIDER if len(beliefs) == 1 else WIDER[:2]:
         for belief in beliefs:
             for options, worth in zip(some, belief.worth, strict=True):
                 options.update(int(o) for o in np.argsort(worth, kind="stable")[:few] if worth[o] < np.inf)
@@ -132,7 +135,7 @@ def _along(problem: Problem, options: Options, families: Sequence[Family], end: 
     while still < len(families) and time.monotonic() < end:
         for family in families:
             like = [np.flatnonzero(labels == labels[o]).tolist() for labels, o in zip(family, options, strict=True)]
-            found = _among(problem, like, end).options
+            found = _among(problem, like, end, BRIEF).options
             moved = found and _judged(problem, found).rank < _judged(problem, options).rank
             options, still = (found, 0) if found and moved else (options, still + 1)
             if still == len(families):
@@ -146,9 +149,9 @@ def _judged(problem: Problem, options: Options) -> Choice:
     return Choice(tuple(options), cost, over if cost < np.inf else np.inf)
 
 
-def _among(problem: Problem, some: Sequence[Collection[int]], end: float) -> Found:
+def _among(problem: Problem, some: Sequence[Collection[int]], end: float, patience: float = PATIENCE) -> Found:
     """The best choice of some options of every node."""
-    left = min(max((end - time.monotonic()) / 3, 1.0), PATIENCE)
+    left = min(max((end - time.monotonic()) / 3, 1.0), patience)
     return fitting(Programme(_only(problem, some)), [], left, 1e-4)
 
 
