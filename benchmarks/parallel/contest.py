@@ -164,7 +164,7 @@ class Contest:
 
         choice = choose_stages(sums, state, model.batch, self.topology, backend=self.backend, seconds=SECONDS)
         if choice is None:
-            raise PlanError("no pipeline has a plan for this step, or fits")
+            raise PlanError("there is no pipeline of this step")
         searching, start = time.monotonic() - start, time.monotonic()
         step = choice.pipelined(sums, model.optimizer, StepOptions(), state, model.batch, self.compiler.devices)
         read, said = choice.measured(step, self.compiler, self.topology), choice.estimate
