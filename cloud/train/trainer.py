@@ -62,10 +62,10 @@ class Trainer:
     share of the forward pass computed again rather than kept. `freeze`: glob patterns of parameters that stay as they
     are; what frozen first layers make of arrays is computed once and kept, where that pays. `average`: evaluate,
     predict and export with a moving mean of weights that keeps this share every step. `gradient_norm`: tell callbacks
-    of it every step (clipping tells it anyway). `parallel`: "none", "data"
-    (every device computes part of each batch), "auto" (the planner decides), a `Plan` made earlier or its file, or what
-    makes a `Placement` of a recipe (`cloud.train.planned.Auto` with options of its own). `checkpoints`: where to save,
-    or just the folder; `resume` goes on from there.
+    of it every step (clipping tells it anyway). `parallel`: "none", "data" (every device computes part of each batch),
+    "auto" (the planner decides), a `Plan` made earlier or its file, or what makes a `Placement` of a recipe
+    (`cloud.train.planned.Auto` with options of its own). `checkpoints`: where to save, or just the folder; `resume`
+    goes on from there.
 
     Runs with the same seed, data and devices give the same weights (on GPUs, with XLA's deterministic operations
     switched on). The last batch of an epoch is filled up (`last="pad"`) with examples from the epoch's start: these
@@ -126,6 +126,11 @@ class Trainer:
             return now.params, now.state
         kept = parts(now.params, which_frozen(now.params, self.options.freeze))[1]
         return merge(now.average, kept), now.state
+
+    @property
+    def recipe(self) -> Recipe:
+        """What a step is made of: objective, optimiser, options."""
+        return self._recipe
 
     @property
     def pure_step(self) -> Step:

@@ -220,7 +220,7 @@ def _of_stages(choice: Staging) -> str:
 def _beside(ledger: Ledger, choice: Staging) -> str:
     ours, theirs = ledger.plan.estimate, choice.estimate
     if theirs.step_seconds < ours.step_seconds:
-        return 'nothing: it costs less; Trainer(parallel="auto") takes it'
+        return "nothing: it is expected to cost less; compiled pipelines take up to 2.3 times what is expected"
     more = {
         "of ticks, in which all wait for the slowest stage": theirs.compute_seconds - ours.compute_seconds,
         "of collectives": theirs.exposed_seconds - ours.exposed_seconds,

@@ -19,7 +19,9 @@ __all__ = ["parts"]
 def parts(graph: Graph, groups: Sequence[Group], count: int) -> list[int]:
     """The part of each group, 0 to `count` - 1: parameters by the order in which they are first read, as many in each;
     the rest, backward operators and the optimiser's among them, as the parameter they are nearest to."""
-    home = {value: g for g, group in enumerate(groups) if group.value >= 0 for value in (group.value,)}
+    if count == 1:
+        return [0] * len(groups)
+    home = {group.value: g for g, group in enumerate(groups) if group.value >= 0}
     home.update({v: g for g, group in enumerate(groups) for k in group.ops for v in graph.ops[k].outputs})
     of = {k: g for g, group in enumerate(groups) for k in group.ops}
     near: list[dict[int, None]] = [{} for _ in groups]

@@ -16,7 +16,7 @@ from cloud.parallel.searching.fold import Flow, Folded, Place
 from cloud.parallel.searching.groups import Derived, Group, derive
 from cloud.parallel.searching.memory import Lives
 from cloud.parallel.searching.options import assignments, partial_axes, splits, wanted
-from cloud.parallel.searching.walk import loose
+from cloud.parallel.searching.walk import early, late, loose
 from cloud.parallel.searching.work import work
 from cloud.parallel.solving.problem import Floats, Problem, Transfer
 from cloud.parallel.topology import Topology
@@ -34,15 +34,13 @@ Lead = Assignment | Split
 
 @dataclass(frozen=True)
 class Shape:
-    """What a step looks like whatever the mesh. `early` values and `late` operators: those of `walk`. `reading[v, t]`:
-    who reads value v at its reading time t in other groups than its own, -1 for the step's end."""
+    """What a step looks like whatever the mesh. `reading[v, t]`: who reads value v at its reading time t in other
+    groups than its own, -1 for the step's end."""
 
     graph: Graph
     groups: Sequence[Group]
     folded: Folded
     lives: Lives
-    early: frozenset[int]
-    late: Sequence[bool]
     reading: Mapping[tuple[int, int], Sequence[int]]
 
 
@@ -125,6 +123,7 @@ class _Prices:
     def __init__(self, shape: Shape, mesh: Mesh, topology: Topology, reduce_scatter: bool) -> None:
         self.shape, self.mesh, self.topology, self.reduce_scatter = shape, mesh, topology, reduce_scatter
         self.exposed = 1.0 - topology.overlap
+        self.early, self.late = early(shape.graph), late(shape.graph)
         self.loose = loose(shape.graph) if reduce_scatter else frozenset[int]()
         self.moved: dict[tuple[tuple[int, ...], int, Split, Split, bool], float] = {}
 
@@ -136,7 +135,7 @@ class _Prices:
         key = about.shape, about.dtype.itemsize, lies, split, value in self.loose
         if key not in self.moved:
             self.moved[key] = reshard(*key[:4], self.mesh, self.topology, key[4])[1]
-        return self.moved[key] * (self.exposed if value in self.shape.early else 1.0)
+        return self.moved[key] * (self.exposed if value in self.early else 1.0)
 
     def sums(self, k: int, assignment: Assignment) -> float:
         """Seconds to put an operator's partial results together."""
@@ -151,7 +150,7 @@ class _Prices:
         return op.times * time * (self.exposed if leads_out else 1.0)
 
     def _readers(self, outputs: Iterable[int]) -> Iterable[tuple[int, bool]]:
-        return ((r, self.shape.late[r]) for v in outputs for r in self.readers.get(v, ()))
+        return ((r, self.late[r]) for v in outputs for r in self.readers.get(v, ()))
 
     @property
     def readers(self) -> Mapping[int, Sequence[int]]:

@@ -24,7 +24,7 @@ from cloud.parallel.searching.question import Question, Shape, ask
 from cloud.parallel.searching.rows import Moments
 from cloud.parallel.searching.satellites import merged
 from cloud.parallel.searching.schedule import hides
-from cloud.parallel.searching.walk import early, late, reading_times
+from cloud.parallel.searching.walk import reading_times
 from cloud.parallel.solving.solve import Infeasible, solve
 from cloud.parallel.topology import Topology
 from cloud.parallel.topology import meshes as every_mesh
@@ -128,8 +128,7 @@ class _Search:
             times = reading_times(self.graph) if regather else {}
             folded_ = folded(self.graph, self.groups, marks, times, ROUNDS if self.fold else -1)
             reading = _reading(self.graph, self.groups, times)
-            about = early(self.graph), late(self.graph)
-            self.shapes[key] = Shape(self.graph, self.groups, folded_, self.lives, *about, reading)
+            self.shapes[key] = Shape(self.graph, self.groups, folded_, self.lives, reading)
         return self.shapes[key]
 
     def plan(

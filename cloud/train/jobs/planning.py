@@ -21,7 +21,7 @@ from cloud.train.feed import feed_of
 from cloud.train.jobs.config import Config, read_size
 from cloud.train.jobs.job import Job, job_of
 from cloud.train.placement import Placement, Prepare, packing
-from cloud.train.planned import Auto
+from cloud.train.planned import Auto, Staged
 from cloud.train.step import Batch, Recipe, TrainState
 
 __all__ = ["checked", "placing", "stages_of", "step_of", "topology_of"]
@@ -69,14 +69,13 @@ def _shapes(job: Job) -> tuple[Any, Any]:
 
 def stages_of(config: Config, topology: Topology, memory: float | None = None) -> Staging | None:
     """The best pipeline for a run's step, None where it has none: see `choose_stages`."""
-    said = config.train
-    if said.accumulate > 1 or said.recompute or said.precision == "float16" or topology.size == 1:
-        return None
     job = job_of(config)
+    if topology.size == 1 or not Staged.can(job.trainer.recipe):
+        return None
     state, batch = _shapes(job)
     try:
         return choose_stages(
-            job.trainer.objective.loss_sums, state, batch, topology, memory=memory, freeze=said.freeze
+            job.trainer.objective.loss_sums, state, batch, topology, memory=memory, freeze=config.train.freeze
         )  # fmt: skip
     except PlanError:  # its rows meet, say
         return None
