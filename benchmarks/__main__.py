@@ -19,7 +19,7 @@ from benchmarks.page import Run, page, read_run, summary
 from benchmarks.products import measured
 from edge.cli.output import plain
 from edge.extras import EXTRAS, installed_version
-from edge.roofline import roofline
+from edge.measuring.roofline import roofline
 from lite_runtime._files import write_atomically
 from lite_runtime.errors import MsedgeError
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edge.contest import Contest, Entry, contest, peer_of, peers_of
+from edge.measuring.contest import Contest, Entry, contest, peer_of, peers_of
 from lite_runtime.errors import InputError, MsedgeError
 
 __all__ = [

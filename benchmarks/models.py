@@ -184,7 +184,7 @@ def write(folder: Path, *, int8: bool = False) -> list[Path]:
     """Every model that is not in `folder` yet, written there; paths of all of them.
 
     int8: also each one's quantised twin, and beside it the form that ONNX Runtime's own tool makes of the same network
-    and the same rows, for peers (`edge.contest.forms_of`).
+    and the same rows, for peers (`edge.measuring.contest.forms_of`).
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.comparison import Row, geometric_mean, read_rows, trouble, twins, worst
 from benchmarks.products import Measured
-from edge.contest import PEERS
+from edge.measuring.contest import PEERS
 
 __all__ = ["Run", "page", "read_run", "summary"]
 

@@ -18,8 +18,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.comparison import Row, row_of
-from edge.contest import contest
-from edge.roofline import Roofline, roofline
+from edge.measuring.contest import contest
+from edge.measuring.roofline import Roofline, roofline
 from lite_runtime.errors import MsedgeError
 from lite_runtime.graph import Array
 

@@ -2,8 +2,8 @@
 
 Every contender is a process of its own that imports, loads the model, runs it once and ends; they take turns. Seconds
 run from before the process is made until it has its result; memory is the most that was resident (VmHWM). Ours is the
-runtime as a device installs it (`lite_runtime.wheel`): `msedge` finds the program that an earlier start kept; `msedge,
-first start` has an empty cache, so it unpacks its kernels and plans. No contender pays for what hangs in this
+runtime as a device installs it (`lite_runtime.native.wheel`): `msedge` finds the program that an earlier start kept;
+`msedge, first start` has an empty cache, so it unpacks its kernels and plans. No contender pays for what hangs in this
 environment's site folder (`python -S`).
 """
 
@@ -26,9 +26,9 @@ from typing import NamedTuple
 import numpy as np
 
 from converter import convert
-from lite_runtime import wheel
-from lite_runtime.session import load
-from lite_runtime.target import host
+from lite_runtime.native import wheel
+from lite_runtime.native.target import host
+from lite_runtime.running.session import load
 
 NUMPY = "numpy alone"
 OURS, FIRST = "msedge", "msedge, first start"

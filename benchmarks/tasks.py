@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from converter.quantize.metrics import auc
+from converter.quantize.accuracy.metrics import auc
 from lite_runtime.graph import Array
 
 __all__ = ["TASKS", "Metric", "Task", "tasks"]

@@ -24,7 +24,7 @@ from cloud.zoo import resnet8
 from cloud.zoo.build import BATCH, Builder
 from converter import convert
 from converter.training import Training
-from edge.measure import Timing, interleave, ratio
+from edge.measuring.measure import Timing, interleave, ratio
 
 __all__ = ["TASKS", "Task", "main", "mobilenet_v2", "timed"]
 

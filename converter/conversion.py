@@ -27,11 +27,12 @@ from converter.lowering.table import lite_op
 from converter.passes.integer import left_float
 from converter.pipeline import PREPARE, REST, STATIC, Shapes, optimize, upgraded
 from converter.quantize import MODES, Mode, Options, calibration_data, run_steps
-from converter.quantize.evaluation import Accuracy, within
-from converter.quantize.sensitivity import Progress
+from converter.quantize.accuracy.evaluation import Accuracy, within
+from converter.quantize.accuracy.sensitivity import Progress
 from converter.report import PERFECT, Report, measure
-from lite_runtime import bundle, pipelines
+from lite_runtime import bundle
 from lite_runtime._files import write_atomically
+from lite_runtime.bundle import pipelines
 from lite_runtime.errors import BundleError
 from lite_runtime.graph import Array, Graph, StateUse
 
@@ -72,7 +73,7 @@ def convert(
     `converter.quantize.calibration_data`; int8 and int16x8 need it. `accuracy`: how much of which metric may be
     lost; layers then keep the precision it takes. `trainable`: the bundle can learn; globs of the initialisers it
     trains, or `Training` for every setting. `pipeline`: what stands before and after the model where it is served, as
-    `lite_runtime.pipelines` has it. `explain`: also compare the quantised model with the float one layer by
+    `lite_runtime.bundle.pipelines` has it. `explain`: also compare the quantised model with the float one layer by
     layer, on calibration rows (random inputs without any), and plan a run for its memory. Raises ConvertError for a
     broken source, UnsupportedOpError (a ConvertError) listing all operators the runtime lacks, QuantizeError for
     options and data that do not fit, TrainingError for parameters and losses that do not, PipelineError for a

@@ -9,7 +9,7 @@ import numpy as np
 from lite_runtime import bundle
 from lite_runtime.errors import MsedgeError
 from lite_runtime.graph import Array, Graph, Value, numpy_dtype
-from lite_runtime.session import load
+from lite_runtime.running.session import load
 
 __all__ = ["COST_LIMIT", "SIZE_LIMIT", "Sample", "sample", "sample_inputs"]
 

@@ -37,7 +37,7 @@ from converter.passes import (
     undo_dynamic,
 )
 from converter.passes.integer import INTEGER_PASSES
-from converter.quantize import unpack
+from converter.quantize.rounding import unpack
 from converter.report import PassRecord
 
 __all__ = [

@@ -14,9 +14,9 @@ from typing import Any, Literal
 from federated.algorithms import Algorithm, algorithm_from
 from federated.codec import Codec
 from federated.codec.signds import SignDS
-from federated.downlink import follows
 from federated.errors import FederatedError
-from federated.pipeline import Pipeline
+from federated.messages.downlink import follows
+from federated.messages.pipeline import Pipeline
 from federated.sections import Sections
 
 __all__ = [
@@ -108,7 +108,7 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Buffer:
-    """Rounds without waiting (`rounds.mode = "async"`): see `federated.asynchronous`."""
+    """Rounds without waiting (`rounds.mode = "async"`): see `federated.server.asynchronous`."""
 
     size: int = 10
     """Updates that make one step of the server."""
@@ -260,7 +260,7 @@ _SECTIONS: dict[str, tuple[str, type]] = {
     "report": ("report", Report),
 }
 _OPEN = ("privacy", "robust")
-"""Read by `federated.pipeline`."""
+"""Read by `federated.messages.pipeline`."""
 
 
 def read(path: str | os.PathLike[str]) -> Config:

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from federated import checkpoint
-from federated.asynchronous import conduct_async
-from federated.conduct import After, Exchange, Watch, conduct
+from federated.client.device import Device
+from federated.client.lite import LiteLearner
+from federated.client.state import StateStore
 from federated.config import Config, read
 from federated.data import shards
-from federated.device import Device
 from federated.errors import FederatedError
-from federated.federation import Federation, Start
 from federated.learner import Batch, Learner
-from federated.lite import LiteLearner
-from federated.state import StateStore
-from federated.store import PersonalStore, Retention
-from federated.sync import sync
+from federated.server import checkpoint
+from federated.server.asynchronous import conduct_async
+from federated.server.conduct import After, Exchange, Watch, conduct
+from federated.server.federation import Federation, Start
+from federated.server.store import PersonalStore, Retention
+from federated.server.sync import sync
 from federated.tree import Tree
 from lite_runtime import bundle
 from lite_runtime._files import write_atomically
@@ -32,7 +32,7 @@ __all__ = ["Fleet", "report", "run", "serve", "simulate", "start_of"]
 @dataclass(frozen=True)
 class Fleet:
     """Devices in this process: their examples by name, the learner that they share, and what their owners agreed to
-    (`federated.store.CONSENTS`)."""
+    (`federated.server.store.CONSENTS`)."""
 
     learner: Learner
     start: Start

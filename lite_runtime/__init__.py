@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from lite_runtime.errors import BundleError, InputError, MissingExtraError, MsedgeError, ShapeError, UnsupportedOpError
 
 if TYPE_CHECKING:
-    from lite_runtime.interpreter import Interpreter
-    from lite_runtime.session import Model, load
+    from lite_runtime.running.interpreter import Interpreter
+    from lite_runtime.running.session import Model, load
 
 __all__ = [
     "BundleError",
@@ -26,7 +26,11 @@ ARCHIVE = "reference.zip"
 """Where a device's wheel holds the references: rarely needed there, and a tenth of the size."""
 __path__.append(f"{__path__[0]}/{ARCHIVE}")
 
-_LAZY = {"Interpreter": "lite_runtime.interpreter", "Model": "lite_runtime.session", "load": "lite_runtime.session"}
+_LAZY = {
+    "Interpreter": "lite_runtime.running.interpreter",
+    "Model": "lite_runtime.running.session",
+    "load": "lite_runtime.running.session",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 
 from lite_runtime.errors import InputError, MsedgeError
 from lite_runtime.graph import Array, Value, numpy_dtype
-from lite_runtime.session import BACKENDS, Model, load
+from lite_runtime.running.session import BACKENDS, Model, load
 
 
 def random_inputs(values: Sequence[Value], seed: int) -> dict[str, Array]:

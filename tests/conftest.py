@@ -28,7 +28,7 @@ SHARED = ROOT.parent / "shared"
 def pytest_configure(config: pytest.Config) -> None:
     """Compile kernels once, before workers start: each would otherwise compile all of them."""
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
-        from lite_runtime import build
+        from lite_runtime.native import build
 
         build.prepare()
 

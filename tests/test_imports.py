@@ -114,7 +114,7 @@ def test_the_runtime_runs_with_numpy_alone(tmp_path: Path, small: Path) -> None:
 
 
 def test_kept_kernels_run_without_importing_a_compiler(small: Path) -> None:
-    from lite_runtime import build
+    from lite_runtime.native import build
 
     if not build.available():
         pytest.skip("this machine is no target of the native kernels")

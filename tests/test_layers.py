@@ -24,8 +24,8 @@ LIBRARIES = {
     "lite_runtime": {"llvmlite", "ml_dtypes", "numba", "numpy"},
 }
 # A device has no compiler: these alone may name one. compile.py does so inside functions only.
-BUILD = "lite_runtime/compile.py"
-COMPILING = ("lite_runtime/kernels/", "lite_runtime/simd.py", BUILD)
+BUILD = "lite_runtime/native/compile.py"
+COMPILING = ("lite_runtime/kernels/", "lite_runtime/native/simd.py", BUILD)
 # Flower changes between versions: one folder knows it. A device that learns installs Flower, but no converter.
 TRANSPORT = "federated/transport/"
 # A machine that serves needs neither converter nor trainer; one folder knows HTTP's library.

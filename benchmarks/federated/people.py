@@ -29,7 +29,7 @@ from cloud.federated.simulator import Rows
 from federated.algorithms import Algorithm, algorithm_from
 from federated.data import split, support_query
 from federated.learner import Batch
-from federated.rounds import seed_of
+from federated.server.rounds import seed_of
 
 __all__ = ["GRIDS", "People", "contest", "main"]
 

@@ -27,10 +27,10 @@ from federated.algorithms import FedAvg
 from federated.codec import Codec, Spec
 from federated.data import draw, pick
 from federated.errors import FederatedError
-from federated.pipeline import Pipeline
+from federated.messages.pipeline import Pipeline
 from federated.privacy import Accountant, SeededSource
 from federated.robust.attacks import flipped, liars
-from federated.rounds import seed_of
+from federated.server.rounds import seed_of
 
 __all__ = ["Setting", "run"]
 

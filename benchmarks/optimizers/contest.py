@@ -21,7 +21,7 @@ import optax
 
 from benchmarks.optimizers.tasks import Task
 from cloud.train.optim.thor import thor
-from cloud.train.optimizers import cosine_schedule, momentum_sgd
+from cloud.train.stepping.optimizers import cosine_schedule, momentum_sgd
 
 __all__ = ["OPTIMIZERS", "Curve", "Settings", "curve", "search", "shortest", "steps_to"]
 

@@ -28,7 +28,7 @@ from cloud.parallel.searching.search import plans
 from cloud.parallel.staged.staging import choose_stages
 from cloud.parallel.topology import Topology
 from cloud.parallel.tracing.trace import trace
-from cloud.train.step import StepOptions, TrainState
+from cloud.train.stepping.step import StepOptions, TrainState
 
 __all__ = ["CONTENDERS", "Contest", "Entry"]
 

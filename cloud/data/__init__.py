@@ -8,9 +8,9 @@
 from __future__ import annotations
 
 from cloud.data.api import Pipeline, arrays, folder, from_dict, iterable, mix, npz, records, source, text, zipped
-from cloud.data.device import to_device
-from cloud.data.iterate import Batches, Position
 from cloud.data.profile import Profile, Tuned, profile, tune
+from cloud.data.reading.device import to_device
+from cloud.data.reading.iterate import Batches, Position
 from cloud.data.records import write_records
 
 __all__ = [

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from cloud.data import ir, serial
 from cloud.data.functions import named
-from cloud.data.iterate import Batches, Position, open_batches
 from cloud.data.passes import optimised
-from cloud.data.sources import checked_arrays
+from cloud.data.reading.iterate import Batches, Position, open_batches
+from cloud.data.reading.sources import checked_arrays
 from cloud.errors import DataError
 
 __all__ = ["Pipeline", "arrays", "folder", "from_dict", "iterable", "mix", "npz", "records", "source", "text", "zipped"]

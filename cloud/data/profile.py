@@ -15,8 +15,8 @@ from cloud.data import ir
 from cloud.data.api import Pipeline
 from cloud.data.columns import tree_map
 from cloud.data.functions import Function
-from cloud.data.iterate import Batches
-from cloud.data.sources import open_source
+from cloud.data.reading.iterate import Batches
+from cloud.data.reading.sources import open_source
 
 __all__ = ["Profile", "Stage", "Trial", "Tuned", "profile", "tune"]
 

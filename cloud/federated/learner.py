@@ -14,7 +14,7 @@ import onnx_ir as ir
 from cloud.engine import lower
 from cloud.errors import TrainError
 from cloud.federated.products import as_products
-from cloud.train.losses import LOSSES, PerExample
+from cloud.train.stepping.losses import LOSSES, PerExample
 from federated import tree
 from federated.learner import Batch, Evaluation, Gradient
 from federated.tree import Tree
@@ -27,7 +27,7 @@ Carry = TypeVar("Carry")
 class JaxLearner:
     """The learner of `model`'s one output: pure functions that can be jitted, mapped and differentiated.
 
-    `loss`: a name out of `cloud.train.losses.LOSSES`, or a function (output, labels) -> one float an example;
+    `loss`: a name out of `cloud.train.stepping.losses.LOSSES`, or a function (output, labels) -> one float an example;
     `trainable`: glob patterns of initialisers, see `cloud.engine.lower`. Batches name the model's inputs.
     """
 

@@ -23,7 +23,7 @@ from cloud.federated.learner import JaxLearner
 from federated.algorithms.base import Algorithm
 from federated.data import draw
 from federated.learner import Batch, Evaluation
-from federated.rounds import choose, seed_of, wanted
+from federated.server.rounds import choose, seed_of, wanted
 from federated.tree import Tree
 
 __all__ = ["Report", "Rows", "Simulator"]

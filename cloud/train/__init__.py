@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from cloud.train.augment import random_affine
 from cloud.train.callbacks import Callback
-from cloud.train.digits import BACKGROUND, DigitsSplit, load_digits_split
+from cloud.train.inputs.augment import random_affine
+from cloud.train.inputs.digits import BACKGROUND, DigitsSplit, load_digits_split
 from cloud.train.keeping.checkpoint import Checkpoints
-from cloud.train.losses import LOSSES, METRICS, smoothed_cross_entropy
-from cloud.train.optimizers import cosine_schedule, decay_mask, momentum_sgd
 from cloud.train.quantized import QuantizedRun, quantize_aware, with_scales
 from cloud.train.recipe import DigitsRun, train_digits
 from cloud.train.reports import EpochReport, Evaluation
+from cloud.train.stepping.losses import LOSSES, METRICS, smoothed_cross_entropy
+from cloud.train.stepping.optimizers import cosine_schedule, decay_mask, momentum_sgd
 from cloud.train.tasks import JaxTask, LinenTask, NnxTask, OnnxTask, Task
 from cloud.train.trainer import Trainer
 

@@ -27,13 +27,13 @@ import optax
 
 from cloud.engine import lower
 from cloud.errors import TrainError
-from cloud.train.batches import Arrays, Dataset, pair
-from cloud.train.losses import PerExample
-from cloud.train.optimizers import cosine_schedule
+from cloud.train.inputs.batches import Arrays, Dataset, pair
+from cloud.train.stepping.losses import PerExample
+from cloud.train.stepping.optimizers import cosine_schedule
 from cloud.train.trainer import EpochReport, Trainer
 from converter.pipeline import PREPARE, optimize, to_ir
 from converter.quantize import Options, Record
-from converter.quantize.data import Samples, Source
+from converter.quantize.calibration.data import Samples, Source
 from converter.quantize.qat import fake_quantize, freeze, scales
 
 __all__ = ["QuantizedRun", "quantize_aware", "with_scales"]

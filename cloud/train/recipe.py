@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cloud.train.augment import random_affine
-from cloud.train.digits import BACKGROUND, DigitsSplit, load_digits_split
-from cloud.train.losses import smoothed_cross_entropy
-from cloud.train.optimizers import cosine_schedule, momentum_sgd
+from cloud.train.inputs.augment import random_affine
+from cloud.train.inputs.digits import BACKGROUND, DigitsSplit, load_digits_split
+from cloud.train.stepping.losses import smoothed_cross_entropy
+from cloud.train.stepping.optimizers import cosine_schedule, momentum_sgd
 from cloud.train.trainer import EpochReport, Evaluation, Trainer
 from cloud.zoo import resnet8
 

@@ -60,7 +60,7 @@ def summed(parts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def means_of(sums: Mapping[str, float]) -> Evaluation:
-    """The means that sums over rows (`cloud.train.step.Sums`) amount to; of no rows at all they are 0."""
+    """The means that sums over rows (`cloud.train.stepping.step.Sums`) amount to; of no rows at all they are 0."""
     examples = sums.get("examples", 0.0)
     means = {name: value / (examples or 1.0) for name, value in sums.items()}
     metrics = {name.removeprefix("metric "): mean for name, mean in means.items() if name.startswith("metric ")}

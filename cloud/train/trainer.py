@@ -18,21 +18,22 @@ import optax
 
 from cloud._jax import shaped
 from cloud.errors import TrainError
-from cloud.train.augment import Augment
-from cloud.train.batches import Arrays, Dataset, batches, rows_of_batch
 from cloud.train.callbacks import Callback, Callbacks
-from cloud.train.feed import ArrayFeed, Coming, Feed, feed_of
-from cloud.train.finite import culprit
-from cloud.train.freeze import merge, parts, which_frozen
+from cloud.train.inputs.augment import Augment
+from cloud.train.inputs.batches import Arrays, Dataset, batches, rows_of_batch
+from cloud.train.inputs.feed import ArrayFeed, Coming, Feed, feed_of
+from cloud.train.inputs.prefix import cut_at_frozen
 from cloud.train.keeping.checkpoint import Checkpoints
 from cloud.train.keeping.keeper import Keeper
 from cloud.train.keeping.rewind import Goal, Place, Rewind
 from cloud.train.ledger import Ledger, NotFinite, Packed
-from cloud.train.losses import LOSSES, METRICS, PerExample
-from cloud.train.placement import Placement
-from cloud.train.prefix import cut_at_frozen
+from cloud.train.placing.placement import Placement
+from cloud.train.placing.where import Parallel, prepare_of
 from cloud.train.reports import EpochReport, Evaluation, means_of, summed
-from cloud.train.step import (
+from cloud.train.stepping.finite import culprit
+from cloud.train.stepping.freeze import merge, parts, which_frozen
+from cloud.train.stepping.losses import LOSSES, METRICS, PerExample
+from cloud.train.stepping.step import (
     Batch,
     Objective,
     Recipe,
@@ -43,7 +44,6 @@ from cloud.train.step import (
     initial_state,
 )
 from cloud.train.tasks import Task, as_task
-from cloud.train.where import Parallel, prepare_of
 
 __all__ = ["EpochReport", "Evaluation", "Trainer"]
 
@@ -64,8 +64,8 @@ class Trainer:
     predict and export with a moving mean of weights that keeps this share every step. `gradient_norm`: tell callbacks
     of it every step (clipping tells it anyway). `parallel`: "none", "data" (every device computes part of each batch),
     "auto" (the planner decides), a `Plan` made earlier or its file, or what makes a `Placement` of a recipe
-    (`cloud.train.planned.Auto` with options of its own). `checkpoints`: where to save, or just the folder; `resume`
-    goes on from there.
+    (`cloud.train.placing.planned.Auto` with options of its own). `checkpoints`: where to save, or just the folder;
+    `resume` goes on from there.
 
     Runs with the same seed, data and devices give the same weights (on GPUs, with XLA's deterministic operations
     switched on). The last batch of an epoch is filled up (`last="pad"`) with examples from the epoch's start: these
@@ -226,7 +226,7 @@ class Trainer:
     @contextmanager
     def _from_the_cut(self, whole: Feed, goal: Goal) -> Iterator[Feed]:
         """Where frozen weights come first and arrays are gone through more than once: train on what these weights make
-        of them (see `cloud.train.prefix`)."""
+        of them (see `cloud.train.inputs.prefix`)."""
         cut = None
         epochs = goal.epochs_left(self._here(), whole.steps) if isinstance(whole, ArrayFeed) else 0
         if epochs > 1 and self._may_cut and isinstance(whole, ArrayFeed):

@@ -11,8 +11,8 @@ import onnx_ir as ir
 from converter.errors import ConvertError, UnsupportedNode, UnsupportedOpError
 from converter.ir import build
 from converter.lowering.table import HINTS, lite_op
-from lite_runtime._schema import ARITY
 from lite_runtime.graph import Array, Attr, Graph, Node, Value, dtype_name
+from lite_runtime.graph.schema import ARITY
 
 __all__ = ["lower", "unsupported"]
 

@@ -13,9 +13,9 @@ import onnx_ir as ir
 
 from converter.errors import QuantizeError
 from converter.ir import build
-from converter.quantize.data import Samples, Source
-from converter.quantize.data import load as calibration_data
-from converter.quantize.observe import Runner
+from converter.quantize.calibration.data import Samples, Source
+from converter.quantize.calibration.data import load as calibration_data
+from converter.quantize.calibration.observe import Runner
 from converter.quantize.options import IO, METHODS, MODES, Io, Method, Mode, Options
 from converter.quantize.record import Finding, NodeStatus, Record, TensorParams
 from converter.quantize.schemes import plan, title

@@ -16,13 +16,13 @@ import onnx_ir as ir
 
 from converter.ir import build
 from converter.ir.build import Edit, attr
-from converter.quantize.bias import compensate
-from converter.quantize.calibrate import Params
+from converter.quantize.calibration.calibrate import Params
 from converter.quantize.options import Options, matches
 from converter.quantize.record import NodeStatus, TensorParams
+from converter.quantize.rounding.bias import compensate
+from converter.quantize.rounding.weights import SMALLEST, Place, Quantized, attach, per_channel, places, quantize_place
 from converter.quantize.schemes import SCHEMES, Plan, title, weight_place
 from converter.quantize.state import State
-from converter.quantize.weights import SMALLEST, Place, Quantized, attach, per_channel, places, quantize_place
 from lite_runtime.graph import Array
 
 __all__ = ["apply_dynamic", "apply_static", "apply_weights", "round_weights"]

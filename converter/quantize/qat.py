@@ -32,14 +32,14 @@ from converter.ir import build
 from converter.ir.build import Edit, attr
 from converter.passes import cleanup, quantized
 from converter.quantize import apply
-from converter.quantize.data import Samples, Source
-from converter.quantize.data import load as calibration_data
+from converter.quantize.calibration.data import Samples, Source
+from converter.quantize.calibration.data import load as calibration_data
 from converter.quantize.options import Options
 from converter.quantize.record import Record
+from converter.quantize.rounding.weights import Bits, per_channel, width
 from converter.quantize.schemes import SCHEMES, title, weight_place
 from converter.quantize.state import State, Step
 from converter.quantize.steps import STEPS
-from converter.quantize.weights import Bits, per_channel, width
 from lite_runtime.reference.quantize import quantize as to_integers
 
 __all__ = ["Scales", "fake_quantize", "freeze", "scales"]

@@ -27,9 +27,9 @@ import onnx_ir as ir
 
 from converter.ir import build
 from converter.ir.build import attr
-from converter.quantize.calibrate import Params
+from converter.quantize.calibration.calibrate import Params
 from converter.quantize.options import Options, matches
-from converter.quantize.weights import SMALLEST, Place, places
+from converter.quantize.rounding.weights import SMALLEST, Place, places
 
 __all__ = ["FIXED", "REASONS", "SCHEMES", "Plan", "Role", "Scheme", "fixed_params", "plan", "title", "weight_place"]
 

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from converter.quantize.calibrate import Params
-from converter.quantize.data import Samples
-from converter.quantize.observe import Statistics
+from converter.quantize.calibration.calibrate import Params
+from converter.quantize.calibration.data import Samples
+from converter.quantize.calibration.observe import Statistics
 from converter.quantize.options import Method, Options
 from converter.quantize.record import Record
+from converter.quantize.rounding.weights import Quantized
 from converter.quantize.schemes import Plan
-from converter.quantize.weights import Quantized
 
 __all__ = ["WAYS", "State", "Step", "Way"]
 

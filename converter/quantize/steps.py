@@ -11,16 +11,18 @@ import numpy as np
 import onnx_ir as ir
 
 from converter.passes import cleanup
-from converter.quantize import apply, calibrate, correct, equalize, gptq, unpack
-from converter.quantize.calibrate import Histogram, Params, Range
-from converter.quantize.data import Samples
-from converter.quantize.lattice import lattice
-from converter.quantize.observe import Runner, Statistics, channel_axis, observe
+from converter.quantize import apply
+from converter.quantize.calibration import calibrate
+from converter.quantize.calibration.calibrate import Histogram, Params, Range
+from converter.quantize.calibration.data import Samples
+from converter.quantize.calibration.lattice import lattice
+from converter.quantize.calibration.observe import Runner, Statistics, channel_axis, observe
 from converter.quantize.options import Options
 from converter.quantize.record import Finding, Record, TensorParams
+from converter.quantize.rounding import correct, equalize, gptq, unpack
+from converter.quantize.rounding.weights import SMALLEST, Quantized
 from converter.quantize.schemes import fixed_params, plan
 from converter.quantize.state import WAYS, State, Step, Way
-from converter.quantize.weights import SMALLEST, Quantized
 from lite_runtime.graph import Array
 
 __all__ = ["STEPS", "equalise"]

@@ -19,7 +19,7 @@ from converter.ir.build import source_of
 from lite_runtime.graph import Array
 
 if TYPE_CHECKING:
-    from converter.quantize.data import Row
+    from converter.quantize.calibration.data import Row
     from converter.quantize.record import Record, TensorParams
 
 __all__ = ["PERFECT", "Layer", "Sums", "measure"]
@@ -81,7 +81,7 @@ def measure(before: ir.Model, after: ir.Model, record: Record, rows: Iterable[Ro
 
     A tensor that `after` stores as integers is compared as it is stored, times its scale. Neither model is changed.
     """
-    from converter.quantize.observe import Runner
+    from converter.quantize.calibration.observe import Runner
 
     taps = _taps(before, after)
     sums = {name: Sums() for name in taps}

@@ -14,7 +14,7 @@ from typing import Any
 
 from converter.pipeline import STATIC, optimize
 from converter.quantize import Options, calibration_data, run_steps
-from converter.quantize.data import Samples
+from converter.quantize.calibration.data import Samples
 from converter.report import PassRecord, Report
 from converter.training.reach import dependents
 from converter.training.signatures import Prepared

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from lite_runtime import build, load
+from lite_runtime import load
 from lite_runtime.graph import Value, numpy_dtype
+from lite_runtime.native import build
 
 __all__ = ["sizes", "working_memory"]
 

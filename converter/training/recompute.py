@@ -16,7 +16,7 @@ from typing import NamedTuple
 from converter.training.memory import sizes, working_memory
 from lite_runtime.bundle import write
 from lite_runtime.graph import Array, Graph, Node, Spec, StateUse
-from lite_runtime.stage import fold, next_stage
+from lite_runtime.planning.stage import fold, next_stage
 
 __all__ = ["Fitted", "fit", "peak", "recomputed"]
 

@@ -15,11 +15,11 @@ from edge.cli.output import bytes_text, console, emit, say, seconds_text, table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from edge.contest import Contest, Entry
-    from edge.footprint import Footprint
-    from edge.roofline import Roofline
-    from edge.tune import Found
-    from lite_runtime.profiling import Row
+    from edge.measuring.contest import Contest, Entry
+    from edge.measuring.footprint import Footprint
+    from edge.measuring.roofline import Roofline
+    from edge.measuring.tune import Found
+    from lite_runtime.running.profiling import Row
 
 __all__ = ["bench"]
 
@@ -63,7 +63,7 @@ def bench(
     """
     shapes, counts = read_shapes(input_shape), _counts(threads)
     peers = [name for name in against.split(",") if name]
-    from edge.contest import PEERS, contest
+    from edge.measuring.contest import PEERS, contest
 
     for name in peers:
         if name not in PEERS:
@@ -83,7 +83,7 @@ def bench(
     steps = one.runtime.profile(one.inputs) if profile else []
     bounds = _roofline(one.threads) if profile else None
     if trace is not None:
-        from edge.trace import write
+        from edge.measuring.trace import write
 
         write(trace, one.model, one.runtime.trace(one.inputs))
     if as_json:
@@ -100,7 +100,7 @@ def bench(
 
 
 def _tuned(result: Contest) -> list[Found]:
-    from edge import tune
+    from edge.measuring import tune
 
     def progress(done: int, of: int) -> None:
         say(f"timing every way of every step, turn {done} of {of}")
@@ -136,14 +136,14 @@ def _counts(text: str) -> list[int]:
 
 
 def _cold_starts(result: Contest, source: Path, backend: str) -> tuple[Footprint, ...]:
-    from edge.footprint import footprints
+    from edge.measuring.footprint import footprints
 
     say("starting each in a process of its own")
     return footprints(result, source, backend=backend)
 
 
 def _roofline(threads: int) -> Roofline | None:
-    from edge.roofline import roofline
+    from edge.measuring.roofline import roofline
 
     return roofline(threads)
 

@@ -160,9 +160,9 @@ def convert(
     shapes = read_shapes(input_shape)
     from converter import convert as run
     from converter.quantize import Options
-    from converter.quantize.evaluation import Accuracy
+    from converter.quantize.accuracy.evaluation import Accuracy
     from converter.training import Training
-    from lite_runtime import pipelines
+    from lite_runtime.bundle import pipelines
 
     training = None
     if trainable or lora:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cloud.train import EpochReport
-    from edge.fleet_loop import FleetOutcome
-    from edge.loop import Outcome
-    from edge.serve_loop import ServeOutcome
+    from edge.demo.fleet_loop import FleetOutcome
+    from edge.demo.loop import Outcome
+    from edge.demo.serve_loop import ServeOutcome
 
 __all__ = ["demo"]
 
@@ -40,7 +40,7 @@ def demo(
     0.97, its logits are further than 1e-4 from the cloud's, learning together gains a device less than 0.3, or devices
     are answered no better by their own versions than by the common one.
     """
-    from edge.loop import run_loop
+    from edge.demo.loop import run_loop
 
     start = perf_counter()
     with _folder(keep) as folder, _bar(epochs) as progress:
@@ -136,7 +136,7 @@ def _print_fleet(fleet: FleetOutcome) -> None:
 
 
 def _print_served(served: ServeOutcome) -> None:
-    from edge.serve_loop import BATCH, CLIENTS
+    from edge.demo.serve_loop import BATCH, CLIENTS
 
     print(f"a gateway and {CLIENTS} clients in this process; of devices, images that nobody learned from")
     heads = ("accuracy", "images/s", "median", "rows a batch")

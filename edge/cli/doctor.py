@@ -35,8 +35,8 @@ def _facts() -> dict[str, Any]:
     import numpy as np
 
     from edge.extras import EXTRAS, installed_version, pip_line
-    from lite_runtime import build
-    from lite_runtime.target import host
+    from lite_runtime.native import build
+    from lite_runtime.native.target import host
 
     target = host()
     folder = Path(build.cache_folder())

@@ -123,7 +123,7 @@ def _render(source: Path, page: Path | None) -> None:
 
 
 def _write_page(path: Path, made: Mapping[str, Any]) -> None:
-    from edge.fleet_page import fleet_page
+    from edge.pages.fleet_page import fleet_page
     from lite_runtime._files import write_atomically
 
     write_atomically(path, fleet_page(made).encode())

@@ -15,7 +15,7 @@ from edge.cli.output import bytes_text, console, emit, shape_text, table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from edge.describe import Row
+    from edge.measuring.describe import Row
     from lite_runtime.bundle import Bundle
     from lite_runtime.graph import Graph, StateUse, Value
 
@@ -71,7 +71,7 @@ def _facts(path: Path, bundle: Bundle) -> dict[str, Any]:
 def _state_json(bundle: Bundle) -> list[dict[str, Any]]:
     from dataclasses import asdict
 
-    from edge.describe import states
+    from edge.measuring.describe import states
 
     return [asdict(state) for state in states(bundle)]
 
@@ -79,7 +79,7 @@ def _state_json(bundle: Bundle) -> list[dict[str, Any]]:
 def _as_json(bundle: Bundle, name: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from edge.describe import constant_bytes, rows
+    from edge.measuring.describe import constant_bytes, rows
 
     graph, use = bundle.signatures[name], _use(bundle, name)
 
@@ -99,7 +99,7 @@ def _as_json(bundle: Bundle, name: str, shapes: Mapping[str, tuple[int, ...]]) -
 def _render(
     path: Path, bundle: Bundle, graphs: Mapping[str, Graph], shapes: Mapping[str, tuple[int, ...]], *, wide: bool
 ) -> Iterable[RenderableType]:
-    from edge.describe import rows
+    from edge.measuring.describe import rows
 
     yield _head(path, bundle)
     if bundle.state:
@@ -138,7 +138,7 @@ def _use(bundle: Bundle, name: str) -> StateUse:
 
 
 def _state(bundle: Bundle) -> RenderableType:
-    from edge.describe import states
+    from edge.measuring.describe import states
 
     held = list(states(bundle))
     rows = table("state", "name", "dtype", "shape", "read by", "written by", fold=("name", "read by", "written by"))

@@ -249,7 +249,7 @@ def _saved(answer: Answer, path: Path) -> Part:
 
 def _drawn(answer: Answer, others: Rivals, path: Path) -> Part:
     from cloud.errors import PlanError
-    from cloud.parallel.explaining.picture import picture
+    from cloud.parallel.explaining.drawing.picture import picture
     from cloud.parallel.staged.schedule import schedule
     from cloud.parallel.staged.staging import Staging
     from lite_runtime._files import write_atomically

@@ -75,7 +75,7 @@ def _split(text: str) -> tuple[str, Path]:
 
 
 def _read(files: Sequence[tuple[str, Path]], values: Sequence[Value]) -> dict[str, Array]:
-    from edge.samples import read_arrays
+    from edge.measuring.samples import read_arrays
     from lite_runtime.errors import InputError
 
     given: dict[str, Array] = {}
@@ -95,7 +95,7 @@ def _read(files: Sequence[tuple[str, Path]], values: Sequence[Value]) -> dict[st
 def _made_up(values: Sequence[Value], shapes: Mapping[str, Sequence[int]], seed: int) -> dict[str, Array]:
     import numpy as np
 
-    from edge.samples import draw
+    from edge.measuring.samples import draw
 
     return draw(values, np.random.default_rng(seed), shapes)
 

@@ -56,7 +56,7 @@ def listed(runs: StoreFile = None, as_json: Json = False) -> None:
 def show(which: RunName = "latest", runs: StoreFile = None, as_json: Json = False) -> None:
     """One run: how it ended, its figures, settings, files and where they came from."""
     from cloud.track import lineage as chain_of
-    from edge.runs_page import flat
+    from edge.pages.runs_page import flat
 
     with _store(runs) as store:
         run = store.run(which)
@@ -85,7 +85,7 @@ def show(which: RunName = "latest", runs: StoreFile = None, as_json: Json = Fals
 
 def compare(first: RunName, second: RunName, runs: StoreFile = None, as_json: Json = False) -> None:
     """Two runs: what was set differently, and what came of it."""
-    from edge.runs_page import flat
+    from edge.pages.runs_page import flat
 
     with _store(runs) as store:
         pair = (store.run(first), store.run(second))
@@ -128,7 +128,7 @@ def page(
     runs: StoreFile = None,
 ) -> None:
     """One HTML page of some runs, their curves over each other; of the newest without any named."""
-    from edge.runs_page import runs_page
+    from edge.pages.runs_page import runs_page
     from lite_runtime._files import write_atomically
 
     with _store(runs) as store:

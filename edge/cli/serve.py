@@ -98,8 +98,8 @@ def _look(settings: Settings) -> None:
 
 def _tell_of_kernels() -> None:
     """Say so where models run by NumPy."""
-    from lite_runtime.build import available
-    from lite_runtime.target import host
+    from lite_runtime.native.build import available
+    from lite_runtime.native.target import host
 
     if not available():
         fix = "pip install 'msedge[jit]'" if host() else "this processor has none yet"

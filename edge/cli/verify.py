@@ -14,8 +14,8 @@ from edge.cli.options import BackendName, InputShapes, Json, Seed, Threads, read
 from edge.cli.output import console, emit, say, shape_text, table
 
 if TYPE_CHECKING:
-    from edge.layers import Layer
-    from edge.parity import Difference, Divergence
+    from edge.measuring.layers import Layer
+    from edge.measuring.parity import Difference, Divergence
     from lite_runtime.graph import Array, Graph
 
 __all__ = ["verify"]
@@ -55,8 +55,8 @@ def verify(
     """
     shapes = read_shapes(input_shape)
     import lite_runtime
-    from edge.oracle import Oracle
-    from edge.parity import compare_all, first_divergence, worst
+    from edge.measuring.parity import compare_all, first_divergence, worst
+    from edge.peers.oracle import Oracle
 
     model = lite_runtime.load(bundle, threads=threads, backend=backend)
     allowed = _tolerance(model.bundle.provenance) if tolerance is None else tolerance
@@ -99,9 +99,9 @@ def _tolerance(provenance: Mapping[str, Any]) -> float:
 def _oracle(source: Path, threads: int, backend: str) -> Any:
     """What runs the source: LiteRT, ONNX Runtime, or ourselves for a bundle."""
     import lite_runtime
-    from edge.contest import is_bundle
-    from edge.litert import LiteRT, is_tflite
-    from edge.oracle import Oracle
+    from edge.measuring.contest import is_bundle
+    from edge.peers.litert import LiteRT, is_tflite
+    from edge.peers.oracle import Oracle
 
     if is_bundle(source):
         return lite_runtime.load(source, threads=threads, backend=backend)
@@ -111,7 +111,7 @@ def _oracle(source: Path, threads: int, backend: str) -> Any:
 def _layers(
     source: Path, bundle: Path, inputs: Mapping[str, Array], threads: int, backend: str
 ) -> tuple[list[Layer], Layer | None]:
-    from edge.layers import layers, parting, values_of
+    from edge.measuring.layers import layers, parting, values_of
 
     found = list(layers(*(values_of(p, inputs, threads=threads, backend=backend) for p in (source, bundle))))
     return found, parting(found)
@@ -122,7 +122,7 @@ def _inputs(
 ) -> Sequence[dict[str, Array]]:
     import numpy as np
 
-    from edge.samples import draw, ranges_of, read_arrays, samples_in
+    from edge.measuring.samples import draw, ranges_of, read_arrays, samples_in
 
     if data is not None:
         return list(islice(samples_in(read_arrays(data), graph.inputs), count))

@@ -432,7 +432,7 @@ def _sources(settings: Settings) -> list[Source]:
 
 
 def _cache() -> str:
-    from lite_runtime.build import cache_folder
+    from lite_runtime.native.build import cache_folder
 
     return str(cache_folder())
 

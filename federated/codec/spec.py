@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from federated.errors import FederatedError
-from federated.packed import dtype_name
+from federated.messages.packed import dtype_name
 from federated.tree import Array, Tree
 
 __all__ = ["LIMIT", "Leaf", "Spec", "in_range"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from federated import tree
-from federated.rounds import seed_of
+from federated.server.rounds import seed_of
 from federated.tree import Tree
 
 __all__ = ["flipped", "liars"]

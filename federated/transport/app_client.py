@@ -7,7 +7,7 @@ from collections.abc import Callable
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from federated.device import Device
+from federated.client.device import Device
 from federated.transport.messages import content, read
 
 __all__ = ["app", "client_app"]
@@ -26,10 +26,10 @@ def client_app(device_of: Callable[[Context], Device]) -> ClientApp:
 
 
 def _device(context: Context) -> Device:
-    from federated.nodes import device_from
+    from federated.client.nodes import device_from
 
     return device_from(context.node_config)
 
 
 app = client_app(_device)
-"""What a SuperNode runs; its `--node-config` says which device it is (`federated.nodes`)."""
+"""What a SuperNode runs; its `--node-config` says which device it is (`federated.client.nodes`)."""

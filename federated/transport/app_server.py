@@ -9,7 +9,7 @@ from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
 from federated.errors import FederatedError
-from federated.replies import Failure
+from federated.server.replies import Failure
 from federated.transport.grid import LocalGrid
 from federated.transport.messages import content, read
 
@@ -17,7 +17,7 @@ __all__ = ["GridExchange", "app", "server_app"]
 
 
 class GridExchange:
-    """Messages over a grid of Flower's (`federated.conduct.Exchange`)."""
+    """Messages over a grid of Flower's (`federated.server.conduct.Exchange`)."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from flwr.app import Context, RecordDict
 
-from federated.conduct import Exchange
-from federated.device import Device
+from federated.client.device import Device
+from federated.server.conduct import Exchange
 from federated.transport.app_client import client_app
 from federated.transport.app_server import server_app
 from federated.transport.grid import LocalGrid

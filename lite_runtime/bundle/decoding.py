@@ -17,7 +17,7 @@ from lite_runtime.bundle.encoding import plain
 from lite_runtime.bundle.layout import ALIGN, INLINE, ZEROS, digest_of
 from lite_runtime.bundle.refusal import list_of, mapping_of, named, object_of, refuse, show, string_of
 from lite_runtime.graph import DTYPES, Array, Attr, Dim, Graph, Node, StateUse, Value, numpy_dtype
-from lite_runtime.verify import MAX_DEPTH, checked_nbytes
+from lite_runtime.graph.verify import MAX_DEPTH, checked_nbytes
 
 __all__ = ["Decoder", "Tensors", "decode_golden", "decode_state", "decode_uses", "plain_object"]
 

@@ -13,7 +13,7 @@ import numpy as np
 from lite_runtime.bundle.layout import ALIGN, INLINE, INT64, ZEROS, digest_of
 from lite_runtime.errors import BundleError, MsedgeError
 from lite_runtime.graph import Array, Graph, Node, StateUse, Value, dtype_name, numpy_dtype
-from lite_runtime.verify import MAX_DEPTH
+from lite_runtime.graph.verify import MAX_DEPTH
 
 __all__ = ["Encoder", "Store", "encode_golden", "encode_rows", "encode_state", "plain"]
 

@@ -17,7 +17,7 @@ from lite_runtime.bundle.opening import Source, opened
 from lite_runtime.bundle.refusal import mapping_of, named, object_of, refuse, show
 from lite_runtime.bundle.writing import _check_golden, _check_signature
 from lite_runtime.graph import Graph
-from lite_runtime.verify import MAX_DEPTH, verify_state
+from lite_runtime.graph.verify import MAX_DEPTH, verify_state
 
 __all__ = ["manifest_of", "read", "section_of", "unpacked"]
 

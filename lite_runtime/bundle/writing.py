@@ -37,7 +37,7 @@ from lite_runtime.bundle.layout import (
 from lite_runtime.bundle.refusal import named, refuse, show
 from lite_runtime.errors import BundleError
 from lite_runtime.graph import Array, Graph, StateUse
-from lite_runtime.verify import MAX_NAME, verify_arrays, verify_graph, verify_state
+from lite_runtime.graph.verify import MAX_NAME, verify_arrays, verify_graph, verify_state
 
 __all__ = ["assemble", "dump", "write"]
 

@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from lite_runtime.simd import declare, exact, i64p, u8p
+from lite_runtime.native.simd import declare, exact, i64p, u8p
 
 REALS, TENS, FIVES, LEAST, MOST = 0, 23, 43, -342, 308
 EXACT = 1 << 53

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 from numba.core import cgutils
 
-from lite_runtime.simd import LANES, TARGET, declare, emit_mask, emit_max, emit_splat
+from lite_runtime.native.simd import LANES, TARGET, declare, emit_mask, emit_max, emit_splat
 
 __all__ = [
     "BYTES",

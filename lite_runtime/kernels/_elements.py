@@ -6,7 +6,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from lite_runtime.simd import device
+from lite_runtime.native.simd import device
 
 _I32 = ir.IntType(32)
 INTEGERS = {1: types.uint8, 2: types.uint16, 4: types.uint32, 8: types.uint64}

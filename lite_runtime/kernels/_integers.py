@@ -15,7 +15,7 @@ from numba import types
 from numba.core.datamodel import models, register_default
 from numba.extending import intrinsic
 
-from lite_runtime.simd import LANES, declare, emit_max, emit_splat, exact
+from lite_runtime.native.simd import LANES, declare, emit_max, emit_splat, exact
 
 __all__ = ["BYTES", "Words", "averaged", "lengths", "strips", "words"]
 

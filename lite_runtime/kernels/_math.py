@@ -19,7 +19,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from lite_runtime.simd import (
+from lite_runtime.native.simd import (
     LANES,
     address,
     copysign,

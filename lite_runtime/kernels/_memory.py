@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from lite_runtime.simd import declare
+from lite_runtime.native.simd import declare
 
 _I64, _I32 = ir.IntType(64), ir.IntType(32)
 _BYTES = ir.IntType(8).as_pointer()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from lite_runtime.simd import FMA, declare, emit_max
+from lite_runtime.native.simd import FMA, declare, emit_max
 
 __all__ = ["dequantised", "quantised"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lite_runtime.kernels._vmath import _SCALES, _scaled, vexp, vrint
-from lite_runtime.simd import device, splat, vfma, vmax
+from lite_runtime.native.simd import device, splat, vfma, vmax
 
 _F = np.float32
 _LOG2E, _LN2 = _F(1.4426950408889634), _F(0.6931471805599453)

@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 from lite_runtime.kernels._softmax import vexp_down
 from lite_runtime.kernels._vmath import across_max, across_sum, vfirst, vlane0, vload_or
 from lite_runtime.kernels.gemm import TILES
-from lite_runtime.simd import (
+from lite_runtime.native.simd import (
     FMA,
     LANES,
     address,

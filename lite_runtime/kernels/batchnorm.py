@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lite_runtime.simd import (
+from lite_runtime.native.simd import (
     LANES,
     device,
     f32p,

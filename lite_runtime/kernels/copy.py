@@ -13,7 +13,7 @@ from numba import types, uint8
 from numba.extending import intrinsic
 
 from lite_runtime.kernels._elements import SIZES, copy_run, fill_run, get, place, put
-from lite_runtime.simd import LANES, address, declare, device, first, i64p, kernel, num, ptr, stack_words
+from lite_runtime.native.simd import LANES, address, declare, device, first, i64p, kernel, num, ptr, stack_words
 
 _I1, _I32, _I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
 TILE = {1: 16, 2: 8, 4: LANES, 8: LANES // 2}

@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 
 from lite_runtime.kernels._math import activate
 from lite_runtime.kernels._memory import emit_opaque
-from lite_runtime.simd import (
+from lite_runtime.native.simd import (
     FMA,
     LANES,
     declare,

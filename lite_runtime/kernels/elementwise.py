@@ -41,7 +41,7 @@ from lite_runtime.kernels._opcodes import (
     STORE_WORDS,
 )
 from lite_runtime.kernels._scaling import dequantised, quantised
-from lite_runtime.simd import (
+from lite_runtime.native.simd import (
     HEAD,
     LANES,
     address,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from numba import float32, int32, int64
 
 from lite_runtime.kernels._elements import copy_element, copy_run
-from lite_runtime.simd import address, device, f32p, fault, first, i32p, i64p, kernel, num, ptr
+from lite_runtime.native.simd import address, device, f32p, fault, first, i32p, i64p, kernel, num, ptr
 
 _NONE, _ADD, _MUL, _MIN, _MAX = 0, 1, 2, 3, 4
 

@@ -26,7 +26,7 @@ from lite_runtime.kernels._decimal import (
     trailing,
     zeros_at,
 )
-from lite_runtime.simd import address, emit_splat, exact, f64p, i32p, i64p, kernel, stack_words, u8p
+from lite_runtime.native.simd import address, emit_splat, exact, f64p, i32p, i64p, kernel, stack_words, u8p
 
 KIND, STOP, COUNT, DEPTH, LEFT, EXTENTS, OPEN, LEFTOVERS = 0, 1, 2, 3, 4, 8, 16, 24
 DEEPEST = 8

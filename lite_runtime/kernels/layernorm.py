@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from lite_runtime.kernels._vmath import vdown, vlane0
-from lite_runtime.simd import LANES, device, f32p, first, kernel, num, ptr, splat, vfma, vload_n, vstore_n
+from lite_runtime.native.simd import LANES, device, f32p, first, kernel, num, ptr, splat, vfma, vload_n, vstore_n
 
 _ZERO = np.float32(0)
 

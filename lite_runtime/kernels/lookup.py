@@ -6,7 +6,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from lite_runtime.simd import LANES, declare, first, i16p, i32p, kernel, num, ptr, u8p
+from lite_runtime.native.simd import LANES, declare, first, i16p, i32p, kernel, num, ptr, u8p
 
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _WIDE = 4 * LANES

@@ -21,7 +21,7 @@ from lite_runtime.kernels._vmath import (
     vpick_eq,
     vswap,
 )
-from lite_runtime.simd import (
+from lite_runtime.native.simd import (
     LANES,
     device,
     f32p,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from lite_runtime.kernels._vmath import vany_above, vdown, vlane0, vlarger, vload_or, vpick_as_good, vpick_better
-from lite_runtime.simd import (
+from lite_runtime.native.simd import (
     LANES,
     address,
     device,

@@ -20,7 +20,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from lite_runtime.simd import (
+from lite_runtime.native.simd import (
     FMA,
     LANES,
     declare,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from numba import float32
 
-from lite_runtime.simd import LANES, address, f32p, kernel, num, ptr, splat, stack_floats, vfma, vload, vstore
+from lite_runtime.native.simd import LANES, address, f32p, kernel, num, ptr, splat, stack_floats, vfma, vload, vstore
 
 _TAPS, _HALF = 9 * LANES, 18 * LANES
 

@@ -1,6 +1,6 @@
 """What this processor can do at most: entry points that multiply out of registers, or read, and do nothing else.
 
-They bound what kernels can reach (`edge/roofline.py`) and are no part of any program.
+They bound what kernels can reach (`edge/measuring/roofline.py`) and are no part of any program.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from lite_runtime.kernels._dot import FLOATS, INTS, emit_dot, emit_pair_dot, load_floats, load_ints
-from lite_runtime.simd import FMA, LANES, TARGET, declare, kernel
+from lite_runtime.native.simd import FMA, LANES, TARGET, declare, kernel
 
 CHAINS = 12
 """Sums that do not wait for one another: four cycles of latency at two instructions a cycle take eight of them, the

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from lite_runtime.kernels._vmath import vlarger, vload_even, vnote_nan
-from lite_runtime.simd import (
+from lite_runtime.native.simd import (
     LANES,
     address,
     device,

@@ -23,7 +23,7 @@ from lite_runtime.kernels.pool import (
     tap_high,
     tap_low,
 )
-from lite_runtime.simd import LANES, device, f32p, first, kernel, num, ptr, splat, vload_n, vstore_n
+from lite_runtime.native.simd import LANES, device, f32p, first, kernel, num, ptr, splat, vload_n, vstore_n
 
 OPS = 3
 _ZERO = np.float32(0)

@@ -27,7 +27,7 @@ from lite_runtime.kernels._dot import (
     variable,
 )
 from lite_runtime.kernels.qgemm import BYTE, FLOAT, byte_numbers
-from lite_runtime.simd import (
+from lite_runtime.native.simd import (
     LANES,
     TARGET,
     emit_fused,

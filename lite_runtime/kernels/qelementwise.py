@@ -13,7 +13,7 @@ from __future__ import annotations
 from numba import int32
 
 from lite_runtime.kernels._integers import lengths, strips, words
-from lite_runtime.simd import exact, first, kernel, num, ptr, real
+from lite_runtime.native.simd import exact, first, kernel, num, ptr, real
 
 OPERANDS = 3
 _GRAIN = 64

@@ -33,7 +33,7 @@ from lite_runtime.kernels._dot import (
     variable,
 )
 from lite_runtime.kernels._memory import emit_prefetch
-from lite_runtime.simd import (
+from lite_runtime.native.simd import (
     LANES,
     TARGET,
     address,

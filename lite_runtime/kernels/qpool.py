@@ -12,7 +12,7 @@ from numba import float32
 
 from lite_runtime.kernels._integers import BYTES, averaged, lengths, strips, words
 from lite_runtime.kernels.pool import DILATION, KERNEL, OPERANDS, OUT, PAD, SIZE, STRIDE, counted, tap_high, tap_low
-from lite_runtime.simd import LANES, exact, first, kernel, num, ptr, real
+from lite_runtime.native.simd import LANES, exact, first, kernel, num, ptr, real
 
 X_ZERO, Y_ZERO, FACTOR, LOW, HIGH = 24, 25, 26, 27, 28
 

@@ -53,7 +53,7 @@ from lite_runtime.kernels.recurrent import (
     _previous,
     _state,
 )
-from lite_runtime.simd import (
+from lite_runtime.native.simd import (
     FMA,
     LANES,
     address,

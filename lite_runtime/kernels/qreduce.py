@@ -12,7 +12,7 @@ x, y; numbers elements; factor, shift, low, high (float).
 from __future__ import annotations
 
 from lite_runtime.kernels._integers import BYTES, averaged, lengths, strips, words
-from lite_runtime.simd import LANES, exact, first, kernel, num, ptr, real
+from lite_runtime.native.simd import LANES, exact, first, kernel, num, ptr, real
 
 OPERANDS = 2
 _WIDE, _SHORT = 4 * LANES, 8

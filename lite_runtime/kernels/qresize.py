@@ -10,7 +10,7 @@ from __future__ import annotations
 from numba import int32, int64
 
 from lite_runtime.kernels._integers import BYTES, lengths, strips, words
-from lite_runtime.simd import exact, first, i64p, kernel, num, ptr
+from lite_runtime.native.simd import exact, first, i64p, kernel, num, ptr
 
 OPERANDS = 4
 _BITS = 22

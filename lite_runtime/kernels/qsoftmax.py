@@ -8,7 +8,7 @@ from numba import types
 from lite_runtime.kernels._map import storer
 from lite_runtime.kernels._opcodes import QUANTISED
 from lite_runtime.kernels._scaling import quantised
-from lite_runtime.simd import first, i32p, kernel, num, ptr, real, stack_floats, stack_words, u8p
+from lite_runtime.native.simd import first, i32p, kernel, num, ptr, real, stack_floats, stack_words, u8p
 
 _store = storer(types.float32, {QUANTISED[name]: quantised(name, any_scale=True) for name in ("uint8", "int8")})
 _BLOCK = 512

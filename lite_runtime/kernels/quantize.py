@@ -16,8 +16,7 @@ from lite_runtime.kernels._map import storer
 from lite_runtime.kernels._math import select
 from lite_runtime.kernels._opcodes import MODERATE
 from lite_runtime.kernels._scaling import quantised
-from lite_runtime.reference.quantize import LEAST_SPAN
-from lite_runtime.simd import (
+from lite_runtime.native.simd import (
     LANES,
     address,
     device,
@@ -40,6 +39,7 @@ from lite_runtime.simd import (
     vmax,
     vmin,
 )
+from lite_runtime.reference.quantize import LEAST_SPAN
 
 _ZERO, _ONE, _STEPS = np.float32(0), np.float32(1), np.float32(255)
 _FIRST, _LAST = np.float32(-128), np.float32(127)

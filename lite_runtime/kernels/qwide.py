@@ -25,7 +25,7 @@ from lite_runtime.kernels._dot import (
 )
 from lite_runtime.kernels.gemm import BLOCK, locate
 from lite_runtime.kernels.qgemm import FLOAT, padder
-from lite_runtime.simd import (
+from lite_runtime.native.simd import (
     LANES,
     address,
     emit_mask,

@@ -24,7 +24,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from lite_runtime.kernels._vmath import vsigmoid, vtanh
-from lite_runtime.simd import (
+from lite_runtime.native.simd import (
     FMA,
     LANES,
     address,

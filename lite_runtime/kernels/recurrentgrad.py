@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from lite_runtime.kernels._vmath import vsigmoid, vtanh
-from lite_runtime.simd import LANES, device, f32p, first, kernel, num, ptr, splat, vfma, vload_n, vstore_n
+from lite_runtime.native.simd import LANES, device, f32p, first, kernel, num, ptr, splat, vfma, vload_n, vstore_n
 
 GROUP = 4
 _ZERO, _ONE = np.float32(0), np.float32(1)

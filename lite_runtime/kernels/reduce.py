@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from lite_runtime.kernels._vmath import log1, vdown, vexp, vfirst, vlane0, vlarger, vload_or, vlog, vpick_lt
-from lite_runtime.simd import (
+from lite_runtime.native.simd import (
     LANES,
     device,
     f32p,

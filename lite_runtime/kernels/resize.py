@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lite_runtime.kernels._elements import copy_element
-from lite_runtime.simd import (
+from lite_runtime.native.simd import (
     LANES,
     address,
     device,

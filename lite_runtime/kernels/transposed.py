@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from lite_runtime.kernels._math import activate
-from lite_runtime.simd import (
+from lite_runtime.native.simd import (
     LANES,
     device,
     f32p,

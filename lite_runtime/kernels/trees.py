@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from lite_runtime.kernels._vmath import exp1, log1
-from lite_runtime.simd import (
+from lite_runtime.native.simd import (
     device,
     f32_from_bits,
     f32p,

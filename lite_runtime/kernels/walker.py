@@ -15,7 +15,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from lite_runtime.simd import address, declare, device, i64p, kernel
+from lite_runtime.native.simd import address, declare, device, i64p, kernel
 
 _WORDS = types.CPointer(types.int64)
 PROGRAM, WORDS, BASES, TABLE, CLOCK, STEPS = range(6)

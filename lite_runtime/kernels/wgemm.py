@@ -22,7 +22,7 @@ from lite_runtime.kernels._map import block_stack
 from lite_runtime.kernels._math import activate
 from lite_runtime.kernels._memory import FIRST, emit_prefetch
 from lite_runtime.kernels.gemm import BLOCK, TILES, _sweep_1, _sweep_2, _sweep_3, _sweep_4
-from lite_runtime.simd import (
+from lite_runtime.native.simd import (
     FMA,
     LANES,
     address,

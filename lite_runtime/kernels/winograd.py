@@ -27,7 +27,7 @@ from numba.extending import intrinsic
 from lite_runtime.kernels._math import activate
 from lite_runtime.kernels._memory import emit_prefetch
 from lite_runtime.kernels._winograd import A, B
-from lite_runtime.simd import (
+from lite_runtime.native.simd import (
     FMA,
     LANES,
     address,

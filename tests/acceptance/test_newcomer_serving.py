@@ -27,7 +27,7 @@ from edge.gateway.operate.metrics import Gauges, families
 from edge.gateway.operate.settings import Settings
 from edge.gateway.operate.sources import entries, resolve
 from edge.gateway.operate.statistics import Statistics
-from lite_runtime import pipelines
+from lite_runtime.bundle import pipelines
 from tests.edge.gateway.live import Live, bundle_of, live
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ import pytest
 
 import lite_runtime
 from converter import convert
-from edge.litert import LiteRT
+from edge.peers.litert import LiteRT
 from lite_runtime.graph import Array, Value
 from tests.conftest import SHARED
 

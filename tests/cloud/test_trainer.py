@@ -22,7 +22,7 @@ from cloud.train import (
     random_affine,
     train_digits,
 )
-from cloud.train.batches import Dataset, batches, epoch_order
+from cloud.train.inputs.batches import Dataset, batches, epoch_order
 from tests.cloud.models import parsed, run_onnx, tiny_net
 
 DIGITS = load_digits_split(seed=0, size=8)

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 
 from benchmarks.models import MODELS, quantise_for_peers
-from edge.oracle import Oracle
+from edge.peers.oracle import Oracle
 from tests.edge.conftest import Small
 
 

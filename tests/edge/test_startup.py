@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import startup
-from lite_runtime import build
+from lite_runtime.native import build
 
 MODEL = Path(__file__).parents[3] / "shared" / "models" / "mlperftiny_ic_resnet8_fp32.tflite"
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from federated.config import Config, parse
-from federated.federation import Start
 from federated.learner import Batch, Evaluation, Gradient
 from federated.run import Fleet
+from federated.server.federation import Start
 from federated.tree import Tree
 
 BUNDLE = "0123456789abcdef"

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from federated import tree
+from federated.client.lite import stacked
 from federated.learner import Batch, Evaluation, Gradient
-from federated.lite import stacked
 from federated.tree import Tree
 
 WIDTH = 3

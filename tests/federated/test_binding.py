@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from federated import tree
-from federated.agreement import work_digest
+from federated.client.device import Device
+from federated.client.state import StateStore
 from federated.codec import Codec, Spec
-from federated.device import Device
 from federated.errors import FederatedError
-from federated.packed import pack, unpack
+from federated.messages.agreement import work_digest
+from federated.messages.packed import pack, unpack
 from federated.run import run, simulate
-from federated.state import StateStore
 from federated.transport.local import run_here
 from tests.federated.fleets import BUNDLE, config, fleet
 

@@ -7,8 +7,8 @@ import numpy as np
 from cloud.zoo import mlp
 from converter import convert
 from converter.training import Training
+from federated.client.lite import CHUNK, LiteLearner
 from federated.learner import Batch
-from federated.lite import CHUNK, LiteLearner
 
 
 def test_labels_that_name_no_class_do_not_count() -> None:

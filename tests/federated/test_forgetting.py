@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from federated.device import Device
-from federated.federation import Federation
-from federated.packed import unpack
-from federated.secure_round import SecureRound
-from federated.state import StateStore
+from federated.client.device import Device
+from federated.client.state import StateStore
+from federated.messages.packed import unpack
+from federated.server.federation import Federation
+from federated.server.secure_round import SecureRound
 from tests.federated.fleets import BUNDLE, config, fleet
 
 MADE = fleet(3)

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from federated import conduct
 from federated.config import Config
 from federated.errors import FederatedError
-from federated.federation import Federation, Start
 from federated.privacy.accountant import Accountant
 from federated.run import Fleet, serve, simulate
+from federated.server import conduct
+from federated.server.federation import Federation, Start
 from tests.federated.fleets import BUNDLE, config, fleet
-from tests.federated.test_checkpoint import leaves, rows_of, same
+from tests.federated.server.test_checkpoint import leaves, rows_of, same
 
 MODES: dict[str, dict[str, Any]] = {"sync": {"rounds": {"count": 3}}, "async": {
     "rounds": {"count": 3, "mode": "async"}, "async_": {"concurrency": 2, "size": 2}}}  # fmt: skip

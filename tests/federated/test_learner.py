@@ -15,10 +15,10 @@ from cloud.zoo.build import Builder
 from converter import convert
 from converter.training import Training
 from federated.algorithms import algorithm_from
+from federated.client.lite import LiteLearner, stacked
 from federated.data import draw
 from federated.errors import FederatedError
 from federated.learner import Batch, Gradient, sgd
-from federated.lite import LiteLearner, stacked
 from lite_runtime import bundle
 
 RNG = np.random.default_rng(0)

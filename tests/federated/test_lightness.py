@@ -8,7 +8,7 @@ from pathlib import Path
 
 SCRIPT = """
 import sys
-import federated.pipeline
+import federated.messages.pipeline
 heavy = {"cryptography", "flwr", "jax", "onnx", "onnx_ir", "scipy", "converter", "cloud"} & set(sys.modules)
 assert not heavy, heavy
 """

@@ -11,20 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from federated import checkpoint
 from federated.algorithms import ALGORITHMS
+from federated.client.device import Device
+from federated.client.state import StateStore
 from federated.config import Config
-from federated.device import Device
 from federated.errors import FederatedError
-from federated.federation import Federation
 from federated.learner import Batch
-from federated.packed import pack, unpack
-from federated.pipeline import Pipeline
+from federated.messages.packed import pack, unpack
+from federated.messages.pipeline import Pipeline
 from federated.privacy.noise import SeededSource
-from federated.replies import REASONS
 from federated.run import Fleet, fleet_of, report, run, simulate
-from federated.state import StateStore
-from federated.store import PersonalStore
+from federated.server import checkpoint
+from federated.server.federation import Federation
+from federated.server.replies import REASONS
+from federated.server.store import PersonalStore
 from federated.transport.local import run_here
 from tests.federated.fleets import BUNDLE, config, fleet
 

@@ -13,7 +13,7 @@ from cloud.zoo import mlp
 from federated.algorithms import FedAvg
 from federated.codec import Codec
 from federated.learner import Batch
-from federated.pipeline import Pipeline
+from federated.messages.pipeline import Pipeline
 from tests.federated.fleets import Softmax
 
 

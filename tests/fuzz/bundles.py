@@ -36,7 +36,7 @@ import numpy as np
 import lite_runtime
 from lite_runtime import MsedgeError, bundle, reference
 from lite_runtime.graph import Array, Graph, StateUse, Value, numpy_dtype
-from lite_runtime.state import face
+from lite_runtime.learning.state import face
 from tests.fuzz.agreement import compare
 from tests.fuzz.integer_seeds import integer_bundles
 from tests.fuzz.models import model_seeds, spoil_model, try_model

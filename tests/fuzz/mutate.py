@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from lite_runtime import bundle
-from lite_runtime._schema import ARITY, CHOICES, attributes
 from lite_runtime.bundle.reading import unpacked
 from lite_runtime.bundle.writing import assemble
 from lite_runtime.graph import DTYPES
+from lite_runtime.graph.schema import ARITY, CHOICES, attributes
 
 __all__ = ["mutate", "pack", "spoil_json", "unpack"]
 

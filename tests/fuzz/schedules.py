@@ -19,11 +19,12 @@ from unittest import mock
 import numpy as np
 
 import lite_runtime
-from lite_runtime import Model, MsedgeError, cost
-from lite_runtime import plan as planning
-from lite_runtime.executor import Bound
+from lite_runtime import Model, MsedgeError
 from lite_runtime.graph import Array
-from lite_runtime.program import ARENA, Kernel, Plan, Step
+from lite_runtime.planning import cost
+from lite_runtime.planning import plan as planning
+from lite_runtime.planning.program import ARENA, Kernel, Plan, Step
+from lite_runtime.running.executor import Bound
 from tests.fuzz.agreement import Disagreement
 
 __all__ = ["WAYS", "Fault", "in_all_ways", "walked"]

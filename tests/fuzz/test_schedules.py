@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from lite_runtime import bundle
-from lite_runtime import plan as planning
 from lite_runtime.graph import Graph, Node, Value
+from lite_runtime.planning import plan as planning
 from tests.fuzz import training_models
 from tests.fuzz.agreement import Disagreement
 from tests.fuzz.bundles import FAMILIES, Options, fuzz, try_file

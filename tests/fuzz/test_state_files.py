@@ -7,11 +7,12 @@ from random import Random
 import numpy as np
 
 import lite_runtime
-from lite_runtime import BundleError, InputError, checkpoint
+from lite_runtime import BundleError, InputError
 from lite_runtime.bundle.layout import STATE
 from lite_runtime.bundle.opening import opened
 from lite_runtime.bundle.reading import section_of, unpacked
 from lite_runtime.bundle.writing import assemble
+from lite_runtime.learning import checkpoint
 from tests.fuzz.mutate import spoil_json
 from tests.lite_runtime.learners import initial, learner
 

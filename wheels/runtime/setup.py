@@ -24,8 +24,8 @@ class Files(build_py):
 
     def run(self) -> None:
         """Fill the build folder anew."""
-        from lite_runtime import wheel
-        from lite_runtime.target import TARGETS
+        from lite_runtime.native import wheel
+        from lite_runtime.native.target import TARGETS
 
         into = Path(self.build_lib) / "lite_runtime"
         wheel.fill(str(into), os.environ.get("MSEDGE_TARGETS", "").split() or [target.name for target in TARGETS])

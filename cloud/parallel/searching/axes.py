@@ -10,8 +10,8 @@ import numpy as np
 from cloud.errors import PlanError
 from cloud.parallel.graph import Split
 from cloud.parallel.plan import Assignment, Plan
+from cloud.parallel.searching.grouping.satellites import Merged
 from cloud.parallel.searching.question import Lead, Question
-from cloud.parallel.searching.satellites import Merged
 from cloud.parallel.solving.problem import Problem
 from cloud.parallel.solving.solve import Family, solve
 

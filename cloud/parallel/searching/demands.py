@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from cloud.errors import PlanError
 from cloud.parallel.graph import Graph, Split
 from cloud.parallel.plan import Assignment
-from cloud.parallel.searching.groups import Derived, Group
+from cloud.parallel.searching.grouping.groups import Derived, Group
 
 __all__ = ["Demands", "Partial", "Pin", "of_pins"]
 

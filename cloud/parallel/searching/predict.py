@@ -9,10 +9,10 @@ from typing import NamedTuple
 from cloud.parallel.cost import combine, local_bytes, reshard
 from cloud.parallel.graph import Graph
 from cloud.parallel.plan import Collective, Estimate, Plan
-from cloud.parallel.searching.groups import grouped
-from cloud.parallel.searching.memory import Lives, curve, lives
-from cloud.parallel.searching.merging import merged
-from cloud.parallel.searching.schedule import hides
+from cloud.parallel.searching.grouping.groups import grouped
+from cloud.parallel.searching.grouping.merging import merged
+from cloud.parallel.searching.holding.memory import Lives, curve, lives
+from cloud.parallel.searching.holding.schedule import hides
 from cloud.parallel.searching.walk import copies, early, late, loose, lying, reading_times, sums
 from cloud.parallel.searching.work import work
 from cloud.parallel.topology import Topology

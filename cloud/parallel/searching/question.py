@@ -12,9 +12,9 @@ from cloud.parallel.cost import combine, local_bytes, reshard
 from cloud.parallel.graph import Graph, Split
 from cloud.parallel.plan import Assignment, Mesh
 from cloud.parallel.searching.demands import Demands
-from cloud.parallel.searching.fold import Flow, Folded, Place
-from cloud.parallel.searching.groups import Derived, Group, derive
-from cloud.parallel.searching.memory import Lives
+from cloud.parallel.searching.grouping.fold import Flow, Folded, Place
+from cloud.parallel.searching.grouping.groups import Derived, Group, derive
+from cloud.parallel.searching.holding.memory import Lives
 from cloud.parallel.searching.options import assignments, partial_axes, splits, wanted
 from cloud.parallel.searching.walk import early, late, loose
 from cloud.parallel.searching.work import work

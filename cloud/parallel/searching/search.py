@@ -15,15 +15,15 @@ from cloud.parallel.plan import Estimate, Mesh, Plan
 from cloud.parallel.searching.axes import axis_family, lifted, together
 from cloud.parallel.searching.demands import Demands, Pin, of_pins
 from cloud.parallel.searching.expert import EXPERTS
-from cloud.parallel.searching.fold import ROUNDS, folded
-from cloud.parallel.searching.groups import Group, grouped
-from cloud.parallel.searching.memory import lives
-from cloud.parallel.searching.parts import parts
+from cloud.parallel.searching.grouping.fold import ROUNDS, folded
+from cloud.parallel.searching.grouping.groups import Group, grouped
+from cloud.parallel.searching.grouping.parts import parts
+from cloud.parallel.searching.grouping.satellites import merged
+from cloud.parallel.searching.holding.memory import lives
+from cloud.parallel.searching.holding.rows import Moments
+from cloud.parallel.searching.holding.schedule import hides
 from cloud.parallel.searching.predict import predict
 from cloud.parallel.searching.question import Question, Shape, ask
-from cloud.parallel.searching.rows import Moments
-from cloud.parallel.searching.satellites import merged
-from cloud.parallel.searching.schedule import hides
 from cloud.parallel.searching.walk import reading_times
 from cloud.parallel.solving.solve import Infeasible, solve
 from cloud.parallel.topology import Topology

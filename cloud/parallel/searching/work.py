@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping
 from cloud.parallel.cost import compute, local_bytes
 from cloud.parallel.graph import Graph, Op, Split
 from cloud.parallel.plan import Assignment, Mesh
-from cloud.parallel.searching.groups import Group
+from cloud.parallel.searching.grouping.groups import Group
 from cloud.parallel.searching.options import degree, made, wanted
 from cloud.parallel.topology import Device
 

@@ -22,7 +22,7 @@ from cloud.parallel.staged.packing import Flats, Pack, dtype_of, largest, shape_
 from cloud.parallel.staged.programs import Program, Programs
 from cloud.parallel.staged.traffic import gradient_packs
 from cloud.parallel.tracing.inline import flat
-from cloud.train.step import StepOptions, TrainState, moving_mean
+from cloud.train.stepping.step import StepOptions, TrainState, moving_mean
 
 __all__ = ["Holdings"]
 

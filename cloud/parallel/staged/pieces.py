@@ -16,7 +16,7 @@ from cloud.parallel.staged.layouts import Layout
 from cloud.parallel.staged.schedule import SCHEDULES, Schedule
 from cloud.parallel.staged.stages import Stage, StageCost, best_stages
 from cloud.parallel.topology import Device, Topology
-from cloud.train.step import TrainState
+from cloud.train.stepping.step import TrainState
 
 __all__ = ["Pieces"]
 

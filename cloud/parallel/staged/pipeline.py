@@ -36,8 +36,8 @@ from cloud.parallel.staged.stages import balanced
 from cloud.parallel.staged.ticks import OnDevice
 from cloud.parallel.staged.traffic import traffic
 from cloud.parallel.topology import Topology
-from cloud.train.freeze import which_frozen
-from cloud.train.step import StepOptions, TrainState
+from cloud.train.stepping.freeze import which_frozen
+from cloud.train.stepping.step import StepOptions, TrainState
 
 __all__ = ["Pipelined"]
 

@@ -30,8 +30,8 @@ from cloud.parallel.staged.schedule import Schedule, schedule
 from cloud.parallel.staged.sharing import Shared, sharing
 from cloud.parallel.staged.traffic import gradient_packs, traffic
 from cloud.parallel.topology import Topology
-from cloud.train.freeze import which_frozen
-from cloud.train.step import StepOptions, TrainState
+from cloud.train.stepping.freeze import which_frozen
+from cloud.train.stepping.step import StepOptions, TrainState
 
 __all__ = ["Staging", "choose_stages", "pipelines"]
 

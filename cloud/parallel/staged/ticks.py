@@ -16,7 +16,7 @@ from cloud.parallel.staged.packing import Flats, alike, empty, laid
 from cloud.parallel.staged.programs import Programs
 from cloud.parallel.staged.schedule import Schedule
 from cloud.parallel.staged.sharing import Shared
-from cloud.train.step import StepOptions
+from cloud.train.stepping.step import StepOptions
 
 __all__ = ["OnDevice"]
 

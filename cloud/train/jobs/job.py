@@ -19,11 +19,11 @@ from cloud.train.jobs.named import named_function
 from cloud.train.jobs.sections import need
 from cloud.train.jobs.sources import Examples, examples_of, model_of
 from cloud.train.keeping.checkpoint import Checkpoints
-from cloud.train.losses import LOSSES, PerExample, smoothed_cross_entropy
 from cloud.train.optim import thor
-from cloud.train.optimizers import cosine_schedule, decay_mask, momentum_sgd
-from cloud.train.placement import Prepare
+from cloud.train.placing.placement import Prepare
 from cloud.train.reports import EpochReport
+from cloud.train.stepping.losses import LOSSES, PerExample, smoothed_cross_entropy
+from cloud.train.stepping.optimizers import cosine_schedule, decay_mask, momentum_sgd
 from cloud.train.trainer import Trainer
 from federated.sections import closest
 from lite_runtime._files import write_atomically

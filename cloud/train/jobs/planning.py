@@ -17,12 +17,12 @@ from cloud.parallel.running.apply import apply
 from cloud.parallel.staged.staging import Staging, choose_stages
 from cloud.parallel.topology import Topology
 from cloud.parallel.tracing.trace import trace
-from cloud.train.feed import feed_of
+from cloud.train.inputs.feed import feed_of
 from cloud.train.jobs.config import Config, read_size
 from cloud.train.jobs.job import Job, job_of
-from cloud.train.placement import Placement, Prepare, packing
-from cloud.train.planned import Auto, Staged
-from cloud.train.step import Batch, Recipe, TrainState
+from cloud.train.placing.placement import Placement, Prepare, packing
+from cloud.train.placing.planned import Auto, Staged
+from cloud.train.stepping.step import Batch, Recipe, TrainState
 
 __all__ = ["checked", "placing", "stages_of", "step_of", "topology_of"]
 

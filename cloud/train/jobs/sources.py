@@ -10,10 +10,10 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from cloud import zoo
-from cloud.data.sources import npz_arrays
+from cloud.data.reading.sources import npz_arrays
 from cloud.errors import TrainError
 from cloud.track.digests import digest_of_arrays, digest_of_file
-from cloud.train.digits import load_digits_split
+from cloud.train.inputs.digits import load_digits_split
 from cloud.train.jobs import streamed
 from cloud.train.jobs.config import Config
 from cloud.train.jobs.examples import Arrays, Examples, Taken, fitted, limited, some, split, taken, whole

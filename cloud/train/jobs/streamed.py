@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cloud import data
-from cloud.data.sources import open_source
+from cloud.data.reading.sources import open_source
 from cloud.errors import DataError, TrainError
 from cloud.track.digests import digest_of_file, digest_of_plain
 from cloud.train.jobs.config import Config

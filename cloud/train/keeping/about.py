@@ -14,7 +14,7 @@ import jax
 from cloud.errors import CheckpointError
 from cloud.train.keeping.manifest import read_json
 from cloud.train.keeping.rewind import Place
-from cloud.train.step import TrainState
+from cloud.train.stepping.step import TrainState
 
 __all__ = ["ABOUT", "About", "alike", "as_about", "filled", "named", "said_by", "score_of", "written"]
 

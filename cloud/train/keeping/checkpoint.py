@@ -23,7 +23,7 @@ from cloud._jax import said_by_first, shaped
 from cloud.errors import CheckpointError
 from cloud.train.keeping.about import ABOUT, About, alike, as_about, filled, named, said_by, score_of, written
 from cloud.train.keeping.manifest import problem_of, seal
-from cloud.train.step import TrainState
+from cloud.train.stepping.step import TrainState
 from lite_runtime._files import write_atomically
 
 __all__ = ["Checkpoints", "Restored"]

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from cloud.errors import CheckpointError
-from cloud.train.feed import ArrayFeed, Feed, PipelineFeed
+from cloud.train.inputs.feed import ArrayFeed, Feed, PipelineFeed
 from cloud.train.keeping.about import About
 from cloud.train.keeping.agreement import Agreement
 from cloud.train.keeping.checkpoint import Checkpoints, Restored
 from cloud.train.keeping.rewind import Place
 from cloud.train.many.processes import Heartbeat
 from cloud.train.reports import Evaluation
-from cloud.train.step import TrainState
+from cloud.train.stepping.step import TrainState
 
 __all__ = ["Keeper"]
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from cloud.train.step import TrainState
+from cloud.train.stepping.step import TrainState
 
 __all__ = ["Goal", "Place", "Rewind"]
 

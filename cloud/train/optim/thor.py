@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import optax
 
 from cloud.train.optim.blocks import Blocks
-from cloud.train.optimizers import decay_mask
+from cloud.train.stepping.optimizers import decay_mask
 
 __all__ = ["ThorLayer", "ThorState", "scale_by_thor", "thor"]
 

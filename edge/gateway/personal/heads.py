@@ -16,7 +16,7 @@ from edge.gateway.errors import GatewayError
 from edge.gateway.job import Job
 from edge.gateway.personal.versions import Stamp, Versions
 from federated.errors import FederatedError
-from federated.store import Version
+from federated.server.store import Version
 from lite_runtime import Model
 from lite_runtime.graph import Array
 
@@ -56,8 +56,8 @@ def check_device(name: object) -> str:
 class Heads:
     """The heads of one loaded model, those longest unused let go beyond `memory` bytes or `most` devices.
 
-    A version counts where it was given to be served (`federated.store`), belongs to this very bundle and fits it; a
-    device without one gets GLOBAL. Found without locks; changed on the event loop's thread.
+    A version counts where it was given to be served (`federated.server.store`), belongs to this very bundle and fits
+    it; a device without one gets GLOBAL. Found without locks; changed on the event loop's thread.
     """
 
     def __init__(

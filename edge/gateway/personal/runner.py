@@ -15,7 +15,7 @@ from edge.gateway.personal.heads import Head, Heads
 from edge.gateway.personal.slots import Key
 from edge.gateway.personal.together import Asked, Together, fail
 from edge.gateway.ports import Ports
-from lite_runtime.personal import PersonalModel, SeparateModel
+from lite_runtime.learning.personal import PersonalModel, SeparateModel
 
 if TYPE_CHECKING:
     from lite_runtime import Model
@@ -36,7 +36,8 @@ class PersonalRunner:
 
     Which tensors are personal is what versions said that came so far; when one changes others too, the graph is
     rewritten for all of them, which takes as long as loading a model. Versions whose tensors cannot go together
-    (`lite_runtime.grouping` says why, `tell` is told) are computed device by device: right, but no faster than alone.
+    (`lite_runtime.learning.grouping` says why, `tell` is told) are computed device by device: right, but no faster
+    than alone.
     """
 
     def __init__(

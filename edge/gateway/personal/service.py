@@ -15,7 +15,7 @@ from edge.gateway.personal.heads import Heads
 from edge.gateway.personal.runner import PersonalRunner
 from edge.gateway.personal.versions import Versions
 from edge.gateway.ports import Ports
-from federated.store import PersonalStore
+from federated.server.store import PersonalStore
 from lite_runtime import Model
 
 __all__ = ["Personal"]
@@ -26,7 +26,8 @@ Tell = Callable[[str, Mapping[str, Any]], None]
 class Personal:
     """`await start()` before requests come, `await close()` behind the last.
 
-    store: the file of `federated.store`. devices: whose tensors lie in a model's tables at once; refresh: seconds
+    store: the file of `federated.server.store`. devices: whose tensors lie in a model's tables at once; refresh:
+    seconds
     between looks at the store; memory: bytes of heads a model holds ready, and of tables a runner. tell: of events.
     For a request that names a device:
 

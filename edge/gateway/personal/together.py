@@ -17,7 +17,7 @@ from edge.gateway.personal.slots import Key, Slots
 from edge.gateway.ports import Port, Ports
 from lite_runtime import InputError
 from lite_runtime.graph import Array
-from lite_runtime.personal import SLOTS, PersonalBinding, PersonalModel
+from lite_runtime.learning.personal import SLOTS, PersonalBinding, PersonalModel
 
 if TYPE_CHECKING:
     from lite_runtime import Model

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from federated.errors import FederatedError
-from federated.store import PersonalStore, Version
+from federated.server.store import PersonalStore, Version
 
 __all__ = ["Stamp", "Versions"]
 

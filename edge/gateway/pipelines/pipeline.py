@@ -25,8 +25,8 @@ from edge.gateway.pipelines.tensors import (
     Transpose,
 )
 from edge.gateway.ports import DATATYPES, Port, Ports
+from lite_runtime.bundle.pipelines import KEY, PipelineError, check, check_names
 from lite_runtime.graph import Array, Dim, dtype_name, numpy_dtype
-from lite_runtime.pipelines import KEY, PipelineError, check, check_names
 
 __all__ = ["LIMIT", "ROWS", "SOURCE_OF", "STEP_OF", "Pipeline"]
 

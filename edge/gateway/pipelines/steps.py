@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
+from lite_runtime.bundle.pipelines import PipelineError
 from lite_runtime.graph import Array
-from lite_runtime.pipelines import PipelineError
 
 __all__ = ["Kind", "Payload", "Single", "Source", "Step", "need"]
 

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lite_runtime import build
 from lite_runtime.errors import MsedgeError
 from lite_runtime.graph import Array
+from lite_runtime.native import build
 
 __all__ = ["Cut", "cut", "prepare"]
 

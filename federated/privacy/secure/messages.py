@@ -40,7 +40,7 @@ class Stage(IntEnum):
 @dataclass(frozen=True)
 class Terms:
     """What a sum is about: the round, who may take part, how many must stay to the end, integers modulo 2^bits, and a
-    digest of the work whose results are summed (`federated.agreement`).
+    digest of the work whose results are summed (`federated.messages.agreement`).
 
     More than half must stay: then no two groups of them can be told different tales of who dropped out, which would
     reveal a device's input (Bonawitz et al. 2017, section 6.2).

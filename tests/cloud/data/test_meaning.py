@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cloud import data
 from cloud.data import ir
 from cloud.data.passes import PASSES, optimised
-from cloud.data.streams import CHUNK
+from cloud.data.reading.streams import CHUNK
 from cloud.errors import DataError
 from tests.cloud.data.functions import doubled, lucky, moved, noisy, not_third, plus_one, small, twelve
 from tests.cloud.data.naive import meaning
@@ -190,7 +190,7 @@ def test_epochs_and_seeds_have_orders_of_their_own() -> None:
 
 
 def test_arrays_come_in_the_trainers_own_batches() -> None:
-    from cloud.train.batches import Dataset, batches, epoch_order
+    from cloud.train.inputs.batches import Dataset, batches, epoch_order
 
     x, y = np.arange(100, dtype=np.float32).reshape(50, 2), np.arange(50)
     pipeline = data.arrays({"x": x, "labels": y}).shuffle().batch(16)

@@ -16,11 +16,11 @@ from cloud.zoo import mlp
 from converter import convert
 from federated import tree
 from federated.algorithms import ALGORITHMS, Algorithm
+from federated.client.lite import LiteLearner, stacked
 from federated.data import draw, pick
 from federated.evaluation import before_after
 from federated.learner import Batch, Learner
-from federated.lite import LiteLearner, stacked
-from federated.rounds import choose, seed_of, wanted
+from federated.server.rounds import choose, seed_of, wanted
 from tests.cloud.federated.test_learner import examples
 
 POOL = examples(60)

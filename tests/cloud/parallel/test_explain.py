@@ -13,10 +13,10 @@ import pytest
 
 from cloud._jax import shaped
 from cloud.errors import PlanError
+from cloud.parallel.explaining.drawing.picture import picture
 from cloud.parallel.explaining.explain import explain
 from cloud.parallel.explaining.inquiry import Wanted, inquire, rivals
 from cloud.parallel.explaining.ledger import Ledger
-from cloud.parallel.explaining.picture import picture
 from cloud.parallel.explaining.pins import read_pin
 from cloud.parallel.explaining.strategy import strategy
 from cloud.parallel.graph import Graph

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from cloud.parallel.graph import Graph, Loop, Op, Value
 from cloud.parallel.plan import Assignment, Mesh
 from cloud.parallel.searching.expert import EXPERTS, rows, weights
-from cloud.parallel.searching.fold import folded
-from cloud.parallel.searching.groups import derive, grouped
+from cloud.parallel.searching.grouping.fold import folded
+from cloud.parallel.searching.grouping.groups import derive, grouped
 from cloud.parallel.searching.options import assignments, made, partial_axes, splits, wanted
 from cloud.parallel.tracing.trace import trace
 from tests.cloud.parallel.steps import mlp, transformer

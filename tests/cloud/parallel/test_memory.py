@@ -17,10 +17,10 @@ from cloud.parallel.graph import Graph
 from cloud.parallel.plan import Assignment, Estimate, Mesh, Plan
 from cloud.parallel.running.apply import _barriers, apply
 from cloud.parallel.searching.demands import Demands
-from cloud.parallel.searching.memory import WORKSPACE, curve, held, lives
+from cloud.parallel.searching.holding.memory import WORKSPACE, curve, held, lives
+from cloud.parallel.searching.holding.rows import Moments
+from cloud.parallel.searching.holding.schedule import hides
 from cloud.parallel.searching.question import Question, ask
-from cloud.parallel.searching.rows import Moments
-from cloud.parallel.searching.schedule import hides
 from cloud.parallel.searching.search import _Search, search
 from cloud.parallel.topology import PRESETS
 from cloud.parallel.tracing.trace import trace

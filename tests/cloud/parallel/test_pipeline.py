@@ -23,7 +23,7 @@ from cloud.parallel.plan import Mesh
 from cloud.parallel.staged.pipeline import Pipelined
 from cloud.parallel.staged.staging import choose_stages
 from cloud.parallel.topology import Device, Level, Topology
-from cloud.train.step import StepOptions, TrainState
+from cloud.train.stepping.step import StepOptions, TrainState
 from tests.cloud.parallel import small_gpt as gpt
 
 STEPS, ROWS = 20, 16
@@ -236,7 +236,7 @@ jax.config.update("jax_num_cpu_devices", 4)
 jax.distributed.initialize(sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
 import optax
 from cloud.parallel.staged.pipeline import Pipelined
-from cloud.train.step import StepOptions
+from cloud.train.stepping.step import StepOptions
 from tests.cloud.parallel import small_gpt as gpt
 from tests.cloud.parallel.test_pipeline import ROWS, STEPS, state, trained
 optimizer, batches = optax.adam(1e-3), gpt.batches(STEPS, ROWS)

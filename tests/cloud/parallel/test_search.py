@@ -11,7 +11,7 @@ from cloud.errors import PlanError
 from cloud.parallel.graph import Graph
 from cloud.parallel.plan import Mesh, Plan
 from cloud.parallel.searching.demands import Pin
-from cloud.parallel.searching.memory import curve
+from cloud.parallel.searching.holding.memory import curve
 from cloud.parallel.searching.search import RESERVE, plans, search
 from cloud.parallel.solving.solve import Infeasible
 from cloud.parallel.topology import PRESETS, Level, Topology

@@ -24,7 +24,7 @@ from cloud.parallel.staged.layouts import layouts
 from cloud.parallel.staged.packing import Pack, largest
 from cloud.parallel.staged.staging import pipelines
 from cloud.parallel.topology import Device, Level, Topology
-from cloud.train.step import StepOptions, TrainState
+from cloud.train.stepping.step import StepOptions, TrainState
 from tests.cloud.parallel.two_layers import step_graph
 
 WIDTH = 2

@@ -13,8 +13,8 @@ import pytest
 
 from cloud.errors import TrainError
 from cloud.train import Callback, EpochReport, JaxTask, Trainer
-from cloud.train.batches import Dataset, batches
-from cloud.train.feed import ArrayFeed
+from cloud.train.inputs.batches import Dataset, batches
+from cloud.train.inputs.feed import ArrayFeed
 from tests.cloud.models import tiny_net
 
 RNG = np.random.default_rng(0)

@@ -16,8 +16,8 @@ import lite_runtime
 from converter.lowering import pack_narrow
 from lite_runtime import bundle, reference
 from lite_runtime.graph import Graph, Node, Value
+from lite_runtime.planning.stage import fold
 from lite_runtime.reference.narrow import pack4
-from lite_runtime.stage import fold
 
 ROOT = Path(__file__).parents[3]
 

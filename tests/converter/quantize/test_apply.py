@@ -11,7 +11,8 @@ import pytest
 
 from converter.errors import QuantizeError
 from converter.ir import build, spec
-from converter.quantize import Options, calibration_data, gptq, quantize, quantized_nodes
+from converter.quantize import Options, calibration_data, quantize, quantized_nodes
+from converter.quantize.rounding import gptq
 from tests.converter.quantize.support import prepared, run, samples
 from tests.converter.support import Builder
 

@@ -11,8 +11,9 @@ import onnx_ir as ir
 import pytest
 
 from converter.conversion import convert
-from converter.quantize import Options, Runner, calibration_data, metrics, quantize
-from converter.quantize.budget import stored_bytes
+from converter.quantize import Options, Runner, calibration_data, quantize
+from converter.quantize.accuracy import metrics
+from converter.quantize.accuracy.budget import stored_bytes
 from tests.converter.quantize.support import prepared, run
 
 torch = pytest.importorskip("torch")

@@ -9,7 +9,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from federated.errors import FederatedError
-from federated.replies import Failure
+from federated.server.replies import Failure
 from federated.transport.app_client import client_app
 from federated.transport.app_server import GridExchange
 from federated.transport.grid import LocalGrid

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from federated.config import Report, State, read
-from federated.packed import unpack
+from federated.messages.packed import unpack
 from federated.run import fleet_of, simulate
 from tests.federated.fleets import fleet
 

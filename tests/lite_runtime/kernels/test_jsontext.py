@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.gateway.protocol import numbers
-from lite_runtime import build
 from lite_runtime.graph import Array
-from lite_runtime.guard import guarded
+from lite_runtime.native import build
+from lite_runtime.running.guard import guarded
 from tests.lite_runtime.ops.targets import on_other_targets, run_on
 
 pytestmark = pytest.mark.skipif(not build.available(), reason="no native kernels on this machine")

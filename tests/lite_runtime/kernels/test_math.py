@@ -8,10 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from lite_runtime import build
-from lite_runtime.executor import Executor, Settings
 from lite_runtime.graph import Array, Graph, Node, Value
+from lite_runtime.native import build
 from lite_runtime.ops.activation import ACTIVATIONS
+from lite_runtime.running.executor import Executor, Settings
 
 numba = pytest.importorskip("numba")
 pytestmark = pytest.mark.skipif(not build.available(), reason="no native kernels on this machine")
@@ -159,7 +159,7 @@ _FORMULAS: dict[str, Callable[[Array], Array]] = {
 def activate():
     """The epilogue's `activate`, compiled for this process."""
     from lite_runtime.kernels._math import activate as inner
-    from lite_runtime.simd import f32p
+    from lite_runtime.native.simd import f32p
 
     @numba.njit(error_model="numpy")
     def run(code, a, b, at, n):

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from lite_runtime.executor import Executor, Settings
 from lite_runtime.graph import Array
+from lite_runtime.running.executor import Executor, Settings
 from tests.lite_runtime.ops.one_node import graph_of
 
 DTYPES = ("bool", "int8", "float16", "int32", "float32", "int64", "complex64", "complex128")

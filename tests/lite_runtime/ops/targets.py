@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from lite_runtime import target
-from lite_runtime.target import TARGETS, host
+from lite_runtime.native import target
+from lite_runtime.native.target import TARGETS, host
 
 _HOST = host()
 _RUN = [t for t in TARGETS if _HOST and t.lanes != _HOST.lanes and t.needs <= target._cpu_flags()]

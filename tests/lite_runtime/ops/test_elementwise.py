@@ -10,9 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import lite_runtime
-from lite_runtime import build, bundle, reference
+from lite_runtime import bundle, reference
 from lite_runtime.errors import ShapeError
 from lite_runtime.graph import Array, Graph, Node, Value, dtype_name
+from lite_runtime.native import build
 from lite_runtime.ops import chain
 from lite_runtime.ops.registry import INFERS, Inference, Spec
 from lite_runtime.reference.support import ONNX_TYPES

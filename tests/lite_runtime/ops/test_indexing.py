@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lite_runtime.errors import InputError, ShapeError
-from lite_runtime.executor import Executor, Settings
 from lite_runtime.graph import Array, Graph, Node, Value, dtype_name
 from lite_runtime.ops.registry import INFERS, Inference, Spec
+from lite_runtime.running.executor import Executor, Settings
 from tests.lite_runtime.ops.moved import DTYPES, moves, some
 
 RNG = np.random.default_rng(0)

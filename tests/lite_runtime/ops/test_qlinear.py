@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lite_runtime import target
 from lite_runtime.errors import ShapeError
 from lite_runtime.graph import Array, Node
+from lite_runtime.native import target
+from lite_runtime.native.target import TARGETS, host
 from lite_runtime.ops.registry import INFERS, Inference, Spec
-from lite_runtime.target import TARGETS, host
 from tests.lite_runtime.ops.one_node import check, graph_of, onnxruntime_results
 from tests.lite_runtime.ops.targets import run_on
 

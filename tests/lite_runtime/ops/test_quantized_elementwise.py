@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import lite_runtime
 from lite_runtime import bundle, reference
 from lite_runtime.graph import Array, Graph, Node, Value, dtype_name
-from lite_runtime.stage import fold
+from lite_runtime.planning.stage import fold
 from tests.lite_runtime.ops.one_node import check
 from tests.lite_runtime.ops.targets import on_other_targets, run_on
 

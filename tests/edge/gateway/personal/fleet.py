@@ -18,7 +18,7 @@ from edge.gateway.personal.heads import Heads
 from edge.gateway.personal.runner import PersonalRunner
 from edge.gateway.personal.versions import Versions
 from edge.gateway.ports import ports_of
-from federated.store import PersonalStore
+from federated.server.store import PersonalStore
 from lite_runtime import Model, bundle
 from lite_runtime.graph import Array
 

@@ -10,7 +10,7 @@ import pytest
 
 from edge.gateway.errors import GatewayError
 from edge.gateway.personal.heads import GLOBAL, check_device
-from federated.store import PersonalStore
+from federated.server.store import PersonalStore
 from lite_runtime import bundle
 from tests.edge.gateway.personal.fleet import Fleet, base, made, params
 

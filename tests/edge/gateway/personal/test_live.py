@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import lite_runtime
-from federated.store import PersonalStore
+from federated.server.store import PersonalStore
 from lite_runtime import bundle
 from lite_runtime.graph import Array
 from tests.edge.gateway.live import Live, live

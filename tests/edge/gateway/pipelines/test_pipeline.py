@@ -20,7 +20,7 @@ from edge.gateway.pipelines.pipeline import LIMIT, ROWS, SOURCE_OF, STEP_OF
 from edge.gateway.ports import ports_of
 from lite_runtime import bundle
 from lite_runtime import load as load_bundle
-from lite_runtime.pipelines import AFTER, BEFORE, KEY, SOURCES, PipelineError, check, load
+from lite_runtime.bundle.pipelines import AFTER, BEFORE, KEY, SOURCES, PipelineError, check, load
 from tests.edge.conftest import Small
 from tests.edge.gateway.pipelines.files import declared, png, port, ports, texts
 

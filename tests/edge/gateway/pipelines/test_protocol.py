@@ -12,8 +12,8 @@ import pytest
 from edge.gateway.pipelines import Pipeline
 from edge.gateway.protocol.request import Request, read
 from edge.gateway.protocol.response import write
+from lite_runtime.bundle.pipelines import AFTER, BEFORE, SOURCES, check
 from lite_runtime.graph import Array
-from lite_runtime.pipelines import AFTER, BEFORE, SOURCES, check
 from tests.edge.gateway.pipelines.files import declared, png, port, ports, texts
 
 httpclient = pytest.importorskip("tritonclient.http")

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from edge.gateway.protocol import numbers
 from edge.gateway.protocol.numbers import cut
-from lite_runtime import build
 from lite_runtime.graph import Array
+from lite_runtime.native import build
 
 pytestmark = pytest.mark.skipif(not build.available(), reason="no native kernels on this machine")
 REFUSED = object()

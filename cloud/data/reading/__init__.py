@@ -1,0 +1,1 @@
+"""Reading a pipeline: sources, views by number, streams in order, workers."""

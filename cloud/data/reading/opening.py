@@ -1,0 +1,111 @@
+"""Pipelines by number: `open_view` makes of a node something with a length whose elements come in any order.
+
+A filter below something that needs a length is asked about every element first, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cloud.data import ir
+from cloud.data.reading.memo import once
+from cloud.data.reading.sources import open_source
+from cloud.data.reading.steps import keeps, keeps_rows
+from cloud.data.reading.views import Batched, Ids, Key, Mapped, Mixed, Ordered, Repeated, Source, View, Zipped
+from cloud.errors import DataError
+
+__all__ = ["Context", "open_view"]
+
+_SCANNED = 1024
+"""Elements a filter of rows is asked about at a time."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """One epoch of one process: `path` is (seed, epoch, repetition, …); of every batch it has part `process` =
+    (index, count)."""
+
+    path: Key
+    process: tuple[int, int] = (0, 1)
+
+
+def open_view(node: ir.Node, context: Context) -> View:
+    """The node's elements in that epoch; DataError where they come only one after the other."""
+    return _OPEN.get(type(node), _source)(node, context)
+
+
+def _source(node: Any, context: Context) -> View:
+    return Source(open_source(node))
+
+
+def _iterable(node: ir.Iterable, context: Context) -> View:
+    raise DataError(
+        f"the elements of {node.make.shown} come one after the other: they can be mapped, filtered, repeated, cut and "
+        "batched, not shuffled, sharded, zipped or mixed; write them to a file first (cloud.data.write_records)"
+    )
+
+
+def _map(node: ir.Map, context: Context) -> View:
+    return Mapped(open_view(node.of, context), node.steps, context.path)
+
+
+def _filter(node: ir.Filter, context: Context) -> View:
+    below = ir.walk(node.of)
+    view = open_view(node.of, context)
+    moving = any(isinstance(n, ir.Shuffle | ir.Repeat) or _seeded(n) for n in below)
+    kept: Ids = once(node, lambda: _scan(view, node), context.path if moving else ())
+    return Ordered(view, kept)
+
+
+def _scan(view: View, node: ir.Filter) -> Ids:
+    if not node.rows:
+        found = (i for i in range(len(view)) if keeps(node, view.get(i), view.key(i)))
+        return np.fromiter(found, np.intp)
+    spans = (np.arange(i, min(i + _SCANNED, len(view))) for i in range(0, len(view), _SCANNED))
+    return np.concatenate([np.zeros(0, np.intp), *(ids[keeps_rows(node, view.take(ids))] for ids in spans)])
+
+
+def _seeded(node: ir.Node) -> bool:
+    return isinstance(node, ir.Map) and any(step.seeded for step in node.steps)
+
+
+def _shuffle(node: ir.Shuffle, context: Context) -> View:
+    view = open_view(node.of, context)
+    path = context.path if node.seed is None else (node.seed, *context.path[1:])
+    salt = (2**30 + node.salt,) if node.salt else ()  # the first is the order that arrays without a pipeline have
+    return Ordered(view, np.random.default_rng((*path, *salt)).permutation(len(view)))
+
+
+def _repeat(node: ir.Repeat, context: Context) -> View:
+    rounds = [open_view(node.of, replace(context, path=(*context.path, k))) for k in range(node.times)]
+    return Repeated(rounds)
+
+
+def _slice(node: ir.Slice, context: Context) -> View:
+    view = open_view(node.of, context)
+    return Ordered(view, range(len(view))[node.start : node.stop : node.step])
+
+
+def _batch(node: ir.Batch, context: Context) -> View:
+    return Batched(
+        open_view(node.of, replace(context, process=(0, 1))), node.size, node.last, node.then, context.process
+    )
+
+
+def _zip(node: ir.Zip, context: Context) -> View:
+    return Zipped(tuple(open_view(n, context) for n in node.of))
+
+
+def _mix(node: ir.Mix, context: Context) -> View:
+    return Mixed(tuple(open_view(n, context) for n in node.of), node.weights)
+
+
+_OPEN: dict[type, Callable[[Any, Context], View]] = {
+    ir.Iterable: _iterable, ir.Map: _map, ir.Filter: _filter, ir.Shuffle: _shuffle, ir.Repeat: _repeat,
+    ir.Slice: _slice, ir.Batch: _batch, ir.Zip: _zip, ir.Mix: _mix,
+    ir.Prefetch: lambda node, context: open_view(node.of, context),
+}  # fmt: skip

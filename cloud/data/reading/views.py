@@ -1,0 +1,277 @@
+"""Elements by number, and what orders, maps, batches and mixes make of them.
+
+Orders are arrays of numbers, so shuffling and slicing move no element; whole batches are taken from arrays at once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from cloud.data import ir
+from cloud.data.columns import stack
+from cloud.data.reading.steps import apply_rows, apply_step
+from cloud.errors import DataError, take_multiple
+
+__all__ = [
+    "Batched", "Ids", "Key", "Mapped", "Mixed", "Ordered", "Repeated", "Source", "View", "Zipped", "padded", "share",
+]  # fmt: skip
+
+Ids: TypeAlias = npt.NDArray[np.intp]
+Key: TypeAlias = tuple[int, ...]
+
+
+class View(ABC):
+    """Elements by number."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many there are."""
+
+    @abstractmethod
+    def get(self, number: int) -> Any:
+        """One element."""
+
+    def take(self, ids: Ids) -> Any:
+        """Columns of several."""
+        return stack([self.get(int(i)) for i in ids])
+
+    def key(self, number: int) -> Key:
+        """Where an element comes from."""
+        return (number,)
+
+
+@dataclass
+class Source(View):
+    """A source's own elements."""
+
+    source: Any
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def get(self, number: int) -> Any:
+        """See `View`."""
+        return self.source[number]
+
+    def take(self, ids: Ids) -> Any:
+        """See `View`."""
+        many = getattr(self.source, "take_rows", None)
+        return many(ids) if many else super().take(ids)
+
+
+@dataclass
+class Ordered(View):
+    """Another's elements in an order of their numbers."""
+
+    of: View
+    order: Ids | range
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def get(self, number: int) -> Any:
+        """See `View`."""
+        return self.of.get(int(self.order[number]))
+
+    def take(self, ids: Ids) -> Any:
+        """See `View`."""
+        order = self.order
+        return self.of.take(order.start + order.step * ids if isinstance(order, range) else order.take(ids))
+
+    def key(self, number: int) -> Key:
+        """See `View`."""
+        return self.of.key(int(self.order[number]))
+
+
+@dataclass
+class Repeated(View):
+    """One view after the other; rounds that filter what is seeded have lengths of their own."""
+
+    rounds: Sequence[View]
+
+    @cached_property
+    def _ends(self) -> Ids:
+        return np.cumsum([len(view) for view in self.rounds])
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def _at(self, number: int) -> tuple[int, int]:
+        """Which round, and the number in it."""
+        which = int(np.searchsorted(self._ends, number, "right"))
+        return which, number - (int(self._ends[which - 1]) if which else 0)
+
+    def get(self, number: int) -> Any:
+        """See `View`."""
+        which, inner = self._at(number)
+        return self.rounds[which].get(inner)
+
+    def take(self, ids: Ids) -> Any:
+        """See `View`."""
+        which = np.searchsorted(self._ends, ids, "right")
+        if (which == which[0]).all():
+            first, inner = self._at(int(ids[0]))
+            return self.rounds[first].take(ids - int(ids[0]) + inner)
+        return super().take(ids)
+
+    def key(self, number: int) -> Key:
+        """See `View`."""
+        which, inner = self._at(number)
+        return which, *self.rounds[which].key(inner)
+
+
+@dataclass
+class Mapped(View):
+    """Another's elements after steps; `path` is the epoch's."""
+
+    of: View
+    steps: tuple[ir.Step, ...]
+    path: Key
+
+    def __len__(self) -> int:
+        return len(self.of)
+
+    def get(self, number: int) -> Any:
+        """See `View`."""
+        element, key = self.of.get(number), self.of.key(number)
+        for step in self.steps:
+            element = apply_step(step, element, key, self.path)
+        return element
+
+    def take(self, ids: Ids) -> Any:
+        """See `View`."""
+        if not all(step.rows for step in self.steps):
+            return super().take(ids)
+        return apply_rows(self.steps, self.of.take(ids))
+
+    def key(self, number: int) -> Key:
+        """See `View`."""
+        return self.of.key(number)
+
+
+@dataclass
+class Batched(View):
+    """Batches of another's elements, of each the rows of one process."""
+
+    of: View
+    size: int
+    last: str
+    then: tuple[ir.Step, ...]
+    process: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        self._rows, self._count = np.arange(self.size)[share(self.size, self.process)], len(self.of)
+        if not self._count:
+            raise DataError("no element is left to make a batch of")
+        if not len(self):
+            raise DataError(
+                f'{self._count} elements do not fill one batch of {self.size} and last="drop" leaves the rest '
+                'out: take smaller batches or last="pad"'
+            )
+
+    def __len__(self) -> int:
+        whole, rest = divmod(self._count, self.size)
+        return whole + (rest > 0 and self.last == "pad")
+
+    def get(self, number: int) -> Any:
+        """See `View`."""
+        start, count = number * self.size, self._count
+        ids = self._rows + start
+        if start + self.size > count:  # what is missing is filled up from the start
+            ids = np.where(ids < count, ids, (ids - count) % count)
+        columns = apply_rows(self.then, self.of.take(ids))
+        return columns if self.last == "drop" else padded(columns, self._rows < count - start)
+
+    def key(self, number: int) -> Key:
+        """See `View`."""
+        return self.of.key(number * self.size)
+
+
+@dataclass
+class Zipped(View):
+    """Dicts merged element by element."""
+
+    of: tuple[View, ...]
+
+    def __len__(self) -> int:
+        return min(len(view) for view in self.of)
+
+    def get(self, number: int) -> Any:
+        """See `View`."""
+        return _merged([view.get(number) for view in self.of])
+
+    def take(self, ids: Ids) -> Any:
+        """See `View`."""
+        return _merged([view.take(ids) for view in self.of])
+
+    def key(self, number: int) -> Key:
+        """See `View`."""
+        return tuple(part for view in self.of for part in view.key(number))
+
+
+@dataclass
+class Mixed(View):
+    """Elements of several in shares."""
+
+    of: tuple[View, ...]
+    weights: tuple[float, ...]
+
+    @cached_property
+    def _order(self) -> tuple[Ids, Ids]:
+        """Which view and which of its elements comes when: element j of a view of weight w at the time (j + ½)/w;
+        over when one is due that a view has no more."""
+        due = [(np.arange(len(view) + 1) + 0.5) / w for view, w in zip(self.of, self.weights, strict=True)]
+        order = np.argsort(np.concatenate(due), kind="stable")
+        which = np.concatenate([np.full(len(t), k) for k, t in enumerate(due)])[order]
+        inner = np.concatenate([np.arange(len(t)) for t in due])[order]
+        lacks = np.concatenate([np.arange(len(t)) == len(t) - 1 for t in due])[order]
+        end = int(np.argmax(lacks))
+        return which[:end], inner[:end]
+
+    def __len__(self) -> int:
+        return len(self._order[0])
+
+    def get(self, number: int) -> Any:
+        """See `View`."""
+        which, inner = self._order
+        return self.of[which[number]].get(int(inner[number]))
+
+    def key(self, number: int) -> Key:
+        """See `View`."""
+        which, inner = self._order
+        return int(which[number]), *self.of[which[number]].key(int(inner[number]))
+
+
+def padded(columns: Any, counts: npt.NDArray[np.bool_]) -> Any:
+    """Columns with "mask"; DataError where there is no place for it."""
+    if not isinstance(columns, dict) or "mask" in columns:
+        raise DataError('last="pad" adds "mask" to a batch: elements must be dicts without one; or take last="drop"')
+    return {**columns, "mask": counts.astype(np.float32)}
+
+
+def share(rows: int, process: tuple[int, int]) -> slice:
+    """Which rows of a batch are a process's; DataError where they do not divide."""
+    index, count = process
+    if not 0 <= index < count:
+        raise DataError(f"expected a process (index, count) with 0 <= index < count, got {process}")
+    if rows % count:
+        raise DataError(f"a batch of {rows} rows does not divide among {count} processes: {take_multiple(rows, count)}")
+    return slice(index * rows // count, (index + 1) * rows // count)
+
+
+def _merged(elements: list[Any]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for element in elements:
+        if not isinstance(element, dict):
+            raise DataError(f"zip merges elements that are dicts, got {type(element).__name__}")
+        if clash := sorted(merged.keys() & element.keys()):
+            raise DataError(f"zip merges dicts of different names, got {clash} twice; rename one in a .map(...)")
+        merged |= element
+    return merged

@@ -1,0 +1,1 @@
+"""Operators that are decided together: groups, repeated blocks, parts of a step."""

@@ -1,0 +1,233 @@
+"""What a device holds while a step runs.
+
+At rest: the state, and the batch until its last reader. State that is replaced is replaced in place. A computed value
+needs memory only where compilers put it there: a cheap elementwise operator is computed again inside each kernel that
+reads it, so it is kept only if some reader is a kernel of another kind (a product, a lookup, a collective), and its
+operands live as long as whoever computes it again; a value that all want otherwise is dropped once it was moved. When
+kernels run: `schedule`. What compilers need beside values (`Scratch`): workspaces, where a pool's results came from,
+operands laid out anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cloud.parallel.cost import local_bytes, reshard
+from cloud.parallel.graph import Graph, Op, Split, remembered
+from cloud.parallel.plan import Plan
+from cloud.parallel.searching.holding.schedule import hides, in_place, in_turns
+from cloud.parallel.searching.options import made, wanted
+from cloud.parallel.searching.walk import Copy, copies, lying, reading_times, sums
+from cloud.parallel.topology import Topology
+
+__all__ = ["Held", "Lives", "curve", "held", "is_fused", "lives"]
+
+_DEAR = frozenset({"tanh", "log", "log1p", "expm1", "pow", "erf", "erf_inv", "erfc", "sin", "cos", "tan", "atan2"})
+"""Elementwise operators that compilers do not compute twice."""
+
+
+WORKSPACE = 32 << 20
+"""Bytes of cuBLAS's workspace on Hopper."""
+
+
+Spans = dict[int, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Lives:
+    """`at[k]`: the moment operator k runs; `until[k]`: the last moment its operands are read by it, or by those that
+    compute it again. `spans[v]`: first and last moment of each value that needs memory of its own, entering ones
+    included. `readers[v]`: operators that read it. `steps`: the number of moments."""
+
+    at: tuple[int, ...]
+    until: tuple[int, ...]
+    readers: dict[int, list[int]]
+    spans: dict[int, tuple[int, int]]
+    steps: int
+    scratch: tuple[Scratch, ...] = ()
+    eager: Mapping[int, int] = field(default_factory=dict)
+    leaving: frozenset[int] = frozenset()
+
+    def copy_span(self, value: int, readers: Sequence[int]) -> tuple[int, int]:
+        """From when to when a copy of the value is there that these operators read; -1 is the end of the step."""
+        at = [self.at[k] if k >= 0 else self.steps - 1 for k in readers]
+        until = [self.until[k] if k >= 0 else self.steps - 1 for k in readers]
+        return min(self.eager.get(value, self.steps), *at), max(until)
+
+    def read_by(self, value: int) -> set[int]:
+        """All operators that read the value, -1 for the step's end."""
+        return {*self.readers.get(value, ()), *([-1] if value in self.leaving else [])}
+
+    def begun(self, graph: Graph, k: int) -> int:
+        """From when there is memory for what operator k makes."""
+        return min((self.spans[v][0] for v in graph.ops[k].outputs if v in self.spans), default=self.at[k])
+
+
+class Scratch(NamedTuple):
+    """Bytes that the compiler needs beside the program's values, from moment `first` to `last`: `bytes` of its own, or
+    `times` as many as operand `operand` of operator `op` takes, as that wants it."""
+
+    first: int
+    last: int
+    op: int
+    operand: int = 0
+    times: float = 0.0
+    bytes: float = 0.0
+
+
+def is_fused(op: Op) -> bool:
+    """Whether the operator reads its operands inside a loop of elements, so that cheap ones need not be stored."""
+    return op.follows or op.primitive.startswith(("reduce_", "arg"))
+
+
+@remembered
+def lives(graph: Graph, hides: bool = False) -> Lives:
+    """When each value that needs memory of its own is there. `hides`: whether the compiler orders kernels so that
+    collectives hide (`schedule.hides`)."""
+    readers: dict[int, list[int]] = {}
+    for k, op in enumerate(graph.ops):
+        for v in op.inputs:
+            if v >= 0:
+                readers.setdefault(v, []).append(k)
+    leaving = set(graph.leaving)
+    stored = {v for op in graph.ops for v in op.outputs
+              if v in leaving or _stored(op, [graph.ops[r] for r in readers.get(v, ())], hides)}  # fmt: skip
+    at, until, prepared, steps = (in_turns if hides else in_place)(graph, readers, stored)
+    replaced = {v for v, argument in zip(graph.leaving, graph.carried, strict=True) if argument is not None}
+    spans: Spans = {}
+    for k, op in enumerate(graph.ops):
+        for v in stored.intersection(op.outputs):
+            end = steps if v in leaving else max((until[r] for r in readers.get(v, ())), default=at[k])
+            spans[v] = (at[k], at[k] - 1 if v in replaced else end)
+    for v in graph.entering:
+        used = max((until[r] for r in readers.get(v, ())), default=0)
+        spans[v] = (0, steps if graph.values[v].kind == "state" else used)
+    spans.update(_added_to(graph, readers, spans))
+    scratch = [*_products(graph, at), *_moved_batches(graph, at)] if hides else list(_moved_batches(graph, at))
+    for k, start in prepared.items():
+        op = graph.ops[k]
+        if op.primitive == "select_and_scatter_add":
+            scratch.append(_places(graph, k, start, at[k]))
+        else:  # in place
+            spans[op.inputs[0]], spans[op.outputs[0]] = (start, start - 1), (start, max(at[k], spans[op.outputs[0]][1]))
+    eager = {} if hides else {v: at[k] for k, op in enumerate(graph.ops) for v in op.outputs}
+    return Lives(at, until, readers, spans, steps + 1, tuple(scratch), eager, frozenset(leaving))
+
+
+def _added_to(graph: Graph, readers: Mapping[int, Sequence[int]], spans: Mapping[int, tuple[int, int]]) -> Spans:
+    """Of two products whose sum alone is read, the second is added to the first where that lies."""
+    products = {v for op in graph.ops if op.primitive == "dot_general" for v in op.outputs}
+    changed = {}
+    for op in graph.ops:
+        if op.primitive in ("add", "add_any") and products.issuperset(op.inputs):
+            first, second = sorted(op.inputs, key=lambda v: spans.get(v, (-1, -1)))
+            if first in spans and second in spans and len(readers[first]) == len(readers[second]) == 1:
+                start, end = spans[second][0], max(spans[first][1], spans[second][1])
+                changed[first], changed[second] = (spans[first][0], end), (start, start - 1)
+    return changed
+
+
+def _products(graph: Graph, at: Sequence[int]) -> Iterator[Scratch]:
+    """cuBLAS takes a workspace."""
+    for k, op in enumerate(graph.ops):
+        if op.primitive == "dot_general":
+            yield Scratch(at[k], at[k], k, bytes=WORKSPACE)
+
+
+def _moved_batches(graph: Graph, at: Sequence[int]) -> Iterator[Scratch]:
+    """An operand of a batched product whose batch dimensions are not its first (heads after words) is laid out anew,
+    once for all that read it so."""
+    reading: dict[int, list[tuple[int, int]]] = {}
+    for k, op in enumerate(graph.ops):
+        if op.primitive == "dot_general" and op.inputs[0] >= 0 <= op.inputs[1]:
+            batch = set(op.reads[0]) & set(op.reads[1]) & set(op.writes[0]) - {None}
+            for i in (0, 1):
+                if not batch.issuperset(op.reads[i][: len(batch)]):
+                    reading.setdefault(op.inputs[i], []).append((k, i))
+    for found in reading.values():
+        moments = [at[k] for k, _ in found]
+        yield Scratch(min(moments), max(moments), *found[0], 1.0)
+
+
+def _places(graph: Graph, k: int, first: int, last: int) -> Scratch:
+    """Where in its window each result of a pool came from: an int32 for each dimension."""
+    result = graph.values[graph.ops[k].inputs[0]]
+    return Scratch(first, last, k, 0, 4 * len(result.shape) / result.dtype.itemsize)
+
+
+class Held(NamedTuple):
+    """Bytes a device holds from moment `first` to `last`, of `value`: itself, or, where `copy`, lying otherwise or
+    still in parts."""
+
+    first: int
+    last: int
+    bytes: float
+    value: int
+    copy: bool
+
+
+def held(graph: Graph, plan: Plan, topology: Topology, spans: Lives) -> Iterator[Held]:
+    """All that needs memory."""
+
+    def size(value: int, split: Split) -> int:
+        return local_bytes(graph.values[value].shape, graph.values[value].dtype.itemsize, split, plan.mesh)
+
+    lies = lying(graph, plan)
+    only: dict[int, list[Copy]] = {}
+    moving: dict[int, int] = {}
+    for copy in copies(graph, plan, reading_times(graph) if plan.regather else {}):
+        about = graph.values[copy.value].shape, graph.values[copy.value].dtype.itemsize
+        only.setdefault(copy.value, []).append(copy)
+        if reshard(*about, lies[copy.value], copy.split, plan.mesh, topology)[0]:
+            first, last = spans.copy_span(copy.value, [k for k, _ in copy.readers])
+            moving[copy.value] = max(first, moving.get(copy.value, 0))
+            yield Held(first, last, size(copy.value, copy.split), copy.value, True)
+    for value, (first, last) in spans.spans.items():
+        split, others = lies[value], only.get(value, ())
+        if others and graph.values[value].kind == "computed" and spans.read_by(value) == _readers(others):
+            if value in moving:
+                last = min(last, moving[value])
+            elif len(others) == 1:
+                split = others[0].split
+        yield Held(first, last, size(value, split), value, False)
+    for each in sums(graph, plan):
+        parts = made(graph.ops[each.op], each.result, plan.ops[each.op].loops)
+        more = in_parts(each.split, size(each.value, parts), size(each.value, each.split))
+        yield Held(spans.begun(graph, each.op), spans.at[each.op], more, each.value, True)
+    for one in spans.scratch:
+        value = graph.ops[one.op].inputs[one.operand]
+        split = wanted(graph.ops[one.op], one.operand, plan.ops[one.op].loops)
+        yield Held(one.first, one.last, one.bytes or one.times * size(value, split), value, True)
+
+
+def _readers(found: Sequence[Copy]) -> set[int]:
+    return {k for copy in found for k, _ in copy.readers}
+
+
+def in_parts(split: Split, parts: float, left: float) -> float:
+    """Bytes beside what is `left` of a value of which devices hold `parts` until those are added up: scattered along
+    another dimension than its first, compilers lay it out anew before."""
+    return parts - left + (parts if parts > left and any(split[1:]) and not split[0] else 0.0)
+
+
+def curve(graph: Graph, plan: Plan, topology: Topology, found: Lives | None = None) -> npt.NDArray[np.float64]:
+    """Bytes a device holds at each moment of the step under `plan`."""
+    spans = found or lives(graph, hides(topology))
+    change = np.zeros(spans.steps + 1)
+    for one in held(graph, plan, topology, spans):
+        change[one.first] += one.bytes
+        change[one.last + 1] -= one.bytes
+    return np.cumsum(change)[:-1]
+
+
+def _stored(op: Op, readers: Sequence[Op], again: bool) -> bool:
+    """`again`: even what is dear is computed twice rather than kept."""
+    if op.primitive == "gather" and len(readers) == 1 and is_fused(readers[0]):
+        return False  # a lookup runs inside the kernel that reads it
+    dear = op.primitive in _DEAR and len(readers) > 1 and not again
+    return not op.follows or dear or not all(map(is_fused, readers))

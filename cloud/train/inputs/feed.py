@@ -1,0 +1,112 @@
+"""Where batches come from: arrays in memory, or a pipeline of `cloud.data`; both as a `Feed`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from cloud.errors import TrainError, take_multiple
+from cloud.train.inputs.batches import Dataset, batches, epoch_order, pair, rows_of_batch
+from cloud.train.stepping.step import Batch
+
+__all__ = ["ArrayFeed", "Coming", "Feed", "PipelineFeed", "feed_of"]
+
+
+class Feed(Protocol):
+    """Batches of one epoch after the other, the same ones for the same seed; each process gets its rows of them."""
+
+    def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
+        """This process's rows of the batches of epoch `number`, from batch `first` on."""
+
+
+class Coming:
+    """Batches as they are asked for; `waited`: seconds until they were there."""
+
+    def __init__(self, batches: Iterator[Batch]) -> None:
+        self.waited = 0.0
+        self._batches = batches
+        self._kept: Batch | None = None
+
+    def take(self) -> Batch | None:
+        """The next one; None behind the last."""
+        if self._kept is not None:
+            found, self._kept = self._kept, None
+            return found
+        begun = time.perf_counter()
+        batch = next(self._batches, None)
+        self.waited += time.perf_counter() - begun
+        return batch
+
+    def over(self) -> bool:
+        """Whether none is left."""
+        self._kept = self.take()
+        return self._kept is None
+
+
+@dataclass(frozen=True)
+class ArrayFeed:
+    """Arrays in memory, shuffled anew every epoch (`seed` None: in their own order), in batches that `ways` divides."""
+
+    data: Dataset
+    size: int
+    last: str
+    seed: int | None
+    ways: int = 1
+
+    @property
+    def steps(self) -> int:
+        """Of an epoch."""
+        rows = rows_of_batch(self.data.size, self.size, self.ways)
+        return self.data.size // rows if self.last == "drop" else -(-self.data.size // rows)
+
+    def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
+        """See `Feed`."""
+        order = np.arange(self.data.size) if self.seed is None else epoch_order(self.data.size, self.seed, number)
+        part = _share(rows_of_batch(self.data.size, self.size, self.ways))
+        for batch in batches(self.data, order, self.size, self.last, first=first, part=part, ways=self.ways):
+            yield {"inputs": batch.inputs, "labels": batch.labels, "mask": batch.mask}
+
+
+@dataclass(frozen=True)
+class PipelineFeed:
+    """Anything with `batches(seed, epoch, position, process)` that gives dicts of arrays: the model's inputs by name,
+    "labels", and "mask" where rows only fill up."""
+
+    pipeline: Any
+    inputs: tuple[str, ...]
+    seed: int
+
+    def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
+        """See `Feed`."""
+        process = jax.process_index(), jax.process_count()
+        for found in self.pipeline.batches(self.seed, number, first, process):
+            if missing := [name for name in (*self.inputs, "labels") if name not in found]:
+                raise TrainError(f"expected batches with {[*self.inputs, 'labels']}, got {sorted(found)}: no {missing}")
+            labels = found["labels"]
+            mask = found["mask"] if "mask" in found else np.ones(len(jax.tree.leaves(labels)[0]), np.float32)
+            yield {"inputs": {name: found[name] for name in self.inputs}, "labels": labels, "mask": mask}
+
+
+def feed_of(
+    data: Any, inputs: tuple[str, ...], *, size: int, last: str = "pad", seed: int | None = None, ways: int = 1
+) -> Feed:
+    """`data`: a pair (inputs, labels) of arrays, or a pipeline, which makes batches of its own size."""
+    if hasattr(data, "batches") and not isinstance(data, Mapping):
+        return PipelineFeed(data, inputs, 0 if seed is None else seed)
+    found, labels = pair(data)
+    return ArrayFeed(Dataset.of(found, labels, inputs), size, last, seed, ways)
+
+
+def _share(rows: int) -> slice:
+    """Which of a batch's rows are this process's."""
+    index, count = jax.process_index(), jax.process_count()
+    if rows % count:
+        raise TrainError(
+            f"a batch of {rows} rows does not divide among {count} processes: {take_multiple(rows, count)}"
+        )
+    return slice(index * rows // count, (index + 1) * rows // count)

@@ -1,0 +1,1 @@
+"""Where a training step runs: devices, sharding, plans."""

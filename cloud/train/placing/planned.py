@@ -1,0 +1,235 @@
+"""`parallel="auto"`: the planner decides how a step lies on the devices that are here, or a plan made earlier does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import jax
+import numpy as np
+
+from cloud._jax import rows_over
+from cloud.errors import PlanError, TrainError, take_multiple
+from cloud.parallel.explaining.strategy import strategy
+from cloud.parallel.plan import Estimate, Plan
+from cloud.parallel.running.apply import Applied
+from cloud.parallel.running.prepare import prepare
+from cloud.parallel.searching.search import Pin
+from cloud.parallel.solving.solve import Infeasible
+from cloud.parallel.staged.staging import Staging, choose_stages
+from cloud.parallel.topology import Topology
+from cloud.train.ledger import Packed
+from cloud.train.placing.placement import Placement, packing
+from cloud.train.stepping.step import Batch, Recipe, Sums, TrainState
+
+__all__ = ["Auto", "Planned", "Staged"]
+
+SHARES = (0.25, 0.5, 0.75, 1.0)
+"""Of the forward pass computed again, tried one after the other where nothing fits with less."""
+
+SLOWER = 2.3
+"""Pipelines take up to so much longer than expected (1.1 to 2.3 times, read back from compiled programs)."""
+
+
+@dataclass(frozen=True)
+class Auto:
+    """Decides when shapes are known, at the first batch; what `Trainer(parallel=...)` takes.
+
+    `topology`: of the devices, else as tabulated for their kind. `memory`: bytes a device, else the topology's. `plan`:
+    one made earlier for this very step. `pins`: demands (see `cloud.parallel.searching.demands`). `seconds`: for the
+    search. `pipelines`: whether stages are thought of too. `compiled`: so many of the plans that look best, experts'
+    among them, are compiled, and that with the best program is taken; 0: the estimate decides, in a tenth of the time.
+    `said`: told what was decided, in a sentence.
+
+    Where no plan fits, or memory stands in the way of a cheaper one, more and more of the forward pass is computed
+    again, and the cheapest of these plans taken. A pipeline is taken where it is expected to be quicker than the best
+    plan, by more than pipelines turn out slower than expected (`SLOWER`), or nothing else fits. Raises `Infeasible`
+    where nothing does.
+    """
+
+    topology: Topology | None = None
+    memory: float | None = None
+    plan: Plan | None = None
+    pins: Sequence[Pin] = ()
+    seconds: float = 60.0
+    pipelines: bool = True
+    compiled: int = 0
+    said: Callable[[str], None] | None = None
+
+    def __call__(self, recipe: Recipe, state: TrainState, batch: Batch) -> Placement:
+        """See `cloud.train.placing.placement.Prepare`."""
+        topology, devices = self.topology or Topology.of_devices(jax.devices()), jax.device_count()
+        if topology.size != devices:
+            raise PlanError(
+                f"the topology {topology.name} has {topology.size} devices, here are {devices}: name one of as many, "
+                "or none for those that are here"
+            )
+        staged = self._stages(recipe, state, batch, topology)
+        found: Planned | None = None
+        try:
+            found = self._plan(recipe, state, batch, topology)
+        except Infeasible:
+            if staged is None:
+                raise
+        expected = inf if found is None else found.plan.estimate.step_seconds
+        if staged is not None and SLOWER * staged.estimate.step_seconds < expected:
+            self._say(_of_stages(staged))
+            return Staged(recipe, state, batch, staged)
+        assert found is not None
+        self._say(_of_plan(found))
+        return found
+
+    def _plan(self, recipe: Recipe, state: TrainState, batch: Batch, topology: Topology) -> Planned:
+        asked = recipe.options.recompute if self.plan is None else self.plan.recompute
+        options = {"memory": self.memory, "pins": tuple(self.pins), "seconds": self.seconds}
+        given: dict[str, Any] = options | {"compiled": self.compiled} if self.plan is None else {"plan": self.plan}
+        shares = [asked, *(share for share in SHARES if share > asked and self.plan is None)]
+        found: list[Planned] = []
+        for share in shares:
+            step, names = packing(recipe.step(share))
+            try:
+                found.append(Planned(prepare(step, state, batch, topology=topology, **given), names, share))
+            except Infeasible:
+                if not found and share == shares[-1]:
+                    raise
+            if found and not found[-1].plan.estimate.crowded:
+                break
+        return min(found, key=lambda one: one.plan.estimate.step_seconds)
+
+    def _stages(self, recipe: Recipe, state: TrainState, batch: Batch, topology: Topology) -> Staging | None:
+        """The best pipeline; None where none is wanted or none can be."""
+        if not self.pipelines or self.plan is not None or self.pins or topology.size == 1 or not Staged.can(recipe):
+            return None
+        try:
+            backend = "cpu" if jax.devices()[0].platform == "cpu" else "gpu"
+            return choose_stages(
+                recipe.objective.loss_sums, state, batch, topology, memory=self.memory, backend=backend,
+                freeze=recipe.options.freeze,
+            )
+        except PlanError:  # rows that meet, say: such a step has no stages
+            return None
+
+    def _say(self, text: str) -> None:
+        if self.said is not None:
+            self.said(text)
+
+
+class Planned:
+    """A step on devices as a plan has it. `recompute`: share of the forward pass computed again."""
+
+    def __init__(self, applied: Applied, names: list[str], recompute: float) -> None:
+        self.applied, self.recompute = applied, recompute
+        self._names = names
+        self.ways = int(np.prod(applied.plan.mesh.sizes))
+        self._rows = rows_over(applied.mesh)
+        self._exchange: Any = jax.jit(lambda batch: batch, out_shardings=applied.shardings[1])
+
+    @property
+    def plan(self) -> Plan:
+        """What is followed."""
+        return self.applied.plan
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """See `Placement`."""
+        plan = self.plan
+        about = {
+            "strategy": strategy(self.applied.graph, plan), "mesh": list(plan.mesh.sizes), "regather": plan.regather,
+            "recompute": self.recompute, "graph": plan.graph, "topology": plan.topology, **_figures(plan.estimate),
+        }  # fmt: skip
+        return {"digest": _digest([about, repr(plan.entering), repr(plan.ops)]), **about}
+
+    def place(self, state: TrainState) -> TrainState:
+        """See `Placement`."""
+        placed: TrainState = self.applied.place(state)
+        return placed
+
+    def place_batch(self, batch: Batch) -> Batch:
+        """See `Placement`. Of several processes each brings its rows; which devices need them is the plan's affair."""
+        processes = jax.process_count()
+        if processes == 1:
+            placed: Batch = self.applied.place_batch(dict(batch))
+            return placed
+        rows = len(batch["mask"]) * processes
+        if rows % self.ways:
+            raise TrainError(
+                f"a batch of {rows} rows does not divide among {self.ways} devices of {processes} processes: "
+                f"{take_multiple(rows, self.ways)}"
+            )
+        from_rows: Any = jax.make_array_from_process_local_data
+        shared = jax.tree.map(lambda a: from_rows(self._rows, np.asarray(a)), dict(batch))
+        exchanged: Batch = self._exchange(shared)
+        return exchanged
+
+    def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Sums | Packed]:
+        """See `Placement`."""
+        state, vector = self.applied.step(state, batch)
+        return state, Packed(self._names, vector)
+
+    def gather(self, state: TrainState) -> TrainState:
+        """See `Placement`."""
+        whole: TrainState = self.applied.gather(state)
+        return whole
+
+
+class Staged:
+    """A step in stages, by `cloud.parallel.staged.pipeline`."""
+
+    def __init__(self, recipe: Recipe, state: TrainState, batch: Batch, choice: Staging) -> None:
+        self.choice, self.ways = choice, choice.replicas * choice.microbatches
+        loss_sums = recipe.objective.loss_sums
+        self._pipeline = choice.pipelined(loss_sums, recipe.optimizer, recipe.options, state, dict(batch))
+        self.place: Any = self._pipeline.place
+        self.place_batch: Any = self._pipeline.place_batch
+        self.gather: Any = self._pipeline.gather
+        self.step: Any = self._pipeline.step
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """See `Placement`."""
+        about = {"strategy": "pipeline", **self.choice.options, **_figures(self.choice.estimate)}
+        return {"digest": _digest(about), **about}
+
+    @staticmethod
+    def can(recipe: Recipe) -> bool:
+        """Whether the recipe asks for nothing that pipelines lack."""
+        options = recipe.options
+        return (
+            options.accumulate == 1 and not (options.recompute or options.gradient_norm)
+            and recipe.objective.precision != "float16" and jax.process_count() == 1
+        )  # fmt: skip
+
+
+def _figures(about: Estimate) -> dict[str, Any]:
+    return {
+        "collectives": len(about.collectives), "step_seconds": about.step_seconds, "peak_bytes": about.peak_bytes,
+        "state_bytes": about.state_bytes,
+    }  # fmt: skip
+
+
+def _digest(about: Any) -> str:
+    return hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=32).hexdigest()
+
+
+def _of_plan(found: Planned) -> str:
+    about = found.plan.estimate
+    again = f", {found.recompute:.0%} of the forward pass computed again" if found.recompute else ""
+    sizes = " x ".join(map(str, found.plan.mesh.sizes))
+    return f"plan: mesh {sizes}, {len(about.collectives)} collectives{again}; {_expected(about)}"
+
+
+def _of_stages(choice: Staging) -> str:
+    stages = len(choice.stages) + 1
+    shared = f" × {choice.tensor} that share its work" if choice.tensor > 1 else ""
+    return (
+        f"plan: {stages} stages of {choice.replicas} devices{shared}, {choice.microbatches} microbatches, "
+        f"{choice.schedule}; {_expected(choice.estimate)}"
+    )
+
+
+def _expected(about: Estimate) -> str:
+    return f"{1e3 * about.step_seconds:.3g} ms a step and {about.peak_bytes / 2**20:.0f} MiB a device expected"

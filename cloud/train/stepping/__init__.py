@@ -1,0 +1,1 @@
+"""One training step: losses, precision, frozen parameters, checks for finite values."""

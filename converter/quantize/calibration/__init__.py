@@ -1,0 +1,1 @@
+"""Calibration: data, observed ranges, and scales from ranges."""

@@ -1,0 +1,1 @@
+"""The demo: training, conversion, a fleet and a gateway, on real data."""

@@ -1,0 +1,110 @@
+"""The loop's second half: devices that see the world differently learn together, without showing what they see.
+
+Ten devices get the cloud's model, but their cameras are mounted askew, each in its own way; eight of them train for a
+few rounds, two never do. In the end each adapts to a few examples of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lite_runtime.graph import Array
+
+if TYPE_CHECKING:
+    from federated.learner import Batch
+
+__all__ = ["DEVICES", "ROUNDS", "DeviceRow", "FleetOutcome", "askew", "run_fleet"]
+
+DEVICES, ROUNDS, SUPPORT, ASIDE = 10, 3, 5, 0.2
+GAINED = 0.3
+"""What learning together must add to the mean accuracy, on devices that train and on those that never do."""
+TRAINING: Mapping[str, Any] = {
+    "algorithm": {"name": "meta_head", "own": ["head*"]},
+    "local": {"steps": 20, "batch": 20},
+    "rounds": {"count": ROUNDS},
+    "codec": {"up": ["int8"]},
+    "sync": {"store": "personal.sqlite", "only": ["head*"]},
+    "report": {"json": "fleet.json", "bundle": "global.mslite"},
+    "evaluation": {"every": 1, "held_out": 0.2, "support": SUPPORT, "steps": 20},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRow:
+    """A device's accuracy with the cloud's model and with its own after the rounds; `trained`: whether it took part."""
+
+    name: str
+    trained: bool
+    cloud: float
+    own: float
+
+
+@dataclass(frozen=True, slots=True)
+class FleetOutcome:
+    """What the fleet gained, the bytes that devices sent in all, and the run's report."""
+
+    devices: tuple[DeviceRow, ...]
+    bytes_up: int
+    model_bytes: int
+    seconds: float
+    report: Mapping[str, Any]
+
+    def mean(self, which: str, trained: bool) -> float:
+        """Mean accuracy over devices that train or never do; `which`: "cloud" or "own"."""
+        return float(np.mean([getattr(row, which) for row in self.devices if row.trained is trained]))
+
+    @property
+    def ok(self) -> bool:
+        """Whether both groups gained what they must."""
+        return all(self.mean("own", group) - self.mean("cloud", group) >= GAINED for group in (True, False))
+
+
+def run_fleet(source: Path, shards: Mapping[str, Batch], folder: Path, say: Callable[[str], None]) -> FleetOutcome:
+    """Federated rounds from the ONNX model `source` on each device's examples; leaves in `folder` fleet.mslite,
+    fleet.json, fleet.html, global.mslite, which is what they learned, and personal.sqlite, the devices' own heads."""
+    from converter import convert
+    from edge.pages.fleet_page import fleet_page
+    from federated.config import parse
+    from federated.run import Fleet, report, simulate, start_of
+
+    say("fleet: the same model as one that devices can train")
+    bundle = folder / "fleet.mslite"
+    convert(source, output=bundle, trainable="*")
+    learner, start = start_of(bundle)
+    cloud = {name: _accuracy(learner.evaluate(learner.params, data)) for name, data in shards.items()}
+    say(f"fleet: {DEVICES} devices, {ROUNDS} rounds; what they see stays with them")
+    (folder / "personal.sqlite").unlink(missing_ok=True)
+    settings = {**TRAINING, "model": {"bundle": bundle.name}}
+    found = report(simulate(parse(settings, folder), Fleet(learner, start, shards, consent="serve")))
+    (folder / "fleet.html").write_text(fleet_page(found), encoding="utf-8")
+    last = found["rows"][-1]["evaluation"]
+    rows = (
+        DeviceRow(name, group == "training", cloud[name], after)
+        for group in ("training", "held_out")
+        for name, (_, after) in last[group]["by_device"].items()
+    )
+    size = sum(np.asarray(leaf).nbytes for leaf in learner.params.values())
+    return FleetOutcome(tuple(rows), found["bytes_up"], size, found["seconds"], found)
+
+
+def askew(x: Array, y: Array, name: str) -> tuple[dict[str, Batch], dict[str, Batch]]:
+    """Every device's share of the images [N, 1, size, size], turned by 90, 180 or 270 degrees: what it learns from, and
+    a fifth of it that nobody learns from. `name`: the model's input."""
+    from federated.data import split
+    from federated.learner import Batch
+
+    order = np.random.default_rng(0).permutation(len(x))
+    shares = enumerate(np.array_split(order, DEVICES))
+    turned = {i: (np.ascontiguousarray(np.rot90(x[rows], 1 + i % 3, (2, 3))), y[rows]) for i, rows in shares}
+    whole = {f"device-{i}": Batch({name: images}, labels.astype(np.int64)) for i, (images, labels) in turned.items()}
+    parts = {device: split(batch, 1 - ASIDE, np.random.default_rng(1)) for device, batch in whole.items()}
+    return {device: learns for device, (learns, _) in parts.items()}, {d: aside for d, (_, aside) in parts.items()}
+
+
+def _accuracy(found: Any) -> float:
+    return float(found.correct) / int(found.examples)

@@ -1,0 +1,242 @@
+"""One model, several runtimes, the same inputs: who is how fast, and do they agree?
+
+The table of peers here feeds `msedge bench`, `make bench` and the tests. Peers run at their best: all optimisations,
+as many threads as ours, their workers spinning as long as it is their turn (`edge/measuring/measure.py`). ONNX
+Runtime's bound inputs and outputs are left out: with fresh results every run, as ours are, they gain 2 % at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any, TypeVar
+
+import numpy as np
+
+import lite_runtime
+from edge.measuring.measure import Ratio, Timing, interleave, ratio
+from edge.measuring.parity import compare_all
+from edge.measuring.samples import NO_SHAPES, Shapes, draw
+from edge.peers.apart import check
+from edge.peers.litert import LiteRT
+from edge.peers.openvino import OpenVINO
+from edge.peers.oracle import Oracle
+from lite_runtime.errors import InputError, MsedgeError
+from lite_runtime.graph import Array, Graph
+from lite_runtime.reference.support import dtype_of
+from lite_runtime.running.profiling import Cost
+from lite_runtime.running.session import Model
+
+__all__ = ["OURS", "PEERS", "Absent", "Contest", "Entry", "contest", "forms_of", "is_bundle", "peer_of", "peers_of"]
+
+OURS = "msedge"
+
+T = TypeVar("T")
+Inputs = Mapping[str, Array]
+Runner = Callable[[Inputs], Mapping[str, Any]]
+PEERS: Mapping[str, Callable[[Path, int], Runner]] = {
+    "onnxruntime": lambda source, threads: Oracle(source, threads=threads).run,
+    "litert": lambda source, threads: LiteRT(source, threads=threads).run,
+    "openvino": lambda source, threads: OpenVINO(source, threads=threads).run,
+}
+"""By name: (source model, threads) -> something that runs it."""
+_READS = {".onnx": ("onnxruntime", "openvino"), ".tflite": ("litert", "openvino")}
+TRIALS = 5
+"""Runs that tell which of several forms of a model a peer runs fastest."""
+
+
+def peers_of(path: Path) -> tuple[str, ...]:
+    """The runtimes that read such a file, by its name, the one it was made for first; none for what we do not know."""
+    return _READS.get(path.suffix, ())
+
+
+def peer_of(path: Path) -> str:
+    """The runtime that a file's name says it is for; "" for none we know."""
+    return next(iter(peers_of(path)), "")
+
+
+def forms_of(path: Path) -> tuple[Path, ...]:
+    """The model, and where there is one, its form that peers may like better: `m.peers.onnx` beside `m.onnx`.
+
+    Quantised graphs come in many dialects, and a runtime fuses its own best: ONNX Runtime takes 10 ms for a MobileNetV2
+    in ours and 1.6 ms for one that its own tool quantised.
+    """
+    other = path.with_suffix(f".peers{path.suffix}")
+    return (path, other) if other.exists() else (path,)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One runtime's figures, in seconds. `load` is from the file (ours: from the bundle) to ready for inputs."""
+
+    name: str
+    load: float
+    first: float
+    timing: Timing
+    ratio: Ratio | None
+    """Of this peer's time to ours; None for ourselves."""
+    difference: float | None
+    """Largest difference of its outputs from ours, relative to their range, rounding aside; None for ourselves and for
+    a peer that ran another form of the model."""
+    form: str = ""
+    """The file it ran, where that is not the model itself."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures as plain values, in seconds."""
+        return {
+            "name": self.name,
+            "form": self.form,
+            "seconds": self.timing.median,
+            "rounds": self.timing.rounds,
+            "first_seconds": self.first,
+            "load_seconds": self.load,
+            "ratio": self.ratio and asdict(self.ratio),
+            "difference": self.difference,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A peer that could not run the model, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """All entries on one model; ours comes first."""
+
+    model: str
+    threads: int
+    entries: tuple[Entry, ...]
+    absent: tuple[Absent, ...]
+    cost: Cost
+    runtime: Model
+    inputs: Inputs
+    bundle: bytes
+
+    @property
+    def best(self) -> Entry | None:
+        """The fastest peer's entry; None where no peer ran."""
+        return min(self.entries[1:], key=lambda e: e.ratio.median if e.ratio else 0.0, default=None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures as plain values, seconds and bytes."""
+        return {
+            "model": self.model,
+            "threads": self.threads,
+            "contenders": [entry.as_dict() for entry in self.entries],
+            "absent": [asdict(peer) for peer in self.absent],
+            "cost": self.cost._asdict(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A contender that has run the model once; seconds that its loading and that run took."""
+
+    run: Runner
+    load: float
+    first: float
+    form: str
+
+
+def contest(
+    path: Path,
+    *,
+    against: Sequence[str] = (),
+    source: Path | None = None,
+    threads: int = 1,
+    backend: str = "auto",
+    shapes: Shapes = NO_SHAPES,
+    seed: int = 0,
+    rounds: int = 25,
+    seconds: float = 10.0,
+) -> Contest:
+    """Time `path` (a bundle, or a model converted here) and its peers on random inputs, taking turns.
+
+    Peers run `source`, which is `path` itself unless that is a bundle. One that cannot is told apart with its reason.
+    """
+    origin = _origin(path, source, against)
+    bundle = path.read_bytes() if is_bundle(path) else _convert(path, shapes)
+    model, load = _timed(partial(lite_runtime.load, bundle, threads=threads, backend=backend))
+    predict = model.bundle.at_first("predict")
+    inputs = draw(predict.inputs, np.random.default_rng(seed), shapes, _index_ranges(predict))
+    ours, first = _timed(partial(model.run, inputs))
+    found = {name: _enter(name, origin, threads, inputs) for name in against}
+    ready = {OURS: _Ready(model.run, load, first, "")}
+    ready.update((name, peer) for name, peer in found.items() if isinstance(peer, _Ready))
+    calls = {name: partial(contender.run, inputs) for name, contender in ready.items()}
+    timings = interleave(calls, rounds=rounds, seconds=seconds)
+    entries = tuple(_entry(name, contender, timings, ours, inputs) for name, contender in ready.items())
+    absent = tuple(peer for peer in found.values() if isinstance(peer, Absent))
+    return Contest(path.name, threads, entries, absent, model.cost(inputs), model, inputs, bundle)
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether the file begins as a bundle does; its name does not matter."""
+    from lite_runtime.bundle import MAGIC
+
+    with open(path, "rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def _origin(path: Path, source: Path | None, against: Sequence[str]) -> Path:
+    if source is not None or not against or not is_bundle(path):
+        return source or path
+    raise InputError(f"{', '.join(against)} cannot run a bundle; name the model it was made from: --source MODEL.onnx")
+
+
+def _convert(path: Path, shapes: Shapes) -> bytes:
+    from converter import convert
+
+    return convert(path, input_shapes=shapes or None).bundle
+
+
+def _index_ranges(graph: Graph) -> dict[str, tuple[float, float]]:
+    """Real inputs that are cast to integers, which are indices or masks: from 0 up to, but not, 2, as integers are."""
+    casts = (n for n in graph.nodes if n.op == "Cast")
+    whole = {n.inputs[0] for n in casts if dtype_of(n.attrs["to"]).kind in "iu"}  # type: ignore[arg-type]
+    return {v.name: (0.0, 2.0) for v in graph.inputs if v.name in whole and v.dtype.startswith("float")}
+
+
+def _timed(call: Callable[[], T]) -> tuple[T, float]:
+    start = perf_counter()
+    made = call()
+    return made, perf_counter() - start
+
+
+def _enter(name: str, origin: Path, threads: int, inputs: Inputs) -> _Ready | Absent:
+    """The peer with the form of the model that it runs fastest."""
+    ready, reasons = [], []
+    for form in forms_of(origin):
+        try:
+            check(name, form, threads, inputs)
+            runner, load = _timed(partial(PEERS[name], form, threads))
+            _, first = _timed(partial(runner, inputs))
+            ready.append(_Ready(runner, load, first, "" if form == origin else form.name))
+        except MsedgeError as error:
+            reasons.append(str(error).splitlines()[0])
+    if not ready:
+        return Absent(name, reasons[0])
+    return min(ready, key=lambda peer: _trial(peer.run, inputs)) if len(ready) > 1 else ready[0]
+
+
+def _trial(run: Runner, inputs: Inputs) -> float:
+    return min(_timed(partial(run, inputs))[1] for _ in range(TRIALS))
+
+
+def _entry(name: str, contender: _Ready, timings: Mapping[str, Timing], ours: Inputs, inputs: Inputs) -> Entry:
+    timing, times, far = timings[name], None, None
+    if name != OURS:
+        times = ratio(timings[OURS], timing)
+        far = None if contender.form else _difference(ours, contender.run(inputs))
+    return Entry(name, contender.load, contender.first, timing, times, far, contender.form)
+
+
+def _difference(ours: Inputs, theirs: Mapping[str, Any]) -> float:
+    return max((d.significant for d in compare_all(ours, theirs, steps=1)), default=0.0)

@@ -1,0 +1,222 @@
+"""Two forms of one model, layer by layer: every value both name, in real numbers, with signal to noise and cosine.
+
+values_of(source, inputs) -> {name: real array}      for ONNX, TFLite and bundles
+layers(reference, other)  -> one row a shared value, in the reference's order
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from converter.report import Sums
+from edge.measuring.contest import is_bundle
+from edge.measuring.describe import inferred
+from edge.peers.litert import is_tflite
+from edge.peers.oracle import Oracle, as_array
+from lite_runtime.graph import Array, Graph, Node, Value
+
+__all__ = ["Layer", "layers", "parting", "values_of"]
+
+Values = Mapping[str, tuple[str, Array]]
+"""Name -> (the operator that makes it, its contents as real numbers)."""
+FALL = 6.0
+"""Decibels by which a layer is worse than everything before it where two models part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One value that both models name. `snr` in decibels, 200 where they are equal."""
+
+    name: str
+    reference_op: str
+    other_op: str
+    snr: float
+    cosine: float
+
+
+def values_of(source: Path, inputs: Mapping[str, Array], *, threads: int = 1, backend: str = "auto") -> Values:
+    """Every value of a model that its file names, for these inputs."""
+    if is_bundle(source):
+        return _of_bundle(source, inputs, threads, backend)
+    return (_of_tflite if is_tflite(source) else _of_onnx)(source, inputs, threads)
+
+
+def layers(reference: Values, other: Values) -> Iterator[Layer]:
+    """A row for every value of one shape (in either layout of images) that both have under one name."""
+    named: dict[str, list[str]] = {}
+    for name in other:
+        named.setdefault(name.partition("~")[0], []).append(name)
+    for name, (op, wanted) in reference.items():
+        same = [name] if name in other else named.get(name.partition("~")[0], [])
+        found = [row for n in same if wanted.dtype.kind == "f" and (row := _likest(name, op, wanted, *other[n]))]
+        if found:
+            yield max(found, key=lambda row: row.snr)
+
+
+def _likest(name: str, op: str, wanted: Array, other_op: str, got: Array) -> Layer | None:
+    """The row of two values in whichever layout and scaling is closest; None where their shapes differ."""
+    forms = (form for form in _layouts(got) if form.shape == wanted.shape)
+    found = [_sums(wanted, scaled) for form in forms for scaled in _unequalised(wanted, form)]
+    best = max(found, key=lambda s: s.snr, default=None)
+    return None if best is None else Layer(name, op, other_op, best.snr, best.cosine)
+
+
+def parting(rows: list[Layer]) -> Layer | None:
+    """The layer where the two models part: the steepest fall below all before it, if it is one of `FALL` or more."""
+    worst, found, deepest = 60.0, None, FALL
+    for row in rows:
+        if worst - row.snr >= deepest:
+            found, deepest = row, worst - row.snr
+        worst = min(worst, row.snr)
+    return found
+
+
+def _sums(wanted: Array, got: Array) -> Sums:
+    sums = Sums()
+    sums.add(wanted, got)
+    return sums
+
+
+def _unequalised(wanted: Array, got: Array) -> Iterator[Array]:
+    """The values as they are, and with the powers of two taken back that equalisation put into their channels."""
+    yield got
+    for axis in {1, got.ndim - 1} if got.ndim > 1 else ():
+        others = tuple(k for k in range(got.ndim) if k != axis)
+        x, y = wanted.astype(np.float64), got.astype(np.float64)
+        power = (y * y).sum(others, keepdims=True)
+        ratio = np.divide((x * y).sum(others, keepdims=True), power, where=power > 0, out=np.ones_like(power))
+        factors = np.exp2(np.rint(np.log2(np.where(ratio > 0, ratio, 1.0))))
+        if (factors != 1).any():
+            yield (y * factors).astype(np.float32)
+
+
+def _layouts(x: Array) -> Iterator[Array]:
+    yield x
+    if x.ndim > 2:
+        yield np.moveaxis(x, -1, 1)
+        yield np.moveaxis(x, 1, -1)
+
+
+# -- ONNX -------------------------------------------------------------------------------------------------------------
+
+
+def _of_onnx(source: Path, inputs: Mapping[str, Array], threads: int) -> Values:
+    oracle = Oracle(source, threads=threads)
+    made = {name: node for node in oracle.model.graph.node for name in node.output if name}
+    results = Oracle(oracle.model, threads=threads, taps=list(made)).run(inputs)
+    arrays = {name: as_array(results[name]) for name in made if isinstance(results.get(name), np.ndarray)}
+    return {name: (made[name].op_type, array) for name, array in arrays.items()}
+
+
+# -- TFLite -----------------------------------------------------------------------------------------------------------
+
+
+def _of_tflite(source: Path, inputs: Mapping[str, Array], threads: int) -> Values:
+    from ai_edge_litert.interpreter import Interpreter
+
+    with warnings.catch_warnings():  # it warns that keeping all tensors takes memory
+        warnings.simplefilter("ignore", UserWarning)
+        it: Any = Interpreter(str(source), num_threads=threads, experimental_preserve_all_tensors=True)
+    it.allocate_tensors()
+    entries = {d["name"]: d for d in it.get_input_details()}
+    given = inputs if set(inputs) == set(entries) else dict(zip(entries, inputs.values(), strict=True))
+    for name, detail in entries.items():
+        it.set_tensor(detail["index"], given[name])
+    it.invoke()
+    details = {d["index"]: d for d in it.get_tensor_details()}
+    found: dict[str, tuple[str, Array]] = {}
+    for op in it._get_ops_details():
+        for index in op["outputs"]:
+            detail = details[int(index)]
+            try:
+                array = it.get_tensor(detail["index"])
+            except ValueError:  # a tensor the delegate never filled
+                continue
+            found[detail["name"]] = (op["op_name"], _dequantized(array, detail["quantization_parameters"]))
+    return found
+
+
+def _dequantized(array: Array, params: Mapping[str, Any]) -> Array:
+    scales, zeros = params["scales"], params["zero_points"]
+    if array.dtype.kind not in "iu" or len(scales) == 0:
+        return array
+    shape = [-1 if k == params["quantized_dimension"] and len(scales) > 1 else 1 for k in range(array.ndim)]
+    real: Array = (array.astype(np.float32) - zeros.reshape(shape)) * scales.reshape(shape).astype(np.float32)
+    return real
+
+
+# -- bundles ----------------------------------------------------------------------------------------------------------
+
+
+def _of_bundle(source: Path, inputs: Mapping[str, Array], threads: int, backend: str) -> Values:
+    import lite_runtime
+    from lite_runtime import bundle
+
+    graph = bundle.read(source).at_first("predict")
+    types = {n: dtype for n, (dtype, _) in inferred(graph, {n: x.shape for n, x in inputs.items()}).items()}
+    made = {name: node for node in graph.nodes for name in node.outputs if name in types}
+    outputs = tuple(Value(name, types[name]) for name in made)
+    tapped = bundle.write(None, {"predict": graph.replace(outputs=outputs)})
+    results = lite_runtime.load(tapped, threads=threads, backend=backend).run(inputs)
+    steps = _steps(graph)
+    return {name: (made[name].op, _scaled(array, steps.get(name))) for name, array in results.items()}
+
+
+Step = tuple[float, int]
+"""Scale and zero point of a tensor."""
+_MOVES = frozenset(
+    "Concat DepthToSpace Expand Flatten Gather Identity MaxPool Pad Reshape Resize QLinearResize Slice SpaceToDepth "
+    "Split Squeeze Tile Transpose Unsqueeze".split()
+)
+
+
+def _steps(graph: Graph) -> dict[str, Step]:
+    """Scale and zero point of every tensor stored as integers, from the operators that write or read it."""
+    found: dict[str, Step] = {}
+    for node in graph.nodes:
+        for name in node.outputs:
+            step = _written(node, graph.constants, found)
+            if step is not None:
+                found[name] = step
+    for node in reversed(graph.nodes):
+        if node.op == "DequantizeLinear" or node.op.startswith("QLinear"):
+            step = _pair(node, 1, 2, graph.constants)
+            if step is not None:
+                found.setdefault(node.inputs[0], step)
+        elif node.op in _MOVES and node.outputs[0] in found:
+            found.setdefault(node.inputs[0], found[node.outputs[0]])
+    return found
+
+
+def _written(node: Node, constants: Mapping[str, Array], found: Mapping[str, Step]) -> Step | None:
+    if node.op == "QuantizeLinear":
+        return _pair(node, 1, 2, constants)
+    if node.op in ("QLinearConv", "QLinearConvTranspose", "QLinearMatMul"):
+        return _pair(node, 6, 7, constants)
+    if node.op.startswith("QLinear") and node.op != "QLinearResize":
+        return _pair(node, 3, 4, constants)
+    return found.get(node.inputs[0]) if node.op in _MOVES and node.inputs else None
+
+
+def _pair(node: Node, scale: int, zero: int, constants: Mapping[str, Array]) -> Step | None:
+    if len(node.inputs) <= scale or node.inputs[scale] not in constants:
+        return None
+    factor = constants[node.inputs[scale]]
+    offset = constants.get(node.inputs[zero]) if len(node.inputs) > zero else None
+    return (
+        (float(factor.reshape(-1)[0]), 0 if offset is None else int(offset.reshape(-1)[0]))
+        if factor.size == 1
+        else None
+    )
+
+
+def _scaled(array: Array, step: Step | None) -> Array:
+    if step is None or array.dtype.kind not in "iu":
+        return array
+    return ((array.astype(np.float64) - step[1]) * step[0]).astype(np.float32)

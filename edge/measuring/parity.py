@@ -1,0 +1,188 @@
+"""Are two runs of one model the same? Element by element, against the range of what is expected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edge.peers.oracle import Oracle, as_array
+from lite_runtime.errors import InputError
+from lite_runtime.graph import Array, Graph, Node, Value, dtype_name
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["Difference", "Divergence", "compare", "compare_all", "first_divergence", "worst"]
+
+ROUNDING = 2.0**-21
+"""Differences up to here, four units in the last place of a float32 near 1, are never counted.
+
+ONNX Runtime's Sigmoid is off by 6e-8 around 1e-7 (and gives 0 for -20, not 2e-9): where a head is fed nothing it
+recognises and all its scores are that small, its own error is a hundredth of their range.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How far `name` is from what was expected. `relative`: the largest difference over the expected range.
+
+    `at` is the index of the worst element; `why` says what no number can (shapes, dtypes, NaN where none belongs).
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    largest: float
+    relative: float
+    at: tuple[int, ...] = ()
+    why: str = ""
+
+    @property
+    def significant(self) -> float:
+        """`relative`, but 0 for what is rounding: see `ROUNDING`."""
+        return 0.0 if self.largest <= ROUNDING else self.relative
+
+    def within(self, tolerance: float) -> bool:
+        """Whether every element is close enough."""
+        return self.significant <= tolerance
+
+
+MAY_STEP = 1e-3
+"""Share of a quantised tensor's elements that may be further away than the steps allowed."""
+
+
+def compare(name: str, got: Array, expected: Array, steps: int = 0) -> Difference:
+    """Reals by their distance; integers, booleans and strings must be equal (relative is 0 or infinite).
+
+    `steps`: how far apart 8- and 16-bit integers may be, all but `MAY_STEP` of them: two ways to round one real.
+    """
+    got, expected = np.asarray(got), np.asarray(expected)
+    kind, shape = dtype_name(expected.dtype), expected.shape
+
+    def broken(why: str, at: tuple[int, ...] = ()) -> Difference:
+        return Difference(name, kind, shape, np.inf, np.inf, at, why)
+
+    if got.shape != shape:
+        return broken(f"expected shape {shape}, got {got.shape}")
+    if dtype_name(got.dtype) != kind:
+        return broken(f"expected {kind}, got {dtype_name(got.dtype)}")
+    if expected.size == 0:
+        return Difference(name, kind, shape, 0.0, 0.0)
+    if steps and kind in ("int8", "uint8", "int16", "uint16"):
+        far = np.abs(got.astype(np.int64) - expected)
+        if np.mean(far > steps) <= MAY_STEP:
+            return Difference(name, kind, shape, float(far.max()), 0.0, _index(np.argwhere(far == far.max())[0]))
+    if kind == "string" or expected.dtype.kind in "biu":
+        unequal = np.argwhere(got != expected)
+        if len(unequal) == 0:
+            return Difference(name, kind, shape, 0.0, 0.0)
+        return broken(f"{len(unequal)} of {expected.size} elements differ", _index(unequal[0]))
+    wide: Any = np.complex128 if expected.dtype.kind == "c" else np.float64
+    a, b = got.astype(wide), expected.astype(wide)
+    finite = np.isfinite(b)
+    odd = np.argwhere(np.where(finite, ~np.isfinite(a), ~((a == b) | (np.isnan(a) & np.isnan(b)))))
+    if len(odd):
+        at = _index(odd[0])
+        return broken(f"expected {b[at]}, got {a[at]}", at)
+    distance = np.zeros(shape)
+    distance[finite] = np.abs(a[finite] - b[finite])
+    at = _index(np.unravel_index(int(distance.argmax()), shape))
+    largest = float(distance[at])
+    return Difference(name, kind, shape, largest, largest / _range(b[finite]), at)
+
+
+def compare_all(got: Mapping[str, Array], expected: Mapping[str, Any], steps: int = 0) -> list[Difference]:
+    """One row an output. Outputs are matched by name; `steps` as in `compare`."""
+    lacking = [name for name in expected if name not in got]
+    if lacking:
+        raise InputError(f"no output {lacking[0]!r} in the bundle, only {', '.join(got)}: is this its source?")
+    return [compare(name, got[name], as_array(value), steps) for name, value in expected.items()]
+
+
+def worst(runs: Sequence[Sequence[Difference]]) -> list[Difference]:
+    """Of several runs, each output's worst row."""
+    return [max(rows, key=lambda d: (d.significant, d.relative)) for rows in zip(*runs, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Where two graphs part: the first value they share that differs, and so does all that is computed from it."""
+
+    difference: Difference
+    source_op: str
+    source_node: str
+    lite_node: str
+    agreeing: int
+    """How many shared values agree."""
+
+
+def first_divergence(
+    source: onnx.ModelProto, graph: Graph, inputs: Mapping[str, Array], tolerance: float, *, threads: int, backend: str
+) -> Divergence | None:
+    """Run both graphs with the values they share as outputs; None where no such value differs.
+
+    A value is shared when the bundle has it under its name, or under that name with the converter's mark for a rewrite
+    (`name~7`). The converter may have reused a marked name for something else of the same shape; what is computed from
+    such a value still agrees, which tells it from a real difference.
+    """
+    import lite_runtime
+    from lite_runtime import bundle
+
+    made_by = {name: node for node in source.graph.node for name in node.output if name}
+    shared = {
+        n: original for n in _values(graph) if (original := n if n in made_by else n.partition("~")[0]) in made_by
+    }
+    expected = Oracle(source, threads=threads, taps=list(dict.fromkeys(shared.values()))).run(inputs)
+    shared = {n: original for n, original in shared.items() if isinstance(expected[original], np.ndarray)}
+    outputs = tuple(Value(n, dtype_name(expected[original].dtype)) for n, original in shared.items())
+    tapped = bundle.write(None, {"predict": graph.replace(outputs=outputs)})
+    got = lite_runtime.load(tapped, threads=threads, backend=backend).run(inputs)
+    found = {n: d for n, original in shared.items() if (d := _in_some_layout(original, got[n], expected[original]))}
+    agreeing = {n for n, d in found.items() if d.within(tolerance)}
+    telling = {
+        n for n in agreeing if found[n].dtype.startswith("float")
+    }  # a wrong tensor's shape is right all the same
+    for node in _tainted(graph, found.keys() - agreeing, telling):
+        name = next(n for n in node.outputs if n in found and n not in agreeing)
+        origin = made_by[shared[name]]
+        return Divergence(found[name], origin.op_type, origin.name, node.where, len(agreeing))
+    return None
+
+
+def _values(graph: Graph) -> list[str]:
+    return [name for node in graph.nodes for name in node.outputs if name]
+
+
+def _tainted(graph: Graph, differing: Set[str], agreeing: Set[str]) -> list[Node]:
+    """The nodes that give a differing value from which nothing that agrees is computed, in order."""
+    leads_to_agreement: set[str] = set()
+    wrong: list[Node] = []
+    for node in reversed(graph.nodes):
+        if (leads_to_agreement | agreeing) & set(node.outputs):
+            leads_to_agreement.update((*node.inputs, *node.captures))
+        if any(n in differing and n not in leads_to_agreement for n in node.outputs):
+            wrong.append(node)
+    return wrong[::-1]
+
+
+def _in_some_layout(name: str, got: Array, expected: Array) -> Difference | None:
+    """The difference in whichever of the two layouts is closer; None where the value fits in neither."""
+    layouts = [got, np.moveaxis(got, -1, 1)] if got.ndim > 2 else [got]
+    fitting = [compare(name, array, expected) for array in layouts if array.shape == expected.shape]
+    return min(fitting, key=lambda d: d.relative, default=None)
+
+
+def _index(at: Any) -> tuple[int, ...]:
+    return tuple(int(i) for i in at)
+
+
+def _range(values: Array) -> float:
+    """The span of what is expected; for a constant its size, for nothing but zeros 1."""
+    if values.size == 0:
+        return 1.0
+    if values.dtype.kind == "c":
+        return float(np.abs(values).max()) or 1.0
+    return float(values.max() - values.min()) or float(np.abs(values).max()) or 1.0

@@ -1,0 +1,1 @@
+"""HTML pages and the SVG charts on them."""

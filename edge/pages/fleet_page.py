@@ -1,0 +1,173 @@
+"""A federated run as one HTML page: accuracy and loss round by round, every device before and after it adapts, who was
+left behind, bytes, privacy spent, and what was refused. Made from the run's JSON report (`federated.run.report`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from converter.report.html import document, facts, figure_cell, size_text, table, text_cell
+from edge.pages.charts import Pair, curves, dumbbells
+
+__all__ = ["fleet_page"]
+
+Report = Mapping[str, Any]
+GROUPS = {"training": "devices that train", "held_out": "devices never seen"}
+SHORT = {"training": "train", "held_out": "never seen"}
+MOST = 60
+"""Devices drawn one by one; of more, the best and the worst."""
+
+
+def fleet_page(report: Report) -> str:
+    """The whole page."""
+    body = "\n".join(section(report) for section in SECTIONS)
+    return document(f"{report['algorithm']} · {report['rounds']} rounds", body, f"run {report['run']}")
+
+
+def _head(report: Report) -> str:
+    return (
+        f"<h1>{escape(str(report['algorithm']))} over {report['devices']} devices</h1>"
+        f'<p class="soft">{report["rounds"]} rounds from bundle {escape(str(report["bundle"])[:16])}</p>'
+    )
+
+
+def _facts(report: Report) -> str:
+    pairs = []
+    for group, words in GROUPS.items():
+        summary = _last(report, group)
+        if summary is not None:
+            before, after = summary["accuracy_before"], summary["accuracy_after"]
+            for figure, of in (("mean", "mean accuracy on"), ("worst_decile", "worst tenth of")):
+                pairs.append((_share(after[figure]), f"{of} {words} once adapted; {_share(before[figure])} before"))
+    rounds = max(1, len(report["rows"]))
+    pairs += [
+        (size_text(report["bytes_up"] / rounds), "sent by all devices in a round"),
+        (size_text(report["bytes_down"] / rounds), "sent to all devices in a round"),
+        (f"{report['seconds']:.1f} s", "for all rounds"),
+    ]
+    spent = [row["epsilon"] for row in report["rows"] if row.get("epsilon") is not None]
+    if spent:
+        pairs.append((f"ε = {spent[-1]:.3g}", "privacy spent"))
+    return facts(pairs)
+
+
+def _progress(report: Report) -> str:
+    rows = report["rows"]
+    numbers = [row["round"] for row in rows]
+    accuracy = {
+        f"{words}, {when}": [_mean(row, group, f"accuracy_{when}") for row in rows]
+        for group, words in SHORT.items()
+        for when in ("before", "after")
+        if any(_mean(row, group, f"accuracy_{when}") is not None for row in rows)
+    }
+    charts = [
+        curves("Accuracy, mean over devices", numbers, accuracy, _percent),
+        curves("Training loss", numbers, {"mean over devices": [row["loss"] for row in rows]}),
+        curves("KiB a round", numbers, {"from devices": [row["bytes_up"] / 1024 for row in rows],
+                                        "to devices": [row["bytes_down"] / 1024 for row in rows]}, zero=True),
+        curves("Privacy spent (ε)", numbers, {"ε so far": [row.get("epsilon") for row in rows]}, zero=True),
+    ]  # fmt: skip
+    return f'<h2>Round by round</h2><div class="charts two">{"".join(charts)}</div>'
+
+
+def _devices(report: Report) -> str:
+    pairs = []
+    for group in GROUPS:
+        found = _evaluation(report["rows"], group)
+        pairs += [Pair(name, a, b, marked=group == "held_out") for name, (a, b) in (found or {}).items()]
+    if not pairs:
+        return ""
+    pairs.sort(key=lambda pair: pair.after or 0.0)
+    left_out = len(pairs) - MOST
+    shown = pairs if left_out <= 0 else pairs[: MOST // 2] + pairs[-MOST // 2 :]
+    note = "" if left_out <= 0 else f" The {left_out} devices in the middle are not drawn."
+    return (
+        "<h2>Device by device</h2><p>Accuracy with the model as it comes (hollow) and once the device has adapted to a "
+        "few examples of its own (full), the worst first; the other colour marks devices that took no part in "
+        f"training.{note}</p>"
+        f'<div class="half">{dumbbells("Accuracy before and after adapting", shown, _percent)}</div>'
+    )
+
+
+def _fairness(report: Report) -> str:
+    rows = []
+    for group, words in GROUPS.items():
+        summary = _last(report, group)
+        if summary is not None:
+            for when in ("before", "after"):
+                accuracy, loss = summary[f"accuracy_{when}"], summary[f"loss_{when}"]
+                figures = [
+                    str(summary["devices"]),
+                    *(_share(accuracy[which]) for which in ("mean", "worst_decile")),
+                    *(f"{loss[which]:.3f}" for which in ("mean", "worst_decile")),
+                ]
+                rows.append([text_cell(words), text_cell(when), *map(figure_cell, figures)])
+    if not rows:
+        return ""
+    heads = ("", "adapting", "#devices", "#accuracy", "#worst tenth", "#loss", "#worst tenth")
+    return "<h2>Who is left behind</h2>" + table(heads, rows)
+
+
+def _refused(report: Report) -> str:
+    counted = {**{f"turned away: {k}": v for k, v in report["turned_away"].items()}, **report["refused"]}
+    silent = sum(max(0, row["silent"]) for row in report["rows"])
+    if silent:
+        counted["silent until the deadline"] = silent
+    if not counted:
+        return "<h2>Refused</h2><p>Nothing: every device that was asked answered in time and in order.</p>"
+    rows = ((text_cell(reason), figure_cell(str(count))) for reason, count in sorted(counted.items()))
+    details = [line for row in report["rows"] for line in row.get("details", [])][:40]
+    listed = "".join(f"<li>{escape(line)}</li>" for line in details)
+    more = f"<details><summary>in their words</summary><ul>{listed}</ul></details>" if details else ""
+    return "<h2>Refused</h2>" + table(("reason", "#replies"), rows) + more
+
+
+def _rounds(report: Report) -> str:
+    rows = (
+        (
+            figure_cell(str(row["round"])),
+            figure_cell(f"{row['answered']} of {row['asked']}"),
+            figure_cell("" if row["loss"] is None else f"{row['loss']:.4f}"),
+            figure_cell(size_text(row["bytes_up"])),
+            figure_cell(size_text(row["bytes_down"])),
+            figure_cell(f"{row['seconds']:.2f} s"),
+            text_cell("" if row["counted"] else "too few answers: tried again"),
+        )
+        for row in report["rows"]
+    )
+    heads = ("#round", "#answered", "#loss", "#from devices", "#to devices", "#time", "")
+    return f"<details><summary>every round</summary>{table(heads, rows)}</details>"
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
+def _summary(row: Mapping[str, Any], group: str) -> Mapping[str, Any] | None:
+    evaluation: Mapping[str, Any] = row.get("evaluation") or {}
+    summary: Mapping[str, Any] | None = (evaluation.get(group) or {}).get("summary")
+    return summary
+
+
+def _mean(row: Mapping[str, Any], group: str, figure: str) -> float | None:
+    summary = _summary(row, group)
+    return None if summary is None else float(summary[figure]["mean"])
+
+
+def _last(report: Report, group: str) -> Mapping[str, Any] | None:
+    found = [summary for row in report["rows"] if (summary := _summary(row, group)) is not None]
+    return found[-1] if found else None
+
+
+def _evaluation(rows: Sequence[Mapping[str, Any]], group: str) -> Mapping[str, Sequence[float]] | None:
+    found = [row["evaluation"][group]["by_device"] for row in rows if _summary(row, group) is not None]
+    return found[-1] if found else None
+
+
+SECTIONS: tuple[Callable[[Report], str], ...] = (_head, _facts, _progress, _devices, _fairness, _refused, _rounds)

@@ -1,0 +1,263 @@
+"""Training runs as one HTML page: their curves over each other, what steps spend their time on, how weights spread,
+where files came from, the plan, what was set differently, what it ran on. Made from a store of runs (`cloud.track`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from converter.report.html import document, facts, figure_cell, name_cell, size_text, table, text_cell
+from edge.pages.charts import curves, densities, shares
+
+if TYPE_CHECKING:
+    from cloud.track import Histogram, Run, Store
+
+__all__ = ["runs_page"]
+
+POINTS = 240
+"""Of a curve; of longer ones every n-th is drawn, as the mean of those around it for step/ curves."""
+TENSORS = 12
+"""Weights whose spread is drawn; of more, those with the most change in norm."""
+PARTS = ("data", "step", "other")
+"""Of a step's time."""
+WORDS = {
+    "step/loss": "Loss of each step", "train/loss": "Training loss", "validation/loss": "Validation loss",
+    "rate": "Learning rate", "step/skipped": "Steps left out", "step/gradient_norm": "Gradient norm",
+}  # fmt: skip
+FIRST = ("step/loss", "train/loss", "validation/loss", "train/accuracy", "validation/accuracy", "rate")
+"""Curves in this order, then others."""
+LEFT_OUT = ("epoch", "step/examples", "time/epoch")
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """The runs of a page by the name each has on it."""
+
+    store: Store
+    runs: Mapping[str, Run]
+
+    @property
+    def first(self) -> Run:
+        return next(iter(self.runs.values()))
+
+    def last(self) -> dict[str, dict[str, float]]:
+        return {name: self.store.last(run.id) for name, run in self.runs.items()}
+
+
+def runs_page(store: Store, runs: Sequence[Run]) -> str:
+    """The whole page of one or more runs; of the first also its files, weights and plan."""
+    named = {run.name if run.name and [r.name for r in runs].count(run.name) == 1 else run.id: run for run in runs}
+    shown = _Shown(store, named)
+    body = "\n".join(section(shown) for section in SECTIONS)
+    return document(" · ".join(named), body, f"run {', '.join(run.id for run in runs)}")
+
+
+def _head(shown: _Shown) -> str:
+    if len(shown.runs) > 1:
+        listed = ", ".join(f"{run.id} ({run.state})" for run in shown.runs.values())
+        return f'<h1>{len(shown.runs)} runs</h1><p class="soft">{escape(listed)}</p>'
+    run = shown.first
+    commit = f", commit {run.git['commit'][:10]}{' with changes' if run.git['dirty'] else ''}" if run.git else ""
+    ended = f'<p class="poor">Ended by: {escape(run.error)}</p>' if run.error else ""
+    words = f"{run.id} · {run.state} · begun {_date(run.created)}{commit}"
+    return f'<h1>{escape(run.name or run.id)}</h1><p class="soft">{escape(words)}</p>{ended}'
+
+
+def _facts(shown: _Shown) -> str:
+    pairs = []
+    for name, last in shown.last().items():
+        of = f", {name}" if len(shown.runs) > 1 else ""
+        for key, value in last.items():
+            where, _, figure = key.partition("/")
+            if where == "validation" or (where == "train" and f"validation/{figure}" not in last):
+                pairs.append((_number(value), f"{figure}, {'validation' if where == 'validation' else 'training'}{of}"))
+        run = shown.runs[name]
+        pairs.append((_duration(run.seconds), f"{int(last.get('epoch', 0))} epochs, {_steps(shown, run)} steps{of}"))
+    return facts(pairs)
+
+
+def _steps(shown: _Shown, run: Run) -> int:
+    steps = shown.store.scalars(run.id, "step/loss", most=1).steps
+    return steps[-1] if steps else 0
+
+
+def _curves(shown: _Shown) -> str:
+    known = dict.fromkeys(name for run in shown.runs.values() for name in shown.store.names(run.id))
+    order = [n for n in FIRST if n in known] + [n for n in known if n not in FIRST]
+    drawn = [_curve(shown, name) for name in order if name not in LEFT_OUT and not name.startswith("time/")]
+    charts = "".join(drawn)
+    return f'<h2>Curves</h2><div class="charts two">{charts}</div>' if charts else ""
+
+
+def _curve(shown: _Shown, name: str) -> str:
+    """One scalar of all runs, over steps."""
+    found = {label: _thin(shown, run, name) for label, run in shown.runs.items()}
+    found = {label: points for label, points in found.items() if points}
+    if all(len(points) < 2 for points in found.values()):
+        return ""
+    x = sorted({step for points in found.values() for step in points})
+    series = {label: [points.get(step) for step in x] for label, points in found.items()}
+    return curves(WORDS.get(name) or _title(*name.split("/", 1)), x, series)
+
+
+def _title(where: str, figure: str = "") -> str:
+    """Of a curve without words of its own."""
+    known = {"step": f"{figure} of each step", "train": f"training {figure}"}
+    return known.get(where, f"{where} {figure}").capitalize()
+
+
+def _thin(shown: _Shown, run: Run, name: str) -> dict[int, float | None]:
+    """Points by step. Each step's own values jump about: of many, means of neighbours are drawn."""
+    series = shown.store.scalars(run.id, name)
+    size = -(-len(series) // POINTS) or 1
+    made: dict[int, float | None] = {}
+    for at in range(0, len(series), size):
+        part = [v for v in series.values[at : at + size] if math.isfinite(v)]
+        made[series.steps[min(at + size, len(series)) - 1]] = sum(part) / len(part) if part else None
+    return made
+
+
+def _times(shown: _Shown) -> str:
+    rows = {}
+    for label, run in shown.runs.items():
+        parts = {part: shown.store.scalars(run.id, f"time/{part}").values for part in PARTS}
+        if all(parts.values()):
+            # The first epoch holds the compiler's time, if there is another.
+            kept = {part: values[1:] or values for part, values in parts.items()}
+            rows[label] = {part: sum(values) / len(values) for part, values in kept.items()}
+    drawn = shares("Time of a step, mean over epochs after the first", rows)
+    if not drawn:
+        return ""
+    cells = ([text_cell(label), *(figure_cell(_duration(parts[p])) for p in PARTS)] for label, parts in rows.items())
+    return (
+        "<h2>Where the time goes</h2><p>Waiting for data; computing the step; all else: validation, the record, "
+        f'checkpoints.</p><div class="half">{drawn}{table(("a step", *(f"#{p}" for p in PARTS)), cells)}</div>'
+    )
+
+
+def _weights(shown: _Shown) -> str:
+    found = shown.store.histograms(shown.first.id)
+    moved = sorted(found, key=lambda name: -abs(math.log(_moved(found[name]))))[:TENSORS]
+    if not moved:
+        return ""
+    drawn = "".join(_spread(name, found[name]) for name in found if name in moved)
+    rest = len(found) - len(moved)
+    note = f" The {rest} whose norm moved least are not drawn." if rest else ""
+    return (
+        f"<h2>Weights</h2><p>How the values of a parameter are spread, after the first epoch and after the last.{note}"
+        f'</p><div class="charts">{drawn}</div>'
+    )
+
+
+def _moved(over: Sequence[Histogram]) -> float:
+    """Last norm over first."""
+    return max(over[-1].norm, 1e-12) / max(over[0].norm, 1e-12)
+
+
+def _spread(name: str, over: Sequence[Histogram]) -> str:
+    ends = {f"step {h.step}": (h.edges, h.counts) for h in (over[0], over[-1])}
+    title = f"{name.removeprefix('weights/')}: norm {over[0].norm:.3g} → {over[-1].norm:.3g}"
+    return densities(title, ends)
+
+
+def _lineage(shown: _Shown) -> str:
+    from cloud.track import lineage
+
+    chain = lineage(shown.store, shown.first.id)
+    if len(chain) < 2:
+        return ""
+    boxes = []
+    for number, link in enumerate(chain):
+        made_of = f"made of {', '.join(str(n + 1) for n in link.sources)}" if link.sources else "from outside"
+        boxes.append(
+            f'<li class="{"here" if link.digest == shown.first.id else ""}"><b>{number + 1} · {escape(link.kind)}</b>'
+            f"<code>{escape(link.digest[:16])}</code><span>{escape(link.text)}</span><i>{made_of}</i></li>"
+        )
+    sizes = [
+        [text_cell(made.kind), name_cell(made.path), figure_cell(size_text(made.bytes))]
+        for made in shown.store.artifacts(shown.first.id)
+    ]
+    files = table(("file", "path", "#size"), sizes) if sizes else ""
+    return f'<h2>Lineage</h2><ol class="chain">{"".join(boxes)}</ol>{files}'
+
+
+def _plan(shown: _Shown) -> str:
+    plan = shown.first.plan
+    if not plan:
+        return ""
+    rows = [[text_cell(key), text_cell(_short(value))] for key, value in flat(plan).items() if not _long(value)]
+    return f"<h2>Plan</h2>{table(('', ''), rows)}"
+
+
+def _settings(shown: _Shown) -> str:
+    tables = [flat(run.config) for run in shown.runs.values()]
+    keys = dict.fromkeys(key for made in tables for key in made)
+    differ = [key for key in keys if len({str(made.get(key)) for made in tables}) > 1]
+    if len(tables) == 1:
+        return f"<h2>Settings</h2>{_pairs(tables[0])}" if keys else ""
+    same = {key: tables[0][key] for key in keys if key not in differ}
+    rows = [[text_cell(key), *(text_cell(_short(made.get(key, "default"))) for made in tables)] for key in differ]
+    apart = table(("key", *map(escape, shown.runs)), rows) if rows else "<p>Nothing was set differently.</p>"
+    common = f"<details><summary>what was set alike</summary>{_pairs(same)}</details>" if same else ""
+    return f"<h2>Set differently</h2>{apart}{common}"
+
+
+def _ground(shown: _Shown) -> str:
+    parts = []
+    for label, run in shown.runs.items():
+        told = _pairs({**flat(run.environment), **{f"git.{k}": v for k, v in run.git.items()}, "seed": run.seed})
+        parts.append(f"<details><summary>what {escape(label)} ran on</summary>{told}</details>")
+        rows = [[text_cell(_date(e.time)), text_cell(e.kind), text_cell(e.text)] for e in shown.store.events(run.id)]
+        if rows:
+            parts.append(
+                f"<details><summary>what happened to {escape(label)}</summary>"
+                f"{table(('when', 'what', ''), rows)}</details>"
+            )
+    return f"<h2>Environment</h2>{''.join(parts)}"
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    rows = ([text_cell(key), text_cell(_short(value), "name")] for key, value in values.items())
+    return table(("key", "value"), rows)
+
+
+def flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Nested tables as one: {"train.rate": 0.1}."""
+    made: dict[str, Any] = {}
+    for key, inner in value.items():
+        made |= flat(inner, f"{before}{key}.") if isinstance(inner, Mapping) else {f"{before}{key}": inner}
+    return made
+
+
+def _short(value: Any) -> str:
+    text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return text if len(text) <= 160 else f"{text[:159]}…"
+
+
+def _long(value: Any) -> bool:
+    return isinstance(value, list) and len(value) > 8
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _duration(seconds: float) -> str:
+    for limit, unit, factor in ((1e-3, "µs", 1e6), (1.0, "ms", 1e3), (120.0, "s", 1.0), (7200.0, "min", 1 / 60)):
+        if seconds < limit:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds / 3600:.3g} h"
+
+
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+SECTIONS: tuple[Callable[[_Shown], str], ...] = (
+    _head, _facts, _curves, _times, _weights, _lineage, _plan, _settings, _ground,
+)  # fmt: skip

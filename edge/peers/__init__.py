@@ -1,0 +1,1 @@
+"""Other runtimes, as oracles and as competitors: ONNX Runtime, LiteRT and OpenVINO."""

@@ -1,0 +1,87 @@
+"""What a device's owner asks of privacy before an update leaves: the device declines what offers less.
+
+The server says in every message what is done to updates, and a device does as it is told; this is where it says no.
+Clipping, noise of the device's own and masks it sees to itself; noise that the server adds is the server's word.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from federated.errors import FederatedError
+from federated.messages.pipeline import Privacy
+
+__all__ = ["Demands"]
+
+KINDS = {float: "a number", bool: "true or false", int: "a whole number"}
+
+
+@dataclass(frozen=True)
+class Demands:
+    """By default none. Fields are named as the words of `--node-config` are."""
+
+    most_clip: float = math.inf
+    """Updates are clipped to this norm or less."""
+    least_noise: float = 0.0
+    """Noise of this multiplier of the bound or more is added, by the device or as the server promises."""
+    least_own_noise: float = 0.0
+    """The device itself adds noise of this multiplier or more."""
+    secure_only: bool = False
+    """Updates leave in secure sums only."""
+    least_devices: int = 0
+    """Secure sums only, of so many devices or more."""
+
+    def __post_init__(self) -> None:
+        rules = [
+            ("most_clip", self.most_clip > 0, "a number above 0"),
+            ("least_noise", 0 <= self.least_noise < math.inf, "a number from 0"),
+            ("least_own_noise", 0 <= self.least_own_noise < math.inf, "a number from 0"),
+            ("least_devices", self.least_devices >= 0, "a whole number from 0"),
+        ]
+        for key, fine, expected in rules:
+            if not fine:
+                raise FederatedError(f"--node-config: expected {key} to be {expected}, got {getattr(self, key)!r}")
+
+    @classmethod
+    def of(cls, words: Mapping[str, object]) -> Demands:
+        """From a node's configuration, of which only these words are read. FederatedError names the one of another
+        type."""
+        found = {each.name: each.default for each in fields(cls)} | {
+            each.name: words[each.name] for each in fields(cls) if each.name in words
+        }
+        for each in fields(cls):
+            kind, value = type(each.default), found[each.name]
+            number = kind is float and type(value) is int
+            if not (type(value) is kind or number):
+                raise FederatedError(f"--node-config: expected {each.name} to be {KINDS[kind]}, got {value!r}")
+        return cls(**found)  # type: ignore[arg-type]  # checked above
+
+    def check(self, privacy: Privacy, multiplier: float) -> None:
+        """FederatedError where a message that asks for an update offers less."""
+        noise = multiplier if privacy.noise != "none" else 0.0
+        clip = privacy.clip or math.inf
+        offers = [
+            ("most_clip", clip <= self.most_clip, f"updates clipped to {self.most_clip:g} or less", f"{clip:g}"),
+            ("least_noise", noise >= self.least_noise, f"noise of {self.least_noise:g} or more", f"{noise:g}"),
+            (
+                "least_own_noise",
+                self.least_own_noise <= (noise if privacy.noise == "local" else 0.0),
+                f"local noise of {self.least_own_noise:g} or more",
+                f"{privacy.noise} noise of {noise:g}",
+            ),
+            ("secure_only", privacy.secure or not self.secure_only, "a secure sum", "none"),
+            ("least_devices", privacy.secure or not self.least_devices, "a secure sum", "none"),
+        ]
+        for name, enough, expected, got in offers:
+            if not enough:
+                raise FederatedError(f"this device's owner demands {name}: expected {expected}, got {got}")
+
+    def check_sum(self, fewest: int) -> None:
+        """FederatedError for a secure sum that may be of `fewest` devices, which are too few."""
+        if fewest < self.least_devices:
+            raise FederatedError(
+                f"this device's owner demands least_devices: expected a sum of {self.least_devices} devices or more, "
+                f"got one that may be of {fewest}"
+            )

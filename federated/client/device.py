@@ -1,0 +1,372 @@
+"""What a device does: it answers messages, which are bytes, with bytes. Nothing here knows how they travel.
+
+A message is a packed object and tree (`federated.messages.packed`); `kind` says what is wanted:
+
+    hello     -> hello       the device's name, how many examples it trains on, which bundle it has
+    train     -> update      the algorithm's local work on data of the device's own, encoded
+    secure    -> secure      a stage of a secure sum (`federated.server.secure_round`)
+    sync      -> personal    its own version of the model, if its owner agreed
+    evaluate  -> evaluation  sums before and after adapting to a few examples
+
+A message that does not fit is answered with a refusal that says why. Everything random follows from the run's seed, the
+round and the device's name, and personal state from an earlier round: asked again, a device gives the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+
+from federated import tree
+from federated.algorithms import Algorithm, algorithm_from
+from federated.algorithms.steps import tune
+from federated.client.demands import Demands
+from federated.client.state import StateStore
+from federated.codec import Codec, Spec
+from federated.data import draw, pick, size, split, support_query
+from federated.errors import FederatedError
+from federated.evaluation import before_after
+from federated.learner import Batch, Evaluation, Learner
+from federated.messages.agreement import work_digest
+from federated.messages.downlink import Behind, catch_up, first, follows, read_whole
+from federated.messages.packed import pack, unpack
+from federated.messages.pipeline import Pipeline
+from federated.privacy.noise import NoiseSource, SecureSource
+from federated.privacy.secure import FixedPoint, SecureDevice
+from federated.server.rounds import seed_of
+from federated.tree import Tree
+from lite_runtime.errors import MsedgeError
+
+__all__ = ["VERSION", "Device"]
+
+VERSION = 1
+"""Of the messages; both ends must have the same."""
+TUNING = 0.05
+"""The rate of SGD for algorithms that have none of their own."""
+
+Reply: TypeAlias = tuple[dict[str, Any], Tree]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A message, read: what a round asks of every device."""
+
+    meta: Mapping[str, Any]
+    broadcast: Tree
+    algorithm: Algorithm
+    pipeline: Pipeline
+
+    @property
+    def round(self) -> int:
+        """The round's number, from 1."""
+        return int(self.meta["round"])
+
+    def told(self, loss: Any, within: float) -> dict[str, float | None]:
+        """What a device tells besides its update: nothing that noise or masks were to hide. A loss that is not finite
+        is no JSON and becomes None, which the server refuses."""
+        privacy = self.pipeline.privacy
+        told: dict[str, float | None] = {"within": within} if privacy.adaptive else {}
+        return told if self.pipeline.quiet else told | {"loss": float(loss) if np.isfinite(loss) else None}
+
+    def rng(self, what: str, device: str) -> np.random.Generator:
+        """The generator of one device in one round."""
+        return np.random.default_rng(seed_of(self.meta["seed"], what, self.round, device))
+
+
+@dataclass
+class Device:
+    """`bundle`: digest of the bundle that the learner runs."""
+
+    name: str
+    learner: Learner
+    data: Batch
+    store: StateStore
+    bundle: str
+    source: NoiseSource | None = None
+    """Of local noise; None: the operating system's."""
+    consent: str = "none"
+    """What its owner agreed to: see `federated.server.store.CONSENTS`."""
+    demands: Demands = field(default_factory=Demands)
+    """What its owner asks of privacy before an update leaves."""
+
+    def answer(self, message: bytes) -> bytes:
+        """The reply. FederatedError only for bytes that are no message at all."""
+        meta, _ = _opened(message)
+        try:
+            reply, content = _KINDS[_kind(message)](self, message)
+        except MsedgeError as error:
+            reply, content = {"kind": "refusal", "why": str(error)[:500]}, {}
+            if isinstance(error, Behind):
+                reply["behind"] = True
+        same = {key: meta[key] for key in ("run", "round", "attempt") if key in meta}
+        return pack({"version": VERSION, "device": self.name} | same | reply, content)
+
+    def hello(self, message: bytes) -> Reply:
+        """Who this is. A run greets a device when it begins: what earlier runs left here goes, secrets of their sums
+        among it."""
+        run = str(_opened(message)[0]["run"])
+        self.store.forget_others(self.name, (run, _model(run)))
+        return {"kind": "hello", "examples": size(self.data), "bundle": self.bundle}, {}
+
+    def train(self, message: bytes) -> Reply:
+        """A round's work."""
+        task = self._task(message)
+        algorithm, run, meta = task.algorithm, str(task.meta["run"]), task.meta
+        self.demands.check(task.pipeline.privacy, meta["multiplier"])
+        personal = algorithm.enrol(task.broadcast)
+        kept = (self.store.load(self.name, run, task.round) or {}) if personal or task.pipeline.codec.feedback else {}
+        train, _ = self._parts(task)
+        rng = task.rng("train", self.name)
+        batches = draw(train, rng, meta["steps"] * algorithm.batches_a_step, meta["batch"])
+        update, personal = algorithm.local(self.learner, task.broadcast, kept.get("personal") or personal, batches)
+        leaving = task.pipeline.outgoing(update.payload, self.source or SecureSource(), meta["multiplier"])
+        residual: Tree = {}
+        if task.pipeline.privacy.secure:
+            data = self._masked(message, task, leaving.tree, 1.0 if algorithm.uniform else size(train), rng)
+        else:
+            data, residual = _encode(task.pipeline.codec, leaving.tree, rng, kept.get("residual"))
+        if personal or residual:
+            self.store.save(self.name, run, task.round, {"personal": personal, "residual": residual})
+        return {"kind": "update", "examples": size(train)} | task.told(update.loss, leaving.within), {"data": data}
+
+    def secure(self, message: bytes) -> Reply:
+        """A stage of a secure sum other than `train`. Its secrets are kept between messages and no longer: what a sum
+        left that came to no end goes when the next begins."""
+        meta, body = _opened(message)
+        request, slot = body["secure"].tobytes(), self._slot(meta)
+        if meta["stage"] == "keys":
+            party = SecureDevice(request, int(meta["number"]))
+            self.demands.check_sum(party.terms.threshold)
+            answer = party.keys()
+            self.store.forget(self.name, "sum *")
+        else:
+            party = self._party(meta)
+            answer = party.shares(request) if meta["stage"] == "shares" else party.revealed(request)
+        left = party.save() if meta["stage"] != "reveal" else b""
+        self.store.save(self.name, slot, int(meta["round"]), {"party": np.frombuffer(left, np.uint8)})
+        return {"kind": "secure"}, {"data": np.frombuffer(answer, np.uint8)}
+
+    def _masked(self, message: bytes, task: Task, update: Tree, weight: float, rng: np.random.Generator) -> np.ndarray:
+        """The update on the sum's grid, behind masks (uint8 [n])."""
+        _, body = _opened(message)
+        words = task.meta.get("secure")
+        known = {"bound", "devices", "bits", "heaviest"}
+        if not (isinstance(words, dict) and set(words) == known and "secure" in body):
+            raise FederatedError(f"train: expected the terms of a secure sum, got {str(words)[:80]}")
+        if not all(isinstance(value, _NUMBER) for value in words.values()):
+            raise FederatedError(f"train: expected numbers as the terms of a secure sum, got {str(words)[:80]}")
+        grid = FixedPoint(**words)
+        party = self._party(task.meta)
+        self.demands.check_sum(party.terms.threshold)
+        if party.terms.work != work_digest(task.meta, task.broadcast):
+            raise FederatedError(
+                "secure sum: expected the model and the work that all devices of the sum agreed on, got others; the "
+                "server must tell all of them the same"
+            )
+        weight = 1.0 if task.pipeline.uniform else weight
+        vector = grid.quantise(update, min(weight, grid.heaviest), Spec.of(update), rng).vector
+        answer = party.masked(body["secure"].tobytes(), vector)
+        left = {"party": np.frombuffer(party.save(), np.uint8)}
+        self.store.save(self.name, self._slot(task.meta), task.round, left)
+        return np.frombuffer(answer, np.uint8)
+
+    def _party(self, meta: Mapping[str, Any]) -> SecureDevice:
+        kept = self.store.load(self.name, self._slot(meta), int(meta["round"]) + 1) or {}
+        if not len(kept.get("party", ())):
+            raise FederatedError("secure sum: expected to have made keys for this round, and there are none; wait for "
+                                 "the next round")
+        return SecureDevice.restore(kept["party"].tobytes())
+
+    def _slot(self, meta: Mapping[str, Any]) -> str:
+        """Where a sum's secrets are kept: apart for each attempt, so that none is ever answered with another's."""
+        return f"sum {meta['attempt']} {meta['run']}"
+
+    def evaluate(self, message: bytes) -> Reply:
+        """How good the model is here, as it comes and after adapting. Devices that train adapt to examples they train
+        on and are asked about others; those that never do are asked about all they did not adapt to."""
+        task = self._task(message)
+        meta = task.meta
+        personal = task.algorithm.enrol(task.broadcast)
+        kept = (self.store.load(self.name, str(meta["run"]), task.round + 1) or {}) if personal else {}
+        rng = task.rng("evaluate", self.name)
+        if meta["held_out"]:
+            support, query = support_query(self.data, meta["support"], rng)
+        else:
+            train, query = self._parts(task)
+            support, _ = support_query(train, meta["support"], rng)
+        batches = draw(support, rng, meta["steps"], min(meta["batch"], size(support)))
+        own = kept.get("personal") or personal
+        before, after = before_after(task.algorithm, self.learner, task.broadcast, own, batches, query)
+        return {"kind": "evaluation", "before": _sums(before), "after": _sums(after)}, {}
+
+    def personal(self, message: bytes) -> Reply:
+        """This device's own version of the model, adapted to its examples, if its owner agreed to give it away."""
+        if self.consent == "none":
+            return {"kind": "personal", "consent": "none"}, {}
+        task = self._task(message)
+        own = task.algorithm.enrol(task.broadcast)
+        kept = (self.store.load(self.name, str(task.meta["run"]), task.round + 1) or {}) if own else {}
+        train, _ = self._parts(task)
+        rng = task.rng("personal", self.name)
+        batches = draw(train, rng, task.meta["steps"], min(task.meta["batch"], size(train)))
+        personal = kept.get("personal") or own
+        if task.meta["only"]:
+            params = self._tuned(task, personal, batches)
+        else:
+            params = task.algorithm.personalise(self.learner, task.broadcast, personal, batches)
+        return {"kind": "personal", "consent": self.consent}, params
+
+    def _tuned(self, task: Task, personal: Tree, batches: Batch) -> Tree:
+        """The common model with these of its parameters tuned, from the device's own where it has them."""
+        common = task.broadcast["params"]
+        names = tree.split(common, [str(pattern) for pattern in task.meta["only"]])[0]
+        start = tree.merge(common, tree.take(personal.get("params", {}), names))
+        rate = float(getattr(task.algorithm, "tuning_rate", 0) or getattr(task.algorithm, "rate", TUNING))
+        return tune(self.learner, start, batches, rate, names, statistics=False)[0]
+
+    def _task(self, message: bytes) -> Task:
+        task = _task(message, cast(Hashable, self.learner), self.bundle)
+        codec, words = Codec.parse(task.meta["down"]), task.meta
+        if not follows(codec):
+            return task
+        if words.get("parts") is None:
+            return self._keep(task, task.broadcast)
+        _, body = _opened(message)
+        held = self._held(task)
+        return self._keep(task, catch_up(codec, words, body["data"].tobytes(), Spec.of(task.broadcast), held))
+
+    def _keep(self, task: Task, broadcast: Tree) -> Task:
+        """Hold this version of the model, beside the one before it. What was held for other runs goes."""
+        run, version = _model(task.meta["run"]), task.meta["model"]
+        if version and task.meta.get("parts") != []:
+            if self.store.load(self.name, run, version + 1) is None:
+                self.store.forget(self.name, "model *")
+            self.store.save(self.name, run, version, {"version": np.int64(version), "broadcast": broadcast})
+        return replace(task, broadcast=broadcast)
+
+    def _held(self, task: Task) -> Iterator[tuple[int, Tree]]:
+        """Versions of the model that are here, the newest first; the last is the bundle's own."""
+        before = task.meta["model"] + 1
+        while kept := self.store.load(self.name, _model(task.meta["run"]), before):
+            before = int(kept["version"])
+            yield before, kept["broadcast"]
+        yield 0, task.broadcast
+
+    def _parts(self, task: Task) -> tuple[Batch, Batch]:
+        """The examples trained on and those kept to test with; the same ones in every round."""
+        key = float(task.meta["test"]), int(task.meta["seed"])
+        if self._split is None or self._split[0] != key:
+            rng = np.random.default_rng(seed_of(key[1], "test", self.name))
+            parts = split(self.data, 1 - key[0], rng) if key[0] else (self.data, pick(self.data, slice(0)))
+            self._split = key, parts
+        return self._split[1]
+
+    _split: tuple[tuple[float, int], tuple[Batch, Batch]] | None = None
+
+
+def _model(run: str) -> str:
+    """Where the model that a run's devices were sent is kept."""
+    return f"model {run}"
+
+
+@lru_cache(maxsize=2)
+def _opened(message: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The simulator's devices are all sent the same bytes: they are read once."""
+    return unpack(message)
+
+
+@lru_cache(maxsize=2)
+def _kind(message: bytes) -> str:
+    """What kind of message this is, all of it checked. FederatedError."""
+    meta, body = _opened(message)
+    if meta.get("version") != VERSION:
+        raise FederatedError(f"expected messages of version {VERSION}, got {meta.get('version')!r}")
+    kind = str(meta.get("kind"))
+    if kind not in _KINDS:
+        raise FederatedError(f"expected one of {', '.join(_KINDS)}, got {kind!r}")
+    _check(meta, body, kind)
+    return kind
+
+
+@lru_cache(maxsize=2)
+def _task(message: bytes, learner: Any, bundle: str) -> Task:
+    """What a message asks of devices with this learner (told apart by identity), with the model that it holds whole,
+    or the bundle's own where it holds differences. FederatedError: they cannot do it."""
+    meta, body = _opened(message)
+    if meta.get("bundle") != bundle:
+        raise FederatedError(
+            f"expected work on bundle {bundle[:12]}, got {str(meta.get('bundle'))[:12]}; install the same bundle on "
+            "server and device"
+        )
+    algorithm = algorithm_from(meta["algorithm"])
+    if algorithm.second_order and not learner.second_order:
+        raise FederatedError(f"{algorithm.name}: expected second derivatives, which this bundle does not offer")
+    start = algorithm.broadcast(algorithm.init(learner.params))
+    codec, data = Codec.parse(meta["down"]), body["data"].tobytes()
+    broadcast = read_whole(codec, data, Spec.of(start)) if meta.get("parts") is None else first(start)
+    return Task(meta, broadcast, algorithm, Pipeline.of(meta["up"], meta["privacy"]))
+
+
+def _check(meta: Mapping[str, Any], body: Tree, kind: str) -> None:
+    """FederatedError for fields that are missing, of other types, or ask for more than a device should do."""
+    for key, types in _FIELDS[kind].items():
+        if not isinstance(meta.get(key), types) or (isinstance(meta.get(key), bool) and bool not in types):
+            got = repr(meta.get(key))[:80]
+            raise FederatedError(f"{kind}: expected a field {key!r} of {types[0].__name__}, got {got}")
+    for key in ("steps", "batch", "support"):
+        if key in meta and not 1 <= meta[key] <= MOST:
+            raise FederatedError(f"{kind}: expected {key} from 1 to {MOST}, got {meta[key]}")
+    if meta.get("steps", 1) * meta.get("batch", 1) > MOST:
+        raise FederatedError(f"{kind}: expected at most {MOST} examples, got {meta['steps']} * {meta['batch']}")
+    if not all(0 <= meta.get(key, 0) < 1 << 31 for key in ("round", "attempt")):
+        raise FederatedError(f"{kind}: expected a round and an attempt, got {meta['round']}, {meta['attempt']}")
+    sizes = meta.get("parts") or ()
+    if not (0 <= meta.get("model", 0) < 1 << 31 and all(type(size) is int and size >= 0 for size in sizes)):
+        raise FederatedError(f"{kind}: expected a version and lengths, got {meta['model']}, {str(meta['parts'])[:80]}")
+    if not 0 <= meta.get("test", 0) < 1 or not 0 <= meta.get("multiplier", 0) < np.inf:
+        raise FederatedError(f"{kind}: expected a share and a multiplier, got {meta['test']}, {meta['multiplier']}")
+    for key in _ARRAYS.get(kind, ()):
+        if not (isinstance(body.get(key), np.ndarray) and body[key].dtype == np.uint8 and body[key].ndim == 1):
+            raise FederatedError(f"{kind}: expected bytes named {key!r}")
+
+
+def _encode(codec: Codec, payload: Tree, rng: np.random.Generator, residual: Tree | None) -> tuple[np.ndarray, Tree]:
+    """An update in bytes (uint8 [n]) and what they lost. Nothing to send is no bytes."""
+    if not any(True for _ in tree.leaves(payload)):
+        return np.zeros(0, np.uint8), {}
+    encoded = codec.encode(payload, rng, residual=residual)
+    return np.frombuffer(encoded.data, np.uint8), encoded.residual
+
+
+def _sums(found: Evaluation) -> list[float]:
+    return [float(found.loss), int(found.correct), int(found.examples)]
+
+
+MOST = 10_000_000
+"""Examples that a device looks at in one round, at most, whatever the server asks."""
+_NUMBER = (float, int)
+_ROUND = {"run": (str,), "round": (int,), "attempt": (int,)}
+_WORK = {
+    **_ROUND, "bundle": (str,), "algorithm": (dict,), "seed": (int,), "test": _NUMBER, "up": (list,), "down": (list,),
+    "privacy": (dict,), "multiplier": _NUMBER, "steps": (int,), "batch": (int,), "model": (int,),
+    "digest": (str,), "parts": (list, type(None)),
+}  # fmt: skip
+_FIELDS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
+    "hello": {"run": (str,)},
+    "train": _WORK,
+    "evaluate": {**_WORK, "held_out": (bool,), "support": (int,)},
+    "secure": {**_ROUND, "stage": (str,), "number": (int,)},
+    "sync": {**_WORK, "only": (list,)},
+}
+_ARRAYS = {"train": ("data",), "evaluate": ("data",), "sync": ("data",), "secure": ("secure",)}
+_KINDS: Mapping[str, Callable[[Device, bytes], Reply]] = {
+    "hello": Device.hello,
+    "train": Device.train,
+    "evaluate": Device.evaluate,
+    "secure": Device.secure,
+    "sync": Device.personal,
+}

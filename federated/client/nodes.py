@@ -1,0 +1,47 @@
+"""Which device a node is: read from what the node was started with (`flower-supernode --node-config`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+
+from federated.client.demands import Demands
+from federated.client.device import Device
+from federated.client.lite import LiteLearner
+from federated.client.state import StateStore
+from federated.data import shards
+from federated.errors import FederatedError
+from federated.server.store import CONSENTS
+from lite_runtime import bundle
+
+__all__ = ["device_from"]
+
+KEYS = {
+    "device": "the device's name, the same after a restart",
+    "bundle": "the trainable bundle",
+    "data": "its examples: an .npz, or a folder of them, of which the device's own are taken",
+    "state": "the file where it keeps what is its own",
+}
+
+
+def device_from(words: Mapping[str, object]) -> Device:
+    """The device. FederatedError names the key that is missing or the file that is wrong."""
+    missing = [key for key in KEYS if not isinstance(words.get(key), str)]
+    if missing:
+        raise FederatedError(
+            f"--node-config: expected {missing[0]}=… ({KEYS[missing[0]]}), got {', '.join(words) or 'nothing'}"
+        )
+    known = {*KEYS, "consent", *(each.name for each in fields(Demands))}
+    if strange := [key for key in words if key not in known]:
+        raise FederatedError(f"--node-config: no such key {strange[0]!r}; expected some of {', '.join(sorted(known))}")
+    demands = Demands.of(words)
+    name, path, data, state = (str(words[key]) for key in KEYS)
+    found = shards(Path(data))
+    if name not in found:
+        raise FederatedError(f"{data}: expected examples of device {name!r}, got those of {', '.join(found)}"[:500])
+    consent = str(words.get("consent", "none"))
+    if consent not in CONSENTS:
+        raise FederatedError(f"--node-config: expected consent to be one of {', '.join(CONSENTS)}, got {consent!r}")
+    digest = bundle.read(path).digest
+    return Device(name, LiteLearner(path), found[name], StateStore(state), digest, consent=consent, demands=demands)

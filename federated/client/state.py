@@ -1,0 +1,104 @@
+"""What a device keeps of its own between rounds: personal parameters, learned rates, residuals of its codec.
+
+One SQLite file. A state is stored with the run and the round that made it, and a round starts from the newest state of
+an *earlier* round: a round that is asked for again (the server was killed and resumed) gives the same answer again.
+SQLite's journal makes a commit whole or absent whenever the process dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from federated.errors import FederatedError
+from federated.messages.packed import pack, unpack
+from federated.tree import Tree
+
+__all__ = ["StateStore"]
+
+VERSION = 1
+_TABLE = """
+create table if not exists state (
+    device text not null, run text not null, round integer not null, data blob not null,
+    primary key (device, run, round)
+) without rowid
+"""
+
+
+class StateStore:
+    """States by device, run and round; a device goes by its node key's name.
+
+    `path` None keeps them in memory. `durable` waits for the disk at each commit, so that a power cut loses nothing;
+    without it a killed process still loses nothing. The newest `keep` states of a device and run are kept.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, durable: bool = True, keep: int = 2) -> None:
+        self._keep = keep
+        self._shown = ":memory:" if path is None else os.fspath(path)
+        with self._guarded():
+            self._base = sqlite3.connect(self._shown, isolation_level=None, check_same_thread=False, timeout=30)
+            self._base.execute("pragma journal_mode = wal")
+            self._base.execute(f"pragma synchronous = {'full' if durable else 'normal'}")
+            self._base.execute(_TABLE)
+            found = int(self._base.execute("pragma user_version").fetchone()[0])
+            if found not in (0, VERSION):
+                raise FederatedError(
+                    f"{self._shown}: expected states of version {VERSION}, got version {found}; a newer msedge wrote "
+                    "them: install that one, or choose another file"
+                )
+            self._base.execute(f"pragma user_version = {VERSION}")
+
+    def load(self, device: str, run: str, before: int) -> dict[str, Any] | None:
+        """The newest state that a round earlier than `before` left; None if there is none."""
+        query = "select data from state where device = ? and run = ? and round < ? order by round desc limit 1"
+        with self._guarded():
+            row = self._base.execute(query, (device, run, before)).fetchone()
+        return None if row is None else unpack(row[0], f"{self._shown}: state of {device}")[1]
+
+    def save(self, device: str, run: str, number: int, tree: Tree) -> None:
+        """Keep what round `number` left; what earlier rounds left goes, but for the newest."""
+        data = pack({}, tree)
+        newest = "select round from state where device = ? and run = ? order by round desc limit ?"
+        with self._guarded(), self._transaction():
+            self._base.execute("insert or replace into state values (?, ?, ?, ?)", (device, run, number, data))
+            self._base.execute(
+                f"delete from state where device = ? and run = ? and round not in ({newest})",
+                (device, run, device, run, self._keep),
+            )
+
+    def forget(self, device: str, runs: str = "*") -> None:
+        """Delete what is kept for a device: everything, or that of runs whose names match a pattern with `*`."""
+        with self._guarded():
+            self._base.execute("delete from state where device = ? and run glob ?", (device, runs))
+
+    def forget_others(self, device: str, runs: Collection[str]) -> None:
+        """Delete what is kept for a device, but for these runs."""
+        kept = ", ".join("?" * len(runs))
+        with self._guarded():
+            self._base.execute(f"delete from state where device = ? and run not in ({kept})", (device, *runs))
+
+    def close(self) -> None:
+        """Close the file; the store is not to be used afterwards."""
+        self._base.close()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._base.execute("begin immediate")
+        try:
+            yield
+        except BaseException:
+            self._base.execute("rollback")
+            raise
+        self._base.execute("commit")
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as problem:
+            raise FederatedError(
+                f"{self._shown}: cannot keep device states there: {problem}; choose another file"
+            ) from problem

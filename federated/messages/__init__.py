@@ -1,0 +1,1 @@
+"""What devices and servers exchange: packed trees, differences of models, and the transformations of an update."""

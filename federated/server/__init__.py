@@ -1,0 +1,1 @@
+"""The server side: rounds, replies, checkpoints and the store of personal models."""

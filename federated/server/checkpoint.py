@@ -1,0 +1,118 @@
+"""A federation on disk, so that a server that dies goes on where it was: one file, replaced whole after each round.
+
+It holds the algorithm's state, the round, the registry of devices and the report's rows. There is no generator to keep:
+everything random follows from the seed and the round's number.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict
+from hashlib import sha256
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+
+from federated.codec import Codec
+from federated.config import Config
+from federated.errors import FederatedError
+from federated.messages.downlink import Downlink, follows
+from federated.messages.packed import pack, unpack
+from federated.privacy.accountant import Accountant, Spent
+from federated.server.federation import Federation, Member, Start
+from lite_runtime._files import write_atomically
+
+__all__ = ["load", "save"]
+
+VERSION = 2
+_FREE = ("report", "state", "sync")
+_MAY_CHANGE = {"rounds": ("count", "deadline", "attempts", "minimum", "quorum"), "evaluation": ("every",)}
+"""What a resumed run may say otherwise: whole sections, and keys of others."""
+
+
+def save(path: str | os.PathLike[str], federation: Federation) -> None:
+    """Replace the file. A process killed meanwhile leaves the old one or the new one."""
+    meta = {
+        "version": VERSION,
+        "run": federation.run,
+        "secret": federation.secret,
+        "round": federation.round,
+        "attempt": federation.attempt,
+        "bundle": federation.start.bundle,
+        "config": fingerprint(federation.config),
+        "members": {name: asdict(member) for name, member in federation.members.items()},
+        "turned_away": federation.turned_away,
+        "spent": federation.account.spent,
+        "bound": federation.bound,
+        "log": [len(link) for link in federation.link.log],
+    }
+    body = {"state": federation.state, "rows": np.frombuffer(federation.told(), np.uint8)}
+    if follows(federation.link.codec):
+        body["link"] = {"tree": federation.link.tree, "log": np.frombuffer(b"".join(federation.link.log), np.uint8)}
+    write_atomically(path, pack(meta, body), FederatedError)
+
+
+def load(path: str | os.PathLike[str], config: Config, start: Start) -> Federation:
+    """The federation as it was. FederatedError for a file that is damaged, or of another run than `config` says."""
+    shown = os.fspath(path)
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise FederatedError(
+            f"cannot read checkpoint {shown!r}: {error.strerror}; run without --resume to start anew"
+        ) from error
+    meta, body = unpack(data, f"checkpoint {shown!r}", most=len(data))  # its rows and members have no bound
+    for key, wanted in (("version", VERSION), ("bundle", start.bundle), ("config", fingerprint(config))):
+        if meta.get(key) != wanted:
+            raise FederatedError(
+                f"checkpoint {shown!r}: its {key} is not this run's; restore what was changed, or run without "
+                "--resume to start anew"
+            )
+    try:
+        return Federation(
+            config,
+            start,
+            body["state"],
+            _link(config, meta, body),
+            run=str(meta["run"]),
+            secret=str(meta["secret"]),
+            round=int(meta["round"]),
+            attempt=int(meta["attempt"]),
+            members={name: Member(**member) for name, member in meta["members"].items()},
+            rows=[json.loads(line) for line in body["rows"].tobytes().splitlines()],
+            turned_away=Counter(meta["turned_away"]),
+            account=Accountant(tuple(Spent(*each) for each in meta["spent"])),
+            bound=float(meta["bound"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FederatedError(f"checkpoint {shown!r}: expected a run's state, got {error!r}; start anew") from error
+
+
+def _link(config: Config, meta: Mapping[str, Any], body: Mapping[str, Any]) -> Downlink:
+    """What devices are sent: as it was where they hold it, or anew from the state."""
+    codec, seed = Codec.parse(config.codec.down), config.rounds.seed
+    if not follows(codec):
+        return Downlink(codec, seed, config.algorithm.broadcast(body["state"]), int(meta["round"]))
+    log, ends = body["link"]["log"].tobytes(), list(accumulate(meta["log"], initial=0))
+    links = tuple(log[begin:end] for begin, end in pairwise(ends))
+    return Downlink(codec, seed, body["link"]["tree"], int(meta["round"]), links)
+
+
+def fingerprint(config: Config) -> str:
+    """A digest of all that a resumed run must have in common with the one before."""
+    free = dict(_MAY_CHANGE)
+    if config.pipeline.privacy.epsilon:  # the number of rounds decides how much noise each needs
+        free["rounds"] = tuple(key for key in free["rounds"] if key != "count")
+    kept = {
+        name: {key: value for key, value in section.items() if key not in free.get(name, ())}
+        for name, section in config.source.items()
+        if name not in _FREE
+    }
+    said = {name: section for name, section in kept.items() if section}
+    return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+

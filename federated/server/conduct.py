@@ -1,0 +1,213 @@
+"""Running a federation over whatever carries messages: meet the devices, ask them, wait, learn, keep, report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from federated.errors import FederatedError
+from federated.server import checkpoint
+from federated.server.federation import Federation, Round
+from federated.server.replies import Failure
+from federated.server.secure_round import STAGES, SecureRound
+
+__all__ = ["After", "Exchange", "conduct", "finish", "gather", "meet", "owed", "quoted"]
+
+Watch = Callable[[dict[str, Any]], None]
+
+
+class Exchange(Protocol):
+    """What carries messages. Time is the exchange's own: a simulation's clock need not be the wall's."""
+
+    def nodes(self) -> Collection[int]:
+        """Nodes that are there now."""
+
+    def send(self, kind: str, messages: Mapping[int, bytes]) -> dict[str, int]:
+        """Send messages to nodes; a ticket for each that could be sent, and its node."""
+
+    def poll(self, tickets: Collection[str]) -> list[tuple[str, bytes | Failure]]:
+        """Replies that have come to these tickets and were not handed out before."""
+
+    def now(self) -> float:
+        """Seconds since some moment; never goes back, whatever clocks are set to."""
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, at most this much."""
+
+
+class Carried(NamedTuple):
+    """Bytes of messages to devices and from them."""
+
+    bytes_down: int
+    bytes_up: int
+
+
+After = Callable[[Exchange, Collection[int]], dict[str, Any]]
+
+
+def conduct(
+    federation: Federation,
+    exchange: Exchange,
+    *,
+    keep: str | os.PathLike[str] | None = None,
+    watch: Watch = lambda row: None,
+    after: After = lambda exchange, nodes: {},
+) -> None:
+    """Rounds until the last. `keep`: where to leave a checkpoint after each; `watch` gets each row; `after` is done
+    after rounds that end in an evaluation, and what it gives is in the row too.
+
+    FederatedError where devices do not come, or a round fails as often as `rounds.attempts` allows.
+    """
+    rounds = federation.config.rounds
+    owed(federation, exchange, keep=keep, watch=watch, after=after)
+    failures = 0
+    while not federation.done:
+        begun = exchange.now()
+        nodes = meet(federation, exchange)
+        attempt = federation.open(nodes)
+        row = (_secure if federation.pipeline.privacy.secure else _plain)(attempt, exchange)
+        finish(federation, exchange, nodes, begun, keep=keep, watch=watch, after=after)
+        failures = 0 if row["counted"] else failures + 1
+        if failures >= rounds.attempts:
+            raise FederatedError(
+                f"round {attempt.number}: {row['answered']} of {row['asked']} devices answered and {attempt.quorum} "
+                f"must, {failures} times in a row; refused: {row['refused'] or 'none'}{quoted(row['details'])}"
+            )
+
+
+def finish(
+    federation: Federation,
+    exchange: Exchange,
+    nodes: Collection[int],
+    begun: float,
+    *,
+    keep: str | os.PathLike[str] | None,
+    watch: Watch,
+    after: After,
+) -> None:
+    """What follows a round: keep what was learned, evaluate where that is due, tell.
+
+    Kept before devices are sent the new model to evaluate it: a server that died in between would else make the round
+    anew, and let out two results of it where the account of privacy knows of one.
+    """
+    row = federation.rows[-1]
+    row["seconds"] = exchange.now() - begun
+    if keep is not None:
+        checkpoint.save(keep, federation)
+    if row["counted"] and federation.due():
+        row["evaluation"] = evaluate(federation, exchange, nodes, row)
+        row.update(after(exchange, nodes))
+        row["seconds"] = exchange.now() - begun
+        if keep is not None:
+            checkpoint.save(keep, federation)
+    watch(row)
+
+
+def owed(
+    federation: Federation,
+    exchange: Exchange,
+    *,
+    keep: str | os.PathLike[str] | None,
+    watch: Watch,
+    after: After,
+) -> None:
+    """Of a run that goes on: the evaluation that the server died in."""
+    row = federation.rows[-1] if federation.rows else {"counted": False}
+    if row["counted"] and federation.due() and "evaluation" not in row:
+        begun = exchange.now() - row["seconds"]
+        finish(federation, exchange, meet(federation, exchange), begun, keep=keep, watch=watch, after=after)
+
+
+def quoted(details: Sequence[str]) -> str:
+    """The last of what went wrong, for an error's end."""
+    return "".join(f"; {detail}" for detail in details[-3:])
+
+
+def _plain(attempt: Round, exchange: Exchange) -> dict[str, Any]:
+    """One exchange: the model to the devices, their updates back."""
+    federation = attempt.federation
+    found = gather(exchange, "train", attempt.messages(), federation.config.rounds.deadline, attempt.take)
+    attempt.bytes_down, attempt.bytes_up = found
+    return attempt.close()
+
+
+def _secure(attempt: Round, exchange: Exchange) -> dict[str, Any]:
+    """Four exchanges, each with the round's deadline."""
+    if len(attempt.asked) < 2:
+        attempt.details.append("a secure sum takes two devices or more: a sum of one would be its update")
+        return attempt.close()
+    secure = SecureRound(attempt)
+    for stage in STAGES:
+        try:
+            messages = secure.messages(stage)
+        except FederatedError as error:  # too few are left
+            secure.failed = str(error)
+            break
+        kind = "train" if stage == "train" else "query"
+        deadline = attempt.federation.config.rounds.deadline
+        found = gather(exchange, kind, messages, deadline, partial(secure.take, stage=stage))
+        attempt.bytes_down += found.bytes_down
+        attempt.bytes_up += found.bytes_up
+    return secure.close()
+
+
+def evaluate(
+    federation: Federation, exchange: Exchange, nodes: Collection[int], row: dict[str, Any]
+) -> dict[str, Any]:
+    """Ask devices how good the model is; a summary for those that train and one for those that never do. Its bytes
+    count in the round's `row`."""
+    found = {}
+    for survey in federation.survey(nodes):
+        deadline = federation.config.rounds.deadline
+        carried = gather(exchange, "evaluate", survey.messages(), deadline, survey.take)
+        row["bytes_down"] += carried.bytes_down
+        row["bytes_up"] += carried.bytes_up
+        found["held_out" if survey.held_out else "training"] = survey.close()
+    return found
+
+
+def meet(federation: Federation, exchange: Exchange) -> Collection[int]:
+    """Greet nodes that are new, and wait for `rounds.minimum` devices; the nodes that are there."""
+    rounds = federation.config.rounds
+    until = exchange.now() + rounds.deadline
+    turned_away: set[int] = set()
+    while True:
+        nodes = exchange.nodes()
+        strangers = [node for node in federation.strangers(nodes) if node not in turned_away]
+        if strangers:
+            take = partial(federation.welcome, nodes=nodes)
+            messages = dict.fromkeys(strangers, federation.hello())
+            gather(exchange, "query", messages, max(0.0, until - exchange.now()), take)
+            turned_away |= set(federation.strangers(nodes))
+        if len(federation.present(nodes)) >= rounds.minimum or exchange.now() >= until:
+            return nodes
+        exchange.wait(1.0)
+
+
+def gather(
+    exchange: Exchange,
+    kind: str,
+    messages: Mapping[int, bytes],
+    deadline: float,
+    take: Callable[[int, bytes | Failure], bytes | None],
+) -> Carried:
+    """Send to all, and take replies until everybody has answered or the deadline has passed. What `take` returns is
+    sent to that node, and its next reply waited for."""
+    until = exchange.now() + deadline
+    open_ = exchange.send(kind, messages)
+    down, up = sum(map(len, messages.values())), 0
+    while open_:
+        for ticket, reply in exchange.poll(list(open_)):
+            up += 0 if isinstance(reply, Failure) else len(reply)
+            node = open_.pop(ticket)
+            again = take(node, reply)
+            if again is not None:
+                down += len(again)
+                open_ |= exchange.send(kind, {node: again})
+        left = until - exchange.now()
+        if not open_ or left <= 0:
+            break
+        exchange.wait(min(left, 0.25))
+    return Carried(down, up)

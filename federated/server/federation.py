@@ -1,0 +1,501 @@
+"""The server's side of a run: who is in it, what was learned, what happened. No I/O, no clock, no transport.
+
+`Federation` is all that outlives a process (`federated.server.checkpoint` keeps it); `Round` is one round while it is
+open.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from federated import tree
+from federated.algorithms import Algorithm
+from federated.client.device import VERSION
+from federated.codec import Codec, Spec
+from federated.config import Config
+from federated.errors import FederatedError
+from federated.evaluation import Score, summarise
+from federated.messages.downlink import Downlink
+from federated.messages.packed import pack
+from federated.messages.pipeline import Pipeline
+from federated.privacy.accountant import Accountant
+from federated.privacy.noise import NoiseSource, SecureSource
+from federated.server import rounds
+from federated.server.replies import Expected, Failure, Received, Refused, read_evaluation, read_hello, read_update
+from federated.server.template import payload_spec
+from federated.tree import Tree
+
+__all__ = ["Federation", "Member", "Round", "Start", "Survey"]
+
+
+@dataclass
+class Member:
+    """A device that has come: its node at present, and what it did so far."""
+
+    node: int
+    examples: int
+    asked: int = 0
+    answered: int = 0
+    refused: int = 0
+    holds: int | None = 0
+    """The version of the model that it certainly holds; None: it has lost what it held."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run starts: the parameters of the bundle, which of them have no gradient, the bundle's digest."""
+
+    params: Tree
+    statistics: tuple[str, ...]
+    bundle: str
+
+
+@dataclass
+class Federation:
+    """A run between rounds. `state` is the algorithm's, after `round` rounds; `rows` say what each brought."""
+
+    config: Config
+    start: Start
+    state: Tree
+    link: Downlink
+    """What devices are sent of the state."""
+    run: str = field(default_factory=lambda: secrets.token_hex(8))
+    secret: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
+    """Seeds Poisson sampling: it costs less epsilon only while nobody can work out who was in a round, and devices are
+    told `rounds.seed`."""
+    round: int = 0
+    attempt: int = 0
+    members: dict[str, Member] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    turned_away: Counter[str] = field(default_factory=Counter)
+    account: Accountant = field(default_factory=Accountant)
+    bound: float = 0.0
+    """What updates are clipped to at present."""
+    source: NoiseSource = field(default_factory=SecureSource)
+    _pipeline: Pipeline | None = None
+    _lines: list[bytes] = field(default_factory=list)
+
+    @classmethod
+    def begin(cls, config: Config, start: Start) -> Federation:
+        """A new run."""
+        state = _settled(config.algorithm.init(start.params))
+        link = Downlink.begin(Codec.parse(config.codec.down), config.rounds.seed, config.algorithm.broadcast(state))
+        made = cls(config, start, state, link, bound=config.pipeline.privacy.clip)
+        made.pipeline.update_multiplier(made.multiplier)  # noise that cannot be is refused now, not after a round
+        made._refuse_noisy_statistics()
+        return made
+
+    def _refuse_noisy_statistics(self) -> None:
+        """FederatedError where noise would fall on running statistics."""
+        noise = self.pipeline.privacy.noise
+        if noise == "none" or self.payload is None:
+            return
+        moving = set(self.start.statistics) & {leaf.path[-1] for leaf in self.payload.leaves}
+        if moving:
+            raise FederatedError(
+                f'privacy.noise: expected updates without running statistics, got {min(moving)!r} and '
+                f"{len(moving) - 1} more: noise can make a variance negative, and clipping would measure statistics "
+                'with gradients; convert the bundle with batch_norm="frozen", or choose an algorithm that leaves them '
+                'on the device (name = "fedbn")'
+            )
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The run's."""
+        return self.config.algorithm
+
+    @cached_property
+    def payload(self) -> Spec | None:
+        """What updates look like."""
+        return payload_spec(self.algorithm, self.start.params, self.start.statistics)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """What happens to updates, at the present clipping bound."""
+        if self._pipeline is None or self._pipeline.privacy.clip != self.bound:
+            self._pipeline = self.config.pipeline.at(self.bound)
+        return self._pipeline
+
+    @cached_property
+    def multiplier(self) -> float:
+        """Of the noise, such that all rounds together cost what was said."""
+        return self.config.pipeline.multiplier(self.config.rounds.count, self.config.rounds.fraction)
+
+    @property
+    def done(self) -> bool:
+        """Whether all rounds are over."""
+        return self.round >= self.config.rounds.count
+
+    def told(self) -> bytes:
+        """The rows as lines of JSON. All but the last, whose evaluation may be to come, change no more and are written
+        once: all of them in every round would be seconds a round in the end."""
+        lines = [json.dumps(row, allow_nan=False).encode() for row in self.rows[len(self._lines) :]]
+        self._lines += lines[:-1]
+        return b"\n".join([*self._lines, *lines[-1:]])
+
+    def model(self) -> Tree:
+        """The global parameters."""
+        return self.algorithm.model(self.state)
+
+    # -- who is there ---------------------------------------------------------------------------------------------
+
+    def strangers(self, nodes: Collection[int]) -> list[int]:
+        """Nodes that no member is at, in order."""
+        return sorted(set(nodes) - {member.node for member in self.members.values()})
+
+    def hello(self) -> bytes:
+        """What strangers are asked."""
+        return pack({"version": VERSION, "kind": "hello", "run": self.run}, {})
+
+    def welcome(self, node: int, reply: bytes | Failure, nodes: Collection[int]) -> None:
+        """Take a stranger in, or count why not. A name whose node is still there is not given to another."""
+        try:
+            name, examples = read_hello(reply, self.run, self.start.bundle, self.config.limits)
+            known = self.members.get(name)
+            if known is not None and known.node != node and known.node in nodes:
+                raise Refused("impostor", f"{name!r} is at another node")
+        except Refused as refused:
+            self.turned_away[refused.reason] += 1
+            return
+        if known is None:
+            self.members[name] = Member(node, examples)
+        else:
+            known.node, known.examples = node, examples
+
+    def present(self, nodes: Collection[int], *, held_out: bool = False) -> dict[str, int]:
+        """Members that are there, by name: those that train, or those that never do."""
+        apart = rounds.held_out(sorted(self.members), self.config.evaluation.held_out, self.config.rounds.seed)
+        return {
+            name: member.node
+            for name, member in sorted(self.members.items())
+            if member.node in nodes and (name in apart) == held_out
+        }
+
+    # -- what they are asked --------------------------------------------------------------------------------------
+
+    def task(
+        self, kind: str, number: int, more: Mapping[str, Any], body: Tree | None = None, links: int | None = None
+    ) -> bytes:
+        """A message that is the same for every device of a round, but for `more`, `body` and `links`: how many
+        differences the model is sent as (None: whole)."""
+        config = self.config
+        model, data = self.link.content(links)
+        meta = {
+            "version": VERSION,
+            "kind": kind,
+            "run": self.run,
+            "round": number,
+            "attempt": self.attempt,
+            "bundle": self.start.bundle,
+            "algorithm": dict(config.source.get("algorithm", {"name": self.algorithm.name})),
+            "seed": config.rounds.seed,
+            "test": config.data.test,
+            "up": list(config.codec.up),
+            "privacy": asdict(self.pipeline.privacy),
+            "multiplier": self.multiplier,
+            "down": list(config.codec.down),
+            **model,
+            **more,
+        }
+        return pack(meta, {"data": data, **(body or {})})
+
+    def work(
+        self, number: int, more: Mapping[str, Any] | None = None, body: Tree | None = None, links: int | None = None
+    ) -> bytes:
+        """A round's message for devices that train."""
+        local = self.config.local
+        return self.task("train", number, {"steps": local.steps, "batch": local.batch, **(more or {})}, body, links)
+
+    def links(self, name: str) -> int | None:
+        """How many differences a device lacks; None: it is to be sent the whole model."""
+        return self.link.lacks(self.members[name].holds)
+
+    def letters(self, asked: Mapping[int, str], write: Callable[[int | None], bytes]) -> dict[int, bytes]:
+        """A message for each node, written once for all that lack as much."""
+        lacking = {node: self.links(name) for node, name in asked.items()}
+        made = {links: write(links) for links in set(lacking.values())}
+        return {node: made[links] for node, links in lacking.items()}
+
+    def arrived(self, name: str, version: int) -> None:
+        """A device showed that it holds this version."""
+        member = self.members[name]
+        member.holds = max(version, member.holds or 0)
+
+    def lost(self, name: str) -> bool:
+        """A device says that it lacks what a difference was to; whether to send it the whole, which it did not get."""
+        member = self.members[name]
+        there = member.holds is not None
+        member.holds = None
+        return there
+
+    def open(self, nodes: Collection[int]) -> Round:
+        """The next round, or the next attempt at it. FederatedError where too few devices are there."""
+        config = self.config.rounds
+        there = self.present(nodes)
+        if len(there) < config.minimum or not there:
+            raise FederatedError(
+                f"rounds.minimum: expected at least {max(1, config.minimum)} devices that train, got {len(there)} "
+                f"(turned away: {dict(self.turned_away) or 'none'}); start more, or lower it"
+            )
+        number = self.round + 1
+        if self.pipeline.privacy.sampling == "poisson":
+            chosen = rounds.toss(there, config.fraction, self.secret, number, self.attempt)
+            want = len(chosen)
+        else:
+            want = rounds.wanted(len(there), config.fraction, config.minimum)
+            count = rounds.asked(len(there), want, config.over_selection)
+            chosen = rounds.choose(there, count, config.seed, number, self.attempt)
+        for name in chosen:
+            self.members[name].asked += 1
+        return Round(self, number, {there[name]: name for name in chosen}, want, len(there))
+
+    def survey(self, nodes: Collection[int]) -> list[Survey]:
+        """Whom to evaluate on after the round just over: some that train, some that never do."""
+        config = self.config
+        surveys = []
+        for held_out in (False, True):
+            there = self.present(nodes, held_out=held_out)
+            if there:
+                count = min(len(there), config.evaluation.devices)
+                chosen = rounds.choose(there, count, config.rounds.seed, self.round)
+                words = {key: getattr(config.evaluation, key) for key in ("support", "steps", "batch")}
+                surveys.append(Survey(self, held_out, {there[name]: name for name in chosen}, words))
+        return surveys
+
+    def due(self) -> bool:
+        """Whether the round just over ends in an evaluation."""
+        every = self.config.evaluation.every
+        return bool(every) and (self.round % every == 0 or self.done)
+
+    def advance(self, received: Sequence[tuple[Received, float]], there: int) -> tuple[str, ...]:
+        """One step of the server: updates with weights, which count in the order of their devices' names. `there`: how
+        many devices might have been in it. Whom the robust rule left out."""
+        ordered = sorted(received, key=lambda each: each[0].device)
+        pipeline = self.pipeline
+        mean: Tree = {}
+        left_out: tuple[int, ...] = ()
+        if self.payload is not None:
+            expected = self.expected(there)
+            multiplier = pipeline.update_multiplier(self.multiplier)
+            payloads, weights = [each.payload for each, _ in ordered], [weight for _, weight in ordered]
+            mean, left_out = pipeline.combine(payloads, weights, self.source, multiplier, expected)
+            within = sum(each.within for each, _ in ordered)
+            normal = float(self.source.normal(1)[0]) if pipeline.privacy.adaptive else 0.0
+            self.bound = pipeline.next(within, len(ordered), normal).privacy.clip
+        self.step(mean, len(ordered) / there)
+        return tuple(ordered[at][0].device for at in left_out)
+
+    def expected(self, there: int) -> float | None:
+        """Under Poisson sampling, how many devices a round should have."""
+        return self.config.rounds.fraction * there if self.pipeline.privacy.sampling == "poisson" else None
+
+    def learn(self, mean: Tree, devices: int, there: int, stretch: float) -> None:
+        """One step from a mean of so many updates that nobody saw one by one, each up to `stretch` times longer than
+        it was clipped to: noise covers that too."""
+        noisy = self.pipeline.add_noise(mean, devices, self.source, self.multiplier * stretch, self.expected(there))
+        self.step(noisy, devices / there)
+
+    def step(self, mean: Tree, fraction: float) -> None:
+        """The algorithm's step, and what it cost."""
+        state = _settled(self.algorithm.apply(self.state, mean, fraction))
+        self.link = self.link.next(self.algorithm.broadcast(state))
+        self.account = self.pipeline.charge(self.account, self.multiplier, self.config.rounds.fraction)
+        self.state = state
+        self.round += 1
+        self.attempt = 0
+
+    def fail(self) -> None:
+        """An attempt in vain. Updates that devices noised themselves have been sent all the same, and the next attempt
+        sends others: it costs what a round does."""
+        if self.pipeline.privacy.noise == "local":
+            self.account = self.pipeline.charge(self.account, self.multiplier, self.config.rounds.fraction)
+        self.attempt += 1
+
+    def epsilon(self) -> float | None:
+        """What the rounds so far cost; None where nothing was promised, or no noise was added."""
+        privacy = self.pipeline.privacy
+        spent = self.account.epsilon(privacy.delta) if privacy.noise != "none" else math.inf
+        return spent if math.isfinite(spent) else None
+
+    def weight(self, received: Received) -> float:
+        """How much an update counts."""
+        uniform = self.algorithm.uniform or self.pipeline.uniform
+        weight = 1.0 if uniform else float(received.examples)
+        member = self.members[received.device]
+        if self.config.rounds.compensate:
+            weight /= rounds.reliability(member.asked, member.answered)
+        return weight
+
+    def sum_weight(self, name: str) -> float:
+        """The most that a device may count in a sum nobody sees into: what it said when it came."""
+        return 1.0 if self.algorithm.uniform or self.pipeline.uniform else float(self.members[name].examples)
+
+
+@dataclass
+class Round:
+    """One attempt at a round: `asked` are devices' names by node, `there` how many might have been."""
+
+    federation: Federation
+    number: int
+    asked: dict[int, str]
+    want: int
+    there: int
+    bytes_down: int = 0
+    received: dict[str, Received] = field(default_factory=dict)
+    refused: Counter[str] = field(default_factory=Counter)
+    details: list[str] = field(default_factory=list)
+    bytes_up: int = 0
+
+    def messages(self) -> dict[int, bytes]:
+        """What each node is sent."""
+        return self.federation.letters(self.asked, self._work)
+
+    def _work(self, links: int | None) -> bytes:
+        return self.federation.work(self.number, links=links)
+
+    def take(self, node: int, reply: bytes | Failure) -> bytes | None:
+        """A reply; what to send its device instead of what it could not read. One that is not in order is counted and
+        otherwise forgotten."""
+        federation = self.federation
+        name = self.asked.get(node)
+        try:
+            if name is None:
+                raise Refused("unasked", f"node {node} was not asked")
+            if name in self.received:
+                raise Refused("duplicate", "an update of this round is there already")
+            expected = Expected("update", name, federation.run, self.number, federation.attempt)
+            received = read_update(reply, expected, federation.pipeline, federation.payload, federation.config.limits)
+        except Refused as refused:
+            if name is not None and refused.reason == "behind" and federation.lost(name):
+                return self._work(None)
+            self.refuse(name, refused)
+            return None
+        self.received[name] = received
+        federation.members[name].answered += 1
+        federation.arrived(name, federation.link.version)
+        return None
+
+    def refuse(self, name: str | None, refused: Refused) -> None:
+        """Count a reply that is not used."""
+        self.refused[refused.reason] += 1
+        self.details.append(f"{name or 'a stranger'}: {refused.reason}: {refused}"[:300])
+        if name is not None:
+            self.federation.members[name].refused += 1
+
+    @property
+    def quorum(self) -> int:
+        """How many updates the round needs."""
+        return max(1, int(np.ceil(self.federation.config.rounds.quorum * self.want - 1e-9)))
+
+    def close(self) -> dict[str, Any]:
+        """Learn from what came, or leave the model as it is where that was too little; the report's row."""
+        federation = self.federation
+        updates = [self.received[name] for name in sorted(self.received)]
+        left_out: tuple[str, ...] = ()
+        enough = len(updates) >= self.quorum
+        if enough:
+            try:
+                left_out = federation.advance([(each, federation.weight(each)) for each in updates], self.there)
+            except FederatedError as error:  # too few for a robust rule
+                enough = False
+                self.details.append(str(error))
+        if not enough:
+            federation.fail()
+        return self.row(enough, len(updates), left_out)
+
+    def row(self, counted: bool, answered: int, left_out: tuple[str, ...]) -> dict[str, Any]:
+        """What the report says of the round."""
+        federation = self.federation
+        refused = sum(count for reason, count in self.refused.items() if reason not in _EXTRA)
+        row: dict[str, Any] = {
+            "round": self.number,
+            "counted": counted,
+            "asked": len(self.asked),
+            "answered": answered,
+            "silent": max(0, len(self.asked) - answered - refused),
+            "refused": dict(sorted(self.refused.items())),
+            "left_out": list(left_out),
+            "epsilon": federation.epsilon(),
+            "details": self.details[:20],
+            **told(federation, list(self.received.values())),
+            "bytes_down": self.bytes_down,
+            "bytes_up": self.bytes_up,
+        }
+        federation.rows.append(row)
+        return row
+
+
+def told(federation: Federation, updates: Sequence[Received]) -> dict[str, float | None]:
+    """The mean loss and the median norm; None where they would tell what noise is to hide."""
+    losses = [each.loss for each in updates if each.loss is not None]
+    if federation.pipeline.quiet or not losses:
+        return {"loss": None, "norm": None}
+    return {"loss": float(np.mean(losses)), "norm": float(np.median([each.norm for each in updates]))}
+
+
+_EXTRA = ("unasked", "duplicate")
+"""Refusals of replies that came beside the one each device was asked for."""
+
+
+@dataclass
+class Survey:
+    """An evaluation on some devices, before and after they adapt."""
+
+    federation: Federation
+    held_out: bool
+    asked: dict[int, str]
+    words: Mapping[str, Any]
+    found: dict[str, Score] = field(default_factory=dict)
+    refused: Counter[str] = field(default_factory=Counter)
+
+    def messages(self) -> dict[int, bytes]:
+        """What each node is sent."""
+        return self.federation.letters(self.asked, self._question)
+
+    def _question(self, links: int | None) -> bytes:
+        federation = self.federation
+        return federation.task("evaluate", federation.round, {"held_out": self.held_out, **self.words}, links=links)
+
+    def take(self, node: int, reply: bytes | Failure) -> bytes | None:
+        """A reply; what to send its device instead of what it could not read."""
+        federation = self.federation
+        name = self.asked.get(node)
+        try:
+            if name is None or name in self.found:
+                raise Refused("unasked" if name is None else "duplicate", f"node {node}")
+            expected = Expected("evaluation", name, federation.run, federation.round, federation.attempt)
+            found = read_evaluation(reply, expected, federation.config.limits)
+        except Refused as refused:
+            if name is not None and refused.reason == "behind" and federation.lost(name):
+                return self._question(None)
+            self.refused[refused.reason] += 1
+            return None
+        self.found[name] = found
+        federation.arrived(name, federation.link.version)
+        return None
+
+    def close(self) -> dict[str, Any]:
+        """The summary as plain data, and every device's score."""
+        scores = [self.found[name] for name in sorted(self.found)]
+        summary = asdict(summarise(scores)) if any(each.examples for each in scores) else None
+        return {
+            "summary": summary,
+            "refused": dict(sorted(self.refused.items())),
+            "by_device": {
+                each.device: [each.accuracy_before, each.accuracy_after] for each in scores if each.examples
+            },
+        }
+
+
+def _settled(state: Tree) -> Tree:
+    """Numbers as arrays of one width, so that a state that went through a checkpoint computes the same."""
+    return tree.map_leaves(lambda leaf: np.float32(leaf) if isinstance(leaf, float) else np.asarray(leaf), state)

@@ -1,0 +1,215 @@
+"""Reading what devices send: nothing of a reply is used before all of it is found to be in order.
+
+What is not in order is refused with one of `REASONS`, by which the report counts it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from federated import tree
+from federated.client.device import VERSION
+from federated.codec import Codec, Spec
+from federated.config import Limits
+from federated.errors import FederatedError
+from federated.evaluation import Score, score
+from federated.learner import Evaluation
+from federated.messages.packed import unpack
+from federated.messages.pipeline import Pipeline
+from federated.server.store import CONSENTS
+from federated.tree import Tree
+
+__all__ = [
+    "REASONS", "Expected", "Failure", "Received", "Refused", "read_evaluation", "read_hello", "read_personal",
+    "read_secure", "read_update",
+]  # fmt: skip
+
+REASONS: Mapping[str, str] = {
+    "failed": "the device crashed or the transport reported an error",
+    "refused": "the device declined, and said why",
+    "behind": "it has lost the model that differences were to, and the whole model did not help",
+    "unreadable": "bytes that are no message: damaged or cut short",
+    "version": "written by another version of msedge, or for another bundle",
+    "replayed": "of another run, another round or another attempt at it",
+    "duplicate": "the device had answered before",
+    "unasked": "from a device that was not asked",
+    "impostor": "it bears another device's name",
+    "malformed": "fields that are missing or make no sense",
+    "examples": "more examples than `limits.examples`, or none",
+    "payload": "other names, shapes or dtypes than the model's, or values that are not finite",
+    "norm": "an update larger than `limits.norm`",
+    "stale": "an update on a version of the model that is too old",
+}
+
+
+LARGEST = 1e30
+"""Of losses: means and sums of these over a fleet are numbers still, which JSON can hold."""
+
+
+class Failure(str):
+    """Instead of a reply: why there is none."""
+
+    __slots__ = ()
+
+
+class Refused(Exception):
+    """A reply that is not used; `reason` is one of REASONS."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        # Some of it is a device's own words, which end in reports and on terminals.
+        super().__init__("".join(letter if letter.isprintable() else "?" for letter in detail[:500]))
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a reply has to be."""
+
+    kind: str
+    device: str
+    run: str
+    round: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Received:
+    """An update that is in order."""
+
+    device: str
+    payload: Tree
+    examples: int
+    loss: float | None
+    """None where devices do not tell."""
+    norm: float
+    bytes: int
+    within: float
+    """1.0 if the update was within the clipping bound, else 0.0."""
+
+
+def read_hello(reply: bytes | Failure, run: str, bundle: str, limits: Limits) -> tuple[str, int]:
+    """A device's name and how many examples it has. Refused."""
+    meta, _ = _read(reply)
+    _fits(meta.get("run") == run, "replayed", f"expected run {run!r}, got {meta.get('run')!r}")
+    _answers(meta, "hello")
+    _fits(meta.get("bundle") == bundle, "version", f"expected bundle {bundle[:12]}, got {_short(meta.get('bundle'))}")
+    name = meta.get("device")
+    fits = isinstance(name, str) and 0 < len(name) <= 200 and name.isprintable()
+    _fits(fits, "malformed", f"expected a name of 1 to 200 printable letters, got {_short(name)}")
+    return str(name), _examples(meta, limits)
+
+
+def read_update(
+    reply: bytes | Failure, expected: Expected, pipeline: Pipeline, spec: Spec | None, limits: Limits
+) -> Received:
+    """An update, decoded. Refused."""
+    meta, body = _expected(reply, expected)
+    examples = _examples(meta, limits)
+    loss, within = meta.get("loss"), meta.get("within", 0)
+    told = float(loss) if isinstance(loss, int | float) and abs(loss) <= LARGEST else None
+    _fits(told is not None or pipeline.quiet, "payload", f"expected a loss up to {LARGEST:g}, got {_short(loss)}")
+    payload = _decode(body, pipeline.codec, spec)
+    norm = math.sqrt(sum(float(np.vdot(leaf, leaf)) for _, leaf in tree.leaves(payload)))
+    _fits(norm <= limits.norm, "norm", f"expected a norm of at most {limits.norm:g}, got {norm:g}")
+    _fits(within in (0, 1), "malformed", f"expected within to be 0 or 1, got {_short(within)}")
+    return Received(expected.device, payload, examples, told, norm, len(reply), float(within))
+
+
+def read_secure(reply: bytes | Failure, expected: Expected) -> bytes:
+    """A message of the secure sum's, which its own rules read further. Refused."""
+    _, body = _expected(reply, expected)
+    return _bytes(body)
+
+
+def read_personal(reply: bytes | Failure, expected: Expected) -> tuple[str, dict[str, Any]]:
+    """What a device's owner agreed to, and its parameters, unchecked: `PersonalStore.put` checks them. Refused."""
+    meta, body = _expected(reply, expected)
+    consent = meta.get("consent")
+    _fits(consent in CONSENTS, "malformed", f"expected one of {', '.join(CONSENTS)}, got {_short(consent)}")
+    return str(consent), body
+
+
+def read_evaluation(reply: bytes | Failure, expected: Expected, limits: Limits) -> Score:
+    """What a device scored before and after adapting. Refused."""
+    meta, _ = _expected(reply, expected)
+    before, after = (_sums(meta.get(key), limits) for key in ("before", "after"))
+    _fits(before.examples == after.examples, "malformed", "expected the same examples before and after")
+    return score(expected.device, before, after)
+
+
+def _read(reply: bytes | Failure) -> tuple[dict[str, Any], dict[str, Any]]:
+    if isinstance(reply, Failure):
+        raise Refused("failed", reply)
+    try:
+        meta, body = unpack(reply, "reply")
+    except FederatedError as error:
+        raise Refused("unreadable", str(error)) from None
+    version = meta.get("version")
+    _fits(version == VERSION, "version", f"expected messages of version {VERSION}, got {_short(version)}")
+    return meta, body
+
+
+def _expected(reply: bytes | Failure, expected: Expected) -> tuple[dict[str, Any], dict[str, Any]]:
+    meta, body = _read(reply)
+    for key in ("run", "round", "attempt"):
+        wanted = getattr(expected, key)
+        _fits(meta.get(key) == wanted, "replayed", f"expected {key} {wanted!r}, got {_short(meta.get(key))}")
+    device = meta.get("device")
+    _fits(device == expected.device, "impostor", f"expected {expected.device!r} to answer, got {_short(device)}")
+    _answers(meta, expected.kind)
+    return meta, body
+
+
+def _answers(meta: Mapping[str, Any], kind: str) -> None:
+    if meta.get("kind") == "refusal":
+        raise Refused("behind" if meta.get("behind") is True else "refused", str(meta.get("why")))
+    _fits(meta.get("kind") == kind, "malformed", f"expected {kind!r}, got {_short(meta.get('kind'))}")
+
+
+def _examples(meta: Mapping[str, Any], limits: Limits) -> int:
+    count = meta.get("examples")
+    if type(count) is int and 0 < count <= limits.examples:
+        return count
+    raise Refused("examples", f"expected 1 to {limits.examples}, got {count!r}"[:200])
+
+
+def _decode(body: Mapping[str, Any], codec: Codec, spec: Spec | None) -> dict[str, Any]:
+    data = _bytes(body)
+    if spec is None:
+        _fits(not data, "payload", f"expected no parameters, got {len(data)} bytes")
+        return {}
+    try:
+        return codec.decode(data, spec)
+    except FederatedError as error:
+        raise Refused("payload", str(error)) from None
+
+
+def _bytes(body: Mapping[str, Any]) -> bytes:
+    data = body.get("data")
+    if not (isinstance(data, np.ndarray) and data.dtype == np.uint8 and data.ndim == 1 and len(body) == 1):
+        raise Refused("payload", "expected bytes named data and nothing else")
+    return data.tobytes()
+
+
+def _sums(words: Any, limits: Limits) -> Evaluation:
+    match words:
+        case [int() | float() as loss, int(correct), int(examples)] if (
+            abs(loss) <= LARGEST and 0 <= correct <= examples <= limits.examples
+        ):
+            return Evaluation(np.float64(loss), np.int64(correct), np.int64(examples))
+    raise Refused("malformed", f"expected [loss, correct, examples], got {_short(words)}")
+
+
+def _short(value: object) -> str:
+    """What a device wrote, cut to a length that is fit for a report."""
+    return repr(value)[:80]
+
+
+def _fits(truth: bool, reason: str, detail: str) -> None:
+    if not truth:
+        raise Refused(reason, detail)

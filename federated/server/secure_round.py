@@ -1,0 +1,141 @@
+"""A round whose updates the server never sees, only their sum: four exchanges instead of one.
+
+    keys     devices make keys                           -> KEYS
+    shares   devices share what unmasks them             -> SHARES
+    train    devices learn, and send their update masked -> MASKED
+    reveal   those that stayed unmask the sum            -> REVEALED
+
+Whoever fails between two exchanges is out; the sum is of those who sent an update (`federated.privacy.secure`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from federated.client.device import VERSION
+from federated.errors import FederatedError
+from federated.messages.agreement import work_digest
+from federated.messages.packed import pack, unpack
+from federated.privacy.secure import SecureServer, Terms
+from federated.server.federation import Round
+from federated.server.replies import Expected, Failure, Refused, read_secure
+
+__all__ = ["STAGES", "SecureRound"]
+
+STAGES = ("keys", "shares", "train", "reveal")
+
+
+@dataclass
+class SecureRound:
+    """The rules, without I/O. `messages(stage)` says what to send to whom; `take` reads an answer; `close` ends it."""
+
+    round: Round
+    answers: dict[int, bytes] = field(default_factory=dict)
+    failed: str = ""
+    requests: dict[int, bytes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        federation = self.round.federation
+        # Devices go by numbers in the protocol: by the order of their names.
+        names = sorted(self.round.asked.values())
+        self.numbers = {name: at for at, name in enumerate(names, 1)}
+        self.nodes = {self.numbers[name]: node for node, name in self.round.asked.items()}
+        pipeline, spec = federation.pipeline, federation.payload
+        if spec is None:
+            raise FederatedError(f"privacy.secure: expected updates, but {federation.algorithm.name} has none to send")
+        heaviest = max(federation.sum_weight(name) for name in names)
+        self.spec = spec
+        self.grid = pipeline.fixed_point(len(names), heaviest, federation.multiplier)
+        terms = Terms(
+            os.urandom(16),
+            self.round.number,
+            tuple(self.numbers.values()),
+            pipeline.threshold(len(names)),
+            self.grid.size(spec),
+            self.grid.bits,
+            self._agreed(),
+        )
+        self.server = SecureServer(terms)
+
+    def messages(self, stage: str) -> dict[int, bytes]:
+        """To each node that is still in: what it is sent. Uses up the answers of the stage before. FederatedError
+        where too few are left."""
+        step: dict[str, Callable[[], dict[int, bytes]]] = {
+            "keys": self.server.requests,
+            "shares": lambda: self.server.all_keys(self.answers),
+            "train": lambda: self.server.all_shares(self.answers),
+            "reveal": lambda: self.server.survivors(self.answers),
+        }
+        self.requests, self.answers = step[stage](), {}
+        federation = self.round.federation
+        made = {}
+        for number, request in self.requests.items():
+            node = self.nodes[number]
+            if stage == "train":
+                made[node] = self._work(number, federation.links(self.round.asked[node]))
+                continue
+            meta = {"version": VERSION, "kind": "secure", "run": federation.run, "round": self.round.number,
+                    "attempt": federation.attempt, "stage": stage, "number": number}  # fmt: skip
+            made[node] = pack(meta, {"secure": np.frombuffer(request, np.uint8)})
+        return made
+
+    def _work(self, number: int, links: int | None) -> bytes:
+        return self._told(self.requests[number], links)
+
+    def _told(self, request: bytes, links: int | None) -> bytes:
+        secure = np.frombuffer(request, np.uint8)
+        return self.round.federation.work(self.round.number, {"secure": asdict(self.grid)}, {"secure": secure}, links)
+
+    def _agreed(self) -> bytes:
+        """The digest of what every device will be told, worked out as a device does."""
+        words, _ = unpack(self._told(b"", None))
+        return work_digest(words, self.round.federation.link.decoded())
+
+    def take(self, node: int, reply: bytes | Failure, stage: str) -> bytes | None:
+        """An answer; what to send its device instead of what it could not read. One that is not in order is counted
+        and its device is out."""
+        federation, attempt = self.round.federation, self.round
+        name = attempt.asked[node]
+        kind = "update" if stage == "train" else "secure"
+        try:
+            if self.numbers[name] in self.answers:
+                raise Refused("duplicate", "an answer is there already")
+            expected = Expected(kind, name, federation.run, attempt.number, federation.attempt)
+            self.answers[self.numbers[name]] = read_secure(reply, expected)
+        except Refused as refused:
+            if stage == "train" and refused.reason == "behind" and federation.lost(name):
+                return self._work(self.numbers[name], None)
+            attempt.refuse(name, refused)
+            return None
+        if stage == "train":
+            federation.arrived(name, federation.link.version)
+        return None
+
+    def close(self) -> dict[str, Any]:
+        """Learn from the sum, or leave the model as it is where too few stayed; the report's row."""
+        federation, attempt = self.round.federation, self.round
+        devices: tuple[int, ...] = ()
+        if not self.failed:
+            try:
+                total = self.server.sum(self.answers)
+                mean, _ = self.grid.mean(total.total, self.spec)
+                devices = total.devices
+            except FederatedError as error:
+                self.failed = str(error)
+        names = {number: name for name, number in self.numbers.items()}
+        for number, why in self.server.refused.items():
+            attempt.refuse(names[number], Refused("malformed", why))
+        enough = len(devices) >= attempt.quorum
+        for number in devices:
+            federation.members[names[number]].answered += 1
+        if enough:
+            federation.learn(mean, len(devices), attempt.there, self.grid.stretch(self.spec))
+        else:
+            federation.fail()
+            attempt.details.append(self.failed or "too few updates")
+        return attempt.row(enough, len(devices), ())

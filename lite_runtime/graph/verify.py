@@ -1,0 +1,439 @@
+"""Is this graph one that may be run? Everything a hostile file could get wrong before shapes are inferred.
+
+Names and order, operand counts, attributes, declared types and sizes, subgraphs. Shapes and values of operands are
+judged where they are known, by the operators' own rules.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Any, NoReturn, cast
+
+import numpy as np
+
+from lite_runtime.errors import BundleError, MsedgeError
+from lite_runtime.graph import DTYPES, Array, Graph, Node, StateUse, Value, dtype_name, itemsize
+from lite_runtime.graph.schema import ARITY, CHOICES, RANGES, attributes
+
+__all__ = [
+    "MAX_BYTES",
+    "MAX_DEPTH",
+    "MAX_NAME",
+    "MAX_RANK",
+    "check_budget",
+    "checked_nbytes",
+    "declared_bytes",
+    "verify_arrays",
+    "verify_graph",
+    "verify_state",
+]
+
+MAX_BYTES = 1 << 48
+"""The most one tensor may claim; far beyond any machine, and 2**15 of them still fit an int64."""
+MAX_DEPTH = 32
+"""The most graphs inside each other, and levels in provenance and metadata."""
+MAX_RANK = 32
+MAX_NAME = 1024
+MAX_ATTR = 1 << 20
+"""The most numbers in a tuple attribute; more belong in an array."""
+
+_KINDS = ("tensor", "sequence", "optional")
+_INT64 = 1 << 63
+_NARROW = {"bool": 1, "uint4": 15, "uint2": 3}
+"""Types that leave bits of their byte unused, and the greatest value of that byte."""
+
+
+def verify_graph(graph: Graph) -> None:
+    """Raise BundleError, saying where, unless `graph` is sound.
+
+    Every name is defined once and before its use; nodes have as many operands as their operator takes and only
+    attributes it knows, of the right kind and range; every declared type is known and its size bounded; the same
+    holds for subgraphs, at most `MAX_DEPTH` deep, which may also use names of the graphs around them.
+    """
+    _verify(graph, frozenset(), 0)
+
+
+def declared_bytes(graph: Graph) -> int:
+    """Bytes of everything a graph declares: constants, inputs and outputs, unknown sizes counted as 1."""
+    total = sum(array.nbytes for array in graph.constants.values())
+    for value in (*graph.inputs, *graph.outputs):
+        if value.shape is not None:
+            total += checked_nbytes(value.dtype, tuple(d if isinstance(d, int) else 1 for d in value.shape))
+    return total + sum(declared_bytes(inner) for node in graph.nodes for inner in _subgraphs(node))
+
+
+def check_budget(graph: Graph, limit: int) -> None:
+    """Raise BundleError if what `graph` declares takes more than `limit` bytes."""
+    total = declared_bytes(graph)
+    if total > limit:
+        _refuse(
+            f"graph {graph.name!r}",
+            f"constants, inputs and outputs of at most {limit} bytes",
+            f"{total}",
+            "raise the memory budget if the model is trusted",
+        )
+
+
+def checked_nbytes(dtype: str, shape: tuple[int, ...]) -> int:
+    """Bytes of a dense tensor; raises BundleError for sizes no tensor has, even where another dimension is 0."""
+    if len(shape) > MAX_RANK:
+        _refuse("shape", f"at most {MAX_RANK} dimensions", str(len(shape)))
+    if any(d < 0 for d in shape):
+        _refuse("shape", "dimensions of 0 or more", _short(shape))
+    claimed = math.prod(d or 1 for d in shape) * _itemsize(dtype)
+    if claimed > MAX_BYTES:
+        _refuse("shape", f"at most {MAX_BYTES} bytes", f"{_short(shape)} of {dtype}")
+    return 0 if 0 in shape else claimed
+
+
+def verify_arrays(values: Iterable[Value], arrays: Mapping[str, Array]) -> None:
+    """Raise BundleError unless every array has a value of its name that it fits."""
+    known = {value.name: value for value in values}
+    for name, array in arrays.items():
+        if name not in known:
+            _refuse("arrays", f"names of {', '.join(map(repr, known))}", repr(name))
+        _fits(known[name], array, f"array {name!r}")
+
+
+def verify_state(signatures: Mapping[str, Graph], state: Mapping[str, Array], uses: Mapping[str, StateUse]) -> None:
+    """Raise BundleError unless state and the graphs that use it fit each other.
+
+    Every state is an array of numbers; what a signature reads and writes are inputs and outputs of its graph, of
+    exactly the state's dtype and shape; no state is written twice.
+    """
+    for name, array in state.items():
+        where = f"state {_show(name)}" if isinstance(name, str) else "state"
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
+            _refuse(where, f"names of 1 to {MAX_NAME} characters", _show(str(name)))
+        _verify_array(array, where)
+        if _dtype_name(array.dtype) == "string":
+            _refuse(where, "numbers", "strings")
+    for name, use in uses.items():
+        if name not in signatures:
+            _refuse("state", f"uses by signatures of {', '.join(signatures)}", f"one by {_show(name)}")
+        where = f"signature {_show(name)}"
+        _verify_use(where, "input", signatures[name].inputs, use.reads, state)
+        _verify_use(where, "output", signatures[name].outputs, use.writes, state)
+        if len(set(use.writes.values())) < len(use.writes):
+            _refuse(where, "every state written once", "one written twice")
+
+
+def _verify_use(
+    signature: str, side: str, values: Iterable[Value], used: Mapping[str, str], state: Mapping[str, Array]
+) -> None:
+    """One side of a signature: the graph's inputs or outputs by name, and the state each is."""
+    known = {value.name: value for value in values}
+    for name, held in used.items():
+        where = f"{signature}, state {_show(held)}"
+        if held not in state:
+            _refuse(where, "one the bundle holds", "none of that name")
+        if name not in known:
+            _refuse(where, f"an {side} of the graph", f"{_show(name)}, which is none")
+        value, array = known[name], state[held]
+        want = (_dtype_name(array.dtype), array.shape)
+        if (value.dtype, value.shape) != want or value.kind != "tensor":
+            _refuse(f"{where}, {side} {_show(name)}", f"{want[0]}{list(want[1])}", f"{value.dtype}{_dims(value)}")
+
+
+def _fits(value: Value, array: Array, where: str) -> None:
+    """Raise BundleError unless `array` is what `value` declares."""
+    dtype = dtype_name(np.asarray(array).dtype)
+    if value.kind != "tensor" or value.dtype != dtype:
+        _refuse(where, f"a {value.kind} of {value.dtype}", f"a tensor of {dtype}")
+    if value.shape is None:
+        return
+    same = all(not isinstance(d, int) or d == got for d, got in zip(value.shape, array.shape, strict=False))
+    if len(value.shape) != array.ndim or not same:
+        _refuse(where, f"shape {value.shape}", str(array.shape))
+
+
+# ------------------------------------------------------------------------------------------------------------- graphs
+
+
+def _verify(graph: Graph, outer: frozenset[str], depth: int) -> None:
+    if depth > MAX_DEPTH:
+        _refuse("subgraph", f"at most {MAX_DEPTH} graphs inside each other", "more")
+    known: set[str] = set()
+    for value in graph.inputs:
+        _define(value.name, known, "input")
+        _verify_value(value, "input")
+    for name, array in graph.constants.items():
+        _define(name, known, "constant")
+        _verify_array(array, f"constant {name!r}")
+    judged: set[tuple[str, int]] = set()
+    for node in graph.nodes:
+        _verify_node(node, known, outer, depth, judged)
+    _verify_outputs(graph, known, outer, depth)
+
+
+def _verify_node(node: Node, known: set[str], outer: frozenset[str], depth: int, judged: set[tuple[str, int]]) -> None:
+    """`judged` holds operators with the identities of attributes found sound: nodes read from a bundle share them."""
+    try:
+        arity = ARITY.get(node.op) or _own_op(node)
+        for name in node.inputs:
+            if name and name not in known and name not in outer:
+                _refuse("inputs", "names that nodes before it, inputs or constants give", _show(name))
+        _verify_arity(node, arity)
+        pair = (node.op, id(node.attrs))
+        if pair not in judged:
+            _verify_attrs(node)
+            judged.add(pair)
+        for inner in _subgraphs(node):
+            _verify(inner, outer | known, depth + 1)
+        if node.op in _BODIES:
+            _BODIES[node.op](node)
+        for name in node.outputs:
+            if name:
+                _define(name, known, "outputs")
+    except MsedgeError as error:
+        raise BundleError(f"{_where(node)}: {error}") from None
+
+
+def _verify_outputs(graph: Graph, known: set[str], outer: frozenset[str], depth: int) -> None:
+    """A subgraph may give a name twice, or one from around it: its outputs count by place."""
+    seen: set[str] = set()
+    given = {value.name: value for value in graph.inputs}
+    for value in graph.outputs:
+        where = f"output {_show(value.name)}"
+        if value.name not in known and (value.name not in outer or not depth):
+            _refuse(where, "a name that a node, input or constant gives", "one nobody gives")
+        if value.name in seen and not depth:
+            _refuse(where, "every output once", "it twice")
+        seen.add(value.name)
+        _verify_value(value, "output")
+        if value.name in graph.constants:
+            _fits(value, graph.constants[value.name], where)
+        source = given.get(value.name, value)
+        if (source.kind, source.dtype) != (value.kind, value.dtype):
+            _refuse(where, f"the {source.kind} of {source.dtype} it is as an input", f"{value.kind} of {value.dtype}")
+
+
+def _define(name: str, known: set[str], where: str) -> None:
+    if not name or len(name) > MAX_NAME:
+        _refuse(where, f"names of 1 to {MAX_NAME} characters", _show(name))
+    if name in known:
+        _refuse(where, "every name given once", f"{name!r} again")
+    known.add(name)
+
+
+def _verify_value(value: Value, what: str) -> None:
+    where = f"{what} {_show(value.name)}"
+    if value.kind not in _KINDS:
+        _refuse(where, f"a kind of {', '.join(_KINDS)}", _show(value.kind))
+    if value.dtype not in DTYPES:
+        _refuse(where, f"a dtype of {', '.join(DTYPES)}", _show(value.dtype))
+    for dim in value.shape or ():
+        if isinstance(dim, str) and not 0 < len(dim) <= MAX_NAME:
+            _refuse(where, f"symbolic sizes of 1 to {MAX_NAME} characters", _show(dim))
+    if value.shape is not None:
+        known = tuple(d if isinstance(d, int) else 1 for d in value.shape)
+        _at(where, checked_nbytes, value.dtype, known)
+
+
+def _verify_array(array: Any, where: str) -> None:
+    if not isinstance(array, np.ndarray):
+        _refuse(where, "an array", type(array).__name__)
+    dtype = _at(where, _dtype_name, array.dtype)
+    if array.ndim > MAX_RANK:
+        _refuse(where, f"at most {MAX_RANK} dimensions", str(array.ndim))
+    if dtype in _NARROW and array.size and int(array.view(np.uint8).max()) > _NARROW[dtype]:
+        _refuse(where, f"bytes of 0 to {_NARROW[dtype]} in a tensor of {dtype}", str(int(array.view(np.uint8).max())))
+
+
+# -------------------------------------------------------------------------------------------------------------- nodes
+
+
+def _own_op(node: Node) -> tuple[int, int, int, int]:
+    """The arity of an operator the table does not list: free, if the reference defines it."""
+    from lite_runtime.reference import DEFINITIONS  # here: loading every definition takes longer than reading a bundle
+
+    if node.op not in DEFINITIONS:
+        _refuse("operator", "one msedge knows", _show(node.op), "install a newer msedge")
+    return 0, 1 << 16, 0, 1 << 16
+
+
+def _verify_arity(node: Node, arity: tuple[int, int, int, int]) -> None:
+    fewest, most, fewest_out, most_out = arity
+    if not fewest <= len(node.inputs) <= most:
+        _refuse("operands", _between(fewest, most, "inputs"), str(len(node.inputs)))
+    if not fewest_out <= len(node.outputs) <= most_out:
+        _refuse("operands", _between(fewest_out, most_out, "outputs"), str(len(node.outputs)))
+    if "" in node.inputs[:fewest] and node.op not in _FIRST_OPTIONAL:
+        _refuse("inputs", f"the first {fewest} given", f"input {node.inputs.index('')} left out")
+
+
+_FIRST_OPTIONAL = ("Loop", "Scan", "SequenceMap")
+
+
+def _verify_attrs(node: Node) -> None:
+    schema = attributes(node.op) if node.op in ARITY else None
+    for name, value in node.attrs.items():
+        try:
+            kind = _SCALARS.get(type(value)) or _kind(value)
+            if schema is not None:
+                _verify_attr(node.op, name, value, kind, schema)
+            if isinstance(value, int) and not -_INT64 <= value < _INT64:
+                _refuse("value", "a 64-bit int", f"one of {value.bit_length()} bits")
+        except MsedgeError as error:
+            raise BundleError(f"attribute {_show(name)}: {error}") from None
+    for name, (_, must) in (schema or {}).items():
+        if must and name not in node.attrs:
+            _refuse("attributes", repr(name), "none of that name")
+
+
+_KIND_NAMES = {
+    "i": "an int",
+    "f": "a float",
+    "s": "text",
+    "I": "a tuple of ints",
+    "F": "a tuple of floats",
+    "S": "a tuple of texts",
+    "T": "an array",
+    "G": "a graph",
+    "*": "any attribute",
+    "0": "an empty tuple",
+}
+_ACCEPTED = {"i": "i", "f": "fi", "s": "s", "I": "I0", "F": "FI0", "S": "S0", "T": "T", "G": "G", "*": "ifsIFSTG0"}
+_SCALARS = {int: "i", float: "f", str: "s"}
+
+
+def _verify_attr(op: str, name: str, value: Any, kind: str, schema: Mapping[str, tuple[str, bool]]) -> None:
+    """Judge one attribute by its operator's rows in the tables."""
+    if name not in schema:
+        _refuse("name", f"one of {', '.join(schema)}" if schema else f"no attributes of {op}", _show(name))
+    wanted = schema[name][0]
+    if kind not in _ACCEPTED[wanted]:
+        _refuse("value", _KIND_NAMES[wanted], _KIND_NAMES[kind])
+    if kind in "iI" and name in RANGES:
+        _verify_ints(name, (value,) if kind == "i" else value)
+    elif kind == "s":
+        choices = CHOICES.get(f"{op}.{name}") or CHOICES.get(name)
+        if choices and value not in choices:
+            _refuse("value", f"one of {', '.join(map(repr, choices))}", _show(value))
+
+
+def _kind(value: Any) -> str:
+    """The kind letter of an attribute's value; raises BundleError for what no bundle can hold."""
+    if type(value) is tuple:
+        return _tuple_kind(value)
+    if isinstance(value, Graph):
+        return "G"
+    if isinstance(value, np.ndarray):
+        _verify_array(value, "array")
+        return "T"
+    _refuse("value", "an int, float, str, tuple of one of these, array or Graph", type(value).__name__)
+
+
+def _tuple_kind(value: tuple[Any, ...]) -> str:
+    if len(value) > MAX_ATTR:
+        _refuse("value", f"at most {MAX_ATTR} items", str(len(value)), "make it an array")
+    kinds = set(map(type, value))
+    if not kinds:
+        return "0"
+    if len(kinds) > 1 or not kinds <= _SCALARS.keys():
+        _refuse("value", "ints, floats or texts only", ", ".join(sorted(k.__name__ for k in kinds)))
+    if int in kinds and max(map(int.bit_length, value)) > 63 and not all(-_INT64 <= v < _INT64 for v in value):
+        _refuse("value", "64-bit ints", "greater ones")
+    return _SCALARS[kinds.pop()].upper()
+
+
+def _verify_ints(name: str, value: tuple[int, ...]) -> None:
+    least, greatest = RANGES[name]
+    if value and not (least <= min(value) and max(value) <= greatest):
+        _refuse("value", f"ints of {least} to {greatest}", _short(value))
+    if len(value) > 2 * MAX_RANK:
+        _refuse("value", f"at most {2 * MAX_RANK} ints", str(len(value)))
+    if name == "perm" and sorted(value) != list(range(len(value))):
+        _refuse("value", f"each of 0 to {len(value) - 1} once", str(value))
+
+
+# ---------------------------------------------------------------------------------------- operators that hold subgraphs
+
+
+def _subgraphs(node: Node) -> Iterable[Graph]:
+    return [value for value in node.attrs.values() if isinstance(value, Graph)] if node.attrs else ()
+
+
+def _verify_if(node: Node) -> None:
+    for name in ("then_branch", "else_branch"):
+        _verify_body(node, name, 0, len(node.outputs))
+
+
+def _verify_loop(node: Node) -> None:
+    if not node.inputs[0] and not node.inputs[1]:
+        _refuse("inputs", "a trip count or a condition", "neither: it would never end")
+    carried = len(node.inputs) - 2
+    _verify_body(node, "body", 2 + carried, 1 + max(carried, len(node.outputs)))
+
+
+def _verify_scan(node: Node) -> None:
+    scanned = cast(int, node.attrs["num_scan_inputs"])
+    if scanned > len(node.inputs):
+        _refuse("num_scan_inputs", f"at most {len(node.inputs)}", str(scanned))
+    _verify_body(node, "body", len(node.inputs), max(len(node.inputs) - scanned, len(node.outputs)))
+
+
+def _verify_sequence_map(node: Node) -> None:
+    _verify_body(node, "body", len(node.inputs), len(node.outputs))
+
+
+_BODIES: dict[str, Callable[[Node], None]] = {
+    "If": _verify_if,
+    "Loop": _verify_loop,
+    "Scan": _verify_scan,
+    "SequenceMap": _verify_sequence_map,
+}
+
+
+def _verify_body(node: Node, name: str, inputs: int, outputs: int) -> None:
+    """The body takes `inputs` inputs and gives at least `outputs` outputs."""
+    body = cast(Graph, node.attrs[name])
+    if len(body.inputs) != inputs:
+        _refuse(name, f"{inputs} inputs", str(len(body.inputs)))
+    if len(body.outputs) < outputs:
+        _refuse(name, f"{outputs} outputs or more", str(len(body.outputs)))
+
+
+# ------------------------------------------------------------------------------------------------------- small helpers
+
+
+_dtype_name = cache(dtype_name)
+_itemsize = cache(itemsize)
+
+
+def _refuse(where: str, expected: str, got: str, fix: str = "convert the model again") -> NoReturn:
+    raise BundleError(f"{where}: expected {expected}, got {got}; {fix}")
+
+
+def _at(where: str, call: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return call(*args)
+    except MsedgeError as error:
+        raise BundleError(f"{where}: {error}") from None
+
+
+def _where(node: Node) -> str:
+    """How errors name a node that may be anything: an odd operator quoted, long names cut."""
+    where = node.where if node.op.isidentifier() else f"node {node.op[:60]!r}"
+    return where if len(where) <= 200 else f"{where[:200]}…"
+
+
+def _between(fewest: int, most: int, what: str) -> str:
+    if fewest == most:
+        return f"{fewest} {what}"
+    return f"{fewest} {what} or more" if most >= 1 << 16 else f"{fewest} to {most} {what}"
+
+
+def _show(text: str) -> str:
+    return repr(text) if len(text) <= 60 else f"{text[:60]!r}…"
+
+
+def _dims(value: Value) -> str:
+    return " of any rank" if value.shape is None else f"[{', '.join(map(str, value.shape))}]"[:200]
+
+
+def _short(shape: tuple[int, ...]) -> str:
+    """A shape fit to print: no number of thousands of digits."""
+    return "(" + ", ".join(str(d) if abs(d) < _INT64 else "over 2**63" for d in shape) + ")"

@@ -1,0 +1,370 @@
+"""Where a kernel family's native code comes from. No compiler is imported here.
+
+    native/<target>.xz   built with the runtime and part of its wheel: `lite_runtime.native.wheel` packs it
+    the user's cache     MSEDGE_CACHE, else XDG_CACHE_HOME/msedge, else ~/.cache/msedge
+    a compiler           `lite_runtime.native.compile`, in processes of their own, where numba is installed; kept in
+                         the cache
+
+An *image file* is one page of header or more, then the machine code of one family or many, each position-independent,
+every reference inside it resolved. It is mapped, and a family's code checked against its digest when first asked for.
+Files in the cache are named by a digest of everything they depend on and written atomically.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import re
+import struct
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from lite_runtime._blake import blake2b
+from lite_runtime.errors import MissingExtraError, MsedgeError
+from lite_runtime.native.target import Target, host
+
+__all__ = [
+    "BuildError",
+    "Image",
+    "ImageFile",
+    "available",
+    "cache_folder",
+    "families",
+    "function",
+    "identity",
+    "image",
+    "image_file",
+    "kept",
+    "prepare",
+]
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+"""The folder of the package `lite_runtime`."""
+NATIVE = os.path.join(ROOT, "native", "prebuilt")
+"""The folder of kernels that came with the runtime."""
+MAGIC, PACKED = b"MSKIMG03", b"MSKPCK01"
+"""How an image file and a packed one begin."""
+PAGE = 4096
+HEAD = struct.Struct("<8sII")
+"""Magic, bytes of the header's text, offset of the code."""
+PACKED_HEAD = struct.Struct("<8s16sQ")
+"""Magic, the runtime's identity, bytes of the image file that the xz stream behind it holds."""
+
+
+class BuildError(MsedgeError):
+    """Kernels could not be compiled or the kept image is unusable."""
+
+
+class Image:
+    """One family's machine code. `addresses`: kernel name -> address, valid while the image lives."""
+
+    def __init__(self, addresses: Mapping[str, int], file: ImageFile) -> None:
+        self.addresses, self._file = addresses, file
+
+
+class ImageFile:
+    """Families' machine code, mapped. Raises BuildError for a file that is none; a family's code is checked by
+    `image`."""
+
+    def __init__(self, file: BinaryIO, shown: str) -> None:
+        self._shown = shown
+        try:
+            magic, length, start = HEAD.unpack(file.read(HEAD.size))
+            assert magic == MAGIC
+            self.identity, *rows = file.read(length).decode().split("\n")
+            self.families: Mapping[str, list[str]] = {row[0]: row[1:] for row in map(str.split, rows)}
+            # Private and executable, as a shared library's text is.
+            self._map = mmap.mmap(
+                file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC, offset=start
+            )
+            self._code = memoryview(self._map)
+        except (AssertionError, IndexError, OSError, ValueError, struct.error):
+            raise self._damaged() from None
+
+    def _damaged(self) -> BuildError:
+        return BuildError(f"{self._shown} is damaged; delete it and run again")
+
+    def code(self, family: str) -> tuple[memoryview, Mapping[str, int]]:
+        """A family's bytes and its kernels' offsets into them; raises BuildError where they are not what was kept."""
+        try:
+            start, size, digest, *kernels = self.families[family]
+            code = self._code[int(start) : int(start) + int(size)]
+            assert _digest(code) == digest
+            offsets = dict(zip(kernels[::2], map(int, kernels[1::2]), strict=True))
+            assert all(0 <= offset < len(code) for offset in offsets.values())
+        except (AssertionError, KeyError, ValueError):
+            raise self._damaged() from None
+        return code, offsets
+
+    def image(self, family: str) -> Image:
+        """A family's code, checked."""
+        code, kernels = self.code(family)
+        base = _address_of(code)
+        return Image({name: base + offset for name, offset in kernels.items()}, self)
+
+
+def _address_of(view: memoryview) -> int:
+    """Where memory lies, read-only memory too."""
+    return int(np.frombuffer(view, np.uint8).__array_interface__["data"][0])
+
+
+def _digest(code: bytes | memoryview) -> str:
+    return blake2b(code, digest_size=16).hexdigest()
+
+
+def image_file(images: Mapping[str, tuple[bytes | memoryview, Mapping[str, int]]], identity: str = "") -> bytes:
+    """An image file's bytes: family -> (code, kernels' offsets). `identity`: of the runtime it was built with.
+
+    Its header is text, quick to read: the identity, then a line a family: name, start, size and digest of its code,
+    and each kernel's name and offset into it.
+    """
+    rows = [identity]
+    body = bytearray()
+    for family, (code, kernels) in sorted(images.items()):
+        body += bytes(-len(body) % 64)
+        offsets = " ".join(f"{name} {offset}" for name, offset in kernels.items())
+        rows.append(f"{family} {len(body)} {len(code)} {_digest(code)} {offsets}")
+        body += code
+    header = "\n".join(rows).encode()
+    start = -(-(HEAD.size + len(header)) // PAGE) * PAGE
+    return (HEAD.pack(MAGIC, len(header), start) + header).ljust(start, b"\0") + body
+
+
+# -- kernels that came with the runtime --------------------------------------------------------------------------------
+
+
+@cache
+def _native(target: str) -> ImageFile | None:
+    """The runtime's own kernels for a target, unpacked into the cache once; None where none came with it."""
+    packed = os.path.join(NATIVE, f"{target}.xz")
+    try:
+        with open(packed, "rb") as file:
+            head = file.read(PACKED_HEAD.size)
+    except FileNotFoundError:
+        return None
+    try:
+        magic, digest, size = PACKED_HEAD.unpack(head)
+        assert magic == PACKED
+    except (AssertionError, struct.error):
+        raise BuildError(f"{packed} is damaged; install the runtime again") from None
+    path = os.path.join(cache_folder(), "kernels", f"{target}-{digest.hex()}.img")
+    try:
+        return _checked(path, digest.hex())
+    except (OSError, BuildError):
+        return _unpacked(packed, size, path, digest.hex())
+
+
+def _checked(path: str, identity: str) -> ImageFile:
+    with open(path, "rb") as file:
+        held = ImageFile(file, path)
+    if held.identity != identity:
+        raise BuildError(f"{path} belongs to another runtime; delete it and run again")
+    return held
+
+
+def _unpacked(packed: str, size: int, path: str, identity: str) -> ImageFile:
+    """The image file in a packed one, kept at `path` where that can be written, else in memory of its own."""
+    from lite_runtime._files import write_atomically
+
+    try:
+        import lzma
+    except ImportError:
+        raise BuildError("this Python has no lzma, which kernels are packed with; install one that has") from None
+    try:
+        with open(packed, "rb") as file:
+            content = lzma.LZMADecompressor().decompress(file.read()[PACKED_HEAD.size :], size)
+        assert len(content) == size
+    except (AssertionError, EOFError, lzma.LZMAError):
+        raise BuildError(f"{packed} is damaged; install the runtime again") from None
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        write_atomically(path, content)
+        return _checked(path, identity)
+    except (OSError, MsedgeError):  # a read-only home: every process unpacks its own, some milliseconds
+        with open(os.memfd_create("msedge-kernels"), "w+b") as file:
+            file.write(content)
+            file.seek(0)
+            return ImageFile(file, "the runtime's kernels")
+
+
+def _natives(target: Target) -> tuple[ImageFile, ...]:
+    """The target's own file, then that of the target without its dot product, which holds what they have in common."""
+    names = dict.fromkeys((target.name, target.name.removesuffix("-vnni")))
+    return tuple(file for name in names if (file := _native(name)) is not None)
+
+
+def identity() -> str:
+    """A digest of the runtime as it was built, kernels and all; "" for one whose kernels are compiled here."""
+    target = host()
+    files = _natives(target) if target else ()
+    return files[0].identity if files else ""
+
+
+# -- kernels of the cache ----------------------------------------------------------------------------------------------
+
+
+def cache_folder() -> str:
+    """Where kernels are kept between runs."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.environ.get("MSEDGE_CACHE") or os.path.join(home, "msedge")
+
+
+@cache
+def families() -> tuple[str, ...]:
+    """Names of the kernel families whose source is here, or which came with the runtime."""
+    names = os.listdir(os.path.join(ROOT, "kernels"))
+    target = host()
+    there = {n[:-3] for n in names if n.endswith(".py") and not n.startswith("_")}
+    return tuple(sorted(there.union(*(file.families for file in _natives(target))) if target else there))
+
+
+@cache
+def _compiler() -> str:
+    """Versions of the installed compiler, found without importing it; "" where there is none."""
+    import importlib.util
+
+    spec = importlib.util.find_spec("numba")
+    if spec is None or not spec.submodule_search_locations:
+        return ""
+    site = os.path.dirname(spec.submodule_search_locations[0])
+    names = (name for name in os.listdir(site) if name.startswith(("numba-", "llvmlite-")) and name.endswith("info"))
+    return " ".join(sorted(names))
+
+
+# Not compiled here: that takes 1 ms, and only runtimes that compile their kernels look for imports.
+_IMPORT = r"(?m)^from lite_runtime\.(kernels\.\w+|native\.simd|native\.target) import"
+_IMPORT_MODULES = r"(?m)^from lite_runtime\.kernels import ([\w, ]+)$"
+
+
+def _source(module: str) -> bytes:
+    with open(os.path.join(ROOT, *module.split(".")) + ".py", "rb") as file:
+        return file.read()
+
+
+@cache
+def _sources(module: str) -> tuple[str, ...]:
+    """A module of the runtime and all it imports of simd, target and the other kernels, sorted."""
+    found = {module}
+    text = _source(module).decode()
+    modules = [f"kernels.{name.strip()}" for names in re.findall(_IMPORT_MODULES, text) for name in names.split(",")]
+    for imported in (*re.findall(_IMPORT, text), *modules):
+        found.update(_sources(imported))
+    return tuple(sorted(found))
+
+
+@cache
+def _path(family: str, target: Target) -> str:
+    """Where the cache keeps a family: named by the recipe, its sources, the target and the compiler's versions."""
+    facts = (MAGIC, target.triple, target.cpu, target.features, target.lanes)
+    h = blake2b(repr(facts).encode() + _compiler().encode(), digest_size=12)
+    for source in ("native.compile", *_sources(f"kernels.{family}")):
+        h.update(_source(source))
+    return os.path.join(cache_folder(), "kernels", f"{target.name}-{family}-{h.hexdigest()}.img")
+
+
+def kept() -> dict[str, str]:
+    """Every family of this machine's target and where its code is: "wheel", "cache", or "" for nowhere yet.
+
+    Empty on a machine of no target.
+    """
+    target = host()
+    if target is None:
+        return {}
+    own = {family for file in _natives(target) for family in file.families}
+    return {
+        family: "wheel" if family in own else "cache" if os.path.exists(_path(family, target)) else ""
+        for family in families()
+    }
+
+
+def available() -> bool:
+    """Whether native code can run here: this machine is a target, and its kernels are there or can be compiled."""
+    target = host()
+    return target is not None and (bool(_natives(target)) or bool(_compiler()) or all(kept().values()))
+
+
+_images: dict[str, Image] = {}
+
+
+def image(family: str) -> Image:
+    """The family's code: the runtime's own, else from the cache, else compiled now (a second or more a family)."""
+    if family not in _images:
+        target = host()
+        if target is None:
+            raise BuildError("this machine is no target of the native kernels; use backend='reference'")
+        native = next((file for file in _natives(target) if family in file.families), None)
+        _images[family] = native.image(family) if native else _cached(family, target)
+    return _images[family]
+
+
+def _cached(family: str, target: Target) -> Image:
+    path = _path(family, target)
+    for last in (False, True):
+        if not os.path.exists(path):
+            prepare([family])
+        try:
+            with open(path, "rb") as file:
+                return ImageFile(file, path).image(family)
+        except BuildError:
+            if last or not _compiler():
+                raise
+            os.unlink(path)
+    raise AssertionError("unreachable")
+
+
+def function(family: str, name: str, *arguments: Any) -> Any:
+    """A ctypes function for an entry point (not a kernel): arguments are ctypes types."""
+    return ctypes.CFUNCTYPE(None, *arguments)(image(family).addresses[name])
+
+
+def prepare(wanted: Iterable[str] | None = None, *, jobs: int | None = None) -> list[str]:
+    """Compile the families that are not there yet (default: of all); their names. Progress goes to stderr."""
+    target = host()
+    if target is None:
+        return []
+    own = {family for file in _natives(target) for family in file.families}
+    asked = [family for family in (families() if wanted is None else wanted) if family not in own]
+    missing = [family for family in asked if not os.path.exists(_path(family, target))]
+    if not missing:
+        return []
+    if not _compiler():
+        raise MissingExtraError(
+            "numba", "jit", f"it compiles the kernels of {', '.join(missing)}, none kept on this machine"
+        )
+    import subprocess
+
+    jobs = min(jobs or os.cpu_count() or 1, len(missing))
+    started = time.perf_counter()
+    print(f"msedge: compiling kernels for {target.name}, once: {' '.join(missing)}", file=sys.stderr, flush=True)
+    # A process of its own: Numba reads NUMBA_OPT when imported, and a compiler's memory goes back when it ends.
+    environment = {**os.environ, "NUMBA_OPT": "0", "NUMBA_DISABLE_JIT": "0", "MSEDGE_TARGET": target.name}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (os.path.dirname(ROOT), os.environ.get("PYTHONPATH"))))
+    shares = _shares(missing, jobs)
+    command = [sys.executable, "-W", "ignore", "-m", "lite_runtime.native.compile"]
+    running = [
+        subprocess.Popen(
+            [*command, *share], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for share in shares
+    ]
+    for share, process in zip(shares, running, strict=True):
+        output, _ = process.communicate()
+        if process.returncode:
+            raise BuildError(f"compiling {' '.join(share)} failed:\n{output.strip()}")
+    print(f"msedge: kernels kept after {time.perf_counter() - started:.1f} s", file=sys.stderr, flush=True)
+    return missing
+
+
+def _shares(wanted: Iterable[str], jobs: int) -> list[list[str]]:
+    """Families for each process; a family's source length stands for its compile time, largest first."""
+    loads: list[tuple[int, list[str]]] = [(0, []) for _ in range(jobs)]
+    for size, family in sorted((len(_source(f"kernels.{f}")), f) for f in wanted)[::-1]:
+        load, share = min(loads, key=lambda entry: entry[0])
+        loads[loads.index((load, share))] = (load + size, [*share, family])
+    return [share for _, share in loads]

@@ -1,0 +1,435 @@
+"""Words that kernels are written in: typed pointers from addresses, vectors of the target's width, the step record.
+
+Needs numba; only kernel sources and the build import it. `Vec` values are LLVM vectors of LANES float32: `+ - * /` work
+on them, the rest are functions here. Loads and stores ask for the element's alignment only.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.core.datamodel import models, register_default
+from numba.core.imputils import lower_builtin
+from numba.core.typing import signature
+from numba.core.typing.templates import AbstractTemplate, infer_global
+from numba.extending import intrinsic
+
+from lite_runtime.native.target import Target, host
+
+TARGET: Target | None = host()
+LANES = TARGET.lanes if TARGET else 4
+HEAD = 3
+"""Words before the operands of a step record: kernel, length, flags."""
+
+_I1, _I8, _I32, _I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
+_F32 = ir.FloatType()
+
+
+# -- registration -----------------------------------------------------------------------------------------------------
+
+Source = Callable[..., None]
+_KERNEL_OPTIONS: dict[str, Any] = {
+    "error_model": "numpy",
+    "boundscheck": False,
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+}
+_WORDS = types.CPointer(types.int64)
+KERNEL_SIGNATURE = types.void(_WORDS, _WORDS, types.int64, types.int64)
+
+
+def kernel(
+    *, fastmath: frozenset[str] | set[str] = frozenset({"contract"}), args: Any = None
+) -> Callable[[Source], Source]:
+    """Mark a function of a family's module as a kernel `(step, bases, worker, workers)`.
+
+    fastmath: LLVM's flags; kernels whose sums may be reordered add "reassoc". args: a Numba signature of its own, for
+    entry points that are no kernels (the walker).
+    """
+
+    def mark(function: Source) -> Source:
+        function.msedge_kernel = {"fastmath": set(fastmath), "args": args or KERNEL_SIGNATURE}  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def device(function: Callable[..., Any]) -> Any:
+    """A helper that kernels call; always inlined."""
+    return njit(**_KERNEL_OPTIONS, forceinline=True, fastmath={"contract"})(function)
+
+
+def exact(function: Callable[..., Any]) -> Any:
+    """As `device`, but every product and sum is rounded on its own. Its callers must be kernels of fastmath=set()."""
+    return njit(**_KERNEL_OPTIONS, forceinline=True, fastmath=set())(function)
+
+
+def kernel_options(function: Source) -> dict[str, Any]:
+    """Numba's options to compile a marked kernel with."""
+    return {**_KERNEL_OPTIONS, "fastmath": function.msedge_kernel["fastmath"]}  # type: ignore[attr-defined]
+
+
+# -- pointers ---------------------------------------------------------------------------------------------------------
+
+
+def _pointer(element: Any) -> Any:
+    @intrinsic
+    def cast(typing, address):
+        sig = types.CPointer(element)(types.int64)
+
+        def lower(context, builder, sig, args):
+            return builder.inttoptr(args[0], context.get_value_type(sig.return_type))
+
+        return sig, lower
+
+    return cast
+
+
+f32p, f64p = _pointer(types.float32), _pointer(types.float64)
+u8p, i8p = _pointer(types.uint8), _pointer(types.int8)
+i16p = _pointer(types.int16)
+i32p = _pointer(types.int32)
+i64p = _pointer(types.int64)
+
+
+def _reinterpret(source: Any, target: Any, via: ir.Type | None = None) -> Any:
+    @intrinsic
+    def cast(typing, value):
+        sig = target(source)
+
+        def lower(context, builder, sig, args):
+            value = builder.trunc(args[0], via) if via is not None else args[0]
+            return builder.bitcast(value, context.get_value_type(sig.return_type))
+
+        return sig, lower
+
+    return cast
+
+
+f32_word = _reinterpret(types.int64, types.float32, _I32)
+"""The float32 whose bits are a step word's low half."""
+f32_from_bits = _reinterpret(types.int32, types.float32)
+
+
+# -- the step record --------------------------------------------------------------------------------------------------
+
+
+@device
+def ptr(step, bases, i):
+    """Address of operand `i`; 0 where it was left out."""
+    return bases[step[HEAD + 2 * i]] + step[HEAD + 1 + 2 * i]
+
+
+@device
+def num(step, operands, j):
+    """Number `j` of a step with `operands` operands."""
+    return step[HEAD + 2 * operands + j]
+
+
+@device
+def real(step, operands, j):
+    """Number `j` as float32."""
+    return f32_word(step[HEAD + 2 * operands + j])
+
+
+@device
+def fault(step, bases):
+    """Report that this step met an index outside its operand; the host raises once the program has run."""
+    i64p(bases[1])[0] = step[2] | 1
+
+
+@device
+def first(n, worker, workers, grain):
+    """Start of this worker's share of `n` items handed out in whole grains."""
+    grains = (n + grain - 1) // grain
+    return min(n, (grains * worker // workers) * grain)
+
+
+# -- vectors ----------------------------------------------------------------------------------------------------------
+
+
+class VecType(types.Type):
+    """LANES float32 in one register."""
+
+    def __init__(self) -> None:
+        super().__init__(name=f"vec{LANES}")
+
+
+vec = VecType()
+_VEC = ir.VectorType(_F32, LANES)
+_MASK = ir.VectorType(_I1, LANES)
+
+
+@register_default(VecType)
+class VecModel(models.PrimitiveModel):
+    """How Numba stores a Vec: as LLVM does."""
+
+    def __init__(self, dmm: Any, fe_type: Any) -> None:
+        super().__init__(dmm, fe_type, _VEC)
+
+
+def _operator(op: Any, emit: str) -> None:
+    @infer_global(op)
+    class VecOperator(AbstractTemplate):
+        def generic(self, args, kws):
+            if len(args) == 2 and args[0] == vec and args[1] == vec:
+                return signature(vec, vec, vec)
+            return None
+
+    @lower_builtin(op, VecType, VecType)
+    def lower(context, builder, sig, args):
+        return getattr(builder, emit)(*args, flags=("contract",))
+
+
+for _op, _emit in ((operator.add, "fadd"), (operator.sub, "fsub"), (operator.mul, "fmul"), (operator.truediv, "fdiv")):
+    _operator(_op, _emit)
+
+
+def declare(builder: Any, name: str, result: ir.Type, *arguments: ir.Type) -> Any:
+    """An LLVM intrinsic's declaration in the builder's module."""
+    return cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, arguments), name)
+
+
+def emit_splat(builder: Any, scalar: Any, type_: ir.VectorType = _VEC) -> Any:
+    """A vector whose lanes all hold `scalar`."""
+    undefined = ir.Constant(type_, ir.Undefined)
+    one = builder.insert_element(undefined, scalar, _I32(0))
+    return builder.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(_I32, type_.count), [0] * type_.count))
+
+
+def emit_mask(builder: Any, n: Any) -> Any:
+    """Lanes below `n` (int64, any value)."""
+    lanes = ir.Constant(ir.VectorType(_I64, LANES), list(range(LANES)))
+    return builder.icmp_signed("<", lanes, emit_splat(builder, n, ir.VectorType(_I64, LANES)))
+
+
+def emit_load(builder: Any, pointer: Any, mask: Any = None) -> Any:
+    """A vector from a float pointer; under a mask, lanes left out read as 0 and are not touched."""
+    where = builder.bitcast(pointer, _VEC.as_pointer())
+    if mask is None:
+        return builder.load(where, align=4, typ=_VEC)
+    function = declare(builder, f"llvm.masked.load.v{LANES}f32.p0", _VEC, _VEC.as_pointer(), _I32, _MASK, _VEC)
+    return builder.call(function, [where, _I32(4), mask, ir.Constant(_VEC, [0.0] * LANES)])
+
+
+def emit_store(builder: Any, value: Any, pointer: Any, mask: Any = None) -> None:
+    """A vector to a float pointer; under a mask, lanes left out are not touched."""
+    where = builder.bitcast(pointer, _VEC.as_pointer())
+    if mask is None:
+        builder.store(value, where, align=4)
+        return
+    function = declare(
+        builder, f"llvm.masked.store.v{LANES}f32.p0", ir.VoidType(), _VEC, _VEC.as_pointer(), _I32, _MASK
+    )
+    builder.call(function, [value, where, _I32(4), mask])
+
+
+_F32P = types.CPointer(types.float32)
+
+
+@intrinsic
+def vload(typing, pointer):
+    """LANES floats at `pointer`."""
+    return vec(_F32P), lambda context, builder, sig, args: emit_load(builder, args[0])
+
+
+@intrinsic
+def vload_n(typing, pointer, n):
+    """The first `n` floats at `pointer` (n may exceed LANES), zeros behind them; nothing beyond them is read."""
+    return vec(_F32P, types.int64), lambda context, builder, sig, args: emit_load(
+        builder, args[0], emit_mask(builder, args[1])
+    )
+
+
+@intrinsic
+def vstore(typing, pointer, value):
+    """Store LANES floats."""
+
+    def lower(context, builder, sig, args):
+        emit_store(builder, args[1], args[0])
+        return context.get_dummy_value()
+
+    return types.void(_F32P, vec), lower
+
+
+@intrinsic
+def vstore_n(typing, pointer, value, n):
+    """Store the first `n` lanes; nothing beyond them is touched."""
+
+    def lower(context, builder, sig, args):
+        emit_store(builder, args[1], args[0], emit_mask(builder, args[2]))
+        return context.get_dummy_value()
+
+    return types.void(_F32P, vec, types.int64), lower
+
+
+@intrinsic
+def splat(typing, scalar):
+    """A vector of one float32 repeated."""
+    return vec(types.float32), lambda context, builder, sig, args: emit_splat(builder, args[0])
+
+
+def _ternary(name: str, arity: int) -> Any:
+    def lower(context, builder, sig, args):
+        return builder.call(declare(builder, f"llvm.{name}.v{LANES}f32", _VEC, *[_VEC] * arity), args)
+
+    if arity == 3:
+
+        @intrinsic
+        def call(typing, a, b, c):
+            return vec(vec, vec, vec), lower
+
+    elif arity == 2:
+
+        @intrinsic
+        def call(typing, a, b):
+            return vec(vec, vec), lower
+
+    else:
+
+        @intrinsic
+        def call(typing, a):
+            return vec(vec), lower
+
+    return call
+
+
+FMA = "fma" if TARGET is None or TARGET.lanes > 4 else "fmuladd"
+"""LLVM's intrinsic for a * b + c: rounded once where the target can, else twice (a call into libm otherwise)."""
+vfma = _ternary(FMA, 3)
+"""a * b + c."""
+vsqrt, vabs, vfloor = _ternary("sqrt", 1), _ternary("fabs", 1), _ternary("floor", 1)
+
+
+def emit_fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    """a * b + c for vectors of float32, rounded once on every target.
+
+    Where there is no such instruction: in float64 the product is exact, and a sum rounded to odd (its last bit set
+    where anything was lost) rounds on to float32 as the exact one does (Boldo and Melquiond 2008). The loss is
+    Knuth's two-sum.
+    """
+    if FMA == "fma":
+        return builder.call(declare(builder, f"llvm.fma.v{a.type.count}f32", *[a.type] * 4), [a, b, c])
+    doubles, longs = (ir.VectorType(kind, a.type.count) for kind in (ir.DoubleType(), _I64))
+    a, b, c = (builder.fpext(value, doubles) for value in (a, b, c))
+    product = builder.fmul(a, b)
+    total = builder.fadd(product, c)
+    rest = builder.fsub(total, product)
+    lost = builder.fadd(builder.fsub(product, builder.fsub(total, rest)), builder.fsub(c, rest))
+    bits, sign = builder.bitcast(total, longs), builder.bitcast(lost, longs)
+    one, zero = ir.Constant(longs, [1] * longs.count), ir.Constant(longs, [0] * longs.count)
+    even = builder.icmp_signed("==", builder.and_(bits, one), zero)
+    move = builder.and_(even, builder.fcmp_ordered("!=", lost, ir.Constant(doubles, [0.0] * doubles.count)))
+    apart = builder.icmp_signed("<", builder.xor(bits, sign), zero)
+    odd = builder.select(apart, builder.sub(bits, one), builder.add(bits, one))
+    return builder.fptrunc(
+        builder.bitcast(builder.select(move, odd, bits), doubles), ir.VectorType(_F32, doubles.count)
+    )
+
+
+def emit_max(builder: Any, a: Any, b: Any, predicate: str = ">") -> Any:
+    """a if a > b else b: NaN in `a` gives b, as x86's maxps; "<" for the minimum."""
+    return builder.select(builder.fcmp_ordered(predicate, a, b), a, b)
+
+
+@intrinsic
+def vmax(typing, a, b):
+    """Lane-wise a if a > b else b."""
+    return vec(vec, vec), lambda context, builder, sig, args: emit_max(builder, args[0], args[1])
+
+
+@intrinsic
+def vmin(typing, a, b):
+    """Lane-wise a if a < b else b."""
+    return vec(vec, vec), lambda context, builder, sig, args: emit_max(builder, args[0], args[1], "<")
+
+
+@intrinsic
+def vmax_nan(typing, a, b):
+    """Lane-wise maximum in which a NaN on either side wins (ONNX Max, NumPy maximum)."""
+
+    def lower(context, builder, sig, args):
+        a, b = args
+        keep = builder.or_(builder.fcmp_ordered(">", a, b), builder.fcmp_unordered("uno", a, a))
+        return builder.select(keep, a, b)
+
+    return vec(vec, vec), lower
+
+
+# -- scalars without libm ---------------------------------------------------------------------------------------------
+
+
+def _scalar(name: str, arity: int) -> Any:
+    def lower(context, builder, sig, args):
+        return builder.call(declare(builder, f"llvm.{name}.f32", _F32, *[_F32] * arity), args)
+
+    if arity == 2:
+
+        @intrinsic
+        def call(typing, a, b):
+            return types.float32(types.float32, types.float32), lower
+
+    elif arity == 3:
+
+        @intrinsic
+        def call(typing, a, b, c):
+            return types.float32(types.float32, types.float32, types.float32), lower
+
+    else:
+
+        @intrinsic
+        def call(typing, a):
+            return types.float32(types.float32), lower
+
+    return call
+
+
+fma = _scalar(FMA, 3)
+sqrt, fabs, floor, ceil, trunc, rint = (_scalar(n, 1) for n in ("sqrt", "fabs", "floor", "ceil", "trunc", "nearbyint"))
+copysign = _scalar("copysign", 2)
+"""float32 functions the target has an instruction for (SSE4.1 and later); no call remains."""
+
+
+def _on_stack(builder: Any, kind: ir.Type) -> Any:
+    """Uninitialised, 64-byte aligned memory of the function's frame. (cgutils.alloca_once would fill it with zeros.)"""
+    with builder.goto_entry_block():
+        block = builder.alloca(kind)
+    block.align = 64
+    return block
+
+
+@intrinsic(prefer_literal=True)
+def stack_words(typing, count):
+    """`count` (a literal) int64 of scratch on the stack, as a pointer; one block per call site."""
+    n = count.literal_value
+
+    def lower(context, builder, sig, args):
+        return builder.bitcast(_on_stack(builder, ir.ArrayType(_I64, n)), _I64.as_pointer())
+
+    return signature(_WORDS, count), lower
+
+
+@intrinsic(prefer_literal=True)
+def stack_floats(typing, count):
+    """`count` (a literal) float32 of scratch on the stack, 64-byte aligned."""
+    n = count.literal_value
+
+    def lower(context, builder, sig, args):
+        return builder.bitcast(_on_stack(builder, ir.ArrayType(_F32, n)), _F32.as_pointer())
+
+    return signature(_F32P, count), lower
+
+
+@intrinsic
+def address(typing, pointer):
+    """The address a typed pointer holds, as int64."""
+
+    def lower(context, builder, sig, args):
+        return builder.ptrtoint(args[0], _I64)
+
+    return types.int64(pointer), lower

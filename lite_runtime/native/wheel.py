@@ -1,0 +1,135 @@
+"""What a device's wheel holds: the runtime's files without kernels' source, and every target's kernels, compiled.
+
+    python -m lite_runtime.native.wheel FOLDER [TARGET…]     fill a folder with it, for all targets by default; needs
+    numba
+
+Small, for a device: five targets' machine code takes 4 MB; what a target and its dot-product twin have in common held
+once, and packed by xz (zlib: 1.2), 0.9. The references, whose source and bytecode take 0.7 MB, lie in an archive of
+0.07, from which Python imports what few models need (`__path__` in `lite_runtime/__init__.py`).
+"""
+
+from __future__ import annotations
+
+import lzma
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+
+from lite_runtime import ARCHIVE
+from lite_runtime._blake import blake2b
+from lite_runtime._files import write_atomically
+from lite_runtime.errors import MsedgeError
+from lite_runtime.native import build
+from lite_runtime.native.target import TARGETS, Target
+
+__all__ = ["device_files", "fill", "pack"]
+
+DEVELOPER = frozenset({"native/compile.py", "native/simd.py", "native/wheel.py"})
+"""Files of the runtime that only compiling needs, beside the kernels' source."""
+SERVER = frozenset(
+    {
+        "bundle/pipelines.py",
+        "learning/grouping.py",
+        "learning/grouping_rules.py",
+        "learning/personal.py",
+        "learning/rowwise.py",
+    }
+)
+"""Files that only a gateway needs, or who makes bundles."""
+
+
+def device_files(root: str) -> list[str]:
+    """The runtime's files that a device needs, as paths from `root`, the package's folder.
+
+    All but kernels' source; where planning shares tables with kernels (opcodes, say), these are files of their own.
+    """
+    found = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name not in ("__pycache__", "kernels", "prebuilt")]
+        inside = os.path.relpath(folder, root)
+        wanted = (name for name in names if name.endswith(".py") or name == "py.typed")
+        found += [os.path.normpath(os.path.join(inside, name)) for name in wanted]
+    found = sorted(set(found) - DEVELOPER - SERVER)
+    tables: set[str] = set()
+    for path in found:
+        with open(os.path.join(root, path), encoding="utf-8") as file:
+            tables.update(_TABLES.findall(file.read()))
+    return [*found, *(f"kernels/{name}.py" for name in sorted({"__init__", *tables}))]
+
+
+def fill(folder: str, names: Sequence[str]) -> None:
+    """Make `folder` what a device has installed as `lite_runtime`: its files, and the kernels of the targets named."""
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    with zipfile.ZipFile(os.path.join(folder, ARCHIVE), "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for path in device_files(build.ROOT):
+            source, copy = os.path.join(build.ROOT, path), os.path.join(folder, path)
+            if path.startswith("reference"):
+                archive.write(source, path)
+            else:
+                os.makedirs(os.path.dirname(copy), exist_ok=True)
+                shutil.copyfile(source, copy)
+    pack(os.path.join(folder, "native", "prebuilt"), names)
+
+
+_TABLES = re.compile(r"^\s*from lite_runtime\.kernels(?:\.| import )(\w+)", re.MULTILINE)
+"""What a file takes from the kernels' folder."""
+
+
+def pack(into: str, names: Sequence[str]) -> None:
+    """Write `<target>.xz` for each target named into a folder: what `build.NATIVE` holds on a device.
+
+    A family whose code is the same without the target's dot product is packed once, with the target that has none.
+    """
+    known = {target.name: target for target in TARGETS}
+    if unknown := sorted(set(names) - set(known)):
+        raise MsedgeError(f"expected targets of {', '.join(known)}, got {', '.join(unknown)}")
+    targets = [known[name] for name in names]
+    for target in targets:
+        path = os.pathsep.join(filter(None, (os.path.dirname(build.ROOT), os.environ.get("PYTHONPATH"))))
+        environment = {**os.environ, "MSEDGE_TARGET": target.name, "PYTHONPATH": path}
+        subprocess.run(
+            [sys.executable, "-c", "from lite_runtime.native import build; build.prepare()"], env=environment, check=True
+        )
+    images = {target.name: _images(target) for target in targets}
+    for name, own in images.items():
+        common = images.get(name.removesuffix("-vnni"), {}) if name.endswith("-vnni") else {}
+        for family in [f for f, (code, kernels) in own.items() if common.get(f) == (code, kernels)]:
+            del own[family]
+    identity = _identity(images)
+    os.makedirs(into, exist_ok=True)
+    for name, own in images.items():
+        content = build.image_file(own, identity.hex())
+        head = build.PACKED_HEAD.pack(build.PACKED, identity, len(content))
+        packed = lzma.compress(content, preset=9 | lzma.PRESET_EXTREME)
+        write_atomically(os.path.join(into, f"{name}.xz"), head + packed)
+
+
+def _images(target: Target) -> dict[str, tuple[bytes, Mapping[str, int]]]:
+    made: dict[str, tuple[bytes, Mapping[str, int]]] = {}
+    for family in build.families():
+        path = build._path(family, target)
+        with open(path, "rb") as file:
+            code, kernels = build.ImageFile(file, path).code(family)
+            made[family] = bytes(code), dict(kernels)
+    return made
+
+
+def _identity(images: Mapping[str, Mapping[str, tuple[bytes, Mapping[str, int]]]]) -> bytes:
+    """A digest of all that decides what a device computes: the runtime's files and every target's kernels."""
+    h = blake2b(digest_size=16)
+    for path in device_files(build.ROOT):
+        with open(os.path.join(build.ROOT, path), "rb") as file:
+            h.update(path.encode() + b"\0" + file.read())
+    for name, own in sorted(images.items()):
+        for family, (code, kernels) in sorted(own.items()):
+            h.update(f"{name} {family} {sorted(kernels.items())}".encode() + code)
+    return h.digest()
+
+
+if __name__ == "__main__":
+    fill(sys.argv[1], sys.argv[2:] or [target.name for target in TARGETS])

@@ -1,0 +1,313 @@
+"""Nodes to records: each unit of a stage bound to kernels, its values given buffers; where they lie comes later."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lite_runtime import ops as _registers_all_rules  # noqa: F401
+from lite_runtime.graph import Array, Node, dtype_name, itemsize
+from lite_runtime.ops import chain
+from lite_runtime.ops.registry import BINDS, NoKernel, Operand, Spec
+from lite_runtime.planning.program import ARENA, FIRST_FREE
+from lite_runtime.planning.stage import Stage, spec_of
+
+__all__ = ["BEFORE", "BoundUnit", "Choose", "Pack", "Record", "Slot", "Workspace", "bind_stage"]
+
+BEFORE = -2
+"""First unit of a buffer that the caller fills."""
+Pack = Callable[[Operand, str, Callable[[Array], Array]], Array]
+"""Makes and keeps a constant in the order a kernel reads it: (source, name of the order, how)."""
+
+Choose = Callable[[str, str, Sequence[str]], str]
+"""Picks one of several ways to compute something: (operators, key, options) -> option; see `tuning.Choices`."""
+
+
+class Slot:
+    """A buffer of `nbytes`. `base` is fixed for constants, inputs and outputs; an arena buffer gets an `offset` from
+    the units `first` to `last` that touch it. `home`: the slot whose memory it takes over, -1: its own. `shared`: more
+    than one unit writes it. `scratch`: each worker may have a share of it that no operand names."""
+
+    __slots__ = ("base", "first", "home", "last", "nbytes", "offset", "scratch", "shared")
+
+    def __init__(self, nbytes: int, base: int) -> None:
+        self.nbytes, self.base = nbytes, base
+        self.first = self.last = self.home = -1
+        self.offset = 0
+        self.shared = self.scratch = False
+
+
+class Record(NamedTuple):
+    """A step before its operands have addresses."""
+
+    kernel: str
+    operands: tuple[Operand | None, ...]
+    numbers: tuple[int | float, ...]
+    parallel: bool
+    unit: int
+
+
+class BoundUnit(NamedTuple):
+    """Records [begin, end) compute unit `unit`; none: its reference does."""
+
+    unit: int
+    begin: int
+    end: int
+
+
+class _Rows(NamedTuple):
+    """Which numbers of a step are the results in a row and the batches, and which operand must be left out for rows to
+    lie anywhere; -1: none."""
+
+    number: int
+    batches: int
+    absent: int
+
+    def fits(self, record: Record, operand: Operand) -> bool:
+        """Whether the step makes `operand`, all of it, in rows one after the other."""
+        made, alone = record.operands[-1], self.absent < 0 or record.operands[self.absent] is None
+        whole = made is not None and made.slot == operand.slot and made.size == operand.size and operand.offset == 0
+        dense = record.numbers[self.batches] == 1 and operand.shape[-1] == record.numbers[self.number]
+        return whole and alone and dense
+
+
+ROWS: Mapping[str, _Rows] = {"gemm.f32_gemm": _Rows(5, 14, 4), "qgemm.x8_gemm": _Rows(5, 14, -1)}
+"""Kernels that can leave gaps between the rows of their result."""
+
+
+class Workspace:
+    """State of one planning: values' operands, slots, records, units."""
+
+    def __init__(self, pack: Pack, lanes: int, choose: Choose) -> None:
+        self.pack, self.lanes, self.choose = pack, lanes, choose
+        self.slots: list[Slot] = []
+        self.bases = FIRST_FREE
+        self.constants: dict[int, Array] = {}
+        self.operands: dict[str, Operand] = {}
+        self.records: list[Record] = []
+        self.units: list[tuple[Node, ...]] = []
+        self.reuses: list[tuple[int, int, int]] = []
+        self.packed_slots: dict[tuple[int, str], Operand] = {}
+        self.fixed_values: dict[int, Operand] = {}
+        self.uses: Mapping[str, int] = {}
+        """Readers of every value; what leaves the plan is read once more."""
+        self.unit = 0
+
+    def slot(self, nbytes: int, base: int = ARENA) -> int:
+        """A new buffer's number."""
+        self.slots.append(Slot(nbytes, base))
+        return len(self.slots) - 1
+
+    def external(self, spec: Spec) -> Operand:
+        """An operand with a base of its own."""
+        slot = self.slot(spec.nbytes, self.bases)
+        self.bases += 1
+        return Operand(spec, slot)
+
+    def fixed(self, array: Array) -> Operand:
+        """A constant's operand, one a distinct array."""
+        held = self.fixed_values.get(id(array))
+        if held is not None and held.spec.shape == array.shape:
+            return held
+        array = np.ascontiguousarray(array).reshape(array.shape)
+        operand = self.external(Spec(dtype_name(array.dtype), array.shape))
+        self.constants[self.slots[operand.slot].base] = array
+        operand = Operand(operand.spec, operand.slot, 0, array)
+        self.fixed_values[id(array)] = operand
+        return operand
+
+    def touch(self, operand: Operand | None) -> None:
+        """The current unit needs this operand's buffer."""
+        if operand is not None:
+            slot = self.slots[operand.slot]
+            slot.first = self.unit if slot.first == -1 else slot.first
+            slot.last = max(slot.last, self.unit)
+
+
+class _NodeBinder:
+    """The `Binder` of one unit: a node, or a chain of elementwise nodes."""
+
+    def __init__(self, space: Workspace, nodes: tuple[Node, ...], specs: Mapping[str, Spec]) -> None:
+        self._space = space
+        self.node = nodes[-1]
+        self.label = f"{'+'.join(node.op for node in nodes)} {self.node.name or self.node.outputs[0]}"
+        self.lanes = space.lanes
+        inner = {name for node in nodes[:-1] for name in node.outputs}
+        names = (
+            [name for node in nodes for name in node.inputs if name not in inner]
+            if len(nodes) > 1
+            else self.node.inputs
+        )
+        self.inputs = [self.operand(name) for name in names]
+        self.results: list[Operand | None] = [
+            Operand(specs[name], space.slot(specs[name].nbytes)) if name else None for name in self.node.outputs
+        ]
+        self.outputs: Sequence[Operand | None] = list(self.results)
+
+    def operand(self, name: str) -> Operand | None:
+        return self._space.operands[name] if name else None
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        return self.node.attrs.get(name, default)
+
+    def constant(self, array: Array) -> Operand:
+        return self._space.fixed(np.asarray(array))
+
+    def packed(self, source: Operand, layout: str, pack: Callable[[Array], Array]) -> Operand:
+        key = (source.slot, layout)
+        if key not in self._space.packed_slots:
+            self._space.packed_slots[key] = self._space.fixed(self._space.pack(source, layout, pack))
+        return self._space.packed_slots[key]
+
+    def scratch(self, dtype: str, shape: tuple[int, ...]) -> Operand:
+        spec = Spec(dtype, tuple(int(d) for d in shape))
+        operand = Operand(spec, self._space.slot(spec.nbytes))
+        self._space.slots[operand.slot].scratch = True
+        return operand
+
+    def emit(
+        self,
+        kernel: str,
+        operands: Sequence[Operand | None],
+        numbers: Sequence[int | float] = (),
+        *,
+        parallel: bool = True,
+    ) -> None:
+        record = Record(kernel, tuple(operands), tuple(numbers), parallel, self._space.unit)
+        self._space.records.append(record)
+        for operand in operands:
+            self._space.touch(operand)
+
+    def view(self, output: int, of: Operand, offset: int = 0) -> None:
+        result = self.results[output]
+        assert result is not None
+        if of.value is not None:
+            raise NoKernel("a view of a constant")
+        self.results[output] = Operand(result.spec, of.slot, of.offset + offset)
+
+    def choose(self, key: str, options: Sequence[str]) -> str:
+        return self._space.choose(self.label, key, options)
+
+    def place(self, part: int, target: Operand, at: int, row: int) -> bool:
+        space, name, operand = self._space, self.node.inputs[part], self.inputs[part]
+        assert operand is not None
+        touching = [i for i, r in enumerate(space.records) if any(o and o.slot == operand.slot for o in r.operands)]
+        once = space.uses.get(name, 0) == 1 == list(self.node.inputs).count(name)
+        if len(touching) != 1 or not once or space.slots[operand.slot].base != ARENA:
+            return False
+        record = space.records[touching[0]]
+        width = ROWS.get(record.kernel)
+        if width is None or name not in space.units[record.unit][-1].outputs or not width.fits(record, operand):
+            return False
+        run = int(record.numbers[width.number])
+        rows = operand.size // run
+        spec = Spec(operand.dtype, ((rows - 1) * row + run,))
+        into = Operand(spec, target.slot, target.offset + at * itemsize(operand.dtype))
+        numbers = (*record.numbers[: width.number], row, *record.numbers[width.number + 1 :])
+        space.records[touching[0]] = record._replace(operands=(*record.operands[:-1], into), numbers=numbers)
+        old, slot = space.slots[operand.slot], space.slots[target.slot]
+        old.first = old.last = -1
+        slot.first = record.unit if slot.first == -1 else min(slot.first, record.unit)
+        slot.last = max(slot.last, record.unit)
+        slot.shared = True
+        return True
+
+    def reuse(self, output: int, of: Operand | None) -> None:
+        result = self.outputs[output]
+        if of is not None and result is not None and of.offset == 0 and of.value is None:
+            self._space.reuses.append((result.slot, of.slot, self._space.unit))
+
+
+def bind_stage(space: Workspace, stage: Stage, native: bool) -> list[BoundUnit]:
+    """Bind a stage's nodes in order, chains of elementwise ones together; what each unit became."""
+    read = (n for node in stage.ready for n in (*node.inputs, *node.captures))
+    for name in dict.fromkeys((*read, *sorted(stage.later), *stage.outputs)):  # in an order that no hash decides
+        if name in stage.known and spec_of(stage.known[name]) is not None:
+            space.operands[name] = space.fixed(stage.known[name])
+    bound: list[BoundUnit] = []
+    space.uses = _uses(stage)
+    pending = _units(stage, space.uses)[::-1] if native else [(node,) for node in reversed(stage.ready)]
+    while pending:
+        nodes = pending.pop()
+        space.unit, begin = len(space.units), len(space.records)
+        if native and _bind(space, nodes, stage.specs):
+            end = len(space.records)
+        elif len(nodes) > 1:
+            pending.extend((node,) for node in reversed(nodes))
+            continue
+        else:
+            _bind_reference(space, nodes[0], stage.specs)
+            end = begin
+            bound.append(BoundUnit(space.unit, begin, end))
+        if end > begin:
+            bound.append(BoundUnit(space.unit, begin, end))
+        space.units.append(nodes)
+    space.unit = len(space.units)
+    return bound
+
+
+def _uses(stage: Stage) -> Mapping[str, int]:
+    uses = Counter(name for node in stage.ready for name in dict.fromkeys((*node.inputs, *node.captures)))
+    uses.update(stage.later.union(stage.outputs))
+    return uses
+
+
+def _units(stage: Stage, uses: Mapping[str, int]) -> list[tuple[Node, ...]]:
+    """Nodes grouped into what is bound together."""
+    wanted = stage.later.union(stage.outputs)
+    known = {name: array for name, array in stage.known.items() if spec_of(array) is not None}
+    return chain.group(stage.ready, stage.specs, uses, wanted, known)
+
+
+def _bind(space: Workspace, nodes: tuple[Node, ...], specs: Mapping[str, Spec]) -> bool:
+    """Emit a unit's native steps; False, and nothing changed, where no kernel takes it."""
+    node = nodes[-1]
+    rule = BINDS.get(node.op)
+    if rule is None and len(nodes) == 1:
+        return False
+    marks = len(space.records), len(space.reuses), [(s.first, s.last) for s in space.slots]
+    binder = _NodeBinder(space, nodes, specs)
+    try:
+        if all(r is None or r.size == 0 for r in binder.results):
+            pass  # nothing to compute
+        elif len(nodes) > 1:
+            chain.bind_chain(binder, nodes)
+        else:
+            assert rule is not None
+            rule(binder)
+    except NoKernel:
+        del space.records[marks[0] :], space.reuses[marks[1] :], space.slots[len(marks[2]) :]
+        for slot, (first, last) in zip(space.slots, marks[2], strict=True):
+            slot.first, slot.last = first, last
+        _forget(space)
+        return False
+    for name, result in zip(node.outputs, binder.results, strict=True):
+        if name:
+            assert result is not None
+            space.operands[name] = result
+            space.touch(result)
+    for operand in binder.inputs:
+        space.touch(operand)
+    return True
+
+
+def _forget(space: Workspace) -> None:
+    """Drop constants whose slots were rolled back."""
+    alive = len(space.slots)
+    space.packed_slots = {k: o for k, o in space.packed_slots.items() if o.slot < alive}
+    space.fixed_values = {k: o for k, o in space.fixed_values.items() if o.slot < alive}
+    bases = {s.base for s in space.slots}
+    space.constants = {base: array for base, array in space.constants.items() if base in bases}
+
+
+def _bind_reference(space: Workspace, node: Node, specs: Mapping[str, Spec]) -> None:
+    """Give a reference node's results their slots; its operands must still be there when it runs."""
+    for name in node.outputs:
+        if name:
+            space.operands[name] = Operand(specs[name], space.slot(specs[name].nbytes))
+    for name in (*node.inputs, *node.captures, *node.outputs):
+        if name and name in space.operands:
+            space.touch(space.operands[name])

@@ -1,0 +1,257 @@
+"""A graph and its inputs' types -> a plan: a native program, nodes only a reference can run, what waits for values.
+
+Everything here is a function of types; nothing runs, except that nodes whose operands are all known are evaluated now:
+
+    next_stage    which nodes' types are known
+    bind_stage    their kernels and buffers
+    _outputs      which buffers the caller gets
+    _lay_out      where the others lie
+    _write        the program
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from lite_runtime.errors import MsedgeError
+from lite_runtime.graph import Array, Graph, Node
+from lite_runtime.ops.registry import Operand, Spec
+from lite_runtime.planning import cost
+from lite_runtime.planning.bind import BEFORE, BoundUnit, Choose, Pack, Workspace, bind_stage
+from lite_runtime.planning.memory import Lifetime, arrange
+from lite_runtime.planning.program import ARENA, NULL, Kernel, Plan, Step
+from lite_runtime.planning.stage import fold, next_stage
+
+__all__ = ["Kernel", "Plan", "Step", "fold", "plan"]
+
+PARALLEL, MEET = 1, 2
+"""Flags of a step: its work is shared; all workers must have finished what came before (`kernels/walker.py`)."""
+
+
+def plan(
+    graph: Graph,
+    given: Mapping[str, Spec],
+    *,
+    pack: Pack,
+    lanes: int,
+    native: bool = True,
+    limit: int = 4 << 30,
+    separate: bool = False,
+    choose: Choose | None = None,
+) -> Plan:
+    """Plan a run of `graph` (its constants folded) on inputs of these types.
+
+    lanes: float32 in a vector of the target. native=False: references only. limit: bytes any plan may hold at a time.
+    separate: every buffer gets a base of its own instead of a place in the arena, so that a run can put each against a
+    guard page. choose: picks among ways to compute a step; the rules' own without it. Raises ShapeError where operands
+    do not fit, MsedgeError beyond the limit.
+    """
+    stage = next_stage(graph, given, limit)
+    space = Workspace(pack, lanes, choose or _by_rule)
+    inputs = {v.name: space.external(given[v.name]) for v in graph.inputs if v.name in given}
+    for operand in inputs.values():
+        space.slots[operand.slot].first = BEFORE
+    space.operands.update(inputs)
+    bound = bind_stage(space, stage, native)
+    made = [name for name in stage.outputs if name in space.operands and name not in stage.known]
+    outputs = _outputs(space, made, stage.later, inputs)
+    copies = [name for name in made if name not in outputs]
+    copies += [name for name in sorted(stage.later) if name in space.operands and name not in stage.known]
+    for name in copies:
+        space.touch(space.operands[name])
+    arena, slots = _lay_out(space, separate)
+    if arena + sum(slots.values()) > limit:
+        raise MsedgeError(
+            f"this model needs {arena + sum(slots.values())} bytes of buffers for these inputs, the limit is {limit};"
+            " load it with a higher limit, or run smaller inputs"
+        )
+    program, kernels, records = _write(space, stage.specs, separate)
+    return Plan(
+        program=program,
+        kernels=kernels,
+        records=records,
+        units=tuple(space.units),
+        steps=_steps(bound, space.units, records),
+        where={
+            name: (space.slots[o.slot].base, o.offset + space.slots[o.slot].offset, o.spec)
+            for name, o in space.operands.items()
+        },
+        bases=space.bases,
+        arena_bytes=arena,
+        constants=space.constants,
+        slots=slots,
+        inputs={name: space.slots[o.slot].base for name, o in inputs.items()},
+        outputs=outputs,
+        copies=tuple(dict.fromkeys(copies)),
+        known=stage.known,
+        frontier=stage.frontier,
+        rest=stage.rest,
+    )
+
+
+def _by_rule(_: str, __: str, options: Sequence[str]) -> str:
+    return options[0]
+
+
+def _outputs(
+    space: Workspace, names: Sequence[str], later: frozenset[str], inputs: Mapping[str, Operand]
+) -> dict[str, int]:
+    """Give every output that fills a buffer of its own a base, so that it is written where the caller gets it."""
+    outer = {o.slot for o in inputs.values()}
+    outputs: dict[str, int] = {}
+    for name in names:
+        operand = space.operands[name]
+        slot = space.slots[operand.slot]
+        alone = slot.base == ARENA and operand.offset == 0 and slot.nbytes == operand.spec.nbytes
+        if alone and operand.slot not in outer and name not in later:
+            slot.base = outputs[name] = space.bases
+            space.bases += 1
+    return outputs
+
+
+def _share(space: Workspace) -> None:
+    """Let results take over the memory of operands that die in the same step."""
+
+    def root(i: int) -> int:
+        while space.slots[i].home >= 0:
+            i = space.slots[i].home
+        return i
+
+    for result, source, unit in space.reuses:
+        into, out_of = space.slots[result], space.slots[root(source)]
+        if into.home >= 0 or into.base != ARENA or out_of.base != ARENA or into is out_of:
+            continue
+        if out_of.last == unit and into.first == unit and out_of.nbytes == into.nbytes:
+            into.home = root(source)
+            out_of.last = max(out_of.last, into.last)
+
+
+def _lay_out(space: Workspace, separate: bool) -> tuple[int, dict[int, int]]:
+    """Give every arena buffer its place; the arena's size and, with `separate`, the bytes of each buffer's own base."""
+    _share(space)
+    own = [s for s in space.slots if s.base == ARENA and s.home < 0 and s.first >= 0]
+    slots: dict[int, int] = {}
+    arena = 0
+    if separate:
+        for slot in own:
+            slot.base = space.bases
+            slots[slot.base] = slot.nbytes
+            space.bases += 1
+    else:
+        offsets, arena = arrange([Lifetime(s.nbytes, s.first, s.last) for s in own])
+        for slot, offset in zip(own, offsets, strict=True):
+            slot.offset = offset
+    for slot in space.slots:
+        home = slot
+        while home.home >= 0:
+            home = space.slots[home.home]
+        slot.base, slot.offset = home.base, home.offset
+    return arena, slots
+
+
+def _write(
+    space: Workspace, specs: Mapping[str, Spec], separate: bool
+) -> tuple[Array, tuple[str, ...], tuple[Kernel, ...]]:
+    """The program's words, the kernels they index, and which words are whose.
+
+    Steps too small to gain by it are not shared, but for plans with `separate`, which are made to test kernels.
+    """
+    kernels: dict[str, int] = {}
+    words: list[int] = []
+    records: list[Kernel] = []
+    touched: list[tuple[_Span, bool]] = []
+    for record, (operations, nbytes) in zip(space.records, _work(space, specs), strict=True):
+        begin = len(words)
+        seconds = cost.seconds(record.kernel, operations, nbytes, space.lanes)
+        shared = record.parallel and (separate or cost.shared(seconds))
+        spans = [_span(space, o, record.unit) for o in record.operands if o is not None and o.value is None]
+        # What the first worker did alone it need not wait for.
+        meets = any((shared or by_all) and _clash(a, b) for a in spans for b, by_all in touched)
+        if meets:
+            touched = []
+        touched.extend((span, shared) for span in spans)
+        flags = (PARALLEL if shared else 0) | (MEET if meets else 0) | (record.unit << 8)
+        words += [kernels.setdefault(record.kernel, len(kernels)), 0, flags]
+        for operand in record.operands:
+            if operand is None:
+                words += [NULL, 0]
+            else:
+                slot = space.slots[operand.slot]
+                words += [slot.base, operand.offset + slot.offset]
+        words += [_word(n) for n in record.numbers]
+        words[begin + 1] = len(words) - begin
+        end = len(words)
+        records.append(Kernel(record.kernel, record.unit, begin, end, operations, nbytes, seconds, shared, meets))
+    return np.array(words, np.int64), tuple(kernels), tuple(records)
+
+
+_MOVES = ("copy.", "pad", "pack", "transpose")
+"""In the names of kernels that compute nothing."""
+
+
+def _work(space: Workspace, specs: Mapping[str, Spec]) -> list[tuple[int, int]]:
+    """Operations and bytes of every record: a unit's operations fall to those that compute, by their bytes."""
+    operands = [{(o.slot, o.offset): o.spec.nbytes for o in r.operands if o is not None} for r in space.records]
+    sizes = [cost.touched(r.kernel, list(o.values())) for r, o in zip(space.records, operands, strict=True)]
+    of_unit: dict[int, list[int]] = {}
+    for i, record in enumerate(space.records):
+        of_unit.setdefault(record.unit, []).append(i)
+    counts = [0] * len(sizes)
+    for unit, mine in of_unit.items():
+        total = sum(
+            cost.operations(n, [specs.get(x) for x in n.inputs], [specs.get(x) for x in n.outputs])
+            for n in space.units[unit]
+        )
+        computing = [i for i in mine if not any(word in space.records[i].kernel for word in _MOVES)] or mine
+        weight = sum(sizes[i] for i in computing) or 1
+        for i in computing:
+            counts[i] = total * sizes[i] // weight
+    return list(zip(counts, sizes, strict=True))
+
+
+def _steps(
+    bound: Sequence[BoundUnit], units: Sequence[tuple[Node, ...]], records: Sequence[Kernel]
+) -> tuple[Step, ...]:
+    """Neighbouring native units walk in one call."""
+    steps: list[Step] = []
+    for unit, begin, end in bound:
+        if begin == end:
+            steps.append(Step(units[unit]))
+        elif steps and steps[-1].end:
+            steps[-1] = Step(steps[-1].nodes + units[unit], steps[-1].begin, records[end - 1].end)
+        else:
+            steps.append(Step(units[unit], records[begin].begin, records[end - 1].end))
+    return tuple(steps)
+
+
+class _Span(NamedTuple):
+    """Bytes a step touches; `writes` unless the buffer was filled by an earlier unit or by the caller."""
+
+    base: int
+    start: int
+    end: int
+    writes: bool
+
+
+def _span(space: Workspace, operand: Operand, unit: int) -> _Span:
+    slot = space.slots[operand.slot]
+    if slot.scratch:
+        return _Span(slot.base, slot.offset, slot.offset + slot.nbytes, True)
+    start = operand.offset + slot.offset
+    return _Span(slot.base, start, start + operand.spec.nbytes, slot.shared or slot.first == unit)
+
+
+def _clash(a: _Span, b: _Span) -> bool:
+    """Whether one of two steps must wait for the other."""
+    return (a.writes or b.writes) and a.base == b.base and a.start < b.end and b.start < a.end
+
+
+def _word(number: int | float) -> int:
+    """A number of a step record: an integer as it is, a float as the bits of the nearest float32."""
+    if isinstance(number, float | np.floating):
+        return int.from_bytes(bytes(ctypes.c_float(number)), "little")
+    return int(number)

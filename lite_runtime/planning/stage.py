@@ -1,0 +1,202 @@
+"""What is known before a run: which nodes can be evaluated now, whose types follow from the inputs', who must wait."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lite_runtime.errors import MsedgeError, ShapeError
+from lite_runtime.graph import Array, Graph, Node, Spec, Value, spec_of
+from lite_runtime.graph.verify import MAX_BYTES, MAX_RANK
+from lite_runtime.ops.registry import INFERS, DataDependent, Inference
+
+__all__ = ["Stage", "fold", "next_stage", "spec_of"]
+
+SMALL = 1 << 16
+"""Elements up to which a value that follows from shapes is computed while planning."""
+GROWTH = 8
+"""Times its operands' bytes that a constant may take and still be made ahead: dequantised weights yes, tilings no."""
+FILLS = frozenset({"ConstantOfShape", "Expand"})
+"""Operators made ahead whatever they give: as weights, kernels need them packed, and filling costs next to nothing."""
+_NEVER_FOLD = frozenset(
+    "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli".split()
+    + "If Loop Scan SequenceMap".split()
+)
+
+
+class Stage(NamedTuple):
+    """A graph for inputs of known types, cut where a type hangs on a value.
+
+    `ready` nodes have known types and are needed; the results of `frontier` tell theirs only when run; `rest` is the
+    graph that remains after them, None if nothing does. `specs` and `known` hold types and values by name; `later`
+    names what the frontier and the rest read, `outputs` the graph's outputs that this stage makes or has.
+    """
+
+    ready: tuple[Node, ...]
+    frontier: tuple[Node, ...]
+    rest: Graph | None
+    specs: Mapping[str, Spec]
+    known: Mapping[str, Array]
+    later: frozenset[str]
+    outputs: tuple[str, ...]
+
+
+def fold(graph: Graph, limit: int) -> Graph:
+    """The graph with every node evaluated whose operands are constants: done once, whatever the inputs' shapes.
+
+    Constants that only evaluated nodes read are let go as soon as the last of these has run: weights stored in a
+    narrower type are not kept beside what they become.
+    """
+    known = dict(graph.constants)
+    rest = []
+    readers = Counter(name for node in graph.nodes for name in _reads(node))
+    readers.update(value.name for value in (*graph.inputs, *graph.outputs))
+    for node in graph.nodes:
+        if all(name in known for name in node.inputs if name):
+            specs = {name: spec for name in node.inputs if name and (spec := spec_of(known[name])) is not None}
+            results = _infer(node, specs, known) if len(specs) == len({name for name in node.inputs if name}) else None
+            _check_sizes(node, results or (), limit)
+            room = limit if node.op in FILLS else GROWTH * sum(spec.nbytes for spec in specs.values()) + SMALL
+            if sum(spec.nbytes for spec in results or ()) <= room and _evaluate(node, known):
+                _release(node, known, readers)
+                continue
+        rest.append(node)
+    return Graph(graph.inputs, graph.outputs, tuple(rest), known, graph.name)
+
+
+def _release(node: Node, known: dict[str, Array], readers: Counter[str]) -> None:
+    """Forget the operands of an evaluated node that nothing else reads."""
+    for name in _reads(node):
+        readers[name] -= 1
+        if not readers[name]:
+            known.pop(name, None)
+
+
+def _check_sizes(node: Node, results: Sequence[Spec], limit: int) -> None:
+    """Refuse results that memory is not meant to hold, before anything makes them."""
+    for spec in results:
+        if spec.nbytes > limit:
+            raise MsedgeError(
+                f"{node.where}: its result {spec.dtype}{list(spec.shape)} exceeds the limit of {limit} bytes"
+            )
+
+
+def _evaluate(node: Node, known: dict[str, Array]) -> bool:
+    """Evaluate a node whose operands are all known; whether it was."""
+    from lite_runtime import reference
+
+    if node.op in _NEVER_FOLD or any(name and name not in known for name in node.inputs):
+        return False
+    results = reference.evaluate(node, [known[name] if name else None for name in node.inputs])
+    if not all(isinstance(result, np.ndarray) for result in results):
+        return False
+    known.update((name, result) for name, result in zip(node.outputs, results, strict=False) if name)
+    return True
+
+
+def next_stage(graph: Graph, given: Mapping[str, Spec], limit: int) -> Stage:
+    """The stage a run of `graph` (its constants folded) begins with, given its inputs' types.
+
+    limit: bytes one value may have. Raises ShapeError where operands do not fit, MsedgeError beyond the limit.
+    """
+    known = dict(graph.constants)
+    specs: dict[str, Spec] = dict(given)
+    for name, array in known.items():
+        spec = spec_of(array)
+        if spec is not None:
+            specs[name] = spec
+    ready: list[Node] = []
+    frontier: list[Node] = []
+    waiting: list[Node] = []
+    unknown: set[str] = {v.name for v in graph.inputs if v.name not in specs}
+    late: set[str] = set()
+    for node in graph.nodes:
+        reads = _reads(node)
+        if any(n in late for n in reads):
+            waiting.append(node)
+            late.update(node.outputs)
+            continue
+        results = None if any(n in unknown or n not in specs for n in reads) else _infer(node, specs, known)
+        if results is None:
+            frontier.append(node)
+            late.update(node.outputs)
+            continue
+        _check_sizes(node, results, limit)
+        specs.update(zip(node.outputs, results, strict=False))
+        if node.op == "Shape" or node.op == "Size":
+            shape = specs[node.inputs[0]].shape
+            known[node.outputs[0]] = _shape_value(node, shape)
+        elif all(n in known for n in reads) and all(s.size <= SMALL for s in results):
+            _evaluate(node, known)
+        if not all(n in known for n in node.outputs if n):
+            ready.append(node)
+    made_later = {name for node in (*frontier, *waiting) for name in node.outputs}
+    later = frozenset(n for node in (*frontier, *waiting) for n in _reads(node))
+    outputs = tuple(dict.fromkeys(v.name for v in graph.outputs if v.name not in made_later))
+    rest = _rest(graph, waiting, known) if frontier else None
+    return Stage(_prune(ready, later.union(outputs)), tuple(frontier), rest, specs, known, later, outputs)
+
+
+def _reads(node: Node) -> list[str]:
+    """Names a node needs, those its nested graphs capture included."""
+    return [name for name in (*node.inputs, *node.captures) if name]
+
+
+def _shape_value(node: Node, shape: tuple[int, ...]) -> Array:
+    """Shape's and Size's result, which hangs on a type only."""
+    if node.op == "Size":
+        return np.array(int(np.prod(shape, dtype=np.int64)), np.int64)
+    start: Any = node.attrs.get("start")
+    end: Any = node.attrs.get("end")
+    return np.array(shape[start:end], np.int64)
+
+
+def _infer(node: Node, specs: Mapping[str, Spec], known: Mapping[str, Array]) -> Sequence[Spec] | None:
+    """The node's results' types; None where only a run tells."""
+    rule = INFERS.get(node.op)
+    if rule is None:
+        return None
+    operands = [specs[name] if name else None for name in node.inputs]
+    try:
+        results = rule(Inference(node, operands, [known.get(name) if name else None for name in node.inputs]))
+    except DataDependent:
+        return None
+    if len(results) < len([n for n in node.outputs if n]):
+        raise ShapeError(f"{node.where}: gives {len(results)} results, {len(node.outputs)} are asked for")
+    if any(spec.dtype == "string" for spec in results):
+        return None
+    for spec in results:
+        _check_size(node, spec)
+    return results
+
+
+def _check_size(node: Node, spec: Spec) -> None:
+    """Raise ShapeError for what NumPy cannot hold: too many axes, or sizes whose product, zeros left out, is beyond all
+    memory."""
+    if len(spec.shape) > MAX_RANK or prod(d or 1 for d in spec.shape) > MAX_BYTES:
+        shown = list(spec.shape) if len(spec.shape) <= MAX_RANK else f"{len(spec.shape)} axes"
+        raise ShapeError(f"{node.where}: expected a result of at most {MAX_RANK} axes and 2**48 elements, got {shown}")
+
+
+def _prune(nodes: Sequence[Node], wanted: Iterable[str]) -> tuple[Node, ...]:
+    """The nodes that something wanted hangs on, in order."""
+    needed = set(wanted)
+    kept: list[Node] = []
+    for node in reversed(nodes):
+        if needed.intersection(n for n in node.outputs if n):
+            kept.append(node)
+            needed.update(_reads(node))
+    return tuple(kept[::-1])
+
+
+def _rest(graph: Graph, waiting: Sequence[Node], known: Mapping[str, Array]) -> Graph:
+    """The graph that remains once the frontier has run; its inputs are all values it still needs."""
+    made = {name for node in waiting for name in node.outputs}
+    needs = {n for node in waiting for n in _reads(node)} | {v.name for v in graph.outputs}
+    constants = {n: known[n] for n in needs if n in known}
+    inputs = tuple(Value(n, "", None, "any") for n in sorted(needs - made - set(constants)))
+    return Graph(inputs, graph.outputs, tuple(waiting), constants, graph.name)

@@ -1,0 +1,352 @@
+"""The model a program holds: load a bundle, run its signatures, ask what they cost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from math import prod
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lite_runtime import bundle
+from lite_runtime.errors import InputError, MsedgeError
+from lite_runtime.graph import Array, Graph, Value, dtype_name, numpy_dtype
+from lite_runtime.native import build
+from lite_runtime.running import kept
+from lite_runtime.running.executor import PLANS, Binding, Bound, Executor, Settings, aligned
+from lite_runtime.running.kept import Origin, Sketch
+
+if TYPE_CHECKING:
+    from lite_runtime.learning.state import Stateful, StateStore
+    from lite_runtime.native.tuning import Choices
+    from lite_runtime.running.profiling import Cost, Profile, Row, Span
+
+__all__ = ["BACKENDS", "Binding", "Model", "load"]
+
+BACKENDS = ("auto", "native", "reference", "guard")
+"""auto: native where this machine can; guard: native with every buffer against a forbidden page (for tests)."""
+
+
+Loaded = tuple[Callable[[], Mapping[str, Array]], str | None]
+"""What makes state as it was loaded, and its name among kept programs: None where it has none."""
+
+
+class Model:
+    """A loaded bundle. Safe to call from several threads: runs take turns."""
+
+    def __init__(self, held: bundle.Bundle | Sketch, settings: Settings, loaded: Loaded | None = None) -> None:
+        self._held = held
+        self._settings, self._lock = settings, settings.lock
+        self._executors: dict[str, Executor] = {}
+        self._seen: dict[str, list[Bound]] = {}
+        """By signature, the plans of inputs that were checked before."""
+        self._stateful: dict[str, Stateful] = {}
+        self._loaded: Loaded = loaded or ((lambda: held.state), "")
+
+    @cached_property
+    def bundle(self) -> bundle.Bundle:
+        """All that the file says."""
+        return self._held if isinstance(self._held, bundle.Bundle) else bundle.read(self._held.data)
+
+    @property
+    def choices(self) -> Choices:
+        """What plans had to choose from, and how: see `lite_runtime.native.tuning`."""
+        return self._settings.choices
+
+    @property
+    def signatures(self) -> tuple[str, ...]:
+        """Names of what this model can do."""
+        return tuple(self._held.signatures)
+
+    def inputs(self, signature: str = "predict") -> tuple[Value, ...]:
+        """The signature's inputs, state left out: name, dtype, shape with symbolic sizes."""
+        return self._graph(signature).inputs
+
+    def outputs(self, signature: str = "predict") -> tuple[Value, ...]:
+        """The signature's outputs, state left out."""
+        return self._graph(signature).outputs
+
+    def run(self, inputs: Mapping[str, Any], signature: str = "predict") -> dict[str, Array]:
+        """Compute a signature. Outputs are fresh arrays. Raises InputError for inputs that do not fit.
+
+        One that uses state reads what the last run left; where the run succeeds, what it writes is the new state.
+        """
+        with self._lock:
+            seen = self._seen.get(signature, ())
+            for bound in seen:
+                if bound.small:
+                    results = bound.attempt(inputs)
+                    if results is not None:
+                        return results
+                elif bound.takes(inputs):
+                    if not bound.direct:
+                        bound.executor.settings.iterated = 0
+                    return bound.run(inputs)
+            if signature in self._held.uses:
+                return self._with_state(signature).step(inputs)
+            self._settings.iterated = 0
+            given = check_inputs(self._graph(signature), inputs)
+            executor = self._executor(signature)
+            outputs = executor.run(given)
+            bound = executor.bound(given)
+            if bound not in seen:
+                self._seen[signature] = [bound, *seen][:PLANS]
+            return outputs
+
+    def bind(self, shapes: Mapping[str, Sequence[int]] = MappingProxyType({}), signature: str = "predict") -> Binding:
+        """A signature with arrays of its own, for loops that run often: 0.4 µs a call beside the kernels' time.
+
+        shapes: of inputs whose sizes are open; without one, unknown sizes are 1. Inputs are zeros at first. Raises
+        InputError for shapes that do not fit, and for inputs that are no tensors.
+        """
+        graph = self._graph(signature)
+        others = [v.name for v in graph.inputs if v.kind != "tensor"]
+        if others:
+            raise InputError(f"expected inputs that are tensors, got {', '.join(others)}; use run")
+        with self._lock:
+            zeros = {v.name: _zeros(v, shapes.get(v.name)) for v in graph.inputs}
+            given = check_inputs(graph, zeros)
+            if signature not in self._held.uses:
+                return Binding(given, self._executor(signature))
+            from lite_runtime.learning.state import StateBinding
+
+            return StateBinding(given, self._with_state(signature))
+
+    def profile(self, inputs: Mapping[str, Any], signature: str = "predict", repeats: int = 10) -> list[Row]:
+        """Mean time of every piece over `repeats` runs, in order of execution; the first run is not counted. State
+        stays as it is.
+
+        Timed by the processor's counter in native code: nothing runs between steps that does not otherwise.
+        """
+        from lite_runtime.running.profiling import Row
+
+        repeats = max(repeats, 1)
+        rows: dict[tuple[str, str], list[float]] = {}
+        for piece in self._profile(inputs, signature, repeats).pieces:
+            row = rows.setdefault((piece.node, piece.kernel), [0.0, 0, 0])
+            row[0] += max(end - start for _, start, end in piece.times)
+            row[1] += piece.record.operations if piece.record is not None else 0
+            row[2] += piece.record.bytes if piece.record is not None else 0
+        return [
+            Row(node, kernel, total / repeats, int(count / repeats), int(nbytes / repeats))
+            for (node, kernel), (total, count, nbytes) in rows.items()
+        ]
+
+    def trace(self, inputs: Mapping[str, Any], signature: str = "predict") -> list[Span]:
+        """When each worker began and ended each step of one run, in seconds after the run's begin."""
+        return self._profile(inputs, signature, 1).spans()
+
+    def _profile(self, inputs: Mapping[str, Any], signature: str, repeats: int) -> Profile:
+        executor, given = self._rehearsed(signature), check_inputs(self._graph(signature), inputs)
+        from lite_runtime.running.profiling import Profile
+
+        profile = Profile()
+        with self._lock:
+            for i in range(repeats + 1):
+                executor.settings.iterated = 0
+                executor.run(given, profile if i else None)
+        return profile
+
+    def cost(self, inputs: Mapping[str, Any], signature: str = "predict") -> Cost:
+        """What a run takes; plans it, and runs it where a later part waits for values."""
+        from lite_runtime.running.profiling import Cost
+
+        executor, given = self._rehearsed(signature), check_inputs(self._graph(signature), inputs)
+        arena, steps, native, reference = 0, 0, 0, []
+        with self._lock:
+            executor.settings.iterated = 0
+            executor.run(given)
+            parts = list(executor.parts(given))
+        for part in parts:
+            arena = max(arena, part.arena_bytes)
+            steps += len(part.records)
+            native += sum(len(step.nodes) for step in part.steps if step.end)
+            reference += [step.nodes[0].op for step in part.steps if not step.end] + [n.op for n in part.frontier]
+        return Cost(arena, steps, native, tuple(reference))
+
+    @property
+    def state_version(self) -> int:
+        """How often state has changed since the model was loaded."""
+        with self._lock:
+            return self._store.version
+
+    def state_dict(self) -> dict[str, Array]:
+        """Copies of all state, by name."""
+        with self._lock:
+            return {name: self._store.now(name).copy() for name in self._store.rows}
+
+    def load_state_dict(self, state: Mapping[str, Array], strict: bool = True) -> None:
+        """Replace state by these arrays, all of them or, where one does not fit, none.
+
+        strict: every state is given; without, some may be left out, which stay as they are. Raises InputError for
+        names that are missing or unknown and for arrays of another dtype or shape.
+        """
+        with self._lock:
+            from lite_runtime.learning.state import check_state
+
+            check_state(self._store.specs, state, strict)
+            self._store.put(state)
+
+    def save_state(self, path: str | os.PathLike[str], metadata: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Write all state to a file, whole or not at all: who loses power meanwhile finds the old file or the new one.
+
+        metadata: plain values that go with it. Raises BundleError for a path that cannot be written, InputError for
+        state that is not finite: one bad example must not cost what was learned before and lies in that file.
+        """
+        from lite_runtime.learning import checkpoint
+        from lite_runtime.learning.state import check_finite
+
+        state = self.state_dict()
+        check_finite(state)
+        checkpoint.write(path, state, self._held.digest, metadata)
+
+    def load_state(self, path: str | os.PathLike[str], strict: bool = True) -> Mapping[str, Any]:
+        """Make state what a file says, as `load_state_dict` does; what `save_state` was given as metadata.
+
+        A file of another model is taken where its names, dtypes and shapes are this one's. Raises BundleError for a
+        file that is none, InputError for one that does not fit.
+        """
+        from lite_runtime.learning import checkpoint
+        from lite_runtime.learning.state import named
+
+        found = checkpoint.read(path)
+        named(found, os.fspath(path), self._held.digest, self.load_state_dict, found.state, strict)
+        return found.metadata
+
+    def reset_state(self) -> None:
+        """Make state what it was when the model was loaded."""
+        with self._lock:
+            self._store.put(self._store.initial)
+
+    @cached_property
+    def _store(self) -> StateStore:
+        from lite_runtime.learning.state import StateStore, specs_of
+
+        return StateStore(self._loaded[0], specs_of(self._held), self._settings.limit)
+
+    def _graph(self, signature: str) -> Graph:
+        if signature not in self._held.signatures:
+            raise InputError(f"no signature {signature!r}; this model has {', '.join(self._held.signatures)}")
+        return self._with_state(signature).face if signature in self._held.uses else self._held.signatures[signature]
+
+    def _executor(self, signature: str) -> Executor:
+        if signature not in self._executors:
+            origin = Origin(self._held.digest, self._held.data, signature)
+            self._executors[signature] = Executor(self._graph(signature), self._settings, origin)
+        return self._executors[signature]
+
+    def _rehearsed(self, signature: str) -> Executor | Stateful:
+        """What runs a signature without consequences."""
+        return self._with_state(signature) if signature in self._held.uses else self._executor(signature)
+
+    def _with_state(self, signature: str) -> Stateful:
+        with self._lock:
+            if signature not in self._stateful:
+                from lite_runtime.learning.state import Stateful
+
+                held, (_, name) = self._held, self._loaded
+                graph, use = held.signatures[signature], held.uses[signature]
+                origins = (
+                    Origin(held.digest, held.data, signature),
+                    None if name is None else Origin(f"{held.digest}{name}", held.data, signature),
+                )
+                self._stateful[signature] = Stateful(graph, use, self._store, self._settings, origins, self._seen)
+            return self._stateful[signature]
+
+
+def load(
+    source: str | os.PathLike[str] | bytes | memoryview,
+    *,
+    threads: int = 1,
+    backend: str = "auto",
+    limit: int = 4 << 30,
+    iterations: int = 100_000,
+    choices: Mapping[str, str] | None = None,
+    state: Mapping[str, Array] | str | os.PathLike[str] | None = None,
+) -> Model:
+    """Open a bundle.
+
+    source: a path (mapped, not read), or the file's bytes. threads: workers that may share one inference, this one
+    counted: as many as gain by it do. backend: one of BACKENDS. limit: bytes one inference may hold. iterations: loop
+    bodies one inference may run. choices: options by key (`lite_runtime.native.tuning`) in the stead of what this
+    machine was
+    tuned to. state: what state to begin with, all of it, in the stead of the bundle's: arrays by name, or the path of
+    what `Model.save_state` wrote. Raises BundleError for a file that is none, InputError for state of another model.
+    """
+    if backend not in BACKENDS:
+        raise InputError(f"expected a backend of {', '.join(BACKENDS)}, got {backend!r}")
+    if not isinstance(threads, int) or not 1 <= threads <= 256:
+        raise InputError(f"expected 1 to 256 threads, got {threads!r}")
+    native = backend != "reference" and (backend != "auto" or build.available())
+    if native and not build.available():
+        raise MsedgeError(
+            "native kernels are not kept on this machine and cannot be compiled: pip install 'msedge[jit]',"
+            " or load with backend='reference'"
+        )
+    held = kept.read(source) if native else bundle.read(source)
+    settings = Settings(
+        threads=threads,
+        native=native,
+        guard=backend == "guard",
+        limit=limit,
+        iterations=iterations,
+        choices=choices,
+    )
+    if state is None:
+        return Model(held, settings)
+    from lite_runtime.learning.state import loaded
+
+    return Model(held, settings, loaded(held, state))
+
+
+def _zeros(value: Value, shape: Sequence[int] | None) -> Array:
+    """An input of that shape, unknown sizes 1 without one, at the start of a cache line."""
+    sizes = tuple(d if isinstance(d, int) else 1 for d in value.shape or ()) if shape is None else tuple(shape)
+    dtype = numpy_dtype(value.dtype)
+    if dtype.hasobject:
+        return np.full(sizes, "", dtype)
+    home = aligned(dtype.itemsize * prod(sizes))
+    home[...] = 0
+    return home.view(dtype).reshape(sizes)
+
+
+def check_inputs(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs as arrays in machine order, checked against the graph's."""
+    names = [v.name for v in graph.inputs]
+    if set(inputs) != set(names):
+        missing, unknown = sorted(set(names) - set(inputs)), sorted(set(inputs) - set(names))
+        parts = [f"missing {', '.join(missing)}"] * bool(missing) + [f"unknown {', '.join(unknown)}"] * bool(unknown)
+        raise InputError(f"inputs: {'; '.join(parts)}; this signature takes {', '.join(map(_describe, graph.inputs))}")
+    sizes: dict[str, int] = {}
+    return {v.name: _check(v, inputs[v.name], sizes) for v in graph.inputs}
+
+
+def _describe(value: Value) -> str:
+    shape = "any rank" if value.shape is None else ", ".join("?" if d is None else str(d) for d in value.shape)
+    return f"{value.name}: {value.dtype}[{shape}]"
+
+
+def _check(value: Value, given: Any, sizes: dict[str, int]) -> Any:
+    if value.kind != "tensor":
+        return given
+    array = np.asarray(given)
+    if not array.flags.aligned or not array.dtype.isnative:
+        array = np.require(array, array.dtype.newbyteorder("="), "A")
+    got = dtype_name(array.dtype) if array.dtype.kind in "biufcOUSTV" else str(array.dtype)
+    if got != value.dtype:
+        raise InputError(f"input {_describe(value)}: got dtype {got}; convert it with .astype('{value.dtype}')")
+    if value.dtype == "string":
+        array = array.astype(object)
+    if value.shape is None:
+        return array
+    if array.ndim != len(value.shape):
+        raise InputError(f"input {_describe(value)}: expected rank {len(value.shape)}, got shape {list(array.shape)}")
+    for want, size in zip(value.shape, array.shape, strict=True):
+        fixed = sizes.setdefault(want, size) if isinstance(want, str) else want
+        if fixed is not None and fixed != size:
+            because = f" ({want} is {fixed} in an earlier input)" if isinstance(want, str) else ""
+            raise InputError(f"input {_describe(value)}: got shape {list(array.shape)}{because}")
+    return array

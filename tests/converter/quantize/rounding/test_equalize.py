@@ -1,0 +1,125 @@
+"""Equalisation: not one bit of the float result changes, a second time does nothing, and int8 gains."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from converter.quantize import Options, quantize
+from converter.quantize.rounding import equalize
+from tests.converter.quantize.support import Builder, prepared, run, samples
+
+
+def uneven(b: Builder, *shape: int, axis: int = 0, spread: float = 2.0) -> str:
+    factors = np.exp(b.rng.standard_normal(shape[axis]) * spread)
+    return b.const((b.rng.standard_normal(shape) * np.moveaxis(np.broadcast_to(factors, [
+        n for i, n in enumerate(shape) if i != axis] + [shape[axis]]), -1, axis)).astype(np.float32))  # fmt: skip
+
+
+def chain(seed: int, activation: str = "Relu", spread: float = 2.0) -> Builder:
+    """Conv, depthwise, pointwise, pooled, flattened, two dense layers."""
+    b = Builder(seed=seed)
+    x = b("Conv", b.input("x", ["n", 3, 8, 8]), uneven(b, 16, 3, 3, 3, spread=spread), b.weight(16), pads=[1] * 4)
+    x = b("Conv", b(activation, x), uneven(b, 16, 1, 3, 3, spread=spread), b.weight(16), group=16)
+    x = b("PRelu", x, b.const(b.rng.random((16, 1, 1)), np.float32))
+    x = b("Add", b("Conv", x, uneven(b, 24, 16, 1, 1, spread=spread)), b.weight(24, 1, 1))
+    x = b("Flatten", b("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]))
+    x = b("Relu", b("Add", b("MatMul", x, uneven(b, 24 * 9, 20, axis=1, spread=spread)), b.weight(20)))
+    b("Gemm", x, b.weight(10, 20), transB=1)
+    return b
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from(("Relu", "LeakyRelu", "Identity")))
+@settings(max_examples=15)
+def test_not_one_bit_changes_and_the_second_time_does_nothing(seed, activation):
+    b = chain(seed, activation)
+    model = prepared(b.model(b.nodes[-1].output[0]))
+    x = {"x": np.random.default_rng(seed).standard_normal((3, 3, 8, 8)).astype(np.float32)}
+    before = run(model, x)[0]
+    assert equalize.run(model) == 4
+    assert np.array_equal(run(model, x)[0], before)
+    assert equalize.run(model) == 0
+
+
+def test_even_networks_are_left_alone():
+    b = Builder(seed=1)
+    x = b("Relu", b("Gemm", b.input("x", ["n", 8]), b.const(np.ones((8, 8), np.float32))))
+    model = prepared(b.model(b("Gemm", x, b.const(np.full((8, 8), 3, np.float32)))))
+    assert len(equalize.links(model)) == 1 and equalize.run(model) == 0
+
+
+def minded(name: str) -> Builder:
+    """Two layers with something between them that minds factors."""
+    b = Builder(seed=2)
+    first, second = uneven(b, 12, 4), uneven(b, 12, 12)
+    h = b("Gemm", b.input("x", ["n", 4]), first, transB=1)
+    between = {
+        "clip": lambda: b("Clip", h, b.const(0, np.float32), b.const(6, np.float32)),
+        "sigmoid": lambda: b("Sigmoid", h),
+        "residual": lambda: b("Add", h, b("Relu", h)),
+        "second reader": lambda: (b("Tanh", h), b("Relu", h))[1],
+        "softmax": lambda: b("Softmax", h),
+        "computed factor": lambda: b("Mul", h, b("Relu", h)),
+    }
+    b("Gemm", between[name](), second)
+    return b
+
+
+@pytest.mark.parametrize("name", ("clip", "sigmoid", "residual", "second reader", "softmax", "computed factor"))
+def test_what_minds_factors_ends_the_way(name):
+    b = minded(name)
+    outputs = [b.nodes[-1].output[0]] + [n.output[0] for n in b.nodes if n.op_type == "Tanh"]
+    model = prepared(b.model(*outputs))
+    assert equalize.links(model) == [] and equalize.run(model) == 0
+
+
+def test_shared_weights_and_graph_outputs_stay():
+    b = Builder(seed=3)
+    shared = uneven(b, 8, 8)
+    h = b("Relu", b("MatMul", b.input("x", ["n", 8]), shared))
+    y = b("MatMul", h, shared)
+    assert equalize.run(prepared(b.model(y))) == 0
+    b = Builder(seed=3)
+    h = b("Relu", b("MatMul", b.input("x", ["n", 8]), uneven(b, 8, 8)))
+    assert equalize.run(prepared(b.model(b("MatMul", h, uneven(b, 8, 8)), h))) == 0
+
+
+def test_two_readers_and_groups():
+    b = Builder(seed=4)
+    h = b("Relu", b("Conv", b.input("x", ["n", 4, 5, 5]), uneven(b, 12, 2, 3, 3), b.weight(12), group=2))
+    left = b("Conv", h, b.weight(6, 4, 1, 1), group=3)
+    right = b("ConvTranspose", h, b.weight(12, 3, 2, 2), group=2)
+    model = prepared(b.model(left, right))
+    x = {"x": np.random.default_rng(4).standard_normal((2, 4, 5, 5)).astype(np.float32)}
+    before = run(model, x)
+    assert equalize.run(model) == 1
+    assert all(np.array_equal(a, b) for a, b in zip(run(model, x), before, strict=True))
+
+
+def test_channels_of_zeros_stay():
+    b = Builder(seed=5)
+    first, second = b.rng.standard_normal((2, 8, 8)).astype(np.float32)
+    first[:, 1], second[2], first[:, 3] = 0, 0, first[:, 3] * 1e4
+    x = b("Relu", b("MatMul", b.input("x", ["n", 8]), b.const(first)))
+    model = prepared(b.model(b("MatMul", x, b.const(second))))
+    inputs = {"x": np.eye(8, dtype=np.float32)}
+    before = run(model, inputs)[0]
+    assert equalize.run(model) == 1 and np.array_equal(run(model, inputs)[0], before)
+
+
+def test_measured_ranges_help_int8():
+    b = chain(6, spread=3.0)
+    model = prepared(b.model(b.nodes[-1].output[0]))
+    x = np.random.default_rng(6).standard_normal((48, 3, 8, 8)).astype(np.float32)
+    rows, wanted = samples(model, x[:32]), run(model, {"x": x[32:]})[0]
+    noise = []
+    for even in (False, True):
+        copy = model.clone()
+        if even:
+            ranges = equalize.measure(copy, rows)
+            assert len(ranges) == 4 and equalize.run(copy, ranges) >= 3
+        quantize(copy, Options(equalize=False, bias_correction=False, gptq=False), rows)
+        noise.append(np.square(run(copy, {"x": x[32:]})[0] - wanted).sum())
+    assert noise[1] < 0.5 * noise[0]

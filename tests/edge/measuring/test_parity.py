@@ -1,0 +1,82 @@
+"""When two arrays are the same, and where two graphs part."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from edge.measuring.parity import compare, first_divergence, worst
+from edge.peers.oracle import Oracle
+from lite_runtime import bundle
+from tests.edge.conftest import Small
+
+REALS = arrays.arrays(np.float32, arrays.array_shapes(max_dims=3, max_side=4), elements=st.floats(-100, 100, width=32))
+
+
+@given(REALS)
+def test_an_array_equals_itself(x: np.ndarray) -> None:
+    assert compare("x", x, x.copy()).within(0)
+
+
+@given(REALS, st.floats(0.25, 1000))
+def test_the_difference_is_relative_to_the_expected_range(x: np.ndarray, scale: float) -> None:
+    wide = x.astype(np.float64)
+    expected = np.concatenate([wide.ravel(), [0.0, 1.0]]) * scale
+    got = expected.copy()
+    got[-1] += 0.01 * scale
+    span = (max(wide.max(), 1.0) - min(wide.min(), 0.0)) * scale
+    found = compare("x", got, expected)
+    assert math.isclose(found.relative, 0.01 * scale / span, rel_tol=1e-6)
+    assert found.at == (len(expected) - 1,)
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "why"),
+    [
+        (np.zeros(3, np.float32), np.zeros((3, 1), np.float32), "shape"),
+        (np.zeros(3, np.float64), np.zeros(3, np.float32), "float64"),
+        (np.array([1, 2]), np.array([1, 3]), "1 of 2 elements"),
+        (np.array([np.nan, 1]), np.array([0.0, 1]), "got nan"),
+        (np.array([0.0, 1]), np.array([np.nan, 1]), "expected nan"),
+        (np.array([-np.inf, 1]), np.array([np.inf, 1]), "expected inf"),
+        (np.array(["a", "b"], object), np.array(["a", "c"], object), "1 of 2 elements"),
+    ],
+)
+def test_what_no_tolerance_allows(got: np.ndarray, expected: np.ndarray, why: str) -> None:
+    found = compare("x", got, expected)
+    assert not found.within(1e9) and why in found.why
+
+
+def test_rounding_is_no_difference_however_small_the_range() -> None:
+    tiny = np.array([0.0, 1e-6])
+    found = compare("x", tiny + np.array([0, 2e-7]), tiny)
+    assert found.relative > 0.1 and found.within(0)
+    assert not compare("x", tiny + np.array([0, 1e-6]), tiny).within(1e-4)
+
+
+def test_nan_and_infinity_in_their_places_are_equal() -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 2.0])
+    assert compare("x", x, x.copy()).within(0)
+
+
+def test_of_several_runs_the_worst_counts() -> None:
+    near, far = (compare("x", np.array([0.0, 1 + d]), np.array([0.0, 1.0])) for d in (1e-6, 1e-3))
+    assert worst([[near], [far]]) == [far]
+
+
+def test_the_first_divergence_is_found_and_a_right_bundle_has_none(small: Small) -> None:
+    model = Oracle(small.source).model
+    x = {"x": np.random.default_rng(3).standard_normal((2, 3, 8, 8)).astype(np.float32)}
+
+    def part(path: object) -> object:
+        graph = bundle.read(path).signatures["predict"]  # type: ignore[arg-type]
+        return first_divergence(model, graph, x, 1e-4, threads=1, backend="reference")
+
+    assert part(small.bundle) is None
+    found = part(small.wrong)
+    assert found is not None and found.difference.name in ("c2", "r2") and found.agreeing >= 1  # type: ignore[attr-defined]

@@ -1,0 +1,55 @@
+"""Charts: well-formed, their marks where the numbers are, nothing drawn for nothing."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge.pages.charts import HIGH, WIDE, Pair, curves, dumbbells
+
+NUMBERS = st.lists(st.none() | st.floats(-1e6, 1e6), min_size=1, max_size=40)
+
+
+def points(figure: str) -> list[tuple[float, float]]:
+    return [(float(x), float(y)) for x, y in re.findall(r"(-?[\d.]+),(-?[\d.]+)", figure)]
+
+
+@given(NUMBERS)
+def test_lines_stay_inside(values: list[float | None]) -> None:
+    figure = curves("a < b", list(range(len(values))), {"one & two": values})
+    if any(v is not None for v in values):
+        ElementTree.fromstring(figure)
+        assert all(0 <= x <= WIDE and 0 <= y <= HIGH for x, y in points(figure))
+    else:
+        assert figure == ""
+
+
+def test_higher_numbers_stand_higher() -> None:
+    figure = curves("t", [1, 2, 3], {"s": [1.0, 3.0, 2.0]})
+    heights = [y for _, y in points(figure)]
+    assert heights[1] < heights[2] < heights[0]
+
+
+def test_gaps_are_bridged() -> None:
+    assert len(points(curves("t", [1, 2, 3], {"s": [1.0, None, 2.0]}))) == 2
+
+
+def test_infinity_is_left_out() -> None:
+    assert len(points(curves("t", [1, 2], {"s": [1.0, float("inf")]}))) == 1
+
+
+@pytest.mark.parametrize(("pairs", "circles"), [([], 0), ([Pair("a", 0.2, 0.9), Pair("<b>", None, 0.5, True)], 3)])
+def test_dumbbells(pairs: list[Pair], circles: int) -> None:
+    figure = dumbbells("t", pairs)
+    assert figure.count("<circle") == circles
+    if figure:
+        ElementTree.fromstring(figure)
+
+
+def test_one_that_got_worse_is_marked() -> None:
+    assert "poor" in dumbbells("t", [Pair("a", 0.9, 0.2)])
+    assert "poor" not in dumbbells("t", [Pair("a", 0.2, 0.9)])

@@ -1,0 +1,75 @@
+"""The page of a federated run says what the report says, whatever is missing from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from edge.pages.fleet_page import fleet_page
+
+
+def spread(mean: float) -> dict[str, float]:
+    return {"mean": mean, "worst_decile": mean - 0.25}
+
+
+def evaluation(before: float, after: float, **devices: list[float]) -> dict[str, Any]:
+    summary = {
+        "devices": len(devices), "silent": 0, "accuracy_before": spread(before), "accuracy_after": spread(after),
+        "loss_before": spread(1.5), "loss_after": spread(1.25),
+    }  # fmt: skip
+    return {"summary": summary, "refused": {}, "by_device": devices}
+
+
+def row(number: int, **more: Any) -> dict[str, Any]:
+    return {
+        "round": number, "counted": True, "asked": 3, "answered": 3, "silent": 0, "refused": {}, "details": [],
+        "loss": 2.0 / number, "norm": 1.0, "bytes_down": 3072, "bytes_up": 1024, "seconds": 0.5,
+    } | more  # fmt: skip
+
+
+def report(*rows: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {
+        "run": "r1", "algorithm": "fedavg", "bundle": "ab" * 32, "rounds": len(rows), "devices": 3, "turned_away": {},
+        "refused": {}, "bytes_up": 1024 * len(rows), "bytes_down": 3072 * len(rows), "seconds": 1.0, "rows": list(rows),
+    } | more  # fmt: skip
+
+
+def test_figures_of_the_last_evaluation() -> None:
+    training, held_out = evaluation(0.5, 0.75, a=[0.5, 0.7], b=[0.5, 0.8]), evaluation(0.4, 0.6, c=[0.4, 0.6])
+    found = {"training": training, "held_out": held_out}
+    page = fleet_page(report(row(1), row(2, evaluation=found)))
+    for words in ("75.0 %", "60.0 %", "50.0 %", "1.0 KiB", "3.0 KiB", "devices never seen", ">a<", ">c<"):
+        assert words in page
+    assert "Nothing: every device" in page
+
+
+def test_a_run_without_evaluation_or_loss() -> None:
+    page = fleet_page(report(row(1, loss=None, counted=False, answered=0, silent=3)))
+    assert "too few answers" in page
+    assert "silent until the deadline" in page
+    assert "Device by device" not in page
+
+
+def test_refusals_are_named_and_escaped() -> None:
+    words = "<script>d1</script>: norm: too large"
+    only = row(1, refused={"norm": 1}, details=[words])
+    page = fleet_page(report(only, refused={"norm": 1}, turned_away={"bundle": 2}))
+    assert "turned away: bundle" in page
+    assert "<script>" not in page
+    assert "&lt;script&gt;d1" in page
+
+
+@pytest.mark.parametrize("epsilon", [None, 1.25])
+def test_privacy_is_shown_where_it_was_counted(epsilon: float | None) -> None:
+    page = fleet_page(report(row(1, epsilon=epsilon), row(2, epsilon=epsilon)))
+    assert ("privacy spent" in page) is (epsilon is not None)
+
+
+def test_of_very_many_devices_the_ends_are_drawn() -> None:
+    many = {f"d{i:03}": [0.1, i / 1000] for i in range(200)}
+    page = fleet_page(report(row(1, evaluation={"training": evaluation(0.5, 0.5, **many)})))
+    assert "140 devices in the middle" in page
+    assert ">d000<" in page
+    assert ">d199<" in page
+    assert ">d100<" not in page
