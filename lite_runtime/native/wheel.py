@@ -93,7 +93,9 @@ def pack(into: str, names: Sequence[str]) -> None:
         path = os.pathsep.join(filter(None, (os.path.dirname(build.ROOT), os.environ.get("PYTHONPATH"))))
         environment = {**os.environ, "MSEDGE_TARGET": target.name, "PYTHONPATH": path}
         subprocess.run(
-            [sys.executable, "-c", "from lite_runtime.native import build; build.prepare()"], env=environment, check=True
+            [sys.executable, "-c", "from lite_runtime.native import build; build.prepare()"],
+            env=environment,
+            check=True,
         )
     images = {target.name: _images(target) for target in targets}
     for name, own in images.items():
