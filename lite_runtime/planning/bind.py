@@ -78,8 +78,16 @@ ROWS: Mapping[str, _Rows] = {"gemm.f32_gemm": _Rows(5, 14, 4), "qgemm.x8_gemm": 
 """Kernels that can leave gaps between the rows of their result."""
 
 
+_Undo = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A change taken back: a function and its arguments."""
+
+
 class Workspace:
-    """State of one planning: values' operands, slots, records, units."""
+    """State of one planning: values' operands, slots, records, units.
+
+    Every change that binding a unit makes is noted in an undo log, so that a unit which turns out to have no kernel
+    costs what it changed, however large the plan is.
+    """
 
     def __init__(self, pack: Pack, lanes: int, choose: Choose) -> None:
         self.pack, self.lanes, self.choose = pack, lanes, choose
@@ -95,10 +103,24 @@ class Workspace:
         self.uses: Mapping[str, int] = {}
         """Readers of every value; what leaves the plan is read once more."""
         self.unit = 0
+        self._touching: dict[int, list[int]] = {}
+        """Numbers of the records with an operand in a slot, by slot, in order."""
+        self._undo: list[_Undo] = []
+
+    def begin(self) -> None:
+        """From here on changes can be taken back."""
+        self._undo.clear()
+
+    def take_back(self) -> None:
+        """Undo every change since `begin`, the last one first. Numbers of bases are not given out again."""
+        for change, arguments in reversed(self._undo):
+            change(*arguments)
+        self._undo.clear()
 
     def slot(self, nbytes: int, base: int = ARENA) -> int:
         """A new buffer's number."""
         self.slots.append(Slot(nbytes, base))
+        self._undo.append((self.slots.pop, ()))
         return len(self.slots) - 1
 
     def external(self, spec: Spec) -> Operand:
@@ -114,17 +136,82 @@ class Workspace:
             return held
         array = np.ascontiguousarray(array).reshape(array.shape)
         operand = self.external(Spec(dtype_name(array.dtype), array.shape))
-        self.constants[self.slots[operand.slot].base] = array
+        base = self.slots[operand.slot].base
+        self.constants[base] = array
         operand = Operand(operand.spec, operand.slot, 0, array)
+        self._undo += [(self.constants.pop, (base,)), _restore(self.fixed_values, id(array))]
         self.fixed_values[id(array)] = operand
         return operand
+
+    def packed(self, source: Operand, layout: str, pack: Callable[[Array], Array]) -> Operand:
+        """A constant in the order a kernel reads it, one a source and order."""
+        key = (source.slot, layout)
+        if key not in self.packed_slots:
+            operand = self.fixed(self.pack(source, layout, pack))
+            self._undo.append((self.packed_slots.pop, (key,)))
+            self.packed_slots[key] = operand
+        return self.packed_slots[key]
 
     def touch(self, operand: Operand | None) -> None:
         """The current unit needs this operand's buffer."""
         if operand is not None:
-            slot = self.slots[operand.slot]
-            slot.first = self.unit if slot.first == -1 else slot.first
-            slot.last = max(slot.last, self.unit)
+            self._live(operand.slot, self.unit)
+
+    def _live(self, number: int, unit: int) -> None:
+        """A slot's lifetime includes `unit`."""
+        slot = self.slots[number]
+        if slot.first == -1 or unit < slot.first or unit > slot.last:
+            self._undo.append((_set_life, (slot, slot.first, slot.last)))
+            slot.first = unit if slot.first == -1 else min(slot.first, unit)
+            slot.last = max(slot.last, unit)
+
+    def append(self, record: Record) -> None:
+        """Add a record of the current unit."""
+        for slot in {operand.slot for operand in record.operands if operand is not None}:
+            there = self._touching.setdefault(slot, [])
+            there.append(len(self.records))
+            self._undo.append((there.pop, ()))
+        self.records.append(record)
+        self._undo.append((self.records.pop, ()))
+        for operand in record.operands:
+            self.touch(operand)
+
+    def only_record(self, slot: int) -> int | None:
+        """The number of the record with an operand in a slot, where there is exactly one."""
+        there = self._touching.get(slot, ())
+        return there[0] if len(there) == 1 else None
+
+    def redirect(self, number: int, record: Record, old: int, new: int) -> None:
+        """Replace a record that wrote slot `old` by one that writes slot `new`; nothing needs `old` any more."""
+        replaced, slot, shared = self.records[number], self.slots[new], self.slots[new].shared
+        held = self.slots[old]
+        self._undo += [
+            (_set_life, (held, held.first, held.last)),
+            (self.records.__setitem__, (number, replaced)),
+            (setattr, (slot, "shared", shared)),
+            _restore(self._touching, old),
+            _restore(self._touching, new),
+        ]
+        self.records[number] = record
+        held.first = held.last = -1
+        self._touching[old] = []
+        self._touching[new] = sorted({*self._touching.get(new, ()), number})
+        slot.shared = True
+        self._live(new, record.unit)
+
+    def reuse(self, result: Operand, of: Operand) -> None:
+        """The current unit's result may take over the memory of an operand."""
+        self.reuses.append((result.slot, of.slot, self.unit))
+        self._undo.append((self.reuses.pop, ()))
+
+
+def _set_life(slot: Slot, first: int, last: int) -> None:
+    slot.first, slot.last = first, last
+
+
+def _restore(table: dict[Any, Any], key: Any) -> _Undo:
+    """What gives a key of a table back what it holds now."""
+    return (table.__setitem__, (key, table[key])) if key in table else (table.pop, (key, None))
 
 
 class _NodeBinder:
@@ -157,10 +244,7 @@ class _NodeBinder:
         return self._space.fixed(np.asarray(array))
 
     def packed(self, source: Operand, layout: str, pack: Callable[[Array], Array]) -> Operand:
-        key = (source.slot, layout)
-        if key not in self._space.packed_slots:
-            self._space.packed_slots[key] = self._space.fixed(self._space.pack(source, layout, pack))
-        return self._space.packed_slots[key]
+        return self._space.packed(source, layout, pack)
 
     def scratch(self, dtype: str, shape: tuple[int, ...]) -> Operand:
         spec = Spec(dtype, tuple(int(d) for d in shape))
@@ -176,10 +260,7 @@ class _NodeBinder:
         *,
         parallel: bool = True,
     ) -> None:
-        record = Record(kernel, tuple(operands), tuple(numbers), parallel, self._space.unit)
-        self._space.records.append(record)
-        for operand in operands:
-            self._space.touch(operand)
+        self._space.append(Record(kernel, tuple(operands), tuple(numbers), parallel, self._space.unit))
 
     def view(self, output: int, of: Operand, offset: int = 0) -> None:
         result = self.results[output]
@@ -194,11 +275,11 @@ class _NodeBinder:
     def place(self, part: int, target: Operand, at: int, row: int) -> bool:
         space, name, operand = self._space, self.node.inputs[part], self.inputs[part]
         assert operand is not None
-        touching = [i for i, r in enumerate(space.records) if any(o and o.slot == operand.slot for o in r.operands)]
+        at_record = space.only_record(operand.slot)
         once = space.uses.get(name, 0) == 1 == list(self.node.inputs).count(name)
-        if len(touching) != 1 or not once or space.slots[operand.slot].base != ARENA:
+        if at_record is None or not once or space.slots[operand.slot].base != ARENA:
             return False
-        record = space.records[touching[0]]
+        record = space.records[at_record]
         width = ROWS.get(record.kernel)
         if width is None or name not in space.units[record.unit][-1].outputs or not width.fits(record, operand):
             return False
@@ -207,18 +288,14 @@ class _NodeBinder:
         spec = Spec(operand.dtype, ((rows - 1) * row + run,))
         into = Operand(spec, target.slot, target.offset + at * itemsize(operand.dtype))
         numbers = (*record.numbers[: width.number], row, *record.numbers[width.number + 1 :])
-        space.records[touching[0]] = record._replace(operands=(*record.operands[:-1], into), numbers=numbers)
-        old, slot = space.slots[operand.slot], space.slots[target.slot]
-        old.first = old.last = -1
-        slot.first = record.unit if slot.first == -1 else min(slot.first, record.unit)
-        slot.last = max(slot.last, record.unit)
-        slot.shared = True
+        redirected = record._replace(operands=(*record.operands[:-1], into), numbers=numbers)
+        space.redirect(at_record, redirected, operand.slot, target.slot)
         return True
 
     def reuse(self, output: int, of: Operand | None) -> None:
         result = self.outputs[output]
         if of is not None and result is not None and of.offset == 0 and of.value is None:
-            self._space.reuses.append((result.slot, of.slot, self._space.unit))
+            self._space.reuse(result, of)
 
 
 def bind_stage(space: Workspace, stage: Stage, native: bool) -> list[BoundUnit]:
@@ -268,7 +345,7 @@ def _bind(space: Workspace, nodes: tuple[Node, ...], specs: Mapping[str, Spec]) 
     rule = BINDS.get(node.op)
     if rule is None and len(nodes) == 1:
         return False
-    marks = len(space.records), len(space.reuses), [(s.first, s.last) for s in space.slots]
+    space.begin()
     binder = _NodeBinder(space, nodes, specs)
     try:
         if all(r is None or r.size == 0 for r in binder.results):
@@ -279,10 +356,7 @@ def _bind(space: Workspace, nodes: tuple[Node, ...], specs: Mapping[str, Spec]) 
             assert rule is not None
             rule(binder)
     except NoKernel:
-        del space.records[marks[0] :], space.reuses[marks[1] :], space.slots[len(marks[2]) :]
-        for slot, (first, last) in zip(space.slots, marks[2], strict=True):
-            slot.first, slot.last = first, last
-        _forget(space)
+        space.take_back()
         return False
     for name, result in zip(node.outputs, binder.results, strict=True):
         if name:
@@ -292,15 +366,6 @@ def _bind(space: Workspace, nodes: tuple[Node, ...], specs: Mapping[str, Spec]) 
     for operand in binder.inputs:
         space.touch(operand)
     return True
-
-
-def _forget(space: Workspace) -> None:
-    """Drop constants whose slots were rolled back."""
-    alive = len(space.slots)
-    space.packed_slots = {k: o for k, o in space.packed_slots.items() if o.slot < alive}
-    space.fixed_values = {k: o for k, o in space.fixed_values.items() if o.slot < alive}
-    bases = {s.base for s in space.slots}
-    space.constants = {base: array for base, array in space.constants.items() if base in bases}
 
 
 def _bind_reference(space: Workspace, node: Node, specs: Mapping[str, Spec]) -> None:

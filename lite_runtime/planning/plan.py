@@ -11,8 +11,9 @@ Everything here is a function of types; nothing runs, except that nodes whose op
 
 from __future__ import annotations
 
-import ctypes
+import struct
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from lite_runtime.graph import Array, Graph, Node
 from lite_runtime.ops.registry import Operand, Spec
 from lite_runtime.planning import cost
 from lite_runtime.planning.bind import BEFORE, BoundUnit, Choose, Pack, Workspace, bind_stage
-from lite_runtime.planning.memory import Lifetime, arrange
+from lite_runtime.planning.memory import Lifetime, Spans, arrange
 from lite_runtime.planning.program import ARENA, NULL, Kernel, Plan, Step
 from lite_runtime.planning.stage import fold, next_stage
 
@@ -113,20 +114,27 @@ def _outputs(
     return outputs
 
 
+def _home(space: Workspace, i: int) -> int:
+    """The slot whose memory slot `i` uses; chains of slots that take over from one another are shortened on the way."""
+    slots = space.slots
+    end = i
+    while slots[end].home >= 0:
+        end = slots[end].home
+    while slots[i].home >= 0:
+        slots[i].home, i = end, slots[i].home
+    return end
+
+
 def _share(space: Workspace) -> None:
     """Let results take over the memory of operands that die in the same step."""
 
-    def root(i: int) -> int:
-        while space.slots[i].home >= 0:
-            i = space.slots[i].home
-        return i
-
     for result, source, unit in space.reuses:
-        into, out_of = space.slots[result], space.slots[root(source)]
+        home = _home(space, source)
+        into, out_of = space.slots[result], space.slots[home]
         if into.home >= 0 or into.base != ARENA or out_of.base != ARENA or into is out_of:
             continue
         if out_of.last == unit and into.first == unit and out_of.nbytes == into.nbytes:
-            into.home = root(source)
+            into.home = home
             out_of.last = max(out_of.last, into.last)
 
 
@@ -145,10 +153,8 @@ def _lay_out(space: Workspace, separate: bool) -> tuple[int, dict[int, int]]:
         offsets, arena = arrange([Lifetime(s.nbytes, s.first, s.last) for s in own])
         for slot, offset in zip(own, offsets, strict=True):
             slot.offset = offset
-    for slot in space.slots:
-        home = slot
-        while home.home >= 0:
-            home = space.slots[home.home]
+    for i, slot in enumerate(space.slots):
+        home = space.slots[_home(space, i)]
         slot.base, slot.offset = home.base, home.offset
     return arena, slots
 
@@ -163,17 +169,17 @@ def _write(
     kernels: dict[str, int] = {}
     words: list[int] = []
     records: list[Kernel] = []
-    touched: list[tuple[_Span, bool]] = []
+    touched = _Touched()
     for record, (operations, nbytes) in zip(space.records, _work(space, specs), strict=True):
         begin = len(words)
         seconds = cost.seconds(record.kernel, operations, nbytes, space.lanes)
         shared = record.parallel and (separate or cost.shared(seconds))
         spans = [_span(space, o, record.unit) for o in record.operands if o is not None and o.value is None]
-        # What the first worker did alone it need not wait for.
-        meets = any((shared or by_all) and _clash(a, b) for a in spans for b, by_all in touched)
+        meets = any(touched.clash(span, shared) for span in spans)
         if meets:
-            touched = []
-        touched.extend((span, shared) for span in spans)
+            touched = _Touched()
+        for span in spans:
+            touched.add(span, shared)
         flags = (PARALLEL if shared else 0) | (MEET if meets else 0) | (record.unit << 8)
         words += [kernels.setdefault(record.kernel, len(kernels)), 0, flags]
         for operand in record.operands:
@@ -245,13 +251,36 @@ def _span(space: Workspace, operand: Operand, unit: int) -> _Span:
     return _Span(slot.base, start, start + operand.spec.nbytes, slot.shared or slot.first == unit)
 
 
-def _clash(a: _Span, b: _Span) -> bool:
-    """Whether one of two steps must wait for the other."""
-    return (a.writes or b.writes) and a.base == b.base and a.start < b.end and b.start < a.end
+class _Touched:
+    """What steps have read and written since all workers last met, and whether a step must wait for one of them.
+
+    Two steps may not run at the same time if they touch the same byte and one of them writes it. What the first worker
+    did alone it need not wait for: a step of its own clashes only with steps that all workers shared.
+    """
+
+    def __init__(self) -> None:
+        self._ranges: dict[tuple[int, bool, bool], Spans] = {}
+        """By base, whether the step writes, and whether all workers shared it."""
+
+    def add(self, span: _Span, shared: bool) -> None:
+        """Note what a step touches."""
+        self._ranges.setdefault((span.base, span.writes, shared), Spans()).add(span.start, span.end)
+
+    def clash(self, span: _Span, shared: bool) -> bool:
+        """Whether a step that touches `span` must wait for one of those before it."""
+        for by_all in (True, False) if shared else (True,):
+            for writes in (True, False) if span.writes else (True,):
+                there = self._ranges.get((span.base, writes, by_all))
+                if there is not None and there.overlaps(span.start, span.end):
+                    return True
+        return False
 
 
 def _word(number: int | float) -> int:
     """A number of a step record: an integer as it is, a float as the bits of the nearest float32."""
     if isinstance(number, float | np.floating):
-        return int.from_bytes(bytes(ctypes.c_float(number)), "little")
+        try:
+            return int.from_bytes(struct.pack("<f", number), "little")
+        except OverflowError:  # beyond the largest float32: infinity, as rounding to nearest gives
+            return int.from_bytes(struct.pack("<f", inf if number > 0 else -inf), "little")
     return int(number)
