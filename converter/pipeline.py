@@ -37,8 +37,8 @@ from converter.passes import (
     undo_dynamic,
 )
 from converter.passes.integer import INTEGER_PASSES
+from converter.passes.record import PassRecord
 from converter.quantize.rounding import unpack
-from converter.report import PassRecord
 
 __all__ = [
     "INTEGER",

@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,11 +18,8 @@ from cloud.track.lineage import identity
 from cloud.track.recorder import Recorder
 from cloud.track.runs import Artifact, Histogram
 from cloud.track.store import Store
-from cloud.train.callbacks import Callback
+from cloud.train.callbacks import Callback, Fitting
 from cloud.train.reports import EpochReport
-
-if TYPE_CHECKING:
-    from cloud.train.trainer import Trainer
 
 __all__ = ["Tracked", "spread"]
 
@@ -57,10 +54,10 @@ class Tracked(Callback):
         }  # fmt: skip
         self._rate, self._stops = rate, stops
         self._step, self._why = 0, ""
-        self._trainer: Trainer | None = None
+        self._trainer: Fitting | None = None
         self._recorder: Recorder | None = None
 
-    def started(self, trainer: Trainer) -> None:
+    def started(self, trainer: Fitting) -> None:
         """A new run; further calls of `fit` go on with it."""
         if jax.process_index():
             return
@@ -114,7 +111,7 @@ class Tracked(Callback):
         """Say that `fit` is about to end early because somebody asked for it."""
         self._why = why
 
-    def finished(self, trainer: Trainer) -> None:
+    def finished(self, trainer: Fitting) -> None:
         """The end, as it should be, or early by request."""
         self._end("stopped" if self._why else "finished", self._why)
 
@@ -164,7 +161,7 @@ class Tracked(Callback):
             warnings.warn(f"the record of run {self.run} is not whole: {problem}", RuntimeWarning, stacklevel=3)
 
 
-def _parent(trainer: Trainer, store: Store) -> str:
+def _parent(trainer: Fitting, store: Store) -> str:
     """The run whose checkpoint this one goes on from, if the store knows it."""
     said = trainer.checkpoints.restored.get("run", "") if trainer.checkpoints is not None else ""
     return next((run.id for run in store.runs() if run.id == said), "")

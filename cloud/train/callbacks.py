@@ -4,20 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cloud.train.reports import EpochReport
 
 if TYPE_CHECKING:
-    from cloud.train.trainer import Trainer
+    from cloud.train.keeping.checkpoint import Checkpoints
+    from cloud.train.stepping.step import TrainState
 
-__all__ = ["Callback", "Callbacks"]
+__all__ = ["Callback", "Callbacks", "Fitting"]
+
+
+class Fitting(Protocol):
+    """What a callback may ask of the `Trainer` it watches."""
+
+    epochs_done: int
+    """Epochs over the trainer's whole life."""
+    steps_done: int
+    """Steps over the trainer's whole life."""
+
+    @property
+    def checkpoints(self) -> Checkpoints | None:
+        """Where it saves, if it does."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the last `fit` ended early because `stop` was called."""
+        raise NotImplementedError
+
+    def whole_state(self) -> TrainState:
+        """Parameters, optimiser and state, every array whole."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """End `fit` after the present step."""
 
 
 class Callback:
     """Watches a run; what it does not care for stays as it is here. An error it raises ends training."""
 
-    def started(self, trainer: Trainer) -> None:
+    def started(self, trainer: Fitting) -> None:
         """`fit` begins."""
 
     def placed(self, plan: Mapping[str, Any]) -> None:
@@ -34,7 +60,7 @@ class Callback:
     def saved(self, path: Path) -> None:
         """A checkpoint is complete."""
 
-    def finished(self, trainer: Trainer) -> None:
+    def finished(self, trainer: Fitting) -> None:
         """`fit` ends as it should."""
 
     def failed(self, error: BaseException) -> None:
@@ -47,7 +73,7 @@ class Callbacks(Callback):
     def __init__(self, members: Sequence[Callback]) -> None:
         self.members = tuple(members)
 
-    def started(self, trainer: Trainer) -> None:
+    def started(self, trainer: Fitting) -> None:
         """See `Callback`."""
         for member in self.members:
             member.started(trainer)
@@ -72,7 +98,7 @@ class Callbacks(Callback):
         for member in self.members:
             member.saved(path)
 
-    def finished(self, trainer: Trainer) -> None:
+    def finished(self, trainer: Fitting) -> None:
         """See `Callback`."""
         for member in self.members:
             member.finished(trainer)

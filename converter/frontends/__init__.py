@@ -6,29 +6,14 @@ load(source)      a path, bytes or a model object -> its signatures as models, a
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
-import onnx_ir as ir
-
-from converter.errors import ConvertError
 from converter.frontends import onnx
+from converter.frontends.loaded import Loaded, read
 from converter.frontends.onnx import Source
 
 __all__ = ["Loaded", "Source", "load", "read"]
 
 _TFLITE = b"TFL3"
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A source's signatures by name, each a model at its own opset, and its metadata as plain JSON values."""
-
-    models: Mapping[str, ir.Model]
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    format: str = "onnx"
 
 
 def load(source: Source) -> Loaded:
@@ -40,16 +25,6 @@ def load(source: Source) -> Loaded:
         found = tflite.load(source if isinstance(source, str | os.PathLike) else bytes(source))
         return Loaded(found.models, found.metadata, "tflite")
     return Loaded({"predict": onnx.load(source)})
-
-
-def read(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a model file. Raises ConvertError."""
-    try:
-        return Path(path).read_bytes()
-    except FileNotFoundError:
-        raise ConvertError(f"no file at {path}; check the path") from None
-    except OSError as error:
-        raise ConvertError(f"cannot read {path}: {error.strerror or error}") from None
 
 
 def _is_tflite(source: Source) -> bool:

@@ -38,6 +38,7 @@ __all__ = [
     "sole_use",
     "source_of",
     "static_dims",
+    "title",
 ]
 
 Shape: TypeAlias = Sequence[int | str | None]
@@ -200,6 +201,11 @@ def sole_reader(value: ir.Value) -> bool:
 
 
 _SOURCE_KEYS = ("source_location", "pkg.torch.onnx.stack_trace", "namespace", "pkg.torch.onnx.name_scopes")
+
+
+def title(node: ir.Node) -> str:
+    """A node's name, or that of its first result."""
+    return node.name or (node.outputs[0].name if node.outputs else "") or node.op_type
 
 
 def source_of(node: ir.Node) -> str:

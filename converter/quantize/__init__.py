@@ -18,7 +18,7 @@ from converter.quantize.calibration.data import load as calibration_data
 from converter.quantize.calibration.observe import Runner
 from converter.quantize.options import IO, METHODS, MODES, Io, Method, Mode, Options
 from converter.quantize.record import Finding, NodeStatus, Record, TensorParams
-from converter.quantize.schemes import plan, title
+from converter.quantize.schemes import plan
 from converter.quantize.state import State, Step
 from converter.quantize.steps import STEPS
 
@@ -81,4 +81,4 @@ def run_steps(model: ir.Model, options: Options, samples: Samples | Source | Non
 def quantized_nodes(model: ir.Model, options: Options) -> list[str]:
     """Titles of the contractions that static quantisation would make integer: what a sensitivity
     search goes through."""
-    return [title(node) for node, scheme in plan(model, options).integer.items() if scheme.role == "contraction"]
+    return [build.title(node) for node, scheme in plan(model, options).integer.items() if scheme.role == "contraction"]

@@ -21,7 +21,7 @@ from converter.quantize.options import Options, matches
 from converter.quantize.record import NodeStatus, TensorParams
 from converter.quantize.rounding.bias import compensate
 from converter.quantize.rounding.weights import SMALLEST, Place, Quantized, attach, per_channel, places, quantize_place
-from converter.quantize.schemes import SCHEMES, Plan, title, weight_place
+from converter.quantize.schemes import SCHEMES, Plan, weight_place
 from converter.quantize.state import State
 from lite_runtime.graph import Array
 
@@ -111,7 +111,7 @@ def apply_weights(state: State) -> None:
             continue
         stored = node in done
         why = "" if stored else "asked to stay float" if _keeps_float(node, state.options) else "it holds no weights"
-        state.record.nodes.append(NodeStatus(title(node), node.op_type, "weights" if stored else "float", why))
+        state.record.nodes.append(NodeStatus(build.title(node), node.op_type, "weights" if stored else "float", why))
 
 
 def _weights_of(nodes: Iterable[ir.Node], state: State) -> set[ir.Node]:
@@ -257,11 +257,11 @@ def _note_nodes(state: State) -> None:
     plan = state.plan
     for node in state.model.graph:
         if node in plan.integer:
-            state.record.nodes.append(NodeStatus(title(node), node.op_type, "integer"))
+            state.record.nodes.append(NodeStatus(build.title(node), node.op_type, "integer"))
         else:
             status = "weights" if node in plan.weights else "float"
             reason = plan.reasons.get(node, "")
-            state.record.nodes.append(NodeStatus(title(node), node.op_type, status, reason))  # type: ignore[arg-type]
+            state.record.nodes.append(NodeStatus(build.title(node), node.op_type, status, reason))  # type: ignore[arg-type]
 
 
 # dynamic: ranges measured as activations come
@@ -275,12 +275,12 @@ def apply_dynamic(state: State) -> None:
             continue
         why = _not_dynamic(node, options)
         if not why:
-            state.record.nodes.append(NodeStatus(title(node), node.op_type, "dynamic"))
+            state.record.nodes.append(NodeStatus(build.title(node), node.op_type, "dynamic"))
             _make_dynamic(node, state, quantised)
         elif not _keeps_float(node, options) and next(places(node, SMALLEST), None) is not None:
-            state.record.nodes.append(NodeStatus(title(node), node.op_type, "weights", why))
+            state.record.nodes.append(NodeStatus(build.title(node), node.op_type, "weights", why))
         else:
-            state.record.nodes.append(NodeStatus(title(node), node.op_type, "float", why))
+            state.record.nodes.append(NodeStatus(build.title(node), node.op_type, "float", why))
     _weights_of([node for node in build.nodes(state.model) if not _keeps_float(node, options)], state)
 
 

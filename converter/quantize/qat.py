@@ -37,7 +37,7 @@ from converter.quantize.calibration.data import load as calibration_data
 from converter.quantize.options import Options
 from converter.quantize.record import Record
 from converter.quantize.rounding.weights import Bits, per_channel, width
-from converter.quantize.schemes import SCHEMES, title, weight_place
+from converter.quantize.schemes import SCHEMES, weight_place
 from converter.quantize.state import State, Step
 from converter.quantize.steps import STEPS
 from lite_runtime.reference.quantize import quantize as to_integers
@@ -173,7 +173,8 @@ def _freeze_weight(node: ir.Node) -> bool:
     weight, steps, zeros = (build.array(v) for v in (*node.inputs, None)[:3])
     if steps is not None and not (np.isfinite(steps) & (steps > 0)).all():
         raise QuantizeError(
-            f"the scales of QuantizeLinear {title(node)!r} are not all finite and positive ({steps.min()} the least): "
+            f"the scales of QuantizeLinear {build.title(node)!r} are not all finite and positive "
+            f"(the smallest is {steps.min()}): "
             "train them at a lower rate, or leave them constant"
         )
     if weight is None or steps is None:

@@ -31,7 +31,7 @@ from converter.quantize.calibration.calibrate import Params
 from converter.quantize.options import Options, matches
 from converter.quantize.rounding.weights import SMALLEST, Place, places
 
-__all__ = ["FIXED", "REASONS", "SCHEMES", "Plan", "Role", "Scheme", "fixed_params", "plan", "title", "weight_place"]
+__all__ = ["FIXED", "REASONS", "SCHEMES", "Plan", "Role", "Scheme", "fixed_params", "plan", "weight_place"]
 
 Role = Literal["contraction", "table", "reduce", "elementwise", "movement", "reader"]
 
@@ -67,11 +67,6 @@ REASONS: Mapping[str, str] = {
     **dict.fromkeys(("Attention",), "the fused attention kernel keeps scores in float"),
     "BatchNormalization": "a scale and shift that folds into no convolution",
 }  # fmt: skip
-
-
-def title(node: ir.Node) -> str:
-    """A node's name, or that of its first result."""
-    return node.name or (node.outputs[0].name if node.outputs else "") or node.op_type
 
 
 # which nodes suit their scheme

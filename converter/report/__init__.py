@@ -9,6 +9,6 @@ from __future__ import annotations
 
 from converter.report.layers import PERFECT, Layer, Sums, measure
 from converter.report.page import page
-from converter.report.report import PassRecord, Report
+from converter.report.report import Report
 
-__all__ = ["PERFECT", "Layer", "PassRecord", "Report", "Sums", "measure", "page"]
+__all__ = ["PERFECT", "Layer", "Report", "Sums", "measure", "page"]

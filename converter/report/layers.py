@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
-from converter.ir.build import source_of
+from converter.ir.build import source_of, title
 from lite_runtime.graph import Array
 
 if TYPE_CHECKING:
@@ -123,7 +123,6 @@ def _real(stored: Array, params: TensorParams | None) -> Array:
 
 def _nodes(model: ir.Model, record: Record) -> dict[str, tuple[str, str, str]]:
     """Tensor -> operator, what it is computed as, and where the model's author wrote it."""
-    from converter.quantize.schemes import title
 
     status = {node.name: node.status for node in record.nodes}
     return {

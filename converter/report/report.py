@@ -7,19 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from converter.passes.record import PassRecord
 from converter.quantize.record import Record
 from converter.report.layers import Layer
 
-__all__ = ["PassRecord", "Report"]
-
-
-@dataclass(frozen=True)
-class PassRecord:
-    """One pass: how many rewrites it made and how long it took."""
-
-    name: str
-    rewrites: int
-    seconds: float
+__all__ = ["Report"]
 
 
 @dataclass

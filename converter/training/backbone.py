@@ -12,10 +12,11 @@ from dataclasses import replace
 from glob import escape
 from typing import Any
 
+from converter.passes.record import PassRecord
 from converter.pipeline import STATIC, optimize
 from converter.quantize import Options, calibration_data, run_steps
 from converter.quantize.calibration.data import Samples
-from converter.report import PassRecord, Report
+from converter.report import Report
 from converter.training.reach import dependents
 from converter.training.signatures import Prepared
 

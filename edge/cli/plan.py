@@ -222,11 +222,12 @@ def _found(answer: Answer) -> Part:
 
 def _explained(answer: Answer, others: Rivals) -> Part:
     from cloud.parallel.explaining.explain import explain
+    from cloud.parallel.explaining.telling import told
 
     made = explain(
         answer.graph, answer.plan, answer.topology, others, memory=answer.limit, reduce_scatter=answer.reduce_scatter
     )
-    return {"explanation": made.to_dict()}, made.text()
+    return {"explanation": made.to_dict()}, told(made)
 
 
 def _differing(answer: Answer, saved: Saved) -> Part:

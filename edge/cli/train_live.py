@@ -20,7 +20,7 @@ from edge.cli.output import bytes_text, console, say, seconds_text, table
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from cloud.train.trainer import Trainer
+    from cloud.train.callbacks import Fitting
 
 __all__ = ["Lines", "Screen", "watching"]
 
@@ -45,7 +45,7 @@ def watching(epochs: int, steps: int) -> Iterator[Callback]:
 class Lines(Callback):
     """A line an epoch."""
 
-    def started(self, trainer: Trainer) -> None:
+    def started(self, trainer: Fitting) -> None:
         """The clock runs."""
         self._begun = time.monotonic()
 
@@ -79,7 +79,7 @@ class Screen(Callback):
         self._begun = self._clock = time.monotonic()
         self._rows = 0.0
 
-    def started(self, trainer: Trainer) -> None:
+    def started(self, trainer: Fitting) -> None:
         """The clock runs from the first step, so that compiling is not counted as training."""
         self._clock = self._begun = time.monotonic()
         self._first = self.step = trainer.steps_done

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from math import inf
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from edge.gateway.errors import GatewayError
 from edge.gateway.exchange import Answer, Ask
@@ -19,9 +19,13 @@ from edge.gateway.protocol.response import write
 from lite_runtime.errors import InputError, MsedgeError
 
 if TYPE_CHECKING:
-    from edge.gateway.gateway import Gateway
+    from edge.gateway.batching.scheduler import Scheduler
+    from edge.gateway.models.repository import Repository
+    from edge.gateway.operate.logs import RequestIds
+    from edge.gateway.operate.settings import Settings
+    from edge.gateway.operate.statistics import Statistics
 
-__all__ = ["DEVICE", "LABEL", "Exchange"]
+__all__ = ["DEVICE", "LABEL", "Exchange", "Host"]
 
 DEVICE, LABEL = "x-msedge-device", "x-msedge-label"
 """Header fields: whose personal version, and which label of the model; `parameters.device` is the same as the first."""
@@ -30,6 +34,47 @@ LARGE = 256 << 10
 """Bytes of JSON that the loop's thread reads itself, a millisecond's work at most."""
 _RAW = ("image/", "audio/")
 """Media types whose bodies are the one input's bytes, without the protocol's JSON."""
+
+
+T = TypeVar("T")
+
+
+class Host(Protocol):
+    """What an exchange asks of the gateway around it."""
+
+    settings: Settings
+    ids: RequestIds
+    under_way: int
+    repository: Repository
+    scheduler: Scheduler
+    statistics: Statistics
+    watching: bool
+
+    def admit_inference(self, ask: Ask) -> None:
+        """Raise GatewayError where the client may not ask."""
+
+    async def aside(self, what: Callable[[Any], T], given: Any) -> T:
+        """Call it on another thread."""
+        raise NotImplementedError
+
+    def at_hand(self, job: Job, served: Served) -> bool:
+        """Whether what answers a job that names a device is in memory."""
+        raise NotImplementedError
+
+    async def fetch(self, job: Job, served: Served) -> None:
+        """Read the version of a job's device."""
+
+    def ended(
+        self, ask: Ask, identity: str, status_: int, seconds: float, job: Any, served: Served | None
+    ) -> None:
+        """A request was answered."""
+
+    def bug(self, error: BaseException, where: str, **facts: Any) -> None:
+        """An internal error: logged, not shown to clients."""
+
+    def error_body(self, text: str) -> bytes:
+        """`{"error": text}`."""
+        raise NotImplementedError
 
 
 class Exchange:
@@ -52,7 +97,7 @@ class Exchange:
         "_task",
     )
 
-    def __init__(self, gateway: Gateway, ask: Ask, reply: Callable[[Answer], None]) -> None:
+    def __init__(self, gateway: Host, ask: Ask, reply: Callable[[Answer], None]) -> None:
         self._gateway, self._ask, self._reply = gateway, ask, reply
         self._served: Served | None = None
         self._request: Request | None = None

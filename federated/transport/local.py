@@ -9,7 +9,7 @@ from flwr.app import Context, RecordDict
 from federated.client.device import Device
 from federated.server.conduct import Exchange
 from federated.transport.app_client import client_app
-from federated.transport.app_server import server_app
+from federated.transport.exchange import server_app
 from federated.transport.grid import LocalGrid
 
 __all__ = ["run_here"]

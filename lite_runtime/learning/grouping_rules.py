@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from lite_runtime.graph import Node
-
-if TYPE_CHECKING:
-    from lite_runtime.learning.grouping import Walk
+from lite_runtime.learning.grouping_walk import Rule, Walk
 
 __all__ = ["RULES"]
 
@@ -147,7 +145,7 @@ def _normalization(g: Walk, node: Node) -> None:
     _behind(g, node, normal, scale, bias, "", -1)
 
 
-RULES: Mapping[str, Callable[[Walk, Node], None]] = {
+RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("MatMul", "Gemm"), _product),
     "Conv": _convolution,
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Min", "Max", "Pow", "PRelu", "Where"), _elementwise),

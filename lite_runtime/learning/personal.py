@@ -19,7 +19,8 @@ from lite_runtime.learning.grouping import SLOTS, Grouped, Table, Ungrouped, gro
 from lite_runtime.planning.program import ALIGNMENT
 from lite_runtime.planning.stage import fold
 from lite_runtime.running.executor import PLANS, Binding, Executor
-from lite_runtime.running.session import Model, check_inputs
+from lite_runtime.running.inputs import check_inputs
+from lite_runtime.running.session import Model
 
 __all__ = ["SLOTS", "PersonalBinding", "PersonalModel", "Row", "SeparateModel", "Ungrouped"]
 

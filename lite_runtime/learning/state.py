@@ -18,8 +18,8 @@ from lite_runtime.errors import InputError, MsedgeError
 from lite_runtime.graph import Array, Graph, Spec, StateUse, dtype_name, numpy_dtype
 from lite_runtime.planning.program import Plan
 from lite_runtime.running.executor import PLANS, Binding, Bound, Executor, Settings, address_of, aligned
+from lite_runtime.running.inputs import Loaded, check_inputs
 from lite_runtime.running.kept import Later, Origin, Sketch
-from lite_runtime.running.session import Loaded, check_inputs
 
 if TYPE_CHECKING:
     from lite_runtime.bundle import Bundle

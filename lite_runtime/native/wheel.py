@@ -35,6 +35,7 @@ SERVER = frozenset(
         "bundle/pipelines.py",
         "learning/grouping.py",
         "learning/grouping_rules.py",
+        "learning/grouping_walk.py",
         "learning/personal.py",
         "learning/rowwise.py",
     }

@@ -132,8 +132,10 @@ class Executor:
         key = tuple(sorted(specs.items()))
         held = self._plans.get(key)
         if held is None:
-            if self.origin is not None and not self._plans:
-                made = kept.plan(self.origin, self.graph, specs, self.settings, lambda: self.plan(specs))
+            settings = self.settings
+            if self.origin is not None and not self._plans and settings.native and not settings.guard:
+                chosen = settings.choices.chosen
+                made = kept.plan(self.origin, self.graph, specs, chosen, settings.limit, lambda: self.plan(specs))
             else:
                 made = self.plan(specs)
             while len(self._plans) >= PLANS:

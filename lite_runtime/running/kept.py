@@ -22,7 +22,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -33,9 +33,6 @@ from lite_runtime.graph import Array, Graph, Node, Spec, StateUse, Value, dtype_
 from lite_runtime.native import build
 from lite_runtime.native.target import host
 from lite_runtime.planning.program import Kernel, Plan, Step
-
-if TYPE_CHECKING:
-    from lite_runtime.running.executor import Settings
 
 __all__ = ["Later", "Origin", "Sketch", "plan", "read"]
 
@@ -87,10 +84,18 @@ class _Place:
 
 
 def plan(
-    origin: Origin, graph: Graph, given: Mapping[str, Spec], settings: Settings, make: Callable[[], Plan]
+    origin: Origin,
+    graph: Graph,
+    given: Mapping[str, Spec],
+    choices: Mapping[str, str],
+    limit: int,
+    make: Callable[[], Plan],
 ) -> Plan:
-    """The plan of a graph for inputs of these types: the kept one, else what `make` makes, which then is kept."""
-    here = _place(origin, graph, given, settings)
+    """The native plan of a graph for inputs of these types: the kept one, else what `make` makes, which then is kept.
+
+    choices: how steps are computed that can be in several ways; limit: bytes a plan may hold. Both name the file.
+    """
+    here = _place(origin, graph, given, choices, limit)
     found = here.find() if here is not None else None
     if found is None:
         found = make()
@@ -99,13 +104,12 @@ def plan(
     return found
 
 
-def _place(origin: Origin, graph: Graph, given: Mapping[str, Spec], settings: Settings) -> _Place | None:
-    """Where the program of a graph for inputs of these types is kept; None where nothing is."""
-    if not settings.native or settings.guard:
-        return None
+def _place(
+    origin: Origin, graph: Graph, given: Mapping[str, Spec], choices: Mapping[str, str], limit: int
+) -> _Place | None:
+    """Where the program of a graph for inputs of these types is kept; None where nothing is kept."""
     types = sorted((name, *spec) for name, spec in given.items())
-    chosen = sorted(settings.choices.chosen.items())
-    path = _path("program", origin.digest, origin.signature, types, chosen, settings.limit, np.__version__)
+    path = _path("program", origin.digest, origin.signature, types, sorted(choices.items()), limit, np.__version__)
     return _Place(path, origin.data, tuple(value.name for value in graph.outputs)) if path else None
 
 

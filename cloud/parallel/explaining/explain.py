@@ -1,17 +1,17 @@
-"""Why a plan costs what it costs: what lies how, what moves for whom, what memory is for, what else was possible."""
+"""Why a plan costs what it costs: how tensors are sharded, what is moved and why, what memory is used for, and what
+other plans would cost."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
 from math import prod
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from cloud.errors import PlanError
 from cloud.parallel.cost import local_bytes
+from cloud.parallel.explaining.explanation import Explanation, Moving, Rival, Tensor, Worker
 from cloud.parallel.explaining.ledger import KINDS, Ledger
 from cloud.parallel.explaining.strategy import strategy
-from cloud.parallel.explaining.telling import told
 from cloud.parallel.explaining.words import alike, axes_text, duration, link_text, mesh_text, place, split_text
 from cloud.parallel.graph import Graph, Split
 from cloud.parallel.plan import Plan
@@ -21,94 +21,13 @@ from cloud.parallel.staged.staging import Staging
 from cloud.parallel.topology import Topology
 from converter.report.html import size_text
 
-__all__ = ["Explanation", "Moving", "Other", "Rival", "Tensor", "Worker", "explain"]
+__all__ = ["Other", "explain"]
 
 BIGGEST = 8
 """Operators listed, those with most FLOPs."""
 
 Item = TypeVar("Item")
 Key = TypeVar("Key")
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """`times` alike values that enter. `split`: as `[4096/m0, 1024]`; bytes of all of them, whole and on a device."""
-
-    name: str
-    kind: str
-    dtype: str
-    split: str
-    times: int
-    bytes: int
-    local_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """`times` alike operators. `split`: of the result; `share`: of all FLOPs; `idle`: of the devices' time that goes
-    into computing the same as others."""
-
-    name: str
-    split: str
-    times: int
-    share: float
-    idle: float
-
-
-@dataclass(frozen=True, slots=True)
-class Moving:
-    """`times` alike collectives of a step: `bytes` of results on a device and seconds, all together. `hidden`: seconds
-    that computing hides. `why`: as "partial sums of gradient of params.*.w"."""
-
-    kind: str
-    axes: str
-    times: int
-    bytes: int
-    seconds: float
-    hidden: float
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Rival:
-    """Another plan, or why there is none. `loses`: where its time goes, beside the plan's."""
-
-    name: str
-    strategy: str
-    step_seconds: float | None
-    peak_bytes: int | None
-    loses: str
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Of one plan; seconds and bytes of a step on one device. `memory`: at the fullest moment, `peak_at`, by kind."""
-
-    name: str
-    strategy: str
-    mesh: str
-    topology: str
-    limit: float
-    step_seconds: float
-    compute_seconds: float
-    collective_seconds: float
-    exposed_seconds: float
-    gap: float
-    peak_bytes: int
-    peak_at: str
-    memory: Mapping[str, int]
-    tensors: tuple[Tensor, ...]
-    workers: tuple[Worker, ...]
-    moves: tuple[Moving, ...]
-    rivals: tuple[Rival, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return asdict(self)
-
-    def text(self) -> str:
-        """For a terminal, without colours."""
-        return told(self)
 
 
 Other: TypeAlias = Plan | Staging | PlanError

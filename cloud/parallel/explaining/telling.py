@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from cloud.parallel.explaining.explanation import Explanation
 from cloud.parallel.explaining.words import duration, rows_text
 from converter.report.html import size_text
-
-if TYPE_CHECKING:
-    from cloud.parallel.explaining.explain import Explanation
 
 __all__ = ["told"]
 

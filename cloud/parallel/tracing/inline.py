@@ -79,7 +79,7 @@ class _Opener:
             operands = [outside(atom) for atom in eqn.invars]
             if eqn.primitive.name in CALLS:
                 made = self.call(eqn, operands)
-            elif (instead := rewritten(eqn, self.unroll)) is not None:
+            elif (instead := rewritten(eqn, self.unroll, flat)) is not None:
                 made = self.opened(eqn, instead, operands)
             else:
                 made = self.fresh(eqn, operands)

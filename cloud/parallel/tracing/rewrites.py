@@ -32,13 +32,16 @@ MOVES = {"transpose", "reshape", "squeeze"}
 """What may stand between a root and the carry it is added to: linear, and the same before and after the sum."""
 
 
-def rewritten(eqn: Any, unroll: bool) -> Any:
-    """A closed jaxpr that computes what `eqn` does, or None where `eqn` is good as it is."""
+def rewritten(eqn: Any, unroll: bool, flat: Callable[[Any], Any]) -> Any:
+    """A closed jaxpr that computes what `eqn` does, or None where `eqn` is good as it is.
+
+    unroll: whether short scans become their trips. flat: opens the calls of a closed jaxpr (`inline.flat`).
+    """
     if eqn.primitive.name == "top_k":
         function: Function | None = _top_k(eqn)
     elif eqn.primitive.name == "scan":
         short = unroll and eqn.params["length"] <= MOST_TRIPS
-        function = _unrolled(eqn) if short else _added_after(eqn)
+        function = _unrolled(eqn) if short else _added_after(eqn, flat)
     else:
         return None
     avals = [atom.aval for atom in eqn.invars]
@@ -87,9 +90,7 @@ class _Sum:
     chain: tuple[Any, ...]
 
 
-def _added_after(eqn: Any) -> Function | None:
-    from cloud.parallel.tracing.inline import flat  # which asks this file
-
+def _added_after(eqn: Any, flat: Callable[[Any], Any]) -> Function | None:
     params = eqn.params
     held, kept = params["num_consts"], params["num_carry"]
     closed = flat(params["jaxpr"])

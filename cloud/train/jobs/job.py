@@ -186,7 +186,7 @@ def _parallel(config: Config) -> str | Prepare:
     """The planner's modules load where a plan is wanted."""
     if config.parallel.mode != "auto":
         return config.parallel.mode
-    from cloud.train.jobs.planning import placing
+    from cloud.train.jobs.placing import placing
 
     return placing(config)
 

@@ -10,49 +10,23 @@ import jax
 from cloud.errors import PlanError
 from cloud.parallel.checking import compilers
 from cloud.parallel.checking.check import Report, check
-from cloud.parallel.explaining import planfile
 from cloud.parallel.graph import Graph
 from cloud.parallel.plan import Plan
 from cloud.parallel.running.apply import apply
 from cloud.parallel.staged.staging import Staging, choose_stages
 from cloud.parallel.topology import Topology
-from cloud.parallel.tracing.trace import trace
 from cloud.train.inputs.feed import feed_of
-from cloud.train.jobs.config import Config, read_size
+from cloud.train.jobs.config import Config
 from cloud.train.jobs.job import Job, job_of
-from cloud.train.placing.placement import Placement, Prepare, packing
-from cloud.train.placing.planned import Auto, Staged
-from cloud.train.stepping.step import Batch, Recipe, TrainState
+from cloud.train.placing.placement import packing
+from cloud.train.placing.planned import Staged
 
-__all__ = ["checked", "placing", "stages_of", "step_of", "topology_of"]
+__all__ = ["checked", "stages_of", "step_of", "topology_of"]
 
 
 def topology_of(name: str) -> Topology:
     """The topology of that name or file; of "" the devices that are here. Raises `PlanError`."""
     return Topology.named(name) if name else Topology.of_devices(jax.devices())
-
-
-def placing(config: Config) -> Prepare:
-    """Where [parallel] with mode = "auto" has the step run; files are read when it is asked, before the first step."""
-    said = config.parallel
-
-    def placed(recipe: Recipe, state: TrainState, batch: Batch) -> Placement:
-        saved = planfile.read(config.path(said.plan)) if said.plan else None
-        auto = Auto(
-            topology=Topology.named(said.topology) if said.topology else None,
-            memory=read_size(said.memory, "parallel.memory") if said.memory else None,
-            plan=saved.plan if saved else None,
-            compiled=said.compiled,
-        )
-        try:
-            return auto(recipe, state, batch)
-        except PlanError:
-            if saved is not None:  # to say what differs
-                step, _ = packing(recipe.step(saved.plan.recompute))
-                saved.check(trace(step, state, batch))
-            raise
-
-    return placed
 
 
 def step_of(config: Config) -> tuple[Callable[..., Any], Any, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 
-from converter.frontends import Loaded, read
+from converter.frontends.loaded import Loaded, read
 from converter.frontends.tflite import ops
 from converter.frontends.tflite.custom import custom
 from converter.frontends.tflite.metadata import describe

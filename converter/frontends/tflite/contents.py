@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import ml_dtypes
 import numpy as np
@@ -11,10 +12,7 @@ import onnx_ir as ir
 
 from converter.errors import ConvertError
 
-if TYPE_CHECKING:
-    from converter.frontends.tflite.model import Sparsity, Tensor
-
-__all__ = ["PACKED", "STORED", "decode", "stored_bytes"]
+__all__ = ["PACKED", "STORED", "Contents", "Sparsity", "Stored", "decode", "stored_bytes"]
 
 _T = ir.DataType
 STORED: dict[str, tuple[ir.DataType, np.dtype]] = {
@@ -47,6 +45,51 @@ _DENSE_FREE, _DENSE_RATIO = 1 << 20, 1024
 """Bytes that a sparse tensor may unfold to: so many anyway, and so many for each stored element or segment."""
 
 
+@dataclass(frozen=True)
+class Sparsity:
+    """Where a sparse tensor's values lie: the schema's SparsityParameters.
+
+    `traversal` orders the dimensions (block dimensions last), `block_map[i]` is the dimension that block dimension i
+    cuts. `dims` has, in traversal order, a size for a dense dimension, or (segments, indices) for a compressed one.
+    """
+
+    traversal: tuple[int, ...]
+    block_map: tuple[int, ...]
+    dims: tuple[int | tuple[np.ndarray, np.ndarray], ...]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A constant's stored bytes, a view into the file whose length fits the tensor's type and shape."""
+
+    data: memoryview
+    sparsity: Sparsity | None = None
+
+
+class Stored(Protocol):
+    """What decoding asks of a tensor."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of its dimensions."""
+
+    @property
+    def rank(self) -> int:
+        """The number of its dimensions."""
+
+    @property
+    def type_name(self) -> str:
+        """The schema's name of its element type."""
+
+    @property
+    def contents(self) -> Contents | None:
+        """Its bytes, None for a tensor that is computed."""
+
+
 def stored_bytes(type_name: str, elements: int) -> int:
     """Bytes that `elements` values take in the file. Not for strings."""
     if type_name in PACKED:
@@ -54,7 +97,7 @@ def stored_bytes(type_name: str, elements: int) -> int:
     return elements * STORED[type_name][1].itemsize
 
 
-def decode(tensor: Tensor) -> np.ndarray | None:
+def decode(tensor: Stored) -> np.ndarray | None:
     """`Tensor.array`."""
     contents = tensor.contents
     if contents is None:
@@ -80,7 +123,7 @@ def _values(data: memoryview, type_name: str, count: int | None) -> np.ndarray:
     return (values ^ sign).astype(np.int8) - np.int8(sign)  # two's complement of `bits` bits
 
 
-def _strings(data: memoryview, tensor: Tensor) -> np.ndarray:
+def _strings(data: memoryview, tensor: Stored) -> np.ndarray:
     """int32 count, count + 1 int32 offsets, then the bytes."""
     count = prod(tensor.shape)
     found = int.from_bytes(data[:4], "little") if len(data) >= 4 else -1
@@ -97,7 +140,7 @@ def _strings(data: memoryview, tensor: Tensor) -> np.ndarray:
     return texts.reshape(tensor.shape)
 
 
-def _dense(values: np.ndarray, sparsity: Sparsity, tensor: Tensor) -> np.ndarray:
+def _dense(values: np.ndarray, sparsity: Sparsity, tensor: Stored) -> np.ndarray:
     """The dense array: walk the dimensions in traversal order, keeping every stored element's coordinates."""
     sizes = _blocked_sizes(sparsity, tensor)
     paths = len(values) + sum(len(dim[0]) for dim in sparsity.dims if not isinstance(dim, int))
@@ -116,7 +159,7 @@ def _dense(values: np.ndarray, sparsity: Sparsity, tensor: Tensor) -> np.ndarray
     return _unblock(dense, sparsity, tensor)
 
 
-def _blocked_sizes(sparsity: Sparsity, tensor: Tensor) -> tuple[int, ...]:
+def _blocked_sizes(sparsity: Sparsity, tensor: Stored) -> tuple[int, ...]:
     """Sizes of the tensor's dimensions counted in blocks, then of the block dimensions."""
     rank = tensor.rank
     block = [0] * len(sparsity.block_map)
@@ -134,7 +177,7 @@ def _blocked_sizes(sparsity: Sparsity, tensor: Tensor) -> tuple[int, ...]:
 
 
 def _level(
-    place: np.ndarray, size: int, dim: int | tuple[np.ndarray, np.ndarray], paths: int, tensor: Tensor
+    place: np.ndarray, size: int, dim: int | tuple[np.ndarray, np.ndarray], paths: int, tensor: Stored
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """One dimension more: for each path its parent path, its coordinate here, and its index in this level.
 
@@ -164,7 +207,7 @@ def _level(
     return parent, indices[index], index
 
 
-def _unblock(dense: np.ndarray, sparsity: Sparsity, tensor: Tensor) -> np.ndarray:
+def _unblock(dense: np.ndarray, sparsity: Sparsity, tensor: Stored) -> np.ndarray:
     """Each block dimension back behind the dimension it cuts."""
     rank = tensor.rank
     order: list[int] = []
@@ -173,5 +216,5 @@ def _unblock(dense: np.ndarray, sparsity: Sparsity, tensor: Tensor) -> np.ndarra
     return np.ascontiguousarray(dense.transpose(order)).reshape(tensor.shape)
 
 
-def _damaged(tensor: Tensor, what: str) -> ConvertError:
+def _damaged(tensor: Stored, what: str) -> ConvertError:
     return ConvertError(f"tensor {tensor.name!r}: sparse storage with {what}; the file is damaged")

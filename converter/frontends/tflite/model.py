@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from converter.frontends.tflite.contents import decode
+from converter.frontends.tflite.contents import Contents, Sparsity, decode
 
 __all__ = [
     "Contents",
@@ -46,27 +46,6 @@ class Quant:
     def per_tensor(self) -> bool:
         """One scale for all values."""
         return self.scale.ndim == 0
-
-
-@dataclass(frozen=True)
-class Sparsity:
-    """Where a sparse tensor's values lie: the schema's SparsityParameters.
-
-    `traversal` orders the dimensions (block dimensions last), `block_map[i]` is the dimension that block dimension i
-    cuts. `dims` has, in traversal order, a size for a dense dimension, or (segments, indices) for a compressed one.
-    """
-
-    traversal: tuple[int, ...]
-    block_map: tuple[int, ...]
-    dims: tuple[int | tuple[np.ndarray, np.ndarray], ...]
-
-
-@dataclass(frozen=True)
-class Contents:
-    """A constant's stored bytes, a view into the file whose length fits the tensor's type and shape."""
-
-    data: memoryview
-    sparsity: Sparsity | None = None
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ returns a value of the output's stored type, which then stays as it is. So integ
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeAlias, overload
 
 import numpy as np
 import onnx_ir as ir
@@ -24,10 +24,9 @@ from converter.frontends.tflite.model import Custom, Operator, Tensor
 from converter.ir import build
 
 if TYPE_CHECKING:
-    from converter.frontends.tflite.scope import Scope
     from converter.frontends.tflite.state import States
 
-__all__ = ["RULES", "Op", "Result", "Rule", "translate"]
+__all__ = ["RULES", "Op", "Result", "Rule", "Surroundings", "translate"]
 
 Result: TypeAlias = ir.Value | Sequence[ir.Value | None]
 Rule: TypeAlias = Callable[["Op"], Result]
@@ -47,10 +46,69 @@ def translate(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
+Make: TypeAlias = Callable[["Op", list[ir.Value]], Sequence[ir.Value]]
+"""Fills a nested graph: an Op that emits into it and the graph's inputs -> its outputs."""
+
+
+class Surroundings(Protocol):
+    """The graph under construction, as an operator sees it; tensors by their index in the subgraph."""
+
+    @property
+    def states(self) -> States:
+        """The variables of the whole graph."""
+
+    def where(self, operator: Operator) -> str:
+        """Which operator, for error texts."""
+
+    def tensor(self, index: int) -> Tensor:
+        """The tensor as the file describes it."""
+
+    def real(self, index: int) -> ir.Value:
+        """The tensor as real numbers."""
+
+    def raw(self, index: int) -> ir.Value:
+        """The tensor as stored."""
+
+    def const(self, index: int) -> np.ndarray | None:
+        """The stored contents of a constant."""
+
+    def real_const(self, index: int) -> np.ndarray | None:
+        """The contents of a constant as real numbers."""
+
+    def permuted(self, op: Op, index: int, perm: tuple[int, ...], shape: Sequence[int] | None) -> ir.Value:
+        """`Op.permuted`."""
+
+    def emit(
+        self,
+        operator: Operator,
+        op: str,
+        inputs: Sequence[ir.Value | None],
+        attrs: Mapping[str, Any],
+        outputs: int,
+        domain: str,
+    ) -> tuple[ir.Value, ...]:
+        """`Op.emit`; always a tuple."""
+
+    def constant(self, values: Any, dtype: Any, hint: str) -> ir.Value:
+        """`Op.constant`."""
+
+    def activation(self, op: Op, value: ir.Value) -> ir.Value:
+        """`Op.activation`."""
+
+    def call(self, op: Op, index: int, arguments: Sequence[ir.Value]) -> list[ir.Value]:
+        """`Op.call`."""
+
+    def patterns(self, op: Op, index: int) -> list[ir.Value]:
+        """Values with the types and shapes of a subgraph's inputs."""
+
+    def nested(self, op: Op, make: Make, inputs: Sequence[ir.Value]) -> ir.Graph:
+        """`Op.graph`."""
+
+
 class Op:
     """One operator of a subgraph while it is translated: its operands, its options, and the nodes to emit for it."""
 
-    def __init__(self, scope: Scope, operator: Operator) -> None:
+    def __init__(self, scope: Surroundings, operator: Operator) -> None:
         self._scope, self._operator = scope, operator
 
     # what it is

@@ -29,7 +29,6 @@ from converter.quantize.accuracy.sensitivity import Progress, Sensitivity, Varia
 from converter.quantize.calibration.data import Samples
 from converter.quantize.options import Options
 from converter.quantize.rounding.weights import places
-from converter.quantize.schemes import title
 
 __all__ = ["LEAST_GAIN", "Budget", "Found", "search", "stored_bytes"]
 
@@ -190,7 +189,7 @@ class _Search:
         ranked = self._ranking
         if self._variants.steps_to_weights:
             ranked = tuple(measure(self._variants, self._evaluate, self._progress, weights=True))
-        size = {title(n): sum(w.size for *_, w in places(n, 0)) for n in build.nodes(self._variants.reference)}
+        size = {build.title(n): sum(w.size for *_, w in places(n, 0)) for n in build.nodes(self._variants.reference)}
         worth = {s.name: s.noise / max(size[s.name], 1) for s in ranked}
         return sorted(order, key=lambda name: -worth[name])
 

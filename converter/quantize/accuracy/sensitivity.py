@@ -23,7 +23,7 @@ from converter.quantize.options import Options
 from converter.quantize.record import Record
 from converter.quantize.rounding import gptq
 from converter.quantize.rounding.weights import SMALLEST, Bits, Quantized, places, quantize_place
-from converter.quantize.schemes import Plan, plan, title
+from converter.quantize.schemes import Plan, plan
 from converter.quantize.state import State
 from converter.quantize.steps import STEPS
 
@@ -93,9 +93,9 @@ class Variants:
         """Name -> operator of every node whose precision is a choice, in graph order."""
         if not self.options.static:
             least = 0 if self.options.mode == "dynamic" else SMALLEST
-            return {title(n): n.op_type for n in self.reference.graph if any(True for _ in places(n, least))}
+            return {build.title(n): n.op_type for n in self.reference.graph if any(True for _ in places(n, least))}
         found = plan(self.reference, self.options)
-        return {title(node): node.op_type for node in found.integer if _chooses(node, found)}
+        return {build.title(node): node.op_type for node in found.integer if _chooses(node, found)}
 
     @property
     def steps_to_weights(self) -> bool:
@@ -136,7 +136,7 @@ class Variants:
         if self.options.mode != "w4":
             return found
         for node in build.nodes(model):
-            if title(node) in wider:
+            if build.title(node) in wider:
                 for place, value, weight in places(node):
                     name = value.name or ""
                     made = self._rounded(8, self.options.block).get(name)

@@ -13,7 +13,6 @@ from converter.errors import QuantizeError
 from converter.ir import build
 from converter.ir.build import Edit, attr
 from converter.passes import cleanup
-from converter.quantize.schemes import title
 from lite_runtime.reference.quantize import dequantize
 
 __all__ = ["run"]
@@ -24,7 +23,7 @@ def run(model: ir.Model) -> int:
     done = next((node for node in build.nodes(model) if build.is_op(node, "QuantizeLinear")), None)
     if done is not None:
         raise QuantizeError(
-            f"the model quantises activations already (QuantizeLinear {title(done)!r}); convert it with mode "
+            f"the model quantises activations already (QuantizeLinear {build.title(done)!r}); convert it with mode "
             "'none', or give the float model it was made of"
         )
     count = sum(_unpack(node) for node in build.nodes(model) if build.is_op(node, "DequantizeLinear"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from edge.gateway.errors import GatewayError
 from edge.gateway.models.config import ModelConfig
@@ -14,7 +14,6 @@ from edge.gateway.ports import Ports, ports_of
 if TYPE_CHECKING:
     from edge.gateway.batching.runner import Runner
     from edge.gateway.job import Job
-    from edge.gateway.models.shadow import Shadow
     from lite_runtime import Model
 
 __all__ = ["RUNNERS", "Factory", "Served", "Shapes", "signatures_of"]
@@ -26,6 +25,13 @@ Shapes = Mapping[str, tuple[int, ...]]
 """By input: the shape of a row where the signature is batched, else of the whole."""
 Factory = Callable[["Served", str, Shapes, bool], "Runner"]
 """(served, signature, shapes, whether its jobs name devices) -> what computes such requests."""
+
+
+class Follower(Protocol):
+    """What hears of every job that a version has answered."""
+
+    def after(self, job: Job, submit: Callable[[Job, Runner], None], /) -> None:
+        """A job was answered; `submit` takes further work for when the machine is idle."""
 
 
 class Served:
@@ -57,7 +63,7 @@ class Served:
         """Words for classes by output; under "", those of every output."""
         self.resident = 2 * len(model.bundle.data)
         """Bytes: the file, and weights once more in the order that kernels read them in."""
-        self.shadow: Shadow | None = None
+        self.shadow: Follower | None = None
         self.in_flight = 0
         self.used = perf_counter()
         self.retired = self.closed = False

@@ -19,6 +19,7 @@ from cloud.parallel.explaining.inquiry import Wanted, inquire, rivals
 from cloud.parallel.explaining.ledger import Ledger
 from cloud.parallel.explaining.pins import read_pin
 from cloud.parallel.explaining.strategy import strategy
+from cloud.parallel.explaining.telling import told
 from cloud.parallel.graph import Graph
 from cloud.parallel.plan import Mesh, Plan
 from cloud.parallel.searching.predict import predict
@@ -73,7 +74,7 @@ def test_a_plan_that_splits_nothing(graph: Graph, fsdp: Plan) -> None:
     assert strategy(graph, whole) == "copies: every device does the same"
     made = explain(graph, replace(whole, estimate=predict(graph, whole, CPU)), CPU)
     assert not made.moves and all(one.idle == pytest.approx(7 / 8) for one in made.workers)
-    assert "no collectives" in made.text()
+    assert "no collectives" in told(made)
 
 
 def test_experts_and_positions_have_names() -> None:
@@ -122,7 +123,7 @@ def test_an_explanation_names_what_moves(graph: Graph, fsdp: Plan) -> None:
     lies = {one.name: one for one in made.tensors}
     assert {one.split for one in made.tensors if one.name == "params.w*"} == {"[32, 64/m0]", "[64/m0, 16]"}
     assert lies["batch.x"].split == "[128/m0, 32]" and lies["batch.x"].kind == "batch"
-    text = made.text()
+    text = told(made)
     assert text.startswith("FSDP (ZeRO-3) over m0 (8)\nmesh     m0 = 8 at 2 GB/s") and "params.w*" in text
     assert json.loads(json.dumps(made.to_dict()))["strategy"] == made.strategy
 
@@ -143,7 +144,7 @@ def test_what_else_was_possible(graph: Graph, fsdp: Plan) -> None:
     (faster,) = explain(graph, slow, CPU, {"fsdp": fsdp}).rivals
     assert "it costs less" in faster.loses
     assert none.step_seconds is None and none.loses == "no stacks of experts"
-    assert "no stacks of experts" in made.text()
+    assert "no stacks of experts" in told(made)
 
 
 def test_where_nothing_fits_it_is_said_what_to_give_up(graph: Graph) -> None:

@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import FedAvg
 from federated.errors import FederatedError
 from federated.server.replies import Failure
 from federated.transport.app_client import client_app
-from federated.transport.app_server import GridExchange
+from federated.transport.exchange import GridExchange
 from federated.transport.grid import LocalGrid
 from federated.transport.messages import content, read
 

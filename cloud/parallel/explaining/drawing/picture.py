@@ -13,7 +13,8 @@ from cloud.parallel.explaining.drawing.boxes import tensor
 from cloud.parallel.explaining.drawing.gantt import gantt
 from cloud.parallel.explaining.drawing.holding import busy, holding
 from cloud.parallel.explaining.drawing.picture_style import STYLE
-from cloud.parallel.explaining.explain import Explanation, Other, explain
+from cloud.parallel.explaining.explain import Other, explain
+from cloud.parallel.explaining.explanation import Explanation
 from cloud.parallel.explaining.ledger import KINDS, Ledger
 from cloud.parallel.explaining.words import alike, axes_text, duration, link_text, place
 from cloud.parallel.graph import Graph, Split

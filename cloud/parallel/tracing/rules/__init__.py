@@ -42,9 +42,9 @@ RULES: dict[str, Callable[[Any], Nest]] = {
     "tile": layout.tile,
     "gather": indexing.gather,
     **dict.fromkeys(("scatter", "scatter-sub", *indexing.COMBINES), indexing.scatter),
-    "scan": control.scan,
-    "while": control.repeated,
-    "cond": control.conditional,
+    "scan": lambda eqn: control.scan(eqn, describe),
+    "while": lambda eqn: control.repeated(eqn, describe),
+    "cond": lambda eqn: control.conditional(eqn, describe),
     **dict.fromkeys(
         "random_wrap random_unwrap random_seed random_fold_in random_split random_clone random_gamma threefry2x32"
         " rng_uniform rng_bit_generator lu qr svd eig custom_linear_solve fft householder_product reduce_xor empty"

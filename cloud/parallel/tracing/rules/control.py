@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from jax.extend import core
 
@@ -20,6 +20,10 @@ from cloud.parallel.tracing.rules.nest import Nest, shapes, weave
 __all__ = ["conditional", "repeated", "scan"]
 
 Point = Hashable
+
+
+Describe: TypeAlias = Callable[[Any], Nest]
+"""An equation to its loops."""
 
 
 class _Sets:
@@ -59,17 +63,16 @@ class _Sets:
 
 
 class _Inside:
-    """The bodies of one equation, walked."""
+    """The bodies of one equation, walked. describe: the loops of an equation inside (`rules.describe`)."""
 
-    def __init__(self) -> None:
+    def __init__(self, describe: Describe) -> None:
+        self.describe = describe
         self.sets = _Sets()
         self.sides: list[list[Point]] = []
         self.flops: list[float] = []
 
     def body(self, closed: Any) -> tuple[list[Any], list[Any]]:
         """Walks a body; its arguments and results, to be joined with what is outside."""
-        from cloud.parallel.tracing.rules import describe  # whose table this file is in
-
         jaxpr = flat(closed).jaxpr
         flops = 0.0
         for var in (*jaxpr.constvars, *jaxpr.invars):
@@ -77,7 +80,7 @@ class _Inside:
         for eqn in jaxpr.eqns:
             for var in eqn.outvars:
                 self.value(var)
-            nest = describe(eqn)
+            nest = self.describe(eqn)
             flops += nest.flops
             self.operator(eqn, nest)
         self.flops.append(flops)
@@ -135,9 +138,9 @@ class _Inside:
             self.value(atom)
 
 
-def scan(eqn: Any) -> Nest:
+def scan(eqn: Any, describe: Describe) -> Nest:
     """Carried values keep their split; what is scanned over and what is stacked are whole along the trips."""
-    inside = _Inside()
+    inside = _Inside(describe)
     inside.outside(eqn)
     held, kept = eqn.params["num_consts"], eqn.params["num_carry"]
     arguments, results = inside.body(eqn.params["jaxpr"])
@@ -151,9 +154,9 @@ def scan(eqn: Any) -> Nest:
     return inside.nest(eqn, inside.flops[0] * eqn.params["length"], stacked)
 
 
-def repeated(eqn: Any) -> Nest:
+def repeated(eqn: Any, describe: Describe) -> Nest:
     """`while`: as a scan that stacks nothing. Its trips are not known; work is counted for one."""
-    inside = _Inside()
+    inside = _Inside(describe)
     inside.outside(eqn)
     asks, held = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
     carry = eqn.invars[asks + held :]
@@ -169,9 +172,9 @@ def repeated(eqn: Any) -> Nest:
     return inside.nest(eqn, sum(inside.flops))
 
 
-def conditional(eqn: Any) -> Nest:
+def conditional(eqn: Any, describe: Describe) -> Nest:
     """`cond`: every branch lets its operands and results be split alike; the work is the costliest branch's."""
-    inside = _Inside()
+    inside = _Inside(describe)
     inside.outside(eqn)
     for branch in eqn.params["branches"]:
         arguments, results = inside.body(branch)
