@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from edge.cli import convert_options as option
 from edge.cli.options import InputShapes, Json, read_shapes
 from edge.cli.output import bytes_text, console, emit, say, seconds_text, table
 
@@ -18,141 +19,30 @@ if TYPE_CHECKING:
 
 __all__ = ["convert"]
 
-_PRECISION, _ACCURACY, _TRAINING = "Precision", "Accuracy", "Training"
-
 
 def convert(
     context: typer.Context,
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX or TensorFlow Lite model.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="out.mslite", help="The file to write.")],
-    quantize: Annotated[
-        Literal["none", "fp16", "dynamic", "int8", "int16x8", "w8", "w4"],
-        typer.Option(
-            "--quantize",
-            help="fp16: half the space for weights. dynamic: int8, ranges measured at run time. int8, int16x8: ranges "
-            "measured on --calibration. w8, w4: 8- or 4-bit weights, computed in float32.",
-            rich_help_panel=_PRECISION,
-        ),
-    ] = "none",
-    calibration: Annotated[
-        Path | None,
-        typer.Option(
-            "--calibration",
-            metavar="FILE.npz|DIR",
-            help="Samples like those the model will meet: arrays by input name, or a folder of arrays or images.",
-            rich_help_panel=_PRECISION,
-        ),
-    ] = None,
-    method: Annotated[
-        Literal["auto", "minmax", "percentile", "entropy", "mse"],
-        typer.Option(
-            "--method",
-            help="How observed values become a range; auto measures which is best.",
-            rich_help_panel=_PRECISION,
-        ),
-    ] = "auto",
-    keep_float: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--keep-float",
-            metavar="GLOB",
-            help="Nodes or operators to leave alone; repeatable.",
-            rich_help_panel=_PRECISION,
-        ),
-    ] = None,
-    io: Annotated[
-        Literal["float32", "int8"],
-        typer.Option("--io", help="Element type of an int8 model's inputs and outputs.", rich_help_panel=_PRECISION),
-    ] = "float32",
-    accuracy_budget: Annotated[
-        str | None,
-        typer.Option(
-            "--accuracy-budget",
-            metavar="P",
-            help="How much accuracy may go, such as 0.5%: the layers that cost most keep a higher precision.",
-            rich_help_panel=_ACCURACY,
-        ),
-    ] = None,
-    metric: Annotated[
-        str,
-        typer.Option(
-            "--metric",
-            help="agreement, error (against the float model), top1, auc, rmse (against labels), or "
-            "a function of yours: module:function.",
-            rich_help_panel=_ACCURACY,
-        ),
-    ] = "agreement",
-    evaluation: Annotated[
-        Path | None,
-        typer.Option(
-            "--evaluation",
-            metavar="FILE.npz",
-            help="Inputs by name to measure on, and their labels under labels; the calibration data without it.",
-            rich_help_panel=_ACCURACY,
-        ),
-    ] = None,
-    trainable: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--trainable",
-            metavar="GLOB",
-            help="Parameters that devices train, by their initialisers' names; repeatable.",
-            rich_help_panel=_TRAINING,
-        ),
-    ] = None,
-    lora: Annotated[
-        str | None,
-        typer.Option(
-            "--lora",
-            metavar="RANK[:GLOB]",
-            help="Train adapters of this rank beside frozen weights, all or those that fit.",
-            rich_help_panel=_TRAINING,
-        ),
-    ] = None,
-    loss: Annotated[
-        Literal["softmax_cross_entropy", "sigmoid_cross_entropy", "mse", "huber"],
-        typer.Option("--loss", help="Of the model's first output and labels.", rich_help_panel=_TRAINING),
-    ] = "softmax_cross_entropy",
-    optimizer: Annotated[
-        Literal["sgd", "momentum", "adam"],
-        typer.Option("--optimizer", help="What a step does with gradients.", rich_help_panel=_TRAINING),
-    ] = "momentum",
-    learning_rate: Annotated[
-        float,
-        typer.Option("--learning-rate", help="To start with; devices may change it.", rich_help_panel=_TRAINING),
-    ] = 0.01,
-    weight_decay: Annotated[
-        float, typer.Option("--weight-decay", help="Of matrices and filters.", rich_help_panel=_TRAINING)
-    ] = 0.0,
-    clip_norm: Annotated[
-        float | None,
-        typer.Option("--clip-norm", help="The most the norm of all gradients may be.", rich_help_panel=_TRAINING),
-    ] = None,
-    batch_norm: Annotated[
-        Literal["frozen", "train"],
-        typer.Option(
-            "--batch-norm",
-            help="train: normalise by the batch where scale or shift are trained.",
-            rich_help_panel=_TRAINING,
-        ),
-    ] = "frozen",
-    pipeline: Annotated[
-        Path | None,
-        typer.Option(
-            "--pipeline",
-            metavar="FILE.toml",
-            help="Steps before and after the model where it is served: pictures and sound in, labels and boxes out.",
-        ),
-    ] = None,
-    to: Annotated[
-        Literal["mslite", "onnx"], typer.Option("--to", help="onnx: standard ONNX, quantised models in QDQ form.")
-    ] = "mslite",
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            "--report", metavar="out.html", help="A page of what was done, layer by layer; .json for machines."
-        ),
-    ] = None,
+    model: option.Model,
+    output: option.Output,
+    quantize: option.Mode = "none",
+    calibration: option.Calibration = None,
+    method: option.Method = "auto",
+    keep_float: option.KeepFloat = None,
+    io: option.Io = "float32",
+    accuracy_budget: option.AccuracyBudget = None,
+    metric: option.Metric = "agreement",
+    evaluation: option.Evaluation = None,
+    trainable: option.Trainable = None,
+    lora: option.LoraRank = None,
+    loss: option.Loss = "softmax_cross_entropy",
+    optimizer: option.Optimizer = "momentum",
+    learning_rate: option.LearningRate = 0.01,
+    weight_decay: option.WeightDecay = 0.0,
+    clip_norm: option.ClipNorm = None,
+    batch_norm: option.BatchNorm = "frozen",
+    pipeline: option.Pipeline = None,
+    to: option.Target = "mslite",
+    report: option.ReportFile = None,
     input_shape: InputShapes = None,
     as_json: Json = False,
 ) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import typer
 
@@ -28,6 +28,24 @@ __all__ = ["plan"]
 
 Part = tuple[dict[str, Any], str]
 """What an option adds: to the JSON object, and as text."""
+
+
+Pins: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pin",
+        metavar="GLOB=DIM:AXIS",
+        help="How tensors whose names match are sharded: params.*.w=1:m0, GLOB=whole; repeatable.",
+    ),
+]
+Check: TypeAlias = Annotated[
+    Literal["cpu", "gpu"] | None,
+    typer.Option(
+        "--check",
+        help="Compile the planned step for so many devices and compare; exit code 1: it does not fit, or moves "
+        "other bytes than planned.",
+    ),
+]
 
 
 def plan(
@@ -54,13 +72,7 @@ def plan(
             "leaves open is searched."
         ),
     ] = "",
-    pins: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--pin", metavar="GLOB=DIM:AXIS", help="How tensors of such names lie: params.*.w=1:m0, GLOB=whole; "
-            "repeatable."
-        ),
-    ] = None,
+    pins: Pins = None,
     seconds: Annotated[float, typer.Option("--seconds", min=1.0, help="For the search, at most.")] = 60.0,
     explain: Annotated[
         bool, typer.Option("--explain", help="What lies how, what moves and why, and what other plans would cost.")
@@ -74,14 +86,7 @@ def plan(
     picture: Annotated[
         Path | None, typer.Option("--picture", metavar="plan.html", help="The plan as a page.")
     ] = None,
-    check: Annotated[
-        Literal["cpu", "gpu"] | None,
-        typer.Option(
-            "--check",
-            help="Compile the planned step for so many devices and compare; exit code 1: it does not fit, or moves "
-            "other bytes than planned.",
-        ),
-    ] = None,
+    check: Check = None,
     changes: Changes = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -89,17 +94,12 @@ def plan(
 
     Mesh axes are named m0, m1 and so on, from the slowest links to the fastest.
     """
-    if (config is None) == (model is None):
-        raise typer.BadParameter("expected a configuration or --model NAME, one of them", param_hint="CONFIG.toml")
-    if model is not None and changes:
-        raise typer.BadParameter("a built-in model has no sections to change", param_hint="--set")
-    if not 1.0 <= seconds < float("inf"):
-        raise typer.BadParameter(f"expected a number of seconds of at least 1, got {seconds}", param_hint="--seconds")
+    _refuse(config, model, seconds, changes)
     from cloud.parallel.explaining import planfile
     from cloud.parallel.explaining.inquiry import Wanted, rivals
     from cloud.train.jobs.config import read
 
-    before = planfile.read(diff) if diff is not None else None  # what cannot be read or written ends it here
+    before = planfile.read(diff) if diff is not None else None  # a file that cannot be read or written ends it here
     _writable(output, picture)
     words = read(config, changes or ()) if config is not None else None
     named = topology or (words.parallel.topology if words else "")
@@ -111,24 +111,36 @@ def plan(
     if explain or picture is not None:
         say("searching for plans to compare with")
         others = rivals(answer) | _stages(words, answer)
-    parts: list[Part] = [_found(answer)]
-    if explain:
-        parts.append(_explained(answer, others))
-    if before is not None:
-        parts.append(_differing(answer, before))
-    if output is not None:
-        parts.append(_saved(answer, output))
-    if picture is not None:
-        parts.append(_drawn(answer, others, picture))
     report = _checked(traced, answer, check) if check is not None else None
+    parts = [_found(answer)]
+    parts += [_explained(answer, others)] if explain else []
+    parts += [_differing(answer, before)] if before is not None else []
+    parts += [_saved(answer, output)] if output is not None else []
+    parts += [_drawn(answer, others, picture)] if picture is not None else []
     if report is not None:
         parts.append(({"check": report.to_dict()}, f"as the {check}'s compiler has it\n{report.text()}"))
+    _print(parts, as_json)
+    if report is not None and not (report.fits and report.agrees(peak=float("inf"))):
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _print(parts: Sequence[Part], as_json: bool) -> None:
     if as_json:
         emit({key: value for made, _ in parts for key, value in made.items()})
     else:
         print("\n\n".join(text for _, text in parts))
-    if report is not None and not (report.fits and report.agrees(peak=float("inf"))):
-        raise typer.Exit(CHECK_FAILED)
+
+
+def _refuse(config: Path | None, model: str | None, seconds: float, changes: list[str] | None) -> None:
+    """Raise BadParameter for options that do not go together."""
+    if (config is None) == (model is None):
+        raise typer.BadParameter(
+            "expected a configuration or --model NAME, exactly one of them", param_hint="CONFIG.toml"
+        )
+    if model is not None and changes:
+        raise typer.BadParameter("a built-in model has no sections to change", param_hint="--set")
+    if not 1.0 <= seconds < float("inf"):
+        raise typer.BadParameter(f"expected a number of seconds of at least 1, got {seconds}", param_hint="--seconds")
 
 
 def _writable(*paths: Path | None) -> None:
