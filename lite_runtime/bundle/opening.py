@@ -5,12 +5,11 @@ What they mean is `reading`'s business.
 
 from __future__ import annotations
 
-import mmap
 import os
-import stat
 
 import numpy as np
 
+from lite_runtime._mapping import mapped
 from lite_runtime.bundle.layout import (
     ALIGN,
     BUNDLE,
@@ -36,7 +35,8 @@ from lite_runtime.errors import BundleError
 
 __all__ = ["Source", "opened"]
 
-Source = str | os.PathLike[str] | bytes | bytearray | memoryview | mmap.mmap
+Source = str | os.PathLike[str] | bytes | bytearray | memoryview
+"""A path, or the bytes themselves in any object with the buffer protocol (an `mmap.mmap` as well)."""
 
 
 def opened(source: Source, kind: Kind = BUNDLE) -> File:
@@ -63,29 +63,28 @@ def _map(path: str | os.PathLike[str], kind: Kind) -> memoryview:
     """The file as read-only memory; it must not be cut short while in use (`write` replaces, never cuts)."""
     shown = os.fspath(path)
     try:
-        with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise BundleError(f"{shown!r}: expected a file, got a folder or device; give the path of one")
-            if not status.st_size:
-                raise BundleError(f"{shown!r}: expected a {kind.name}, got an empty file; {kind.make}")
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        data = mapped(path)
     except FileNotFoundError:
         fix = f"check the path, or {kind.make}"
         raise BundleError(f"{shown!r}: expected a file, got none of that name; {fix}") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise BundleError(f"cannot read {shown!r}: {reason}; check the path and its permissions") from error
+    if data is None:
+        raise BundleError(f"{shown!r}: expected a file, got a folder or device; give the path of one")
+    if not data:
+        raise BundleError(f"{shown!r}: expected a {kind.name}, got an empty file; {kind.make}")
+    return data
 
 
-def _view(source: bytes | bytearray | memoryview | mmap.mmap, kind: Kind) -> memoryview:
+def _view(source: bytes | bytearray | memoryview, kind: Kind) -> memoryview:
     try:
         view = memoryview(source).toreadonly().cast("B")
     except (TypeError, ValueError) as error:
         raise BundleError(
             f"expected a path, bytes, a contiguous memoryview or mmap, got {type(source).__name__}: {error}"
         ) from None
-    if len(view) and np.frombuffer(view, np.uint8).ctypes.data % 16:
+    if len(view) and np.frombuffer(view, np.uint8).__array_interface__["data"][0] % 16:
         return memoryview(bytes(view))
     return view
 

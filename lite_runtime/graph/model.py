@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
 from math import prod
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from lite_runtime.errors import MsedgeError
+from lite_runtime.frozen import Frozen
 
 __all__ = [
     "DTYPES",
@@ -140,52 +141,14 @@ class StateUse(NamedTuple):
         return inputs, tuple(value for value in graph.outputs if value.name not in self.writes)
 
 
-class _Frozen:
-    """Cannot be changed once made, and equals what holds the same. (Dataclasses would take a seventh of a start.)"""
-
-    _fields: tuple[str, ...]
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"{type(self).__name__} is frozen: make another with .replace({name}=…)")
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"{type(self).__name__} is frozen")
-
-    def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self._fields)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._fields)
-        return f"{type(self).__name__}({shown})"
-
-    def replace(self, **changes: Any) -> Self:
-        """One that differs in these fields."""
-        return type(self)(**{name: getattr(self, name) for name in self._fields} | changes)
-
-
-class Node(_Frozen):
+class Node(Frozen):
     """One operator. An input name "" stands for an optional input left out; likewise an output."""
 
     op: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    attrs: Mapping[str, Attr]
-    name: str
-    _fields = ("op", "inputs", "outputs", "attrs", "name")
-
-    def __init__(
-        self,
-        op: str,
-        inputs: tuple[str, ...],
-        outputs: tuple[str, ...],
-        attrs: Mapping[str, Attr] = MappingProxyType({}),
-        name: str = "",
-    ) -> None:
-        self.__dict__.update(op=op, inputs=inputs, outputs=outputs, attrs=attrs, name=name)
+    attrs: Mapping[str, Attr] = MappingProxyType({})
+    name: str = ""
 
     @cached_property
     def captures(self) -> tuple[str, ...]:
@@ -202,25 +165,14 @@ class Node(_Frozen):
         return f"{self.op} {self.name!r}" if self.name else f"{self.op} giving {', '.join(self.outputs)!r}"
 
 
-class Graph(_Frozen):
+class Graph(Frozen):
     """Nodes in topological order over named values; `constants` are arrays, usually views into a mapped file."""
 
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     nodes: tuple[Node, ...]
     constants: Mapping[str, Array]
-    name: str
-    _fields = ("inputs", "outputs", "nodes", "constants", "name")
-
-    def __init__(
-        self,
-        inputs: tuple[Value, ...],
-        outputs: tuple[Value, ...],
-        nodes: tuple[Node, ...],
-        constants: Mapping[str, Array],
-        name: str = "",
-    ) -> None:
-        self.__dict__.update(inputs=inputs, outputs=outputs, nodes=nodes, constants=constants, name=name)
+    name: str = ""
 
     @cached_property
     def free_names(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -369,7 +369,9 @@ def _verify_loop(node: Node) -> None:
 
 
 def _verify_scan(node: Node) -> None:
-    scanned = cast(int, node.attrs["num_scan_inputs"])
+    scanned = node.attrs["num_scan_inputs"]
+    if not isinstance(scanned, int):
+        _refuse("num_scan_inputs", "an integer", type(scanned).__name__)
     if scanned > len(node.inputs):
         _refuse("num_scan_inputs", f"at most {len(node.inputs)}", str(scanned))
     _verify_body(node, "body", len(node.inputs), max(len(node.inputs) - scanned, len(node.outputs)))
@@ -389,7 +391,9 @@ _BODIES: dict[str, Callable[[Node], None]] = {
 
 def _verify_body(node: Node, name: str, inputs: int, outputs: int) -> None:
     """The body takes `inputs` inputs and gives at least `outputs` outputs."""
-    body = cast(Graph, node.attrs[name])
+    body = node.attrs[name]
+    if not isinstance(body, Graph):
+        _refuse(name, "a graph", type(body).__name__)
     if len(body.inputs) != inputs:
         _refuse(name, f"{inputs} inputs", str(len(body.inputs)))
     if len(body.outputs) < outputs:

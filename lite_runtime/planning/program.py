@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from lite_runtime.frozen import Frozen
 from lite_runtime.graph import Array, Graph, Node, Spec
 
 __all__ = ["ALIGNMENT", "ARENA", "FAULT", "FIRST_FREE", "NULL", "Kernel", "Plan", "Step"]
@@ -41,9 +42,8 @@ class Kernel(NamedTuple):
     """All workers must have finished what came before."""
 
 
-class Plan:
-    """What a run of a graph with these input types does. Made with its parts by name. (A NamedTuple of so many fields
-    would take a tenth of a start to define.)
+class Plan(Frozen):
+    """What a run of a graph with these input types does.
 
     `program` and `kernels` (names; a record's first word indexes them) drive native code; `where` gives each value's
     base and byte offset; `constants`, `inputs` and `outputs` say which base holds what. Outputs that are windows of
@@ -68,6 +68,3 @@ class Plan:
     known: Mapping[str, Array]
     frontier: tuple[Node, ...] = ()
     rest: Graph | None = None
-
-    def __init__(self, **parts: Any) -> None:
-        self.__dict__.update(parts)

@@ -314,15 +314,20 @@ def _decoded(doc: dict[str, Any], body: memoryview, data: memoryview) -> Plan:
         return Step(tuple(node for unit in inside for node in units[unit]), begin, end)
 
     return Plan(
-        **doc
-        | {
-            "program": np.frombuffer(doc["program"], np.int64),
-            "records": records,
-            "units": tuple(units),
-            "steps": tuple(step(*row) for row in doc["steps"]),
-            "where": {name: (base, offset, Spec(*spec)) for name, (base, offset, spec) in doc["where"].items()},
-            "constants": {base: array(*row) for base, *row in doc["constants"]},
-        }
+        program=np.frombuffer(doc["program"], np.int64),
+        kernels=doc["kernels"],
+        records=records,
+        units=tuple(units),
+        steps=tuple(step(*row) for row in doc["steps"]),
+        where={name: (base, offset, Spec(*spec)) for name, (base, offset, spec) in doc["where"].items()},
+        bases=doc["bases"],
+        arena_bytes=doc["arena_bytes"],
+        constants={base: array(*row) for base, *row in doc["constants"]},
+        slots=doc["slots"],
+        inputs=doc["inputs"],
+        outputs=doc["outputs"],
+        copies=doc["copies"],
+        known=doc["known"],
     )
 
 

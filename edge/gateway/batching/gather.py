@@ -8,9 +8,9 @@ from time import perf_counter
 
 import numpy as np
 
+from edge.gateway.batching.runnable import Runnable
 from edge.gateway.errors import GatewayError
 from edge.gateway.job import Job
-from lite_runtime import Model
 
 __all__ = ["Call", "Segment", "compute", "deal"]
 
@@ -52,7 +52,7 @@ class Call:
 
     __slots__ = ("_binding", "_homes", "_large", "_run", "go", "inputs", "size")
 
-    def __init__(self, model: Model, signature: str, shapes: Mapping[str, tuple[int, ...]], size: int) -> None:
+    def __init__(self, model: Runnable, signature: str, shapes: Mapping[str, tuple[int, ...]], size: int) -> None:
         """shapes: of the whole inputs. size: rows they hold. Raises what planning raises."""
         self._binding = model.bind(shapes, signature)
         self.inputs, self.size = self._binding.inputs, size

@@ -10,11 +10,12 @@ from typing import Protocol
 
 from edge.gateway.batching.cost import Cost
 from edge.gateway.batching.gather import Call, compute, deal
+from edge.gateway.batching.runnable import Runnable
 from edge.gateway.batching.trial import mixes, sample, timed
 from edge.gateway.errors import GatewayError
 from edge.gateway.job import Job
 from edge.gateway.ports import Ports
-from lite_runtime import InputError, Model
+from lite_runtime import InputError
 
 __all__ = ["LADDER", "ModelRunner", "Runner"]
 
@@ -60,7 +61,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        model: Model,
+        model: Runnable,
         signature: str,
         ports: Ports,
         row_shapes: Mapping[str, tuple[int, ...]],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from time import perf_counter
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,8 +42,7 @@ class Together:
     ) -> None:
         """words: further ones of ModelRunner's."""
         ports = Ports({**ports.inputs, SLOTS: _SLOTS}, ports.outputs, True)
-        facade = cast("Model", _Table(table))  # what ModelRunner asks of a model, it answers
-        self.inner = ModelRunner(facade, signature, ports, {**row_shapes, SLOTS: ()}, **words)
+        self.inner = ModelRunner(_Table(table), signature, ports, {**row_shapes, SLOTS: ()}, **words)
         self.table = table
         self._slots, self._every = Slots(table.slots), np.arange(table.slots)
         self._base = {name: model.bundle.state[name] for name in table.names}

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import chain
 from math import prod
 from struct import Struct
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import orjson
@@ -46,7 +46,8 @@ def from_bytes(body: bytes | bytearray | memoryview, at: int, size: int, port: P
     if port.dtype.hasobject:
         return _strings(bytes(memoryview(body)[at : at + size]), port, shape)
     if port.dtype.kind == "b":
-        return cast(Array, np.ndarray(shape, np.uint8, body, at) != 0)
+        truth: Array = np.ndarray(shape, np.uint8, body, at) != 0
+        return truth
     array: Array = np.ndarray(shape, port.dtype, body, at)
     return array if array.flags.aligned else array.copy()
 

@@ -1,0 +1,52 @@
+"""What batching asks of a model, so that other things than `lite_runtime.Model` can be batched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from lite_runtime.graph import Array
+
+__all__ = ["Bound", "Footprint", "Runnable"]
+
+
+class Bound(Protocol):
+    """A signature with arrays of its own; a call computes `outputs` from `inputs`."""
+
+    @property
+    def inputs(self) -> Mapping[str, Array]:
+        """To be written before a call."""
+        raise NotImplementedError
+
+    @property
+    def outputs(self) -> Mapping[str, Array]:
+        """To be read after a call, before the next one."""
+        raise NotImplementedError
+
+    def __call__(self) -> None:
+        """Compute."""
+
+
+class Footprint(Protocol):
+    """What a run takes."""
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of memory for intermediate values."""
+        raise NotImplementedError
+
+
+class Runnable(Protocol):
+    """What a `ModelRunner` asks of a model; `lite_runtime.Model` is one."""
+
+    def run(self, inputs: Mapping[str, Any], signature: str) -> dict[str, Array]:
+        """Outputs by name, as fresh arrays."""
+        raise NotImplementedError
+
+    def bind(self, shapes: Mapping[str, tuple[int, ...]], signature: str) -> Bound:
+        """The signature with arrays of its own, for inputs of these shapes."""
+        raise NotImplementedError
+
+    def cost(self, inputs: Mapping[str, Any], signature: str) -> Footprint:
+        """What a run takes."""
+        raise NotImplementedError

@@ -1,0 +1,163 @@
+"""The shape of the code: no import cycles, packages of a size one can survey, functions that fit on two screens.
+
+Run with `-s` to see the figures.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LAYERS = ("edge", "cloud", "federated", "converter", "lite_runtime")
+MOST_MODULES, MOST_LINES = 15, 80
+REGISTRIES = {
+    "cloud/engine/lowering": "JAX lowerings, a family of operators a file",
+    "converter/frontends/tflite/ops": "TensorFlow Lite's operators, a family a file",
+    "converter/ir/grad": "differentiation rules, a family a file",
+    "converter/passes": "passes, one a file",
+    "edge/cli": "commands, one a file",
+    "federated/algorithms": "algorithms, a paper a file",
+    "lite_runtime/kernels": "kernel families, one a file",
+    "lite_runtime/operators": "records of operators, a family a file",
+    "lite_runtime/ops": "inference and binding rules, a family a file",
+    "lite_runtime/reference": "definitions of operators, a family a file",
+    "lite_runtime/steps": "declarations of kernels' steps, a family a file",
+}
+"""Folders that hold one file a thing of a kind, as many as there are."""
+GENERATORS = "lite_runtime/kernels/"
+"""Kernels and what generates them: loops that a compiler unrolls are written out, and may be longer."""
+
+
+@cache
+def sources() -> Mapping[str, Path]:
+    """Every module of the five packages, by its dotted name."""
+    found: dict[str, Path] = {}
+    for layer in LAYERS:
+        for path in sorted((ROOT / layer).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_bytes())
+
+
+def imports(name: str) -> Iterator[str]:
+    """The modules of ours that a module imports: at its top, inside functions, and for types alone."""
+    for node in ast.walk(tree_of(sources()[name])):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in sources())
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield from (one for one in (inner if inner in sources() else node.module,) if one in sources())
+
+
+@cache
+def graph() -> Mapping[str, frozenset[str]]:
+    return {name: frozenset(imports(name)) - {name} for name in sources()}
+
+
+def cycles(edges: Mapping[str, frozenset[str]]) -> list[list[str]]:
+    """Sets of two or more modules that import one another (Tarjan's strongly connected components)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for other in sorted(edges[name]):
+            if other not in index:
+                visit(other)
+                low[name] = min(low[name], low[other])
+            elif other in stack:
+                low[name] = min(low[name], index[other])
+        if low[name] == index[name]:
+            at = stack.index(name)
+            part, stack[at:] = stack[at:], []
+            if len(part) > 1:
+                found.append(sorted(part))
+
+    for name in edges:
+        if name not in index:
+            visit(name)
+    return found
+
+
+def test_imports_between_layers() -> None:
+    between = Counter(
+        (name.partition(".")[0], other.partition(".")[0]) for name, others in graph().items() for other in others
+    )
+    for (one, other), count in sorted(between.items()):
+        print(f"{one:>12} -> {other:<12} {count:4}")
+    assert [pair for pair in between if LAYERS.index(pair[0]) > LAYERS.index(pair[1])] == []
+
+
+def test_no_cycles() -> None:
+    """Imports inside functions and for types alone count as well."""
+    found = cycles(graph())
+    print(f"{len(graph())} modules, {sum(map(len, graph().values()))} imports, {len(found)} cycles")
+    assert found == []
+
+
+def test_a_cycle_would_be_found() -> None:
+    edges = {"a": frozenset("b"), "b": frozenset("c"), "c": frozenset("b"), "d": frozenset("a")}
+    assert cycles(edges) == [["b", "c"]]
+
+
+PORTABLE = ("bundle", "graph", "operators", "ops", "planning", "reference", "steps")
+"""The packages of lite_runtime that plan for machines other than the one they run on."""
+
+
+@pytest.mark.parametrize("package", PORTABLE)
+def test_the_portable_part_touches_no_memory(package: str) -> None:
+    """No ctypes, no mmap, nothing of this machine: neither its native code nor what runs on it."""
+    prefix = f"lite_runtime.{package}"
+    own = {name: path for name, path in sources().items() if f"{name}.".startswith(f"{prefix}.")}
+    libraries = [
+        (name, alias)
+        for name, path in own.items()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in ([node.module] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names])
+        if alias in ("ctypes", "mmap")
+    ]
+    machine = ("lite_runtime.native", "lite_runtime.running", "lite_runtime.learning")
+    assert libraries == []
+    assert [(name, other) for name in own for other in graph()[name] if other.startswith(machine)] == []
+
+
+def test_packages_can_be_surveyed() -> None:
+    files = (path for path in sources().values() if path.name != "__init__.py")
+    count = Counter(path.parent.relative_to(ROOT).as_posix() for path in files)
+    for folder, modules in count.most_common(12):
+        print(f"{modules:4} {folder}")
+    assert {folder: n for folder, n in count.items() if n > MOST_MODULES and folder not in REGISTRIES} == {}
+
+
+@pytest.mark.parametrize("folder", sorted(REGISTRIES))
+def test_registries_are_there(folder: str) -> None:
+    assert (ROOT / folder / "__init__.py").is_file()
+
+
+def test_functions_fit_on_two_screens() -> None:
+    lengths = [
+        (node.end_lineno - node.lineno + 1, f"{path.relative_to(ROOT).as_posix()}:{node.name}")
+        for path in sources().values()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno
+    ]
+    outside = sorted((each for each in lengths if not each[1].startswith(GENERATORS)), reverse=True)
+    for lines, where in outside[:8]:
+        print(f"{lines:4} {where}")
+    assert [each for each in outside if each[0] > MOST_LINES] == []
