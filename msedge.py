@@ -7,7 +7,7 @@
     model.run({"x": x})
 
 `import msedge` costs next to nothing. A name whose packages are not installed raises `MissingExtraError`, which says
-what to install.
+what to install. docs/api.md lists all public names; whatever else modules hold may change without notice.
 """
 
 from __future__ import annotations
@@ -15,11 +15,53 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from cloud import Callback, CheckpointError, Checkpoints, PlanError, Trainer, TrainError, data, zoo
+    from converter import (
+        Accuracy,
+        Conversion,
+        ConvertError,
+        Lora,
+        Options,
+        QuantizeError,
+        Training,
+        convert,
+    )
+    from edge import Client, GatewayError
+    from federated import FederatedError, simulate
+    from lite_runtime import (
+        BundleError,
+        InputError,
+        Interpreter,
+        MissingExtraError,
+        Model,
+        MsedgeError,
+        ShapeError,
+        UnsupportedOpError,
+        load,
+    )
+
+_FRONTS = {
+    "lite_runtime": "BundleError InputError Interpreter MissingExtraError Model MsedgeError ShapeError "
+    "UnsupportedOpError load",
+    "converter": "Accuracy Conversion ConvertError Lora Options QuantizeError Training convert",
+    "federated": "FederatedError simulate",
+    "cloud": "Callback CheckpointError Checkpoints PlanError TrainError Trainer data zoo",
+    "edge": "Client GatewayError",
+}
+"""The packages that define the names, each through its own front."""
+_HOME = {name: front for front, names in _FRONTS.items() for name in names.split()}
+
 __all__ = [
+    "Accuracy",
     "BundleError",
+    "Callback",
+    "CheckpointError",
+    "Checkpoints",
     "Client",
     "Conversion",
     "ConvertError",
+    "FederatedError",
     "GatewayError",
     "InputError",
     "Interpreter",
@@ -27,45 +69,27 @@ __all__ = [
     "MissingExtraError",
     "Model",
     "MsedgeError",
+    "Options",
+    "PlanError",
+    "QuantizeError",
     "ShapeError",
+    "TrainError",
     "Trainer",
     "Training",
     "UnsupportedOpError",
     "convert",
+    "data",
     "load",
+    "simulate",
+    "zoo",
 ]
-
-if TYPE_CHECKING:
-    from cloud.train import Trainer
-    from converter import Conversion, ConvertError, convert
-    from converter.training import Lora, Training
-    from edge.client import Client
-    from edge.gateway.errors import GatewayError
-    from lite_runtime import Interpreter, Model, load
-    from lite_runtime.errors import (
-        BundleError,
-        InputError,
-        MissingExtraError,
-        MsedgeError,
-        ShapeError,
-        UnsupportedOpError,
-    )
-
-_HOME = {
-    **dict.fromkeys(("Interpreter", "Model", "load"), "lite_runtime"),
-    **dict.fromkeys(("Conversion", "ConvertError", "convert"), "converter"),
-    **dict.fromkeys(("Lora", "Training"), "converter.training"),
-    "Trainer": "cloud.train",
-    "Client": "edge.client",
-    "GatewayError": "edge.gateway.errors",
-}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOME:
         raise AttributeError(f"module 'msedge' has no attribute {name!r}; it offers {', '.join(__all__)}")
     try:
-        value = getattr(import_module(_HOME.get(name, "lite_runtime.errors")), name)
+        value = getattr(import_module(_HOME[name]), name)
     except ModuleNotFoundError as error:
         from edge.extras import explain_missing
 

@@ -2,49 +2,72 @@
 
     conversion = converter.convert("model.onnx", output="model.mslite")
     model = converter.to_ir("model.onnx")           # onnx_ir.Model, one opset, shapes inferred
-    graph = converter.lowering(model)                  # lite_runtime.graph.Graph
+    graph = converter.lower(model)                  # lite_runtime.graph.Graph
 
-Importing this package loads nothing heavy; the names below do when first used.
+Importing this package loads nothing heavy; each public name is imported when it is first used.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from lite_runtime._lazy import lazy
 
 if TYPE_CHECKING:
     from converter.conversion import Conversion, convert
-    from converter.errors import ConvertError, UnsupportedOpError
+    from converter.errors import ConvertError, QuantizeError, TrainingError, UnsupportedOpError
+    from converter.frontends.tflite import custom
+    from converter.frontends.tflite.op import Op
+    from converter.ir.grad import differentiate
     from converter.lowering import lower
     from converter.pipeline import optimize, to_ir
+    from converter.quantize.accuracy.evaluation import Accuracy
+    from converter.quantize.options import Options
     from converter.report import Report
+    from converter.training.options import Lora, Training
 
-__all__ = ["Conversion", "ConvertError", "Report", "UnsupportedOpError", "convert", "lower", "optimize", "to_ir"]
+__all__ = [
+    "Accuracy",
+    "Conversion",
+    "ConvertError",
+    "Lora",
+    "Op",
+    "Options",
+    "QuantizeError",
+    "Report",
+    "Training",
+    "TrainingError",
+    "UnsupportedOpError",
+    "convert",
+    "custom",
+    "differentiate",
+    "lower",
+    "optimize",
+    "to_ir",
+]
 
 _HOMES = {
+    "Accuracy": "converter.quantize.accuracy.evaluation",
     "Conversion": "converter.conversion",
     "ConvertError": "converter.errors",
+    "Lora": "converter.training.options",
+    "Op": "converter.frontends.tflite.op",
+    "Options": "converter.quantize.options",
+    "QuantizeError": "converter.errors",
     "Report": "converter.report",
+    "Training": "converter.training.options",
+    "TrainingError": "converter.errors",
     "UnsupportedOpError": "converter.errors",
     "convert": "converter.conversion",
+    "custom": "converter.frontends.tflite.custom",
+    "differentiate": "converter.ir.grad",
     "lower": "converter.lowering",
     "optimize": "converter.pipeline",
     "to_ir": "converter.pipeline",
 }
-_NEEDS = ("onnx", "onnx_ir", "onnxscript")
+"""Every public name and the module that defines it."""
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'converter' has no attribute {name!r}")
-    try:
-        return getattr(import_module(_HOMES[name]), name)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] not in _NEEDS:
-            raise
-        from lite_runtime.errors import MissingExtraError
-
-        raise MissingExtraError(error.name, "convert", "the converter reads and rewrites ONNX with it") from error
+__getattr__ = lazy("converter", _HOMES, "convert", "the converter reads and rewrites ONNX with it")
 
 
 def __dir__() -> list[str]:

@@ -1,1 +1,31 @@
-"""The top floor: the command line today, and what it needs to compare, measure and explain the floors below."""
+"""The command line, the gateway and its client, and comparisons with other runtimes.
+
+Importing this package loads nothing heavy; each public name is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lite_runtime._lazy import lazy
+
+if TYPE_CHECKING:
+    from edge.client import Client
+    from edge.gateway.errors import GatewayError
+
+__all__ = [
+    "Client",
+    "GatewayError",
+]
+
+_HOMES = {
+    "Client": "edge.client",
+    "GatewayError": "edge.gateway.errors",
+}
+"""Every public name and the module that defines it."""
+
+__getattr__ = lazy("edge", _HOMES, "serve", "the gateway answers HTTP with it")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

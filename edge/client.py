@@ -76,7 +76,8 @@ class Client:
 
         inputs: arrays by name, of the model's shapes and types; strings as `str` or `bytes`. device: whose personal
         version shall answer. timeout: seconds after which an answer is of no use: the server then refuses (504, or 429
-        at once). priority: 1 goes first; 0: no wish.
+        at once). priority: 1 goes first; 0: the server's default. Raises GatewayError for what the server refuses, for
+        inputs the model does not take, and where no answer comes.
         """
         described, parts = [], []
         for name, array in inputs.items():

@@ -48,7 +48,10 @@ def start_of(path: str | os.PathLike[str]) -> tuple[LiteLearner, Start]:
 
 
 def fleet_of(config: Config, devices: int = 0) -> Fleet:
-    """The fleet that `model.bundle` and `data.shards` say: its first `devices` by name, or all (0)."""
+    """The fleet that `model.bundle` and `data.shards` name: its first `devices` by name, or all of them (0).
+
+    Raises FederatedError for files that cannot be read or hold too few devices.
+    """
     if not config.data.shards:
         raise FederatedError("data.shards: expected the examples of the simulated devices, got none")
     learner, start = start_of(config.path(config.model.bundle))
@@ -92,7 +95,10 @@ def simulate(
 
 def serve(exchange: Exchange, words: Mapping[str, object]) -> Federation:
     """What the ServerApp does: the run of the configuration file that `words` (`flwr run --run-config`) name: `config`,
-    and `resume` for one that goes on from its checkpoint where there is one. Prints each round as a line of JSON."""
+    and `resume` for one that goes on from its checkpoint where there is one. Prints each round as a line of JSON.
+
+    Raises FederatedError without a configuration, or for a checkpoint of an earlier run without `resume`.
+    """
     path = words.get("config")
     if not isinstance(path, str) or not path:
         raise FederatedError(f"--run-config: expected config='FILE.toml', got {path!r}")

@@ -1,4 +1,4 @@
-"""The device runtime: load one small file, run it. Needs NumPy alone; native where kernels are kept."""
+"""The device runtime: loads a bundle and runs it. Needs NumPy alone; native kernels are used where there are any."""
 
 from __future__ import annotations
 

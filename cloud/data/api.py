@@ -36,7 +36,7 @@ class Pipeline:
     ) -> Pipeline:
         """`function` of every element. `rows`: it works on columns of elements that are alike, row by row
         independently (and is called once a batch); `seeded`: `function(element, generator)`, the generator depending
-        on the seed, the epoch and which element it is."""
+        on the seed, the epoch and which element it is. Raises DataError for `rows` with `seeded`."""
         if rows and seeded:
             raise DataError("a function of rows works on many elements at once: it cannot be seeded for each")
         salt = 1 + sum(step.seeded for n in ir.walk(self.node) if isinstance(n, ir.Map) for step in n.steps)
@@ -66,14 +66,16 @@ class Pipeline:
         return Pipeline(ir.Slice(self.node, _at_least("a count", count, 0)))
 
     def shard(self, index: int, count: int) -> Pipeline:
-        """Every `count`-th element from `index` on. (Processes that train together need none: see `batches`.)"""
+        """Every `count`-th element from `index` on. (Processes that train together need none: see `batches`.) Raises
+        DataError unless 0 <= index < count."""
         if not 0 <= index < count:
             raise DataError(f"expected a shard with 0 <= index < count, got {index} of {count}")
         return Pipeline(ir.Slice(self.node, index, None, count))
 
     def batch(self, size: int, last: str = "pad") -> Pipeline:
         """Columns of `size` elements. What is left at the end is filled up with the first elements ("pad": batches
-        have "mask", 0 for those) or left out ("drop")."""
+        have "mask", 0 for those) or left out ("drop"). Raises DataError for a
+        size below 1 and another `last`."""
         if last not in ("pad", "drop"):
             raise DataError(f'last is "pad" or "drop", got {last!r}')
         return Pipeline(ir.Batch(self.node, _at_least("a batch", size, 1), last))
@@ -136,7 +138,7 @@ def npz(path: str | os.PathLike[str], *keys: str) -> Pipeline:
 
 def folder(path: str | os.PathLike[str], *, size: tuple[int, int] | None = None, channels: int = 3) -> Pipeline:
     """Images in a folder a class (in the order of their names): {"x": uint8 [height, width, channels], "labels"};
-    resized to `size` (height, width)."""
+    resized to `size` (height, width). Raises DataError unless channels are 1 or 3."""
     if channels not in (1, 3):
         raise DataError(f"expected 1 or 3 channels, got {channels}")
     height, width = (0, 0) if size is None else (_at_least("a size", n, 1) for n in size)
@@ -169,14 +171,15 @@ def iterable(make: Callable[[], Any] | str) -> Pipeline:
 
 
 def zipped(*pipelines: Pipeline) -> Pipeline:
-    """Dicts of several merged element by element, as many as the shortest has."""
+    """Dicts of several merged element by element, as many as the shortest has. Raises DataError for none."""
     if not pipelines:
         raise DataError("expected at least one pipeline to zip")
     return Pipeline(ir.Zip(tuple(p.node for p in pipelines)))
 
 
 def mix(*shares: tuple[Pipeline, float]) -> Pipeline:
-    """Elements of several pipelines in shares like 3 to 1, evenly spread, until one that is due has run out."""
+    """Elements of several pipelines in shares like 3 to 1, evenly spread, until one that is due has run out. Raises
+    DataError for no pipelines, or shares that are not positive."""
     if not shares or not all(math.isfinite(weight) and weight > 0 for _, weight in shares):
         raise DataError(f"expected pairs (pipeline, share above 0), got shares {[weight for _, weight in shares]}")
     return Pipeline(ir.Mix(tuple(p.node for p, _ in shares), tuple(float(weight) for _, weight in shares)))

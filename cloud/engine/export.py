@@ -19,7 +19,8 @@ def export(model: ir.Model, params: Mapping[str, Any], state: Mapping[str, Any])
     """A copy of `model` in inference form holding `params` and `state`, as `lower(model)` names them.
 
     Weights that did not change keep their very tensors, so a round trip is bit-equal, 64-bit types included.
-    BatchNormalization comes out with `training_mode` 0, Dropout without its `training_mode` operand.
+    BatchNormalization comes out with `training_mode` 0, Dropout without its `training_mode` operand. Raises EngineError
+    for arrays that do not fit the model.
     """
     copy = prepared(model)
     for name, array in {**params, **state}.items():

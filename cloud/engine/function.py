@@ -63,7 +63,8 @@ class EngineFunction:
         ones unless `jax_enable_x64` is set.
 
         Parameters or inputs in bfloat16 or float16, where the model has float32, make the whole model compute in that
-        type, but for operators that must not (`cloud.engine.precision`).
+        type, but for operators that must not (`cloud.engine.precision`). Raises EngineError for missing, unknown or
+        ill-fitting inputs and parameters.
         """
         if train and not self.training:
             raise EngineError("this function was lowered for inference; use lower(model, training=True) to train it")

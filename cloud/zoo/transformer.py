@@ -22,7 +22,8 @@ def transformer(
 
     Embeddings of tokens and of positions, `layers` blocks of layer norm, causal attention in `heads`, layer norm and
     GELU between two dense layers (`hidden` units; 0: four times `width`), a last layer norm. `tied`: logits are
-    products with the tokens' embedding rather than with weights of their own.
+    products with the tokens' embedding rather than with weights of their own. Raises EngineError for a width that
+    the heads do not divide.
     """
     if width % heads:
         raise EngineError(f"expected a width that {heads} heads divide, got {width}")

@@ -12,7 +12,7 @@ import numpy as np
 
 from cloud.zoo import mlp
 from converter import convert
-from federated.data import synthetic
+from federated import synthetic
 
 DEVICES, MOST = 10, 400
 CONFIG = """\

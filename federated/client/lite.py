@@ -64,7 +64,7 @@ class LiteLearner:
         return Gradient(found["loss"], grads, {name: found[output] for output, name in self._statistics.items()})
 
     def meta_gradient(self, params: Tree, rates: Tree, support: Batch, query: Batch) -> tuple[Gradient, Tree]:
-        """FederatedError: bundles hold first derivatives."""
+        """Raises FederatedError always: bundles hold first derivatives only."""
         raise FederatedError("a device has no second derivatives; choose the algorithm's first-order form")
 
     def evaluate(self, params: Tree, batch: Batch) -> Evaluation:

@@ -238,7 +238,7 @@ class Federation:
         return there
 
     def open(self, nodes: Collection[int]) -> Round:
-        """The next round, or the next attempt at it. FederatedError where too few devices are there."""
+        """The next round, or the next attempt at it. Raises FederatedError where too few devices are there."""
         config = self.config.rounds
         there = self.present(nodes)
         if len(there) < config.minimum or not there:

@@ -94,7 +94,10 @@ class Interpreter:
         self._stale = True
 
     def resize_tensor_input(self, input_index: int, tensor_size: Any, strict: bool = False) -> None:
-        """Give an input another shape; `allocate_tensors` must follow. strict: only unknown sizes may change."""
+        """Give an input another shape; `allocate_tensors` must follow. strict: only unknown sizes may change.
+
+        Raises InputError for a shape that the input cannot have.
+        """
         value = self._input(input_index)
         shape = tuple(int(d) for d in tensor_size)
         fixed = value.shape or ()
@@ -104,7 +107,7 @@ class Interpreter:
         self._binding, self._arrays = None, []
 
     def set_tensor(self, tensor_index: int, value: Array) -> None:
-        """Copy an array into an input."""
+        """Copy an array into an input. Raises InputError for another shape or dtype, or before `allocate_tensors`."""
         if self._binding is None or not 0 <= tensor_index < self._count:
             self._input(tensor_index)
             raise self._misused(tensor_index)

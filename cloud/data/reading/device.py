@@ -87,7 +87,8 @@ def to_device(
     batches: Batches, sharding: Any = None, *, place: Callable[[Any], Any] | None = None, depth: int = 2
 ) -> _Placed:  # fmt: skip
     """The batches as `jax.device_put` leaves them with `sharding` (None: the default device), or as `place` does,
-    `depth` of them ahead by a thread. Has `position()` and `close()` as `Batches` has."""
+    `depth` of them ahead by a thread. Has `position()` and `close()` as `Batches` has. Raises DataError for a `depth`
+    below 1."""
     if depth < 1:
         raise DataError(f"expected a depth of at least 1, got {depth}")
     if place is None:

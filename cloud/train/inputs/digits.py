@@ -31,6 +31,7 @@ def load_digits_split(seed: int = 0, size: int = 12, held_out: float = 0.2) -> D
     """A stratified split: of every class the share `held_out` is kept back.
 
     Images are repeated as many whole times as fit into `size` by `size`, and stand centred on background.
+    Raises TrainError for a share or a size out of range, MissingExtraError without scikit-learn.
     """
     try:
         from sklearn.datasets import load_digits

@@ -1,5 +1,5 @@
 """What a SuperNode runs."""
 
-from federated.transport.app_client import app
+from federated import client_app as app
 
 __all__ = ["app"]

@@ -1,5 +1,5 @@
 """What the SuperLink runs."""
 
-from federated.transport.app_server import app
+from federated import server_app as app
 
 __all__ = ["app"]
