@@ -146,8 +146,8 @@ class Builder:
         return self.op("Add", y, self.weight(f"{name}.bias", np.zeros(units, np.float32)), name=name)
 
     def model(self, **outputs: ir.Value) -> ir.Model:
-        """The finished model, its outputs under the names given; checked by ONNX's own checker. Raises EngineError where
-        it is refused."""
+        """The finished model, its outputs under the names given; checked by ONNX's own checker. Raises EngineError
+        where that refuses it."""
         for name, value in outputs.items():
             value.name = name
             self._graph.outputs.append(value)

@@ -32,8 +32,8 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {kind.name: kind for kind in KINDS}
 
 
 def algorithm_from(config: Mapping[str, Any]) -> Algorithm:
-    """`name` says which, every other key is one of its fields. Raises FederatedError for an unknown name or field, a value of
-    another type, a number out of range."""
+    """`name` says which, every other key is one of its fields. Raises FederatedError for an unknown name or
+    field, a value of another type, a number out of range."""
     values = dict(config)
     name = values.pop("name", None)
     if not isinstance(name, str) or name not in ALGORITHMS:

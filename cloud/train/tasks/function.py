@@ -47,14 +47,14 @@ class JaxTask:
     def apply(
         self, params: Tree, state: Tree, inputs: Mapping[str, Any], rng: jax.Array | None, train: bool
     ) -> tuple[Any, Tree]:
-        """See `Task`. Raises TrainError for inputs of other names, and for a function that does not return its state."""
+        """See `Task`. Raises TrainError for inputs of other names, and for a function that returns no state."""
         if set(inputs) != set(self.inputs):
             raise TrainError(f"expected inputs {list(self.inputs)}, got {sorted(inputs)}")
         self._examples = {name: _shape(inputs[name]) for name in self.inputs}
         return self._call(params, state, [inputs[name] for name in self.inputs], rng, train)
 
     def export(self, params: Tree, state: Tree) -> ir.Model:
-        """By jax2onnx, and checked: see `cloud.train.tasks.exported`. Raises TrainError for a function it cannot export."""
+        """By jax2onnx, and checked: see `cloud.train.tasks.exported`. Raises TrainError where the shapes are unknown."""
         from cloud.train.tasks.exported import to_onnx
 
         if missing := [name for name in self.inputs if name not in self._examples]:
