@@ -1,4 +1,4 @@
-"""Send a picture to a model whose bundle declares a pipeline (docs/pipelines.md); print its labels.
+"""Send a picture to a model whose bundle declares a pipeline (docs/processing.md); print its labels.
 
 msedge convert mobilenet.onnx -o mobilenet.mslite --pipeline pipeline.toml
 msedge serve mobilenet.mslite
