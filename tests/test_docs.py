@@ -1,4 +1,4 @@
-"""Every Markdown file: relative links lead somewhere, headings they name exist, and `msedge` commands exist."""
+"""Every Markdown file: its links, headings, paths, modules, and `msedge` commands and options exist."""
 
 from __future__ import annotations
 
@@ -68,6 +68,40 @@ def test_every_document_is_in_the_index() -> None:
     linked = {(index.parent / target.partition("#")[0]).resolve() for target in LINK.findall(index.read_text("utf-8"))}
     pages = {page for page in index.parent.rglob("*.md") if page != index}
     assert sorted(page.name for page in pages - linked) == []
+
+
+# -- names of code -----------------------------------------------------------------------------------------------------
+
+TOPS = "benchmarks|cloud|converter|deploy|docs|edge|examples|federated|lite_runtime|tests|wheels"
+
+
+def missing(name: str) -> bool:
+    """Whether a path or a dotted name, as pages write them, names nothing there is.
+
+    A dotted name is a module, or a module and a name in it. Names are looked up in the text: nothing is imported.
+    """
+    if "/" in name:
+        return not (ROOT / name).exists()
+    path, parts = ROOT, name.split(".")
+    while parts and (path / parts[0]).is_dir():
+        path /= parts.pop(0)
+    found = bool(parts) and (path / f"{parts[0]}.py").exists()
+    source = path / (f"{parts.pop(0)}.py" if found else "__init__.py")
+    return bool(parts) and not (source.exists() and re.search(rf"\b{parts[0]}\b", source.read_text("utf-8")))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_paths_and_modules_exist(name: str) -> None:
+    text = (ROOT / name).read_text("utf-8")
+    paths = re.findall(rf"`((?:{TOPS})/[\w./-]+?\.?\w*/?)`", text)
+    dotted = re.findall(rf"`((?:{TOPS})(?:\.\w+)+)[`(]", text)
+    modules = re.findall(rf"python -m ((?:{TOPS})(?:\.\w+)*)", text)
+    assert sorted({found for found in (*paths, *dotted, *modules) if missing(found)}) == []
+
+
+def test_a_missing_name_is_found() -> None:
+    assert missing("cloud/nothing.py") and missing("cloud.nothing") and missing("lite_runtime.bundle.reading.nothing")
+    assert not missing("lite_runtime/bundle/") and not missing("lite_runtime.bundle.reading.read")
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
