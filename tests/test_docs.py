@@ -118,12 +118,17 @@ def commands(text: str) -> Iterator[list[str]]:
         yield re.sub(r"\s+", " ", code).split(" ")[1:]
 
 
+@cache
+def root() -> click.Command:
+    return typer.main.get_command(app)
+
+
 def wrong(words: list[str]) -> str:
     """What is not a command or an option of msedge in a command's words; "" if all of it is.
 
     Words with an ellipsis and names in capitals are placeholders; values are not looked at.
     """
-    command: click.Command = typer.main.get_command(app)
+    command = root()
     path = "msedge"
     rest = list(words)
     while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
