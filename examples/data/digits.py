@@ -1,4 +1,4 @@
-"""Digits through a file of records, shifted at random, into a trainer; and what reading them costs.
+"""Train on digits from a file of records, shifted at random, and profile the data pipeline.
 
     python examples/data/digits.py [FOLDER]
 """

@@ -1,7 +1,7 @@
 """Certificates for a SuperLink and keys for its nodes: `python certificates.py FOLDER [HOST ...] --nodes 3`.
 
-Leaves in FOLDER: ca.crt (what everybody trusts), server.crt and server.key, and for each node node-N and node-N.pub.
-Keys are readable by their owner alone. For a trial on one machine or in one building; a company has its own authority.
+Writes to FOLDER: ca.crt (the certificate authority), server.crt and server.key, and node-N and node-N.pub per node.
+Keys are readable by their owner only. For trials on one machine or in one building; a company has its own authority.
 """
 
 from __future__ import annotations

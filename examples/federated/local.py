@@ -1,7 +1,7 @@
 """A SuperLink and SuperNodes on this machine, with TLS and node keys: `python local.py FOLDER fleet.toml --nodes 3`.
 
-What a deployment is made of, in one place; docs/federated.md explains each part. FOLDER gets the keys, logs and device
-states. Devices are `device-00`, `device-01` … of the configuration's shards; every process is ended at the end.
+All parts of a deployment in one place; docs/federated.md explains each. Keys, logs and device states are written to
+FOLDER. Devices are `device-00`, `device-01` … of the configuration's shards; every process is ended at the end.
 """
 
 from __future__ import annotations

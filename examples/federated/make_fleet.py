@@ -1,4 +1,4 @@
-"""A small fleet to try things with: `python make_fleet.py FOLDER` leaves model.mslite, devices.npz and run.toml there.
+"""A small fleet for trials: `python make_fleet.py FOLDER` writes model.mslite, devices.npz and run.toml there.
 
 Softmax regression on Synthetic(0.5, 0.5) (Li et al. 2020), a few hundred examples a device; devices are `device-00` ….
 """

@@ -1,4 +1,4 @@
-"""Send a picture to a model whose bundle declares a pipeline (docs/pipelines.md); print its labels.
+"""Send images to a model whose bundle declares processing (docs/processing.md) and print the labels.
 
 msedge convert mobilenet.onnx -o mobilenet.mslite --pipeline pipeline.toml
 msedge serve mobilenet.mslite

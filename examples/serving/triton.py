@@ -1,4 +1,4 @@
-"""Ask a gateway with NVIDIA's client, which knows nothing of msedge: pip install 'tritonclient[http]'.
+"""Ask a gateway with NVIDIA's client, unchanged: pip install 'tritonclient[http]'.
 
 msedge serve model.mslite
 python examples/serving/triton.py 127.0.0.1:8000 model

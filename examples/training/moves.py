@@ -1,4 +1,4 @@
-"""How the example's digits are moved about in training."""
+"""Random affine transformations of the example's digits in training."""
 
 from __future__ import annotations
 

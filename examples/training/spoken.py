@@ -1,7 +1,8 @@
 """Spoken words as the keyword spotter's input: 49 frames of 10 cepstral coefficients (MFCCs) each.
 
-Made for the Free Spoken Digit Dataset as one .npz file: `audio` int16 [samples] at 8 kHz, all recordings behind one
-another; `offsets` [recordings + 1]; `digit` and `index` [recordings], of which `index` below 5 is for testing.
+Made for the Free Spoken Digit Dataset as one .npz file: `audio` int16 [samples] at 8 kHz, all recordings one
+after another; `offsets` [recordings + 1]; `digit` and `index` [recordings]. Recordings with `index` below 5 are for
+testing.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def test_python_gets_answers(gateway: Live) -> None:
 
 def test_pictures_get_answers(gateway: Live, pictures: Path) -> None:
     pytest.importorskip("tritonclient.http")
-    page = (ROOT / "docs" / "pipelines.md").read_text("utf-8")
+    page = (ROOT / "docs" / "processing.md").read_text("utf-8")
     (text,) = (block for block in blocks(page, "python") if "tritonclient" in block)
     found: dict[str, Any] = {}
     exec(text.replace("127.0.0.1:8000", f"127.0.0.1:{gateway.port}"), found)

@@ -1,6 +1,6 @@
 """Sound as pictures: spectrograms, mel bands, logarithms, cepstra. Computed in float64, kept in float32.
 
-Formulas are those of librosa and torchaudio, and of tf.signal where they differ; docs/pipelines.md has the settings
+Formulas are those of librosa and torchaudio, and of tf.signal where they differ; docs/processing.md has the settings
 that give each of them.
 """
 

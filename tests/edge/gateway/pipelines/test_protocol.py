@@ -21,7 +21,7 @@ RNG = np.random.default_rng(4)
 PICTURES = [RNG.integers(0, 256, (6, 9, 3), dtype=np.uint8) for _ in range(2)]
 STEPS = [{"step": "image"}, {"step": "resize", "size": 4}, {"step": "normalize", "scale": 1 / 255}]
 ANSWER = {"names": ["p", "label"], "of": ["y"], "steps": [{"step": "top_k", "k": 2, "labels": ["ä", "b", "c"]}]}
-DOCS = (Path(__file__).parents[4] / "docs" / "pipelines.md").read_text("utf-8")
+DOCS = (Path(__file__).parents[4] / "docs" / "processing.md").read_text("utf-8")
 
 
 @pytest.fixture(scope="module")
