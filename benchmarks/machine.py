@@ -17,6 +17,8 @@ __all__ = ["PEERS", "code", "cpu", "facts", "facts_table", "versions"]
 PEERS = (*EXTRAS["oracle"].packages.values(), *EXTRAS["peers"].packages.values())
 """The packages of the runtimes that models are compared with."""
 
+MEASURED = ("lite_runtime", "converter", "edge", "benchmarks")
+"""The packages whose sources figures depend on."""
 _CPUINFO = Path("/proc/cpuinfo")
 _MICROARCHITECTURES: Mapping[tuple[str, int], Sequence[tuple[range, str]]] = {
     ("AuthenticAMD", 23): ((range(0x01, 0x02), "Zen, Naples"), (range(0x31, 0x32), "Zen 2, Rome")),
@@ -86,12 +88,12 @@ def versions(packages: Sequence[str] = PEERS) -> dict[str, str]:
     return {"Python": platform.python_version(), **{name: installed_version(name) or "not installed" for name in names}}
 
 
-def code(root: Path | None = None) -> str:
+def code(root: Path | None = None, packages: Sequence[str] = MEASURED) -> str:
     """A digest of the sources that are measured, of this checkout or of `root`: figures of two versions are never
     mixed."""
     root = root or Path(__file__).resolve().parents[1]
     digest = hashlib.sha256()
-    for package in ("lite_runtime", "converter", "edge", "benchmarks"):
+    for package in packages:
         for path in sorted((root / package).rglob("*.py")):
             digest.update(str(path.relative_to(root)).encode())
             digest.update(path.read_bytes())

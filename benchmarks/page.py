@@ -95,7 +95,8 @@ def headline(run: Run) -> str:
                 kind, _, where = title.partition(", ")
                 held = [row for row in rows if row.best and where == duration]
                 if held:
-                    means.append(f"{geometric_mean(held):.2f} for {len(held)} {kind} {'models' if len(held) > 1 else 'model'} with {_threads(count)}")
+                    models = f"{len(held)} {kind} {'models' if len(held) > 1 else 'model'}"
+                    means.append(f"{geometric_mean(held):.2f} for {models} with {_threads(count)}")
         if means:
             lines.append(f"- Models that take {duration}: {', '.join(means)}.")
     return f"""How many times as fast msedge is as the fastest peer on each model, as geometric means:
