@@ -297,6 +297,7 @@ def text(told: Mapping[str, Any]) -> str:
             if best.ratio < 1:
                 faster.append(f"{one['task']}, {one['threads']} thread(s): {best.ratio:.2f}")
         lines.append(f"| {one['task']} | {one['threads']} | {' | '.join(cells)} | {last} |")
+    heads = _heads(told["results"])
     table = facts_table({**told["machine"], **told["versions"]})
     why = "\n\nWhat did not run:\n\n" + "\n".join(failed) if failed else ""
     return f"""Written by `python -m benchmarks.training --docs docs` on {told["date"]}:
@@ -309,7 +310,19 @@ times. A ratio is PyTorch's time over ours, the median of paired turns and the m
 
 {chr(10).join(lines)}
 
-PyTorch is faster in {len(faster)} of {ran} rows{": " * bool(faster)}{"; ".join(faster)}.{why}"""
+PyTorch is faster in {len(faster)} of {ran} rows{": " * bool(faster)}{"; ".join(faster)}.{heads}{why}"""
+
+
+def _heads(results: Sequence[Mapping[str, Any]]) -> str:
+    """How many times as fast msedge trains last layers as everything, where both were timed."""
+    ours = {(one["task"], one["threads"]): Row(*kept) for one in results for kept in one["rows"] if kept[0] == "msedge"}
+    said = []
+    for (task, threads), row in ours.items():
+        whole = ours.get((task.replace("the last layer", "everything, batch norms train"), threads))
+        if "the last layer" in task and whole is not None:
+            said.append(f"{task.partition(',')[0]}, {threads} thread(s): {whole.seconds / row.seconds:.1f}")
+    what = "Steps a second of the last layer alone, over those of everything, with msedge"
+    return f" {what}: {'; '.join(said)}." if said else ""
 
 
 def _cell(row: Row | None) -> str:

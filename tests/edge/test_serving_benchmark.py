@@ -24,10 +24,11 @@ PLACE = Place(Path("m.onnx"), Path("m.mslite"), "x", 8000, 1, sys.executable)
 
 
 def _tried(rate: float, failures: int = 0, rows: float = 1.0) -> dict[str, Any]:
-    return {"rate": rate, "failures": failures, "connections": 16, "rows a call": rows, "most rows": int(rows)}
+    tried = {"rate": rate, "failures": failures, "connections": 16, "seconds": 2}
+    return {**tried, "rows a call": rows, "most rows": int(rows)}
 
 
-def test_the_fastest_setting_without_failures_is_compared() -> None:
+def test_the_fastest_setting_that_works_is_compared() -> None:
     tried = {
         "one by one": {"binary": _tried(100.0), "json": _tried(50.0)},
         "batching": {"binary": _tried(200.0), "json": _tried(90.0, failures=3)},
@@ -35,6 +36,8 @@ def test_the_fastest_setting_without_failures_is_compared() -> None:
     }
     assert serving.best_variants(tried, ["binary", "json"]) == {"binary": "batching", "json": "one by one"}
     assert serving.best_variants({"a": {"binary": _tried(1.0, 5)}}, ["binary", "json"]) == {"binary": "a"}
+    rare = {"a": {"json": _tried(100.0)}, "b": {"json": _tried(200.0, failures=4)}}
+    assert serving.best_variants(rare, ["json"]) == {"json": "b"}, "one in a hundred may fail"
     assert serving.best_variants({"a": {"error": "no"}}, ["json"]) == {}
 
 

@@ -28,6 +28,7 @@ def test_losses_agree_over_steps(trainable: str, batch_norm: str, last: bool) ->
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # inductor's own
 @pytest.mark.parametrize(("trainable", "batch_norm"), [("*", "train"), ("head.*", "frozen")])
 def test_compiled_losses_agree_too(trainable: str, batch_norm: str) -> None:
     task = Task(SMALL, 8, (3, 16, 16), trainable, batch_norm)  # type: ignore[arg-type]

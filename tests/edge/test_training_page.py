@@ -33,6 +33,13 @@ def test_rows_where_pytorch_is_faster_are_listed() -> None:
     assert "PyTorch is faster in 1 of 1 rows: a net, 2 thread(s): 0.50." in made
 
 
+def test_last_layers_are_compared_with_everything() -> None:
+    tasks = {"net, everything, batch norms train": 0.008, "net, the last layer": 0.002}
+    results = [{"task": task, "threads": 1, "rows": [list(Row("msedge", s, 1, 1, 1))]} for task, s in tasks.items()]
+    made = text({**_told(), "results": results})
+    assert "over those of everything, with msedge: net, 1 thread(s): 4.0." in made
+
+
 def test_tables_line_up() -> None:
     made = text(_told(Row("msedge", 0.002, 1, 1, 1)))
     for part in made.split("\n\n"):
