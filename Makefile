@@ -33,9 +33,9 @@ lint: $(READY_DEV) ## Style, types and who may import whom
 	@echo "==> layering"
 	@$(BIN)/python -m pytest -q tests/test_layers.py
 
-bench: $(READY_DEV) ## Every model in MODELS and networks built here against every peer; writes docs/performance.*
+bench: $(READY_DEV) ## Every model in MODELS and networks built here against every peer; writes docs/performance.*; stopped, it goes on
 	@$(BIN)/python -m benchmarks.models build/models --int8
-	@$(BIN)/python -m benchmarks --models $(MODELS) --models build/models --threads $(THREADS) --docs docs
+	@$(BIN)/python -m benchmarks --models $(MODELS) --models build/models --threads $(THREADS) --docs docs --resume build/performance.jsonl
 
 accuracy: $(READY_DEV) ## What int8 costs on MODELS with real DATA, ours and others', as a Markdown table
 	@$(BIN)/python -m benchmarks.accuracy --models $(MODELS) --data $(DATA)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
-from benchmarks.comparison import Row
+from benchmarks.comparison import Row, geometric_mean, sections
 
 __all__ = ["chart"]
 
@@ -31,16 +31,17 @@ text { font: 12px system-ui, sans-serif; fill: #1f2328 }
 
 
 def chart(rows: Sequence[Row]) -> str:
-    """The SVG. Models stand in sections, float and quantised, fastest by comparison first."""
+    """The SVG. Models are in sections, each with its geometric means: those that take 100 µs or more before the others,
+    float32 before quantised; in a section the best ratio comes first. Random weights are named beside the model."""
     ran = [row for row in rows if row.best]
     threads = sorted({row.threads for row in ran})
     ratios = [row.best.ratio for row in ran if row.best] or [1.0]
     scale = _Scale(max(LOWEST, min(*ratios, 0.5)), min(HIGHEST, max(*ratios, 2.0)))
     body, y = [], float(TOP)
-    for title, integers in (("float32", False), ("quantised", True)):
-        models = _models([row for row in ran if row.integers is integers])
+    for title, section in sections(ran):
+        models = _models(section)
         if models:
-            body.append(_text(8, y + 18, title, "heading"))
+            body.append(_text(8, y + 18, f"{title}. Geometric mean: {_means(section)}", "heading"))
             y += HEADING
         for name, held in models:
             body += _bars(name, held, threads, scale, y)
@@ -52,6 +53,12 @@ def chart(rows: Sequence[Row]) -> str:
         [head, f"<title>{title}</title><style>{_STYLE}</style>", _text(8, 22, title, "title"), *_legend(threads),
          *_grid(scale, y), *body, "</svg>\n"]
     )  # fmt: skip
+
+
+def _means(rows: Sequence[Row]) -> str:
+    counts = sorted({row.threads for row in rows})
+    means = ((count, geometric_mean([row for row in rows if row.threads == count])) for count in counts)
+    return ", ".join(f"{mean:.2f} ({count} thread{'s' * (count != 1)})" for count, mean in means)
 
 
 class _Scale:
@@ -80,7 +87,8 @@ def _ratio(row: Row) -> float:
 
 def _bars(name: str, held: Mapping[int, Row], threads: Sequence[int], scale: _Scale, y: float) -> Iterator[str]:
     middle = y + BAR * len(threads) / 2
-    yield _text(LEFT - 10, middle + 4, name, anchor="end")
+    random = any(row.weights == "random" for row in held.values())
+    yield _text(LEFT - 10, middle + 4, f"{name} (random weights)" if random else name, anchor="end")
     for i, count in enumerate(threads):
         row = held.get(count)
         if row is None or row.best is None:

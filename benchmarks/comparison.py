@@ -1,10 +1,14 @@
 """Models × contenders: the one table behind `make bench`, docs/performance.md and the tests that hold us to them.
 
 Rows are plain values, so that they can be kept as JSON and the page made again without measuring.
+
+A folder of models may have a MANIFEST.tsv with the columns `filename` and either `weights` ("trained" or "random") or
+`source_repo` (where the trained weights were published).
 """
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,21 +20,32 @@ from edge.measuring.contest import Contest, Entry, contest, peer_of, peers_of
 from lite_runtime.errors import InputError, MsedgeError
 
 __all__ = [
+    "DURATIONS",
+    "LONG",
+    "MANIFEST",
     "TOLERANCE",
     "Peer",
     "Row",
+    "by_duration",
     "compare",
     "geometric_mean",
+    "losses",
     "models_in",
     "read_rows",
     "row_of",
+    "sections",
     "trouble",
     "twins",
+    "weights_of",
     "worst",
 ]
 
 TOLERANCE = 1e-4
 """The largest difference from a peer, relative to the output's range."""
+LONG = 1e-4
+"""Seconds. Of a model that runs for less, Python's call of the runtime is a good part of the time, ours and peers'."""
+DURATIONS = ("100 µs or more", "less than 100 µs")
+MANIFEST = "MANIFEST.tsv"
 _QUANTISED = ("QLinear", "DynamicQuantizeLinear", "DequantizeLinear")
 _PRECISION = re.compile(r"_(fp32|int8|uint8|dynrange)")
 
@@ -67,6 +82,9 @@ class Row:
     absent: Mapping[str, str] | None = None
     """Why a peer did not run the model, by its name."""
     error: str = ""
+    weights: str = "unknown"
+    """"trained": published after training; "random": drawn by a generator, so that only the shapes are real; "unknown":
+    the folder's manifest does not say."""
 
     @property
     def best(self) -> Peer | None:
@@ -93,6 +111,22 @@ def models_in(folders: Sequence[Path]) -> list[Path]:
     return sorted(found, key=lambda path: path.name)
 
 
+def weights_of(path: Path) -> str:
+    """Whether the model's weights are trained or random, as its folder's manifest says; "unknown" where it does not.
+
+    Raises InputError for a manifest with another word.
+    """
+    manifest = path.with_name(MANIFEST)
+    if not manifest.exists():
+        return "unknown"
+    with open(manifest, encoding="utf-8", newline="") as lines:
+        found = next((row for row in csv.DictReader(lines, delimiter="\t") if row["filename"] == path.name), {})
+    weights = found.get("weights") or ("trained" if found.get("source_repo") else "unknown")
+    if weights not in ("trained", "random", "unknown"):
+        raise InputError(f"{manifest}: weights of {path.name}: expected trained or random, got {weights!r}")
+    return weights
+
+
 def compare(
     models: Iterable[Path], *, threads: Sequence[int] = (1,), rounds: int = 25, backend: str = "auto"
 ) -> Iterator[Row]:
@@ -101,12 +135,13 @@ def compare(
     for path in models:
         for count in threads:
             try:
-                yield row_of(contest(path, against=peers_of(path), threads=count, rounds=rounds, backend=backend))
+                found = contest(path, against=peers_of(path), threads=count, rounds=rounds, backend=backend)
+                yield row_of(found, weights_of(path))
             except MsedgeError as error:
-                yield Row(path.name, count, error=str(error).splitlines()[0])
+                yield Row(path.name, count, error=str(error).splitlines()[0], weights=weights_of(path))
 
 
-def row_of(result: Contest) -> Row:
+def row_of(result: Contest, weights: str = "unknown") -> Row:
     """A contest's figures."""
     ours, *peers = result.entries
     nodes = result.runtime.bundle.signatures["predict"].nodes
@@ -121,6 +156,7 @@ def row_of(result: Contest) -> Row:
         tuple(sorted(set(result.cost.reference))),
         tuple(_peer(entry) for entry in peers),
         {peer.name: peer.reason for peer in result.absent},
+        weights=weights,
     )
 
 
@@ -160,6 +196,32 @@ def geometric_mean(rows: Iterable[Row], peer: str = "") -> float:
 def worst(rows: Iterable[Row]) -> Row | None:
     """The row whose best peer is furthest ahead of us, or least behind; None where there is none."""
     return min((row for row in rows if row.best), key=lambda row: row.best.ratio if row.best else 0.0, default=None)
+
+
+def losses(rows: Iterable[Row]) -> list[Row]:
+    """The rows whose best peer was faster than we, the furthest ahead first."""
+    slower = ((row.best.ratio, row) for row in rows if row.best and row.best.ratio < 1)
+    return [row for _, row in sorted(slower, key=lambda pair: pair[0])]
+
+
+def by_duration(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """(rows of models that take us LONG or more, rows of the others), those that did not run left out.
+
+    A model is in one of them with all its rows: its time with the fewest threads decides.
+    """
+    ran = [row for row in rows if not row.error]
+    first: dict[str, Row] = {}
+    for row in sorted(ran, key=lambda row: row.threads):
+        first.setdefault(row.model, row)
+    long = [row for row in ran if first[row.model].seconds >= LONG]
+    return long, [row for row in ran if first[row.model].seconds < LONG]
+
+
+def sections(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
+    """Title and rows of each part of the tables: long models before short ones, float32 before quantised."""
+    for duration, held in zip(DURATIONS, by_duration(rows), strict=True):
+        for kind, integers in (("float32", False), ("quantised", True)):
+            yield f"{kind}, {duration}", [row for row in held if row.integers is integers]
 
 
 def twins(rows: Sequence[Row]) -> list[tuple[Row, Row]]:

@@ -1,7 +1,8 @@
 """Networks everybody knows, with random weights: real shapes for the speed table, nothing to download.
 
 `python -m benchmarks.models DIR [--int8]` writes them as ONNX; --int8 adds each one's quantised twin in QDQ form. Three
-come from the light set in onnx's own tests, whose constant weights are replaced; three are built here.
+come from the light set in onnx's own tests, whose constant weights are replaced; three are built here. A manifest
+beside them says that their weights are random, which every table of figures repeats.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import onnx
 import onnx.version_converter
 from onnx import TensorProto, helper, numpy_helper
 
+from benchmarks.comparison import MANIFEST
+from lite_runtime._files import write_atomically
 from lite_runtime.graph import Array
 
 __all__ = ["MODELS", "write"]
@@ -181,7 +184,7 @@ MODELS: Mapping[str, Callable[[], onnx.ModelProto]] = {
 
 
 def write(folder: Path, *, int8: bool = False) -> list[Path]:
-    """Every model that is not in `folder` yet, written there; paths of all of them.
+    """Every model that is not in `folder` yet, written there with a manifest; paths of all of them.
 
     int8: also each one's quantised twin, and beside it the form that ONNX Runtime's own tool makes of the same network
     and the same rows, for peers (`edge.measuring.contest.forms_of`).
@@ -196,6 +199,9 @@ def write(folder: Path, *, int8: bool = False) -> list[Path]:
         if int8:
             _quantise(path, small)
             paths.append(small)
+    names = (f"{name}{kind}.onnx" for name in MODELS for kind in ("", "_int8"))
+    lines = ["filename\tweights", *(f"{name}\trandom" for name in names)]
+    write_atomically(folder / MANIFEST, ("\n".join(lines) + "\n").encode())
     return paths
 
 

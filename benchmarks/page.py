@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from benchmarks.comparison import Row, geometric_mean, read_rows, trouble, twins, worst
+from benchmarks.comparison import (
+    DURATIONS,
+    Row,
+    by_duration,
+    geometric_mean,
+    losses,
+    read_rows,
+    sections,
+    trouble,
+    twins,
+    worst,
+)
+from benchmarks.machine import PEERS as PACKAGES
+from benchmarks.machine import facts_table
 from benchmarks.products import Measured
 from edge.measuring.contest import PEERS
 
-__all__ = ["Run", "page", "read_run", "summary"]
+__all__ = ["Run", "excerpt", "headline", "page", "read_product", "read_run", "summary"]
 
 CHART = "performance.svg"
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All figures of one run of the benchmarks. `machine`, `roof` and `versions` are for people to read."""
+    """All figures of one run of the benchmarks. `machine` (facts by name), `roof` and `versions` are for people to
+    read."""
 
     date: str
-    machine: str
+    machine: Mapping[str, str]
     roof: Mapping[int, str]
     versions: Mapping[str, str]
     rows: Sequence[Row]
@@ -38,62 +52,114 @@ class Run:
 
 def read_run(kept: Mapping[str, Any]) -> Run:
     """A run out of what `as_dict` gave, by way of JSON."""
-    products = [Measured(**{**one, "row": read_rows([one["row"]])[0]}) for one in kept["products"]]
+    products = [read_product(one) for one in kept["products"]]
     roof = {int(count): text for count, text in kept["roof"].items()}
-    return Run(**{**kept, "roof": roof, "rows": read_rows(kept["rows"]), "products": products})
+    machine = kept["machine"] if isinstance(kept["machine"], dict) else {"CPU": kept["machine"]}  # as before 2026-11-22
+    return Run(**{**kept, "machine": machine, "roof": roof, "rows": read_rows(kept["rows"]), "products": products})
+
+
+def read_product(kept: Mapping[str, Any]) -> Measured:
+    """A product's figures out of what `dataclasses.asdict` made of them, by way of JSON."""
+    return Measured(**{**kept, "row": read_rows([kept["row"]])[0]})
 
 
 def page(run: Run) -> str:
     """The whole page, Markdown."""
-    parts = [_intro(run), f"![Speed compared with the fastest peer]({CHART})", summary(run)]
+    picture = f"![Speed compared with the fastest peer]({CHART})"
+    parts = [_intro(run), "## Summary", headline(run), picture, summary(run)]
     for count in run.threads:
-        for title, integers in (("float32", False), ("quantised", True)):
-            rows = [row for row in run.rows if row.threads == count and row.integers is integers and row.peers]
-            if rows:
-                parts += [f"## {title}, {_threads(count)}", _models(rows)]
+        for title, rows in _groups(run, count):
+            shown = [row for row in rows if row.peers]
+            if shown:
+                parts += [f"## {title}, {_threads(count)}", _models(shown)]
     parts += [
         _section("int8 beside float32", _TWINS, _twins(run)),
-        _section("Two threads over one, timed minutes apart", _SCALING, _scaling(run)),
+        _section("Two threads over one, timed minutes apart", _SCALING, _scaling(run), _scaling_note(run)),
         _section("Matrix products", _PRODUCTS, _products(run)),
         _failures(run),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def _groups(run: Run, threads: int) -> Iterator[tuple[str, list[Row]]]:
+    return ((title, [row for row in rows if row.threads == threads]) for title, rows in sections(run.rows))
+
+
+def headline(run: Run) -> str:
+    """The geometric means in words, long and short models apart, and the rows on which a peer is faster."""
+    lines = []
+    for duration in DURATIONS:
+        means = []
+        for count in run.threads:
+            for title, rows in _groups(run, count):
+                kind, _, where = title.partition(", ")
+                held = [row for row in rows if row.best and where == duration]
+                if held:
+                    models = f"{len(held)} {kind} {'models' if len(held) > 1 else 'model'}"
+                    means.append(f"{geometric_mean(held):.2f} for {models} with {_threads(count)}")
+        if means:
+            lines.append(f"- Models that take {duration}: {', '.join(means)}.")
+    return f"""How many times as fast msedge is as the fastest peer on each model, as geometric means:
+
+{chr(10).join(lines)}
+
+In the models that take less than 100 µs, the call from Python is a good part of the time of every runtime.
+{_losses(run)}"""
+
+
+def _losses(run: Run) -> str:
+    ran = [row for row in run.rows if row.best]
+    slower = losses(ran)
+    named = (f"{row.model} {row.best.ratio:.2f} ({_threads(row.threads)})" for row in slower if row.best)
+    return f"A peer is faster in {len(slower)} of {len(ran)} rows{': ' * bool(slower)}{', '.join(named)}."
+
+
 def summary(run: Run) -> str:
     """Geometric means of the ratio to the best peer, and the worst rows."""
     cells = []
     for count in run.threads:
-        for title, integers in (("float32", False), ("quantised", True)):
-            rows = [row for row in run.rows if row.threads == count and row.integers is integers]
+        for title, rows in _groups(run, count):
             low = worst(rows)
             if low and low.best:
-                mean = f"{geometric_mean(rows):.2f}"
-                models = str(sum(bool(row.best) for row in rows))
-                cells.append([title, str(count), models, mean, f"{low.model} {low.best.ratio:.2f}"])
-    return _table(("models", "threads", "count", "× as fast as the best peer", "lowest"), cells)
+                ran = [row for row in rows if row.best]
+                cells.append([
+                    title, str(count), str(len(ran)), str(sum(row.weights == "random" for row in ran)),
+                    f"{geometric_mean(rows):.2f}", str(len(losses(rows))), f"{low.model} {low.best.ratio:.2f}",
+                ])  # fmt: skip
+    heads = ("models, by msedge's time", "threads", "rows", "of these with random weights",
+             "× as fast as the best peer", "rows where a peer is faster", "lowest")  # fmt: skip
+    return _table(heads, sorted(cells, key=lambda line: DURATIONS.index(line[0].partition(", ")[2])))
 
 
 def _intro(run: Run) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
     roofs = "\n".join(f"- {text}" for text in run.roof.values())
     return f"""# Performance
 
-Written by `make bench` on {run.date}: {run.machine}; {versions}.
-What this machine can do at most, measured by kernels that do nothing else:
+Written by `make bench` on {run.date}, on this machine and with these versions:
+
+{facts_table({**run.machine, **run.versions})}
+
+The most that this machine can do, measured by kernels that do nothing else:
 
 {roofs}
 
-Every contender runs the same model on the same inputs in one process, turn by turn; a ratio is a peer's time over ours,
-the median of paired turns with the middle half in brackets. Above 1 msedge is faster. Peers run with all their
-optimisations; a † marks a peer that was faster with a form of the model that ONNX Runtime's own tool quantised. Times
-are microseconds a run, input and output arrays included."""
+**What is measured.** Every contender runs the same model on the same random inputs in one process, turn by turn, batch
+as the model has it (1 where it is open). Times are microseconds a run, input and output arrays included; loading,
+conversion and compilation are not in them (`load ms` and `first µs` show those of msedge). A ratio is a peer's time
+over ours, the median of paired turns, with the middle half beside it: above 1 msedge is faster. Peers run with all
+their optimisations and as many threads; a † marks a peer that was faster with a form of the model that ONNX Runtime's
+own tool quantised.
+
+**Weights.** "trained" are published models; "random" are well-known architectures whose weights were drawn at random:
+their shapes are real, their values and outputs mean nothing. "unknown": the folder of the models does not say.
+
+**What is left out.** Batches, other processors, energy, and accuracy, which `make accuracy` measures."""
 
 
 def _models(rows: Sequence[Row]) -> str:
     peers = [name for name in PEERS if any(name == peer.name for row in rows for peer in row.peers)]
-    heads = ("model", "msedge µs", *(f"{name} µs" for name in peers), "best peer's ratio", "middle half", "load ms",
-             "first µs", "arena KiB", "by reference")  # fmt: skip
+    heads = ("model", "weights", "msedge µs", *(f"{name} µs" for name in peers), "best peer's ratio", "middle half",
+             "load ms", "first µs", "arena KiB", "by reference")  # fmt: skip
     cells = []
     for row in sorted(rows, key=lambda r: -r.best.ratio if r.best else 0.0):
         found = {peer.name: peer for peer in row.peers}
@@ -101,6 +167,7 @@ def _models(rows: Sequence[Row]) -> str:
         assert best is not None
         cells.append([
             row.model,
+            row.weights,
             _micro(row.seconds),
             *(_micro(found[n].seconds) + " †" * bool(found[n].form) if n in found else "–" for n in peers),
             f"{best.ratio:.2f}",
@@ -111,6 +178,39 @@ def _models(rows: Sequence[Row]) -> str:
             ", ".join(row.reference) or "–",
         ])  # fmt: skip
     return _table(heads, cells)
+
+
+def excerpt(run: Run, place: str = "docs") -> str:
+    """What the README shows: the summary and the rows of long models; `place`: the folder of the page."""
+    peers = ", ".join(f"{name} {run.versions[name]}" for name in PACKAGES if name in run.versions)
+    long, _ = by_duration(run.rows)
+    most = max(run.threads, default=1)
+    fewest = {row.model: row for row in long if row.best and row.threads == min(run.threads)}
+    others = {row.model: row for row in long if row.best and row.threads == most}
+    cells = []
+    for row in sorted(fewest.values(), key=lambda r: (r.integers, -r.best.ratio if r.best else 0.0)):
+        assert row.best is not None
+        other = others.get(row.model, row)
+        assert other.best is not None
+        cells.append([
+            row.model, row.weights, _micro(row.seconds),
+            f"{row.best.name} {_micro(row.best.seconds)}{' †' * bool(row.best.form)}", f"{row.best.ratio:.2f}",
+            _micro(other.seconds), f"{other.best.ratio:.2f}",
+        ])  # fmt: skip
+    heads = ("model", "weights", "µs", "best peer, µs", "× as fast", f"{_threads(most)} µs", "× as fast")
+    return f"""![Speed compared with the fastest peer]({place}/{CHART})
+
+Compared with the fastest of {peers} on {run.machine.get("CPU", "an unnamed CPU")}, {run.date}. {headline(run)}
+
+{summary(run)}
+
+Models that take 100 µs or more, {_threads(min(run.threads, default=1))} and {_threads(most)}:
+
+{_table(heads, cells)}
+
+† ran a form of the model that ONNX Runtime's own tool quantised, which it runs faster. "random": a well-known
+architecture with random weights. All rows, load times and matrix products:
+[{place}/performance.md]({place}/performance.md)."""
 
 
 _TWINS = ("model", "threads", "float32 µs", "quantised µs", "× as fast")
@@ -134,6 +234,12 @@ def _scaling(run: Run) -> Iterable[Sequence[str]]:
             yield row.model, _micro(one), _micro(row.seconds), f"{one / row.seconds:.2f}"
 
 
+def _scaling_note(run: Run) -> str:
+    rows = list(_scaling(run))
+    slower = [f"{cells[0]} {cells[-1]}" for cells in rows if float(cells[-1]) < 1]
+    return f"Two threads are slower on {len(slower)} of {len(rows)} models{': ' * bool(slower)}{', '.join(slower)}."
+
+
 _PRODUCTS = ("product", "threads", "µs", "GFLOP/s", "GB/s", "of the machine's best", "peers' time over ours")
 
 
@@ -152,13 +258,15 @@ def _failures(run: Run) -> str:
     return "## What did not run, and what differs\n\n" + "\n".join(lines) if lines else ""
 
 
-def _section(title: str, heads: Sequence[str], cells: Iterable[Sequence[str]]) -> str:
+def _section(title: str, heads: Sequence[str], cells: Iterable[Sequence[str]], note: str = "") -> str:
     held = list(cells)
-    return f"## {title}\n\n{_table(heads, held)}" if held else ""
+    parts = (f"## {title}", note, _table(heads, held))
+    return "\n\n".join(part for part in parts if part) if held else ""
 
 
 def _table(heads: Sequence[str], cells: Iterable[Sequence[str]]) -> str:
-    lines = [heads, ["---"] + ["---:"] * (len(heads) - 1), *cells]
+    words = ("weights", "lowest", "best peer, µs")
+    lines = [heads, ["---"] + ["---" if head in words else "---:" for head in heads[1:]], *cells]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 
 

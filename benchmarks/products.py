@@ -78,7 +78,7 @@ def measured(threads: int = 1, rounds: int = 25, products: Sequence[Product] = P
             path = Path(folder) / f"{product.name}.onnx"
             onnx.save(_model(product), path)
             peers = ("onnxruntime", "openvino")
-            row = row_of(contest(path, against=peers, threads=threads, rounds=rounds, seconds=5.0))
+            row = row_of(contest(path, against=peers, threads=threads, rounds=rounds, seconds=5.0), "random")
             yield Measured(row, product.operations, product.nbytes, _share(product, row, bounds))
 
 

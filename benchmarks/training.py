@@ -1,32 +1,42 @@
 """Training steps of a bundle against PyTorch's on the same network, weights, batch and threads, turn by turn.
 
-    python -m benchmarks.training [--threads 1] [--seconds 10] [--compile] [--json FILE]
+    python -m benchmarks.training [--threads 1 2] [--seconds 10] [--docs docs] [--resume FILE]
 
-A step is forward, backward and an SGD step with momentum. PyTorch runs eager, in both layouts (and compiled, where
-asked and where that works); it is given the graph of our model operator by operator. Before anything is timed both
-take two steps from the same weights, and their losses must agree.
+A step is forward, backward and an SGD step with momentum. PyTorch runs eager and through `torch.compile` (inductor),
+each in both memory layouts, with its fused optimizer; it is given the graph of our model operator by operator. Before
+anything is timed all take two steps from the same weights, and their losses must agree: a contender whose losses do
+not, or that does not run, is a row that says why. `torch.compile` needs a C++ compiler.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatch
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 import lite_runtime
+from benchmarks.journal import Journal
+from benchmarks.machine import code, facts, facts_table, versions
+from benchmarks.marks import replace_between, require_marks
 from cloud.zoo import resnet8
 from cloud.zoo.build import BATCH, Builder
 from converter import convert
 from converter.training import Training
-from edge.measuring.measure import Timing, interleave, ratio
+from edge.measuring.measure import interleave, ratio
+from lite_runtime._files import write_atomically
+from lite_runtime.errors import MsedgeError
 
-__all__ = ["TASKS", "Task", "main", "mobilenet_v2", "timed"]
+__all__ = ["TASKS", "VARIANTS", "Ours", "Task", "Torch", "linear", "main", "mobilenet_v2", "text", "timed"]
 
 RATE, MOMENTUM = 0.01, 0.9
 AGREE = (1e-4, 2e-2)
@@ -61,22 +71,32 @@ def _inverted(b: Builder, x: ir.Value, expand: int, width: int, stride: int, nam
     return b.add(x, y) if stride == 1 and channels == width else y
 
 
+def linear(features: int = 1280, classes: int = 10, seed: int = 0) -> ir.Model:
+    """One dense layer on features that a frozen backbone computed before: `x` [batch, features] -> `logits`."""
+    b = Builder("linear", seed)
+    return b.model(logits=b.dense(b.input("x", (BATCH, features)), classes, name="head"))
+
+
 class Task(NamedTuple):
-    """What is trained on what."""
+    """What is trained on what. `shape`: of one example."""
 
     model: Callable[[], ir.Model]
     batch: int
-    size: int
+    shape: tuple[int, ...]
     trainable: str
     batch_norm: Literal["train", "frozen"]
     """"train": normalised by the batch, statistics move; "frozen"."""
 
 
 TASKS: Mapping[str, Task] = {
-    "resnet8": Task(partial(resnet8, (3, 32, 32)), 32, 32, "*", "train"),
-    "resnet8 frozen norms": Task(partial(resnet8, (3, 32, 32)), 32, 32, "*", "frozen"),
-    "mobilenet_v2": Task(mobilenet_v2, 8, 96, "*", "train"),
-    "mobilenet_v2 last layer": Task(mobilenet_v2, 8, 96, "head.*", "frozen"),
+    "ResNet-8 32×32, everything, batch norms train": Task(partial(resnet8, (3, 32, 32)), 32, (3, 32, 32), "*", "train"),
+    "ResNet-8 32×32, everything, batch norms frozen": Task(
+        partial(resnet8, (3, 32, 32)), 32, (3, 32, 32), "*", "frozen"
+    ),
+    "ResNet-8 32×32, the last layer": Task(partial(resnet8, (3, 32, 32)), 32, (3, 32, 32), "head.*", "frozen"),
+    "MobileNetV2 96×96, everything, batch norms train": Task(mobilenet_v2, 8, (3, 96, 96), "*", "train"),
+    "MobileNetV2 96×96, the last layer": Task(mobilenet_v2, 8, (3, 96, 96), "head.*", "frozen"),
+    "linear layer, 1280 features": Task(linear, 32, (1280,), "*", "frozen"),
 }
 
 
@@ -110,13 +130,12 @@ class Torch:
     """The same graph in PyTorch, which sees its parameters as leaves and everything else as functions."""
 
     def __init__(self, task: Task, fed: Mapping[str, Any], *, last: bool, compiled: bool) -> None:
-        from fnmatch import fnmatch
-
         import torch
 
         graph = _symmetric(task.model()).graph
         kind = torch.channels_last if last else torch.contiguous_format
-        self.x = torch.from_numpy(fed["x"]).contiguous(memory_format=kind)
+        x = torch.from_numpy(fed["x"])
+        self.x = x.contiguous(memory_format=kind) if x.ndim == 4 else x
         self.labels = torch.from_numpy(fed["labels"])
         self.values = {}
         for name, value in graph.initializers.items():
@@ -128,116 +147,232 @@ class Torch:
             for name, tensor in self.values.items()
             if fnmatch(name, task.trainable) and tensor.ndim and "running" not in name
         ]
-        self.optimizer = torch.optim.SGD(trained, lr=RATE, momentum=MOMENTUM)
-        self.nodes, self.training = list(graph), task.batch_norm == "train"
-        self.forward = torch.compile(self._forward) if compiled else self._forward
+        self.optimizer = torch.optim.SGD(trained, lr=RATE, momentum=MOMENTUM, fused=True)
+        self.calls = [_call(node, task.batch_norm == "train") for node in graph]
+        self.forward = torch.compile(self._loss, fullgraph=True) if compiled else self._loss
 
-    def _forward(self, x: Any) -> Any:
+    def _loss(self, x: Any, labels: Any) -> Any:
+        from torch.nn import functional
+
         values = {**self.values, "x": x}
-        for node in self.nodes:
-            operands = (values[v.name or ""] for v in node.inputs if v is not None)
-            values[node.outputs[0].name or ""] = _TORCH[node.op_type](self, node, *operands)
-        return values["logits"]
+        for output, function, names in self.calls:
+            values[output] = function(*(values[name] for name in names))
+        return functional.cross_entropy(values["logits"], labels)
 
     def step(self) -> float:
         """The loss before the step."""
-        from torch.nn import functional
-
         self.optimizer.zero_grad()
-        loss = functional.cross_entropy(self.forward(self.x), self.labels)
+        loss = self.forward(self.x, self.labels)
         loss.backward()
         self.optimizer.step()
         return float(loss.detach())
 
 
-def _conv(_: Torch, node: ir.Node, x: Any, w: Any, bias: Any = None) -> Any:
+def _call(node: ir.Node, training: bool) -> tuple[str, Callable[..., Any], list[str]]:
+    """A node's output, PyTorch's function for it with its attributes read, and its inputs."""
+    names = [value.name or "" for value in node.inputs if value is not None]
+    return node.outputs[0].name or "", _TORCH[node.op_type](node, training), names
+
+
+def _conv(node: ir.Node, training: bool) -> Callable[..., Any]:
     from torch.nn import functional
 
-    strides, pads = node.attributes["strides"].as_ints(), node.attributes["pads"].as_ints()
-    return functional.conv2d(x, w, bias, list(strides), list(pads[:2]), 1, node.attributes["group"].as_int())
+    strides, pads = list(node.attributes["strides"].as_ints()), list(node.attributes["pads"].as_ints()[:2])
+    group = node.attributes["group"].as_int()
+    return lambda x, w, bias=None: functional.conv2d(x, w, bias, strides, pads, 1, group)
 
 
-def _norm(net: Torch, node: ir.Node, x: Any, scale: Any, bias: Any, mean: Any, variance: Any) -> Any:
+def _norm(node: ir.Node, training: bool) -> Callable[..., Any]:
     from torch.nn import functional
 
     momentum, epsilon = 1 - node.attributes["momentum"].as_float(), node.attributes["epsilon"].as_float()
-    return functional.batch_norm(x, mean, variance, scale, bias, net.training, momentum, epsilon)
+    return lambda x, scale, bias, mean, variance: functional.batch_norm(
+        x, mean, variance, scale, bias, training, momentum, epsilon
+    )
 
 
-_TORCH: Mapping[str, Callable[..., Any]] = {
+def _linear(node: ir.Node, training: bool) -> Callable[..., Any]:
+    from torch.nn import functional
+
+    return lambda x, w, bias: functional.linear(x, w, bias)
+
+
+_TORCH: Mapping[str, Callable[[ir.Node, bool], Callable[..., Any]]] = {
     "Conv": _conv,
     "BatchNormalization": _norm,
-    "Relu": lambda _, node, x: x.relu(),
-    "Clip": lambda _, node, x, low, high: x.clamp(0, 6),
-    "Add": lambda _, node, a, b: a + b,
-    "GlobalAveragePool": lambda _, node, x: x.mean((2, 3), keepdim=True),
-    "Flatten": lambda _, node, x: x.flatten(1),
-    "Gemm": lambda _, node, x, w, bias: x @ w.T + bias,
+    "Relu": lambda node, training: lambda x: x.relu(),
+    "Clip": lambda node, training: lambda x, low, high: x.clamp(0, 6),
+    "Add": lambda node, training: lambda a, b: a + b,
+    "GlobalAveragePool": lambda node, training: lambda x: x.mean((2, 3), keepdim=True),
+    "Flatten": lambda node, training: lambda x: x.flatten(1),
+    "Gemm": _linear,
 }
+
+VARIANTS: Mapping[str, Mapping[str, bool]] = {
+    "torch eager": {"last": False, "compiled": False},
+    "torch eager, channels last": {"last": True, "compiled": False},
+    "torch.compile": {"last": False, "compiled": True},
+    "torch.compile, channels last": {"last": True, "compiled": True},
+}
+"""How PyTorch runs."""
 
 
 # -- the comparison ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Result:
-    """A task's times, by who took them."""
+class Row(NamedTuple):
+    """A contender's time of a step; `ratio`, `low` and `high`: over ours, the median and the middle half. `error`: why
+    there is none."""
 
-    task: str
-    threads: int
-    timings: Mapping[str, Timing]
-
-    def rows(self) -> Iterator[tuple[str, float, float, float, float]]:
-        """Contender, milliseconds, and its time over ours with the middle half's bounds."""
-        for name, timing in self.timings.items():
-            r = ratio(self.timings["msedge"], timing)
-            yield name, timing.median * 1e3, r.median, r.low, r.high
+    who: str
+    seconds: float = 0.0
+    ratio: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    error: str = ""
 
 
-def timed(name: str, threads: int, seconds: float, *, compiled: bool = False) -> Result:
-    """Times of one task. Raises AssertionError where losses part."""
+def timed(
+    name: str, threads: int, seconds: float, variants: Mapping[str, Mapping[str, bool]] = VARIANTS
+) -> list[Row]:
+    """Times of one task, ours first. What did not run, or has other losses, is a row with an error."""
     import torch
 
     torch.set_num_threads(threads)
+    torch._dynamo.reset()  # what was compiled for other tasks counts against its limit
     task, random = TASKS[name], np.random.default_rng(0)
-    x = random.standard_normal((task.batch, 3, task.size, task.size)).astype(np.float32)
+    x = random.standard_normal((task.batch, *task.shape)).astype(np.float32)
     fed = {"x": x, "labels": random.integers(0, 10, task.batch)}
-    sides: dict[str, Ours | Torch] = {
-        "msedge": Ours(task, fed, threads),
-        "torch": Torch(task, fed, last=False, compiled=False),
-        "torch channels last": Torch(task, fed, last=True, compiled=False),
-    }
-    if compiled:
-        sides["torch compiled"] = Torch(task, fed, last=True, compiled=True)
-    losses = {side: [net.step() for _ in range(2)] for side, net in sides.items()}
-    for side, got in losses.items():
-        for theirs, ours, apart in zip(got, losses["msedge"], AGREE, strict=True):
-            np.testing.assert_allclose(theirs, ours, rtol=apart, err_msg=f"{name}: losses of {side}")
-    return Result(name, threads, interleave({k: v.step for k, v in sides.items()}, seconds=seconds))
+    ours = Ours(task, fed, threads)
+    expected = [ours.step() for _ in range(2)]
+    calls: dict[str, Callable[[], float]] = {"msedge": ours.step}
+    errors: dict[str, str] = {}
+    for variant, options in variants.items():
+        if task.model is linear and options["last"]:
+            continue  # a matrix has one layout
+        made, errors[variant] = _first_steps(partial(Torch, task, fed, **options), expected)
+        if made is not None:
+            calls[variant] = made.step
+    timings = interleave(calls, seconds=seconds)
+    rows = []
+    for who, error in {"msedge": "", **errors}.items():
+        if error:
+            rows.append(Row(who, error=error))
+        else:
+            r = ratio(timings["msedge"], timings[who])
+            rows.append(Row(who, timings[who].median, r.median, r.low, r.high))
+    return rows
 
 
-def main() -> None:
-    """Print the table; with --json also write it."""
+def _first_steps(make: Callable[[], Torch], expected: Sequence[float]) -> tuple[Torch | None, str]:
+    """The contender after two steps; None and why where it does not run, or where its losses are others."""
+    try:
+        made = make()
+        losses = [made.step() for _ in range(2)]
+    except (RuntimeError, TypeError, ValueError, NotImplementedError, OSError, subprocess.SubprocessError) as error:
+        first = next((line for line in str(error).splitlines() if line.strip()), "")
+        return None, f"{type(error).__name__}: {first}"[:200]
+    for got, ours, apart in zip(losses, expected, AGREE, strict=True):
+        if not abs(got - ours) <= apart * abs(ours):
+            return None, f"its losses differ: {got:.6g}, expected {ours:.6g}"
+    return made, ""
+
+
+def text(told: Mapping[str, Any]) -> str:
+    """Markdown: on what and how, a row for each contender, and in how many rows PyTorch is faster."""
+    lines = [
+        f"| task | threads | msedge ms | {' | '.join(f'{who}, ms' for who in VARIANTS)} | best, its time over ours |",
+        "| --- | ---: | ---: |" + " ---: |" * len(VARIANTS) + " --- |",
+    ]
+    faster, failed, ran = [], [], 0
+    for one in told["results"]:
+        rows = {row.who: row for row in (Row(*kept) for kept in one["rows"])}
+        cells = [_cell(rows.get(who)) for who in ("msedge", *VARIANTS)]
+        others = [row for who, row in rows.items() if who != "msedge" and not row.error]
+        failed += [f"- {one['task']}, {one['threads']} thread(s), {r.who}: {r.error}" for r in rows.values() if r.error]
+        last = "–"
+        if others:
+            best, ran = min(others, key=lambda row: row.ratio), ran + 1
+            last = f"{best.who} {best.ratio:.2f} ({best.low:.2f}–{best.high:.2f})"
+            if best.ratio < 1:
+                faster.append(f"{one['task']}, {one['threads']} thread(s): {best.ratio:.2f}")
+        lines.append(f"| {one['task']} | {one['threads']} | {' | '.join(cells)} | {last} |")
+    heads = _heads(told["results"])
+    table = facts_table({**told["machine"], **told["versions"]})
+    why = "\n\nWhat did not run:\n\n" + "\n".join(failed) if failed else ""
+    return f"""Written by `python -m benchmarks.training --docs docs` on {told["date"]}:
+
+{table}
+
+A step is forward, backward and SGD with momentum (PyTorch: its fused one) on random weights and random examples, batch
+32 (MobileNetV2: 8), the same graph, weights, batch and threads, turn by turn in one process. Compilation is not in the
+times. A ratio is PyTorch's time over ours, the median of paired turns and the middle half: above 1 msedge is faster.
+
+{chr(10).join(lines)}
+
+PyTorch is faster in {len(faster)} of {ran} rows{": " * bool(faster)}{"; ".join(faster)}.{heads}{why}"""
+
+
+def _heads(results: Sequence[Mapping[str, Any]]) -> str:
+    """How many times as fast msedge trains last layers as everything, where both were timed."""
+    ours = {(one["task"], one["threads"]): Row(*kept) for one in results for kept in one["rows"] if kept[0] == "msedge"}
+    said = []
+    for (task, threads), row in ours.items():
+        whole = ours.get((task.replace("the last layer", "everything, batch norms train"), threads))
+        if "the last layer" in task and whole is not None:
+            said.append(f"{task.partition(',')[0]}, {threads} thread(s): {whole.seconds / row.seconds:.1f}")
+    what = "Steps a second of the last layer alone, over those of everything, with msedge"
+    return f" {what}: {'; '.join(said)}." if said else ""
+
+
+def _cell(row: Row | None) -> str:
+    return "–" if row is None else "failed" if row.error else f"{row.seconds * 1e3:.3g}"
+
+
+def _conditions(args: argparse.Namespace) -> dict[str, Any]:
+    held = {"machine": facts(), "versions": versions(("torch",)), "code": code()}
+    return {**held, "seconds": args.seconds, "sources": code(packages=("cloud/zoo",))}
+
+
+def _measured(args: argparse.Namespace) -> dict[str, Any]:
+    conditions, results = _conditions(args), []
+    with Journal(args.resume, conditions, minutes=args.minutes) as journal:
+        date = journal.get("date", measure=lambda: datetime.datetime.now(datetime.UTC).date().isoformat())
+        for threads in args.threads:
+            for name in args.tasks:
+                rows = journal.get(name, threads, measure=partial(timed, name, threads, args.seconds))
+                results.append({"task": name, "threads": threads, "rows": rows})
+                for row in (Row(*kept) for kept in rows):
+                    said = row.error or f"{row.seconds * 1e3:.3f} ms, {row.ratio:.2f} ({row.low:.2f} to {row.high:.2f})"
+                    print(f"{name}, {threads} thread(s), {row.who}: {said}", file=sys.stderr, flush=True)
+    return {"date": date, "machine": conditions["machine"], "versions": conditions["versions"], "results": results}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the tables; with --docs put them between the marks in training.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, nargs="+", default=[1])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--seconds", type=float, default=10.0, help="for each task")
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
-    parser.add_argument("--compile", action="store_true", help="torch.compile too")
-    parser.add_argument("--json", help="a file for the figures")
-    options = parser.parse_args()
-    results = []
-    print("| task | threads | | ms a step | its time over ours (middle half) |\n|---|---|---|---|---|")
-    for threads in options.threads:
-        for name in options.tasks:
-            result = timed(name, threads, options.seconds, compiled=options.compile)
-            results.append(result)
-            for who, ms, middle, low, high in result.rows():
-                print(f"| {name} | {threads} | {who} | {ms:.2f} | {middle:.2f} ({low:.2f} to {high:.2f}) |", flush=True)
-    if options.json:
-        rows = [{"task": r.task, "threads": r.threads, "rows": list(r.rows())} for r in results]
-        with open(options.json, "w") as file:
-            json.dump(rows, file, indent=1)
+    parser.add_argument("--docs", type=Path, metavar="DIR", help="where training.md is, and training.json goes")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep tasks there; take those already there")
+    parser.add_argument("--minutes", type=float, metavar="N", help="start no task after so many")
+    args = parser.parse_args(argv)
+    try:
+        if args.docs:
+            require_marks(args.docs / "training.md", "speed")
+        told = _measured(args)
+        print(text(told))
+        if args.docs:
+            replace_between(args.docs / "training.md", "speed", text(told))
+            write_atomically(args.docs / "training.json", (json.dumps(told, indent=1) + "\n").encode())
+        if args.resume:
+            args.resume.unlink(missing_ok=True)
+    except MsedgeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 3
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,9 +1,15 @@
-"""`python -m benchmarks.serving MODEL.onnx`: requests a second and their latency, server by server, turn by turn."""
+"""`python -m benchmarks.serving --peers FOLDER --docs docs`: requests a second and latency, server by server.
+
+Each server is first tried with each of its settings, for every form of requests, and the fastest is what is compared.
+Then ours and the other run side by side and are loaded turn by turn. `python -m benchmarks.serving.environments FOLDER`
+makes the environments. With --resume every measurement is kept as it is made, and a run that was stopped goes on.
+"""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import datetime
 import http.client
 import json
 import os
@@ -13,46 +19,55 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.journal import Journal
+from benchmarks.machine import code, facts, versions
 from benchmarks.serving.contenders import CONTENDERS, Contender, Place
+from benchmarks.serving.environments import python_of, versions_of
 from benchmarks.serving.load import Load, Request, drive
-from lite_runtime.errors import MsedgeError
+from benchmarks.serving.page import figures, require_page, write
+from benchmarks.serving.subjects import SUBJECTS
+from lite_runtime.errors import InputError, MsedgeError
 from lite_runtime.graph import Array
 
-__all__ = ["free_port", "main", "running"]
+__all__ = ["best_variants", "free_port", "main", "running"]
 
 STARTING = 90.0
 """Seconds a server may take until its first answer."""
 AGREE = 2e-3
 """How far answers may be from ONNX Runtime's, as a part of its largest number."""
+FAILING = 0.01
+"""The part of requests that may fail with a setting that is compared."""
+WARM = 1
+"""Seconds of load that do not count."""
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__)
-    parser.add_argument("model", type=Path, help="an ONNX model with one float32 input")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.serving", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("models", type=Path, nargs="*", help="ONNX models with one float32 input (two made here)")
     parser.add_argument("--peers", type=Path, help="folder of environments: mlserver, litserve, bentoml, rayserve")
     parser.add_argument("--only", default="", help="names of servers, separated by commas")
     parser.add_argument("--forms", default="binary,json")
-    parser.add_argument("--connections", default="1,16,64")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--connections", default="", help="numbers, separated by commas, instead of each model's own")
+    parser.add_argument("--seconds", type=int, default=5, help="of each measurement")
+    parser.add_argument("--trial", type=int, default=3, help="seconds of each setting's trial")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1, help="of each server's runtime")
     parser.add_argument("--json", type=Path, help="write the figures there")
+    parser.add_argument("--docs", type=Path, metavar="DIR", help="where serving.md, .svg and .json are")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep measurements there; take those already there")
+    parser.add_argument("--minutes", type=float, metavar="N", help="start no measurement after so many")
     return parser.parse_args(argv)
-
-
-def _python(peers: Path | None, name: str) -> str | None:
-    """The interpreter of a peer's environment; ours where it needs none; None where it has none."""
-    if name in ("msedge", "bare aiohttp"):
-        return sys.executable
-    path = peers / name.lower().replace(" ", "") / "bin" / "python" if peers else None
-    return str(path) if path is not None and path.exists() else None
 
 
 def free_port() -> int:
@@ -73,13 +88,19 @@ def _post(port: int, request: Request) -> tuple[int, bytes]:
 
 
 @contextlib.contextmanager
-def running(contender: Contender, place: Place, x: Array) -> Iterator[None]:
-    """The server, from its first answer on; all its processes are gone afterwards."""
+def running(
+    contender: Contender, place: Place, x: Array, variant: str = "", tell: Path | None = None
+) -> Iterator[None]:
+    """The server, from its first answer on; all its processes are gone afterwards. `variant`: of its settings, the
+    first unless named; `tell`: where it writes how many rows its calls had."""
     command, environment = contender.start(place)
+    settings = contender.variants[variant or next(iter(contender.variants))](place)
+    told = {"TELL": str(tell)} if tell else {}
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            command, env={**os.environ, **environment}, stdout=log, stderr=log, start_new_session=True
-        )
+            command, env={**os.environ, **environment, **settings, **told}, stdout=log, stderr=log,
+            start_new_session=True,
+        )  # fmt: skip
         try:
             end = time.monotonic() + STARTING
             while True:
@@ -88,7 +109,8 @@ def running(contender: Contender, place: Place, x: Array) -> Iterator[None]:
                         break
                 if process.poll() is not None or time.monotonic() > end:
                     log.seek(0)
-                    raise MsedgeError(f"{contender.name} did not start: {log.read()[-2000:].decode(errors='replace')}")
+                    said = " / ".join(log.read()[-600:].decode(errors="replace").split("\n"))
+                    raise MsedgeError(f"{contender.name} did not start in {STARTING:g} s: … {said}")
                 time.sleep(0.2)
             yield
         finally:
@@ -101,11 +123,94 @@ def running(contender: Contender, place: Place, x: Array) -> Iterator[None]:
             process.wait()
 
 
-def _check(contender: Contender, place: Place, x: Array, form: str, expected: Array) -> None:
-    status, body = _post(place.port, contender.ask[form](place, x))
-    found = contender.read(body, form) if status == 200 else None
+class _Model(NamedTuple):
+    """What is served: its files and input, one row, and ONNX Runtime's answer to it."""
+
+    name: str
+    onnx: Path
+    bundle: Path
+    input: str
+    x: Array
+    expected: Array
+    connections: Sequence[int]
+
+    def place(self, python: str, threads: int) -> Place:
+        """At a port that is free."""
+        return Place(self.onnx, self.bundle, self.input, free_port(), threads, python)
+
+
+def _model(name: str, path: Path, folder: Path, connections: Sequence[int]) -> _Model:
+    import onnxruntime
+
+    import msedge
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (given,) = session.get_inputs()
+    if isinstance(given.shape[0], int):
+        raise InputError(f"{path}: expected an open batch, got {given.shape}; with a fixed one no server can batch")
+    x = np.random.default_rng(0).random([d if isinstance(d, int) else 1 for d in given.shape], np.float32)
+    bundle = folder / f"{path.stem}.mslite"
+    msedge.convert(path, output=bundle)
+    expected = session.run(None, {given.name: x})[0].ravel()
+    return _Model(name, path.resolve(), bundle, given.name, x, expected, connections)
+
+
+def _check(contender: Contender, place: Place, model: _Model, form: str) -> None:
+    status, body = _post(place.port, contender.ask[form](place, model.x))
+    found, expected = contender.read(body, form) if status == 200 else None, model.expected
     if found is None or found.size != expected.size or np.abs(found - expected).max() > AGREE * np.abs(expected).max():
         raise MsedgeError(f"{contender.name}, {form}: a wrong answer ({status}): {body[:300]!r}")
+
+
+def _tried(contender: Contender, python: str, model: _Model, variant: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Requests a second by form, with a setting, and how many rows its calls had; or why it did not work."""
+    place, most = model.place(python, args.threads), max(model.connections)
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        tell = Path(folder) / "rows"
+        try:
+            with running(contender, place, model.x, variant, tell):
+                for form in args.forms.split(","):
+                    _check(contender, place, model, form)
+                    request = contender.ask[form](place, model.x)
+                    drive(place.port, request, most, 2 * WARM)  # adaptive batching learns from it
+                    before = _rows_told(tell)
+                    load = drive(place.port, request, most, args.trial)
+                    time.sleep(0.6)
+                    _post(place.port, request)  # it tells as it runs
+                    calls = _rows_told(tell) - before
+                    found[form] = {
+                        "rate": load.rate, "failures": load.failures, "connections": most, "seconds": args.trial,
+                        "rows a call": sum(n * c for n, c in calls.items()) / max(1, sum(calls.values())),
+                        "most rows": max(calls, default=0),
+                    }  # fmt: skip
+        except MsedgeError as error:
+            found["error"] = str(error)[:700]
+    return found
+
+
+def _rows_told(tell: Path) -> Counter[int]:
+    """By rows, the calls of all the server's processes."""
+    told: Counter[int] = Counter()
+    for path in tell.parent.glob(f"{tell.name}.*"):
+        if path.suffix != ".new":
+            told.update({int(rows): count for rows, count in json.loads(path.read_text()).items()})
+    return told
+
+
+def best_variants(trials: Mapping[str, Mapping[str, Any]], forms: Sequence[str]) -> dict[str, str]:
+    """By form, the setting with the most answered requests a second; one that fails more often than FAILING only where
+    all do."""
+    best: dict[str, str] = {}
+    for form in forms:
+        ran = {variant: tried[form] for variant, tried in trials.items() if form in tried}
+        if ran:
+            best[form] = max(ran, key=lambda variant: (_works(ran[variant]), ran[variant]["rate"]))
+    return best
+
+
+def _works(tried: Mapping[str, Any]) -> bool:
+    return bool(tried["failures"] <= FAILING * tried["rate"] * tried["seconds"])
 
 
 class Paired(NamedTuple):
@@ -115,12 +220,29 @@ class Paired(NamedTuple):
     theirs: Load
 
 
-def _rows(figures: Mapping[tuple[str, str, int], Sequence[Paired]]) -> list[dict[str, Any]]:
+def _measured(
+    contender: Contender, python: str, model: _Model, form: str, variant: str, args: argparse.Namespace
+) -> list[Any]:
+    """For each number of connections, ours and theirs."""
+    ours = CONTENDERS[0]
+    here, there = model.place(sys.executable, args.threads), model.place(python, args.threads)
+    pair = [(ours, here), (contender, there)]
+    with running(ours, here, model.x), running(contender, there, model.x, variant):
+        for one, place in pair:
+            _check(one, place, model, form)
+            drive(place.port, one.ask[form](place, model.x), 8, WARM)
+        return [
+            [drive(place.port, one.ask[form](place, model.x), count, args.seconds) for one, place in pair]
+            for count in model.connections
+        ]
+
+
+def _rows(measured: Mapping[tuple[str, str, int], Sequence[Paired]]) -> list[dict[str, Any]]:
     """Medians by server, form and connections. `ratio`: of our requests a second to theirs, pair by pair; `tail`: of
     our 99th percentile to theirs. Ours are of all pairs but Ray's, whose idle processes take a good part of a core."""
     rows = []
-    for form, connections in dict.fromkeys((form, count) for _, form, count in figures):
-        mine = {name: pairs for (name, f, c), pairs in figures.items() if (f, c) == (form, connections)}
+    for form, connections in dict.fromkeys((form, count) for _, form, count in measured):
+        mine = {name: pairs for (name, f, c), pairs in measured.items() if (f, c) == (form, connections)}
         calm = {name: pairs for name, pairs in mine.items() if name != "Ray Serve"} or mine
         rows.append(_row("msedge", form, connections, [pair.ours for pairs in calm.values() for pair in pairs]))
         for name, pairs in mine.items():
@@ -139,12 +261,12 @@ def _row(name: str, form: str, connections: int, loads: Sequence[Load]) -> dict[
     }  # fmt: skip
 
 
-def _ceiling(bundle: bytes, name: str, x: Array, threads: int) -> float:
+def _ceiling(model: _Model, threads: int) -> float:
     """Rows a second in this process, the median of ten half seconds."""
     import lite_runtime
 
-    call = lite_runtime.load(bundle, threads=threads).bind({name: x.shape})
-    call.inputs[name][...] = x
+    call = lite_runtime.load(model.bundle, threads=threads).bind({model.input: model.x.shape})
+    call.inputs[model.input][...] = model.x
     rates = []
     for _ in range(10):
         count, begun = 0, time.perf_counter()
@@ -155,57 +277,91 @@ def _ceiling(bundle: bytes, name: str, x: Array, threads: int) -> float:
     return median(rates)
 
 
+def _run(model: _Model, found: Sequence[tuple[Contender, str]], journal: Journal, args: argparse.Namespace) -> Any:
+    """All of one model."""
+    forms, trials, best = args.forms.split(","), {}, {}
+    for contender, python in found:
+        tried = {}
+        for variant in contender.variants:
+            measure = partial(_tried, contender, python, model, variant, args)
+            tried[variant] = journal.get(model.name, "trial", contender.name, variant, measure=measure)
+            print(f"{model.name}: tried {contender.name} {variant}: {tried[variant]}", file=sys.stderr, flush=True)
+        trials[contender.name], best[contender.name] = tried, best_variants(tried, forms)
+    measured: dict[tuple[str, str, int], list[Paired]] = {}
+    for number in range(args.rounds):
+        for contender, python in found:
+            for form, variant in best[contender.name].items():
+                turns = partial(_measured, contender, python, model, form, variant, args)
+                kept = journal.get(model.name, contender.name, form, number, measure=turns)
+                for count, (ours, theirs) in zip(model.connections, kept, strict=True):
+                    pair = Paired(Load(*ours), Load(*theirs))
+                    measured.setdefault((contender.name, form, count), []).append(pair)
+                done = f"{model.name}, round {number + 1} of {args.rounds}: {contender.name}, {form}"
+                print(f"{done}: {kept}", file=sys.stderr, flush=True)
+    ceiling = journal.get(model.name, "ceiling", measure=partial(_ceiling, model, args.threads))
+    return {
+        "model": model.name, "threads": args.threads, "ceiling": ceiling, "rows": _rows(measured), "trials": trials,
+        "settings": best,
+    }  # fmt: skip
+
+
+def _ended(number: int, frame: object) -> None:
+    """What stops the benchmark also stops the servers that it started."""
+    raise SystemExit(128 + number)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print."""
+    """Measure and print. Exit code 3 where something could not run, or the time was up."""
     args = _arguments(argv)
-    import onnxruntime
-
-    import msedge
-
-    session = onnxruntime.InferenceSession(str(args.model), providers=["CPUExecutionProvider"])
-    (given,) = session.get_inputs()
-    shape = [d if isinstance(d, int) else 1 for d in given.shape]
-    x = np.random.default_rng().random(shape, np.float32)
-    expected = session.run(None, {given.name: x})[0].ravel()
-    only = [name.strip() for name in args.only.split(",") if name.strip()]
-    figures: dict[tuple[str, str, int], list[Paired]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        bundle = Path(folder) / "model.mslite"
-        msedge.convert(args.model, output=bundle)
-        bundle_bytes = bundle.read_bytes()
-        def placed(contender: Contender, python: str) -> Place:
-            return Place(args.model.resolve(), bundle, given.name, free_port(), args.threads, python)
-
-        ours = CONTENDERS[0]
-        here = placed(ours, sys.executable)
-        with running(ours, here, x):
-            for _ in range(args.rounds):
-                for contender in CONTENDERS[1:]:
-                    python = _python(args.peers, contender.name)
-                    if python is None or (only and contender.name not in only):
-                        continue
-                    place = placed(contender, python)
-                    with running(contender, place, x):
-                        for form in args.forms.split(","):
-                            pair = [(ours, here), (contender, place)]
-                            for one, there in pair:
-                                _check(one, there, x, form, expected)
-                                drive(there.port, one.ask[form](there, x), 8, 1.0)
-                            for connections in map(int, args.connections.split(",")):
-                                loads = [drive(t.port, o.ask[form](t, x), connections, args.seconds) for o, t in pair]
-                                figures.setdefault((contender.name, form, connections), []).append(Paired(*loads))
-                                say = f"{contender.name:14} {form:7} {connections:4} {loads}"
-                                print(say, file=sys.stderr, flush=True)
-    ceiling = _ceiling(bundle_bytes, given.name, x, args.threads)
-    print(f"the runtime alone, one row at a time: {ceiling:.1f}/s")
-    rows = _rows(figures)
-    for row in rows:
-        words = "{server:14} {form:7} {connections:4}  {rate:9.1f}/s  p50 {p50:.5f}  p99 {p99:.5f}"
-        print(words.format(**row), f"  ours {row['ratio']:.2f} x" if "ratio" in row else "")
-    told = {"model": args.model.stem, "threads": args.threads, "ceiling": ceiling}
-    if args.json:
-        args.json.write_text(json.dumps({**told, "rows": rows}, indent=1))
+    signal.signal(signal.SIGTERM, _ended)
+    try:
+        if args.docs:
+            require_page(args.docs)
+        told = _all(args)
+        print(figures(told))
+        if args.json:
+            args.json.write_text(json.dumps(told, indent=1))
+        if args.docs:
+            write(args.docs, told)
+        if args.resume:
+            args.resume.unlink(missing_ok=True)
+    except MsedgeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 3
     return 0
+
+
+def _all(args: argparse.Namespace) -> dict[str, Any]:
+    only = [name.strip() for name in args.only.split(",") if name.strip()]
+    wanted = [contender for contender in CONTENDERS[1:] if not only or contender.name in only]
+    pythons = [(contender, python_of(contender, args.peers)) for contender in wanted]
+    found = [(contender, python) for contender, python in pythons if python is not None]
+    absent = [contender.name for contender, python in pythons if python is None]
+    if absent:
+        print(f"no environment in --peers for {', '.join(absent)}", file=sys.stderr)
+    machine = facts()
+    packages = {
+        "msedge": versions(["aiohttp", "orjson"]), **{one.name: versions_of(one, python) for one, python in found}
+    }  # fmt: skip
+    settings = {name: getattr(args, name) for name in ("forms", "connections", "seconds", "trial", "rounds", "threads")}
+    conditions = {"machine": machine, "versions": packages, "code": code(), **settings}
+    with tempfile.TemporaryDirectory() as folder, Journal(args.resume, conditions, minutes=args.minutes) as journal:
+        date = journal.get("date", measure=lambda: datetime.datetime.now(datetime.UTC).date().isoformat())
+        counts = [int(count) for count in args.connections.split(",") if count]
+        sources: dict[str, tuple[Path, Sequence[int]]] = {p.stem: (p, counts or (1, 16, 64)) for p in args.models}
+        if not sources:
+            for name, subject in SUBJECTS.items():
+                path = Path(folder) / f"{name}.onnx"
+                subject.write(path)
+                sources[name] = (path, counts or subject.connections)
+        models = [_model(name, path, Path(folder), chosen) for name, (path, chosen) in sources.items()]
+        runs = [_run(model, found, journal, args) for model in models]
+    if not all(run["rows"] for run in runs):
+        raise MsedgeError(f"expected one server to compare with at least, got none that worked: {runs}")
+    return {
+        "date": date, "machine": machine, "versions": packages, "absent": absent, "seconds": args.seconds,
+        "rounds": args.rounds, "runs": runs,
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

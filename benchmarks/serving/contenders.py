@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from benchmarks.serving.load import Request
 from lite_runtime.graph import Array
 
-__all__ = ["CONTENDERS", "Contender", "Place"]
+__all__ = ["CONTENDERS", "ROWS", "Contender", "Place", "Variant"]
 
 _HERE = Path(__file__).with_name("peers")
 _JSON = {"Content-Type": "application/json"}
@@ -32,14 +33,39 @@ class Place(NamedTuple):
     python: str
 
 
+Variant = Callable[[Place], Mapping[str, str]]
+"""The environment that gives a server some settings."""
+
+
 class Contender(NamedTuple):
     """A server. `start`: its command and further environment; `ask`: the request for an input, by form; `read`: the
-    first output's numbers out of a reply."""
+    first output's numbers out of a reply; `variants`: its settings by name, of which the fastest is compared."""
 
     name: str
     start: Callable[[Place], tuple[Sequence[str], Mapping[str, str]]]
     ask: Mapping[str, Callable[[Place, Array], Request]]
     read: Callable[[bytes, str], Array]
+    variants: Mapping[str, Variant] = MappingProxyType({"": lambda place: {}})
+    packages: Sequence[str] = ()
+    """What its environment has that speed depends on, as pip knows it; the first is the server."""
+
+    @property
+    def environment(self) -> str:
+        """The folder of its interpreter among those of the peers; "" where it needs none."""
+        return self.name.lower().replace(" ", "") if self.packages else ""
+
+
+ROWS = "64"
+"""The most rows of a batch: as many as the most connections that are tried."""
+
+
+def _variant(**settings: str) -> Variant:
+    return lambda place: settings
+
+
+_THROUGHPUT = {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1", "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0"}
+"""Ray Serve's own settings for throughput, without the part that needs HAProxy in front."""
+_BATCHES: Mapping[str, Variant] = {"one by one": _variant(ROWS="1"), "adaptive batching": _variant(ROWS=ROWS)}
 
 
 def _script(name: str, model: str) -> Callable[[Place], tuple[Sequence[str], Mapping[str, str]]]:
@@ -109,7 +135,8 @@ CONTENDERS: Sequence[Contender] = (
         "bare aiohttp", _script("bare_app.py", "bundle"), {"binary": _bare_binary, "json": _oip_json}, _read_bare
     ),
     Contender(
-        "MLServer", _script("mlserver_app.py", "onnx"), {"binary": _oip_base64, "json": _oip_json}, _read_oip
+        "MLServer", _script("mlserver_app.py", "onnx"), {"binary": _oip_base64, "json": _oip_json}, _read_oip,
+        _BATCHES, ("mlserver", "uvloop", "httptools", "orjson", "onnxruntime"),
     ),
     Contender(
         "LitServe",
@@ -125,6 +152,12 @@ CONTENDERS: Sequence[Contender] = (
             ),
         },
         lambda body, form: np.asarray(json.loads(body)["data"], np.float32),
+        {
+            f"{way}{queue}": _variant(ROWS=rows, QUEUE=kind)
+            for way, rows in (("one by one", "1"), ("batching", ROWS))
+            for queue, kind in (("", "plain"), (", fast queue", "fast"))
+        },
+        ("litserve", "uvloop", "httptools", "onnxruntime"),
     ),
     Contender(
         "BentoML",
@@ -136,6 +169,8 @@ CONTENDERS: Sequence[Contender] = (
         lambda body, form: (
             np.asarray(json.loads(body), np.float32).ravel() if form == "json" else np.frombuffer(body, np.float32)
         ),
+        _BATCHES,
+        ("bentoml", "uvloop", "httptools", "onnxruntime"),
     ),
     Contender(
         "Ray Serve",
@@ -147,6 +182,13 @@ CONTENDERS: Sequence[Contender] = (
         lambda body, form: (
             np.asarray(json.loads(body)["data"], np.float32) if form == "json" else np.frombuffer(body, np.float32)
         ),
+        {
+            "one by one": _variant(ROWS="1"),
+            "dynamic batching": _variant(ROWS=ROWS),
+            "one by one, throughput mode": _variant(ROWS="1", **_THROUGHPUT),
+            "dynamic batching, throughput mode": _variant(ROWS=ROWS, **_THROUGHPUT),
+        },
+        ("ray", "uvloop", "httptools", "onnxruntime"),
     ),
 )
 """In MLServer and LitServe, which take JSON alone, bytes travel as base64 in it."""

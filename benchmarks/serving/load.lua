@@ -10,7 +10,7 @@ end
 done = function(summary, latency, requests)
   local e = summary.errors
   print(string.format(
-    'RESULT {"requests": %d, "seconds": %f, "failures": %d, "p50": %f, "p99": %f}',
-    summary.requests, summary.duration / 1e6, e.connect + e.read + e.write + e.status + e.timeout,
+    'RESULT {"requests": %d, "seconds": %f, "refused": %d, "failures": %d, "p50": %f, "p99": %f}',
+    summary.requests, summary.duration / 1e6, e.status, e.connect + e.read + e.write + e.status + e.timeout,
     latency:percentile(50) / 1e6, latency:percentile(99) / 1e6))
 end

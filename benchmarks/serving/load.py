@@ -28,7 +28,8 @@ class Request(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What came of it: requests a second, seconds until half and 99 of 100 were answered, and failures."""
+    """What came of it: requests a second that were answered with success, seconds until half and 99 of 100 were
+    answered, and failures."""
 
     rate: float
     p50: float
@@ -55,4 +56,5 @@ def drive(port: int, request: Request, connections: int, seconds: float, core: i
     if result is None:
         raise MsedgeError(f"wrk gave no result: {found.stderr.strip() or found.stdout.strip()}")
     figures = json.loads(result[1])
-    return Load(figures["requests"] / figures["seconds"], figures["p50"], figures["p99"], figures["failures"])
+    answered = figures["requests"] - figures["refused"]
+    return Load(answered / figures["seconds"], figures["p50"], figures["p99"], figures["failures"])

@@ -1,6 +1,6 @@
-"""What `python -m benchmarks.serving` found, as a table and a picture: `python -m benchmarks.serving.page RUN.json…`.
+"""What `python -m benchmarks.serving` found, as tables and a picture: `python -m benchmarks.serving.page FIGURES.json`.
 
-Writes docs/serving.svg, and the table into docs/serving.md between two marks.
+Writes docs/serving.svg and docs/serving.json, and the tables into docs/serving.md between two marks.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-__all__ = ["chart", "main", "table"]
+from benchmarks.machine import facts_table
+from benchmarks.marks import replace_between, require_marks
+from lite_runtime._files import write_atomically
 
-BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+__all__ = ["chart", "figures", "main", "require_page", "table", "trials", "write"]
+
+MARKS = "figures"
 WIDTH, LEFT, BAR, GAP = 860, 150, 14, 8
 FORMS = {"binary": "bytes", "json": "JSON"}
 _STYLE = """
@@ -52,9 +56,83 @@ def table(run: Mapping[str, Any]) -> Iterator[str]:
                 cell = _cell(run, server, form, count)
                 cells.append("" if cell is None else f"{cell['rate']:,.0f} ({1e3 * cell['p99']:.1f}){_times(cell)}")
         yield f"| {server} | {' | '.join(cells)} |"
-    if "ceiling" in run:
-        yield ""
-        yield f"The runtime alone, one row after the other in a process of its own: {run['ceiling']:,.0f} rows/s."
+    yield ""
+    alone = f"{run['ceiling']:,.0f} rows/s"
+    yield f"{_losses(run)} The runtime alone, one row after the other in a process of its own: {alone}."
+
+
+def _losses(run: Mapping[str, Any]) -> str:
+    compared = [row for row in run["rows"] if "ratio" in row]
+    slower = [
+        f"{row['server']} {row['ratio']:.2f} ({FORMS[row['form']]}, {row['connections']})"
+        for row in sorted(compared, key=lambda row: row["ratio"]) if row["ratio"] < 1
+    ]  # fmt: skip
+    failed = [f"{row['server']} {row['failures']:,}" for row in run["rows"] if row["failures"]]
+    said = f"Another server answers more requests in {len(slower)} of {len(compared)} cells{': ' * bool(slower)}"
+    lost = f" Requests that failed or were refused: {', '.join(failed)}." if failed else " No request failed."
+    return f"{said}{', '.join(slower)}.{lost}"
+
+
+def trials(run: Mapping[str, Any]) -> Iterator[str]:
+    """Markdown: every setting that was tried, and which was compared."""
+    yield "| server | setting | form | requests/s | rows a call, mean | most rows in a call | |"
+    yield "| --- | --- | --- | ---: | ---: | ---: | --- |"
+    for server, tried in run["trials"].items():
+        for variant, found in tried.items():
+            name = variant or "as it is"
+            if "error" in found:
+                yield f"| {server} | {name} | | | | | did not work: {found['error'].replace('|', '/')} |"
+            for form in FORMS:
+                if form in found:
+                    one = found[form]
+                    chosen = "compared" if run["settings"][server].get(form) == variant else ""
+                    failed = f"{one['failures']:,} failed" if one["failures"] else ""
+                    rows = (f"{one['rows a call']:.1f}", str(one["most rows"])) if one["most rows"] else ("", "")
+                    said = ", ".join(part for part in (chosen, failed) if part)
+                    yield f"| {server} | {name} | {FORMS[form]} | {one['rate']:,.0f} | {rows[0]} | {rows[1]} | {said} |"
+
+
+def figures(told: Mapping[str, Any]) -> str:
+    """Markdown: on what was measured and how, the tables of each model, and the settings that were tried."""
+    packages = {
+        server: ", ".join(f"{name} {version}" for name, version in held.items())
+        for server, held in told["versions"].items() if held
+    }  # fmt: skip
+    left = f" Not installed, and so left out: {', '.join(told['absent'])}." if told["absent"] else ""
+    turns = f"{told['rounds']} turns of {told['seconds']:g} seconds"
+    intro = f"""Written by `python -m benchmarks.serving --peers FOLDER --docs docs` on {told["date"]}:
+
+{facts_table({**told["machine"], **packages})}
+
+**What is measured.** Requests of one row over HTTP on one machine, whose cores the server shares with the load tool
+(wrk): float32 as bytes, or as JSON; where a server takes JSON alone, bytes are base64 in it. Every peer runs the same
+network with ONNX Runtime, ours with its own runtime, one worker process each. Ours and the other server run side by
+side and are loaded turn by turn, {turns}; figures are medians. "bare aiohttp" is a handler
+that calls our runtime inline and checks nothing. The weights are random; before each turn one answer is compared with
+ONNX Runtime's.
+
+**Settings.** Each server was first tried with each of the settings in the last tables, at the most connections; for
+each form the one with the most requests a second was compared. "rows a call" shows whether batches formed.
+
+**What is left out.** Several worker processes, a load tool on another machine, gRPC.{left}"""
+    parts = [intro]
+    for run in told["runs"]:
+        parts.append("\n".join(table(run)))
+    for run in told["runs"]:
+        parts.append("\n".join([f"Settings that were tried, {run['model']}:", "", *trials(run)]))
+    return "\n\n".join(parts)
+
+
+def require_page(folder: Path) -> None:
+    """Raise MsedgeError where the page lacks the marks."""
+    require_marks(folder / "serving.md", MARKS)
+
+
+def write(folder: Path, told: Mapping[str, Any]) -> None:
+    """The tables into serving.md, the picture, and the figures themselves."""
+    replace_between(folder / "serving.md", MARKS, figures(told))
+    write_atomically(folder / "serving.svg", chart(told["runs"]).encode())
+    write_atomically(folder / "serving.json", (json.dumps(told, indent=1) + "\n").encode())
 
 
 def _times(cell: Mapping[str, Any]) -> str:
@@ -95,17 +173,12 @@ def _text(x: float, y: float, words: str, kind: str = "", anchor: str = "start")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write both."""
+    """Write them again out of figures that were kept."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.page", description=__doc__)
-    parser.add_argument("runs", type=Path, nargs="+", help="what --json of `python -m benchmarks.serving` wrote")
+    parser.add_argument("figures", type=Path, help="docs/serving.json, or what --json of the benchmark wrote")
     parser.add_argument("--docs", type=Path, default=Path("docs"))
     args = parser.parse_args(argv)
-    runs = [json.loads(path.read_text()) for path in args.runs]
-    (args.docs / "serving.svg").write_text(chart(runs), encoding="utf-8")
-    page = args.docs / "serving.md"
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    tables = "\n\n".join("\n".join(table(run)) for run in runs)
-    page.write_text(f"{before}{BEGIN}\n{tables}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    write(args.docs, json.loads(args.figures.read_text(encoding="utf-8")))
     return 0
 
 

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 
+from benchmarks import models
+from benchmarks.comparison import weights_of
 from benchmarks.models import MODELS, quantise_for_peers
 from edge.peers.oracle import Oracle
 from tests.edge.conftest import Small
@@ -17,6 +20,12 @@ def test_networks_built_here_run() -> None:
     onnx.checker.check_model(model)
     (scores,) = Oracle(model).run({"x": np.zeros((1, 100, 40), np.float32)}).values()
     assert scores.shape == (1, 12) and np.isfinite(scores).all()
+
+
+def test_a_manifest_says_that_their_weights_are_random(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "MODELS", {"lstm2_100": models.lstm2})
+    (path,) = models.write(tmp_path)
+    assert weights_of(path) == "random" == weights_of(tmp_path / "lstm2_100_int8.onnx")
 
 
 def test_what_onnxruntime_quantises_is_near_and_whole(small: Small, tmp_path: Path) -> None:

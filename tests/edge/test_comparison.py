@@ -11,25 +11,32 @@ from pathlib import Path
 import pytest
 
 from benchmarks.comparison import (
+    MANIFEST,
     Peer,
     Row,
+    by_duration,
     compare,
     geometric_mean,
+    losses,
     models_in,
     read_rows,
     trouble,
     twins,
+    weights_of,
     worst,
 )
 from lite_runtime.errors import InputError
 from tests.edge.conftest import Small
 
 
-def row(model: str, *ratios: float, threads: int = 1, integers: bool = False) -> Row:
+def row(
+    model: str, *ratios: float, threads: int = 1, integers: bool = False, seconds: float = 0.001,
+    weights: str = "trained",
+) -> Row:  # fmt: skip
     """A row whose peers are so many times as slow as we."""
     names = ("onnxruntime", "openvino")
     peers = tuple(Peer(n, 0.001 * r, r, r * 0.9, r * 1.1, 0.0) for n, r in zip(names, ratios, strict=False))
-    return Row(model, threads, integers, 0.001, 0.01, 0.002, 2048, (), peers, {})
+    return Row(model, threads, integers, seconds, 0.01, 0.002, 2048, (), peers, {}, weights=weights)
 
 
 def test_the_table_has_a_row_for_every_model(small: Small, tmp_path: Path) -> None:
@@ -43,6 +50,31 @@ def test_the_table_has_a_row_for_every_model(small: Small, tmp_path: Path) -> No
     assert fine.best is not None and fine.best.ratio == min(peer.ratio for peer in fine.peers)
     assert trouble(fine) == "" and trouble(broken).startswith("b.onnx did not run: ")
     assert read_rows(json.loads(json.dumps([asdict(fine), asdict(broken)]))) == [fine, broken]
+
+
+def test_weights_are_what_the_manifest_says(tmp_path: Path) -> None:
+    assert weights_of(tmp_path / "a.onnx") == "unknown"
+    (tmp_path / MANIFEST).write_text(
+        "filename\tsource_repo\tweights\na.onnx\tsomeone/net\t\nb.onnx\t\trandom\nc.onnx\t\tgood\nd.onnx\t\t\n"
+    )
+    found = [weights_of(tmp_path / f"{name}.onnx") for name in ("a", "b", "d", "absent")]
+    assert found == ["trained", "random", "unknown", "unknown"]
+    with pytest.raises(InputError, match="'good'"):
+        weights_of(tmp_path / "c.onnx")
+
+
+def test_a_model_is_long_or_short_with_all_its_rows() -> None:
+    rows = [
+        row("a.onnx", 1.0, seconds=2e-4), row("a.onnx", 1.0, threads=2, seconds=9e-5),
+        row("b.onnx", 1.0, threads=2, seconds=2e-4), row("b.onnx", 1.0, seconds=9e-5), Row("c.onnx", 1, error="no"),
+    ]  # fmt: skip
+    long, short = by_duration(rows)
+    assert long == rows[:2] and short == rows[2:4]
+
+
+def test_losses_are_the_rows_where_a_peer_is_faster() -> None:
+    rows = [row("a.onnx", 2.0, 0.9), row("b.onnx", 1.5), row("c.onnx", 0.5), row("d.onnx", 1.0)]
+    assert losses(rows) == [rows[2], rows[0]]
 
 
 def test_means_and_the_worst_are_of_the_best_peer() -> None:

@@ -1,6 +1,9 @@
-"""BentoML: an ONNX Runtime model as a service with one worker and adaptive batching, as its guide has it.
+"""BentoML: an ONNX Runtime model as a service with one worker, logs of requests and metrics off.
 
-    MODEL=model.onnx THREADS=1 bentoml serve bentoml_app:Onnx --port PORT
+    MODEL=model.onnx THREADS=1 ROWS=64 bentoml serve bentoml_app:Onnx --port PORT
+
+ROWS above 1: adaptive batching of so many rows. Its batches are made of arrays, so that bytes, which an API without
+batches must read, go to a second service that has batches, as its documentation has it for several services.
 """
 
 import os
@@ -8,26 +11,62 @@ from typing import Annotated
 
 import bentoml
 import numpy as np
-import onnxruntime
+from _session import Session
 from bentoml.validators import ContentType
 
+ROWS = int(os.environ["ROWS"])
+QUIET = {"metrics": {"enabled": False}, "logging": {"access": {"enabled": False}}, "traffic": {"timeout": 60}}
 
-@bentoml.service(workers=1, traffic={"timeout": 60})
-class Onnx:
-    """Input as JSON numbers or, to `raw`, as bytes."""
 
-    def __init__(self) -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = int(os.environ["THREADS"])
-        self.session = onnxruntime.InferenceSession(os.environ["MODEL"], options, providers=["CPUExecutionProvider"])
-        self.input = self.session.get_inputs()[0]
+def session() -> Session:
+    """The model, one for each service."""
+    return Session(os.environ["MODEL"], int(os.environ["THREADS"]), os.environ.get("TELL", ""))
 
-    @bentoml.api
-    def predict(self, x: np.ndarray) -> np.ndarray:
-        return self.session.run(None, {self.input.name: x.astype(np.float32)})[0]
 
-    @bentoml.api
-    def raw(self, x: Annotated[bytes, ContentType("application/octet-stream")], /) -> bytes:
-        shape = [d if isinstance(d, int) else 1 for d in self.input.shape]
-        y = self.session.run(None, {self.input.name: np.frombuffer(x, np.float32).reshape(shape)})[0]
-        return bytes(y.tobytes())
+if ROWS > 1:
+
+    @bentoml.service(workers=1, **QUIET)
+    class Batches:
+        """The model behind `raw`."""
+
+        def __init__(self) -> None:
+            self.session = session()
+
+        @bentoml.api(batchable=True, max_batch_size=ROWS, max_latency_ms=30000)
+        def rows(self, x: np.ndarray) -> np.ndarray:
+            return self.session.run(x)
+
+    @bentoml.service(workers=1, **QUIET)
+    class Onnx:
+        """Input as JSON numbers, batched here, or, to `raw`, as bytes."""
+
+        batches = bentoml.depends(Batches)
+
+        def __init__(self) -> None:
+            self.session = session()
+
+        @bentoml.api(batchable=True, max_batch_size=ROWS, max_latency_ms=30000)
+        def predict(self, x: np.ndarray) -> np.ndarray:
+            return self.session.run(x.astype(np.float32))
+
+        @bentoml.api
+        async def raw(self, x: Annotated[bytes, ContentType("application/octet-stream")], /) -> bytes:
+            rows = np.frombuffer(x, np.float32).reshape(-1, *self.session.row)
+            return bytes((await self.batches.to_async.rows(rows)).astype(np.float32).tobytes())
+
+else:
+
+    @bentoml.service(workers=1, **QUIET)
+    class Onnx:  # type: ignore[no-redef]
+        """Input as JSON numbers or, to `raw`, as bytes."""
+
+        def __init__(self) -> None:
+            self.session = session()
+
+        @bentoml.api
+        def predict(self, x: np.ndarray) -> np.ndarray:
+            return self.session.run(x.astype(np.float32))
+
+        @bentoml.api
+        def raw(self, x: Annotated[bytes, ContentType("application/octet-stream")], /) -> bytes:
+            return bytes(self.session.run(np.frombuffer(x, np.float32)).tobytes())

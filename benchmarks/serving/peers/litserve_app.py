@@ -1,25 +1,28 @@
-"""LitServe: an ONNX Runtime model, batching off, one worker, its fastest on two cores.
+"""LitServe: an ONNX Runtime model with one worker.
 
-    python litserve_app.py MODEL.onnx PORT THREADS
+    ROWS=64 QUEUE=fast python litserve_app.py MODEL.onnx PORT THREADS
+
+ROWS above 1: batches of up to so many rows, of what is waiting when the worker is free. QUEUE=fast: messages between
+its processes by ZeroMQ.
 """
 
 import base64
+import os
 import sys
 from typing import Any
 
 import litserve
 import numpy as np
-import onnxruntime
+from _session import Session
+
+ROWS = int(os.environ["ROWS"])
 
 
 class Onnx(litserve.LitAPI):
     """Input as base64 of its bytes, or as JSON numbers."""
 
     def setup(self, device: str) -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = int(sys.argv[3])
-        self.session = onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
-        self.input = self.session.get_inputs()[0].name
+        self.session = Session(sys.argv[1], int(sys.argv[3]), os.environ.get("TELL", ""))
 
     def decode_request(self, request: dict[str, Any]) -> np.ndarray:
         if "b64" in request:
@@ -27,12 +30,27 @@ class Onnx(litserve.LitAPI):
         return np.asarray(request["data"], np.float32).reshape(request["shape"])
 
     def predict(self, x: np.ndarray) -> np.ndarray:
-        return self.session.run(None, {self.input: x})[0]
+        return self.session.run(x)
 
     def encode_response(self, output: np.ndarray) -> dict[str, Any]:
         return {"data": output.ravel().tolist()}
 
 
+class Batches(Onnx):
+    """The same, many requests at a time."""
+
+    def batch(self, inputs: list[np.ndarray]) -> list[np.ndarray]:
+        return inputs
+
+    def predict(self, x: list[np.ndarray]) -> list[np.ndarray]:  # type: ignore[override]
+        return self.session.rows(x)
+
+    def unbatch(self, output: list[np.ndarray]) -> list[np.ndarray]:
+        return output
+
+
 if __name__ == "__main__":
-    server = litserve.LitServer(Onnx(), accelerator="cpu", workers_per_device=1)
+    api = Batches(max_batch_size=ROWS, batch_timeout=0.0) if ROWS > 1 else Onnx()
+    fast = os.environ.get("QUEUE") == "fast"
+    server = litserve.LitServer(api, accelerator="cpu", workers_per_device=1, fast_queue=fast)
     server.run(port=int(sys.argv[2]), host="127.0.0.1", generate_client_file=False, log_level="error")

@@ -1,42 +1,44 @@
-"""MLServer: an ONNX Runtime model under the V2 protocol, batching off, no worker processes: its best on two cores.
+"""MLServer: an ONNX Runtime model under the V2 protocol, no worker processes, no metrics, on uvloop as its command is.
 
-    python mlserver_app.py MODEL.onnx PORT THREADS
+    ROWS=64 python mlserver_app.py MODEL.onnx PORT THREADS
+
+ROWS above 1: adaptive batches of up to so many requests, which wait a millisecond for one another; it has no shorter
+wait that means batches at all.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import os
 import sys
 
 import numpy as np
-import onnxruntime
+from _session import Session
 from mlserver import MLModel, MLServer, ModelSettings, Settings
 from mlserver.codecs import NumpyCodec
 from mlserver.types import InferenceRequest, InferenceResponse
+from mlserver.utils import install_uvloop_event_loop
+
+ROWS = int(os.environ["ROWS"])
+WAIT = 0.001
 
 
 class Onnx(MLModel):
-    """Input as JSON numbers, or as base64 of its bytes where the content type says so."""
+    """Input as JSON numbers, or as base64 of its bytes where the datatype says so."""
 
     async def load(self) -> bool:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = int(sys.argv[3])
-        self.session = onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
-        given = self.session.get_inputs()[0]
-        self.input, self.shape = given.name, [d if isinstance(d, int) else 1 for d in given.shape]
-        self.output = self.session.get_outputs()[0].name
+        self.session = Session(sys.argv[1], int(sys.argv[3]), os.environ.get("TELL", ""))
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
         given = payload.inputs[0]
         if given.datatype == "BYTES":
-            raw = base64.b64decode(given.data.root[0])
-            x = np.frombuffer(raw, np.float32).reshape(self.shape)
+            x = np.frombuffer(b"".join(base64.b64decode(text) for text in given.data.root), np.float32)
         else:
-            x = np.asarray(given.data.root, np.float32).reshape(given.shape)
-        (y,) = self.session.run([self.output], {self.input: x})
-        return InferenceResponse(model_name=self.name, outputs=[NumpyCodec.encode_output(self.output, y)])
+            x = np.asarray(given.data.root, np.float32)
+        y = self.session.run(x)
+        return InferenceResponse(model_name=self.name, outputs=[NumpyCodec.encode_output(self.session.output, y)])
 
 
 async def main() -> None:
@@ -44,12 +46,14 @@ async def main() -> None:
     settings = Settings(
         http_port=int(sys.argv[2]),
         grpc_port=int(sys.argv[2]) + 1,
-        metrics_port=int(sys.argv[2]) + 2,
+        metrics_endpoint=None,
         parallel_workers=0,
         host="127.0.0.1",
         debug=False,
     )
-    await MLServer(settings).start([ModelSettings(name="model", implementation=Onnx)])
+    batches = {"max_batch_size": ROWS, "max_batch_time": WAIT} if ROWS > 1 else {}
+    await MLServer(settings).start([ModelSettings(name="model", implementation=Onnx, **batches)])
 
 
+install_uvloop_event_loop()
 asyncio.run(main())

@@ -1,0 +1,1 @@
+"""Two versions of the runtime, turn by turn on the same bundles."""

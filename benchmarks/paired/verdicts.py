@@ -1,0 +1,62 @@
+"""What paired times of two versions say: the ratio, how sure it is, and whether it is within a tolerance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+__all__ = ["Compared", "Start", "Verdict", "compared", "verdict"]
+
+SAMPLES = 2000
+"""Of the bootstrap."""
+SURE = 0.95
+
+Verdict = Literal["slower", "faster", "within", "undecided"]
+Start = Sequence[tuple[float, float]]
+"""Seconds (before, after) of the rounds of one pair of processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Medians in seconds; `ratio`: of the time after to the time before, above 1 where it became slower; `low` and
+    `high`: the bounds of its 95 % interval."""
+
+    before: float
+    after: float
+    ratio: float
+    low: float
+    high: float
+    rounds: int
+
+
+def compared(starts: Sequence[Start], seed: int = 0) -> Compared:
+    """The median of the rounds' ratios, with an interval by a bootstrap over starts and, within them, rounds.
+
+    A process keeps its memory's layout for life, which alone moves times by a percent: rounds of one start are not
+    independent, so starts are drawn first (Davison and Hinkley 1997, section 3.8).
+    """
+    if not starts or not all(starts):
+        raise ValueError("expected one round of one start at least, got none")
+    ratios = [np.array([after / before for before, after in start]) for start in starts]
+    rng = np.random.default_rng(seed)
+    drawn = np.empty(SAMPLES)
+    for i in range(SAMPLES):
+        chosen = (ratios[k] for k in rng.integers(0, len(ratios), len(ratios)))
+        drawn[i] = np.median(np.concatenate([one[rng.integers(0, len(one), len(one))] for one in chosen]))
+    low, high = np.quantile(drawn, [(1 - SURE) / 2, (1 + SURE) / 2])
+    times = np.array([pair for start in starts for pair in start])
+    before, after = np.median(times, axis=0)
+    middle = float(np.median(np.concatenate(ratios)))
+    return Compared(float(before), float(after), middle, float(low), float(high), len(times))
+
+
+def verdict(found: Compared, tolerance: float) -> Verdict:
+    """"within": the whole interval is within the tolerance; "slower", "faster": all of it is beyond; or "undecided"."""
+    if found.low > 1 + tolerance:
+        return "slower"
+    if found.high < 1 - tolerance:
+        return "faster"
+    return "within" if found.low >= 1 - tolerance and found.high <= 1 + tolerance else "undecided"
