@@ -297,7 +297,7 @@ def _path(family: str, target: Target) -> str:
     """Where the cache keeps a family: named by the recipe, its sources, the target and the compiler's versions."""
     facts = (MAGIC, target.triple, target.cpu, target.features, target.lanes)
     h = blake2b(repr(facts).encode() + _compiler().encode(), digest_size=12)
-    for source in ("native.compile", *_sources(f"kernels.{family}")):
+    for source in ("native.compile", "native.link", *_sources(f"kernels.{family}")):
         h.update(_source(source))
     return os.path.join(cache_folder(), "kernels", f"{target.name}-{family}-{h.hexdigest()}.img")
 
