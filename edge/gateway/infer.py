@@ -74,7 +74,7 @@ class Exchange:
             self._take(served)
         except Asleep:
             self._later(self._wake)
-        except Exception as error:
+        except Exception as error:  # request: answered as `_fail` says
             self._fail(error)
 
     def cancel(self) -> None:
@@ -160,7 +160,7 @@ class Exchange:
             await way(*given)
         except asyncio.CancelledError:
             raise
-        except Exception as error:
+        except Exception as error:  # request: answered as `_fail` says
             self._fail(error)
 
     async def _wake(self) -> None:
@@ -195,7 +195,7 @@ class Exchange:
             if sum(map(len, reply.parts)) > gateway.settings.limits.reply:
                 most = gateway.settings.limits.reply
                 raise GatewayError(413, f"the reply is larger than {most} bytes; ask for fewer outputs or rows")
-        except Exception as error:
+        except Exception as error:  # request: answered as `_fail` says
             self._fail(error)
             return
         now = perf_counter()
