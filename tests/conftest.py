@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+# What tests write into a cache is theirs alone, as the cache demands; some systems let a user's group write.
+os.umask(0o022)
+
 # Modules that tests share state things too; without this their asserts would be none under `python -O`.
 pytest.register_assert_rewrite("tests.federated", "tests.fuzz", "tests.lite_runtime")
 

@@ -31,8 +31,7 @@ def opened(path: str) -> BinaryIO:
     """A file of the cache, open for reading. Raises OSError where there is none, TrustError where others could have
     written it."""
     folder, name = os.path.split(path)
-    real = os.path.realpath(folder)
-    _check_folders(real, real)
+    real = _checked_folder(folder)
     file = open(os.path.join(real, name), "rb", opener=_without_links)  # noqa: SIM115  returned open
     try:
         _check_file(path, os.fstat(file.fileno()))
@@ -54,7 +53,7 @@ def make_folder(path: str) -> None:
             if not os.path.isdir(folder):
                 raise
     if missing:
-        _check_folders(real, real)
+        _checked_folder(real)
 
 
 def write(path: str, data: bytes | list[bytes | memoryview]) -> None:
@@ -104,6 +103,15 @@ def _check_file(path: str, status: os.stat_result) -> None:
         )
 
 
+def _checked_folder(folder: str) -> str:
+    """A folder that holds files of the cache, its path without symbolic links; it and all above it checked."""
+    if folder == os.path.abspath(folder) and _check_folders(folder, folder):
+        return folder
+    real = os.path.realpath(folder)
+    _check_folders(real, real)
+    return real
+
+
 def _check_nearest(folder: str) -> list[str]:
     """Check a folder, or the nearest above it that exists; the missing ones, innermost first."""
     there, missing = folder, []
@@ -114,12 +122,14 @@ def _check_nearest(folder: str) -> list[str]:
     return missing
 
 
-def _check_folders(folder: str, cache: str) -> None:
-    """Check a folder, which has no symbolic link in its path, and all above it; `cache`: the one that holds files."""
+def _check_folders(folder: str, cache: str) -> bool:
+    """Check a folder and all above it; `cache`: the one that holds files. False at the first symbolic link."""
     if not _PERMISSIONS:
-        return
+        return True
     while True:
-        status = os.stat(folder)
+        status = os.lstat(folder)
+        if stat.S_ISLNK(status.st_mode):
+            return False
         if status.st_uid not in (os.geteuid(), 0):
             raise TrustError(
                 f"{cache} is not used: expected folders of user {os.geteuid()} or root, but {folder} belongs to user "
@@ -133,7 +143,7 @@ def _check_folders(folder: str, cache: str) -> None:
             )
         above = os.path.dirname(folder)
         if above == folder:
-            return
+            return True
         folder = above
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lite_runtime.errors import MissingExtraError
-from lite_runtime.native import build, compile, wheel
+from lite_runtime.native import build, compile, trust, wheel
 from lite_runtime.native.link import link
 from lite_runtime.native.target import host
 
@@ -88,7 +88,8 @@ def test_a_damaged_image_is_built_again(tmp_path: Path, monkeypatch: pytest.Monk
     whole = Path(build._path("walker", target)).read_bytes()
     path = tmp_path / "walker.img"
     monkeypatch.setattr(build, "_path", lambda family, target: str(path))
-    monkeypatch.setattr(build, "prepare", lambda wanted: path.write_bytes(whole))
+    monkeypatch.setattr(build, "prepare", lambda wanted: trust.write(str(path), whole))
+    trust.write(str(path), b"")
     for damaged in (whole[:5000], whole[:4200] + b"\x90" + whole[4201:], b"", build.MAGIC + bytes(5000)):
         monkeypatch.setattr(build, "_images", {})
         path.write_bytes(damaged)
