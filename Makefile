@@ -17,13 +17,25 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_DEV := $(VENV)/.ready-dev
 
-.PHONY: demo test lint bench accuracy clean help
+# What reads files and messages or decides what may run, quick enough to be tested twice.
+CORE := tests/test_optimized.py tests/lite_runtime/test_bundle.py tests/lite_runtime/graph \
+  tests/lite_runtime/native/test_build.py tests/lite_runtime/native/test_link.py \
+  tests/lite_runtime/native/test_trust.py tests/lite_runtime/native/test_tuning.py \
+  tests/lite_runtime/running/test_kept.py tests/federated/messages tests/federated/client/test_state.py \
+  tests/federated/test_wire.py tests/edge/gateway/protocol tests/fuzz/test_state_files.py \
+  tests/fuzz/test_bundles.py::test_reading_never_fails_unmeant tests/fuzz/test_bundles.py::test_two_thousand_files
+
+.PHONY: demo test test-optimized lint bench accuracy clean help
 
 demo: $(READY) ## Train, convert, verify and run a small network on real digits
 	@$(BIN)/msedge demo
 
 test: $(READY_DEV) ## All tests; TESTS=tests/edge for some, WORKERS=0 for one process
 	@$(BIN)/python -m pytest -q -n $(WORKERS) $(TESTS)
+
+# By the variable and not by -O, so that processes which tests start run so too.
+test-optimized: $(READY_DEV) ## Core tests once more where Python compiles no assert
+	@PYTHONOPTIMIZE=1 $(BIN)/python -m pytest -q -n $(WORKERS) -W "ignore:assertions not in test modules" $(CORE)
 
 lint: $(READY_DEV) ## Style, types and who may import whom
 	@echo "==> ruff"
@@ -45,7 +57,7 @@ clean: ## Remove .venv and everything tools left behind
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## This list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
 $(VENV)/bin/python:
 	@echo "==> creating $(VENV) with $$($(PYTHON) --version)"

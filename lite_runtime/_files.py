@@ -29,21 +29,27 @@ _FIX = {
 
 
 def write_atomically(
-    path: str | os.PathLike[str], data: Data | Sequence[Data], error: type[MsedgeError] = MsedgeError
+    path: str | os.PathLike[str],
+    data: Data | Sequence[Data],
+    error: type[MsedgeError] = MsedgeError,
+    *,
+    mode: int | None = None,
 ) -> None:
     """Make `path` hold exactly `data`, or its parts in order: temporary file beside it, fsync, rename, fsync of the
     folder.
 
-    A symbolic link is followed; an existing file keeps its permissions. Raises `error`, naming the path and the fix;
-    then `path` is as it was (or, where only the last fsync failed, new and whole) and no temporary file remains.
+    A symbolic link is followed. mode: permission bits of the file; without it an existing file keeps its own, and a new
+    one gets what the umask leaves. Raises `error`, naming the path and the fix; then `path` is as it was (or, where
+    only the last fsync failed, new and whole) and no temporary file remains.
     """
     shown = os.fspath(path)
     try:
         target = os.path.realpath(shown)
-        mode = _mode_of(target)
+        kept = _mode_of(target)
         temporary = os.path.join(os.path.dirname(target), f".msedge-{os.urandom(8).hex()}.tmp")
         try:
-            _write_new(temporary, [data] if isinstance(data, bytes | memoryview) else data, mode)
+            parts = [data] if isinstance(data, bytes | memoryview) else data
+            _write_new(temporary, parts, kept if mode is None else mode)
             os.replace(temporary, target)
         except BaseException:
             with contextlib.suppress(OSError):

@@ -8,6 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+# What tests write into a cache is theirs alone, as the cache demands; some systems let a user's group write.
+os.umask(0o022)
+
+# Modules that tests share state things too; without this their asserts would be none under `python -O`.
+pytest.register_assert_rewrite("tests.federated", "tests.fuzz", "tests.lite_runtime")
+
 # Two busy cores make deadlines a matter of luck; CI draws the same examples every time.
 settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("here"), derandomize=True, print_blob=True)

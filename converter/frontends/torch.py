@@ -42,7 +42,7 @@ def from_torch(module: Any, examples: Mapping[str, Any], *, outputs: tuple[str, 
                 input_names=list(examples), output_names=list(outputs) or None,
                 dynamic_shapes=tuple({0: batch} for _ in examples),
             )  # fmt: skip
-    except Exception as error:
+    except Exception as error:  # library: PyTorch's exporter promises no type and runs the user's module
         raise ConvertError(f"PyTorch cannot export {type(module).__name__}: {_first_line(error)}") from error
     finally:
         module.train(was_training)

@@ -203,7 +203,8 @@ def _pad(node: ir.Node) -> None:
     set_attrs(node, value=None)
     if attr(node, "mode", "constant") == "constant" and value:
         x = node.inputs[0]
-        assert x is not None
+        if x is None:
+            raise ConvertError(f"Pad {node.name!r}: expected an input to pad, got none; repair the model")
         _input(node, 2, Edit(node).scalar_like(value, x) if x.dtype else Edit(node).const(value, np.float32))
 
 
@@ -226,7 +227,11 @@ def _batch_norm_spatial(node: ir.Node) -> None:
         return
     x, scale, bias, mean, var = node.inputs[:5]
     edit = Edit(node)
-    assert x is not None and x.dtype is not None
+    if x is None or x.dtype is None:
+        raise ConvertError(
+            f"BatchNormalization {node.name!r} with spatial=0: expected an input of a known element type, got none; "
+            "run onnx.shape_inference.infer_shapes on the model"
+        )
     spread = edit.op("Add", [var, edit.scalar_like(attr(node, "epsilon", 1e-5), x)])
     normal = edit.op("Div", [edit.op("Sub", [x, mean]), edit.op("Sqrt", [spread])])
     edit.replace(edit.op("Add", [edit.op("Mul", [normal, scale]), bias], like=node.outputs[0]))

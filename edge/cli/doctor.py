@@ -35,7 +35,7 @@ def _facts() -> dict[str, Any]:
     import numpy as np
 
     from edge.extras import EXTRAS, installed_version, pip_line
-    from lite_runtime.native import build
+    from lite_runtime.native import build, trust
     from lite_runtime.native.target import host
 
     target = host()
@@ -50,7 +50,11 @@ def _facts() -> dict[str, Any]:
         "target": target and {"name": target.name, "vector_bits": 32 * target.lanes, "features": sorted(target.needs)},
         "native": build.available(),
         "kernels": build.kept(),
-        "cache": {"folder": str(folder), "writable": _writable(folder)},
+        "cache": {
+            "folder": str(folder),
+            "writable": _writable(folder),
+            "problem": trust.problem(str(folder / "kernels")),
+        },
         "extras": {},
     }
     for name, extra in EXTRAS.items():
@@ -67,6 +71,8 @@ def _problems(facts: dict[str, Any]) -> list[str]:
         return ["native kernels exist for x86-64 Linux from x86-64-v2 on; here bundles run by reference only, slowly"]
     if not facts["native"]:
         return [f"no compiled kernels are kept and numba is missing: {facts['extras']['jit']['install']}"]
+    if facts["cache"]["problem"] and not all(origin == "wheel" for origin in facts["kernels"].values()):
+        return [facts["cache"]["problem"]]
     if not facts["cache"]["writable"] and not all(facts["kernels"].values()):
         return [f"kernels cannot be kept in {facts['cache']['folder']}: make it writable, or set MSEDGE_CACHE"]
     return []
@@ -89,13 +95,15 @@ def _print(facts: dict[str, Any]) -> None:
     rows.add_row("", "system", f"{facts['platform']}, {facts['cores']} cores")
     rows.add_row(_mark(target is not None), "cpu", _cpu(target))
     rows.add_row(_mark(facts["native"]), "kernels", _kernels(facts["kernels"]))
-    rows.add_row(_mark(facts["cache"]["writable"]), "cache", facts["cache"]["folder"])
+    rows.add_row(_mark(facts["cache"]["writable"] and not facts["cache"]["problem"]), "cache", facts["cache"]["folder"])
     for name, extra in facts["extras"].items():
         versions = ", ".join(f"{package} {version or '–'}" for package, version in extra["packages"].items())
         rows.add_row(_mark(not extra["install"]), f"[{name}]", versions)
         if extra["install"]:
             rows.add_row("", "", f"{extra['why']}: {extra['install']}")
     out.print(rows)
+    if facts["cache"]["problem"] and facts["ok"]:
+        out.print(f"warning: {facts['cache']['problem']}", style="yellow")
     for problem in facts["problems"]:
         out.print(f"problem: {problem}", style="bold red")
 

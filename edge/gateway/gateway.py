@@ -151,7 +151,7 @@ class Gateway:
         for refresh in self._watches:
             try:
                 refresh()
-            except Exception as error:
+            except Exception as error:  # request: the other files are still looked at
                 self.log.event("warning", "a changed file cannot be used", reason=str(error))
 
     async def _watch(self) -> None:
@@ -166,7 +166,7 @@ class Gateway:
             await asyncio.sleep(seconds)
             try:
                 await self.repository.poll()
-            except Exception as error:
+            except Exception as error:  # request: what is served stays as it is
                 self.log.event("warning", "the models' sources cannot be looked at", reason=str(error))
 
     # -- requests ------------------------------------------------------------------------------------------------------

@@ -119,7 +119,7 @@ class Exchange:
             self._take(served)
         except Asleep:
             self._later(self._wake)
-        except Exception as error:
+        except Exception as error:  # request: answered as `_fail` says
             self._fail(error)
 
     def cancel(self) -> None:
@@ -205,7 +205,7 @@ class Exchange:
             await way(*given)
         except asyncio.CancelledError:
             raise
-        except Exception as error:
+        except Exception as error:  # request: answered as `_fail` says
             self._fail(error)
 
     async def _wake(self) -> None:
@@ -240,7 +240,7 @@ class Exchange:
             if sum(map(len, reply.parts)) > gateway.settings.limits.reply:
                 most = gateway.settings.limits.reply
                 raise GatewayError(413, f"the reply is larger than {most} bytes; ask for fewer outputs or rows")
-        except Exception as error:
+        except Exception as error:  # request: answered as `_fail` says
             self._fail(error)
             return
         now = perf_counter()

@@ -19,10 +19,9 @@ from time import perf_counter
 
 import numpy as np
 
-from lite_runtime._files import write_atomically
 from lite_runtime.errors import MsedgeError
 from lite_runtime.graph import Array
-from lite_runtime.native import build
+from lite_runtime.native import build, trust
 from lite_runtime.native.target import Target, host
 
 __all__ = ["Roofline", "measure", "roofline"]
@@ -77,9 +76,9 @@ def roofline(threads: int = 1, *, afresh: bool = False) -> Roofline | None:
         return held
     made = measure(target, threads)
     try:
-        write_atomically(path, json.dumps(asdict(made), indent=2).encode())
-    except MsedgeError:
-        return made  # a folder that cannot be written costs a measurement each time, no more
+        trust.write(str(path), json.dumps(asdict(made), indent=2).encode())
+    except (OSError, MsedgeError):
+        return made  # a folder that cannot be written or trusted costs a measurement each time, no more
     return made
 
 
@@ -113,10 +112,14 @@ def _machine() -> str:
 
 def _kept(path: Path) -> Roofline | None:
     try:
-        fields = json.loads(path.read_bytes())
+        with trust.opened(str(path)) as file:
+            fields = json.load(file)
         held = Roofline(**{**fields, "bytes": tuple(fields["bytes"])})
         return held if held.version == _VERSION else None
     except (OSError, ValueError, TypeError, KeyError):
+        return None
+    except trust.TrustError as problem:
+        trust.warn(problem, "this machine is measured again")
         return None
 
 

@@ -98,5 +98,5 @@ class LocalGrid(Grid):
     def _answer(self, message: Message, context: Context) -> Message:
         try:
             return self._app(message, context)
-        except Exception as error:  # as a SuperNode: whatever the app raises, the server hears of it
+        except Exception as error:  # user code: an app, whose error the server gets as from a SuperNode
             return Message(Error(FAILED, f"{type(error).__name__}: {error}"), reply_to=message)

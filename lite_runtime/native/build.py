@@ -6,8 +6,9 @@
                          the cache
 
 An *image file* is one page of header or more, then the machine code of one family or many, each position-independent,
-every reference inside it resolved. It is mapped, and a family's code checked against its digest when first asked for.
-Files in the cache are named by a digest of everything they depend on and written atomically.
+every reference inside it resolved. It is mapped, and a family's code checked against its digest when first asked for;
+the header has a digest too. Files in the cache are named by a digest of everything they depend on and written
+atomically. Digests show damage, not who wrote a file: `lite_runtime.native.trust` says which files are opened at all.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import numpy as np
 
 from lite_runtime._blake import blake2b
 from lite_runtime.errors import MissingExtraError, MsedgeError
+from lite_runtime.native import trust
 from lite_runtime.native.target import Target, host
 
 __all__ = [
@@ -48,11 +50,11 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """The folder of the package `lite_runtime`."""
 NATIVE = os.path.join(ROOT, "native", "prebuilt")
 """The folder of kernels that came with the runtime."""
-MAGIC, PACKED = b"MSKIMG03", b"MSKPCK01"
+MAGIC, PACKED = b"MSKIMG04", b"MSKPCK01"
 """How an image file and a packed one begin."""
 PAGE = 4096
-HEAD = struct.Struct("<8sII")
-"""Magic, bytes of the header's text, offset of the code."""
+HEAD = struct.Struct("<8sII16s")
+"""Magic, bytes of the header's text, offset of the code, BLAKE2b-128 of the text."""
 PACKED_HEAD = struct.Struct("<8s16sQ")
 """Magic, the runtime's identity, bytes of the image file that the xz stream behind it holds."""
 
@@ -74,32 +76,49 @@ class ImageFile:
 
     def __init__(self, file: BinaryIO, shown: str) -> None:
         self._shown = shown
+        head = file.read(HEAD.size)
+        if len(head) < HEAD.size:
+            raise self._damaged(f"a header of {HEAD.size} bytes or more", f"a file of {len(head)}")
+        magic, length, start, digest = HEAD.unpack(head)
+        if magic != MAGIC:
+            raise self._damaged(f"{MAGIC!r} at its start", repr(magic))
+        text = file.read(length)
+        if len(text) != length or blake2b(text, digest_size=16).digest() != digest:
+            raise self._damaged(f"a header text of {length} bytes with the digest {digest.hex()}", "another text")
+        if start != _start_of_code(length):
+            raise self._damaged(f"code at byte {_start_of_code(length)}", f"at {start}")
         try:
-            magic, length, start = HEAD.unpack(file.read(HEAD.size))
-            assert magic == MAGIC
-            self.identity, *rows = file.read(length).decode().split("\n")
+            self.identity, *rows = text.decode().split("\n")
             self.families: Mapping[str, list[str]] = {row[0]: row[1:] for row in map(str.split, rows)}
             # Private and executable, as a shared library's text is.
             self._map = mmap.mmap(
                 file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC, offset=start
             )
-            self._code = memoryview(self._map)
-        except (AssertionError, IndexError, OSError, ValueError, struct.error):
-            raise self._damaged() from None
+        except (IndexError, OSError, ValueError) as problem:
+            raise self._damaged(f"families' rows and their code from byte {start}", str(problem)) from None
+        self._code = memoryview(self._map)
 
-    def _damaged(self) -> BuildError:
-        return BuildError(f"{self._shown} is damaged; delete it and run again")
+    def _damaged(self, expected: str, got: str) -> BuildError:
+        return BuildError(f"{self._shown} is damaged: expected {expected}, got {got}; delete it and run again")
 
     def code(self, family: str) -> tuple[memoryview, Mapping[str, int]]:
         """A family's bytes and its kernels' offsets into them; raises BuildError where they are not what was kept."""
+        if family not in self.families:
+            raise self._damaged(f"the family {family}", f"only {' '.join(self.families) or 'none'}")
         try:
             start, size, digest, *kernels = self.families[family]
-            code = self._code[int(start) : int(start) + int(size)]
-            assert _digest(code) == digest
+            begin, end = int(start), int(start) + int(size)
             offsets = dict(zip(kernels[::2], map(int, kernels[1::2]), strict=True))
-            assert all(0 <= offset < len(code) for offset in offsets.values())
-        except (AssertionError, KeyError, ValueError):
-            raise self._damaged() from None
+        except ValueError:
+            row = " ".join(self.families[family])[:80]
+            raise self._damaged(f"start, size, digest and kernels of {family}", repr(row)) from None
+        if not 0 <= begin <= end <= len(self._code):
+            raise self._damaged(f"{family} within {len(self._code)} bytes of code", f"bytes {begin} to {end}")
+        code = self._code[begin:end]
+        if _digest(code) != digest:
+            raise self._damaged(f"code of {family} with the digest {digest}", _digest(code))
+        if outside := [name for name, offset in offsets.items() if not 0 <= offset < len(code)]:
+            raise self._damaged(f"kernels of {family} within its {len(code)} bytes", f"{outside[0]} outside")
         return code, offsets
 
     def image(self, family: str) -> Image:
@@ -132,8 +151,14 @@ def image_file(images: Mapping[str, tuple[bytes | memoryview, Mapping[str, int]]
         rows.append(f"{family} {len(body)} {len(code)} {_digest(code)} {offsets}")
         body += code
     header = "\n".join(rows).encode()
-    start = -(-(HEAD.size + len(header)) // PAGE) * PAGE
-    return (HEAD.pack(MAGIC, len(header), start) + header).ljust(start, b"\0") + body
+    start = _start_of_code(len(header))
+    head = HEAD.pack(MAGIC, len(header), start, blake2b(header, digest_size=16).digest())
+    return (head + header).ljust(start, b"\0") + body
+
+
+def _start_of_code(length: int) -> int:
+    """Where code begins behind a header text of `length` bytes: at the next page."""
+    return -(-(HEAD.size + length) // PAGE) * PAGE
 
 
 # -- kernels that came with the runtime --------------------------------------------------------------------------------
@@ -148,30 +173,36 @@ def _native(target: str) -> ImageFile | None:
             head = file.read(PACKED_HEAD.size)
     except FileNotFoundError:
         return None
-    try:
-        magic, digest, size = PACKED_HEAD.unpack(head)
-        assert magic == PACKED
-    except (AssertionError, struct.error):
-        raise BuildError(f"{packed} is damaged; install the runtime again") from None
+    if len(head) < PACKED_HEAD.size:
+        raise _packed_damaged(packed, f"a header of {PACKED_HEAD.size} bytes", f"{len(head)} bytes")
+    magic, digest, size = PACKED_HEAD.unpack(head)
+    if magic != PACKED:
+        raise _packed_damaged(packed, f"{PACKED!r} at its start", repr(magic))
     path = os.path.join(cache_folder(), "kernels", f"{target}-{digest.hex()}.img")
     try:
-        return _checked(path, digest.hex())
-    except (OSError, BuildError):
+        with trust.opened(path) as file:
+            return _checked(file, path, digest.hex())
+    except (OSError, MsedgeError):  # not there, damaged, or not to be trusted: unpacked again, or in memory
         return _unpacked(packed, size, path, digest.hex())
 
 
-def _checked(path: str, identity: str) -> ImageFile:
-    with open(path, "rb") as file:
-        held = ImageFile(file, path)
+def _packed_damaged(packed: str, expected: str, got: str) -> BuildError:
+    return BuildError(f"{packed} is damaged: expected {expected}, got {got}; install the runtime again")
+
+
+def _checked(file: BinaryIO, shown: str, identity: str) -> ImageFile:
+    held = ImageFile(file, shown)
     if held.identity != identity:
-        raise BuildError(f"{path} belongs to another runtime; delete it and run again")
+        raise BuildError(
+            f"{shown}: expected kernels of the runtime {identity}, got those of {held.identity or 'none'}; "
+            "delete it and run again"
+        )
     return held
 
 
 def _unpacked(packed: str, size: int, path: str, identity: str) -> ImageFile:
-    """The image file in a packed one, kept at `path` where that can be written, else in memory of its own."""
-    from lite_runtime._files import write_atomically
-
+    """The image file in a packed one, kept at `path` where that can be written and trusted, else in memory of its
+    own."""
     try:
         import lzma
     except ImportError:
@@ -179,18 +210,21 @@ def _unpacked(packed: str, size: int, path: str, identity: str) -> ImageFile:
     try:
         with open(packed, "rb") as file:
             content = lzma.LZMADecompressor().decompress(file.read()[PACKED_HEAD.size :], size)
-        assert len(content) == size
-    except (AssertionError, EOFError, lzma.LZMAError):
-        raise BuildError(f"{packed} is damaged; install the runtime again") from None
+    except (EOFError, lzma.LZMAError) as problem:
+        raise _packed_damaged(packed, "an xz stream", str(problem)) from None
+    if len(content) != size:
+        raise _packed_damaged(packed, f"{size} bytes packed", f"{len(content)}")
     try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        write_atomically(path, content)
-        return _checked(path, identity)
-    except (OSError, MsedgeError):  # a read-only home: every process unpacks its own, some milliseconds
+        trust.write(path, content)
+        with trust.opened(path) as file:
+            return _checked(file, path, identity)
+    except (OSError, MsedgeError) as problem:  # a read-only home: every process unpacks its own, some milliseconds
+        if isinstance(problem, trust.TrustError):
+            trust.warn(problem, "kernels are unpacked into memory at each start")
         with open(os.memfd_create("msedge-kernels"), "w+b") as file:
             file.write(content)
             file.seek(0)
-            return ImageFile(file, "the runtime's kernels")
+            return _checked(file, f"{packed}, unpacked,", identity)
 
 
 def _natives(target: Target) -> tuple[ImageFile, ...]:
@@ -263,7 +297,7 @@ def _path(family: str, target: Target) -> str:
     """Where the cache keeps a family: named by the recipe, its sources, the target and the compiler's versions."""
     facts = (MAGIC, target.triple, target.cpu, target.features, target.lanes)
     h = blake2b(repr(facts).encode() + _compiler().encode(), digest_size=12)
-    for source in ("native.compile", *_sources(f"kernels.{family}")):
+    for source in ("native.compile", "native.link", *_sources(f"kernels.{family}")):
         h.update(_source(source))
     return os.path.join(cache_folder(), "kernels", f"{target.name}-{family}-{h.hexdigest()}.img")
 
@@ -293,7 +327,11 @@ _images: dict[str, Image] = {}
 
 
 def image(family: str) -> Image:
-    """The family's code: the runtime's own, else from the cache, else compiled now (a second or more a family)."""
+    """The family's code: the runtime's own, else from the cache, else compiled now (a second or more a family).
+
+    Raises BuildError where it cannot be compiled or what is kept is damaged, TrustError where others can write to the
+    cache, MissingExtraError where there is neither code nor a compiler.
+    """
     if family not in _images:
         target = host()
         if target is None:
@@ -304,18 +342,23 @@ def image(family: str) -> Image:
 
 
 def _cached(family: str, target: Target) -> Image:
+    """A family's code in the cache; compiled where it is not there, and once more where it is damaged."""
     path = _path(family, target)
-    for last in (False, True):
-        if not os.path.exists(path):
-            prepare([family])
-        try:
-            with open(path, "rb") as file:
-                return ImageFile(file, path).image(family)
-        except BuildError:
-            if last or not _compiler():
-                raise
-            os.unlink(path)
-    raise AssertionError("unreachable")
+    if not os.path.exists(path):
+        prepare([family])
+    try:
+        return _kept_image(family, path)
+    except BuildError:
+        if not _compiler():
+            raise
+    os.unlink(path)
+    prepare([family])
+    return _kept_image(family, path)
+
+
+def _kept_image(family: str, path: str) -> Image:
+    with trust.opened(path) as file:
+        return ImageFile(file, path).image(family)
 
 
 def function(family: str, name: str, *arguments: Any) -> Any:
@@ -339,6 +382,7 @@ def prepare(wanted: Iterable[str] | None = None, *, jobs: int | None = None) -> 
         )
     import subprocess
 
+    trust.make_folder(os.path.dirname(_path(missing[0], target)))  # refused before minutes of compiling, not after
     jobs = min(jobs or os.cpu_count() or 1, len(missing))
     started = time.perf_counter()
     print(f"msedge: compiling kernels for {target.name}, once: {' '.join(missing)}", file=sys.stderr, flush=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from lite_runtime.native import build
+from lite_runtime.native import build, trust
 from lite_runtime.native.target import host
 
 __all__ = ["Choices", "keep", "kept", "path"]
@@ -42,23 +42,27 @@ def path() -> str:
 
 
 def kept() -> dict[str, str]:
-    """This machine's choices; none where nothing was tuned or the file is not what `keep` writes."""
+    """This machine's choices; none where nothing was tuned, the file is not what `keep` writes, or others could have
+    written it."""
     try:
-        with open(path(), encoding="utf-8") as file:
+        with trust.opened(path()) as file:
             import json  # 1 ms of a start where nothing was tuned
 
             found = json.load(file)
     except (OSError, ValueError):
+        return {}
+    except trust.TrustError as problem:
+        trust.warn(problem, "the rules choose, not what was measured here")
         return {}
     whole = isinstance(found, dict) and all(isinstance(value, str) for value in found.values())
     return found if whole else {}
 
 
 def keep(choices: Mapping[str, str]) -> None:
-    """Write this machine's choices, all of them, so that no reader ever sees half of them."""
+    """Write this machine's choices, all of them, so that no reader ever sees half of them.
+
+    Raises MsedgeError where the cache cannot be written, TrustError where others can write to it.
+    """
     import json
 
-    from lite_runtime._files import write_atomically
-
-    os.makedirs(os.path.dirname(path()), mode=0o700, exist_ok=True)
-    write_atomically(path(), (json.dumps(dict(sorted(choices.items())), indent=1) + "\n").encode())
+    trust.write(path(), (json.dumps(dict(sorted(choices.items())), indent=1) + "\n").encode())

@@ -23,12 +23,12 @@ from lite_runtime import ARCHIVE
 from lite_runtime._blake import blake2b
 from lite_runtime._files import write_atomically
 from lite_runtime.errors import MsedgeError
-from lite_runtime.native import build
+from lite_runtime.native import build, trust
 from lite_runtime.native.target import TARGETS, Target
 
 __all__ = ["device_files", "fill", "pack"]
 
-DEVELOPER = frozenset({"native/compile.py", "native/simd.py", "native/wheel.py"})
+DEVELOPER = frozenset({"native/compile.py", "native/link.py", "native/simd.py", "native/wheel.py"})
 """Files of the runtime that only compiling needs, beside the kernels' source."""
 SERVER = frozenset(
     {
@@ -116,7 +116,7 @@ def _images(target: Target) -> dict[str, tuple[bytes, Mapping[str, int]]]:
     made: dict[str, tuple[bytes, Mapping[str, int]]] = {}
     for family in build.families():
         path = build._path(family, target)
-        with open(path, "rb") as file:
+        with trust.opened(path) as file:
             code, kernels = build.ImageFile(file, path).code(family)
             made[family] = bytes(code), dict(kernels)
     return made

@@ -18,9 +18,11 @@ COMBINE = {"none": 0, "add": 1, "mul": 2, "min": 3, "max": 4}
 
 def _operands(b: Binder, count: int) -> list[Operand]:
     """The first `count` inputs and the result."""
-    operands = [*b.inputs[:count], b.outputs[0]]
-    assert all(o is not None for o in operands)
-    return operands  # type: ignore[return-value]
+    operands = []
+    for operand in (*b.inputs[:count], b.outputs[0]):
+        assert operand is not None
+        operands.append(operand)
+    return operands
 
 
 # -- Gather -----------------------------------------------------------------------------------------------------------

@@ -166,7 +166,8 @@ def infer(*ops: str) -> Callable[[InferRule], InferRule]:
 
     def register(rule: InferRule) -> InferRule:
         for op in ops:
-            assert op not in INFERS, op
+            if op in INFERS:
+                raise ValueError(f"expected one rule for the types of {op}, got two")
             INFERS[op] = rule
         return rule
 
@@ -178,7 +179,8 @@ def bind(*ops: str) -> Callable[[BindRule], BindRule]:
 
     def register(rule: BindRule) -> BindRule:
         for op in ops:
-            assert op not in BINDS, op
+            if op in BINDS:
+                raise ValueError(f"expected one rule that binds {op}, got two")
             BINDS[op] = rule
         return rule
 

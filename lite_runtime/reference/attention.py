@@ -19,7 +19,7 @@ def _split_heads(x: Array, heads: int | None, what: str) -> Array:
         return x
     require(x.ndim == 3, f"expected {what} of rank 3 or 4, got shape {x.shape}")
     require(bool(heads), f"expected the number of heads for {what} of rank 3, got none")
-    assert heads
+    assert heads is not None
     require(x.shape[2] % heads == 0, f"expected {what} whose last size {heads} heads divide, got shape {x.shape}")
     return x.reshape(*x.shape[:2], heads, x.shape[2] // heads).swapaxes(1, 2)
 

@@ -38,7 +38,8 @@ def define(*ops: str) -> Callable[[Definition], Definition]:
 
     def register(fn: Definition) -> Definition:
         for op in ops:
-            assert op not in REGISTERED, op
+            if op in REGISTERED:
+                raise ValueError(f"expected one definition of {op}, got two")
             REGISTERED[op] = fn
         return fn
 

@@ -4,12 +4,12 @@ Understanding and planning take most of a start: reading the manifest 4 ms, impo
 plan itself 2 for a small model, packing weights 100 for a large one. What is kept is mapped and bound instead; it says
 what reading and planning would say.
 
-Files lie in the cache folder, beside the kernels and trusted as they are: owner-only, written atomically, named by a
-digest of everything they follow from: the bundle's contents (verified, and their digests checked at every load), the
-signature, the inputs' types, the target and what it was tuned to, the limit, and the identity of the runtime, its
-kernels included. A file that is not whole is ignored. They are no part of a bundle: a program is believed, and a bundle
-never is. Only a runtime that was built as a whole keeps any; one whose kernels are compiled from source beside it is
-being worked on.
+Files lie in the cache folder, beside the kernels and under the same conditions (`lite_runtime.native.trust`): what
+others could have written is not read. They are written atomically and named by a digest of everything they follow from:
+the bundle's contents (verified, and their digests checked at every load), the signature, the inputs' types, the target
+and what it was tuned to, the limit, and the identity of the runtime, its kernels included. A file that is not whole is
+ignored. They are no part of a bundle: a program is believed, and a bundle never is. Only a runtime that was built as a
+whole keeps any; one whose kernels are compiled from source beside it is being worked on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lite_runtime import bundle
 from lite_runtime._blake import blake2b
 from lite_runtime.errors import MsedgeError
 from lite_runtime.graph import Array, Graph, Node, Spec, StateUse, Value, dtype_name, numpy_dtype, spec_of
-from lite_runtime.native import build
+from lite_runtime.native import build, trust
 from lite_runtime.native.target import host
 from lite_runtime.planning.program import Kernel, Plan, Step
 
@@ -196,9 +196,9 @@ def _path(*facts: Any) -> str:
 
 
 def _load(path: str) -> tuple[Any, memoryview] | None:
-    """A file's plain values and the bytes behind them; None where there is none that is whole."""
+    """A file's plain values and the bytes behind them; None where there is none that is whole and to be trusted."""
     try:
-        with open(path, "rb") as file:
+        with trust.opened(path) as file:
             size = os.fstat(file.fileno()).st_size
             flags = mmap.MAP_PRIVATE | mmap.MAP_POPULATE
             held = memoryview(mmap.mmap(file.fileno(), size, flags=flags, prot=mmap.PROT_READ))
@@ -208,6 +208,9 @@ def _load(path: str) -> tuple[Any, memoryview] | None:
             return None
         os.utime(path)
     except (OSError, ValueError, struct.error):
+        return None
+    except trust.TrustError as problem:
+        trust.warn(problem, "the program is planned again")
         return None
     return marshal.loads(text), body
 
@@ -228,8 +231,6 @@ def _save(path: str, values: Any, body: Sequence[bytes | memoryview]) -> None:
 
     `body`: parts in order, each followed by the zeros that fill a word; they are not copied.
     """
-    from lite_runtime._files import write_atomically
-
     text = marshal.dumps(_plain(values))
     text += bytes(-(_HEAD.size + len(text)) % _ALIGN)
     size = sum(map(len, body))
@@ -238,10 +239,11 @@ def _save(path: str, values: Any, body: Sequence[bytes | memoryview]) -> None:
         return
     folder = os.path.dirname(path)
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        trust.make_folder(folder)
         _make_room(folder, len(head) + len(text) + size)
-        write_atomically(path, [head, text, *body])
-        os.chmod(path, 0o600)
+        trust.write(path, [head, text, *body])
+    except trust.TrustError as problem:
+        trust.warn(problem, "programs are planned again at each start")
     except (OSError, MsedgeError):
         return
 

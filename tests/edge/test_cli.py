@@ -228,6 +228,18 @@ def test_doctor_sees_what_is_installed() -> None:
     assert made["extras"]["oracle"]["packages"]["onnxruntime"] and made["extras"]["oracle"]["install"] is None
 
 
+def test_doctor_names_a_cache_that_others_can_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MSEDGE_CACHE", str(tmp_path / "cache"))
+    assert as_json("doctor")["cache"]["problem"] == ""
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache").chmod(0o777)
+    done = subprocess.run([sys.executable, "-m", "edge.cli", "doctor", "--json"], capture_output=True, text=True)
+    made = json.loads(done.stdout)
+    assert f"chmod go-w {tmp_path / 'cache'}" in made["cache"]["problem"]
+    assert done.returncode == (0 if made["ok"] else 1)
+    assert made["ok"] or made["problems"] == [made["cache"]["problem"]] or made["target"] is None
+
+
 def test_doctor_fails_where_nothing_native_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "edge.cli", "doctor", "--json"],

@@ -69,7 +69,7 @@ class _Placed(Iterator[Any]):
                 for batch in batches:
                     if not self._put((place(batch), batches.position())):
                         return
-        except BaseException as problem:  # whatever it is, it belongs to who asks for the next batch
+        except BaseException as problem:  # thread: whoever asks for the next batch gets it
             last = _Failed(problem)
         self._put(last)
 

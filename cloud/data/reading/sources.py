@@ -77,7 +77,7 @@ def npz_arrays(path: str | os.PathLike[str], keys: Collection[str] = ()) -> dict
             if missing := [key for key in keys if key not in file.files]:
                 raise ValueError(f"expected {list(keys)}, got {sorted(file.files)}: no {missing}")
             return {key: file[key] for key in keys or file.files}
-    except Exception as problem:  # zipfile's, zlib's and NumPy's errors have no common root
+    except Exception as problem:  # library: zipfile's, zlib's and NumPy's errors have no common root
         raise DataError(f"cannot read {shown!r} as .npz: {problem}") from problem
 
 

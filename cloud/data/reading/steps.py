@@ -71,7 +71,7 @@ def _value(function: str, element: Any, on: str) -> Any:
 def _called(function: str, where: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
-    except Exception as problem:
+    except Exception as problem:  # user code: a function of the pipeline
         raise DataError(f"{function} failed at {where}: {type(problem).__name__}: {problem}") from problem
 
 

@@ -127,7 +127,7 @@ def _iterated(make: Callable[[], Any], shown: str) -> Iterator[Item]:
             yield Item(element, (number,), number + 1)
     except DataError:
         raise
-    except Exception as problem:
+    except Exception as problem:  # user code: an iterable of the pipeline
         raise DataError(f"{shown} failed after {number + 1} elements: {type(problem).__name__}: {problem}") from problem
 
 

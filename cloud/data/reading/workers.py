@@ -78,7 +78,7 @@ def _shipped(items: Numbered) -> Iterator[str]:
 
     try:
         sent = cloudpickle.dumps(items)
-    except Exception as problem:
+    except Exception as problem:  # user code: objects say themselves how they are pickled
         raise DataError(f"the pipeline cannot be sent to worker processes: {problem}; read with workers=0") from problem
     handle, path = tempfile.mkstemp(dir=_folder().name)
     try:

@@ -40,7 +40,7 @@ def named_function(text: str, folder: Path, key: str) -> Callable[..., Any]:
             return found(*arguments, **named)
         except MsedgeError:
             raise
-        except Exception as error:
+        except Exception as error:  # user code: a function that the job names
             raise TrainError(f"{key}: {text} failed: {_words(error)}") from error
 
     return run
@@ -57,7 +57,7 @@ def called(function: Callable[..., Any], options: Mapping[str, Any], where: str)
         return function(**options)
     except MsedgeError:
         raise
-    except Exception as error:
+    except Exception as error:  # user code: a function that the job names
         raise TrainError(f"{where}.options: {function.__name__} does not take these values: {error}") from error
 
 
@@ -67,7 +67,7 @@ def _module(name: str, folder: Path, key: str) -> Any:
         return importlib.import_module(name)
     except MsedgeError:
         raise
-    except Exception as error:
+    except Exception as error:  # user code: a module that the job names
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             where = f"in {str(folder)!r} or where Python looks"
             raise TrainError(f"{key}: there is no module {name!r} {where}") from error

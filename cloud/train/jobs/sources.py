@@ -30,7 +30,7 @@ def model_of(config: Config) -> tuple[Any, str]:
         path = config.path(said.onnx)
         try:
             return ir.load(path), digest_of_file(path)
-        except Exception as error:  # ONNX's readers raise whatever comes
+        except Exception as error:  # library: ONNX's readers promise no type
             raise TrainError(f"model.onnx: cannot read {str(path)!r}: {error}; check the path") from error
     if said.function:
         return called(named_function(said.function, config.folder, "model.function"), said.options, "model"), ""

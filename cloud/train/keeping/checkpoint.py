@@ -86,7 +86,7 @@ class Checkpoints:
             self._begin(part, about, arrays)
         try:
             self._async().save(part / _ARRAYS, args=_saving(filled(arrays)), force=True)
-        except Exception as error:  # orbax and tensorstore promise no type
+        except Exception as error:  # library: orbax and tensorstore promise no type
             raise CheckpointError(f"cannot write the checkpoint {str(part)!r}: {_line(error)}") from error
         self._thread = threading.Thread(target=self._finish, args=(part, target))
         self._thread.start()
@@ -130,7 +130,7 @@ class Checkpoints:
                 try:
                     state, self.restored = self._read(path, like, arrays), about["facts"]
                     return Restored(state, as_about(about), path)
-                except Exception as error:  # orbax and tensorstore promise no type
+                except Exception as error:  # library: orbax and tensorstore promise no type
                     problem = _line(error)
             warnings.warn(f"checkpoint {path.name} cannot be read: {problem}", RuntimeWarning, stacklevel=2)
             step = said_by_first(self._chosen(False, step) if jax.process_index() == 0 else -1)
@@ -182,7 +182,7 @@ class Checkpoints:
                 self._retain()
         except CheckpointError as error:
             self._failures.append(error)
-        except Exception as error:  # orbax and tensorstore promise no type
+        except Exception as error:  # library: orbax and tensorstore promise no type
             self._failures.append(CheckpointError(f"checkpoint {str(target)!r} was not written: {_line(error)}"))
 
     def _retain(self) -> None:

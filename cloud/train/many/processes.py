@@ -57,7 +57,7 @@ def together(
     where = join(environment)
     try:
         yield where
-    except Exception as error:
+    except Exception as error:  # thread: the process ends, and its peers with it
         if where[1] == 1:
             raise
         tell(error)

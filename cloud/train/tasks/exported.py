@@ -43,7 +43,7 @@ def to_onnx(function: Callable[..., Any], examples: Mapping[str, jax.ShapeDtypeS
             model: ir.Model = convert(
                 _flat(function), specs, opset=_OPSET, return_mode="ir", input_names=list(examples), output_names=names
             )
-    except Exception as error:
+    except Exception as error:  # library: jax2onnx promises no type
         raise TrainError(f"jax2onnx cannot export this model: {type(error).__name__}: {error}") from error
     wanted = found if isinstance(found, Mapping) else {"output": found}
     _check(model, inputs, wanted)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import onnx
 import onnx_ir as ir
 
+from converter.errors import ConvertError
 from converter.ir import build, spec
 from lite_runtime.graph import OPSET
 
@@ -88,7 +89,8 @@ def _same_types(node: ir.Node, schema: onnx.defs.OpSchema) -> None:
 
 
 def _type(value: ir.Value) -> onnx.TypeProto:
-    assert value.dtype is not None
+    if value.dtype is None:
+        raise ConvertError(f"tensor {value.name!r}: expected a known element type, got none")
     return onnx.helper.make_tensor_type_proto(int(value.dtype), build.dims(value))
 
 

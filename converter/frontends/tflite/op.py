@@ -39,7 +39,8 @@ def translate(*names: str) -> Callable[[Rule], Rule]:
 
     def register(rule: Rule) -> Rule:
         for name in names:
-            assert name not in RULES, f"two rules for {name}"
+            if name in RULES:
+                raise ValueError(f"expected one rule for {name}, got two")
             RULES[name] = rule
         return rule
 

@@ -241,16 +241,14 @@ class Scope:
                 tensor, raw = self.tensor(index), self.raw(index)
                 self._real[index] = raw if tensor.quant is None else self._dequantize(tensor, tensor.quant, raw)
             else:
-                self._real[index] = self._real_constant(constant, constant.array)
+                self._real[index] = self._real_constant(constant, _array(constant))
         return self._real[index]
 
     def _initializer(self, tensor: Tensor) -> ir.Value:
-        assert tensor.array is not None
-        return self._program.initializer(tensor.array, tensor.name or f"tensor {tensor.index}", tensor.dtype)
+        return self._program.initializer(_array(tensor), tensor.name or f"tensor {tensor.index}", tensor.dtype)
 
-    def _real_constant(self, tensor: Tensor, array: np.ndarray | None, quant: Quant | None = None) -> ir.Value:
+    def _real_constant(self, tensor: Tensor, array: np.ndarray, quant: Quant | None = None) -> ir.Value:
         """A constant's values, laid out as in `array`, as real numbers; small ones stay small in the file."""
-        assert array is not None
         quant = quant or tensor.quant
         name = tensor.name or f"tensor {tensor.index}"
         if quant is not None and tensor.dtype == ir.DataType.INT64:
@@ -273,7 +271,11 @@ class Scope:
         return self._plain("DequantizeLinear", [stored, *inputs], attrs, tensor.name)
 
     def _quantize(self, operator: Operator, tensor: Tensor, value: ir.Value) -> ir.Value:
-        assert tensor.quant is not None
+        if tensor.quant is None:
+            raise ConvertError(
+                f"{self.where(operator)}: expected a quantised result, got {tensor.type_name} without scale; "
+                "check the file with `msedge inspect`"
+            )
         if tensor.dtype in (ir.DataType.INT32, ir.DataType.INT64):
             raise ConvertError(
                 f"{self.where(operator)}: expected a result of 4, 8 or 16 bits, got quantised {tensor.type_name}"
@@ -284,8 +286,9 @@ class Scope:
         return self.emit(operator, "QuantizeLinear", [value, *inputs], attrs, 1, "")[0]
 
     def _quant_operands(self, tensor: Tensor, quant: Quant) -> tuple[list[ir.Value], dict[str, Any]]:
-        assert tensor.dtype is not None
         name = tensor.name or f"tensor {tensor.index}"
+        if tensor.dtype is None:
+            raise ConvertError(f"tensor {name!r}: expected quantised numbers, got {tensor.type_name}")
         kept = np.dtype(np.int8 if tensor.type_name.startswith("INT") else np.uint8)
         kept = kept if tensor.type_name in PACKED else tensor.dtype.numpy()
         scale = self._program.initializer(quant.scale, name + " scale")
@@ -327,7 +330,8 @@ class Scope:
         hint = next((self._subgraph.tensors[i].name for i in operator.outputs if i >= 0), operator.name)
         made = self._node(op, inputs, attrs, outputs, domain, hint)
         node = made[0].producer()
-        assert node is not None
+        if node is None:
+            raise ConvertError(f"{self.where(operator)}: expected a node for its result, got none")
         node.metadata_props["source_location"] = f"subgraph {self._subgraph.index}, operator {operator.index}"
         return made
 
@@ -427,9 +431,15 @@ def _declared(tensor: Tensor, name: str) -> ir.Value:
     return ir.Value(name=name or tensor.name, type=ir.TensorType(tensor.dtype), shape=shape)
 
 
+def _array(tensor: Tensor) -> np.ndarray:
+    """A constant's contents. Raises ConvertError where the file holds none."""
+    if tensor.array is None:
+        raise ConvertError(f"tensor {tensor.name or tensor.index!r}: expected a constant, got no contents in the file")
+    return tensor.array
+
+
 def _real_array(tensor: Tensor) -> np.ndarray:
-    array = tensor.array
-    assert array is not None
+    array = _array(tensor)
     if tensor.quant is not None:
         return _dequantized(array, tensor.quant)
     return array.astype(np.float32) if tensor.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else array

@@ -129,7 +129,8 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
 
     def enter(function: Rule) -> Rule:
         for op in ops:
-            assert op not in RULES, op
+            if op in RULES:
+                raise ValueError(f"expected one rule for {op}, got two")
             RULES[op] = function
         return function
 

@@ -38,7 +38,7 @@ class Batch:
         try:
             if jobs:
                 self.runner.run(jobs)
-        except BaseException as error:  # a runner never raises; one that does must not leave its jobs without answer
+        except BaseException as error:  # thread: jobs get it as their answer
             for job in jobs:
                 job.outputs, job.error = None, error
         self.ended = clock()

@@ -94,7 +94,7 @@ class ModelRunner:
         if rows >= self.cost.unknown:
             try:
                 self._grow_to(rows)
-            except Exception as error:
+            except Exception as error:  # request: the jobs get it as their answer
                 for job in jobs:
                     _fail(job, error)
                 return
@@ -134,7 +134,7 @@ class ModelRunner:
             call = self._calls[size]
             try:
                 self.cost.observe(size, compute(call, segments))
-            except Exception as error:
+            except Exception as error:  # request: each job is tried alone next
                 failed.update((segment.job, error) for segment in segments)
                 call.clear()
         for job, reason in failed.items():
@@ -153,7 +153,7 @@ class ModelRunner:
             else:
                 job.outputs = self._served.run(job.inputs, self._signature)
                 job.computed = job.done = perf_counter()
-        except Exception as error:
+        except Exception as error:  # request: the job gets it as its answer
             _fail(job, error)
             return
         took = job.done - begun
@@ -185,7 +185,7 @@ class ModelRunner:
             return
         try:
             call = Call(self._served, self._signature, self._whole(size), size)
-        except Exception:
+        except Exception:  # request: a batch that cannot be had is not used
             if size == 1:
                 raise
             self._complete = True
@@ -194,7 +194,7 @@ class ModelRunner:
         jobs = [sample(shapes, self._dtypes, number) for number in range(size)]
         try:
             seconds = timed(call, jobs)
-        except Exception:  # inputs made up are not for this model: it grows no further
+        except Exception:  # request: made-up inputs are not for this model, which grows no further
             self._complete = True
             if size == 1:
                 self._calls = {1: call}

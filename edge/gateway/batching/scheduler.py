@@ -324,7 +324,7 @@ class Scheduler:
         finish, job.finish = job.finish, _nobody
         try:
             finish(job)
-        except Exception as error:
+        except Exception as error:  # request: others are still answered
             self._loop.call_exception_handler({"message": "a finished job could not be answered", "exception": error})
 
     def _left(self, job: Job, share: Share) -> None:

@@ -114,7 +114,7 @@ def _errors(gateway: Gateway) -> Any:
                 reply.headers["Allow"] = error.headers["Allow"]
         except asyncio.CancelledError:
             raise
-        except Exception as error:
+        except Exception as error:  # request: answered with 500, logged
             gateway.bug(error, f"{request.method} {request.path}")
             reply = _json({"error": "a fault of the gateway; its log says more"}, 500)
         if request.headers.get("Origin") and not reply.prepared:
@@ -146,7 +146,7 @@ def behind_http(gateway: Gateway, handler: Handler) -> Handler:
                 return await handler(request)
             except asyncio.CancelledError:
                 raise
-            except Exception as error:
+            except Exception as error:  # request: answered with 500, logged
                 gateway.bug(error, f"{request.method!a:.20} {request.path!a:.200}")
                 reply = _json({"error": "a fault of the gateway; its log says more"}, 500)
         reply.force_close()

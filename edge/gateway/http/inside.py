@@ -56,7 +56,7 @@ def running(
     def body() -> None:
         try:
             asyncio.run(serve())
-        except BaseException as error:
+        except BaseException as error:  # thread: whoever started the gateway gets it
             failures.append(error)
         finally:
             begun.set()

@@ -197,7 +197,8 @@ _READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "memory": _whole(1, 1 << 50),
     "pinned": _truth,
 }
-assert {*_READERS, "described"} == {f.name for f in fields(ModelConfig)}
+if {*_READERS, "described"} != {f.name for f in fields(ModelConfig)}:
+    raise TypeError("expected a reader for each field of ModelConfig")
 
 
 def parse_config(document: Mapping[str, Any], where: str) -> ModelConfig:

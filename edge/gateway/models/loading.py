@@ -62,7 +62,7 @@ class Loader:
             raise GatewayError(400, f"model {name!r}, version {version}: {error}") from error
         except MemoryError:
             raise GatewayError(503, "there is not enough memory to load it; free some, or serve fewer models") from None
-        except Exception as error:
+        except Exception as error:  # request: the loading of one model
             what = f"{type(error).__name__}: {str(error)[:200]}"
             raise GatewayError(500, f"loading it failed, which is a bug in msedge: {what}") from error
 

@@ -77,7 +77,7 @@ class Shadow:
         self.target.acquire(now)
         try:
             submit(copy, self.target.runner_for(copy))
-        except Exception as error:
+        except Exception as error:  # request: the client's own is answered already
             copy.error = error
             self._finish(copy, outputs)
 

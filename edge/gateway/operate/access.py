@@ -164,7 +164,8 @@ class Gate:
         return _ANYBODY
 
     def _by_token(self, scope: str, peer: str, authorization: str | None) -> str:
-        assert self.keyring is not None  # Settings demand a file of tokens where a rule is "token"
+        if self.keyring is None:  # settings demand a file of tokens where a rule is "token"
+            raise GatewayError(500, f"{scope}: expected a file of tokens, got none; set access.tokens")
         grant = self.keyring.grant(authorization, peer)
         if scope not in grant.scopes:
             allowed = ", ".join(sorted(grant.scopes))

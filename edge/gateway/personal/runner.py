@@ -120,7 +120,7 @@ class PersonalRunner:
         for job in jobs:
             try:
                 head = heads.now(job.device)
-            except Exception as error:
+            except Exception as error:  # request: the job gets it as its answer
                 fail(job, error)
                 continue
             job.notes["personal"] = head.note
@@ -166,7 +166,7 @@ class PersonalRunner:
             return False
         try:
             self._build(wanted)
-        except Exception as error:  # Ungrouped, most likely; whatever it is, the devices have their answers
+        except Exception as error:  # request: rows are computed one by one instead
             self._apart[wanted] = str(error)
             self._tell("personal_one_by_one", {"model": self.model, "state": sorted(wanted), "why": str(error)})
             return False
@@ -199,7 +199,7 @@ class PersonalRunner:
         ready = perf_counter()
         try:
             outputs = self._model_for(head).run(inputs, {**self._source.bundle.state, **head.state})
-        except Exception as error:
+        except Exception as error:  # request: the jobs get it as their answer
             for job in jobs:
                 fail(job, error)
             return False

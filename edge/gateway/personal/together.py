@@ -59,7 +59,7 @@ class Together:
             for job, head in batch:
                 try:
                     slot = self._slot(head)
-                except Exception as error:
+                except Exception as error:  # request: the job gets it as its answer
                     fail(job, error)
                     continue
                 slots = self._every[slot : slot + 1]

@@ -76,7 +76,7 @@ class Image(Source):
             raise GatewayError(400, f"expected a JPEG or PNG picture, got {len(data)} bytes that are neither") from None
         except pillow.DecompressionBombError as error:
             raise GatewayError(413, f"expected at most {self.max_pixels} pixels: {error}") from error
-        except Exception as error:
+        except Exception as error:  # library: Pillow raises whatever a damaged file makes it meet
             raise _unreadable(error) from error
         scans = data.count(b"\xff\xda") if opened.format != "PNG" else 0
         if scans > SCANS:
@@ -88,7 +88,7 @@ class Image(Source):
         try:
             turn = payload.data.getexif().get(_ORIENTATION, 1) if self.orientation else 1
             pixels = _pixels(payload.data, "L" if self.mode == "gray" else "RGB")
-        except Exception as error:
+        except Exception as error:  # library: as above
             raise _unreadable(error) from error
         pixels = _TURNS[turn](pixels) if isinstance(turn, int) and turn in _TURNS else pixels
         return pixels[..., ::-1] if self.mode == "bgr" else pixels

@@ -102,7 +102,6 @@ def strided_slice(op: Op) -> ir.Value:
 def _bounds(op: Op, plan: _Plan, strides: tuple[int, ...]) -> tuple[ir.Value, ir.Value]:
     begin, end = op.ints(1), op.ints(2)
     begin_mask, end_mask = int(op.option("begin_mask", 0)), int(op.option("end_mask", 0))
-    bits = [e.bit for _, e in plan.cuts]
     if begin is None or end is None:
         return _computed_bounds(op, plan, strides)
     if op.option("offset", False):
@@ -117,7 +116,6 @@ def _bounds(op: Op, plan: _Plan, strides: tuple[int, ...]) -> tuple[ir.Value, ir
         else:
             starts.append((_END if back else 0) if begin_mask >> bit & 1 else begin[bit])
             ends.append((_START if back else _END) if end_mask >> bit & 1 else end[bit])
-    assert len(bits) == len(starts)
     return op.constant(starts, np.int64), op.constant(ends, np.int64)
 
 

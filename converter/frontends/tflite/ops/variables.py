@@ -36,7 +36,8 @@ def _key(tensor: Tensor) -> str:
 
 
 def _parameters(op: Op, tensor: Tensor) -> list[ir.Value]:
-    assert tensor.quant is not None and tensor.dtype is not None
+    if tensor.quant is None or tensor.dtype is None:
+        op.fail(f"expected a quantised state tensor, got {tensor.type_name} {tensor.name!r}")
     return [op.constant(tensor.quant.scale), op.constant(tensor.quant.zero_point.astype(tensor.dtype.numpy()))]
 
 

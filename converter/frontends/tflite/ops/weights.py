@@ -61,7 +61,8 @@ def bias(op: Op, i: int, weights: int, x: int = 0) -> ir.Value | None:
 def stored_weights(op: Op, i: int, perm: Sequence[int]) -> np.ndarray:
     """The contents of constant input `i` as stored, transposed by `perm`."""
     found = op.const(i)
-    assert found is not None, "dynamic_range says that weights are constant"
+    if found is None:
+        op.fail(f"expected constant weights, got a computed {op.tensor(i).name!r}")
     return np.asarray(found.transpose(tuple(perm)), order="C")
 
 
@@ -74,7 +75,8 @@ def dynamic(
     wants (4-bit ones stay so in the file); input `added` is the bias, if there is one.
     """
     tensor = op.tensor(weights)
-    assert tensor.quant is not None and tensor.dtype is not None, "dynamic_range says that weights are quantised"
+    if tensor.quant is None:
+        op.fail(f"expected quantised weights, got {tensor.type_name} {tensor.name!r}")
     if tensor.dtype == ir.DataType.INT4:
         stored = stored.astype(ml_dtypes.int4)
     quantized = op.emit("DynamicQuantizeLinear", [x], {"kept": kept, "dtype": "int8"}, outputs=3, domain=build.DOMAIN)
