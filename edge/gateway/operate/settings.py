@@ -172,8 +172,6 @@ class Settings:
     port: Annotated[int, _from(0, 65535, "a port (0: any that is free)")] = 8000
     threads: CountOrNone = 0
     """That compute; 0: as many as the machine has cores."""
-    workers: Annotated[int, _from(1, 256, "a whole number")] = 1
-    """Processes that read requests; one alone computes."""
     drain: SecondsOrNone = 30.0
     """Seconds that requests under way have to end after SIGTERM."""
     repository: Repository = field(default_factory=Repository)

@@ -52,13 +52,13 @@ def test_every_default_keeps_its_own_rule() -> None:
 
 
 def test_flag_before_environment_before_file_before_default(tmp_path: Path) -> None:
-    file_of(tmp_path, "[serve]\nport = 1\nthreads = 1\nworkers = 2\n[serve.batching]\nrows = 3\n")
+    file_of(tmp_path, "[serve]\nport = 1\nthreads = 1\ndrain = 2\n[serve.batching]\nrows = 3\n")
     made = resolve(
         {"port": 3, "batching.rows": None}, {"MSEDGE_SERVE_PORT": "2", "MSEDGE_SERVE_THREADS": "2"}, folder=tmp_path
     )
-    assert (made.port, made.threads, made.workers, made.batching.rows) == (3, 2, 2, 3)
+    assert (made.port, made.threads, made.drain, made.batching.rows) == (3, 2, 2, 3)
     assert made.sources == {
-        "port": "flag --port", "threads": "MSEDGE_SERVE_THREADS", "workers": "msedge.toml",
+        "port": "flag --port", "threads": "MSEDGE_SERVE_THREADS", "drain": "msedge.toml",
         "batching.rows": "msedge.toml",
     }  # fmt: skip
 
@@ -180,11 +180,11 @@ def test_secrets_in_addresses_are_not_shown(tmp_path: Path) -> None:
 
 
 def test_sources_stand_behind_values(tmp_path: Path) -> None:
-    made = resolve({"port": 1}, {"MSEDGE_SERVE_HOST": "::1"}, file_of(tmp_path, "[serve]\nworkers = 2"), tmp_path)
+    made = resolve({"port": 1}, {"MSEDGE_SERVE_HOST": "::1"}, file_of(tmp_path, "[serve]\ndrain = 2"), tmp_path)
     lines = print_config(made).splitlines()
     assert "port = 1  # flag --port" in lines
     assert 'host = "::1"  # MSEDGE_SERVE_HOST' in lines
-    assert f"workers = 2  # {tmp_path}/msedge.toml" in lines
+    assert f"drain = 2.0  # {tmp_path}/msedge.toml" in lines
     assert "threads = 0  # default" in lines
 
 
