@@ -48,6 +48,9 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
             {"flwr": "flwr", "cryptography": "cryptography", "click": "click"},
             "messages between the server and its devices go over Flower",
         ),
+        "tensorboard": Extra(
+            {"tensorboardX": "tensorboardX"}, "`msedge runs export --tensorboard` writes event files with it"
+        ),
         "cli": Extra({"typer": "typer", "rich": "rich"}, "the `msedge` command is built on it"),
         "serve": Extra({"aiohttp": "aiohttp", "orjson": "orjson"}, "the gateway answers HTTP with it"),
         "otel": Extra(

@@ -18,7 +18,7 @@ LIBRARIES = {
     "edge": {"ai_edge_litert", "google", "numpy", "onnx", "onnx_ir", "onnxruntime", "openvino", "rich", "typer",
              "PIL", "aiohttp", "opentelemetry", "orjson"},
     "cloud": {"PIL", "array_record", "cloudpickle", "flax", "grain", "jax", "jax2onnx", "jaxlib", "ml_dtypes", "numpy",
-              "onnx", "onnx_ir", "optax", "orbax", "ray", "scipy", "sklearn"},
+              "onnx", "onnx_ir", "optax", "orbax", "ray", "scipy", "sklearn", "tensorboardX"},
     "federated": {"cryptography", "flwr", "numpy"},
     "converter": {"PIL", "numpy", "torch", *CONVERT},
     "lite_runtime": {"llvmlite", "ml_dtypes", "numba", "numpy"},
