@@ -117,7 +117,8 @@ class Reader:
         """What is wrong with the keys of a table."""
         known = _keys(kind)
         top = not where or where.endswith(": ")
-        for key in value:
+        strict = dataclasses.is_dataclass(kind) or kind.__struct_config__.forbid_unknown_fields
+        for key in value if strict else ():
             if key not in known:
                 section = top and isinstance(value[key], Mapping)
                 name = f"{where}[{key}]: no such section" if section else f"{_at(where, key)}: no such key"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
@@ -185,7 +185,7 @@ def read_topology(path: str | Path) -> Topology:
         _READ.need(file.device in DEVICES, f"{where}device", f"one of {', '.join(DEVICES)} or a table", file.device)
         device, memory, _, _ = DEVICES[file.device]
     else:
-        device, memory = Device({**file.device.flops}, file.device.bandwidth, file.device.launch), 0.0
+        device, memory = Device(file.device.flops, file.device.bandwidth, file.device.launch), 0.0
         _READ.need("float32" in device.flops, f"{where}device.flops", "float32 among its types", [*device.flops])
     memory = file.memory if file.memory is not None else memory
     _READ.need(memory > 0, f"{where}memory", "a number above 0, as the device is a table", None)
@@ -197,7 +197,8 @@ def read_topology(path: str | Path) -> Topology:
 
 _READ = Reader(PlanError, "or name a preset")
 _Name = Annotated[str, Meta(description=f"one of {', '.join(DEVICES)}")]
-_TYPES = Literal["float8", "bfloat16", "float16", "float32", "float64", "int8"]
+_TYPES = ("float8", "bfloat16", "float16", "float32", "float64", "int8")
+_Type = Annotated[str, Meta(pattern=rf"\A(?:{'|'.join(_TYPES)})\Z", description=f"types of {', '.join(_TYPES)}")]
 
 
 class _Level(Struct, forbid_unknown_fields=True):
@@ -207,7 +208,7 @@ class _Level(Struct, forbid_unknown_fields=True):
 
 
 class _Device(Struct, forbid_unknown_fields=True):
-    flops: Mapping[_TYPES, Positive]
+    flops: Mapping[_Type, Positive]
     bandwidth: Positive
     launch: Positive
 
