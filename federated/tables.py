@@ -86,18 +86,10 @@ class Reader:
 
         where: the key of `value`; "" or a text that ends with ": " for a whole file.
         """
-        made = self._try(value, kind)
-        if not isinstance(made, _Refused):
-            return made
-        raise self.error(self._fault(value, kind, where))
-
-    def _try(self, value: object, kind: type[T]) -> T | _Refused:
-        if dataclasses.is_dataclass(kind) and isinstance(value, Mapping) and not {*value} <= {*_keys(kind)}:
-            return _Refused()  # msgspec ignores unknown keys of a dataclass
         try:
-            return msgspec.convert(value, kind)
-        except (msgspec.ValidationError, RecursionError):
-            return _Refused()
+            return _converted(value, kind)
+        except (msgspec.ValidationError, RecursionError) as error:
+            raise self.error(self._fault(value, kind, where)) from error
 
     def _fault(self, value: Any, kind: Any, where: str) -> str:
         """What is wrong with a value that msgspec refuses: at the innermost part that it refuses."""
@@ -107,11 +99,11 @@ class Reader:
         if _is_record(plain) and isinstance(value, Mapping) and (wrong := self._wrong_key(value, plain, where)):
             return wrong
         for part, hint, place in _parts(value, plain, where):
-            if isinstance(self._try(part, hint), _Refused):
+            if not _is_taken(part, hint):
                 return self._fault(part, hint, place)
-        what, outermost = expected(kind), not set(where.rpartition(": ")[2]) & set(".[")
-        what = "a section" if what == "a table" and outermost else what
-        return f"{where}: expected {what}, got {self.shown(value)}"
+        what, key = expected(kind), where.rpartition(": ")[2]
+        what = "a section" if what == "a table" and key and not {*key} & {".", "["} else what
+        return f"{where.removesuffix(': ') or 'the file'}: expected {what}, got {self.shown(value)}"
 
     def _wrong_key(self, value: Mapping[str, Any], kind: Any, where: str) -> str:
         """What is wrong with the keys of a table."""
@@ -144,8 +136,19 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             self.reader.read(hint, getattr(self, key), f"{type(self).__name__}.{key}")
 
 
-class _Refused:
-    """msgspec does not take the value."""
+def _converted(value: object, kind: type[T]) -> T:
+    """Raises ValidationError or RecursionError for a value that is not of the kind."""
+    if dataclasses.is_dataclass(kind) and isinstance(value, Mapping) and not {*value} <= {*_keys(kind)}:
+        raise msgspec.ValidationError("an unknown key")  # which msgspec ignores in a dataclass
+    return msgspec.convert(value, kind)
+
+
+def _is_taken(value: object, kind: Any) -> bool:
+    try:
+        _converted(value, kind)
+    except (msgspec.ValidationError, RecursionError):
+        return False
+    return True
 
 
 def expected(kind: Any) -> str:

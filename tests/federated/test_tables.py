@@ -97,6 +97,12 @@ def test_errors_name_the_key(document: Any, text: str) -> None:
     assert str(caught.value).removeprefix("run.toml: ").startswith(text)
 
 
+@pytest.mark.parametrize(("where", "text"), [("", "the file: "), ("run.toml: ", "run.toml: "), ("which", "which: ")])
+def test_what_is_no_table_at_all(where: str, text: str) -> None:
+    with pytest.raises(Wrong, match=f"^{text}expected a (table|section), got 5$"):
+        READ.read(Outer, 5, where)
+
+
 def test_values_set_in_python_obey_the_same_rules() -> None:
     with pytest.raises(Wrong, match=r"Inner\.count: expected a whole number of at least 1, got 0"):
         Inner(0)
