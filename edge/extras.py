@@ -37,7 +37,7 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
         "cloud": Extra(
             {
                 "jax": "jax", "optax": "optax", "sklearn": "scikit-learn", "scipy": "scipy", "grain": "grain",
-                "orbax": "orbax-checkpoint", "cloudpickle": "cloudpickle",
+                "orbax": "orbax-checkpoint", "cloudpickle": "cloudpickle", "msgspec": "msgspec",
             },
             "the cloud engine trains with it, the demo on scikit-learn's digits",
         ),
@@ -45,10 +45,13 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
         "torch": Extra({"torch": "torch"}, "PyTorch models become ONNX by its own exporter"),
         "ray": Extra({"ray": "ray"}, "training inside a Ray cluster"),
         "federated": Extra(
-            {"flwr": "flwr", "cryptography": "cryptography", "click": "click"},
+            {"flwr": "flwr", "cryptography": "cryptography", "click": "click", "msgspec": "msgspec"},
             "messages between the server and its devices go over Flower",
         ),
-        "cli": Extra({"typer": "typer", "rich": "rich"}, "the `msedge` command is built on it"),
+        "tensorboard": Extra(
+            {"tensorboardX": "tensorboardX"}, "`msedge runs export --tensorboard` writes event files with it"
+        ),
+        "cli": Extra({"typer": "typer", "rich": "rich", "msgspec": "msgspec"}, "the `msedge` command is built on it"),
         "serve": Extra({"aiohttp": "aiohttp", "orjson": "orjson"}, "the gateway answers HTTP with it"),
         "otel": Extra(
             {
@@ -64,6 +67,7 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
         "peers": Extra({"openvino": "openvino"}, "`bench --against openvino` compares with it"),
     }
 )
+# Of a package that several extras have, the last one's name counts: `cli` of msgspec.
 _EXTRA_OF = {module: name for name, extra in EXTRAS.items() for module in extra.packages}
 
 

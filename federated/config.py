@@ -1,15 +1,17 @@
-"""A federated run as a TOML file: sections are frozen dataclasses, checked as they are read; errors name the key.
+"""A federated run as a TOML file: every section is a `Table`, checked as it is read; errors name the key.
 
-What is not said has the default that stands here; a key that does not exist is an error, not ignored.
+A key that is not set has the default that stands here; a key that does not exist is an error.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
 
 from federated.algorithms import Algorithm, algorithm_from
 from federated.codec import Codec
@@ -17,7 +19,7 @@ from federated.codec.signds import SignDS
 from federated.errors import FederatedError
 from federated.messages.downlink import follows
 from federated.messages.pipeline import Pipeline
-from federated.sections import Sections
+from federated.tables import Count, NotNegative, Positive, Reader, Seed, Share, Table, Whole
 
 __all__ = [
     "TEMPLATE",
@@ -36,129 +38,100 @@ __all__ = [
     "read",
 ]  # fmt: skip
 
-_READ = Sections(FederatedError, "msedge federate --init writes one")
-_need = _READ.need
+_READ = Reader(FederatedError, "msedge federate --init writes one")
+_Part = Annotated[float, Meta(gt=0, le=1)]
 
 
-@dataclass(frozen=True)
-class Model:
+class _Section(Table, frozen=True):
+    """A section of a run's file."""
+
+    reader: ClassVar[Reader] = _READ
+
+
+class Model(_Section, frozen=True):
     """The bundle that devices train: `msedge convert --trainable` makes one."""
 
     bundle: str
 
 
-@dataclass(frozen=True)
-class Data:
+class Data(_Section, frozen=True):
     """Where examples are. `shards`: one .npz with arrays by input name, `labels` and `device`, or a folder of NAME.npz;
     simulated devices are its names. A real device has data of its own: its node's configuration says where."""
 
     shards: str = ""
     labels: str = "labels"
     device: str = "device"
-    test: float = 0.25
+    test: Share = 0.25
     """The share of each label's examples that a device keeps to test its model on."""
 
-    def __post_init__(self) -> None:
-        _need(0 <= self.test < 1, "data.test", "a share from 0 to below 1", self.test)
 
-
-@dataclass(frozen=True)
-class Local:
+class Local(_Section, frozen=True):
     """What a device does in a round: `steps` of the algorithm on batches of `batch` examples."""
 
-    steps: int = 10
-    batch: int = 20
-
-    def __post_init__(self) -> None:
-        _need(self.steps >= 1, "local.steps", "at least 1", self.steps)
-        _need(self.batch >= 1, "local.batch", "at least 1", self.batch)
+    steps: Count = 10
+    batch: Count = 20
 
 
-@dataclass(frozen=True)
-class Rounds:
+class Rounds(_Section, frozen=True):
     """How many rounds, and who is in them."""
 
-    count: int = 10
-    fraction: float = 1.0
+    count: Count = 10
+    fraction: _Part = 1.0
     """Of the devices that may train, how many a round wants."""
-    minimum: int = 1
+    minimum: Count = 1
     """Devices that must have come before a round begins, and that it wants at least."""
-    quorum: float = 0.5
+    quorum: _Part = 0.5
     """Of the devices wanted, how many must answer; a round with fewer changes nothing and is tried again."""
-    attempts: int = 3
-    over_selection: float = 0.0
+    attempts: Count = 3
+    over_selection: Annotated[float, Meta(ge=0, le=10)] = 0.0
     """How many more are asked than are wanted, for those that fail: 0.3 asks 30 % more."""
-    deadline: float = 600.0
+    deadline: Positive = 600.0
     """Seconds that devices have to answer."""
     compensate: bool = False
     """Whether devices that answer rarely count more when they do."""
-    seed: int = 0
+    seed: Seed = 0
     mode: Literal["sync", "async"] = "sync"
 
-    def __post_init__(self) -> None:
-        _need(self.count >= 1, "rounds.count", "at least 1", self.count)
-        _need(0 < self.fraction <= 1, "rounds.fraction", "more than 0, at most 1", self.fraction)
-        _need(self.minimum >= 1, "rounds.minimum", "at least 1", self.minimum)
-        _need(0 < self.quorum <= 1, "rounds.quorum", "more than 0, at most 1", self.quorum)
-        _need(self.attempts >= 1, "rounds.attempts", "at least 1", self.attempts)
-        _need(0 <= self.over_selection <= 10, "rounds.over_selection", "from 0 to 10", self.over_selection)
-        _need(self.deadline > 0, "rounds.deadline", "seconds, more than 0", self.deadline)
-        _need(0 <= self.seed < 1 << 63, "rounds.seed", "from 0 to below 2^63", self.seed)
 
-
-@dataclass(frozen=True)
-class Buffer:
+class Buffer(_Section, frozen=True):
     """Rounds without waiting (`rounds.mode = "async"`): see `federated.server.asynchronous`."""
 
-    size: int = 10
+    size: Count = 10
     """Updates that make one step of the server."""
-    concurrency: int = 20
+    concurrency: Count = 20
     """Devices that work at any time."""
-    exponent: float = 0.5
+    exponent: NotNegative = 0.5
     """An update that is s versions late counts 1 / (1 + s)^exponent."""
-    most: int = 20
+    most: Whole = 20
     """Versions an update may be late; later ones are refused."""
 
-    def __post_init__(self) -> None:
-        _need(self.size >= 1, "async.size", "at least 1", self.size)
-        _need(self.concurrency >= 1, "async.concurrency", "at least 1", self.concurrency)
-        _need(self.exponent >= 0, "async.exponent", "at least 0", self.exponent)
-        _need(self.most >= 0, "async.most", "at least 0", self.most)
 
-
-@dataclass(frozen=True)
-class Evaluation:
+class Evaluation(_Section, frozen=True):
     """Accuracy before and after a device adapts to `support` examples of each label, on devices that train and on ones
     that never do."""
 
-    every: int = 5
+    every: Whole = 5
     """Rounds between evaluations; there is one after the last in any case. 0: none at all."""
-    held_out: float = 0.0
+    held_out: Share = 0.0
     """The share of devices that never train."""
-    support: int = 5
-    steps: int = 10
-    batch: int = 20
-    devices: int = 100
+    support: Count = 5
+    steps: Count = 10
+    batch: Count = 20
+    devices: Count = 100
     """The most devices of each kind that are asked."""
 
-    def __post_init__(self) -> None:
-        _need(self.every >= 0, "evaluation.every", "at least 0", self.every)
-        _need(0 <= self.held_out < 1, "evaluation.held_out", "a share from 0 to below 1", self.held_out)
-        for key in ("support", "steps", "batch", "devices"):
-            _need(getattr(self, key) >= 1, f"evaluation.{key}", "at least 1", getattr(self, key))
 
-
-@dataclass(frozen=True)
-class Wire:
+class Wire(_Section, frozen=True):
     """Codecs by name: what devices send (`up`) and are sent (`down`)."""
 
     up: tuple[str, ...] = ()
     down: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         Codec.parse(self.up)
         down = Codec.parse(self.down)
-        _need(
+        _READ.need(
             not down.feedback and not down.find(SignDS) and (down.selection is None or follows(down)),
             "codec.down",
             'a form of values (float16, int8, int4), with "difference" before it or not, and a selection (mask, topk) '
@@ -167,22 +140,16 @@ class Wire:
         )
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(_Section, frozen=True):
     """What an update may be; others are refused, counted and named in the report."""
 
-    norm: float = 1e6
+    norm: Positive = 1e6
     """The largest Euclidean norm."""
-    examples: int = 1_000_000
+    examples: Count = 1_000_000
     """The most examples a device may claim: its weight in the mean; and labels that an evaluation may be of."""
 
-    def __post_init__(self) -> None:
-        _need(self.norm > 0, "limits.norm", "more than 0", self.norm)
-        _need(self.examples >= 1, "limits.examples", "at least 1", self.examples)
 
-
-@dataclass(frozen=True)
-class State:
+class State(_Section, frozen=True):
     """Files that outlive processes."""
 
     checkpoint: str = ""
@@ -191,26 +158,20 @@ class State:
     """What simulated devices keep of their own; "" for memory. A real device's node says where its file is."""
 
 
-@dataclass(frozen=True)
-class Sync:
+class Sync(_Section, frozen=True):
     """Where devices' personal versions go after each evaluation, of those whose owners agreed; "": nowhere."""
 
     store: str = ""
     only: tuple[str, ...] = ()
     """Glob patterns of the parameters that differ from device to device: these alone are tuned, so that a server
     computes the rest once for requests of many devices; (): whatever the algorithm adapts."""
-    versions: int = 3
+    versions: Count = 3
     """The newest that are kept of each device."""
-    days: float = 90.0
+    days: Positive = 90.0
     """How long."""
 
-    def __post_init__(self) -> None:
-        _need(self.versions >= 1, "sync.versions", "at least 1", self.versions)
-        _need(self.days > 0, "sync.days", "more than 0", self.days)
 
-
-@dataclass(frozen=True)
-class Report:
+class Report(_Section, frozen=True):
     """What is left in the end; "" for none."""
 
     json: str = ""
@@ -219,77 +180,71 @@ class Report:
     """The global model as a new bundle."""
 
 
-@dataclass(frozen=True)
-class Config:
-    """A run. `pipeline` is what happens to updates: the sections [codec], [privacy] and [robust] put together."""
+class _Sections(_Section, frozen=True):
+    """The sections that a run uses as they are."""
 
     model: Model
-    algorithm: Algorithm
     data: Data = Data()
     local: Local = Local()
     rounds: Rounds = Rounds()
-    buffer: Buffer = Buffer()
+    buffer: Buffer = msgspec.field(default=Buffer(), name="async")
     evaluation: Evaluation = Evaluation()
     codec: Wire = Wire()
     limits: Limits = Limits()
     state: State = State()
     sync: Sync = Sync()
     report: Report = Report()
-    pipeline: Pipeline = field(default_factory=Pipeline)
-    source: Mapping[str, Any] = field(default_factory=dict)
+
+
+class _File(_Sections, frozen=True):
+    """The file whole, with the sections that `algorithm_from` and `Pipeline.of` read."""
+
+    algorithm: Mapping[str, Any] = msgspec.field(default_factory=lambda: {"name": "fedavg"})
+    privacy: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    robust: Mapping[str, Any] = msgspec.field(default_factory=dict)
+
+
+class Config(_Sections, frozen=True, kw_only=True):
+    """A run. `pipeline` is what happens to updates: the sections [codec], [privacy] and [robust] put together."""
+
+    algorithm: Algorithm
+    pipeline: Pipeline = msgspec.field(default_factory=Pipeline)
+    source: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """The file's own words, which devices are sent parts of."""
     folder: Path = Path()
     """What relative paths are relative to."""
+
+    def __post_init__(self) -> None:
+        """Nothing: its parts were checked when they were made."""
 
     def path(self, text: str) -> Path:
         """A path of the file."""
         return self.folder / text
 
 
-_SECTIONS: dict[str, tuple[str, type]] = {
-    "model": ("model", Model),
-    "data": ("data", Data),
-    "local": ("local", Local),
-    "rounds": ("rounds", Rounds),
-    "async": ("buffer", Buffer),
-    "evaluation": ("evaluation", Evaluation),
-    "codec": ("codec", Wire),
-    "limits": ("limits", Limits),
-    "state": ("state", State),
-    "sync": ("sync", Sync),
-    "report": ("report", Report),
-}
-_OPEN = ("privacy", "robust")
-"""Read by `federated.messages.pipeline`."""
-
-
 def read(path: str | os.PathLike[str]) -> Config:
     """The configuration in a TOML file; paths in it are relative to its folder. FederatedError names the key."""
-    return parse(_READ.words(path), Path(path).resolve().parent)
+    return parse(_READ.file(path), Path(path).resolve().parent)
 
 
 def parse(words: Mapping[str, Any], folder: Path = Path()) -> Config:
-    """The configuration that a parsed file says."""
-    _READ.known(words, (*_SECTIONS, "algorithm", *_OPEN))
-    if "model" not in words:
-        raise FederatedError('[model]: expected this section with bundle = "FILE.mslite", got none')
-    sections: dict[str, Any] = {
-        into: _READ.section(kind, words[name], name) for name, (into, kind) in _SECTIONS.items() if name in words
-    }
-    algorithm = algorithm_from(words.get("algorithm", {"name": "fedavg"}))
-    made = Config(**sections, algorithm=algorithm, source=words, folder=folder)
+    """The configuration that a parsed file describes. Raises FederatedError."""
+    file = _READ.read(_File, words)
+    parts = msgspec.structs.asdict(file)
+    privacy, robust = parts.pop("privacy"), parts.pop("robust")
     pipeline = Pipeline.of(
-        made.codec.up,
-        words.get("privacy"),
-        words.get("robust"),
-        asynchronous=made.rounds.mode == "async",
-        compensate=made.rounds.compensate,
+        file.codec.up,
+        privacy,
+        robust,
+        asynchronous=file.rounds.mode == "async",
+        compensate=file.rounds.compensate,
     )
-    if pipeline.privacy.sampling == "poisson" and made.rounds.over_selection:
+    if pipeline.privacy.sampling == "poisson" and file.rounds.over_selection:
         raise FederatedError(
-            'rounds.over_selection: expected 0 with privacy.sampling = "poisson": who is asked must be chance alone'
+            'rounds.over_selection: expected 0 with privacy.sampling = "poisson": chance alone must choose'
         )
-    return replace(made, pipeline=pipeline)
+    parts["algorithm"] = algorithm_from(file.algorithm)
+    return Config(**parts, pipeline=pipeline, source=words, folder=folder)
 
 
 TEMPLATE = """\

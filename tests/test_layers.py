@@ -16,10 +16,10 @@ FLOORS = ("edge", "cloud", "federated", "converter", "lite_runtime")
 CONVERT = {"google", "ml_dtypes", "onnx", "onnx_ir", "onnxscript"}
 LIBRARIES = {
     "edge": {"ai_edge_litert", "google", "numpy", "onnx", "onnx_ir", "onnxruntime", "openvino", "rich", "typer",
-             "PIL", "aiohttp", "opentelemetry", "orjson"},
-    "cloud": {"PIL", "array_record", "cloudpickle", "flax", "grain", "jax", "jax2onnx", "jaxlib", "ml_dtypes", "numpy",
-              "onnx", "onnx_ir", "optax", "orbax", "ray", "scipy", "sklearn"},
-    "federated": {"cryptography", "flwr", "numpy"},
+             "PIL", "aiohttp", "msgspec", "opentelemetry", "orjson"},
+    "cloud": {"PIL", "array_record", "cloudpickle", "flax", "grain", "jax", "jax2onnx", "jaxlib", "ml_dtypes",
+              "msgspec", "numpy", "onnx", "onnx_ir", "optax", "orbax", "ray", "scipy", "sklearn", "tensorboardX"},
+    "federated": {"cryptography", "flwr", "msgspec", "numpy"},
     "converter": {"PIL", "numpy", "torch", *CONVERT},
     "lite_runtime": {"llvmlite", "ml_dtypes", "numba", "numpy"},
 }

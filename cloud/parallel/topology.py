@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from cloud.errors import PlanError
 from cloud.parallel.plan import Mesh
+from federated.tables import Count, Fraction, Positive, Reader
 
 __all__ = ["DEVICES", "PRESETS", "Device", "Level", "Topology", "meshes", "read_topology"]
 
@@ -177,86 +179,45 @@ def read_topology(path: str | Path) -> Topology:
         bandwidth = 360e9           # bytes a second, of one device
 
     Raises `PlanError`, which names the file and the field."""
-    try:
-        fields = tomllib.loads(Path(path).read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise PlanError(f"topology {path}: expected a readable TOML file; {error}") from error
-    root = _Table(str(path), "", fields, ("name", "memory", "overlap", "device", "levels"))
-    device, memory = _device(root)
-    levels = [_level(root, index, level) for index, level in enumerate(root.array("levels"))]
-    if (devices := math.prod(level.size for level in levels)) > MOST_DEVICES:
-        raise root.wrong("levels", f"at most {MOST_DEVICES} devices in all", devices)
-    name, overlap = root.text("name", Path(path).stem), root.share("overlap")
-    return Topology(name, tuple(levels), root.number("memory", memory), device, overlap)
+    where = f"topology {path}: "
+    file = _READ.read(_File, _READ.file(path), where)
+    if isinstance(file.device, str):
+        _READ.need(file.device in DEVICES, f"{where}device", f"one of {', '.join(DEVICES)} or a table", file.device)
+        device, memory, _, _ = DEVICES[file.device]
+    else:
+        device, memory = Device(file.device.flops, file.device.bandwidth, file.device.launch), 0.0
+        _READ.need("float32" in device.flops, f"{where}device.flops", "float32 among its types", [*device.flops])
+    memory = file.memory if file.memory is not None else memory
+    _READ.need(memory > 0, f"{where}memory", "a number above 0, as the device is a table", None)
+    levels = tuple(Level(level.size, level.latency, level.bandwidth) for level in file.levels)
+    devices = math.prod(level.size for level in levels)
+    _READ.need(devices <= MOST_DEVICES, f"{where}levels", f"at most {MOST_DEVICES} devices in all", devices)
+    return Topology(file.name or Path(path).stem, levels, memory, device, file.overlap)
 
 
-def _device(root: _Table) -> tuple[Device, float | None]:
-    given = root.fields.get("device")
-    if isinstance(given, str):
-        if given not in DEVICES:
-            raise root.wrong("device", f"one of {', '.join(DEVICES)} or a table", given)
-        return DEVICES[given][:2]
-    if not isinstance(given, dict):
-        raise root.wrong("device", f"one of {', '.join(DEVICES)} or a table", given)
-    table = _Table(root.file, "device.", given, ("flops", "bandwidth", "launch"))
-    flops = given.get("flops")
-    if not isinstance(flops, dict) or "float32" not in flops:
-        raise table.wrong("flops", "a table dtype = FLOP/s with at least float32", flops)
-    names = ("float8", "bfloat16", "float16", "float32", "float64", "int8")
-    peaks = _Table(root.file, "device.flops.", flops, names)
-    return Device({name: peaks.number(name) for name in flops}, table.number("bandwidth"), table.number("launch")), None
+_READ = Reader(PlanError, "or name a preset")
+_Name = Annotated[str, Meta(description=f"one of {', '.join(DEVICES)}")]
+_TYPES = ("float8", "bfloat16", "float16", "float32", "float64", "int8")
+_Type = Annotated[str, Meta(pattern=rf"\A(?:{'|'.join(_TYPES)})\Z", description=f"types of {', '.join(_TYPES)}")]
 
 
-def _level(root: _Table, index: int, given: Any) -> Level:
-    if not isinstance(given, dict):
-        raise root.wrong(f"levels[{index}]", "a table", given)
-    table = _Table(root.file, f"levels[{index}].", given, ("size", "latency", "bandwidth"))
-    size = given.get("size")
-    if type(size) is not int or size < 1:
-        raise table.wrong("size", "a whole number of at least 1", size)
-    return Level(size, table.number("latency"), table.number("bandwidth"))
+class _Level(Struct, forbid_unknown_fields=True):
+    size: Count
+    latency: Positive
+    bandwidth: Positive
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """A table of the file, its fields checked against those known."""
+class _Device(Struct, forbid_unknown_fields=True):
+    flops: Mapping[_Type, Positive]
+    bandwidth: Positive
+    launch: Positive
 
-    file: str
-    where: str
-    fields: dict[str, Any]
-    known: tuple[str, ...]
 
-    def __post_init__(self) -> None:
-        for field in self.fields:
-            if field not in self.known:
-                known = ", ".join(self.known)
-                raise PlanError(f"topology {self.file}: unknown field {self.where}{field}; known: {known}")
-
-    def wrong(self, field: str, expected: str, got: Any) -> PlanError:
-        found = "nothing" if got is None else repr(got)
-        return PlanError(f"topology {self.file}: {self.where}{field}: expected {expected}; got {found}")
-
-    def number(self, field: str, default: float | None = None) -> float:
-        """A finite number above 0."""
-        value = self.fields.get(field, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise self.wrong(field, "a number above 0", value)
-        return float(value)
-
-    def share(self, field: str) -> float:
-        value = self.fields.get(field, 0.0)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise self.wrong(field, "a number from 0 to 1", value)
-        return float(value)
-
-    def text(self, field: str, default: str) -> str:
-        value = self.fields.get(field, default)
-        if not isinstance(value, str) or not value:
-            raise self.wrong(field, "a text", value)
-        return value
-
-    def array(self, field: str) -> list[Any]:
-        value = self.fields.get(field)
-        if not isinstance(value, list) or not value:
-            raise self.wrong(field, "at least one [[levels]] table, slowest links first", value)
-        return value
+class _File(Struct, forbid_unknown_fields=True):
+    device: _Name | _Device
+    levels: Annotated[
+        list[_Level], Meta(min_length=1, description="at least one [[levels]] table, slowest links first")
+    ]
+    name: Annotated[str, Meta(min_length=1, description="a text that is not empty")] | None = None
+    memory: Positive | None = None
+    overlap: Fraction = 0.0

@@ -187,7 +187,9 @@ def _answered(words: Config | None, model: str | None, named: str, wanted: Wante
     topology, traced = topology_of(named), _traced(words, model)
     leaner = {}
     if words is not None and words.train.recompute < 1:
-        again = replace(words, train=replace(words.train, recompute=1.0))
+        from msgspec import structs
+
+        again = structs.replace(words, train=structs.replace(words.train, recompute=1.0))
         leaner["--set train.recompute=1.0"] = lambda: _traced(again, None).graph
     say(f"searching for {topology.size} devices of {topology.name}, {wanted.seconds:g} s at most")
     return traced, inquire(traced.graph, topology, wanted, leaner)

@@ -106,6 +106,14 @@ def _tell_of_kernels() -> None:
         say(f"warning: no native kernels, so that models run by NumPy, several times slower: {fix}")
 
 
+class _NoSuchOption(typer.BadParameter):
+    """An unknown option, reported as typer reports those of other commands."""
+
+    def format_message(self) -> str:
+        """The message without "Invalid value"."""
+        return self.message
+
+
 def _settings(words: Sequence[str], flags: dict[str, str | None], config: Path | None) -> Settings:
     """The settings that hold. words: models and further flags, as they stand on the command line."""
     from edge.gateway.operate.sources import entries, resolve
@@ -121,7 +129,7 @@ def _settings(words: Sequence[str], flags: dict[str, str | None], config: Path |
         if flag not in known:
             close = get_close_matches(flag, known, 1)
             fix = f"did you mean {close[0]}?" if close else "--print-config shows all settings"
-            raise typer.BadParameter(f"no such option: {flag}; {fix}", param_hint=flag)
+            raise _NoSuchOption(f"No such option: {flag}; {fix}")
         found = value if given else next(rest, None)
         if found is None:
             raise typer.BadParameter(f"expected a value: {entries()[known[flag]].expected}", param_hint=flag)

@@ -10,7 +10,6 @@ Between `local` and `apply` lie codecs, noise, secure sums and robust means, whi
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple
@@ -23,6 +22,7 @@ __all__ = ["Algorithm", "Update"]
 
 MOST = 10_000
 """Of a whole number, which counts steps: a device does as many as a server's words say."""
+MOST_REAL = 1e300
 
 
 class Update(NamedTuple):
@@ -56,7 +56,7 @@ class Algorithm(ABC):
             value = getattr(self, entry.name)
             if isinstance(value, bool) or not isinstance(value, int | float):
                 continue
-            least, most = (1, MOST) if entry.type == "int" else (0, sys.float_info.max)
+            least, most = (1, MOST) if entry.type == "int" else (0, MOST_REAL)
             if not least <= value <= most:
                 wanted = f"{least} to {most}" if entry.type == "int" else "at least 0"
                 raise FederatedError(f"{self.name}: expected {entry.name} of {wanted}, got {str(value)[:80]}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 from federated.algorithms.apfl import APFL
@@ -21,6 +20,7 @@ from federated.algorithms.pfedme import PFedMe
 from federated.algorithms.reptile import Reptile
 from federated.algorithms.scaffold import Scaffold
 from federated.errors import FederatedError
+from federated.tables import Reader
 
 __all__ = ["ALGORITHMS", "algorithm_from"]
 
@@ -28,6 +28,7 @@ KINDS: tuple[type[Algorithm], ...] = (
     FedAvg, FedProx, Scaffold, FedMomentum, FedAdagrad, FedAdam, FedYogi, Reptile, PerFedAvg, PerFedAvgHF, FOMAML, MAML,
     MetaSGD, MetaSGDExact, PFedMe, Ditto, FedPer, FedRep, FedBN, APFL, MetaHead, LocalOnly,
 )  # fmt: skip
+_READ = Reader(FederatedError, "")
 ALGORITHMS: Mapping[str, type[Algorithm]] = {kind.name: kind for kind in KINDS}
 
 
@@ -38,26 +39,4 @@ def algorithm_from(config: Mapping[str, Any]) -> Algorithm:
     name = values.pop("name", None)
     if not isinstance(name, str) or name not in ALGORITHMS:
         raise FederatedError(f"algorithm: expected name to be one of {', '.join(ALGORITHMS)}; got {name!r}")
-    kind = ALGORITHMS[name]
-    known = {entry.name: str(entry.type) for entry in fields(kind)}
-    if unknown := values.keys() - known.keys():
-        raise FederatedError(
-            f"algorithm {name}: it has no {', '.join(sorted(unknown))}; its fields are {', '.join(known)}"
-        )
-    return kind(**{field: _read(f"algorithm {name}: {field}", known[field], value) for field, value in values.items()})
-
-
-def _read(where: str, kind: str, value: Any) -> Any:
-    """A value out of TOML or JSON as a field's type: whole numbers do for reals, lists for tuples."""
-    match kind, value:
-        case "bool", bool():
-            return value
-        case "int", int() if not isinstance(value, bool):
-            return value
-        case "float", int() | float() if not isinstance(value, bool) and (value != value or abs(value) < 1e300):
-            return float(value)
-        case "str", str():
-            return value
-        case "tuple[str, ...]", list() | tuple() if all(isinstance(part, str) for part in value):
-            return tuple(value)
-    raise FederatedError(f"{where}: expected {kind}, got {value!r}")
+    return _READ.read(ALGORITHMS[name], values, f"algorithm {name}: ")

@@ -8,55 +8,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
 
 from federated.errors import FederatedError
 from federated.messages.pipeline import Privacy
+from federated.tables import NotNegative, Reader, Table, Whole
 
 __all__ = ["Demands"]
 
-KINDS = {float: "a number", bool: "true or false", int: "a whole number"}
-
-
-@dataclass(frozen=True)
-class Demands:
+class Demands(Table, frozen=True):
     """By default none. Fields are named as the words of `--node-config` are."""
 
-    most_clip: float = math.inf
+    reader: ClassVar[Reader] = Reader(FederatedError, "")
+    most_clip: Annotated[float, Meta(gt=0)] = math.inf
     """Updates are clipped to this norm or less."""
-    least_noise: float = 0.0
+    least_noise: NotNegative = 0.0
     """Noise of this multiplier of the bound or more is added, by the device or as the server promises."""
-    least_own_noise: float = 0.0
+    least_own_noise: NotNegative = 0.0
     """The device itself adds noise of this multiplier or more."""
     secure_only: bool = False
     """Updates leave in secure sums only."""
-    least_devices: int = 0
+    least_devices: Whole = 0
     """Secure sums only, of so many devices or more."""
-
-    def __post_init__(self) -> None:
-        rules = [
-            ("most_clip", self.most_clip > 0, "a number above 0"),
-            ("least_noise", 0 <= self.least_noise < math.inf, "a number from 0"),
-            ("least_own_noise", 0 <= self.least_own_noise < math.inf, "a number from 0"),
-            ("least_devices", self.least_devices >= 0, "a whole number from 0"),
-        ]
-        for key, fine, expected in rules:
-            if not fine:
-                raise FederatedError(f"--node-config: expected {key} to be {expected}, got {getattr(self, key)!r}")
 
     @classmethod
     def of(cls, words: Mapping[str, object]) -> Demands:
         """From a node's configuration, of which only these words are read. FederatedError names the one of another
         type."""
-        found = {each.name: each.default for each in fields(cls)} | {
-            each.name: words[each.name] for each in fields(cls) if each.name in words
-        }
-        for each in fields(cls):
-            kind, value = type(each.default), found[each.name]
-            number = kind is float and type(value) is int
-            if not (type(value) is kind or number):
-                raise FederatedError(f"--node-config: expected {each.name} to be {KINDS[kind]}, got {value!r}")
-        return cls(**found)  # type: ignore[arg-type]  # checked above
+        return cls.reader.read(
+            cls, {key: words[key] for key in cls.__struct_fields__ if key in words}, "--node-config: "
+        )
 
     def check(self, privacy: Privacy, multiplier: float) -> None:
         """FederatedError where a message that asks for an update offers less."""

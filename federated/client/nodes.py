@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 
 from federated.client.demands import Demands
@@ -32,7 +31,7 @@ def device_from(words: Mapping[str, object]) -> Device:
         raise FederatedError(
             f"--node-config: expected {missing[0]}=… ({KEYS[missing[0]]}), got {', '.join(words) or 'nothing'}"
         )
-    known = {*KEYS, "consent", *(each.name for each in fields(Demands))}
+    known = {*KEYS, "consent", *Demands.__struct_fields__}
     if strange := [key for key in words if key not in known]:
         raise FederatedError(f"--node-config: no such key {strange[0]!r}; expected some of {', '.join(sorted(known))}")
     demands = Demands.of(words)

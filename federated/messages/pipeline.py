@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta
 
 from federated import tree
 from federated.codec import Codec
@@ -26,69 +29,50 @@ from federated.privacy.clipping import AdaptiveBound, Clip, FlatClip, LayerClip
 from federated.privacy.noise import GaussianNoise, NoiseSource
 from federated.privacy.secure import FixedPoint
 from federated.robust import Aggregate, Aggregator, Mean, aggregator_from
+from federated.tables import NotNegative, Reader, Share, Table
 from federated.tree import Tree
 
 __all__ = ["EXCLUDES", "NEEDS", "Outgoing", "Pipeline", "Privacy"]
 
+_READ = Reader(FederatedError, "")
 
-@dataclass(frozen=True)
-class Privacy:
+
+class Privacy(Table, frozen=True):
     """The section [privacy]."""
 
-    clip: float = 0.0
+    reader: ClassVar[Reader] = _READ
+    clip: NotNegative = 0.0
     """The Euclidean norm that an update is scaled down to; 0: none."""
     by_layer: bool = False
     """Whether each array is held to its part of the norm."""
-    adaptive: float = 0.0
+    adaptive: Share = 0.0
     """The share of devices whose updates should be within the bound, which then follows it; 0: the bound stays."""
-    count_noise: float = 0.0
+    count_noise: NotNegative = 0.0
     """With `adaptive` and noise: the deviation of noise on the number of devices within the bound."""
     noise: Literal["none", "central", "local"] = "none"
-    multiplier: float = 0.0
+    multiplier: NotNegative = 0.0
     """Noise as a multiple of the bound; 0: what `epsilon` takes."""
-    epsilon: float = 0.0
+    epsilon: NotNegative = 0.0
     """What all rounds together may cost."""
-    delta: float = 1e-5
+    delta: Annotated[float, Meta(gt=0, lt=1, description="a number in (0, 1), less than 1 / devices")] = 1e-5
     sampling: Literal["fixed", "poisson"] = "fixed"
     """How devices are chosen: so many of them, or each by a toss of its own, which costs less epsilon."""
     secure: bool = False
     """Whether the server sees sums only."""
-    threshold: float = 0.6
+    threshold: Annotated[float, Meta(gt=0.5, le=1, description="a share above 0.5, at most 1")] = 0.6
     """With `secure`: the share of a round's devices that must stay to its end, above a half."""
-    bits: int = 32
+    bits: Literal[16, 32] = 32
     """With `secure`: of each integer on the wire, 16 or 32."""
 
     def __post_init__(self) -> None:
-        rules = [
-            ("clip", 0 <= self.clip < math.inf, "a number from 0"),
-            ("adaptive", 0 <= self.adaptive < 1, "a share from 0 to below 1"),
-            ("count_noise", 0 <= self.count_noise < math.inf, "a number from 0"),
-            ("noise", self.noise in ("none", "central", "local"), '"none", "central" or "local"'),
-            ("multiplier", 0 <= self.multiplier < math.inf, "a number from 0"),
-            ("epsilon", 0 <= self.epsilon < math.inf, "a number from 0"),
-            ("delta", 0 < self.delta < 1, "a number in (0, 1), less than 1 / devices"),
-            ("sampling", self.sampling in ("fixed", "poisson"), '"fixed" or "poisson"'),
-            ("threshold", 0.5 < self.threshold <= 1, "a share above 0.5, at most 1"),
-            ("bits", self.bits in (16, 32), "16 or 32"),
-        ]
-        for key, fine, expected in rules:
-            if not fine:
-                raise FederatedError(f"privacy.{key}: expected {expected}, got {getattr(self, key)!r}")
+        super().__post_init__()
         if self.noise != "none" and (self.multiplier > 0) == (self.epsilon > 0):
             raise FederatedError("privacy: noise needs one of multiplier and epsilon above 0")
 
     @classmethod
     def of(cls, words: Mapping[str, Any]) -> Privacy:
         """From the section of a file. FederatedError names the key."""
-        known = {each.name: each for each in fields(cls)}
-        for key, value in words.items():
-            if key not in known:
-                raise FederatedError(f"privacy.{key}: no such key; expected one of {', '.join(known)}")
-            kind = type(known[key].default)
-            number = kind is float and isinstance(value, int) and not isinstance(value, bool)
-            if not (type(value) is kind or number):
-                raise FederatedError(f"privacy.{key}: expected {kind.__name__}, got {value!r}")
-        return cls(**words)
+        return _READ.read(cls, words, "privacy")
 
 
 class Outgoing(NamedTuple):
@@ -106,7 +90,7 @@ class Pipeline:
     """
 
     codec: Codec = field(default_factory=Codec)
-    privacy: Privacy = Privacy()
+    privacy: Privacy = field(default_factory=Privacy)
     rule: Aggregator = field(default_factory=Mean)
     asynchronous: bool = False
     compensate: bool = False
@@ -243,7 +227,7 @@ class Pipeline:
 
     def at(self, bound: float) -> Pipeline:
         """With another clipping bound: a round's, or a checkpoint's."""
-        return replace(self, privacy=replace(self.privacy, clip=bound))
+        return replace(self, privacy=msgspec.structs.replace(self.privacy, clip=bound))
 
     def fixed_point(self, devices: int, heaviest: float, multiplier: float = 0.0) -> FixedPoint:
         """How updates become integers for a secure sum of so many devices, none with more weight than `heaviest` (take

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from federated import tree
 from federated.algorithms import Algorithm
@@ -200,7 +201,7 @@ class Federation:
             "seed": config.rounds.seed,
             "test": config.data.test,
             "up": list(config.codec.up),
-            "privacy": asdict(self.pipeline.privacy),
+            "privacy": structs.asdict(self.pipeline.privacy),
             "multiplier": self.multiplier,
             "down": list(config.codec.down),
             **model,

@@ -44,7 +44,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ({"model": 3}, "model: expected a section"),
         ({**MODEL, "round": {}}, r"\[round\].*did you mean 'rounds'"),
         ({**MODEL, "rounds": {"cuont": 1}}, r"rounds\.cuont.*did you mean 'count'"),
-        ({**MODEL, "rounds": {"count": 0}}, r"rounds\.count: expected at least 1, got 0"),
+        ({**MODEL, "rounds": {"count": 0}}, r"rounds\.count: expected a whole number of at least 1, got 0"),
         ({**MODEL, "rounds": {"count": 1.5}}, r"rounds\.count: expected a whole number"),
         ({**MODEL, "rounds": {"count": True}}, r"rounds\.count: expected a whole number"),
         ({**MODEL, "rounds": {"fraction": "all"}}, r"rounds\.fraction: expected a number"),

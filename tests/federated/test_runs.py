@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from federated.algorithms import ALGORITHMS
 from federated.client.device import Device
@@ -628,10 +629,10 @@ def test_versions_of_a_head_alone(tmp_path: Path) -> None:
     for name in kept.devices():
         version = kept.get(name, serving=True)
         assert version is not None and set(version.delta) == {head} and version.base == served.digest
-    wrong = replace(words, sync=replace(words.sync, only=("nothing*",)))
+    wrong = structs.replace(words, sync=structs.replace(words.sync, only=("nothing*",)))
     with pytest.raises(FederatedError, match=r"sync\.only: expected \['nothing\*'\]"):
         simulate(wrong, fleet_of(wrong))
-    alone = replace(words, report=replace(words.report, bundle=""))
+    alone = structs.replace(words, report=structs.replace(words.report, bundle=""))
     with pytest.raises(FederatedError, match=r"report\.bundle"):
         simulate(alone, fleet_of(alone))
 

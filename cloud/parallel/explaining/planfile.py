@@ -1,4 +1,4 @@
-"""Plans as files: JSON that says what it was made for, read with every field doubted.
+"""Plans as files: JSON that says what it was made for, strictly validated when read.
 
     {"msedge_plan": 1, "name": "searched", "graph": DIGEST, "regather": false, "recompute": 0.0,
      "topology": {"name": "h100x8", "digest": DIGEST}, "mesh": {"sizes": [8], "levels": [0]},
@@ -14,17 +14,20 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct, structs
 
 from cloud.errors import PlanError
-from cloud.parallel.explaining.reading import Reading
 from cloud.parallel.graph import Graph, Split
 from cloud.parallel.plan import Assignment, Collective, Estimate, Mesh, Plan
 from cloud.parallel.searching.options import fits
 from cloud.parallel.topology import Topology
 from cloud.parallel.tracing.trace import digest
+from federated.tables import Fraction, NotNegative, Reader
 from lite_runtime._files import write_atomically
 
 __all__ = ["VERSION", "Argument", "Saved", "from_dict", "read", "to_dict", "write"]
@@ -33,6 +36,65 @@ VERSION = 1
 LARGEST = 1 << 28
 """Bytes of a file that are read at all."""
 ANEW = "`msedge plan CONFIG.toml -o FILE` searches anew"
+_READ = Reader(PlanError, ANEW)
+_Whole = Annotated[int, Meta(ge=0, le=(1 << 63) - 1, description="a whole number from 0 to below 2^63")]
+_Count = Annotated[int, Meta(ge=1, le=(1 << 63) - 1, description="a whole number from 1 to below 2^63")]
+
+
+class _Mesh(Struct, forbid_unknown_fields=True):
+    sizes: Annotated[tuple[_Count, ...], Meta(min_length=1, max_length=8, description="1 to 8 sizes")]
+    levels: tuple[Annotated[int, Meta(ge=0, le=15)], ...]
+
+
+class _Topology(Struct, forbid_unknown_fields=True):
+    name: str
+    digest: str
+
+
+class _Entering(Struct, forbid_unknown_fields=True):
+    name: str
+    dtype: str
+    shape: tuple[_Whole, ...]
+    split: tuple[tuple[_Whole, ...], ...]
+
+
+class _Choice(Struct, forbid_unknown_fields=True):
+    loops: tuple[tuple[_Whole, ...], ...]
+    results: tuple[tuple[tuple[_Whole, ...], ...], ...]
+
+
+class _Collective(Struct, forbid_unknown_fields=True):
+    kind: str
+    bytes: _Whole
+    axes: tuple[_Whole, ...]
+    group: _Count
+    times: _Count
+    why: str
+
+
+class _Estimate(Struct, forbid_unknown_fields=True):
+    compute_seconds: NotNegative
+    collective_seconds: NotNegative
+    exposed_seconds: NotNegative
+    peak_bytes: _Whole
+    state_bytes: _Whole
+    collectives: tuple[_Collective, ...]
+    gap: Fraction
+    crowded: bool
+
+
+class _File(Struct, forbid_unknown_fields=True):
+    msedge_plan: Literal[1]
+    name: str
+    graph: str
+    topology: _Topology
+    regather: bool
+    recompute: Fraction
+    mesh: _Mesh
+    entering: tuple[_Entering, ...]
+    choices: tuple[_Choice, ...]
+    ops: tuple[_Whole, ...]
+    estimate: _Estimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +156,10 @@ def read(path: str | os.PathLike[str]) -> Saved:
     try:
         if Path(path).stat().st_size > LARGEST:
             raise PlanError(f"plan {shown}: expected at most {LARGEST >> 20} MiB")
-        text = Path(path).read_text(encoding="utf-8")
-        data = json.loads(text, parse_constant=_no_constant)
+        data = msgspec.json.decode(Path(path).read_bytes())
     except OSError as error:
         raise PlanError(f"plan {shown}: cannot be read: {error.strerror}; msedge plan -o writes one") from error
-    except (ValueError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise PlanError(f"plan {shown}: expected JSON as `msedge plan -o` writes it: {error}") from error
     return from_dict(data, shown)
 
@@ -126,82 +187,55 @@ def to_dict(plan: Plan, graph: Graph, topology: Topology) -> dict[str, Any]:
 
 def from_dict(data: Any, where: str = "plan") -> Saved:
     """What `to_dict` gave. Raises `PlanError`, which names the field."""
-    root = Reading(data, where)
-    version = root.at("msedge_plan").whole()
-    if version != VERSION:
+    version = data.get("msedge_plan") if isinstance(data, Mapping) else None
+    if type(version) is int and version != VERSION:
         raise PlanError(f"plan {where}: expected version {VERSION}, got {version}: {ANEW}")
-    root.only("msedge_plan", "name", "graph", "topology", "regather", "recompute", "mesh", "entering", "choices",
-              "ops", "estimate")  # fmt: skip
-    mesh = _mesh(root.at("mesh"))
-    made_for = root.at("topology").only("name", "digest")
-    axes = len(mesh.sizes)
-    entering = [one.only("name", "dtype", "shape", "split") for one in root.at("entering").items()]
-    choices = [_assignment(one.only("loops", "results"), axes) for one in root.at("choices").items()]
-    arguments = tuple(
-        Argument(one.at("name").text(), one.at("dtype").text(), tuple(n.whole() for n in one.at("shape").items()))
-        for one in entering
-    )
-    splits = tuple(
-        _split(one.at("split"), axes, len(about.shape)) for one, about in zip(entering, arguments, strict=True)
-    )
+    file = _READ.read(_File, data, f"plan {where}: ")
+    sizes, levels, axes = file.mesh.sizes, file.mesh.levels, len(file.mesh.sizes)
+
+    def need(truth: bool, key: str, what: str, got: object) -> None:
+        _READ.need(truth, f"plan {where}: {key}", what, got)
+
+    def need_axes(split: Split, key: str, rank: int | None = None) -> None:
+        what = f"mesh axes from 0 to below {axes}, each at most once, ascending within a dimension"
+        flat = [axis for dim in split for axis in dim]
+        sound = all(axis < axes for axis in flat) and all([*dim] == sorted(dim) for dim in split)
+        need(sound and len({*flat}) == len(flat), key, what, split)
+        need(rank is None or len(split) == rank, key, f"axes for each of {rank} dimensions", split)
+
+    sound = len(sizes) == len(levels) and math.prod(sizes) <= 1 << 20
+    need(sound, "mesh", "1 to 8 sizes with a level each, of at most 2^20 devices", structs.asdict(file.mesh))
+    for i, one in enumerate(file.entering):
+        need_axes(one.split, f"entering[{i}].split", len(one.shape))
+    for i, choice in enumerate(file.choices):
+        need_axes(choice.loops, f"choices[{i}].loops")
+        for k, split in enumerate(choice.results):
+            need_axes(split, f"choices[{i}].results[{k}]")
+    for i, op in enumerate(file.ops):
+        need(op < len(file.choices), f"ops[{i}]", f"a whole number from 0 to below {len(file.choices)}", op)
+    for i, collective in enumerate(file.estimate.collectives):
+        within = all(axis < axes for axis in collective.axes)
+        need(within, f"estimate.collectives[{i}].axes", f"mesh axes from 0 to below {axes}", collective.axes)
+    collectives = tuple(Collective(**structs.asdict(one)) for one in file.estimate.collectives)
+    choices = [Assignment(choice.loops, choice.results) for choice in file.choices]
     plan = Plan(
-        mesh=mesh,
-        entering=splits,
-        ops=tuple(choices[one.whole(below=len(choices))] for one in root.at("ops").items()),
-        estimate=_estimate(root.at("estimate"), axes),
-        graph=root.at("graph").text(),
-        topology=made_for.at("digest").text(),
-        regather=root.at("regather").truth(),
-        recompute=root.at("recompute").number(most=1.0),
-        name=root.at("name").text(),
+        mesh=Mesh(sizes, levels),
+        entering=tuple(one.split for one in file.entering),
+        ops=tuple(choices[op] for op in file.ops),
+        estimate=Estimate(**{**structs.asdict(file.estimate), "collectives": collectives}),
+        graph=file.graph,
+        topology=file.topology.digest,
+        regather=file.regather,
+        recompute=file.recompute,
+        name=file.name,
     )
-    return Saved(plan, arguments, made_for.at("name").text())
+    arguments = tuple(Argument(one.name, one.dtype, one.shape) for one in file.entering)
+    return Saved(plan, arguments, file.topology.name)
 
 
 def _arguments(graph: Graph) -> tuple[Argument, ...]:
     values = (graph.values[v] for v in graph.entering)
     return tuple(Argument(value.name, str(value.dtype), value.shape) for value in values)
-
-
-def _mesh(at: Reading) -> Mesh:
-    at.only("sizes", "levels")
-    sizes = tuple(one.whole(least=1) for one in at.at("sizes").items())
-    levels = tuple(one.whole(below=16) for one in at.at("levels").items())
-    if not 1 <= len(sizes) <= 8 or len(levels) != len(sizes) or math.prod(sizes) > 1 << 20:
-        raise at.wrong("1 to 8 sizes with a level each, of at most 2^20 devices")
-    return Mesh(sizes, levels)
-
-
-def _split(at: Reading, axes: int, rank: int | None = None) -> Split:
-    """Each axis once, those of one dimension in mesh order."""
-    split = tuple(tuple(axis.whole(below=axes) for axis in dim.items()) for dim in at.items())
-    flat = [axis for dim in split for axis in dim]
-    if len({*flat}) != len(flat) or any(list(dim) != sorted(dim) for dim in split):
-        raise at.wrong("each mesh axis at most once, ascending within a dimension")
-    if rank is not None and len(split) != rank:
-        raise at.wrong(f"axes for each of {rank} dimensions")
-    return split
-
-
-def _assignment(at: Reading, axes: int) -> Assignment:
-    return Assignment(_split(at.at("loops"), axes), tuple(_split(one, axes) for one in at.at("results").items()))
-
-
-def _estimate(at: Reading, axes: int) -> Estimate:
-    at.only(*(field.name for field in fields(Estimate)))
-    return Estimate(
-        at.at("compute_seconds").number(), at.at("collective_seconds").number(), at.at("exposed_seconds").number(),
-        at.at("peak_bytes").whole(), at.at("state_bytes").whole(),
-        tuple(_collective(one, axes) for one in at.at("collectives").items()), at.at("gap").number(most=1.0),
-        at.at("crowded").truth(),
-    )  # fmt: skip
-
-
-def _collective(at: Reading, axes: int) -> Collective:
-    at.only(*(field.name for field in fields(Collective)))
-    over = tuple(one.whole(below=axes) for one in at.at("axes").items())
-    group, times = at.at("group").whole(least=1), at.at("times").whole(least=1)
-    return Collective(at.at("kind").text(), at.at("bytes").whole(), over, group, times, at.at("why").text())
 
 
 def _check_splits(plan: Plan, graph: Graph) -> None:
@@ -223,7 +257,3 @@ def _check_splits(plan: Plan, graph: Graph) -> None:
 
 def _few(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _no_constant(text: str) -> Mapping[str, Any]:
-    raise ValueError(f"{text} is no number of JSON's")

@@ -1,6 +1,6 @@
-"""A training run as a TOML file: sections are frozen dataclasses, checked as they are read; errors name the key.
+"""A training run as a TOML file: every section is a `Table`, checked as it is read; errors name the key.
 
-What is not said has the default that stands here; a key that does not exist is an error, not ignored.
+A key that is not set has the default that stands here; a key that does not exist is an error.
 """
 
 from __future__ import annotations
@@ -8,15 +8,24 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
 
 from cloud.train.jobs.sections import READ, need, overridden
+from federated.tables import Count, Fraction, NotNegative, Number, Positive, Reader, Share, Table, Whole
 
 __all__ = [
     "Checkpoint", "Config", "Data", "Export", "Model", "Parallel", "Track", "Train", "parse", "read", "read_size",
 ]  # fmt: skip
+
+
+class _Section(Table, frozen=True):
+    """A section of a run's file."""
+
+    reader: ClassVar[Reader] = READ
 
 
 def _one_of(table: str, said: Mapping[str, str]) -> None:
@@ -25,19 +34,19 @@ def _one_of(table: str, said: Mapping[str, str]) -> None:
     need(len(given) == 1, f"[{table}]", f"one of the keys {keys}", ", ".join(given) or "none of them")
 
 
-@dataclass(frozen=True)
-class Model:
+class Model(_Section, frozen=True):
     """What is trained: one of `zoo` (a builder of `cloud.zoo`), `onnx` (a file), `function` ("module:function", which
     gives an `onnx_ir.Model`, a Flax module or a task). `options` are keyword arguments of a builder or function."""
 
     zoo: str = ""
     onnx: str = ""
     function: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = msgspec.field(default_factory=dict)
     trainable: tuple[str, ...] = ()
     """Glob patterns of the initialisers that are weights; (): all that can be."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _one_of("model", {"zoo": self.zoo, "onnx": self.onnx, "function": self.function})
         need(not (self.onnx and self.options), "model.options", "none for a file", dict(self.options))
 
@@ -45,8 +54,7 @@ class Model:
 _SOURCES = ("builtin", "npz", "text", "folder", "records", "function")
 
 
-@dataclass(frozen=True)
-class Data:
+class Data(_Section, frozen=True):
     """Where examples are: one of `builtin` ("digits"), `npz` (a file of arrays), `text` (a file, byte by byte),
     `folder` (of images, in a folder a class), `records` (a file that `cloud.data.write_records` made), `function`
     ("module:function", which gives (inputs, labels), a pipeline of `cloud.data`, or a pair of such: for training and
@@ -58,92 +66,76 @@ class Data:
     folder: str = ""
     records: str = ""
     function: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """Keyword arguments of the function."""
-    inputs: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, str] = msgspec.field(default_factory=dict)
     """The file's array (of records: the value) for each of the model's inputs; without it they are named alike."""
     labels: str = "labels"
-    validation_inputs: Mapping[str, Any] = field(default_factory=dict)
+    validation_inputs: Mapping[str, str] = msgspec.field(default_factory=dict)
     validation_labels: str = ""
-    validation: float = 0.1
+    validation: Share = 0.1
     """The share of examples held out, where the file has no arrays for validation. 0: none."""
-    scale: float = 1.0
+    scale: Number = 1.0
     """What whole numbers are multiplied by where the model takes floats, before `offset` is added."""
-    offset: float = 0.0
-    length: int = 128
+    offset: Number = 0.0
+    length: Count = 128
     """Of a text's windows."""
-    limit: int = 0
+    limit: Whole = 0
     """The most examples used, drawn by the seed; 0: all."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _one_of("data", {name: getattr(self, name) for name in _SOURCES})
-        need(0 <= self.validation < 1, "data.validation", "a share from 0 to below 1", self.validation)
-        need(self.length >= 1, "data.length", "at least 1", self.length)
-        need(self.limit >= 0, "data.limit", "at least 0", self.limit)
         need(not self.options or bool(self.function), "data.options", "none without data.function", dict(self.options))
-        for name in ("inputs", "validation_inputs"):
-            found = getattr(self, name)
-            need(all(isinstance(v, str) for v in found.values()), f"data.{name}", "names of arrays", dict(found))
         apart = bool(self.npz) or not (self.validation_inputs or self.validation_labels)
         need(apart, "data.validation_inputs and validation_labels", "none but with data.npz", self.validation_labels)
         both = bool(self.validation_inputs) == bool(self.validation_labels)
         need(both, "data.validation_labels", "both it and data.validation_inputs, or neither", self.validation_labels)
 
 
-@dataclass(frozen=True)
-class Train:
+class Train(_Section, frozen=True):
     """How it is trained."""
 
-    epochs: int = 10
+    epochs: Whole = 10
     """0: as many as `steps` take, which is meant where only these are given. Of both, what is shorter counts."""
-    steps: int = 0
+    steps: Whole = 0
     """The run ends after exactly so many, in the middle of an epoch too; 0: with its epochs."""
-    batch: int = 64
+    batch: Count = 64
     optimizer: Literal["adam", "adamw", "sgd", "momentum", "lion", "muon", "thor"] = "adam"
-    rate: float = 1e-3
+    rate: Positive = 1e-3
     """The learning rate at its highest."""
     schedule: Literal["constant", "cosine", "linear"] = "constant"
-    warmup: float = 0.0
+    warmup: Share = 0.0
     """The share of steps in which the rate rises from 0."""
-    momentum: float = 0.9
+    momentum: Share = 0.9
     """Of optimizer = "momentum" (Nesterov's)."""
-    weight_decay: float = 0.0
+    weight_decay: NotNegative = 0.0
     """Of arrays of rank 2 and up: decoupled for adamw, lion, muon and thor, else part of the gradient."""
     loss: str = "softmax_cross_entropy"
-    smoothing: float = 0.0
+    smoothing: Share = 0.0
     """The share of a label's weight that all classes get evenly."""
     metrics: tuple[str, ...] = ("accuracy",)
     augment: str = ""
     """"module:function", which changes a batch's inputs: see `Trainer`."""
-    seed: int = 0
+    seed: Annotated[int, Meta(ge=0, lt=1 << 31, description="a whole number from 0 to below 2^31")] = 0
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    accumulate: int = 1
-    clip: float = 0.0
+    accumulate: Count = 1
+    clip: NotNegative = 0.0
     gradient_norm: bool = False
     """Recorded every step, as it is before clipping; with clip it is anyway."""
     freeze: tuple[str, ...] = ()
-    recompute: float = 0.0
-    average: float = 0.0
+    recompute: Fraction = 0.0
+    average: Share = 0.0
     last: Literal["pad", "drop"] = "pad"
 
     def __post_init__(self) -> None:
-        need(self.steps >= 0, "train.steps", "at least 0", self.steps)
+        super().__post_init__()
         need(self.epochs >= (not self.steps), "train.epochs", "at least 1, or 0 beside train.steps", self.epochs)
-        for key in ("batch", "accumulate"):
-            need(getattr(self, key) >= 1, f"train.{key}", "at least 1", getattr(self, key))
-        need(self.rate > 0, "train.rate", "more than 0", self.rate)
-        for key in ("warmup", "momentum", "smoothing", "average"):
-            need(0 <= getattr(self, key) < 1, f"train.{key}", "a share from 0 to below 1", getattr(self, key))
-        for key in ("weight_decay", "clip"):
-            need(getattr(self, key) >= 0, f"train.{key}", "at least 0", getattr(self, key))
-        need(0 <= self.recompute <= 1, "train.recompute", "a share from 0 to 1", self.recompute)
-        need(0 <= self.seed < 1 << 31, "train.seed", "from 0 to below 2^31", self.seed)
         one = self.smoothing == 0 or self.loss == "softmax_cross_entropy"
         need(one, "train.smoothing", "0 unless the loss is softmax_cross_entropy", self.smoothing)
 
 
-@dataclass(frozen=True)
-class Parallel:
+class Parallel(_Section, frozen=True):
     """Over which devices. `mode`: "none" (one), "data" (each computes part of every batch), "auto" (as the planner
     decides)."""
 
@@ -154,36 +146,30 @@ class Parallel:
     """What `msedge plan` plans for, and "auto": a preset or a TOML file; "": the devices that are here."""
     memory: str = ""
     """The same, of one device, such as "16GiB"; "": what the topology says."""
-    compiled: int = 0
+    compiled: Whole = 0
     """Of "auto": so many plans that look best are compiled and the best program is taken; 0: the estimate decides."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         need(not self.plan or self.mode == "auto", "parallel.plan", 'mode = "auto" beside it', self.mode)
-        need(self.compiled >= 0, "parallel.compiled", "at least 0", self.compiled)
         chosen = not self.compiled or (self.mode == "auto" and not self.plan)
         need(chosen, "parallel.compiled", '0, or mode = "auto" and no plan', self.compiled)
         if self.memory:
             read_size(self.memory, "parallel.memory")
 
 
-@dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(_Section, frozen=True):
     """Where a run is kept so that `msedge train --resume` goes on from there; no folder: nowhere."""
 
     folder: str = ""
-    every: int = 0
+    every: Whole = 0
     """Steps between them; 0: at the end of each epoch."""
-    keep: int = 3
+    keep: Count = 3
     best: str = ""
     """Validation's "loss" or a metric: the checkpoint that is best in it stays too."""
 
-    def __post_init__(self) -> None:
-        need(self.every >= 0, "checkpoint.every", "at least 0", self.every)
-        need(self.keep >= 1, "checkpoint.keep", "at least 1", self.keep)
 
-
-@dataclass(frozen=True)
-class Export:
+class Export(_Section, frozen=True):
     """What is left in the end; "" for none."""
 
     onnx: str = ""
@@ -192,8 +178,7 @@ class Export:
     """Of the bundle; ranges are measured on examples of the training data."""
 
 
-@dataclass(frozen=True)
-class Track:
+class Track(_Section, frozen=True):
     """The record of the run."""
 
     store: str = ""
@@ -202,9 +187,8 @@ class Track:
     keep: bool = True
 
 
-@dataclass(frozen=True)
-class Config:
-    """A run. `source` is the file's own words, `folder` what relative paths are relative to."""
+class _File(_Section, frozen=True):
+    """The file whole."""
 
     model: Model
     data: Data
@@ -213,23 +197,22 @@ class Config:
     checkpoint: Checkpoint = Checkpoint()
     export: Export = Export()
     track: Track = Track()
-    source: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Config(_File, frozen=True):
+    """A run. `source` is the file's own words, `folder` what relative paths are relative to."""
+
+    source: Mapping[str, Any] = msgspec.field(default_factory=dict)
     folder: Path = Path()
+
+    def __post_init__(self) -> None:
+        """Nothing: its parts were checked when they were made."""
 
     def path(self, text: str) -> Path:
         """A path of the file."""
         return self.folder / text
 
 
-_SECTIONS: Mapping[str, type] = {
-    "model": Model,
-    "data": Data,
-    "train": Train,
-    "parallel": Parallel,
-    "checkpoint": Checkpoint,
-    "export": Export,
-    "track": Track,
-}
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
@@ -238,21 +221,15 @@ def read(path: str | os.PathLike[str], changes: Iterable[str] = ()) -> Config:
 
     Raises TrainError, which names the key.
     """
-    return parse(overridden(READ.words(path), changes), Path(path).resolve().parent)
+    return parse(overridden(READ.file(path), changes), Path(path).resolve().parent)
 
 
 def parse(words: Mapping[str, Any], folder: Path = Path()) -> Config:
     """The configuration that a parsed file says."""
-    READ.known(words, _SECTIONS)
-    for name in ("model", "data"):
-        need(name in words, f"[{name}]", "this section; msedge train --template prints one", None)
-    tables = dict(words)
-    if words.get("train", {}).get("steps"):
-        tables["train"] = {"epochs": 0, **words["train"]}
-    made: dict[str, Any] = {
-        name: READ.section(kind, tables[name], name) for name, kind in _SECTIONS.items() if name in tables
-    }
-    return Config(**made, source=words, folder=folder)
+    train, tables = words.get("train"), words
+    if isinstance(train, Mapping) and train.get("steps"):
+        tables = {**words, "train": {"epochs": 0, **train}}
+    return Config(**msgspec.structs.asdict(READ.read(_File, tables)), source=words, folder=folder)
 
 
 def read_size(text: str, key: str) -> float:

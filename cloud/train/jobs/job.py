@@ -25,7 +25,7 @@ from cloud.train.reports import EpochReport
 from cloud.train.stepping.losses import LOSSES, PerExample, smoothed_cross_entropy
 from cloud.train.stepping.optimizers import cosine_schedule, decay_mask, momentum_sgd
 from cloud.train.trainer import Trainer
-from federated.sections import closest
+from federated.tables import closest
 from lite_runtime._files import write_atomically
 
 __all__ = ["OPTIMIZERS", "Job", "exported", "job_of", "optimizer_of", "rate_of"]

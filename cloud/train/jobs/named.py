@@ -13,7 +13,7 @@ from typing import Any
 
 from cloud.errors import TrainError
 from cloud.train.jobs.sections import need
-from federated.sections import closest
+from federated.tables import closest
 from lite_runtime.errors import MsedgeError
 
 __all__ = ["called", "named_function"]

@@ -1,4 +1,4 @@
-"""How a run's TOML file is read, by `federated.sections` with this package's error, and changed from a command line."""
+"""How a run's TOML file is read, by `federated.tables` with this package's error, and changed from a command line."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cloud.errors import TrainError
-from federated.sections import Sections
+from federated.tables import Reader
 
 __all__ = ["READ", "need", "overridden"]
 
-READ = Sections(TrainError, "msedge train --template prints one")
+READ = Reader(TrainError, "msedge train --template prints one")
 need = READ.need
 
 

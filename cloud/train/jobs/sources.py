@@ -18,7 +18,7 @@ from cloud.train.jobs import streamed
 from cloud.train.jobs.config import Config
 from cloud.train.jobs.examples import Arrays, Examples, Taken, fitted, limited, some, split, taken, whole
 from cloud.train.jobs.named import called, named_function
-from federated.sections import closest
+from federated.tables import closest
 
 __all__ = ["Examples", "examples_of", "model_of"]
 

@@ -15,7 +15,7 @@ from cloud.errors import DataError, TrainError
 from cloud.track.digests import digest_of_file, digest_of_plain
 from cloud.train.jobs.config import Config
 from cloud.train.jobs.examples import SAMPLE, Arrays, Examples, Taken, fitted, rows_apart, whole
-from federated.sections import closest
+from federated.tables import closest
 
 __all__ = ["folder", "records"]
 

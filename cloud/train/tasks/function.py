@@ -54,7 +54,7 @@ class JaxTask:
         return self._call(params, state, [inputs[name] for name in self.inputs], rng, train)
 
     def export(self, params: Tree, state: Tree) -> ir.Model:
-        """By jax2onnx, and checked: see `cloud.train.tasks.exported`. Raises TrainError where the shapes are unknown."""
+        """By jax2onnx, and checked: see `cloud.train.tasks.exported`. Raises TrainError where shapes are unknown."""
         from cloud.train.tasks.exported import to_onnx
 
         if missing := [name for name in self.inputs if name not in self._examples]:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from edge.gateway.gateway import Gateway
 from edge.gateway.http.server import HttpServer
 from edge.gateway.operate.logs import Log
 from edge.gateway.operate.settings import Settings
-
-if TYPE_CHECKING:
-    from edge.gateway.fronts.fronts import Fronts
 
 __all__ = ["Running", "running"]
 
@@ -25,14 +22,12 @@ class Running(NamedTuple):
     address: str
     port: int
     gateway: Gateway
-    server: HttpServer | Fronts
+    server: HttpServer
     loop: asyncio.AbstractEventLoop
 
 
 @contextmanager
-def running(
-    settings: Settings, log: Log | None = None, listen: Callable[[Gateway], HttpServer | Fronts] = HttpServer
-) -> Iterator[Running]:
+def running(settings: Settings, log: Log | None = None) -> Iterator[Running]:
     """Serve in a thread until the block ends. Raises what starting or stopping raises."""
     begun = threading.Event()
     found: list[tuple[Running, asyncio.Event]] = []
@@ -40,7 +35,7 @@ def running(
 
     async def serve() -> None:
         gateway = Gateway(settings, log)
-        server = listen(gateway)
+        server = HttpServer(gateway)
         host, port = await server.start(settings.host, settings.port)
         stop = asyncio.Event()
         try:

@@ -55,11 +55,11 @@ def _ahead(head: Head) -> int:
 class Lanes:
     """All connections of the fast lane, and what they share.
 
-    `other(peer)` makes aiohttp's protocol for a connection that goes there, `others()` says how many are there.
+    `other()` makes aiohttp's protocol for a connection that goes there, `others()` says how many are there.
     """
 
     def __init__(
-        self, desk: Desk, limits: Limits, other: Callable[[str], asyncio.Protocol], others: Callable[[], int]
+        self, desk: Desk, limits: Limits, other: Callable[[], asyncio.Protocol], others: Callable[[], int]
     ) -> None:
         self.desk, self.limits, self.other, self._others = desk, limits, other, others
         self.heads = Heads()
@@ -99,10 +99,10 @@ class Lanes:
 
 
 class Lane(asyncio.BufferedProtocol):
-    """One connection. peer: the client's address, where it is not the socket's."""
+    """One connection."""
 
-    def __init__(self, lanes: Lanes, peer: str | None = None) -> None:
-        self._lanes, self._told = lanes, peer
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
         self._buffer = bytearray(ROOM)
         self._view = memoryview(self._buffer)
         self._filled = 0
@@ -124,7 +124,7 @@ class Lane(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         peer = transport.get_extra_info("peername")
-        self._peer = self._told if self._told is not None else peer[0] if isinstance(peer, tuple) else ""
+        self._peer = peer[0] if isinstance(peer, tuple) else ""
         self._lanes.open.add(self)
         if self._lanes.full:
             self._write(_busy("there are as many connections as there may be"), keep=False)
@@ -306,7 +306,7 @@ class Lane(asyncio.BufferedProtocol):
         lanes, transport, came = self._lanes, self._transport, self._view[: self._filled].tobytes()
         lanes.open.discard(self)
         self._filled = 0
-        other = lanes.other(self._peer)
+        other = lanes.other()
         transport.set_protocol(other)
         other.connection_made(transport)
         other.data_received(came)

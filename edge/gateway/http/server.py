@@ -11,11 +11,10 @@ import ssl
 from aiohttp import web
 
 from edge.gateway.errors import GatewayError
-from edge.gateway.fronts.splice import Doorway
 from edge.gateway.gateway import Gateway
 from edge.gateway.http.app import JsonHandler, behind_http, make_app
 from edge.gateway.http.heads import FIELD, FIELDS
-from edge.gateway.http.lane import Lane, Lanes
+from edge.gateway.http.lane import Lanes
 
 __all__ = ["HttpServer"]
 
@@ -41,7 +40,15 @@ class HttpServer:
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
         """Listen; the address. Raises GatewayError for one that cannot be had."""
-        await self._prepare()
+        self._runner = web.AppRunner(
+            make_app(self._gateway), handler_cancellation=True, access_log=None, shutdown_timeout=LINGER
+        )
+        await self._runner.setup()
+        server = self._runner.server
+        assert server is not None
+        server.request_handler = behind_http(self._gateway, server.request_handler)
+        self._server = server
+        self._lanes = Lanes(self._gateway, self._limits, self._other, lambda: len(server._connections))
         loop = asyncio.get_running_loop()
         try:
             self._socket = await loop.create_server(
@@ -56,26 +63,6 @@ class HttpServer:
         found: socket.socket = self._socket.sockets[0]
         name = found.getsockname()
         return name[0], name[1]
-
-    async def start_behind(self, path: str) -> None:
-        """Listen at a Unix socket, for connections that fronts pass on. Raises OSError."""
-        await self._prepare()
-        loop = asyncio.get_running_loop()
-        self._socket = await loop.create_unix_server(
-            lambda: Doorway(lambda peer: Lane(self._lanes, peer)), path, backlog=BACKLOG
-        )
-        self._sweeper = asyncio.create_task(self._sweep())
-
-    async def _prepare(self) -> None:
-        self._runner = web.AppRunner(
-            make_app(self._gateway), handler_cancellation=True, access_log=None, shutdown_timeout=LINGER
-        )
-        await self._runner.setup()
-        server = self._runner.server
-        assert server is not None
-        server.request_handler = behind_http(self._gateway, server.request_handler)
-        self._server = server
-        self._lanes = Lanes(self._gateway, self._limits, self._other, lambda: len(server._connections))
 
     async def drain(self, seconds: float) -> bool:
         """Take no more connections, answer what is under way, close the rest; whether all was answered in time."""
@@ -104,9 +91,9 @@ class HttpServer:
         for lane in tuple(self._lanes.open):
             lane.abort()
 
-    def _other(self, peer: str) -> asyncio.Protocol:
+    def _other(self) -> asyncio.Protocol:
         limits = self._limits
-        made = _Handler(
+        return JsonHandler(
             self._server,
             loop=asyncio.get_running_loop(),
             access_log=_SILENT,
@@ -117,8 +104,6 @@ class HttpServer:
             max_headers=FIELDS,
             auto_decompress=False,
         )
-        made.peername = (peer, 0) if peer else None
-        return made
 
     async def _sweep(self) -> None:
         while True:
@@ -127,9 +112,3 @@ class HttpServer:
             for other in self._server.connections:
                 if isinstance(other, JsonHandler):
                     other.sweep(SWEEP, self._limits.body_seconds)
-
-
-class _Handler(JsonHandler):
-    """aiohttp's connection, with the address of a client that may be at the other end of a front."""
-
-    peername: tuple[str, int] | None = None

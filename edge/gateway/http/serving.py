@@ -11,16 +11,12 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from edge.gateway.errors import GatewayError
 from edge.gateway.gateway import Gateway
 from edge.gateway.http.server import HttpServer
 from edge.gateway.operate.settings import Settings
 from edge.gateway.operate.tls import Certificates
-
-if TYPE_CHECKING:
-    from edge.gateway.fronts.fronts import Fronts
 
 __all__ = ["serve"]
 
@@ -42,7 +38,7 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> bool:
     sys.setswitchinterval(SWITCH)
     _make_room(settings.limits.connections)
     gateway = Gateway(settings)
-    server = _fronts(gateway) if settings.workers > 1 else HttpServer(gateway)
+    server = HttpServer(gateway)
     certificates = Certificates(settings.tls) if settings.tls.certificate else None
     if certificates is not None:
         gateway.watch(certificates.refresh)
@@ -66,13 +62,6 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> bool:
         begun.cancel()
         await server.stop()
         await gateway.stop()
-
-
-def _fronts(gateway: Gateway) -> Fronts:
-    """Processes that read and write for this one."""
-    from edge.gateway.fronts.fronts import Fronts
-
-    return Fronts(gateway)
 
 
 def _make_room(connections: int) -> None:

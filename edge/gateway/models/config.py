@@ -20,22 +20,24 @@ that says must be so: it describes the model.
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from math import isfinite
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+from msgspec import Meta, field, structs
 
 from edge.gateway.batching.queue import IDLE
 from edge.gateway.errors import GatewayError
-from edge.gateway.models.names import LABEL, shown, version_of
+from edge.gateway.models.names import LABEL, VERSION, shown, version_of
+from federated.tables import Reader, Table
 
 __all__ = ["ModelConfig", "Policy", "Shadowing", "parse_config", "parse_override"]
 
 MOST_BATCH = 4096
-_LABEL = re.compile(LABEL)
 
 
 class Policy(NamedTuple):
@@ -61,8 +63,8 @@ class ModelConfig:
     """One model's configuration, every value checked. None: the gateway's own setting."""
 
     versions: Policy = _NEWEST
-    labels: Mapping[str, int | Literal["latest"]] = field(default_factory=dict)
-    split: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, int | Literal["latest"]] = dataclasses.field(default_factory=dict)
+    split: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Weights by label or version, of requests that name neither."""
     shadow: Shadowing | None = None
     queue_rows: int | None = None
@@ -79,7 +81,7 @@ class ModelConfig:
     memory: int | None = None
     """Bytes that one inference may hold."""
     pinned: bool = False
-    described: Mapping[str, Any] = field(default_factory=dict)
+    described: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """What a load request said of how the model is (its inputs, say): it must be so."""
 
     def made_as(self, other: ModelConfig) -> bool:
@@ -93,142 +95,107 @@ class ModelConfig:
         return frozenset((*self.split, *shadow))
 
 
-# -- one key at a time -------------------------------------------------------------------------------------------------
+# -- as a file has it --------------------------------------------------------------------------------------------------
+
+_Version = Annotated[int, Meta(ge=1, le=10**18 - 1, description="a version from 1")]
+_Batch = Annotated[int, Meta(ge=1, le=MOST_BATCH)]
+_BatchOrNone: Any = Annotated[int, Meta(ge=0, le=MOST_BATCH)]
+_Label = Annotated[
+    str,
+    Meta(
+        pattern=f"{LABEL[:-1]}\\Z",
+        description="a label of up to 64 letters, digits and _ . -, beginning with a letter or _",
+    ),
+]
+_Selector = Annotated[
+    str, Meta(pattern=f"{LABEL[:-1]}\\Z|{VERSION[:-1]}\\Z", description="a label, or a version from 1")
+]
 
 
-def _refuse(key: str, expected: str, got: object) -> GatewayError:
-    return GatewayError(400, f"{key}: expected {expected}, got {shown(got)}")
+class _Latest(Table, frozen=True):
+    latest: Annotated[int, Meta(ge=1, le=1000)]
 
 
-def _whole(least: int, most: int) -> Callable[[str, Any], int]:
-    def read(key: str, value: Any) -> int:
-        if type(value) is not int or not least <= value <= most:
-            raise _refuse(key, f"a whole number from {least} to {most}", value)
-        return value
-
-    return read
+class _Shadow(Table, frozen=True):
+    version: _Version | _Selector
+    fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0
 
 
-def _real(key: str, value: Any, most: float, *, zero: bool = False) -> float:
-    number = type(value) in (int, float) and isfinite(value)
-    if not number or value > most or value < 0 or not (value or zero):
-        raise _refuse(key, f"a number {'from' if zero else 'above'} 0 to {most:g}", value)
-    return float(value)
+class _File(Table, frozen=True):
+    """`ModelConfig` as it is written."""
+
+    versions: (
+        Literal["latest", "all"]
+        | Annotated[_Latest, Meta(description="{latest = N}")]
+        | Annotated[list[_Version], Meta(min_length=1, description="a list of versions")]
+    ) = "latest"
+    labels: Mapping[_Label, _Version | Literal["latest"]] = field(default_factory=dict)
+    split: Mapping[_Selector, Annotated[float, Meta(ge=0, le=1e9)]] = field(default_factory=dict)
+    shadow: _Shadow | None = None
+    queue_rows: Annotated[int, Meta(ge=1, le=1 << 30)] | None = None
+    concurrency: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None
+    timeout: Annotated[float, Meta(gt=0, le=86_400)] | None = None
+    priority: Annotated[int, Meta(ge=0, le=IDLE - 1)] = 0
+    max_batch: _Batch | None = None
+    ladder: Annotated[list[_Batch], Meta(max_length=32, description="a list of up to 32 sizes")] = field(
+        default_factory=list
+    )
+    memory: Annotated[int, Meta(ge=1, le=1 << 50)] | None = None
+    pinned: bool = False
 
 
-def _table(key: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise _refuse(key, "a table", value)
-    return value
-
-
-def _selector(key: str, text: Any) -> str:
-    """A label, or a version's number as text or as it is."""
-    text = str(text) if type(text) is int else text
-    if not isinstance(text, str) or (version_of(text) is None and not _is_label(text)):
-        raise _refuse(key, "a label, or a version from 1", text)
-    return text
-
-
-def _is_label(text: str) -> bool:
-    return _LABEL.match(text) is not None and not text.endswith("\n")
-
-
-_version = _whole(1, 10**18 - 1)
-
-
-def _versions(key: str, value: Any) -> Policy:
-    if value in ("latest", "all"):
-        return Policy(value)
-    if isinstance(value, list) and value:
-        return Policy("specific", 0, tuple(sorted({_version(key, v) for v in value})))
-    if isinstance(value, Mapping) and set(value) == {"latest"}:
-        return Policy("latest", _whole(1, 1000)(f"{key}.latest", value["latest"]))
-    raise _refuse(key, '"latest", "all", {latest = N} or a list of versions', value)
-
-
-def _labels(key: str, value: Any) -> Mapping[str, int | Literal["latest"]]:
-    made: dict[str, int | Literal["latest"]] = {}
-    for label, version in _table(key, value).items():
-        if not _is_label(label):
-            raise _refuse(key, "labels of up to 64 letters, digits and _ . -, beginning with a letter or _", label)
-        made[label] = "latest" if version == "latest" else _version(f"{key}.{label}", version)
-    return MappingProxyType(made)
-
-
-def _split(key: str, value: Any) -> Mapping[str, float]:
-    shares = _table(key, value).items()
-    made = {_selector(key, name): _real(f"{key}.{name}", share, 1e9, zero=True) for name, share in shares}
-    if made and not sum(made.values()):
-        raise _refuse(key, "at least one share above 0", value)
-    return MappingProxyType(made)
-
-
-def _shadow(key: str, value: Any) -> Shadowing:
-    if set(_table(key, value)) - {"version", "fraction"} or "version" not in value:
-        raise _refuse(key, "{version = …, fraction = …}", value)
-    fraction = _real(f"{key}.fraction", value.get("fraction", 1.0), 1.0)
-    return Shadowing(_selector(f"{key}.version", value["version"]), fraction)
-
-
-def _ladder(key: str, value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list) or len(value) > 32:
-        raise _refuse(key, "a list of up to 32 sizes", value)
-    return tuple(sorted({_whole(1, MOST_BATCH)(key, size) for size in value}))
-
-
-def _truth(key: str, value: Any) -> bool:
-    if type(value) is not bool:
-        raise _refuse(key, "true or false", value)
-    return value
-
-
-_READERS: Mapping[str, Callable[[str, Any], Any]] = {
-    "versions": _versions,
-    "labels": _labels,
-    "split": _split,
-    "shadow": _shadow,
-    "queue_rows": _whole(1, 1 << 30),
-    "concurrency": _whole(1, 1 << 20),
-    "timeout": lambda key, value: _real(key, value, 86_400.0),
-    "priority": _whole(0, IDLE - 1),
-    "max_batch": _whole(1, MOST_BATCH),
-    "ladder": _ladder,
-    "memory": _whole(1, 1 << 50),
-    "pinned": _truth,
-}
-if {*_READERS, "described"} != {f.name for f in fields(ModelConfig)}:
-    raise TypeError("expected a reader for each field of ModelConfig")
+_READ = Reader(partial(GatewayError, 400), "", shown)
 
 
 def parse_config(document: Mapping[str, Any], where: str) -> ModelConfig:
     """A configuration in our own words. Raises GatewayError (400) that names `where` and the key."""
-    unknown = sorted(set(document) - set(_READERS))
-    if unknown:
-        raise _refuse(where, f"keys of {', '.join(_READERS)}", unknown[0])
-    made = ModelConfig(**{key: _READERS[key](f"{where}: {key}", value) for key, value in document.items()})
-    known = set(made.labels)
+    for key, value in document.items():
+        _READ.need(value is not None, f"{where}: {key}", "a value, or the key left out", value)
+    file = _READ.read(_File, document, f"{where}: ")
+    _READ.need(not file.split or any(file.split.values()), f"{where}: split", "at least one share above 0", file.split)
+    made = ModelConfig(**{
+        **structs.asdict(file),
+        "versions": _policy(file.versions),
+        "labels": MappingProxyType(dict(file.labels)),
+        "split": MappingProxyType(dict(file.split)),
+        "shadow": Shadowing(str(file.shadow.version), file.shadow.fraction) if file.shadow is not None else None,
+        "ladder": tuple(sorted({*file.ladder})),
+    })  # fmt: skip
     for name in sorted(made.named):
-        if version_of(name) is None and name not in known:
-            raise _refuse(where, f"labels that `labels` explains ({', '.join(sorted(known)) or 'none'})", name)
+        known = version_of(name) is not None or name in made.labels
+        _READ.need(known, where, f"labels that `labels` explains ({', '.join(sorted(made.labels)) or 'none'})", name)
     return made
+
+
+def _policy(versions: str | _Latest | list[int]) -> Policy:
+    if isinstance(versions, _Latest):
+        return Policy("latest", versions.latest)
+    if isinstance(versions, list):
+        return Policy("specific", 0, tuple(sorted({*versions})))
+    return Policy("all") if versions == "all" else _NEWEST
 
 
 # -- Triton's words ----------------------------------------------------------------------------------------------------
 
 
+def _object(key: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise _READ.wrong(key, "a table", value)
+    return value
+
+
 def _policy_of(key: str, value: Any) -> Any:
-    table = _table(key, value)
+    table = _object(key, value)
     if set(table) == {"all"}:
         return "all"
     if set(table) == {"latest"}:
-        count = _table(f"{key}.latest", table["latest"]).get("num_versions", 1)
+        count = _object(f"{key}.latest", table["latest"]).get("num_versions", 1)
         return {"latest": int(count) if isinstance(count, str) and count.isdecimal() and len(count) < 5 else count}
     if set(table) == {"specific"}:
-        found = _table(f"{key}.specific", table["specific"]).get("versions")
+        found = _object(f"{key}.specific", table["specific"]).get("versions")
         if isinstance(found, list):  # 64-bit integers are texts in the JSON of protocol buffers
             return [version_of(v) if isinstance(v, str) else v for v in found]
-    raise _refuse(key, '{"latest": {"num_versions": N}}, {"all": {}} or {"specific": {"versions": […]}}', value)
+    raise _READ.wrong(key, '{"latest": {"num_versions": N}}, {"all": {}} or {"specific": {"versions": […]}}', value)
 
 
 _DESCRIBED = (
@@ -244,24 +211,24 @@ def parse_override(text: Any, where: str) -> ModelConfig:
     Raises GatewayError (400). What it says of the model itself is kept in `described`, to be compared.
     """
     if not isinstance(text, str):
-        raise _refuse(where, "the text of a JSON object", text)
+        raise _READ.wrong(where, "the text of a JSON object", text)
     try:
         document = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise GatewayError(400, f"{where}: expected JSON, got text that is none: {str(error)[:120]}") from None
     ours: dict[str, Any] = {}
     described: dict[str, Any] = {}
-    for key, value in _table(where, document).items():
+    for key, value in _object(where, document).items():
         if key in _DESCRIBED:
             described[key] = value
         elif key == "version_policy":
             ours["versions"] = _policy_of(f"{where}: {key}", value)
         elif key == "max_batch_size":
-            size = _whole(0, MOST_BATCH)(f"{where}: {key}", value)
+            size = _READ.read(_BatchOrNone, value, f"{where}: {key}")
             ours |= {"max_batch": size} if size else {}
             described |= {} if size else {key: 0}
         elif key == "dynamic_batching":
-            batching = dict(_table(f"{where}: {key}", value))
+            batching = dict(_object(f"{where}: {key}", value))
             ours |= {"ladder": batching.pop("preferred_batch_size", [])}
             described |= {key: batching} if any(batching.values()) else {}
         else:

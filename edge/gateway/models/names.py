@@ -6,14 +6,14 @@ import re
 
 from edge.gateway.errors import GatewayError
 
-__all__ = ["LABEL", "NAME", "check_name", "is_name", "shown", "version_of"]
+__all__ = ["LABEL", "NAME", "VERSION", "check_name", "is_name", "shown", "version_of"]
 
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}$"
 """No slash, no leading dot, nothing that a path, a log or a shell reads as something else."""
 LABEL = r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}$"
 """Of a label: never a number, so that `versions/canary` and `versions/3` cannot be mistaken for each other."""
-_NAME = re.compile(NAME)
-_VERSION = re.compile(r"^[1-9][0-9]{0,17}$")
+VERSION = r"^[1-9][0-9]{0,17}$"
+_NAME, _VERSION = re.compile(NAME), re.compile(VERSION)
 
 
 def is_name(text: str) -> bool:

@@ -17,15 +17,19 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Annotated, Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
+
+from msgspec import Meta, Struct
 
 from edge.gateway.errors import GatewayError
 from edge.gateway.models.config import ModelConfig, parse_config
 from edge.gateway.models.names import check_name, shown, version_of
 from edge.gateway.models.sources import Candidate, Listing
+from federated.tables import Reader
 from lite_runtime import bundle
 from lite_runtime._files import write_atomically
 from lite_runtime.errors import MsedgeError
@@ -34,7 +38,24 @@ __all__ = ["Registry"]
 
 MOST_INDEX, MOST_MODELS = 8 << 20, 10_000
 _CHUNK = 1 << 20
-_DIGEST = re.compile(r"^[0-9a-f]{64}\Z")
+_DIGEST = re.compile(r"\A[0-9a-f]{64}\Z")
+
+
+class _Entry(Struct):
+    """A version as the index has it; keys that are not known are ignored."""
+
+    name: str
+    version: Annotated[int, Meta(ge=1, lt=10**18)] | str
+    digest: Annotated[str, Meta(pattern=_DIGEST.pattern, description="64 digits of 0-9 a-f")]
+    url: str
+    config: Mapping[str, Any] | None = None
+
+
+class _Index(Struct):
+    models: Annotated[tuple[_Entry, ...], Meta(max_length=MOST_MODELS, description=f"up to {MOST_MODELS} versions")]
+
+
+_READ = Reader(partial(GatewayError, 503), "", shown)
 
 
 class _Row(NamedTuple):
@@ -221,30 +242,18 @@ def _parse(raw: bytes, url: str) -> list[_Row]:
         document = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise GatewayError(503, f"index: expected JSON, got text that is none: {str(error)[:120]}") from None
-    models = document.get("models") if isinstance(document, dict) else None
-    if not isinstance(models, list) or len(models) > MOST_MODELS:
-        raise GatewayError(503, f'index: expected {{"models": […]}} of up to {MOST_MODELS} rows, got {shown(document)}')
-    rows = [_row(row, f"index, models[{i}]", url) for i, row in enumerate(models)]
+    index = _READ.read(_Index, document, "index: ")
+    rows = [_row(row, f"index, models[{i}]", url) for i, row in enumerate(index.models)]
     if len({(row.name, row.version) for row in rows}) < len(rows):
         raise GatewayError(503, "index: expected every version of a model once, got one twice")
     return rows
 
 
-def _row(row: Any, where: str, url: str) -> _Row:
-    if not isinstance(row, Mapping):
-        raise GatewayError(503, f"{where}: expected an object, got {shown(row)}")
-    name, version, digest, link = (row.get(key) for key in ("name", "version", "digest", "url"))
-    version = version_of(version) if isinstance(version, str) else version
-    if type(version) is not int or not 1 <= version < 10**18:
-        raise GatewayError(503, f"{where}: version: expected a whole number from 1, got {shown(version)}")
-    if not isinstance(digest, str) or not _DIGEST.match(digest):
-        raise GatewayError(503, f"{where}: digest: expected 64 digits of 0-9 a-f, got {shown(digest)}")
-    if not isinstance(name, str) or not isinstance(link, str):
-        raise GatewayError(503, f"{where}: expected texts as name and url, got {shown(name)} and {shown(link)}")
-    target = urljoin(url, link)
+def _row(row: _Entry, where: str, url: str) -> _Row:
+    version = version_of(row.version) if isinstance(row.version, str) else row.version
+    if version is None:
+        raise _READ.wrong(f"{where}: version", "a whole number from 1", row.version)
+    target = urljoin(url, row.url)
     _check_url(target)
-    config = row.get("config")
-    if config is not None and not isinstance(config, Mapping):
-        raise GatewayError(503, f"{where}: config: expected an object, got {shown(config)}")
-    settings: ModelConfig | None = None if config is None else parse_config(config, f"{where}: config")
-    return _Row(check_name(name, f"{where}: name"), version, digest, target, settings)
+    config = None if row.config is None else parse_config(row.config, f"{where}: config")
+    return _Row(check_name(row.name, f"{where}: name"), version, row.digest, target, config)

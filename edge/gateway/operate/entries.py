@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
-from edge.gateway.operate.settings import Rule, Settings
+from msgspec import Meta, structs
+
+from edge.gateway.operate.settings import Settings
+from federated.tables import Table, expected
 
 __all__ = ["ENVIRONMENT", "Entry", "entries"]
 
 ENVIRONMENT = "MSEDGE_SERVE_"
 """What the names of variables begin with."""
-_NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", tuple: "a list of texts"}
 
 
 class Entry(NamedTuple):
-    """One setting. `kind`: str, int, float, bool or tuple (of str)."""
+    """One setting. `hint`: its annotation."""
 
     section: str
     key: str
-    kind: type
-    choices: tuple[str, ...]
-    rule: Rule | None
+    hint: Any
     default: Any
+
+    @property
+    def kind(self) -> type:
+        """str, int, float, bool or tuple (of str)."""
+        plain = get_args(self.hint)[0] if get_origin(self.hint) is Annotated else self.hint
+        kind: type = str if get_origin(plain) is Literal else get_origin(plain) or plain
+        return kind
+
+    def has(self, trait: str) -> bool:
+        """Whether its annotation says `size` or `path`."""
+        metas = get_args(self.hint)[1:] if get_origin(self.hint) is Annotated else ()
+        return any(isinstance(meta, Meta) and trait in (meta.extra or {}) for meta in metas)
 
     @property
     def name(self) -> str:
@@ -44,7 +55,7 @@ class Entry(NamedTuple):
     @property
     def expected(self) -> str:
         """What it may be, in words."""
-        return self.rule.expected if self.rule else " or ".join(map(repr, self.choices)) or _NAMES[self.kind]
+        return expected(self.hint)
 
 
 @cache
@@ -55,18 +66,12 @@ def entries() -> Mapping[str, Entry]:
 
 def _nested() -> Iterator[Entry]:
     for section, kind in get_type_hints(Settings).items():
-        if dataclasses.is_dataclass(kind):
+        if isinstance(kind, type) and issubclass(kind, Table):
             yield from _entries(section, kind)
 
 
 def _entries(section: str, kind: Any) -> Iterator[Entry]:
     hints = get_type_hints(kind, include_extras=True)
-    for entry in dataclasses.fields(kind):
-        if entry.default is dataclasses.MISSING:  # a section, or `sources`
-            continue
-        hint, rule = hints[entry.name], None
-        if get_origin(hint) is Annotated:
-            hint, rule = get_args(hint)
-        choices = get_args(hint) if get_origin(hint) is Literal else ()
-        made = str if choices else get_origin(hint) or hint
-        yield Entry(section, entry.name, made, choices, rule, entry.default)
+    for entry in structs.fields(kind):
+        if entry.name != "sources" and not isinstance(entry.default, Table):
+            yield Entry(section, entry.name, hints[entry.name], entry.default)

@@ -3,61 +3,56 @@
 A value's name is its place in the tree. `batching.rows` is `rows` in `[serve.batching]` of a file, the variable
 MSEDGE_SERVE_BATCHING_ROWS, and the flag --batching-rows; `port` is `port` in `[serve]`, MSEDGE_SERVE_PORT and --port.
 `sources.resolve` merges them.
+
+In an annotation, `extra={"size": True}` stands for bytes, which may be written "64MiB", and `extra={"path": True}` for
+the path of a file or folder, relative to the file that names it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, NamedTuple
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta, field
 
 from edge.gateway.errors import GatewayError
+from federated.tables import Fraction, Reader, Table
 
-__all__ = ["Access", "Batching", "Limits", "Logs", "Personal", "Repository", "Rule", "Settings", "Tls", "Traces"]
+__all__ = ["Access", "Batching", "Limits", "Logs", "Personal", "Repository", "Settings", "Tls", "Traces"]
 
+_BYTES = "bytes, from 1 to 2^50, such as 65536 or '64MiB'"
+_BYTES_OR_NONE = "bytes up to 2^50, such as '2GiB'; 0: no cap"
 
-class Rule(NamedTuple):
-    """What a value must be. `size`: bytes, for which "64MiB" may stand too; `path`: of a file or folder, relative to
-    the file that names it."""
-
-    expected: str
-    holds: Callable[[Any], bool]
-    size: bool = False
-    path: bool = False
-
-
-def _from(least: float, most: float, what: str) -> Rule:
-    return Rule(f"{what} from {least:,} to {most:,}", lambda value: least <= value <= most)
-
-
-def _origin(text: str) -> bool:
-    scheme, _, rest = text.partition("://")
-    return scheme in ("http", "https") and bool(rest) and rest.isprintable() and not set(rest) & set("/ *,")
-
-
-Count = Annotated[int, _from(1, 10**9, "a whole number")]
-CountOrNone = Annotated[int, _from(0, 10**9, "a whole number")]
-Seconds = Annotated[float, _from(0.001, 10**7, "seconds")]
-SecondsOrNone = Annotated[float, _from(0, 10**7, "seconds")]
-Share = Annotated[float, _from(0, 1, "a share")]
-Size = Annotated[int, Rule("bytes, from 1 to 2^50, such as 65536 or '64MiB'", lambda v: 1 <= v <= 1 << 50, size=True)]
-SizeOrNone = Annotated[int, Rule("bytes up to 2^50, such as '2GiB'; 0: no cap", lambda v: 0 <= v <= 1 << 50, size=True)]
-Path = Annotated[str, Rule("a path", lambda text: "\0" not in text, path=True)]
+Count = Annotated[int, Meta(ge=1, le=10**9)]
+CountOrNone = Annotated[int, Meta(ge=0, le=10**9)]
+Seconds = Annotated[float, Meta(ge=0.001, le=10**7, description="seconds from 0.001 to 10,000,000")]
+SecondsOrNone = Annotated[float, Meta(ge=0, le=10**7, description="seconds from 0 to 10,000,000")]
+Size = Annotated[int, Meta(ge=1, le=1 << 50, description=_BYTES, extra={"size": True})]
+SizeOrNone = Annotated[int, Meta(ge=0, le=1 << 50, description=_BYTES_OR_NONE, extra={"size": True})]
+Path = Annotated[str, Meta(pattern=r"\A[^\0]*\Z", description="a path", extra={"path": True})]
+_PATHS = "paths, NAME=path or http(s)://…"
 Paths = Annotated[
-    tuple[str, ...], Rule("paths, NAME=path or http(s)://…", lambda v: all(v) and "\0" not in "".join(v), path=True)
+    tuple[Annotated[str, Meta(pattern=r"\A[^\0]+\Z", description="a path, NAME=path or http(s)://…")], ...],
+    Meta(description=_PATHS, extra={"path": True}),
 ]
+_ORIGIN = "an origin such as https://app.example, not '*'"
 Origins = Annotated[
-    tuple[str, ...], Rule("origins such as https://app.example, none of them '*'", lambda v: all(map(_origin, v)))
+    tuple[Annotated[str, Meta(pattern=r"\Ahttps?://[!-)+\-.0-~]+\Z", description=_ORIGIN)], ...],
+    Meta(description="a list of origins such as https://app.example"),
 ]
-Host = Annotated[str, Rule("a host or an address", lambda text: bool(text) and text.isprintable() and " " not in text)]
-Url = Annotated[
-    str,
-    Rule("an address http(s)://…, or none", lambda text: not text or text.startswith(("http://", "https://"))),
-]
+Host = Annotated[str, Meta(pattern=r"\A[\w!-~]+\Z", description="a host or an address")]
+Port = Annotated[int, Meta(ge=0, le=65535, description="a port from 0 to 65,535 (0: any that is free)")]
+Url = Annotated[str, Meta(pattern=r"\A(?:https?://|\Z)", description="an address http(s)://…, or none")]
 
 
-@dataclass(frozen=True)
-class Repository:
+class _Section(Table, frozen=True):
+    """A section of the settings."""
+
+    reader: ClassVar[Reader] = Reader(partial(GatewayError, 500), "see `msedge serve --print-config`")
+
+
+class Repository(_Section, frozen=True):
     """Where models are and how long they stay."""
 
     cache: Path = ""
@@ -70,8 +65,7 @@ class Repository:
     """Models that are never unloaded for want of memory."""
 
 
-@dataclass(frozen=True)
-class Batching:
+class Batching(_Section, frozen=True):
     """How much waits and how much is computed at once; a model's own file may say less."""
 
     rows: Count = 64
@@ -86,8 +80,7 @@ class Batching:
     """Seconds until an answer is of no use, for requests that do not say; 0: never."""
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(_Section, frozen=True):
     """What a client may ask of the gateway."""
 
     body: Size = 64 << 20
@@ -104,8 +97,7 @@ class Limits:
     """Open at once."""
 
 
-@dataclass(frozen=True)
-class Tls:
+class Tls(_Section, frozen=True):
     """HTTPS; files are read again when they change."""
 
     certificate: Path = ""
@@ -116,8 +108,7 @@ class Tls:
     """PEM: who signs clients' certificates; then every client must show one."""
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(_Section, frozen=True):
     """Who may do what. Health is open to all."""
 
     tokens: Path = ""
@@ -130,28 +121,25 @@ class Access:
     """Web pages of which origins a browser lets read answers."""
 
 
-@dataclass(frozen=True)
-class Logs:
+class Logs(_Section, frozen=True):
     """What is written to stderr."""
 
     format: Literal["text", "json"] = "text"
     level: Literal["debug", "info", "warning", "error"] = "info"
-    requests: Share = 0.0
+    requests: Fraction = 0.0
     """Of the requests, how many leave a line. Those that end in a bug of ours always do."""
 
 
-@dataclass(frozen=True)
-class Traces:
+class Traces(_Section, frozen=True):
     """Spans for OpenTelemetry (extra `otel`)."""
 
     endpoint: Url = ""
     """Where they are sent, OTLP over HTTP, such as http://localhost:4318/v1/traces; "": nowhere."""
-    share: Share = 0.01
+    share: Fraction = 0.01
     """Of the requests that do not say themselves, how many are traced."""
 
 
-@dataclass(frozen=True)
-class Personal:
+class Personal(_Section, frozen=True):
     """Devices' own versions."""
 
     store: Path = ""
@@ -162,32 +150,30 @@ class Personal:
     """Seconds between looks at the store for newer versions."""
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(_Section, frozen=True):
     """A gateway. `sources` says of every value that was told where, by name: "flag --port", "MSEDGE_SERVE_PORT"."""
 
     models: Paths = ()
     """Bundles, folders of models, registries."""
     host: Host = "127.0.0.1"
-    port: Annotated[int, _from(0, 65535, "a port (0: any that is free)")] = 8000
+    port: Port = 8000
     threads: CountOrNone = 0
     """That compute; 0: as many as the machine has cores."""
-    workers: Annotated[int, _from(1, 256, "a whole number")] = 1
-    """Processes that read requests; one alone computes."""
     drain: SecondsOrNone = 30.0
     """Seconds that requests under way have to end after SIGTERM."""
-    repository: Repository = field(default_factory=Repository)
-    batching: Batching = field(default_factory=Batching)
-    limits: Limits = field(default_factory=Limits)
-    tls: Tls = field(default_factory=Tls)
-    access: Access = field(default_factory=Access)
-    logs: Logs = field(default_factory=Logs)
-    traces: Traces = field(default_factory=Traces)
-    personal: Personal = field(default_factory=Personal)
-    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
+    repository: Repository = Repository()
+    batching: Batching = Batching()
+    limits: Limits = Limits()
+    tls: Tls = Tls()
+    access: Access = Access()
+    logs: Logs = Logs()
+    traces: Traces = Traces()
+    personal: Personal = Personal()
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raise GatewayError for values that contradict each other."""
+        super().__post_init__()
         if bool(self.tls.certificate) != bool(self.tls.key):
             there, missing = ("certificate", "key") if self.tls.certificate else ("key", "certificate")
             raise GatewayError(500, f"tls.{missing}: expected a file, as tls.{there} has one, got none")

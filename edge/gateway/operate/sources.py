@@ -8,8 +8,8 @@ from __future__ import annotations
 import difflib
 import json
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 from urllib.parse import urlsplit, urlunsplit
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 from edge.gateway.errors import GatewayError
 from edge.gateway.operate.entries import ENVIRONMENT, Entry, entries
 from edge.gateway.operate.settings import Settings
+from federated.tables import Reader
 
 __all__ = ["entries", "print_config", "resolve"]
 
@@ -24,6 +25,9 @@ _WORDS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0":
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
           "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40,
           "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}  # fmt: skip
+
+
+_FILES = Reader(partial(GatewayError, 500), "check --config")
 
 
 class _Said(NamedTuple):
@@ -73,7 +77,7 @@ def _files(folder: Path, file: str | os.PathLike[str] | None) -> Iterator[tuple[
     for path in [Path(file)] if file is not None else [folder / "msedge.toml", folder / "pyproject.toml"]:
         if file is None and not path.is_file():
             continue
-        words = _parsed(path)
+        words = _FILES.file(path)
         section: Any = words.get("serve", words.get("tool", {}).get("msedge", {}).get("serve"))
         if section is None and file is None:
             continue
@@ -81,15 +85,6 @@ def _files(folder: Path, file: str | os.PathLike[str] | None) -> Iterator[tuple[
             raise GatewayError(500, f"{str(path)!r}: expected a section [serve], got {section!r}")
         yield (str(path) if file is not None else path.name), section, path.resolve().parent
         return
-
-
-def _parsed(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise GatewayError(500, f"cannot read {str(path)!r}: {error.strerror}; check --config") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise GatewayError(500, f"{str(path)!r}: expected TOML: {error}") from error
 
 
 def _of_file(words: Mapping[str, Any], file: str, base: Path) -> dict[str, _Said]:
@@ -102,9 +97,8 @@ def _of_file(words: Mapping[str, Any], file: str, base: Path) -> dict[str, _Said
             if name not in known:
                 what = f"expected a section [serve.{key}]" if key in sections and not below else "no such setting"
                 raise GatewayError(500, f"{file}: {name}: {what}{_closest(name, known)}")
-            entry = known[name]
-            if isinstance(word, str) and entry.kind is not str and not (entry.rule and entry.rule.size):
-                raise _wrong(entry, word, file)
+            if isinstance(word, str) and not known[name].has("size"):
+                _read(known[name], word, file)  # texts stand for numbers in flags and variables alone
             said[name] = _Said(word, file, base)
     return said
 
@@ -122,36 +116,32 @@ def _of_environment(environment: Mapping[str, str], here: Path) -> dict[str, _Sa
 
 def _checked(entry: Entry, value: Any, source: str, base: Path) -> Any:
     """The value as the setting's type, within its rule."""
-    size = entry.rule is not None and entry.rule.size
-    made: Any = _of_text(entry.kind, value, size) if isinstance(value, str) and entry.kind is not str else value
-    if entry.kind is float and type(made) is int and abs(made) < 1 << 53:
-        made = float(made)
-    if entry.kind is tuple and isinstance(made, list | tuple):
-        made = tuple(made) if all(isinstance(word, str) for word in made) else None
-    kind: Any = entry.kind
-    if type(made) is not kind or (entry.choices and made not in entry.choices):
-        raise _wrong(entry, value, source)
-    if entry.rule and not entry.rule.holds(made):
-        raise _wrong(entry, value, source)
-    if entry.rule and entry.rule.path:
+    text = isinstance(value, str) and entry.kind is not str
+    made = _read(entry, _of_text(entry.kind, value, entry.has("size")) if text else value, source)
+    if entry.has("path"):
         return tuple(_located(word, base) for word in made) if entry.kind is tuple else _located(made, base)
     return made
 
 
+def _read(entry: Entry, value: Any, source: str) -> Any:
+    reader = Reader(lambda text: GatewayError(500, f"{text} ({source})"), "", lambda got: repr(_masked(got)))
+    return reader.read(entry.hint, value, entry.name)
+
+
 def _of_text(kind: type[Any], text: str, size: bool) -> Any:
-    """What a text of the environment or of a flag says; None where it says nothing of that kind."""
+    """What a text of the environment or of a flag says; the text itself where it says nothing of that kind."""
     if kind is tuple:
         return tuple(word.strip() for word in text.split(",") if word.strip())
     if kind is bool:
-        return _WORDS.get(text.strip().lower())
+        return _WORDS.get(text.strip().lower(), text)
     if size:
         digits = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
         unit, digits = _UNITS.get(text.strip()[len(digits) :].lower()), digits.strip()
-        return int(digits) * unit if unit and digits.isascii() and digits.isdigit() and len(digits) < 16 else None
+        return int(digits) * unit if unit and digits.isascii() and digits.isdigit() and len(digits) < 16 else text
     try:
-        return kind(text) if len(text) < 32 else None
+        return kind(text) if len(text) < 32 else text
     except ValueError:
-        return None
+        return text
 
 
 def _located(text: str, base: Path) -> str:
@@ -164,13 +154,9 @@ def _located(text: str, base: Path) -> str:
     return str(base / text)
 
 
-def _wrong(entry: Entry, value: Any, source: str) -> GatewayError:
-    return GatewayError(500, f"{entry.name}: expected {entry.expected}, got {_masked(value)!r} ({source})")
-
-
 def _closest(name: str, known: Mapping[str, Any]) -> str:
     close = difflib.get_close_matches(name, list(known), 1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return f"; did you mean {close[0]!r}?" if close else "; `msedge serve --print-config` shows all"
 
 
 def _masked(value: Any) -> Any:

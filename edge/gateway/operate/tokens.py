@@ -16,14 +16,17 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from hashlib import blake2b
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, structs
 
 from edge.gateway.errors import GatewayError
+from federated.tables import Reader
 from lite_runtime._files import write_atomically
 
 __all__ = ["SCOPES", "Token", "add", "listed", "matches", "parse", "revoke"]
@@ -36,27 +39,42 @@ SCOPES: Mapping[str, str] = {
 PREFIX = "msedge_"
 DAY = 86_400.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
-_HEX = re.compile(r"[0-9a-f]+")
+_Scope = Annotated[str, Meta(pattern=rf"\A(?:{'|'.join(SCOPES)})\Z", description=f"one of {', '.join(SCOPES)}")]
 _LARGEST = 16 << 20
 """Bytes of a file of tokens: some 50,000."""
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+def _hex(size: int) -> str:
+    return rf"\A[0-9a-f]{{{2 * size}}}\Z"
+
+
+
+_Time = Annotated[float, Meta(gt=-1e12, lt=1e12, description="seconds since 1970")]
+
+
+class Token(Struct, frozen=True, forbid_unknown_fields=True):
     """What the file knows of a token. created, expires: seconds since 1970; expires None: never. salt, digest: hex."""
 
-    id: str
-    name: str
-    scopes: tuple[str, ...]
-    created: float
-    expires: float | None
-    salt: str
-    digest: str
+    id: Annotated[str, Meta(pattern=_hex(6), description="12 hexadecimal digits")]
+    name: Annotated[str, Meta(pattern=rf"\A{_NAME.pattern}\Z", description="up to 64 letters, digits and ._@-")]
+    scopes: Annotated[tuple[_Scope, ...], Meta(min_length=1, description="a list of at least one scope")]
+    created: _Time
+    expires: _Time | None
+    salt: Annotated[str, Meta(pattern=_hex(16), description="32 hexadecimal digits")]
+    digest: Annotated[str, Meta(pattern=_hex(32), description="64 hexadecimal digits")]
 
     @property
     def end(self) -> float:
         """When it stops being good."""
         return inf if self.expires is None else self.expires
+
+
+class _File(Struct):
+    format: Literal[1]
+    tokens: tuple[Token, ...]
+
+
+_READ = Reader(partial(GatewayError, 500), "`msedge token add` writes one", lambda value: "another value")
 
 
 def add(path: str | os.PathLike[str], name: str, scopes: Iterable[str], *, days: float | None = None) -> str:
@@ -116,9 +134,7 @@ def parse(data: bytes, shown: str = "tokens") -> tuple[Token, ...]:
         words = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise GatewayError(500, f"{shown!r}: expected JSON as `msedge token add` writes it: {error}") from error
-    if not isinstance(words, dict) or words.get("format") != 1 or not isinstance(words.get("tokens"), list):
-        raise GatewayError(500, f'{shown!r}: expected {{"format": 1, "tokens": […]}}')
-    tokens = tuple(_token(entry, f"{shown!r}, token {at}") for at, entry in enumerate(words["tokens"]))
+    tokens = _READ.read(_File, words, f"{shown!r}: ").tokens
     for what in ("id", "name"):
         if len({getattr(token, what) for token in tokens}) != len(tokens):
             raise GatewayError(500, f"{shown!r}: expected every token to have a {what} of its own")
@@ -134,34 +150,8 @@ def _digest(secret: str, salt: bytes) -> bytes:
     return blake2b(secret.encode("utf-8", "replace"), digest_size=32, salt=salt, person=b"msedge-token").digest()
 
 
-def _token(entry: Any, where: str) -> Token:
-    if not isinstance(entry, dict) or set(entry) != set(Token.__slots__):
-        raise GatewayError(500, f"{where}: expected {', '.join(Token.__slots__)}, got {entry!r:.80}")
-    good: Mapping[str, Callable[[Any], bool]] = {
-        "id": lambda v: _hex(v, 6),
-        "name": lambda v: isinstance(v, str) and bool(_NAME.fullmatch(v)),
-        "scopes": lambda v: isinstance(v, list) and bool(v) and all(isinstance(s, str) and s in SCOPES for s in v),
-        "created": _time,
-        "expires": lambda v: v is None or _time(v),
-        "salt": lambda v: _hex(v, 16),
-        "digest": lambda v: _hex(v, 32),
-    }
-    for key, holds in good.items():
-        if not holds(entry[key]):
-            raise GatewayError(500, f"{where}: {key} is not as `msedge token add` writes it")
-    return Token(**{**entry, "scopes": tuple(entry["scopes"])})
-
-
-def _hex(value: Any, size: int) -> bool:
-    return isinstance(value, str) and len(value) == 2 * size and bool(_HEX.fullmatch(value))
-
-
-def _time(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e12
-
-
 def _write(path: str | os.PathLike[str], tokens: Iterable[Token]) -> None:
-    words = {"format": 1, "tokens": [asdict(token) for token in tokens]}
+    words = {"format": 1, "tokens": [structs.asdict(token) for token in tokens]}
     new = not os.path.exists(path)
     write_atomically(path, json.dumps(words, indent=1).encode() + b"\n", _Unwritten)
     if new:

@@ -63,7 +63,7 @@ def events(data: bytes) -> list[dict[str, Any]]:
     made: list[dict[str, Any]] = []
     for number, body in enumerate(records(data)):
         event = fields(body)
-        base = {"time": struct.unpack("<d", event[1][0])[0], "step": event[2][0]}
+        base = {"time": struct.unpack("<d", event[1][0])[0], "step": event.get(2, [0])[0]}  # zeros are left out
         if number == 0:
             assert event[3] == [b"brain.Event:2"]
             continue
@@ -74,7 +74,7 @@ def events(data: bytes) -> list[dict[str, Any]]:
         else:
             spread = fields(value[5][0])
             for field, name in enumerate(("min", "max", "num", "sum", "squares"), 1):
-                base[name] = struct.unpack("<d", spread[field][0])[0]
+                base[name] = struct.unpack("<d", spread.get(field, [bytes(8)])[0])[0]
             for field, name in ((6, "limits"), (7, "counts")):
                 base[name] = struct.unpack(f"<{len(spread[field][0]) // 8}d", spread[field][0])
         made.append(base)

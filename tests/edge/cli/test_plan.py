@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from cloud.parallel.explaining.examples import EXAMPLES
 from cloud.train.jobs.config import read

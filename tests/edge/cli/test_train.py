@@ -109,6 +109,15 @@ def test_pages_and_tensorboard(folder: Path) -> None:
     assert len(out.split()) == 2
 
 
+def test_without_tensorboards_writer_the_export_says_what_to_install(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX.record_writer", None)
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    _, err = msedge("runs", "export", "--tensorboard", folder / "none", "--runs", folder / "runs.sqlite", code=3)
+    assert "pip install 'msedge[tensorboard]'" in err and not (folder / "none").exists()
+
+
 def test_the_store_is_found_by_its_variable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MSEDGE_RUNS", str(folder / "runs.sqlite"))
     assert len(json.loads(msedge("runs", "list", "--json")[0])["runs"]) >= 2

@@ -40,13 +40,13 @@ class Live:
 
 
 @contextmanager
-def live(models: Mapping[str, Path] | Path, listen: Any = HttpServer, **flags: Any) -> Iterator[Live]:
+def live(models: Mapping[str, Path] | Path, **flags: Any) -> Iterator[Live]:
     """Serve bundles by name, or a folder of models. flags: further settings, `batching__rows=8` for batching.rows."""
     words = (str(models),) if isinstance(models, Path) else tuple(f"{name}={path}" for name, path in models.items())
     told = {"threads": 1, "port": 0, **{name.replace("__", "."): value for name, value in flags.items()}}
     log = io.StringIO()
     settings = resolve({"models": words, **told}, environment={}, folder=Path("/"))
-    with running(settings, Log(Logs(), log), listen) as there:
+    with running(settings, Log(Logs(), log)) as there:
         yield Live(*there, log)
 
 

@@ -79,13 +79,13 @@ def test_words_of_a_node() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ({"most_clip": "1"}, "most_clip to be a number"),
+        ({"most_clip": "1"}, "most_clip: expected a number above 0"),
         ({"most_clip": 0.0}, "above 0"),
         ({"least_noise": -1.0}, "least_noise"),
         ({"least_noise": float("nan")}, "least_noise"),
-        ({"secure_only": "yes"}, "secure_only to be true"),
-        ({"least_devices": True}, "least_devices to be a whole"),
-        ({"least_devices": -1}, "from 0"),
+        ({"secure_only": "yes"}, "secure_only: expected true"),
+        ({"least_devices": True}, "least_devices: expected a whole"),
+        ({"least_devices": -1}, "of at least 0, got -1"),
     ],
 )
 def test_words_that_make_no_sense(words: dict[str, object], says: str) -> None:

@@ -10,12 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from federated.config import Report, State, read
 from federated.messages.packed import unpack
@@ -144,7 +144,7 @@ def test_a_deployment_learns_what_the_simulator_learns(folder: Path) -> None:
     learned = unpack((folder / "run.state").read_bytes())[1]["state"]["params"]
 
     # The simulator, where nobody dies, but that device's third answer to a round is never there.
-    words = replace(read(config), state=State(), report=Report())
+    words = structs.replace(read(config), state=State(), report=Report())
     silent = (NAMES[LOST], 3)
     ended = simulate(words, fleet_of(words), delay=lambda *nth: float("inf") if nth == silent else 0.0)
     assert [row["answered"] for row in ended.rows] == [3, 3, 2]

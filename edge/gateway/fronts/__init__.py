@@ -1,1 +1,0 @@
-"""Processes that read requests and write replies for one that computes: `msedge serve --workers`."""
