@@ -62,8 +62,8 @@ def _entry(module: str, name: str, what: Any) -> str:
         return f"### `{name}`\n\nThe module `{what.__name__}`, below.\n"
     home = _front_of(what, name)
     if module == "msedge" and home:
-        return f"- `{name}`: {_first(what)} See [`{home}.{name}`](#{home.replace('.', '')}{name.lower()})."
-    lines = [f'<a id="{module.replace(".", "")}{name.lower()}"></a>', "", f"### `{name}`", ""]
+        return f"- `{name}`: {_first(what)} See [`{home}`](#{home})."
+    lines = [f"### `{name}`", ""]
     if callable(what) and not (inspect.isclass(what) and issubclass(what, Exception)):
         lines += ["```python", f"{name}{_signature(what)}", "```", ""]
     lines += [_text(what), ""]
