@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 import msedge
 from edge.cli.app import app
-from edge.gateway.models.config import _READERS, parse_config
+from edge.gateway.models.config import _File, parse_config
 from edge.gateway.operate.metrics import Gauges, families
 from edge.gateway.operate.settings import Settings
 from edge.gateway.operate.sources import entries, resolve
@@ -200,7 +200,7 @@ def test_files_on_the_page_can_be_read(tmp_path: Path) -> None:
     (config,) = blocks(section("Models"), "toml")
     told = tomllib.loads(config)
     parse_config(told, "config.toml")
-    assert set(told) == set(_READERS)
+    assert set(told) == set(_File.__struct_fields__)
 
 
 def test_flags_and_metrics_on_the_page_are_there() -> None:

@@ -1,4 +1,4 @@
-"""What a device loads for codecs and privacy: NumPy, and cryptography only once a sum is secure."""
+"""What a device loads for codecs and privacy: NumPy, msgspec, and cryptography only once a sum is secure."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ assert not heavy, heavy
 """
 
 
-def test_a_pipeline_needs_numpy_alone() -> None:
+def test_a_pipeline_loads_nothing_heavy() -> None:
     root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-c", SCRIPT], cwd=root, check=True, timeout=60)
