@@ -1,10 +1,12 @@
-"""Who may import whom, as ARCHITECTURE.md says: a floor knows the floors below it and the libraries named here."""
+"""Who may import whom, as ARCHITECTURE.md says: a layer imports the layers below it and the libraries named here."""
 
 from __future__ import annotations
 
 import ast
 import sys
 from collections.abc import Iterator
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -55,17 +57,18 @@ def at_once(tree: ast.Module) -> ast.Module:
         def visit_If(self, node: ast.If) -> ast.AST | None:
             return None if "TYPE_CHECKING" in ast.unparse(node.test) else self.generic_visit(node)
 
-    return Strip().visit(tree)
+    return Strip().visit(deepcopy(tree))
 
 
 def allowed(floor: str) -> set[str]:
     return {*sys.stdlib_module_names, *FLOORS[FLOORS.index(floor) :], *LIBRARIES[floor]}
 
 
-def modules(floor: str) -> Iterator[tuple[str, ast.Module]]:
-    """Every source file of a floor, by its path from the root."""
-    for path in sorted((ROOT / floor).rglob("*.py")):
-        yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_bytes())
+@cache
+def modules(floor: str) -> tuple[tuple[str, ast.Module], ...]:
+    """Every source file of a layer, by its path from the root."""
+    paths = sorted((ROOT / floor).rglob("*.py"))
+    return tuple((path.relative_to(ROOT).as_posix(), ast.parse(path.read_bytes())) for path in paths)
 
 
 @pytest.mark.parametrize("floor", THERE)
@@ -99,6 +102,46 @@ def test_importing_the_runtime_takes_numpy_alone() -> None:
     loaded = ((p, at_once(t)) for p, t in modules("lite_runtime") if not p.startswith(COMPILING) or p == BUILD)
     found = ((path, line, name) for path, tree in loaded for name, line in imported(tree))
     assert [f"{path}:{line} imports {name}" for path, line, name in found if name.partition(".")[0] in later] == []
+
+
+# A library that one part of the project alone may import: its interface changes, or it is heavy, or it is optional.
+ONLY = {
+    "PIL": ("cloud/data/", "converter/quantize/calibration/", "edge/gateway/"),
+    "aiohttp": (HTTP,),
+    "array_record": ("cloud/data/_grain.py",),
+    "cloudpickle": ("cloud/data/reading/workers.py",),
+    "cryptography": ("federated/privacy/",),
+    "flax": ("cloud/train/tasks/",),
+    "flwr": (TRANSPORT,),
+    "grain": ("cloud/data/_grain.py",),
+    "jax2onnx": ("cloud/train/tasks/",),
+    "llvmlite": COMPILING,
+    "numba": COMPILING,
+    "opentelemetry": ("edge/gateway/operate/",),
+    "orbax": ("cloud/train/keeping/checkpoint.py",),
+    "orjson": (GATEWAY,),
+    "ray": ("cloud/train/many/ray.py",),
+    "sklearn": ("cloud/train/inputs/digits.py",),
+    "tensorboardX": ("cloud/track/tensorboard.py",),
+    "torch": ("converter/frontends/torch.py",),
+}
+
+
+@cache
+def libraries() -> dict[str, frozenset[str]]:
+    """What every file imports, by its path: the first part of each name."""
+    return {
+        path: frozenset(name.partition(".")[0] for name, _ in imported(tree))
+        for floor in THERE
+        for path, tree in modules(floor)
+    }
+
+
+@pytest.mark.parametrize("library", sorted(ONLY))
+def test_a_library_is_imported_where_the_architecture_says(library: str) -> None:
+    found = [path for path, names in libraries().items() if library in names]
+    assert found, f"nothing imports {library}: remove its row"
+    assert [path for path in found if not path.startswith(ONLY[library])] == []
 
 
 def test_one_folder_knows_flower() -> None:

@@ -27,7 +27,8 @@ MESSAGES = {
     "sync": FEDERATION.task("sync", 1, {"steps": 2, "batch": 4, "only": []}),
     "hello": FEDERATION.hello(),
 }
-JUNK = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5) | st.just([])
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+JUNK = st.none() | st.booleans() | st.integers() | FINITE | st.text(max_size=5) | st.just([])
 JUNK |= st.just({}) | st.just([1]) | st.just({"name": []}) | st.just({"name": "fedavg", "rate": -1})
 
 
