@@ -66,6 +66,23 @@ def test_a_measurement_is_kept(quick: Path, threads: int) -> None:
 
 
 @native
+def test_a_measurement_that_others_could_have_written_does_not_count(quick: Path) -> None:
+    assert roofline() is not None
+    (kept,) = quick.glob("roofline-*.json")
+    kept.write_text(kept.read_text().replace("20", "19", 1))
+    kept.chmod(0o666)
+    with pytest.warns(RuntimeWarning, match="measured again"):
+        assert roofline() is not None
+    assert kept.stat().st_mode & 0o777 == 0o600
+    before = kept.read_text()
+    quick.chmod(0o777)
+    with pytest.warns(RuntimeWarning, match="chmod go-w"):
+        assert roofline() is not None
+    quick.chmod(0o700)
+    assert kept.read_text() == before
+
+
+@native
 def test_measured_afresh_it_replaces_what_was_kept(quick: Path) -> None:
     held = roofline()
     assert held is not None

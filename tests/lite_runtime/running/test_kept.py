@@ -188,6 +188,29 @@ def test_a_runtime_compiled_from_source_keeps_nothing(
     assert not cache.exists()
 
 
+def test_programs_that_others_could_have_written_are_not_run(
+    cache: Path, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = planned(monkeypatch)
+    first = session.load(path).run({"x": X})
+    kept_files = sorted(cache.iterdir())
+    assert len(kept_files) == 2 and len(plans) == 1
+    for file in kept_files:
+        file.chmod(0o666)
+    with pytest.warns(RuntimeWarning, match="delete it and run again"):
+        again = session.load(path).run({"x": X})
+    assert len(plans) == 2 and all(np.array_equal(again[name], first[name]) for name in first)
+    assert [file.stat().st_mode & 0o777 for file in kept_files] == [0o600, 0o600]  # made anew
+    before = [file.read_bytes() for file in kept_files]
+    cache.chmod(0o777)
+    with pytest.warns(RuntimeWarning, match=r"chmod go-w .*programs"):
+        session.load(path).run({"x": X})
+    assert len(plans) == 3 and [file.read_bytes() for file in kept_files] == before
+    cache.chmod(0o700)
+    session.load(path).run({"x": X})
+    assert len(plans) == 3
+
+
 def test_where_nothing_can_be_written_nothing_is_kept(path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MSEDGE_CACHE", "/proc/no/such/folder")
     assert session.load(path).run({"x": X})["y"].shape == (3, 4)
