@@ -14,6 +14,7 @@ from lite_runtime.ops import chain
 from lite_runtime.ops.registry import BINDS, NoKernel, Operand, Spec
 from lite_runtime.planning.program import ARENA, FIRST_FREE
 from lite_runtime.planning.stage import Stage, spec_of
+from lite_runtime.steps.declaration import Gaps, Step
 
 __all__ = ["BEFORE", "BoundUnit", "Choose", "Pack", "Record", "Slot", "Workspace", "bind_stage"]
 
@@ -44,8 +45,7 @@ class Record(NamedTuple):
     """A step before its operands have addresses."""
 
     kernel: str
-    operands: tuple[Operand | None, ...]
-    numbers: tuple[int | float, ...]
+    step: Step
     parallel: bool
     unit: int
 
@@ -58,24 +58,13 @@ class BoundUnit(NamedTuple):
     end: int
 
 
-class _Rows(NamedTuple):
-    """Which numbers of a step are the results in a row and the batches, and which operand must be left out for rows to
-    lie anywhere; -1: none."""
-
-    number: int
-    batches: int
-    absent: int
-
-    def fits(self, record: Record, operand: Operand) -> bool:
-        """Whether the step makes `operand`, all of it, in rows one after the other."""
-        made, alone = record.operands[-1], self.absent < 0 or record.operands[self.absent] is None
-        whole = made is not None and made.slot == operand.slot and made.size == operand.size and operand.offset == 0
-        dense = record.numbers[self.batches] == 1 and operand.shape[-1] == record.numbers[self.number]
-        return whole and alone and dense
-
-
-ROWS: Mapping[str, _Rows] = {"gemm.f32_gemm": _Rows(5, 14, 4), "qgemm.x8_gemm": _Rows(5, 14, -1)}
-"""Kernels that can leave gaps between the rows of their result."""
+def _makes_rows(step: Step, gaps: Gaps, operand: Operand) -> bool:
+    """Whether the step makes `operand`, all of it, in rows one after the other that it could write with gaps."""
+    made = getattr(step, gaps.operand)
+    alone = not gaps.absent or getattr(step, gaps.absent) is None
+    whole = made.slot == operand.slot and made.size == operand.size and operand.offset == 0
+    dense = getattr(step, gaps.batches) == 1 and operand.shape[-1] == getattr(step, gaps.row)
+    return bool(whole and alone and dense)
 
 
 class Workspace:
@@ -168,17 +157,10 @@ class _NodeBinder:
         self._space.slots[operand.slot].scratch = True
         return operand
 
-    def emit(
-        self,
-        kernel: str,
-        operands: Sequence[Operand | None],
-        numbers: Sequence[int | float] = (),
-        *,
-        parallel: bool = True,
-    ) -> None:
-        record = Record(kernel, tuple(operands), tuple(numbers), parallel, self._space.unit)
-        self._space.records.append(record)
-        for operand in operands:
+    def emit(self, step: Step, *, kernel: str | None = None, parallel: bool = True) -> None:
+        kernel = step.kernel(kernel)
+        self._space.records.append(Record(kernel, step, parallel, self._space.unit))
+        for operand in step.operands:
             self._space.touch(operand)
 
     def view(self, output: int, of: Operand, offset: int = 0) -> None:
@@ -194,20 +176,21 @@ class _NodeBinder:
     def place(self, part: int, target: Operand, at: int, row: int) -> bool:
         space, name, operand = self._space, self.node.inputs[part], self.inputs[part]
         assert operand is not None
-        touching = [i for i, r in enumerate(space.records) if any(o and o.slot == operand.slot for o in r.operands)]
+        records = enumerate(space.records)
+        touching = [i for i, r in records if any(o and o.slot == operand.slot for o in r.step.operands)]
         once = space.uses.get(name, 0) == 1 == list(self.node.inputs).count(name)
         if len(touching) != 1 or not once or space.slots[operand.slot].base != ARENA:
             return False
         record = space.records[touching[0]]
-        width = ROWS.get(record.kernel)
-        if width is None or name not in space.units[record.unit][-1].outputs or not width.fits(record, operand):
+        step, gaps = record.step, record.step.gaps
+        if gaps is None or name not in space.units[record.unit][-1].outputs or not _makes_rows(step, gaps, operand):
             return False
-        run = int(record.numbers[width.number])
+        run = int(getattr(step, gaps.row))
         rows = operand.size // run
         spec = Spec(operand.dtype, ((rows - 1) * row + run,))
         into = Operand(spec, target.slot, target.offset + at * itemsize(operand.dtype))
-        numbers = (*record.numbers[: width.number], row, *record.numbers[width.number + 1 :])
-        space.records[touching[0]] = record._replace(operands=(*record.operands[:-1], into), numbers=numbers)
+        apart = step.replace(**{gaps.operand: into, gaps.row: row})
+        space.records[touching[0]] = record._replace(step=apart)
         old, slot = space.slots[operand.slot], space.slots[target.slot]
         old.first = old.last = -1
         slot.first = record.unit if slot.first == -1 else min(slot.first, record.unit)

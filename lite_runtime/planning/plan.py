@@ -11,7 +11,6 @@ Everything here is a function of types; nothing runs, except that nodes whose op
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -25,6 +24,7 @@ from lite_runtime.planning.bind import BEFORE, BoundUnit, Choose, Pack, Workspac
 from lite_runtime.planning.memory import Lifetime, arrange
 from lite_runtime.planning.program import ARENA, NULL, Kernel, Plan, Step
 from lite_runtime.planning.stage import fold, next_stage
+from lite_runtime.steps.declaration import LENGTH
 
 __all__ = ["Kernel", "Plan", "Step", "fold", "plan"]
 
@@ -168,7 +168,8 @@ def _write(
         begin = len(words)
         seconds = cost.seconds(record.kernel, operations, nbytes, space.lanes)
         shared = record.parallel and (separate or cost.shared(seconds))
-        spans = [_span(space, o, record.unit) for o in record.operands if o is not None and o.value is None]
+        operands = record.step.operands
+        spans = [_span(space, o, record.unit) for o in operands if o is not None and o.value is None]
         # What the first worker did alone it need not wait for.
         meets = any((shared or by_all) and _clash(a, b) for a in spans for b, by_all in touched)
         if meets:
@@ -176,14 +177,14 @@ def _write(
         touched.extend((span, shared) for span in spans)
         flags = (PARALLEL if shared else 0) | (MEET if meets else 0) | (record.unit << 8)
         words += [kernels.setdefault(record.kernel, len(kernels)), 0, flags]
-        for operand in record.operands:
+        for operand in operands:
             if operand is None:
                 words += [NULL, 0]
             else:
                 slot = space.slots[operand.slot]
                 words += [slot.base, operand.offset + slot.offset]
-        words += [_word(n) for n in record.numbers]
-        words[begin + 1] = len(words) - begin
+        words += record.step.numbers()
+        words[begin + LENGTH] = len(words) - begin
         end = len(words)
         records.append(Kernel(record.kernel, record.unit, begin, end, operations, nbytes, seconds, shared, meets))
     return np.array(words, np.int64), tuple(kernels), tuple(records)
@@ -195,8 +196,7 @@ _MOVES = ("copy.", "pad", "pack", "transpose")
 
 def _work(space: Workspace, specs: Mapping[str, Spec]) -> list[tuple[int, int]]:
     """Operations and bytes of every record: a unit's operations fall to those that compute, by their bytes."""
-    operands = [{(o.slot, o.offset): o.spec.nbytes for o in r.operands if o is not None} for r in space.records]
-    sizes = [cost.touched(r.kernel, list(o.values())) for r, o in zip(space.records, operands, strict=True)]
+    sizes = [cost.touched(record.step) for record in space.records]
     of_unit: dict[int, list[int]] = {}
     for i, record in enumerate(space.records):
         of_unit.setdefault(record.unit, []).append(i)
@@ -248,10 +248,3 @@ def _span(space: Workspace, operand: Operand, unit: int) -> _Span:
 def _clash(a: _Span, b: _Span) -> bool:
     """Whether one of two steps must wait for the other."""
     return (a.writes or b.writes) and a.base == b.base and a.start < b.end and b.start < a.end
-
-
-def _word(number: int | float) -> int:
-    """A number of a step record: an integer as it is, a float as the bits of the nearest float32."""
-    if isinstance(number, float | np.floating):
-        return int.from_bytes(bytes(ctypes.c_float(number)), "little")
-    return int(number)

@@ -33,7 +33,8 @@ def test_a_device_gets_all_but_what_compiles() -> None:
     files = wheel.device_files(str(ROOT / "lite_runtime"))
     assert {"running/session.py", "bundle/reading.py", "reference/linear.py", "ops/linear.py", "native/build.py"} <= set(files)
     assert not {"native/simd.py", "native/compile.py", "native/wheel.py", "kernels/gemm.py", "kernels/_math.py"} & set(files)
-    assert "kernels/_opcodes.py" in files
+    assert "kernels/_opcodes.py" in files and "native/checking.py" not in files
+    assert {"steps/__init__.py", "steps/declaration.py", "steps/gemm.py", "planning/listing.py"} <= set(files)
 
 
 def test_no_file_of_a_device_names_the_compiler() -> None:
