@@ -69,7 +69,24 @@ def _run(model: Model, args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def _program(model: Model, args: argparse.Namespace) -> dict[str, Any]:
+    """The native program of a signature, step by step; open sizes are 1."""
+    from lite_runtime.native import tuning
+    from lite_runtime.native.target import host
+    from lite_runtime.planning.listing import listed, planned
+
+    if args.signature not in model.bundle.signatures:
+        raise InputError(f"no signature {args.signature!r}; this model has {', '.join(model.bundle.signatures)}")
+    target, graph = host(), model.bundle.signatures[args.signature]
+    made = planned(graph, {}, lanes=target.lanes if target else 4, choose=tuning.Choices(tuning.kept()))
+    steps = [step.plain() for step in listed(made)]
+    return {args.signature: {"steps": steps, "arena_bytes": made.arena_bytes, "words": len(made.program)}}
+
+
 def _inspect(model: Model, args: argparse.Namespace) -> dict[str, Any]:
+    if args.program:
+        return _program(model, args)
+
     def described(values: Sequence[Value]) -> dict[str, Any]:
         return {v.name: {"dtype": v.dtype, "shape": None if v.shape is None else list(v.shape)} for v in values}
 
@@ -126,6 +143,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--signature", default="predict")
     parser.add_argument("--state", metavar="FILE", help="what to begin with: state an earlier run saved")
     parser.add_argument("--save-state", metavar="FILE", help="run: keep the state it leaves")
+    parser.add_argument("--program", action="store_true", help="inspect: the planned program of --signature by name")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--backend", choices=BACKENDS, default="auto")
     parser.add_argument("--seed", type=int, default=0, help="of random inputs")

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from edge.measuring.describe import Row
     from lite_runtime.bundle import Bundle
     from lite_runtime.graph import Graph, StateUse, Value
+    from lite_runtime.planning.listing import ListedOperand
+    from lite_runtime.planning.program import Plan
 
 __all__ = ["inspect"]
 
@@ -29,14 +31,26 @@ def inspect(
     bundle: BundlePath,
     signature: Annotated[str | None, typer.Option(help="Only this one of the bundle's functions.")] = None,
     input_shape: InputShapes = None,
+    program: Annotated[
+        bool, typer.Option("--program", help="Instead, the native program of each function as this machine runs it.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show a bundle's graph, weights and origin."""
+    """Show a bundle's graph, weights and origin, or the program it is planned as."""
     shapes = read_shapes(input_shape)
     from lite_runtime import bundle as bundles
 
     made = bundles.read(bundle)
     graphs = _chosen(made, signature)
+    if program:
+        plans = {name: _planned(graph, shapes) for name, graph in graphs.items()}
+        if as_json:
+            emit({"file": str(bundle), "signatures": {name: _program_json(plan) for name, plan in plans.items()}})
+            return
+        out = console()
+        for name, plan in plans.items():
+            out.print(_program(name, plan))
+        return
     if as_json:
         signatures = {name: _as_json(made, name, shapes) for name in graphs}
         emit({**_facts(bundle, made), "state": _state_json(made), "signatures": signatures})
@@ -176,3 +190,60 @@ def _nodes(nodes: list[Row], wide: bool) -> RenderableType:
     )
     rows.caption_justify = "left"
     return rows
+
+
+# -- the native program ------------------------------------------------------------------------------------------------
+
+
+def _planned(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> Plan:
+    from lite_runtime.native import tuning
+    from lite_runtime.native.target import host
+    from lite_runtime.planning.listing import planned
+
+    target = host()
+    known = {value.name: shapes[value.name] for value in graph.inputs if value.name in shapes} if shapes else {}
+    return planned(graph, known, lanes=target.lanes if target else 4, choose=tuning.Choices(tuning.kept()))
+
+
+def _program_json(plan: Plan) -> dict[str, Any]:
+    from lite_runtime.planning.listing import listed
+
+    steps = [step.plain() for step in listed(plan)]
+    waiting = [node.where for node in plan.frontier]
+    return {"steps": steps, "arena_bytes": plan.arena_bytes, "words": len(plan.program), "waiting": waiting}
+
+
+def _program(name: str, plan: Plan) -> RenderableType:
+    from lite_runtime.planning.listing import listed
+
+    rows = table(f"program of {name}", "#", "word", "is", "where", right=("#",), fold=("word", "is", "where"))
+    for i, step in enumerate(listed(plan)):
+        workers = "every worker" if step.shared else "one worker"
+        rows.add_row(str(i), step.kernel, step.node, f"{workers}{', after all before it' * step.meets}", style="bold")
+        for operand in step.operands:
+            rows.add_row("", operand.name, operand.role, _where(operand))
+        for word, value in step.numbers.items():
+            rows.add_row("", word, _number(value), "")
+    facts = [f"{len(plan.records)} native steps", f"{len(plan.program)} words"]
+    facts.append(f"{bytes_text(plan.arena_bytes)} of arena")
+    if plan.frontier:
+        facts.append(f"planned during a run: what follows from {', '.join(node.where for node in plan.frontier)}")
+    rows.caption = ", ".join(facts)
+    rows.caption_justify = "left"
+    return rows
+
+
+def _where(operand: ListedOperand) -> str:
+    """Memory and byte offset, then what is known of the tensor there."""
+    if not operand.memory:
+        return "left out"
+    held = f"{operand.dtype} {shape_text(operand.shape)}" if operand.shape is not None else ""
+    return " ".join(filter(None, (f"{operand.memory} +{operand.offset}", operand.value, held)))
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{name} {_number(one)}" for name, one in value.items())
+    if isinstance(value, tuple):
+        return "; ".join(map(_number, value)) if value and isinstance(value[0], Mapping) else " ".join(map(str, value))
+    return f"{value:.9g}" if isinstance(value, float) else str(value)

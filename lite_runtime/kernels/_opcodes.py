@@ -1,11 +1,8 @@
 """What the elementwise machines can do, as data shared by their kernels and by the planner (needs no compiler).
 
-A chain's step record holds, behind its operands: TOTAL, BLOCK, RANK and the counts of loads, instructions and stores;
-the extents; a load per register that is filled from outside or written to (kind, mode, register, operand or bits,
-parameters, RANK element strides); two words an instruction (opcode | destination << 8 | sources << 16, 24, 32;
-parameters); a store per output that is converted (kind, register, operand, parameters); and last the number of
-operands. Parameters are two float32, or one int64. Of a load of integers into float32 they are the zero point and the
-scale: (x - zero point) * scale, 0 and 1 for a plain conversion; of a store of a kind in QUANTISED likewise.
+`steps/elementwise.py` declares the step. Parameters are two float32, or one int64. Of a load of integers into float32
+they are the zero point and the scale: (x - zero point) * scale, 0 and 1 for a plain conversion; of a store of a kind in
+QUANTISED likewise.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ __all__ = [
     "KINDS",
     "LANE_GROUP",
     "LARGEST_BLOCK",
-    "LOAD_WORDS",
     "MAX_RANK",
     "MODERATE",
     "ONCE",
@@ -27,7 +23,6 @@ __all__ = [
     "POINTERS",
     "QUANTISED",
     "SLOTS",
-    "STORE_WORDS",
 ]
 
 LANE_GROUP = 16
@@ -38,8 +33,6 @@ SLOTS = 12
 POINTERS = 10
 """Registers from SLOTS on: windows of operands, dense and of the machine's own type."""
 MAX_RANK = 8
-LOAD_WORDS, STORE_WORDS = 5, 4
-"""Words of a load before its strides, and of a store."""
 
 DENSE, ONCE, EXPAND, CONSTANT, OUTPUT = range(5)
 """How a register gets its block: the operand itself; broadcast once (its pattern repeats every block); broadcast block

@@ -43,6 +43,12 @@ from lite_runtime.native.simd import (
     vstore,
     vstore_n,
 )
+from lite_runtime.steps.attention import F32Attention, PackKeys, PadRows
+from lite_runtime.steps.declaration import named
+
+ATTENTION = named(F32Attention)
+PACK = named(PackKeys)
+PAD = named(PadRows)
 
 QUERIES = 24
 """Rows of a block, a multiple of every tile's."""
@@ -209,27 +215,24 @@ def _scale_row(y, n, factor):
         vstore_n(f32p(y + 4 * i), vload_n(f32p(y + 4 * i), n - i) * splat(factor), n - i)
 
 
-@kernel()
+@kernel(F32Attention)
 def f32_attention(step, bases, worker, workers):
-    """y = softmax(q kT + mask) v by batch and head. Operands q, k (packed by f32_pack_keys), v, mask?, y.
-
-    numbers: 0 batches, 1 heads, 2 heads of q to one of k, 3 queries, 4 keys, 5 width of q, 6 of v; bytes from batch to
-    batch, head to head, row to row of 7 to 9 q, 10 to 12 v, 13 to 15 y; 16 bytes of a head's packed keys; 17 to 19
-    bytes from batch, head, query of the mask to the next (0: the same for all), 20 whether it is of bool (true:
-    attend); 21 keys query 0 sees under causality (each next one sees one more), -1: no causality. v may be read up to
-    whole vectors of a row. Rows that see nothing become zeros.
-    """
-    ops = 5
-    q, k, v = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
-    mask, y = ptr(step, bases, 3), ptr(step, bases, 4)
-    batches, heads, group = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2)
-    queries, keys, width, wide = num(step, ops, 3), num(step, ops, 4), num(step, ops, 5), num(step, ops, 6)
-    q_batch, q_head, q_row = num(step, ops, 7), num(step, ops, 8), num(step, ops, 9)
-    v_batch, v_head, v_row = num(step, ops, 10), num(step, ops, 11), num(step, ops, 12)
-    y_batch, y_head, y_row = num(step, ops, 13), num(step, ops, 14), num(step, ops, 15)
-    packed_head = num(step, ops, 16)
-    m_batch, m_head, m_row = num(step, ops, 17), num(step, ops, 18), num(step, ops, 19)
-    is_bool, causal = num(step, ops, 20), num(step, ops, 21)
+    """y = softmax(q kT + mask) v by batch and head."""
+    q, k, v = ptr(step, bases, ATTENTION.q), ptr(step, bases, ATTENTION.k), ptr(step, bases, ATTENTION.v)
+    mask, y = ptr(step, bases, ATTENTION.mask), ptr(step, bases, ATTENTION.y)
+    batches, heads, group = num(step, ATTENTION.batches), num(step, ATTENTION.heads), num(step, ATTENTION.group)
+    queries, keys, width, wide = (
+        num(step, ATTENTION.queries),
+        num(step, ATTENTION.keys),
+        num(step, ATTENTION.width),
+        num(step, ATTENTION.wide),
+    )
+    q_batch, q_head, q_row = num(step, ATTENTION.q_batch), num(step, ATTENTION.q_head), num(step, ATTENTION.q_row)
+    v_batch, v_head, v_row = num(step, ATTENTION.v_batch), num(step, ATTENTION.v_head), num(step, ATTENTION.v_row)
+    y_batch, y_head, y_row = num(step, ATTENTION.y_batch), num(step, ATTENTION.y_head), num(step, ATTENTION.y_row)
+    packed_head = num(step, ATTENTION.packed_head)
+    m_batch, m_head, m_row = num(step, ATTENTION.m_batch), num(step, ATTENTION.m_head), num(step, ATTENTION.m_row)
+    is_bool, causal = num(step, ATTENTION.is_bool), num(step, ATTENTION.causal)
     scores = address(stack_floats(SCORES))
     tops, totals = address(stack_floats(QUERIES)), address(stack_floats(QUERIES))
     line = 4 * KEYS
@@ -303,19 +306,15 @@ def _transpose(typing, source, row_step, target, target_step, factor):
     return sig, lower
 
 
-@kernel()
+@kernel(PackKeys)
 def f32_pack_keys(step, bases, worker, workers):
-    """Keys of every head -> panels [width][4 * LANES] (the last of fewer vectors, zeros behind the last key).
-
-    Operands k, packed; numbers: 0 batches, 1 heads, 2 keys, 3 width, 4 to 6 bytes from batch to batch, head to head,
-    key to key, 7 bytes of a head's panels, 8 factor.
-    """
-    k, packed = ptr(step, bases, 0), ptr(step, bases, 1)
-    heads, keys, width = num(step, 2, 1), num(step, 2, 2), num(step, 2, 3)
-    batch_step, head_step, row_step = num(step, 2, 4), num(step, 2, 5), num(step, 2, 6)
-    head_size, factor = num(step, 2, 7), real(step, 2, 8)
+    """Keys of every head -> panels [width][4 * LANES] (the last of fewer vectors, zeros behind the last key)."""
+    k, packed = ptr(step, bases, PACK.k), ptr(step, bases, PACK.packed)
+    heads, keys, width = num(step, PACK.heads), num(step, PACK.rows), num(step, PACK.width)
+    batch_step, head_step, row_step = num(step, PACK.batch_step), num(step, PACK.head_step), num(step, PACK.row_step)
+    head_size, factor = num(step, PACK.head_size), real(step, PACK.factor)
     groups = (keys + LANES - 1) // LANES
-    items = num(step, 2, 0) * heads * groups
+    items = num(step, PACK.batches) * heads * groups
     for item in range(first(items, worker, workers, 1), first(items, worker + 1, workers, 1)):
         group = item % groups
         head = item // groups
@@ -338,16 +337,13 @@ def f32_pack_keys(step, bases, worker, workers):
                 row[i] = _ZERO
 
 
-@kernel()
+@kernel(PadRows)
 def f32_pad_rows(step, bases, worker, workers):
-    """Rows of every head, zeros behind each up to whole vectors. Operands v, out [batches][heads][rows][padded].
-
-    numbers: 0 batches, 1 heads, 2 rows, 3 width, 4 to 6 bytes from batch to batch, head to head, row to row.
-    """
-    v, out = ptr(step, bases, 0), ptr(step, bases, 1)
-    heads, count, width = num(step, 2, 1), num(step, 2, 2), num(step, 2, 3)
-    batch_step, head_step, row_step = num(step, 2, 4), num(step, 2, 5), num(step, 2, 6)
-    items = num(step, 2, 0) * heads * count
+    """Rows of every head, zeros behind each up to whole vectors."""
+    v, out = ptr(step, bases, PAD.v), ptr(step, bases, PAD.out)
+    heads, count, width = num(step, PAD.heads), num(step, PAD.rows), num(step, PAD.width)
+    batch_step, head_step, row_step = num(step, PAD.batch_step), num(step, PAD.head_step), num(step, PAD.row_step)
+    items = num(step, PAD.batches) * heads * count
     padded = (width + LANES - 1) // LANES * LANES
     for item in range(first(items, worker, workers, 1), first(items, worker + 1, workers, 1)):
         head = item // count

@@ -24,6 +24,15 @@ from lite_runtime.native.simd import (
     vsqrt,
     vstore_n,
 )
+from lite_runtime.steps.batchnorm import Apply, GradApply, GradSettle, GradSums, Moments, Settle
+from lite_runtime.steps.declaration import named
+
+MOMENTS = named(Moments)
+SETTLE = named(Settle)
+APPLY = named(Apply)
+SUMS = named(GradSums)
+GRAD_SETTLE = named(GradSettle)
+GRAD_APPLY = named(GradApply)
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 
@@ -97,15 +106,11 @@ def _sum_and_products(x, y, rows, step, live, mean):
     return (a + b) + (c + d), (p + q) + (s + t)
 
 
-@kernel()
+@kernel(Moments)
 def f32_moments(step, bases, worker, workers):
-    """Means and sums of squares around them, chunk by chunk. Operands x (rows, channels), parts (chunks, 2, channels).
-
-    numbers: 0 rows, 1 channels, 2 rows a chunk.
-    """
-    ops = 2
-    x, parts = ptr(step, bases, 0), ptr(step, bases, 1)
-    rows, channels, chunk = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2)
+    """Means and sums of squares around them, chunk by chunk."""
+    x, parts = ptr(step, bases, MOMENTS.x), ptr(step, bases, MOMENTS.parts)
+    rows, channels, chunk = num(step, MOMENTS.rows), num(step, MOMENTS.channels), num(step, MOMENTS.chunk)
     chunks, row = (rows + chunk - 1) // chunk, 4 * channels
     for i in range(first(chunks, worker, workers, 1), first(chunks, worker + 1, workers, 1)):
         count = min(chunk, rows - i * chunk)
@@ -117,19 +122,23 @@ def f32_moments(step, bases, worker, workers):
             vstore_n(f32p(to + row), _squares(at, count, row, live, mean), live)
 
 
-@kernel()
+@kernel(Settle)
 def f32_settle(step, bases, worker, workers):
-    """The moments joined. Operands parts, scale, old mean, old variance, new mean?, new variance?, batch's mean,
-    1 / sqrt(batch's variance + epsilon), that times scale; all but parts (channels,).
-
-    numbers: 0 rows, 1 channels, 2 rows a chunk, 3 epsilon, 4 momentum: the share of the old.
-    """
-    ops = 9
-    parts, scale, old_mean, old_var = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2), ptr(step, bases, 3)
-    new_mean, new_var, saved_mean = ptr(step, bases, 4), ptr(step, bases, 5), ptr(step, bases, 6)
-    saved_rstd, factor = ptr(step, bases, 7), ptr(step, bases, 8)
-    rows, channels, chunk = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2)
-    epsilon, momentum = splat(real(step, ops, 3)), real(step, ops, 4)
+    """The moments joined."""
+    parts, scale, old_mean, old_var = (
+        ptr(step, bases, SETTLE.parts),
+        ptr(step, bases, SETTLE.scale),
+        ptr(step, bases, SETTLE.old_mean),
+        ptr(step, bases, SETTLE.old_variance),
+    )
+    new_mean, new_var, saved_mean = (
+        ptr(step, bases, SETTLE.new_mean),
+        ptr(step, bases, SETTLE.new_variance),
+        ptr(step, bases, SETTLE.mean),
+    )
+    saved_rstd, factor = ptr(step, bases, SETTLE.rstd), ptr(step, bases, SETTLE.factor)
+    rows, channels, chunk = num(step, SETTLE.rows), num(step, SETTLE.channels), num(step, SETTLE.chunk)
+    epsilon, momentum = splat(real(step, SETTLE.epsilon)), real(step, SETTLE.momentum)
     old, new, total = splat(momentum), splat(_ONE - momentum), splat(np.float32(rows))
     chunks, row = (rows + chunk - 1) // chunk, 4 * channels
     for c in range(first(channels, worker, workers, LANES), first(channels, worker + 1, workers, LANES), LANES):
@@ -154,13 +163,17 @@ def f32_settle(step, bases, worker, workers):
         vstore_n(f32p(factor + 4 * c), rstd * _at(scale, c, live), live)
 
 
-@kernel()
+@kernel(Apply)
 def f32_apply(step, bases, worker, workers):
-    """y = (x - mean) * factor + bias. Operands x, mean, factor, bias, y; numbers: 0 rows, 1 channels."""
-    ops = 5
-    x, mean, factor, bias = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2), ptr(step, bases, 3)
-    y = ptr(step, bases, 4)
-    rows, channels = num(step, ops, 0), num(step, ops, 1)
+    """y = (x - mean) * factor + bias."""
+    x, mean, factor, bias = (
+        ptr(step, bases, APPLY.x),
+        ptr(step, bases, APPLY.mean),
+        ptr(step, bases, APPLY.factor),
+        ptr(step, bases, APPLY.bias),
+    )
+    y = ptr(step, bases, APPLY.y)
+    rows, channels = num(step, APPLY.rows), num(step, APPLY.channels)
     lo, hi = first(rows, worker, workers, 1), first(rows, worker + 1, workers, 1)
     block = max(1, 2048 // channels)
     for start in range(lo, hi, block):
@@ -174,15 +187,16 @@ def f32_apply(step, bases, worker, workers):
                 at += 4 * channels
 
 
-@kernel()
+@kernel(GradSums)
 def f32_grad_sums(step, bases, worker, workers):
-    """Sums of dY and of (X - mean) * dY, chunk by chunk. Operands dY, X, mean, parts (chunks, 2, channels).
-
-    numbers: 0 rows, 1 channels, 2 rows a chunk.
-    """
-    ops = 4
-    dy, x, mean, parts = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2), ptr(step, bases, 3)
-    rows, channels, chunk = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2)
+    """Sums of dY and of (X - mean) * dY, chunk by chunk."""
+    dy, x, mean, parts = (
+        ptr(step, bases, SUMS.dy),
+        ptr(step, bases, SUMS.x),
+        ptr(step, bases, SUMS.mean),
+        ptr(step, bases, SUMS.parts),
+    )
+    rows, channels, chunk = num(step, SUMS.rows), num(step, SUMS.channels), num(step, SUMS.chunk)
     chunks, row = (rows + chunk - 1) // chunk, 4 * channels
     for i in range(first(chunks, worker, workers, 1), first(chunks, worker + 1, workers, 1)):
         count = min(chunk, rows - i * chunk)
@@ -193,17 +207,20 @@ def f32_grad_sums(step, bases, worker, workers):
             vstore_n(f32p(to + row), along, live)
 
 
-@kernel()
+@kernel(GradSettle)
 def f32_grad_settle(step, bases, worker, workers):
-    """The sums joined. Operands parts, scale, rstd, dscale, dB, factors (3, channels): what dY, X - mean and 1 are
-    multiplied by in dX.
-
-    numbers: 0 rows, 1 channels, 2 chunks.
-    """
-    ops = 6
-    parts, scale, rstd = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
-    dscale, db, factors = ptr(step, bases, 3), ptr(step, bases, 4), ptr(step, bases, 5)
-    rows, channels, chunks = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2)
+    """The sums joined."""
+    parts, scale, rstd = (
+        ptr(step, bases, GRAD_SETTLE.parts),
+        ptr(step, bases, GRAD_SETTLE.scale),
+        ptr(step, bases, GRAD_SETTLE.rstd),
+    )
+    dscale, db, factors = (
+        ptr(step, bases, GRAD_SETTLE.dscale),
+        ptr(step, bases, GRAD_SETTLE.db),
+        ptr(step, bases, GRAD_SETTLE.factors),
+    )
+    rows, channels, chunks = num(step, GRAD_SETTLE.rows), num(step, GRAD_SETTLE.channels), num(step, GRAD_SETTLE.chunks)
     row, share = 4 * channels, splat(np.float32(-1) / np.float32(rows))
     for c in range(first(channels, worker, workers, LANES), first(channels, worker + 1, workers, LANES), LANES):
         live, at = channels - c, parts + 4 * c
@@ -221,16 +238,17 @@ def f32_grad_settle(step, bases, worker, workers):
         vstore_n(f32p(factors + 2 * row + 4 * c), factor * total * share, live)
 
 
-@kernel()
+@kernel(GradApply)
 def f32_grad_apply(step, bases, worker, workers):
-    """dX = factors[0] * dY + factors[1] * (X - mean) + factors[2]. Operands dY, X, mean, factors, dX.
-
-    numbers: 0 rows, 1 channels.
-    """
-    ops = 5
-    dy, x, mean, factors = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2), ptr(step, bases, 3)
-    dx = ptr(step, bases, 4)
-    rows, channels = num(step, ops, 0), num(step, ops, 1)
+    """dX = factors[0] * dY + factors[1] * (X - mean) + factors[2]."""
+    dy, x, mean, factors = (
+        ptr(step, bases, GRAD_APPLY.dy),
+        ptr(step, bases, GRAD_APPLY.x),
+        ptr(step, bases, GRAD_APPLY.mean),
+        ptr(step, bases, GRAD_APPLY.factors),
+    )
+    dx = ptr(step, bases, GRAD_APPLY.dx)
+    rows, channels = num(step, GRAD_APPLY.rows), num(step, GRAD_APPLY.channels)
     lo, hi = first(rows, worker, workers, 1), first(rows, worker + 1, workers, 1)
     block = max(1, 2048 // channels)
     for start in range(lo, hi, block):

@@ -2,8 +2,7 @@
 
 A copy runs over a frame of at most ten dimensions, each with a byte stride on either side (0 repeats, negative walks
 backwards). The last two are the *segment* that a kernel handles in registers; those before them are counted like an
-odometer. Numbers of a step: [source start, target start, outer dimensions k, then the segment's own, then k triples
-(extent, source stride, target stride), outermost first]. Elements are 1, 2, 4 or 8 bytes at any alignment.
+odometer. Elements are 1, 2, 4 or 8 bytes at any alignment. `steps/copy.py` declares the steps.
 """
 
 from __future__ import annotations
@@ -13,7 +12,14 @@ from numba import types, uint8
 from numba.extending import intrinsic
 
 from lite_runtime.kernels._elements import SIZES, copy_run, fill_run, get, place, put
-from lite_runtime.native.simd import LANES, address, declare, device, first, i64p, kernel, num, ptr, stack_words
+from lite_runtime.native.simd import LANES, declare, device, first, kernel, num, ptr, stack_words, tail
+from lite_runtime.steps.copy import Segments, Swap, Trilu, Weave
+from lite_runtime.steps.declaration import named
+
+TRILU = named(Trilu)
+SEGMENTS = named(Segments)
+SWAP = named(Swap)
+WEAVE = named(Weave)
 
 _I1, _I32, _I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
 TILE = {1: 16, 2: 8, 4: LANES, 8: LANES // 2}
@@ -73,9 +79,6 @@ def outers(dims, k):
 
 # -- runs and strided elements ----------------------------------------------------------------------------------------
 
-_SEGMENT = 10
-"""Numbers before the triples of `rows` and `strided_*`: starts, k, rows, their strides, run, whole run, its strides."""
-
 
 def _copier(segment):
     """A kernel over the frame; units handed to workers are rows of a segment.
@@ -83,13 +86,23 @@ def _copier(segment):
     A run longer than `run` is cut: then the rows are its pieces and `whole` its length, otherwise 0.
     """
 
-    @kernel()
+    @kernel(Segments)
     def copy(step, bases, worker, workers):
-        source = ptr(step, bases, 0) + num(step, 2, 0)
-        target = ptr(step, bases, 1) + num(step, 2, 1)
-        k, rows, row_source, row_target = num(step, 2, 2), num(step, 2, 3), num(step, 2, 4), num(step, 2, 5)
-        run, whole, run_source, run_target = num(step, 2, 6), num(step, 2, 7), num(step, 2, 8), num(step, 2, 9)
-        dims = i64p(address(step) + 8 * (3 + 4 + 10))
+        source = ptr(step, bases, SEGMENTS.source) + num(step, SEGMENTS.source_start)
+        target = ptr(step, bases, SEGMENTS.target) + num(step, SEGMENTS.target_start)
+        k, rows, row_source, row_target = (
+            num(step, SEGMENTS.outer),
+            num(step, SEGMENTS.rows),
+            num(step, SEGMENTS.row_source),
+            num(step, SEGMENTS.row_target),
+        )
+        run, whole, run_source, run_target = (
+            num(step, SEGMENTS.run),
+            num(step, SEGMENTS.whole),
+            num(step, SEGMENTS.run_source),
+            num(step, SEGMENTS.run_target),
+        )
+        dims = tail(step, SEGMENTS.dims)
         units = outers(dims, k) * rows
         at = first(units, worker, workers, 1)
         end = first(units, worker + 1, workers, 1)
@@ -253,14 +266,14 @@ def _swapper(size):
     side = TILE[size]
     whole, part = _tile(size), _edge_of_tile(size)
 
-    @kernel()
+    @kernel(Swap)
     def swap(step, bases, worker, workers):
-        source = ptr(step, bases, 0) + num(step, 2, 0)
-        target = ptr(step, bases, 1) + num(step, 2, 1)
-        k, extent_a, extent_b = num(step, 2, 2), num(step, 2, 3), num(step, 2, 4)
-        stride_a, stride_b = num(step, 2, 5), num(step, 2, 6)
-        block_a, block_b = num(step, 2, 7), num(step, 2, 8)
-        dims = i64p(address(step) + 8 * (3 + 4 + 9))
+        source = ptr(step, bases, SWAP.source) + num(step, SWAP.source_start)
+        target = ptr(step, bases, SWAP.target) + num(step, SWAP.target_start)
+        k, extent_a, extent_b = num(step, SWAP.outer), num(step, SWAP.extent_a), num(step, SWAP.extent_b)
+        stride_a, stride_b = num(step, SWAP.stride_a), num(step, SWAP.stride_b)
+        block_a, block_b = num(step, SWAP.block_a), num(step, SWAP.block_b)
+        dims = tail(step, SWAP.dims)
         blocks_a = (extent_a + block_a - 1) // block_a
         blocks_b = (extent_b + block_b - 1) // block_b
         rows = blocks_a * blocks_b
@@ -358,13 +371,18 @@ def _weaver(size):
     part_2, part_3, part_4 = (_weave_tile(size, planes, False) for planes in (2, 3, 4))
     read, write = get[size], put[size]
 
-    @kernel()
+    @kernel(Weave)
     def weave(step, bases, worker, workers):
-        source = ptr(step, bases, 0) + num(step, 2, 0)
-        target = ptr(step, bases, 1) + num(step, 2, 1)
-        k, planes, join, extent = num(step, 2, 2), num(step, 2, 3), num(step, 2, 4), num(step, 2, 5)
-        stride, block = num(step, 2, 6), num(step, 2, 7)
-        dims = i64p(address(step) + 8 * (3 + 4 + 8))
+        source = ptr(step, bases, WEAVE.source) + num(step, WEAVE.source_start)
+        target = ptr(step, bases, WEAVE.target) + num(step, WEAVE.target_start)
+        k, planes, join, extent = (
+            num(step, WEAVE.outer),
+            num(step, WEAVE.planes),
+            num(step, WEAVE.join),
+            num(step, WEAVE.extent),
+        )
+        stride, block = num(step, WEAVE.stride), num(step, WEAVE.block)
+        dims = tail(step, WEAVE.dims)
         source_step, target_step = (size, planes * size) if join else (planes * size, size)
         source_plane, target_plane = (stride, size) if join else (size, stride)
         blocks = (extent + block - 1) // block
@@ -410,11 +428,7 @@ def _weaver(size):
 
 
 weave_1, weave_2, weave_4, weave_8 = (_weaver(size) for size in SIZES)
-"""Transposes with 2 to 4 planes, dense on the side where they lie element by element.
-
-Numbers: starts, k, planes, whether they are joined (else taken apart), elements of a plane, bytes from plane to plane,
-elements of a plane that one worker takes at a time, triples.
-"""
+"""Transposes with 2 to 4 planes, dense on the side where they lie element by element."""
 
 
 # -- triangles --------------------------------------------------------------------------------------------------------
@@ -423,12 +437,17 @@ elements of a plane that one worker takes at a time, triples.
 _fill_bytes = fill_run[1]
 
 
-@kernel()
+@kernel(Trilu)
 def trilu(step, bases, worker, workers):
-    """Keep one triangle of each matrix. Numbers: bytes of an element, lines of all, height, width, k, upper."""
-    source, target = ptr(step, bases, 0), ptr(step, bases, 1)
-    size, lines, height, width = num(step, 2, 0), num(step, 2, 1), num(step, 2, 2), num(step, 2, 3)
-    k, upper = num(step, 2, 4), num(step, 2, 5)
+    """Keep one triangle of each matrix."""
+    source, target = ptr(step, bases, TRILU.source), ptr(step, bases, TRILU.target)
+    size, lines, height, width = (
+        num(step, TRILU.size),
+        num(step, TRILU.lines),
+        num(step, TRILU.height),
+        num(step, TRILU.width),
+    )
+    k, upper = num(step, TRILU.k), num(step, TRILU.upper)
     for line in range(first(lines, worker, workers, 1), first(lines, worker + 1, workers, 1)):
         edge = line % height + k
         if upper == 0:

@@ -32,6 +32,10 @@ from lite_runtime.native.simd import (
     ptr,
     real,
 )
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.depthwise import F32Depthwise
+
+DEPTHWISE = named(F32Depthwise)
 
 PIXELS = 8
 """Pixels side by side that share a load of the weights: 9 loads for 8 multiply-adds."""
@@ -301,16 +305,37 @@ def _driver(size: int, stride: int):
             pass
 
     def drive(step, bases, worker, workers):
-        ops = 6
-        x, w, taps_at = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
-        bias, residual, y = ptr(step, bases, 3), ptr(step, bases, 4), ptr(step, bases, 5)
-        images, height, width, channels = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
-        kernel_h, kernel_w, high, wide = num(step, ops, 4), num(step, ops, 5), num(step, ops, 6), num(step, ops, 7)
-        stride_h, stride_w = num(step, ops, 8), num(step, ops, 9)
-        dilation_h, dilation_w = num(step, ops, 10), num(step, ops, 11)
-        top, left = num(step, ops, 12), num(step, ops, 13)
-        bounds = (real(step, ops, 14), real(step, ops, 15))
-        activation, alpha, beta = num(step, ops, 16), real(step, ops, 17), real(step, ops, 18)
+        x, w, taps_at = (
+            ptr(step, bases, DEPTHWISE.x),
+            ptr(step, bases, DEPTHWISE.w),
+            ptr(step, bases, DEPTHWISE.taps_at),
+        )
+        bias, residual, y = (
+            ptr(step, bases, DEPTHWISE.bias),
+            ptr(step, bases, DEPTHWISE.residual),
+            ptr(step, bases, DEPTHWISE.y),
+        )
+        images, height, width, channels = (
+            num(step, DEPTHWISE.images),
+            num(step, DEPTHWISE.height),
+            num(step, DEPTHWISE.width),
+            num(step, DEPTHWISE.channels),
+        )
+        kernel_h, kernel_w, high, wide = (
+            num(step, DEPTHWISE.kernel_h),
+            num(step, DEPTHWISE.kernel_w),
+            num(step, DEPTHWISE.x_height),
+            num(step, DEPTHWISE.x_width),
+        )
+        stride_h, stride_w = num(step, DEPTHWISE.stride_h), num(step, DEPTHWISE.stride_w)
+        dilation_h, dilation_w = num(step, DEPTHWISE.dilation_h), num(step, DEPTHWISE.dilation_w)
+        top, left = num(step, DEPTHWISE.top), num(step, DEPTHWISE.left)
+        bounds = (real(step, DEPTHWISE.low), real(step, DEPTHWISE.high))
+        activation, alpha, beta = (
+            num(step, DEPTHWISE.activation),
+            real(step, DEPTHWISE.alpha),
+            real(step, DEPTHWISE.beta),
+        )
         sizes = (height, width, channels, high, wide)
         window = (kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, top, left)
         above, below = _seen(height, high, kernel_h, stride_h, dilation_h, top)
@@ -336,15 +361,9 @@ def _driver(size: int, stride: int):
                 activate(activation, alpha, beta, f32p(y + 4 * start), count)
             line = end
 
-    drive.__doc__ = """Operands x, w (packed), taps_at, bias?, R?, y. What lies outside the image is never read.
-
-    numbers: 0 images, 1, 2 size of y, 3 channels, 4, 5 window, 6, 7 size of x, 8, 9 strides, 10, 11 dilations,
-    12, 13 border before, 14 low, 15 high, 16 activation, 17, 18 its parameters. taps_at: every tap's byte offset from
-    a window's first, column by column.
-    """
     return drive
 
 
-f32_depthwise = kernel()(_driver(0, 0))
-f32_depthwise__3x3s1, f32_depthwise__3x3s2 = (kernel()(_driver(3, n)) for n in (1, 2))
-f32_depthwise__5x5s1, f32_depthwise__5x5s2 = (kernel()(_driver(5, n)) for n in (1, 2))
+f32_depthwise = kernel(F32Depthwise)(_driver(0, 0))
+f32_depthwise__3x3s1, f32_depthwise__3x3s2 = (kernel(F32Depthwise)(_driver(3, n)) for n in (1, 2))
+f32_depthwise__5x5s1, f32_depthwise__5x5s2 = (kernel(F32Depthwise)(_driver(5, n)) for n in (1, 2))

@@ -31,18 +31,15 @@ from lite_runtime.kernels._opcodes import (
     KINDS,
     LANE_GROUP,
     LARGEST_BLOCK,
-    LOAD_WORDS,
     MAX_RANK,
     ONCE,
     OUTPUT,
     POINTERS,
     QUANTISED,
     SLOTS,
-    STORE_WORDS,
 )
 from lite_runtime.kernels._scaling import dequantised, quantised
 from lite_runtime.native.simd import (
-    HEAD,
     LANES,
     address,
     ceil,
@@ -56,12 +53,16 @@ from lite_runtime.native.simd import (
     floor,
     i64p,
     kernel,
-    ptr,
+    nth,
+    num,
     rint,
     sqrt,
     stack_words,
+    tail,
     trunc,
 )
+from lite_runtime.steps.declaration import HEAD, LENGTH, named, row
+from lite_runtime.steps.elementwise import Chain, Instruction, Load, Store
 
 # -- float32 operations -----------------------------------------------------------------------------------------------
 
@@ -645,7 +646,11 @@ _i64_load, _i64_store = loader(types.int64, _int_loads()), storer(types.int64, _
 
 # -- the machines -----------------------------------------------------------------------------------------------------
 
-_FIXED = 6
+_REACHED = ("y", "loads", "instructions", "stores")
+"""Fields whose places other words say: operands have numbers, rows of the tail lie behind one another."""
+CHAIN, LOAD, INSTRUCTION, STORE = named(Chain), row(Load), row(Instruction), row(Store)
+_FIXED = CHAIN.extents
+_INSTRUCTION_WORDS, _STORE_WORDS = len(Instruction._fields), len(Store._fields)
 _BYTE = 255
 # A register is a little longer than its block: equal offsets in two of them then differ in their low 12 bits, else a
 # load would wait for a store that merely looks like it (same page offset).
@@ -689,15 +694,18 @@ def _chain(native, size, pointer, load, store, execute, unpack):
 
     @device
     def chain(step, bases, worker, workers):
-        operands = step[step[1] - 1]
-        head = HEAD + 2 * operands
-        total, block, rank = step[head], step[head + 1], step[head + 2]
-        loads, instructions, stores = step[head + 3], step[head + 4], step[head + 5]
-        dims = i64p(address(step) + 8 * (head + _FIXED))
+        head = HEAD + 2 * num(step, step[LENGTH] + CHAIN.operand_count)
+        total, block, rank = num(step, head + CHAIN.total), num(step, head + CHAIN.block), num(step, head + CHAIN.rank)
+        loads, instructions, stores = (
+            num(step, head + CHAIN.load_count),
+            num(step, head + CHAIN.instruction_count),
+            num(step, head + CHAIN.store_count),
+        )
+        dims = tail(step, head + CHAIN.extents)
         load_at = head + _FIXED + rank
-        load_words = LOAD_WORDS + rank
+        load_words = LOAD.strides + rank
         code_at = load_at + loads * load_words
-        store_at = code_at + 2 * instructions
+        store_at = code_at + _INSTRUCTION_WORDS * instructions
         begin = first(total, worker, workers, block)
         end = first(total, worker + 1, workers, block)
         if begin >= end:
@@ -709,9 +717,9 @@ def _chain(native, size, pointer, load, store, execute, unpack):
         widest = (min(block, total) + LANE_GROUP - 1) // LANE_GROUP * LANE_GROUP
         for j in range(loads):
             w = load_at + j * load_words
-            mode, home = step[w + 1], memory + step[w + 2] * (_STRIDE * size)
+            mode, home = step[w + LOAD.mode], memory + step[w + LOAD.register] * (_STRIDE * size)
             if mode == CONSTANT:
-                value, _ = unpack(step[w + 3])
+                value, _ = unpack(step[w + LOAD.operand])
                 filling = pointer(home)
                 for i in range(widest):
                     filling[i] = value
@@ -722,21 +730,21 @@ def _chain(native, size, pointer, load, store, execute, unpack):
             staged = padded != count
             for j in range(loads):
                 w = load_at + j * load_words
-                mode, r = step[w + 1], step[w + 2]
+                mode, r = step[w + LOAD.mode], step[w + LOAD.register]
                 home = memory + r * (_STRIDE * size)
-                u, v = unpack(step[w + 4])
+                u, v = unpack(step[w + LOAD.parameters])
                 if mode in (DENSE, OUTPUT):
-                    source = ptr(step, bases, step[w + 3]) + start * size
+                    source = nth(step, bases, step[w + LOAD.operand], CHAIN.sources) + start * size
                     registers[r] = home if staged else source
                     if staged and mode == DENSE:
                         load(native, pointer(home), source, 1, count, u, v)
                 elif mode == EXPAND or (mode == ONCE and start == begin):
-                    strides = i64p(address(step) + 8 * (w + LOAD_WORDS))
-                    source = ptr(step, bases, step[w + 3])
-                    broadcast(step[w], home, source, dims, strides, rank, start, count, u, v)
+                    strides = i64p(address(step) + 8 * (w + LOAD.strides))
+                    source = nth(step, bases, step[w + LOAD.operand], CHAIN.sources)
+                    broadcast(step[w + LOAD.kind], home, source, dims, strides, rank, start, count, u, v)
             for j in range(instructions):
-                word = step[code_at + 2 * j]
-                u, v = unpack(step[code_at + 2 * j + 1])
+                word = step[code_at + _INSTRUCTION_WORDS * j + INSTRUCTION.code]
+                u, v = unpack(step[code_at + _INSTRUCTION_WORDS * j + INSTRUCTION.parameters])
                 execute(
                     word & _BYTE,
                     pointer(registers[(word >> 8) & _BYTE]),
@@ -748,12 +756,12 @@ def _chain(native, size, pointer, load, store, execute, unpack):
                     padded,
                 )
             for j in range(stores):
-                w = store_at + STORE_WORDS * j
-                kind = step[w]
+                w = store_at + _STORE_WORDS * j
+                kind = step[w + STORE.kind]
                 if kind != native or staged:
-                    target = ptr(step, bases, step[w + 2]) + start * _size_of(kind & 15)
-                    u, v = unpack(step[w + 3])
-                    store(kind, target, pointer(registers[step[w + 1]]), count, u, v)
+                    target = nth(step, bases, step[w + STORE.operand], CHAIN.sources) + start * _size_of(kind & 15)
+                    u, v = unpack(step[w + STORE.parameters])
+                    store(kind, target, pointer(registers[step[w + STORE.register]]), count, u, v)
             start += count
 
     return chain
@@ -773,13 +781,13 @@ _run_floats = _chain(_F32, 4, f32p, _f32_load, _f32_store, _FLOAT_MACHINE, _two_
 _run_ints = _chain(_I64, 8, i64p, _i64_load, _i64_store, _INT_MACHINE, _one_int)
 
 
-@kernel()
+@kernel(Chain, unread=_REACHED)
 def f32_chain(step, bases, worker, workers):
-    """Operands: distinct inputs, then outputs; see `_opcodes` for the rest of the record."""
+    """Chains on float32 registers."""
     _run_floats(step, bases, worker, workers)
 
 
-@kernel()
+@kernel(Chain, unread=_REACHED)
 def i64_chain(step, bases, worker, workers):
     """`f32_chain` on int64 registers."""
     _run_ints(step, bases, worker, workers)

@@ -40,6 +40,13 @@ from lite_runtime.native.simd import (
     vload_n,
     vstore_n,
 )
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.gemm import F32Gemm, F32Pack, F32Pad, F32Transpose
+
+GEMM = named(F32Gemm)
+PACK = named(F32Pack)
+PAD = named(F32Pad)
+TURN = named(F32Transpose)
 
 TILES = {1: 8, 2: 8, 3: 8, 4: 6} if LANES == 16 else {1: 6, 2: 6, 3: 4, 4: 3}
 """Rows of the register tile by its width in vectors. With 32 registers 8x3 and 6x4 keep 24 sums, the weights and a
@@ -211,27 +218,29 @@ def _share(rows, tile):
     return (tiles + blocks - 1) // blocks * tile
 
 
-@kernel()
+@kernel(F32Gemm)
 def f32_gemm(step, bases, worker, workers):
-    """C = clamp(A W + bias + R), then an activation. Operands A, W (packed), taps_at, bias, R?, C.
-
-    numbers: 0 rows, 1 columns, 2 taps, 3 depth, 4 vectors of a full panel, 5 results in a row of C,
-    6 rows an image, 7 rows a line, 8 image step, 9 line step, 10 row step (bytes), 11 groups,
-    12 A step a group, 13 W step a group (bytes), 14 batches, 15 A, 16 W, 17 C step a batch (bytes),
-    18 low, 19 high, 20 activation, 21, 22 its parameters.
-    A group is a set of columns with weights and a slice of A of its own; `columns` counts those of one group.
-    """
-    ops = 6
-    a, w, taps_at = ptr(step, bases, 0), ptr(step, bases, 1), i64p(ptr(step, bases, 2))
-    bias, residual, c = ptr(step, bases, 3), ptr(step, bases, 4), ptr(step, bases, 5)
-    rows, columns, taps, depth = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
-    full, stride = num(step, ops, 4), 4 * num(step, ops, 5)
-    per_image, per_row = num(step, ops, 6), num(step, ops, 7)
-    image_step, row_step, column_step = num(step, ops, 8), num(step, ops, 9), num(step, ops, 10)
-    groups, group_a, group_w = num(step, ops, 11), num(step, ops, 12), num(step, ops, 13)
-    batches, batch_a, batch_w, batch_c = num(step, ops, 14), num(step, ops, 15), num(step, ops, 16), num(step, ops, 17)
-    low, high, activation = real(step, ops, 18), real(step, ops, 19), num(step, ops, 20)
-    alpha, beta = real(step, ops, 21), real(step, ops, 22)
+    """C = clamp(A W + bias + R), then an activation."""
+    a, w, taps_at = ptr(step, bases, GEMM.a), ptr(step, bases, GEMM.w), i64p(ptr(step, bases, GEMM.taps_at))
+    bias, residual, c = ptr(step, bases, GEMM.bias), ptr(step, bases, GEMM.residual), ptr(step, bases, GEMM.c)
+    rows, columns, taps, depth = (
+        num(step, GEMM.rows),
+        num(step, GEMM.columns),
+        num(step, GEMM.taps),
+        num(step, GEMM.depth),
+    )
+    full, stride = num(step, GEMM.vectors), 4 * num(step, GEMM.c_row)
+    per_image, per_row = num(step, GEMM.per_image), num(step, GEMM.per_line)
+    image_step, row_step, column_step = num(step, GEMM.image_step), num(step, GEMM.line_step), num(step, GEMM.row_step)
+    groups, group_a, group_w = num(step, GEMM.groups), num(step, GEMM.group_a), num(step, GEMM.group_w)
+    batches, batch_a, batch_w, batch_c = (
+        num(step, GEMM.batches),
+        num(step, GEMM.batch_a),
+        num(step, GEMM.batch_w),
+        num(step, GEMM.batch_c),
+    )
+    low, high, activation = real(step, GEMM.low), real(step, GEMM.high), num(step, GEMM.activation)
+    alpha, beta = real(step, GEMM.alpha), real(step, GEMM.beta)
     at = stack_words(HELD)
     width = full * LANES
     reduce = taps * depth
@@ -300,18 +309,13 @@ def f32_gemm(step, bases, worker, workers):
         m += count
 
 
-@kernel()
+@kernel(F32Pack)
 def f32_pack(step, bases, worker, workers):
-    """B -> panels, for products of two computed matrices. Operands B, packed.
-
-    numbers: 0 reduction length, 1 columns, 2 vectors of a full panel, 3 step from row to row, 4 from column to column
-    (bytes), 5 batches, 6 B step a batch, 7 packed step a batch (bytes), 8 factor.
-    """
-    ops = 2
-    b, packed = ptr(step, bases, 0), ptr(step, bases, 1)
-    depth, columns, full = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2)
-    row_step, column_step, batches = num(step, ops, 3), num(step, ops, 4), num(step, ops, 5)
-    batch_b, batch_packed, factor = num(step, ops, 6), num(step, ops, 7), real(step, ops, 8)
+    """B -> panels, for products of two computed matrices."""
+    b, packed = ptr(step, bases, PACK.b), ptr(step, bases, PACK.packed)
+    depth, columns, full = num(step, PACK.depth), num(step, PACK.columns), num(step, PACK.vectors)
+    row_step, column_step, batches = num(step, PACK.row_step), num(step, PACK.column_step), num(step, PACK.batches)
+    batch_b, batch_packed, factor = num(step, PACK.batch_b), num(step, PACK.batch_packed), real(step, PACK.factor)
     width = full * LANES
     panels = (columns + width - 1) // width
     for job in range(batches * panels * worker // workers, batches * panels * (worker + 1) // workers):
@@ -334,16 +338,17 @@ def f32_pack(step, bases, worker, workers):
                     row[j] = float32(0)
 
 
-@kernel()
+@kernel(F32Pad)
 def f32_pad(step, bases, worker, workers):
-    """A channels-last image with a border of zeros. Operands x, y.
-
-    numbers: 0 images, 1 height, 2 width, 3 floats a pixel, 4 top, 5 left, 6 height and 7 width of the result.
-    """
-    ops = 2
-    x, y = ptr(step, bases, 0), ptr(step, bases, 1)
-    images, height, width, depth = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
-    top, left, high, wide = num(step, ops, 4), num(step, ops, 5), num(step, ops, 6), num(step, ops, 7)
+    """A channels-last image with a border of zeros."""
+    x, y = ptr(step, bases, PAD.x), ptr(step, bases, PAD.y)
+    images, height, width, depth = (
+        num(step, PAD.images),
+        num(step, PAD.height),
+        num(step, PAD.width),
+        num(step, PAD.depth),
+    )
+    top, left, high, wide = num(step, PAD.top), num(step, PAD.left), num(step, PAD.high), num(step, PAD.wide)
     line = wide * depth
     before = min(left, wide) * depth
     inside = max(0, min(width, wide - left)) * depth
@@ -366,12 +371,11 @@ def f32_pad(step, bases, worker, workers):
                 tail[i] = float32(0)
 
 
-@kernel()
+@kernel(F32Transpose)
 def f32_transpose(step, bases, worker, workers):
-    """The last two axes of a left operand swapped. Operands a, out; numbers: 0 batches, 1 rows, 2 columns of a."""
-    ops = 2
-    a, out = ptr(step, bases, 0), ptr(step, bases, 1)
-    batches, rows, columns = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2)
+    """The last two axes of a left operand swapped."""
+    a, out = ptr(step, bases, TURN.a), ptr(step, bases, TURN.out)
+    batches, rows, columns = num(step, TURN.batches), num(step, TURN.rows), num(step, TURN.columns)
     for line in range(batches * columns * worker // workers, batches * columns * (worker + 1) // workers):
         batch = line // columns
         source = f32p(a + 4 * (batch * rows * columns + line - batch * columns))

@@ -35,6 +35,10 @@ from lite_runtime.native.simd import (
     ptr,
     real,
 )
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.grouped import F32Grouped
+
+GROUPED = named(F32Grouped)
 
 PANEL = 4 * LANES
 _F32, _I64 = ir.FloatType(), ir.IntType(64)
@@ -131,19 +135,27 @@ def _sweep(vectors: int):
 _sweep_1, _sweep_2, _sweep_3, _sweep_4 = (_sweep(n) for n in (1, 2, 3, 4))
 
 
-@kernel()
+@kernel(F32Grouped)
 def f32_grouped(step, bases, worker, workers):
-    """y = clamp(x table[slot] + bias[slot] + R), then an activation. Operands x, table, slots, bias?, R?, y.
-
-    numbers: 0 rows, 1 rows that share an entry of slots, 2 depth, 3 columns, 4 matrices in the table; 5 low, 6 high,
-    7 activation, 8, 9 its parameters. A slot that is no matrix of the table is reported, and read as 0.
-    """
-    ops = 6
-    x, table, slots = ptr(step, bases, 0), ptr(step, bases, 1), i64p(ptr(step, bases, 2))
-    biases, residual, y = ptr(step, bases, 3), ptr(step, bases, 4), ptr(step, bases, 5)
-    rows, each, depth, columns = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
-    matrices, low, high = num(step, ops, 4), real(step, ops, 5), real(step, ops, 6)
-    activation, alpha, beta = num(step, ops, 7), real(step, ops, 8), real(step, ops, 9)
+    """y = clamp(x table[slot] + bias[slot] + R), then an activation."""
+    x, table, slots = (
+        ptr(step, bases, GROUPED.x),
+        ptr(step, bases, GROUPED.table),
+        i64p(ptr(step, bases, GROUPED.slots)),
+    )
+    biases, residual, y = (
+        ptr(step, bases, GROUPED.biases),
+        ptr(step, bases, GROUPED.residual),
+        ptr(step, bases, GROUPED.y),
+    )
+    rows, each, depth, columns = (
+        num(step, GROUPED.rows),
+        num(step, GROUPED.each),
+        num(step, GROUPED.depth),
+        num(step, GROUPED.columns),
+    )
+    matrices, low, high = num(step, GROUPED.matrices), real(step, GROUPED.low), real(step, GROUPED.high)
+    activation, alpha, beta = num(step, GROUPED.activation), real(step, GROUPED.alpha), real(step, GROUPED.beta)
     panels = (columns + PANEL - 1) // PANEL
     pitch = 4 * columns
     # Few rows: workers share the columns; else the rows.

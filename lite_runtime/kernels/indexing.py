@@ -8,7 +8,17 @@ from __future__ import annotations
 from numba import float32, int32, int64
 
 from lite_runtime.kernels._elements import copy_element, copy_run
-from lite_runtime.native.simd import address, device, f32p, fault, first, i32p, i64p, kernel, num, ptr
+from lite_runtime.native.simd import device, f32p, fault, first, i32p, i64p, kernel, num, ptr, tail
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.indexing import Accumulate, Gather, GatherElements, GatherND, OneHot, ScatterElements, ScatterND
+
+GATHER = named(Gather)
+ELEMENTS = named(GatherElements)
+SCATTER = named(ScatterElements)
+GATHER_ND = named(GatherND)
+SCATTER_ND = named(ScatterND)
+ONE_HOT = named(OneHot)
+ACCUMULATE = named(Accumulate)
 
 _NONE, _ADD, _MUL, _MIN, _MAX = 0, 1, 2, 3, 4
 
@@ -44,16 +54,20 @@ def pick(target, data, indices, width, count, extent, run, step, bases):
         copy_element(target + i * run, source, run)
 
 
-@kernel()
+@kernel(Gather)
 def gather(step, bases, worker, workers):
-    """target[o, i, :] = data[o, indices[i], :]. Numbers: bytes of an index, outer, count, extent, bytes of a run."""
-    data, indices, target = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
+    """target[o, i, :] = data[o, indices[i], :]."""
+    data, indices, target = (
+        ptr(step, bases, GATHER.data),
+        ptr(step, bases, GATHER.indices),
+        ptr(step, bases, GATHER.target),
+    )
     width, outer, count, extent, run = (
-        num(step, 3, 0),
-        num(step, 3, 1),
-        num(step, 3, 2),
-        num(step, 3, 3),
-        num(step, 3, 4),
+        num(step, GATHER.width),
+        num(step, GATHER.outer),
+        num(step, GATHER.count),
+        num(step, GATHER.extent),
+        num(step, GATHER.run),
     )
     units = outer * count
     at = first(units, worker, workers, 1)
@@ -75,15 +89,21 @@ def gather(step, bases, worker, workers):
 # -- along an axis ----------------------------------------------------------------------------------------------------
 
 
-@kernel()
+@kernel(GatherElements)
 def gather_elements(step, bases, worker, workers):
-    """target[o, i, j] = data[o, indices[o, i, j], j].
-
-    Numbers: bytes of an element and of an index, outer, count, inner, extent of data.
-    """
-    data, indices, target = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
-    size, width, outer, count = num(step, 3, 0), num(step, 3, 1), num(step, 3, 2), num(step, 3, 3)
-    inner, extent = num(step, 3, 4), num(step, 3, 5)
+    """target[o, i, j] = data[o, indices[o, i, j], j]."""
+    data, indices, target = (
+        ptr(step, bases, ELEMENTS.data),
+        ptr(step, bases, ELEMENTS.indices),
+        ptr(step, bases, ELEMENTS.target),
+    )
+    size, width, outer, count = (
+        num(step, ELEMENTS.size),
+        num(step, ELEMENTS.width),
+        num(step, ELEMENTS.outer),
+        num(step, ELEMENTS.count),
+    )
+    inner, extent = num(step, ELEMENTS.inner), num(step, ELEMENTS.extent)
     rows = outer * count
     at = first(rows, worker, workers, 1)
     end = first(rows, worker + 1, workers, 1)
@@ -121,12 +141,21 @@ def combine(target, source, n, how):
                 t[i] = s[i]
 
 
-@kernel()
+@kernel(ScatterElements)
 def scatter_elements(step, bases, worker, workers):
-    """target[o, indices[o, i, j], j] = or += … updates[o, i, j]. Numbers: as gather_elements, then how to combine."""
-    indices, updates, target = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
-    size, width, outer, count = num(step, 3, 0), num(step, 3, 1), num(step, 3, 2), num(step, 3, 3)
-    inner, extent, how = num(step, 3, 4), num(step, 3, 5), num(step, 3, 6)
+    """target[o, indices[o, i, j], j] = or += … updates[o, i, j]."""
+    indices, updates, target = (
+        ptr(step, bases, SCATTER.indices),
+        ptr(step, bases, SCATTER.updates),
+        ptr(step, bases, SCATTER.target),
+    )
+    size, width, outer, count = (
+        num(step, SCATTER.size),
+        num(step, SCATTER.width),
+        num(step, SCATTER.outer),
+        num(step, SCATTER.count),
+    )
+    inner, extent, how = num(step, SCATTER.inner), num(step, SCATTER.extent), num(step, SCATTER.how)
     # Workers own outer slices: several updates of one element stay in order.
     for o in range(first(outer, worker, workers, 1), first(outer, worker + 1, workers, 1)):
         base = target + o * extent * inner * size
@@ -145,37 +174,50 @@ def scatter_elements(step, bases, worker, workers):
 
 
 @device
-def locate(step, bases, numbers, indices, depth):
-    """Byte offset an index tuple points to; numbers: (extent, stride in bytes) for each of its indices."""
+def locate(step, bases, pairs, indices, depth):
+    """Byte offset that an index tuple points to; pairs: (extent, stride in bytes) for each of its indices."""
     offset = 0
     for d in range(depth):
-        offset += inside(indices[d], numbers[2 * d], step, bases) * numbers[2 * d + 1]
+        offset += inside(indices[d], pairs[2 * d], step, bases) * pairs[2 * d + 1]
     return offset
 
 
-@kernel()
+@kernel(GatherND)
 def gather_nd(step, bases, worker, workers):
-    """Runs of bytes by int64 index tuples. Numbers: rows, rows a batch, bytes a batch, bytes a run, depth, pairs."""
-    data, indices, target = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
-    rows, batch_rows, batch_bytes, run, depth = (
-        num(step, 3, 0),
-        num(step, 3, 1),
-        num(step, 3, 2),
-        num(step, 3, 3),
-        num(step, 3, 4),
+    """Runs of bytes by int64 index tuples."""
+    data, indices, target = (
+        ptr(step, bases, GATHER_ND.data),
+        ptr(step, bases, GATHER_ND.indices),
+        ptr(step, bases, GATHER_ND.target),
     )
-    pairs = i64p(address(step) + 8 * (3 + 6 + 5))
+    rows, batch_rows, batch_bytes, run, depth = (
+        num(step, GATHER_ND.rows),
+        num(step, GATHER_ND.batch_rows),
+        num(step, GATHER_ND.batch_bytes),
+        num(step, GATHER_ND.run),
+        num(step, GATHER_ND.depth),
+    )
+    pairs = tail(step, GATHER_ND.pairs)
     for row in range(first(rows, worker, workers, 1), first(rows, worker + 1, workers, 1)):
         offset = locate(step, bases, pairs, i64p(indices + row * depth * 8), depth)
         copy_run(target + row * run, data + row // batch_rows * batch_bytes + offset, run)
 
 
-@kernel()
+@kernel(ScatterND)
 def scatter_nd(step, bases, worker, workers):
-    """Runs to where int64 index tuples say, in order. Numbers: rows, bytes a run, how to combine, depth, pairs."""
-    indices, updates, target = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
-    rows, run, how, depth = num(step, 3, 0), num(step, 3, 1), num(step, 3, 2), num(step, 3, 3)
-    pairs = i64p(address(step) + 8 * (3 + 6 + 4))
+    """Runs to where int64 index tuples say, in order."""
+    indices, updates, target = (
+        ptr(step, bases, SCATTER_ND.indices),
+        ptr(step, bases, SCATTER_ND.updates),
+        ptr(step, bases, SCATTER_ND.target),
+    )
+    rows, run, how, depth = (
+        num(step, SCATTER_ND.rows),
+        num(step, SCATTER_ND.run),
+        num(step, SCATTER_ND.how),
+        num(step, SCATTER_ND.depth),
+    )
+    pairs = tail(step, SCATTER_ND.pairs)
     for row in range(rows):
         t = target + locate(step, bases, pairs, i64p(indices + row * depth * 8), depth)
         if how == _NONE:
@@ -187,19 +229,20 @@ def scatter_nd(step, bases, worker, workers):
 # -- one-hot vectors --------------------------------------------------------------------------------------------------
 
 
-@kernel()
+@kernel(OneHot)
 def one_hot(step, bases, worker, workers):
-    """target[o, d, i] = values[indices[o, i] == d]; an index outside gives none.
-
-    Numbers: bytes of an element and of an index, outer, depth, inner.
-    """
-    indices, values, target = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
+    """target[o, d, i] = values[indices[o, i] == d]; an index outside gives none."""
+    indices, values, target = (
+        ptr(step, bases, ONE_HOT.indices),
+        ptr(step, bases, ONE_HOT.values),
+        ptr(step, bases, ONE_HOT.target),
+    )
     size, width, outer, depth, inner = (
-        num(step, 3, 0),
-        num(step, 3, 1),
-        num(step, 3, 2),
-        num(step, 3, 3),
-        num(step, 3, 4),
+        num(step, ONE_HOT.size),
+        num(step, ONE_HOT.width),
+        num(step, ONE_HOT.outer),
+        num(step, ONE_HOT.depth),
+        num(step, ONE_HOT.inner),
     )
     for o in range(first(outer, worker, workers, 1), first(outer, worker + 1, workers, 1)):
         base = target + o * depth * inner * size
@@ -222,15 +265,15 @@ COLUMNS = 128
 def _accumulate(pointer, number, multiply):
     width = 8 if pointer is i64p else 4
 
-    @kernel()
+    @kernel(Accumulate)
     def accumulate(step, bases, worker, workers):
-        source, target = ptr(step, bases, 0), ptr(step, bases, 1)
+        source, target = ptr(step, bases, ACCUMULATE.source), ptr(step, bases, ACCUMULATE.target)
         outer, count, inner, exclusive, backwards = (
-            num(step, 2, 0),
-            num(step, 2, 1),
-            num(step, 2, 2),
-            num(step, 2, 3),
-            num(step, 2, 4),
+            num(step, ACCUMULATE.outer),
+            num(step, ACCUMULATE.count),
+            num(step, ACCUMULATE.inner),
+            num(step, ACCUMULATE.exclusive),
+            num(step, ACCUMULATE.backwards),
         )
         blocks = (inner + COLUMNS - 1) // COLUMNS
         units = outer * blocks
@@ -273,4 +316,4 @@ def _accumulate(pointer, number, multiply):
 cumsum_float32, cumprod_float32 = (_accumulate(f32p, float32, product) for product in (False, True))
 cumsum_int32, cumprod_int32 = (_accumulate(i32p, int32, product) for product in (False, True))
 cumsum_int64, cumprod_int64 = (_accumulate(i64p, int64, product) for product in (False, True))
-"""Along the middle of (outer, count, inner), in order. Numbers: outer, count, inner, exclusive, reverse."""
+"""Along the middle of (outer, count, inner), in order."""

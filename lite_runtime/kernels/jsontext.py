@@ -26,7 +26,7 @@ from lite_runtime.kernels._decimal import (
     trailing,
     zeros_at,
 )
-from lite_runtime.native.simd import address, emit_splat, exact, f64p, i32p, i64p, kernel, stack_words, u8p
+from lite_runtime.native.simd import address, emit_splat, entry, exact, f64p, i32p, i64p, stack_words, u8p
 
 KIND, STOP, COUNT, DEPTH, LEFT, EXTENTS, OPEN, LEFTOVERS = 0, 1, 2, 3, 4, 8, 16, 24
 DEEPEST = 8
@@ -271,7 +271,7 @@ def _array(text, at, end, values, powers, said):
         at += 1
 
 
-@kernel(fastmath=set(), args=types.void(*[types.int64] * 6))
+@entry(types.void(*[types.int64] * 6), fastmath=set())
 def numbers(text, at, end, values, powers, said):
     """Read the array that begins at text[at], nothing from text[end] on.
 

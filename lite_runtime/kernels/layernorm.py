@@ -10,6 +10,10 @@ import numpy as np
 
 from lite_runtime.kernels._vmath import vdown, vlane0
 from lite_runtime.native.simd import LANES, device, f32p, first, kernel, num, ptr, splat, vfma, vload_n, vstore_n
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.layernorm import LayerNormGrad
+
+GRAD = named(LayerNormGrad)
 
 _ZERO = np.float32(0)
 
@@ -25,16 +29,17 @@ def _across(v):
     return vlane0(v + vdown(v, 1))
 
 
-@kernel()
+@kernel(LayerNormGrad)
 def f32_grad(step, bases, worker, workers):
-    """Operands dY, X (rows, n), scale (n), mean, inv_std (rows), dX, parts (2, chunks, n): sums of dY * normal, of dY.
-
-    numbers: 0 rows, 1 n, 2 rows a chunk.
-    """
-    ops = 7
-    dy, x, scale, mean = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2), ptr(step, bases, 3)
-    inverse, dx, parts = ptr(step, bases, 4), ptr(step, bases, 5), ptr(step, bases, 6)
-    rows, n, chunk = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2)
+    """dX, and the sums of a chunk."""
+    dy, x, scale, mean = (
+        ptr(step, bases, GRAD.dy),
+        ptr(step, bases, GRAD.x),
+        ptr(step, bases, GRAD.scale),
+        ptr(step, bases, GRAD.mean),
+    )
+    inverse, dx, parts = ptr(step, bases, GRAD.inverse), ptr(step, bases, GRAD.dx), ptr(step, bases, GRAD.parts)
+    rows, n, chunk = num(step, GRAD.rows), num(step, GRAD.n), num(step, GRAD.chunk)
     chunks = (rows + chunk - 1) // chunk
     share = np.float32(-1) / np.float32(n)
     for i in range(first(chunks, worker, workers, 1), first(chunks, worker + 1, workers, 1)):

@@ -7,6 +7,10 @@ from numba import types
 from numba.extending import intrinsic
 
 from lite_runtime.native.simd import LANES, declare, first, i16p, i32p, kernel, num, ptr, u8p
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.lookup import Lookup
+
+LOOKUP = named(Lookup)
 
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _WIDE = 4 * LANES
@@ -44,13 +48,15 @@ def _look_up(typing, target, source, table):
     return types.void(types.int64, types.int64, types.int64), lower
 
 
-# Operands of every kernel here: x, bytes; the table, indexed by them as unsigned numbers; y. Number: elements.
-
-
-@kernel()
+@kernel(Lookup)
 def x8_lookup__1(step, bases, worker, workers):
     """Results of one byte; y may be x."""
-    x, table, y, total = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2), num(step, 3, 0)
+    x, table, y, total = (
+        ptr(step, bases, LOOKUP.x),
+        ptr(step, bases, LOOKUP.table),
+        ptr(step, bases, LOOKUP.y),
+        num(step, LOOKUP.total),
+    )
     at, end = first(total, worker, workers, _GRAIN), first(total, worker + 1, workers, _GRAIN)
     while at + _WIDE <= end:
         _look_up(y + at, x + at, table)
@@ -63,13 +69,18 @@ def x8_lookup__1(step, bases, worker, workers):
 def _wider(pointer, size):
     def look_up(step, bases, worker, workers):
         """Results of `size` bytes."""
-        x, table, y, total = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2), num(step, 3, 0)
+        x, table, y, total = (
+            ptr(step, bases, LOOKUP.x),
+            ptr(step, bases, LOOKUP.table),
+            ptr(step, bases, LOOKUP.y),
+            num(step, LOOKUP.total),
+        )
         begin, end = first(total, worker, workers, _GRAIN), first(total, worker + 1, workers, _GRAIN)
         results, source, target = pointer(table), u8p(x + begin), pointer(y + size * begin)
         for i in range(end - begin):
             target[i] = results[source[i]]
 
-    return kernel()(look_up)
+    return kernel(Lookup)(look_up)
 
 
 x8_lookup__2, x8_lookup__4 = _wider(i16p, 2), _wider(i32p, 4)

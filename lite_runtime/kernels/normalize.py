@@ -41,12 +41,19 @@ from lite_runtime.native.simd import (
     vstore,
     vstore_n,
 )
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.normalize import LocalResponse, LpNormalize, Softmax, Standardize
+
+SOFTMAX = named(Softmax)
+STANDARDIZE = named(Standardize)
+LP = named(LpNormalize)
+LRN = named(LocalResponse)
 
 BLOCK = 64
 _ZERO, _ONE, _INF = np.float32(0), np.float32(1), np.float32(np.inf)
 
 
-# -- Softmax, LogSoftmax. Step: operands x, y; numbers outer, n, inner, log -------------------------------------------
+# -- Softmax, LogSoftmax ----------------------------------------------------------------------------------------------
 
 
 @device
@@ -118,11 +125,11 @@ def _short_sum(v, n):
     return v
 
 
-@kernel()
+@kernel(Softmax, unread=("inner", "log"))
 def f32_softmax__rows(step, bases, worker, workers):
     """Rows of any length; those of 2, 4, ... LANES elements are taken a vector full at a time."""
-    x, y = ptr(step, bases, 0), ptr(step, bases, 1)
-    outer, n = num(step, 2, 0), num(step, 2, 1)
+    x, y = ptr(step, bases, SOFTMAX.x), ptr(step, bases, SOFTMAX.y)
+    outer, n = num(step, SOFTMAX.outer), num(step, SOFTMAX.n)
     lo, hi = first(outer, worker, workers, LANES), first(outer, worker + 1, workers, LANES)
     low = splat(-_INF)
     if n > LANES:
@@ -175,11 +182,11 @@ def _row_less(x, y, n, a, b):
         vstore_n(f32p(y + 4 * i), vload_n(f32p(x + 4 * i), n - i) - a - b, n - i)
 
 
-@kernel()
+@kernel(Softmax, unread=("inner", "log"))
 def f32_log_softmax__rows(step, bases, worker, workers):
     """x - max - log of the sum of exp(x - max)."""
-    x0, y0 = ptr(step, bases, 0), ptr(step, bases, 1)
-    outer, n = num(step, 2, 0), num(step, 2, 1)
+    x0, y0 = ptr(step, bases, SOFTMAX.x), ptr(step, bases, SOFTMAX.y)
+    outer, n = num(step, SOFTMAX.outer), num(step, SOFTMAX.n)
     for o in range(first(outer, worker, workers, LANES), first(outer, worker + 1, workers, LANES)):
         x, y = x0 + 4 * n * o, y0 + 4 * n * o
         if n > LANES:
@@ -192,11 +199,16 @@ def f32_log_softmax__rows(step, bases, worker, workers):
             vstore_n(f32p(y), v - vlog(across_sum(e)), n)
 
 
-@kernel()
+@kernel(Softmax)
 def f32_softmax__columns(step, bases, worker, workers):
     """Softmax (log 0) or LogSoftmax (log 1) down columns."""
-    x0, y0 = ptr(step, bases, 0), ptr(step, bases, 1)
-    outer, n, inner, log = num(step, 2, 0), num(step, 2, 1), num(step, 2, 2), num(step, 2, 3)
+    x0, y0 = ptr(step, bases, SOFTMAX.x), ptr(step, bases, SOFTMAX.y)
+    outer, n, inner, log = (
+        num(step, SOFTMAX.outer),
+        num(step, SOFTMAX.n),
+        num(step, SOFTMAX.inner),
+        num(step, SOFTMAX.log),
+    )
     strips = (inner + LANES - 1) // LANES
     stride = 4 * inner
     for item in range(first(outer * strips, worker, workers, 1), first(outer * strips, worker + 1, workers, 1)):
@@ -231,8 +243,6 @@ def f32_softmax__columns(step, bases, worker, workers):
 
 # -- standardisation: (x - mean) / (sqrt(variance + epsilon) + floor), scaled and shifted -----------------------------
 #
-# Step: operands x, y, scale, bias, mean, inverse (all but x and y may be left out; the last two take what was
-# computed); numbers outer, n, inner, centre (0: mean taken as 0), channels, depth, epsilon, floor.
 # Rows: element i is scaled by scale[i] where depth is 0; else a channel is `depth` elements long, row o starts at
 # channel (o * n / depth) mod channels, and each has its scale. Columns: by the scale of the column within inner.
 
@@ -310,19 +320,19 @@ def _apply_each(x, y, n, mean, inverse, scales, biases):
         vstore_n(f32p(y + 4 * i), vfma(v, vload_n(f32p(scales + 4 * i), n - i), shift), n - i)
 
 
-@kernel()
+@kernel(Standardize, unread=("inner",))
 def f32_standardize__rows(step, bases, worker, workers):
     """LayerNormalization, RMSNormalization, InstanceNormalization and GroupNormalization of NCHW."""
-    x0, y0 = ptr(step, bases, 0), ptr(step, bases, 1)
+    x0, y0 = ptr(step, bases, STANDARDIZE.x), ptr(step, bases, STANDARDIZE.y)
     scales, biases, means, inverses = (
-        ptr(step, bases, 2),
-        ptr(step, bases, 3),
-        ptr(step, bases, 4),
-        ptr(step, bases, 5),
+        ptr(step, bases, STANDARDIZE.scales),
+        ptr(step, bases, STANDARDIZE.biases),
+        ptr(step, bases, STANDARDIZE.means),
+        ptr(step, bases, STANDARDIZE.inverses),
     )
-    outer, n, centre = num(step, 6, 0), num(step, 6, 1), num(step, 6, 3)
-    channels, depth = num(step, 6, 4), num(step, 6, 5)
-    epsilon, floor = real(step, 6, 6), real(step, 6, 7)
+    outer, n, centre = num(step, STANDARDIZE.outer), num(step, STANDARDIZE.n), num(step, STANDARDIZE.centre)
+    channels, depth = num(step, STANDARDIZE.channels), num(step, STANDARDIZE.depth)
+    epsilon, floor = real(step, STANDARDIZE.epsilon), real(step, STANDARDIZE.floor)
     count = np.float32(n)
     for o in range(first(outer, worker, workers, 1), first(outer, worker + 1, workers, 1)):
         x, y = x0 + 4 * n * o, y0 + 4 * n * o
@@ -348,12 +358,22 @@ def f32_standardize__rows(step, bases, worker, workers):
             _apply_each(x, y, n, mean, splat(inverse), scales, biases)
 
 
-@kernel()
+@kernel(Standardize, unread=("means", "inverses", "channels", "depth"))
 def f32_standardize__columns(step, bases, worker, workers):
     """InstanceNormalization of NHWC, MeanVarianceNormalization."""
-    x0, y0, scales, biases = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2), ptr(step, bases, 3)
-    outer, n, inner, centre = num(step, 6, 0), num(step, 6, 1), num(step, 6, 2), num(step, 6, 3)
-    epsilon, floor = real(step, 6, 6), real(step, 6, 7)
+    x0, y0, scales, biases = (
+        ptr(step, bases, STANDARDIZE.x),
+        ptr(step, bases, STANDARDIZE.y),
+        ptr(step, bases, STANDARDIZE.scales),
+        ptr(step, bases, STANDARDIZE.biases),
+    )
+    outer, n, inner, centre = (
+        num(step, STANDARDIZE.outer),
+        num(step, STANDARDIZE.n),
+        num(step, STANDARDIZE.inner),
+        num(step, STANDARDIZE.centre),
+    )
+    epsilon, floor = real(step, STANDARDIZE.epsilon), real(step, STANDARDIZE.floor)
     strips = (inner + LANES - 1) // LANES
     stride, count = 4 * inner, splat(np.float32(n))
     for item in range(first(outer * strips, worker, workers, 1), first(outer * strips, worker + 1, workers, 1)):
@@ -393,14 +413,14 @@ def f32_standardize__columns(step, bases, worker, workers):
             vstore_n(f32p(y + r * stride), vfma(v, scale, shift), width)
 
 
-# -- LpNormalization. Step: operands x, y; numbers outer, n, inner, p -------------------------------------------------
+# -- LpNormalization --------------------------------------------------------------------------------------------------
 
 
-@kernel()
+@kernel(LpNormalize)
 def f32_lp_normalize__columns(step, bases, worker, workers):
     """x over its 1- or 2-norm; 0 where that is 0."""
-    x0, y0 = ptr(step, bases, 0), ptr(step, bases, 1)
-    outer, n, inner, p = num(step, 2, 0), num(step, 2, 1), num(step, 2, 2), num(step, 2, 3)
+    x0, y0 = ptr(step, bases, LP.x), ptr(step, bases, LP.y)
+    outer, n, inner, p = num(step, LP.outer), num(step, LP.n), num(step, LP.inner), num(step, LP.p)
     strips = (inner + LANES - 1) // LANES
     stride = 4 * inner
     for item in range(first(outer * strips, worker, workers, 1), first(outer * strips, worker + 1, workers, 1)):
@@ -425,11 +445,11 @@ def f32_lp_normalize__columns(step, bases, worker, workers):
             vstore_n(f32p(y + r * stride), vload_n(f32p(x + r * stride), width) / safe, width)
 
 
-@kernel()
+@kernel(LpNormalize, unread=("inner",))
 def f32_lp_normalize__rows(step, bases, worker, workers):
     """x over its 1- or 2-norm; 0 where that is 0."""
-    x0, y0 = ptr(step, bases, 0), ptr(step, bases, 1)
-    outer, n, p = num(step, 2, 0), num(step, 2, 1), num(step, 2, 3)
+    x0, y0 = ptr(step, bases, LP.x), ptr(step, bases, LP.y)
+    outer, n, p = num(step, LP.outer), num(step, LP.n), num(step, LP.p)
     for o in range(first(outer, worker, workers, LANES), first(outer, worker + 1, workers, LANES)):
         x, y = x0 + 4 * n * o, y0 + 4 * n * o
         if p == 1:
@@ -450,16 +470,16 @@ def f32_lp_normalize__rows(step, bases, worker, workers):
             vstore_n(f32p(y + 4 * i), vload_n(f32p(x + 4 * i), n - i) / safe, n - i)
 
 
-# -- LRN. Step: operands x, y; numbers outer, channels, inner, before, after, alpha / size, beta, bias ----------------
+# -- LRN --------------------------------------------------------------------------------------------------------------
 
 
-@kernel()
+@kernel(LocalResponse)
 def f32_local_response__columns(step, bases, worker, workers):
     """x / (bias + alpha / size * sum of squares of `before` channels before to `after` behind)^beta."""
-    x0, y0 = ptr(step, bases, 0), ptr(step, bases, 1)
-    outer, channels, inner = num(step, 2, 0), num(step, 2, 1), num(step, 2, 2)
-    before, after = num(step, 2, 3), num(step, 2, 4)
-    alpha, beta, bias = splat(real(step, 2, 5)), splat(-real(step, 2, 6)), splat(real(step, 2, 7))
+    x0, y0 = ptr(step, bases, LRN.x), ptr(step, bases, LRN.y)
+    outer, channels, inner = num(step, LRN.outer), num(step, LRN.n), num(step, LRN.inner)
+    before, after = num(step, LRN.before), num(step, LRN.after)
+    alpha, beta, bias = splat(real(step, LRN.alpha)), splat(-real(step, LRN.beta)), splat(real(step, LRN.bias))
     strips = (inner + LANES - 1) // LANES
     items = outer * channels * strips
     for item in range(first(items, worker, workers, 1), first(items, worker + 1, workers, 1)):

@@ -29,6 +29,11 @@ from lite_runtime.native.simd import (
     vload_n,
     vstore,
 )
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.order import Arg, TopK
+
+ARG = named(Arg)
+TOP = named(TopK)
 
 _ZERO, _INF = np.float32(0), np.float32(np.inf)
 
@@ -41,15 +46,15 @@ def _beyond(a, b, sign):
     return a > b if sign > 0 else a < b
 
 
-# -- ArgMax, ArgMin. Step: operands x, places; numbers outer, n, inner, sign, last ------------------------------------
+# -- ArgMax, ArgMin ---------------------------------------------------------------------------------------------------
 
 
-@kernel()
+@kernel(Arg)
 def f32_arg__columns(step, bases, worker, workers):
     """Place of the first (last: of the last) extreme; NaN is one."""
-    x, y = ptr(step, bases, 0), ptr(step, bases, 1)
-    outer, n, inner = num(step, 2, 0), num(step, 2, 1), num(step, 2, 2)
-    sign, last = num(step, 2, 3), num(step, 2, 4)
+    x, y = ptr(step, bases, ARG.x), ptr(step, bases, ARG.y)
+    outer, n, inner = num(step, ARG.outer), num(step, ARG.n), num(step, ARG.inner)
+    sign, last = num(step, ARG.sign), num(step, ARG.last)
     items = outer * inner
     for item in range(first(items, worker, workers, 16), first(items, worker + 1, workers, 16)):
         o, i = item // inner, item % inner
@@ -63,12 +68,12 @@ def f32_arg__columns(step, bases, worker, workers):
         i64p(y + 8 * item)[0] = at
 
 
-@kernel()
+@kernel(Arg)
 def f32_arg__strips(step, bases, worker, workers):
     """As f32_arg__columns, LANES columns at a time; n below 2^24, so that places are exact in float32."""
-    x, y = ptr(step, bases, 0), ptr(step, bases, 1)
-    outer, n, inner = num(step, 2, 0), num(step, 2, 1), num(step, 2, 2)
-    sign, last = splat(np.float32(num(step, 2, 3))), num(step, 2, 4)
+    x, y = ptr(step, bases, ARG.x), ptr(step, bases, ARG.y)
+    outer, n, inner = num(step, ARG.outer), num(step, ARG.n), num(step, ARG.inner)
+    sign, last = splat(np.float32(num(step, ARG.sign))), num(step, ARG.last)
     strips = (inner + LANES - 1) // LANES
     lanes = stack_floats(LANES)
     for item in range(first(outer * strips, worker, workers, 1), first(outer * strips, worker + 1, workers, 1)):
@@ -91,11 +96,11 @@ def f32_arg__strips(step, bases, worker, workers):
             out[i] = np.int64(lanes[i])
 
 
-@kernel()
+@kernel(Arg, unread=("inner", "last", "sign"))
 def f32_arg_max__rows(step, bases, worker, workers):
     """Rows of neighbours, first place of the largest: its value by vectors, then where it is."""
-    x, y = ptr(step, bases, 0), ptr(step, bases, 1)
-    outer, n = num(step, 2, 0), num(step, 2, 1)
+    x, y = ptr(step, bases, ARG.x), ptr(step, bases, ARG.y)
+    outer, n = num(step, ARG.outer), num(step, ARG.n)
     low = splat(-_INF)
     for o in range(first(outer, worker, workers, 16), first(outer, worker + 1, workers, 16)):
         at = x + 4 * n * o
@@ -130,7 +135,7 @@ def _across_nan(v):
     return vlarger(v, vdown(v, 1))
 
 
-# -- TopK. Step: operands x, values, places; numbers outer, n, inner, k, sign -----------------------------------------
+# -- TopK -------------------------------------------------------------------------------------------------------------
 #
 # The k kept so far are a heap in the results' own memory, the one to be thrown out next on top; in the end the heap is
 # emptied from the back. n log k steps; nothing but the results is written.
@@ -192,12 +197,12 @@ def _next_beyond(row, r, n, bound, sign):
     return n
 
 
-@kernel()
+@kernel(TopK)
 def f32_top_k(step, bases, worker, workers):
     """The k first of the order, in order."""
-    x, y, z = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
-    outer, n, inner = num(step, 3, 0), num(step, 3, 1), num(step, 3, 2)
-    k, sign = num(step, 3, 3), num(step, 3, 4)
+    x, y, z = ptr(step, bases, TOP.x), ptr(step, bases, TOP.values), ptr(step, bases, TOP.places)
+    outer, n, inner = num(step, TOP.outer), num(step, TOP.n), num(step, TOP.inner)
+    k, sign = num(step, TOP.k), num(step, TOP.sign)
     items = outer * inner
     for item in range(first(items, worker, workers, 1), first(items, worker + 1, workers, 1)):
         o, i = item // inner, item % inner
@@ -232,7 +237,7 @@ def f32_top_k(step, bases, worker, workers):
             _sift(values, places, inner, size, sign)
 
 
-# -- integers: the same steps, the same operands and numbers ----------------------------------------------------------
+# -- integers: the same steps -----------------------------------------------------------------------------------------
 
 _COLUMNS = 64
 
@@ -240,9 +245,9 @@ _COLUMNS = 64
 def _arg_rows(pointer, size):
     def arg(step, bases, worker, workers):
         """Rows of neighbours: the extreme by vectors, then where it is."""
-        x, y = ptr(step, bases, 0), ptr(step, bases, 1)
-        outer, n = num(step, 2, 0), num(step, 2, 1)
-        sign, last = num(step, 2, 3), num(step, 2, 4)
+        x, y = ptr(step, bases, ARG.x), ptr(step, bases, ARG.y)
+        outer, n = num(step, ARG.outer), num(step, ARG.n)
+        sign, last = num(step, ARG.sign), num(step, ARG.last)
         for o in range(first(outer, worker, workers, 16), first(outer, worker + 1, workers, 16)):
             row = pointer(x + size * n * o)
             best = row[0]
@@ -258,15 +263,15 @@ def _arg_rows(pointer, size):
                 place += step_by
             i64p(y + 8 * o)[0] = place
 
-    return kernel()(arg)
+    return kernel(Arg, unread=("inner",))(arg)
 
 
 def _arg_strips(pointer, size):
     def arg(step, bases, worker, workers):
         """Along another axis than the innermost, a few neighbouring columns at a time."""
-        x, y = ptr(step, bases, 0), ptr(step, bases, 1)
-        outer, n, inner = num(step, 2, 0), num(step, 2, 1), num(step, 2, 2)
-        sign, last = num(step, 2, 3), num(step, 2, 4)
+        x, y = ptr(step, bases, ARG.x), ptr(step, bases, ARG.y)
+        outer, n, inner = num(step, ARG.outer), num(step, ARG.n), num(step, ARG.inner)
+        sign, last = num(step, ARG.sign), num(step, ARG.last)
         bests, places = stack_words(_COLUMNS), stack_words(_COLUMNS)
         strips = (inner + _COLUMNS - 1) // _COLUMNS
         for item in range(first(outer * strips, worker, workers, 1), first(outer * strips, worker + 1, workers, 1)):
@@ -288,15 +293,15 @@ def _arg_strips(pointer, size):
             for i in range(width):
                 found[i] = places[i]
 
-    return kernel()(arg)
+    return kernel(Arg)(arg)
 
 
 def _top_k(pointer, size):
     def top_k(step, bases, worker, workers):
         """`f32_top_k` without its vectors."""
-        x, y, z = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
-        outer, n, inner = num(step, 3, 0), num(step, 3, 1), num(step, 3, 2)
-        k, sign = num(step, 3, 3), num(step, 3, 4)
+        x, y, z = ptr(step, bases, TOP.x), ptr(step, bases, TOP.values), ptr(step, bases, TOP.places)
+        outer, n, inner = num(step, TOP.outer), num(step, TOP.n), num(step, TOP.inner)
+        k, sign = num(step, TOP.k), num(step, TOP.sign)
         items = outer * inner
         for item in range(first(items, worker, workers, 1), first(items, worker + 1, workers, 1)):
             o, i = item // inner, item % inner
@@ -318,7 +323,7 @@ def _top_k(pointer, size):
                 places[0], places[a] = places[a], places[0]
                 _sift(values, places, inner, kept, sign)
 
-    return kernel()(top_k)
+    return kernel(TopK)(top_k)
 
 
 int8_arg__rows, uint8_arg__rows, int16_arg__rows, int32_arg__rows = (

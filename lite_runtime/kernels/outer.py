@@ -39,6 +39,11 @@ from lite_runtime.native.simd import (
     vload_n,
     vstore_n,
 )
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.outer import Outer, Unpack
+
+OUTER = named(Outer)
+UNPACK = named(Unpack)
 
 ROWS = {1: (16, 8, 4, 2, 1), 2: (12, 8, 4, 2, 1)} if LANES == 16 else {1: (12, 8, 4, 2, 1), 2: (6, 4, 2, 1, 1)}
 """Heights of register tiles by their width in vectors; a tile's rows are made up of these, the tallest first."""
@@ -105,9 +110,7 @@ def _tile(rows: int, vectors: int, masked: bool):
 
 def _strip(vectors: int):
     """Rows in tiles, by the widest and the narrower heights."""
-    tall, high, half, pair, one = (
-        [_tile(rows, vectors, masked) for masked in (False, True)] for rows in ROWS[vectors]
-    )
+    tall, high, half, pair, one = ([_tile(rows, vectors, masked) for masked in (False, True)] for rows in ROWS[vectors])
     (tall_f, tall_m), (high_f, high_m), (half_f, half_m), (pair_f, pair_m), (one_f, one_m) = tall, high, half, pair, one
     most, second, third, fourth, _ = ROWS[vectors]
 
@@ -169,25 +172,41 @@ def _met(start, stride, count, size):
     return low, high
 
 
-OPS = 3
-
-
-@kernel()
+@kernel(Outer)
 def f32_outer(step, bases, worker, workers):
-    """Operands A (images, height, width, floats), B (images, lines, columns, floats), C (batches, groups, taps, rows,
-    columns), all float32.
-
-    numbers: 0 images, 1 height, 2 width, 3 floats a pixel of A, 4, 5 lines and columns of B, 6 floats a pixel of B,
-    7, 8 window, 9, 10 strides, 11, 12 dilations, 13, 14 border before, 15 groups, 16 rows and 17 columns of a group,
-    18 lines a block, 19 batches, 20 A, 21 B, 22 C bytes a batch.
-    """
-    a, b, c = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
-    images, height, width, deep = num(step, OPS, 0), num(step, OPS, 1), num(step, OPS, 2), num(step, OPS, 3)
-    high, wide, b_deep = num(step, OPS, 4), num(step, OPS, 5), num(step, OPS, 6)
-    kernel_h, kernel_w, stride_h, stride_w = num(step, OPS, 7), num(step, OPS, 8), num(step, OPS, 9), num(step, OPS, 10)
-    dilation_h, dilation_w, top, left = num(step, OPS, 11), num(step, OPS, 12), num(step, OPS, 13), num(step, OPS, 14)
-    groups, rows, columns, block = num(step, OPS, 15), num(step, OPS, 16), num(step, OPS, 17), num(step, OPS, 18)
-    batches, batch_a, batch_b, batch_c = num(step, OPS, 19), num(step, OPS, 20), num(step, OPS, 21), num(step, OPS, 22)
+    """Tiles of every tap, a block of lines at a time."""
+    a, b, c = ptr(step, bases, OUTER.a), ptr(step, bases, OUTER.b), ptr(step, bases, OUTER.c)
+    images, height, width, deep = (
+        num(step, OUTER.images),
+        num(step, OUTER.height),
+        num(step, OUTER.width),
+        num(step, OUTER.deep),
+    )
+    high, wide, b_deep = num(step, OUTER.high), num(step, OUTER.wide), num(step, OUTER.b_deep)
+    kernel_h, kernel_w, stride_h, stride_w = (
+        num(step, OUTER.kernel_h),
+        num(step, OUTER.kernel_w),
+        num(step, OUTER.stride_h),
+        num(step, OUTER.stride_w),
+    )
+    dilation_h, dilation_w, top, left = (
+        num(step, OUTER.dilation_h),
+        num(step, OUTER.dilation_w),
+        num(step, OUTER.top),
+        num(step, OUTER.left),
+    )
+    groups, rows, columns, block = (
+        num(step, OUTER.groups),
+        num(step, OUTER.rows),
+        num(step, OUTER.columns),
+        num(step, OUTER.block),
+    )
+    batches, batch_a, batch_b, batch_c = (
+        num(step, OUTER.batches),
+        num(step, OUTER.batch_a),
+        num(step, OUTER.batch_b),
+        num(step, OUTER.batch_c),
+    )
     strips, tall = (columns + 2 * LANES - 1) // (2 * LANES), NARROW if columns <= LANES else WIDE
     bands, taps = (rows + tall - 1) // tall, kernel_h * kernel_w
     a_step, b_step = 4 * deep * stride_w, 4 * b_deep
@@ -285,16 +304,30 @@ def _three_sums(a, b, lines, a_line, b_line, count, a_step, b_step, apart, live,
     return p + p2, q + q2, r + r2
 
 
-@kernel()
+@kernel(Outer, unread=("b_deep", "groups", "rows", "columns", "batches", "batch_a", "batch_b", "batch_c"))
 def f32_depthwise(step, bases, worker, workers):
-    """Operands A, B, C (taps, channels); numbers as f32_outer's, of which 15 (the channels), 16 and 17 (ones) and those
-    from 19 on are not looked at. Workers share lines of taps."""
-    a, b, c = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
-    images, height, width, channels = num(step, OPS, 0), num(step, OPS, 1), num(step, OPS, 2), num(step, OPS, 3)
-    high, wide = num(step, OPS, 4), num(step, OPS, 5)
-    kernel_h, kernel_w, stride_h, stride_w = num(step, OPS, 7), num(step, OPS, 8), num(step, OPS, 9), num(step, OPS, 10)
-    dilation_h, dilation_w, top, left = num(step, OPS, 11), num(step, OPS, 12), num(step, OPS, 13), num(step, OPS, 14)
-    block = num(step, OPS, 18)
+    """One channel by one: workers share lines of taps."""
+    a, b, c = ptr(step, bases, OUTER.a), ptr(step, bases, OUTER.b), ptr(step, bases, OUTER.c)
+    images, height, width, channels = (
+        num(step, OUTER.images),
+        num(step, OUTER.height),
+        num(step, OUTER.width),
+        num(step, OUTER.deep),
+    )
+    high, wide = num(step, OUTER.high), num(step, OUTER.wide)
+    kernel_h, kernel_w, stride_h, stride_w = (
+        num(step, OUTER.kernel_h),
+        num(step, OUTER.kernel_w),
+        num(step, OUTER.stride_h),
+        num(step, OUTER.stride_w),
+    )
+    dilation_h, dilation_w, top, left = (
+        num(step, OUTER.dilation_h),
+        num(step, OUTER.dilation_w),
+        num(step, OUTER.top),
+        num(step, OUTER.left),
+    )
+    block = num(step, OUTER.block)
     strips, total, pixel = (channels + LANES - 1) // LANES, images * high, 4 * channels
     a_step, a_line, b_line, apart = pixel * stride_w, pixel * width * stride_h, pixel * wide, pixel * dilation_w
     lo, hi = first(strips * kernel_h, worker, workers, 1), first(strips * kernel_h, worker + 1, workers, 1)
@@ -351,12 +384,16 @@ def f32_depthwise(step, bases, worker, workers):
                             vstore_n(to, one, live)
 
 
-@kernel()
+@kernel(Unpack)
 def f32_unpack(step, bases, worker, workers):
-    """(groups, taps, rows, columns) -> (groups, columns, rows, taps). Operands x, y; numbers: these four sizes."""
-    ops = 2
-    x, y = ptr(step, bases, 0), ptr(step, bases, 1)
-    groups, taps, rows, columns = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
+    """(groups, taps, rows, columns) -> (groups, columns, rows, taps)."""
+    x, y = ptr(step, bases, UNPACK.x), ptr(step, bases, UNPACK.y)
+    groups, taps, rows, columns = (
+        num(step, UNPACK.groups),
+        num(step, UNPACK.taps),
+        num(step, UNPACK.rows),
+        num(step, UNPACK.columns),
+    )
     for job in range(groups * columns * worker // workers, groups * columns * (worker + 1) // workers):
         group = job // columns
         source = f32p(x + 4 * (group * taps * rows * columns + job - group * columns))

@@ -9,24 +9,38 @@ from __future__ import annotations
 from numba import float32
 
 from lite_runtime.native.simd import LANES, address, f32p, kernel, num, ptr, splat, stack_floats, vfma, vload, vstore
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.packing import CellWeights, Panels, WinogradFilters
+
+PANELS = named(Panels)
+FILTERS = named(WinogradFilters)
+CELLS = named(CellWeights)
 
 _TAPS, _HALF = 9 * LANES, 18 * LANES
 
 
-@kernel()
+@kernel(Panels)
 def f32_panels(step, bases, worker, workers):
-    """w -> [groups][panels][outer][inner][columns of the panel], zeros behind the last column. Operands w, packed.
-
-    numbers: 0 groups, 1 columns a group, 2 outer, 3 inner, 4 vectors of a full panel, 5 byte of the first weight, bytes
-    between 6 groups, 7 columns, 8 runs of columns, 9 columns in a run, 10 outer, 11 inner, 12 packed bytes a group.
-    Column c of a group lies at (c // run) * its step + (c % run) * its step.
-    """
-    ops = 2
-    w, packed = ptr(step, bases, 0) + num(step, ops, 5), ptr(step, bases, 1)
-    groups, columns, outer, inner = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
-    width = num(step, ops, 4) * LANES
-    group_step, column_step, run_step, run = num(step, ops, 6), num(step, ops, 7), num(step, ops, 8), num(step, ops, 9)
-    outer_step, inner_step, packed_step = num(step, ops, 10), num(step, ops, 11), num(step, ops, 12)
+    """w -> [groups][panels][outer][inner][columns of the panel], zeros behind the last column."""
+    w, packed = ptr(step, bases, PANELS.w) + num(step, PANELS.start), ptr(step, bases, PANELS.packed)
+    groups, columns, outer, inner = (
+        num(step, PANELS.groups),
+        num(step, PANELS.columns),
+        num(step, PANELS.outer),
+        num(step, PANELS.inner),
+    )
+    width = num(step, PANELS.vectors) * LANES
+    group_step, column_step, run_step, run = (
+        num(step, PANELS.group_step),
+        num(step, PANELS.column_step),
+        num(step, PANELS.run_step),
+        num(step, PANELS.run),
+    )
+    outer_step, inner_step, packed_step = (
+        num(step, PANELS.outer_step),
+        num(step, PANELS.inner_step),
+        num(step, PANELS.packed_step),
+    )
     panels = (columns + width - 1) // width
     for job in range(groups * panels * worker // workers, groups * panels * (worker + 1) // workers):
         group = job // panels
@@ -49,20 +63,22 @@ def f32_panels(step, bases, worker, workers):
                     row[c] = float32(0)
 
 
-@kernel()
+@kernel(WinogradFilters)
 def f32_winograd(step, bases, worker, workers):
-    """3x3 filters at Winograd's points: G w G^T, as kernels/winograd.py reads it. Operands w, G (m + 2, 3), packed
-    [panels][points][channels rounded up to LANES][columns of the panel], zeros behind the last channel and column.
-
-    numbers: 0 m, 1 columns, 2 channels, 3 vectors of a full panel, 4 byte of the first weight, bytes between
-    5 columns, 6 channels, 7 taps.
-    """
-    ops = 3
-    w, g, packed = ptr(step, bases, 0) + num(step, ops, 4), f32p(ptr(step, bases, 1)), ptr(step, bases, 2)
-    side, columns, channels = num(step, ops, 0) + 2, num(step, ops, 1), num(step, ops, 2)
-    column_step, channel_step, tap_step = num(step, ops, 5), num(step, ops, 6), num(step, ops, 7)
+    """3x3 filters at Winograd's points: G w G^T, as kernels/winograd.py reads it."""
+    w, g, packed = (
+        ptr(step, bases, FILTERS.w) + num(step, FILTERS.start),
+        f32p(ptr(step, bases, FILTERS.g)),
+        ptr(step, bases, FILTERS.packed),
+    )
+    side, columns, channels = num(step, FILTERS.m) + 2, num(step, FILTERS.columns), num(step, FILTERS.channels)
+    column_step, channel_step, tap_step = (
+        num(step, FILTERS.column_step),
+        num(step, FILTERS.channel_step),
+        num(step, FILTERS.tap_step),
+    )
     vectors, depth = (columns + LANES - 1) // LANES, (channels + LANES - 1) // LANES * LANES
-    full, points = num(step, ops, 3), side * side
+    full, points = num(step, FILTERS.vectors), side * side
     taps, half = address(stack_floats(_TAPS)), address(stack_floats(_HALF))
     vector = 4 * LANES
     for job in range(vectors * depth * worker // workers, vectors * depth * (worker + 1) // workers):
@@ -91,21 +107,23 @@ def f32_winograd(step, bases, worker, workers):
                 vstore(f32p(to + 4 * (i * side + j) * depth * width), total)
 
 
-@kernel()
+@kernel(CellWeights)
 def f32_recurrent(step, bases, worker, workers):
-    """Weights of recurrent cells, unit by unit with all gates together, as kernels/recurrent.py reads them. Operands w,
-    packed [blocks][inner][columns of a block], zeros behind the last unit of a panel of LANES and the last column.
-
-    Columns are ordered direction, panel, gate, lane. numbers: 0 directions, 1 gates, 2 units, 3 inner, 4 columns a
-    block, 5 blocks, 6 byte of the first weight, bytes between 7 directions, 8 gates, 9 units, 10 inner, 11 byte from a
-    weight to another that is added to it (0: none), but 12 not in this gate.
-    """
-    ops = 2
-    w, packed = ptr(step, bases, 0) + num(step, ops, 6), ptr(step, bases, 1)
-    directions, gates, units, inner = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
-    block, blocks = num(step, ops, 4), num(step, ops, 5)
-    direction_step, gate_step, unit_step = num(step, ops, 7), num(step, ops, 8), num(step, ops, 9)
-    inner_step, second, alone = num(step, ops, 10), num(step, ops, 11), num(step, ops, 12)
+    """Weights of recurrent cells, unit by unit with all gates together, as kernels/recurrent.py reads them."""
+    w, packed = ptr(step, bases, CELLS.w) + num(step, CELLS.start), ptr(step, bases, CELLS.packed)
+    directions, gates, units, inner = (
+        num(step, CELLS.directions),
+        num(step, CELLS.gates),
+        num(step, CELLS.units),
+        num(step, CELLS.inner),
+    )
+    block, blocks = num(step, CELLS.block), num(step, CELLS.blocks)
+    direction_step, gate_step, unit_step = (
+        num(step, CELLS.direction_step),
+        num(step, CELLS.gate_step),
+        num(step, CELLS.unit_step),
+    )
+    inner_step, second, alone = num(step, CELLS.inner_step), num(step, CELLS.second), num(step, CELLS.alone)
     panels = (units + LANES - 1) // LANES
     vectors = block // LANES
     for job in range(blocks * vectors * worker // workers, blocks * vectors * (worker + 1) // workers):

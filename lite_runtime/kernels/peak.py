@@ -11,7 +11,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from lite_runtime.kernels._dot import FLOATS, INTS, emit_dot, emit_pair_dot, load_floats, load_ints
-from lite_runtime.native.simd import FMA, LANES, TARGET, declare, kernel
+from lite_runtime.native.simd import FMA, LANES, TARGET, declare, entry
 
 CHAINS = 12
 """Sums that do not wait for one another: four cycles of latency at two instructions a cycle take eight of them, the
@@ -84,19 +84,19 @@ _run_f32 = _chains(FLOATS, load_floats, _multiply_add)
 _run_int8 = _chains(INTS, load_ints, _dot)
 
 
-@kernel(args=types.void(types.int64, types.int64))
+@entry(types.void(types.int64, types.int64))
 def f32(rounds, at):
     """CHAINS * LANES multiply-adds of float32 a round; `at`: CHAINS vectors."""
     _run_f32(rounds, at)
 
 
-@kernel(args=types.void(types.int64, types.int64))
+@entry(types.void(types.int64, types.int64))
 def int8(rounds, at):
     """CHAINS * LANES sums of four products a round (of two where the target has no vpdpbusd); `at`: CHAINS vectors."""
     _run_int8(rounds, at)
 
 
-@kernel(args=types.void(types.int64, types.int64, types.int64, types.int64))
+@entry(types.void(types.int64, types.int64, types.int64, types.int64))
 def read(at, rounds, times, to):
     """Read LINES vectors a round from `at` on, and all rounds `times` times; `to`: LINES vectors."""
     _read_lines(at, rounds, times, to)

@@ -2,10 +2,6 @@
 
 `__nhwc`: channels last, LANES channels at a time. `__nchw`: a row of windows at a time. A window is clipped to the
 elements it meets, so padding costs nothing. A NaN makes every maximum it is in NaN.
-
-Step: operands x, y; numbers batch, channels, then three each (depth, height, width) of input size, output size,
-kernel, stride, dilation, padding before, counted end. Counted end: where positions stop counting in a mean's divisor —
-the input size, or that plus the padding behind; padding before counts if `counts_padding`, the last number.
 """
 
 from __future__ import annotations
@@ -30,9 +26,11 @@ from lite_runtime.native.simd import (
     vstore,
     vstore_n,
 )
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.pool import Pool
 
-OPERANDS = 2
-SIZE, OUT, KERNEL, STRIDE, DILATION, PAD, COUNTED, COUNTS_PADDING = 2, 5, 8, 11, 14, 17, 20, 23
+POOL = named(Pool)
+
 _ZERO, _INF = np.float32(0), np.float32(np.inf)
 SPAN = 2048
 """Floats from the first to the last that a row of windows meets, padding included, up to which `__nchw` runs."""
@@ -56,10 +54,10 @@ def tap_high(start, dilation, taps, size):
 @device
 def counted(step, axis, start, low, high):
     """Taps along an axis that a mean divides by."""
-    if num(step, OPERANDS, COUNTS_PADDING) == 0:
+    if num(step, POOL.counts_padding) == 0:
         return max(0, high - low)
-    dilation, taps = num(step, OPERANDS, DILATION + axis), num(step, OPERANDS, KERNEL + axis)
-    return tap_high(start, dilation, taps, num(step, OPERANDS, COUNTED + axis))
+    dilation, taps = num(step, POOL.dilation + axis), num(step, POOL.window + axis)
+    return tap_high(start, dilation, taps, num(step, POOL.counted + axis))
 
 
 @device
@@ -93,20 +91,20 @@ def _mean(total, seen, count):
 
 
 def _channels_last(take, note, finish, start):
-    @kernel()
+    @kernel(Pool)
     def pool(step, bases, worker, workers):
-        x, y = ptr(step, bases, 0), ptr(step, bases, 1)
-        batch, channels = num(step, OPERANDS, 0), num(step, OPERANDS, 1)
-        depth, height, width = (num(step, OPERANDS, SIZE), num(step, OPERANDS, SIZE + 1), num(step, OPERANDS, SIZE + 2))
-        out_d, out_h, out_w = num(step, OPERANDS, OUT), num(step, OPERANDS, OUT + 1), num(step, OPERANDS, OUT + 2)
-        k_d, k_h, k_w = num(step, OPERANDS, KERNEL), num(step, OPERANDS, KERNEL + 1), num(step, OPERANDS, KERNEL + 2)
-        s_d, s_h, s_w = num(step, OPERANDS, STRIDE), num(step, OPERANDS, STRIDE + 1), num(step, OPERANDS, STRIDE + 2)
+        x, y = ptr(step, bases, POOL.x), ptr(step, bases, POOL.y)
+        batch, channels = num(step, POOL.batch), num(step, POOL.channels)
+        depth, height, width = (num(step, POOL.size), num(step, POOL.size + 1), num(step, POOL.size + 2))
+        out_d, out_h, out_w = num(step, POOL.out), num(step, POOL.out + 1), num(step, POOL.out + 2)
+        k_d, k_h, k_w = num(step, POOL.window), num(step, POOL.window + 1), num(step, POOL.window + 2)
+        s_d, s_h, s_w = num(step, POOL.stride), num(step, POOL.stride + 1), num(step, POOL.stride + 2)
         g_d, g_h, g_w = (
-            num(step, OPERANDS, DILATION),
-            num(step, OPERANDS, DILATION + 1),
-            num(step, OPERANDS, DILATION + 2),
+            num(step, POOL.dilation),
+            num(step, POOL.dilation + 1),
+            num(step, POOL.dilation + 2),
         )
-        p_d, p_h, p_w = num(step, OPERANDS, PAD), num(step, OPERANDS, PAD + 1), num(step, OPERANDS, PAD + 2)
+        p_d, p_h, p_w = num(step, POOL.pad), num(step, POOL.pad + 1), num(step, POOL.pad + 2)
         items = batch * out_d * out_h * out_w
         lo, hi = first(items, worker, workers, 1), first(items, worker + 1, workers, 1)
         o_w, rest = lo % out_w, lo // out_w
@@ -183,20 +181,20 @@ def _largest1(total, v):
 def _channels_first(take, take1, start, mean):
     """Rows of windows at a time: first down every column into a line on the stack, then along the line."""
 
-    @kernel()
+    @kernel(Pool)
     def pool(step, bases, worker, workers):
-        x, y = ptr(step, bases, 0), ptr(step, bases, 1)
-        planes = num(step, OPERANDS, 0) * num(step, OPERANDS, 1)
-        depth, height, width = (num(step, OPERANDS, SIZE), num(step, OPERANDS, SIZE + 1), num(step, OPERANDS, SIZE + 2))
-        out_d, out_h, out_w = num(step, OPERANDS, OUT), num(step, OPERANDS, OUT + 1), num(step, OPERANDS, OUT + 2)
-        k_d, k_h, k_w = num(step, OPERANDS, KERNEL), num(step, OPERANDS, KERNEL + 1), num(step, OPERANDS, KERNEL + 2)
-        s_d, s_h, s_w = num(step, OPERANDS, STRIDE), num(step, OPERANDS, STRIDE + 1), num(step, OPERANDS, STRIDE + 2)
+        x, y = ptr(step, bases, POOL.x), ptr(step, bases, POOL.y)
+        planes = num(step, POOL.batch) * num(step, POOL.channels)
+        depth, height, width = (num(step, POOL.size), num(step, POOL.size + 1), num(step, POOL.size + 2))
+        out_d, out_h, out_w = num(step, POOL.out), num(step, POOL.out + 1), num(step, POOL.out + 2)
+        k_d, k_h, k_w = num(step, POOL.window), num(step, POOL.window + 1), num(step, POOL.window + 2)
+        s_d, s_h, s_w = num(step, POOL.stride), num(step, POOL.stride + 1), num(step, POOL.stride + 2)
         g_d, g_h, g_w = (
-            num(step, OPERANDS, DILATION),
-            num(step, OPERANDS, DILATION + 1),
-            num(step, OPERANDS, DILATION + 2),
+            num(step, POOL.dilation),
+            num(step, POOL.dilation + 1),
+            num(step, POOL.dilation + 2),
         )
-        p_d, p_h, p_w = num(step, OPERANDS, PAD), num(step, OPERANDS, PAD + 1), num(step, OPERANDS, PAD + 2)
+        p_d, p_h, p_w = num(step, POOL.pad), num(step, POOL.pad + 1), num(step, POOL.pad + 2)
         line, counts = address(stack_floats(_LINE)), stack_floats(_LINE)
         span = (out_w - 1) * s_w + (k_w - 1) * g_w + 1
         used = max(0, min(width, span - p_w))

@@ -2,8 +2,6 @@
 
 A worker has whole images of some channels, so that windows may overlap. Of a window with several maxima the first takes
 all; a NaN is a maximum only where it comes first.
-
-Step: as kernels/pool.py's, with operands X, dY, dX.
 """
 
 from __future__ import annotations
@@ -11,34 +9,26 @@ from __future__ import annotations
 import numpy as np
 
 from lite_runtime.kernels._vmath import vpick_eq, vpick_lt
-from lite_runtime.kernels.pool import (
-    COUNTED,
-    COUNTS_PADDING,
-    DILATION,
-    KERNEL,
-    OUT,
-    PAD,
-    SIZE,
-    STRIDE,
-    tap_high,
-    tap_low,
-)
+from lite_runtime.kernels.pool import tap_high, tap_low
 from lite_runtime.native.simd import LANES, device, f32p, first, kernel, num, ptr, splat, vload_n, vstore_n
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.poolgrad import PoolGrad
 
-OPS = 3
+GRAD = named(PoolGrad)
+
 _ZERO = np.float32(0)
 
 
 @device
 def _axis(step, axis, o):
     """Along an axis, of window o: the first position that counts, the first tap there, the taps inside, a mean's."""
-    size, taps = num(step, OPS, SIZE + axis), num(step, OPS, KERNEL + axis)
-    dilation = num(step, OPS, DILATION + axis)
-    start = o * num(step, OPS, STRIDE + axis) - num(step, OPS, PAD + axis)
+    size, taps = num(step, GRAD.size + axis), num(step, GRAD.window + axis)
+    dilation = num(step, GRAD.dilation + axis)
+    start = o * num(step, GRAD.stride + axis) - num(step, GRAD.pad + axis)
     low, high = tap_low(start, dilation), tap_high(start, dilation, taps, size)
     divisor = max(0, high - low)
-    if num(step, OPS, COUNTS_PADDING) != 0:
-        divisor = tap_high(start, dilation, taps, num(step, OPS, COUNTED + axis))
+    if num(step, GRAD.counts_padding) != 0:
+        divisor = tap_high(start, dilation, taps, num(step, GRAD.counted + axis))
     return start + low * dilation, dilation, max(0, high - low), divisor
 
 
@@ -60,12 +50,12 @@ def _winner(x, window, lines, pixel, live):
 
 
 def _gradient(largest: bool):
-    @kernel()
+    @kernel(PoolGrad)
     def gradient(step, bases, worker, workers):
-        x, dy, dx = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
-        batch, channels = num(step, OPS, 0), num(step, OPS, 1)
-        depth, height, width = num(step, OPS, SIZE), num(step, OPS, SIZE + 1), num(step, OPS, SIZE + 2)
-        out_d, out_h, out_w = num(step, OPS, OUT), num(step, OPS, OUT + 1), num(step, OPS, OUT + 2)
+        x, dy, dx = ptr(step, bases, GRAD.x), ptr(step, bases, GRAD.dy), ptr(step, bases, GRAD.dx)
+        batch, channels = num(step, GRAD.batch), num(step, GRAD.channels)
+        depth, height, width = num(step, GRAD.size), num(step, GRAD.size + 1), num(step, GRAD.size + 2)
+        out_d, out_h, out_w = num(step, GRAD.out), num(step, GRAD.out + 1), num(step, GRAD.out + 2)
         strips, pixel = (channels + LANES - 1) // LANES, 4 * channels
         line, plane = pixel * width, pixel * width * height
         area = depth * height * width

@@ -2,10 +2,6 @@
 
 spreads: int32 (images, pixels, taps, channels). For every row and column of y a table says where the first pixel and
 tap that reach it lie and how many do; from one to the next it is a fixed number of bytes.
-
-Operands: spreads, rows, columns (int64 pairs: byte offset, count), bias (int32), scale, shift? (float32 each one a
-channel), y. Numbers: images, height and width of y, channels, bytes of an image's spreads, bytes from one source to the
-next down and across, y's zero point, low, high (float; less the zero point where y is an integer).
 """
 
 from __future__ import annotations
@@ -14,8 +10,10 @@ from numba import int32
 
 from lite_runtime.kernels._integers import BYTES, lengths, strips, words
 from lite_runtime.native.simd import exact, first, i64p, kernel, num, ptr, real
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.qconv_transpose import SpreadSums
 
-OPERANDS = 7
+SUMS = named(SpreadSums)
 
 
 def _gathered(count):
@@ -38,19 +36,23 @@ def _gathered(count):
 def _gather(size, body):
     cover = strips(lengths("int32"), body)
 
-    @kernel(fastmath=set())
+    @kernel(SpreadSums, fastmath=set())
     def gather(step, bases, worker, workers):
-        spreads, rows, columns = ptr(step, bases, 0), i64p(ptr(step, bases, 1)), i64p(ptr(step, bases, 2))
-        tables = (ptr(step, bases, 3), ptr(step, bases, 4), ptr(step, bases, 5))
-        y = ptr(step, bases, 6)
-        images, high, wide, channels = (
-            num(step, OPERANDS, 0),
-            num(step, OPERANDS, 1),
-            num(step, OPERANDS, 2),
-            num(step, OPERANDS, 3),
+        spreads, rows, columns = (
+            ptr(step, bases, SUMS.spreads),
+            i64p(ptr(step, bases, SUMS.rows)),
+            i64p(ptr(step, bases, SUMS.columns)),
         )
-        image_bytes, steps = num(step, OPERANDS, 4), (num(step, OPERANDS, 5), num(step, OPERANDS, 6))
-        finish = (int32(num(step, OPERANDS, 7)), real(step, OPERANDS, 8), real(step, OPERANDS, 9))
+        tables = (ptr(step, bases, SUMS.bias), ptr(step, bases, SUMS.scale), ptr(step, bases, SUMS.shift))
+        y = ptr(step, bases, SUMS.y)
+        images, high, wide, channels = (
+            num(step, SUMS.images),
+            num(step, SUMS.y_height),
+            num(step, SUMS.y_width),
+            num(step, SUMS.channels),
+        )
+        image_bytes, steps = num(step, SUMS.image_bytes), (num(step, SUMS.down), num(step, SUMS.across))
+        finish = (int32(num(step, SUMS.zero)), real(step, SUMS.low), real(step, SUMS.high))
         lines = images * high
         for line in range(first(lines, worker, workers, 1), first(lines, worker + 1, workers, 1)):
             image, row = line // high, line % high

@@ -43,6 +43,10 @@ from lite_runtime.native.simd import (
     real,
     u8p,
 )
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.qdepthwise import X8Depthwise, X8DepthwiseShifted
+
+DEPTHWISE = named(X8Depthwise)
 
 BLOCK = 4 * LANES
 """Channels that a tile computes."""
@@ -223,22 +227,43 @@ def _driver(shifted: bool):
 
     @exact
     def drive(step, bases, worker, workers):
-        ops = 13
-        x, w, taps_at = ptr(step, bases, 0), ptr(step, bases, 1), i64p(ptr(step, bases, 2))
-        bias, scale, shift = ptr(step, bases, 3), ptr(step, bases, 4), ptr(step, bases, 5)
-        weight_sum, weight_zero = ptr(step, bases, 6), ptr(step, bases, 7)
-        zeros, scales, flip = ptr(step, bases, 8), ptr(step, bases, 9), ptr(step, bases, 10)
-        ones, y = ptr(step, bases, 11), ptr(step, bases, 12)
-        images, height, width, channels = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
-        fours, image_step, line_step, pixel_step = (
-            num(step, ops, 4),
-            num(step, ops, 5),
-            num(step, ops, 6),
-            num(step, ops, 7),
+        x, w, taps_at = (
+            ptr(step, bases, DEPTHWISE.x),
+            ptr(step, bases, DEPTHWISE.w),
+            i64p(ptr(step, bases, DEPTHWISE.taps_at)),
         )
-        line, size, kind, zero = num(step, ops, 8), num(step, ops, 9), num(step, ops, 10), num(step, ops, 11)
-        bounds, moving = (real(step, ops, 12), real(step, ops, 13)), num(step, ops, 14)
-        narrow = byte_numbers(kind, num(step, ops, 16), zero, num(step, ops, 15), bounds)
+        bias, scale, shift = (
+            ptr(step, bases, DEPTHWISE.bias),
+            ptr(step, bases, DEPTHWISE.scale),
+            ptr(step, bases, DEPTHWISE.shift),
+        )
+        weight_sum, weight_zero = ptr(step, bases, DEPTHWISE.weight_sum), ptr(step, bases, DEPTHWISE.weight_zero)
+        zeros, scales, flip = (
+            ptr(step, bases, DEPTHWISE.zeros),
+            ptr(step, bases, DEPTHWISE.scales),
+            ptr(step, bases, DEPTHWISE.flip),
+        )
+        ones, y = ptr(step, bases, DEPTHWISE.ones), ptr(step, bases, DEPTHWISE.y)
+        images, height, width, channels = (
+            num(step, DEPTHWISE.images),
+            num(step, DEPTHWISE.height),
+            num(step, DEPTHWISE.width),
+            num(step, DEPTHWISE.channels),
+        )
+        fours, image_step, line_step, pixel_step = (
+            num(step, DEPTHWISE.groups),
+            num(step, DEPTHWISE.image_step),
+            num(step, DEPTHWISE.line_step),
+            num(step, DEPTHWISE.pixel_step),
+        )
+        line, size, kind, zero = (
+            num(step, DEPTHWISE.line),
+            num(step, DEPTHWISE.size),
+            num(step, DEPTHWISE.kind),
+            num(step, DEPTHWISE.zero),
+        )
+        bounds, moving = (real(step, DEPTHWISE.low), real(step, DEPTHWISE.high)), num(step, DEPTHWISE.apart)
+        narrow = byte_numbers(kind, num(step, DEPTHWISE.wild), zero, num(step, DEPTHWISE.turn), bounds)
         blocks = (channels + BLOCK - 1) // BLOCK
         for row in range(images * height * worker // workers, images * height * (worker + 1) // workers):
             picture = row // height
@@ -307,22 +332,13 @@ def _driver(shifted: bool):
 _plain, _shifted = _driver(False), _driver(True)
 
 
-@kernel(fastmath=set())
+@kernel(X8Depthwise, fastmath=set())
 def x8_depthwise(step, bases, worker, workers):
-    """Operands x (with its border), w (packed), taps_at, a channel's bias (int32), scale and real bias (float32), sum
-    of weights and zero point (int32), an image's zero point? and scale, what is flipped in x (a vector), ones (four
-    bytes a dword of taps), y. Tables have a whole block for the last channels, which overlaps the one before it.
-
-    numbers: 0 images, 1 lines, 2 pixels of a line, 3 channels, 4 dwords of taps, 5 bytes of x an image, 6 a line of y,
-    7 a pixel of y; 8 results in a line, 9 bytes of a result, 10 kind of result, 11 zero point, 12 low, 13 high (bytes:
-    less the zero point), 14 zero points from image to image, 15 what flipping makes bytes of y unsigned, 16 whether a
-    sum times its scale can reach 2**31. Fewer channels than a block are computed in whole blocks,
-    each pixel's surplus overwritten by the next.
-    """
+    """Weights without zero points."""
     _plain(step, bases, worker, workers)
 
 
-@kernel(fastmath=set())
+@kernel(X8DepthwiseShifted, fastmath=set())
 def x8_depthwise_shifted(step, bases, worker, workers):
     """As x8_depthwise, for weights with zero points."""
     _shifted(step, bases, worker, workers)

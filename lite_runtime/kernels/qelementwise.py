@@ -1,10 +1,5 @@
 """Sums and products of two quantised tensors of bytes, broadcast.
 
-Operands a, b, y. Numbers of sums: a's and b's multiplier, what the sum starts from (its rounding half, less the zero
-points' share), shift, y's zero point, lowest and highest result; of products: a's and b's zero point, y's zero point;
-factor, low, high (float; the bounds less y's zero point). Then, for both: elements, elements in a run, groups of runs,
-and a group from the innermost one outwards its extent and a's and b's step.
-
 A run is what a crosses element by element; b does too, or (`__spread`) is one element throughout.
 """
 
@@ -14,35 +9,37 @@ from numba import int32
 
 from lite_runtime.kernels._integers import lengths, strips, words
 from lite_runtime.native.simd import exact, first, kernel, num, ptr, real
+from lite_runtime.steps.declaration import named, row
+from lite_runtime.steps.qelementwise import ByteProduct, ByteSum, Group
 
-OPERANDS = 3
 _GRAIN = 64
 """Elements in the smallest share of a worker: a cache line."""
-_GROUP = 3
-"""Numbers a group."""
+SUM, PRODUCT, GROUP = named(ByteSum), named(ByteProduct), row(Group)
+_WORDS = len(Group._fields)
 
 
-def _walk(numbers, prepare, cover):
+def _walk(declared, prepare, cover):
     """The runs of a worker's share. prepare(step, a, b): a job but for its addresses, at the start of a run;
-    cover(count, job). numbers: how many stand ahead of the counts."""
+    cover(count, job)."""
+    places = named(declared)
 
-    @kernel(fastmath=set())
+    @kernel(declared, fastmath=set())
     def walk(step, bases, worker, workers):
-        a, b, y = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
-        total, run = num(step, OPERANDS, numbers), num(step, OPERANDS, numbers + 1)
-        groups = num(step, OPERANDS, numbers + 2)
+        a, b, y = ptr(step, bases, places.a), ptr(step, bases, places.b), ptr(step, bases, places.y)
+        total, run = num(step, places.total), num(step, places.run)
+        groups = num(step, places.group_count)
         at, end = first(total, worker, workers, _GRAIN), first(total, worker + 1, workers, _GRAIN)
         while at < end:
             rest = at // run
             column = at - rest * run
             left, right = a + column, b
             for g in range(groups):
-                group = numbers + 3 + _GROUP * g
-                extent = num(step, OPERANDS, group)
+                group = _WORDS * g
+                extent = num(step, places.groups + group + GROUP.extent)
                 outer = rest // extent
                 index = rest - outer * extent
-                left += index * num(step, OPERANDS, group + 1)
-                right += index * num(step, OPERANDS, group + 2)
+                left += index * num(step, places.groups + group + GROUP.a_step)
+                right += index * num(step, places.groups + group + GROUP.b_step)
                 rest = outer
             count = min(end - at, run - column)
             cover(count, prepare(step, left, right, column, y + at))
@@ -51,18 +48,15 @@ def _walk(numbers, prepare, cover):
     return walk
 
 
-_SUM, _PRODUCT = 7, 6
-
-
 def _sum(stored, spread_out):
     one = words(stored, "int32", 1)
     load_one, value = one.load, one.total
 
     @exact
     def prepare(step, a, b, column, y):
-        ma, mb, start = num(step, OPERANDS, 0), num(step, OPERANDS, 1), num(step, OPERANDS, 2)
-        shift, zero = num(step, OPERANDS, 3), int32(num(step, OPERANDS, 4))
-        low, high = int32(num(step, OPERANDS, 5)), int32(num(step, OPERANDS, 6))
+        ma, mb, start = num(step, SUM.a_factor), num(step, SUM.b_factor), num(step, SUM.start)
+        shift, zero = num(step, SUM.shift), int32(num(step, SUM.zero))
+        low, high = int32(num(step, SUM.low)), int32(num(step, SUM.high))
         if spread_out:
             start += mb * value(load_one(b))
         return a, b + column, y, int32(ma), int32(mb), int32(start), shift, zero, low, high
@@ -83,7 +77,7 @@ def _sum(stored, spread_out):
 
         return add
 
-    return _walk(_SUM, prepare, strips(lengths("int32"), body))
+    return _walk(ByteSum, prepare, strips(lengths("int32"), body))
 
 
 def _product(stored, spread_out):
@@ -92,8 +86,8 @@ def _product(stored, spread_out):
 
     @exact
     def prepare(step, a, b, column, y):
-        za, zb, zero = num(step, OPERANDS, 0), num(step, OPERANDS, 1), int32(num(step, OPERANDS, 2))
-        factor, low, high = real(step, OPERANDS, 3), real(step, OPERANDS, 4), real(step, OPERANDS, 5)
+        za, zb, zero = num(step, PRODUCT.a_zero), num(step, PRODUCT.b_zero), int32(num(step, PRODUCT.zero))
+        factor, low, high = real(step, PRODUCT.factor), real(step, PRODUCT.low), real(step, PRODUCT.high)
         # where b is one element, what every a is multiplied by; else what b starts from
         other = value(load_one(b)) - zb if spread_out else -zb
         return a, b + column, y, int32(-za), int32(other), factor, low, high, zero
@@ -113,7 +107,7 @@ def _product(stored, spread_out):
 
         return multiply
 
-    return _walk(_PRODUCT, prepare, strips(lengths("int32"), body))
+    return _walk(ByteProduct, prepare, strips(lengths("int32"), body))
 
 
 int8_sum, int8_sum__spread = _sum("int8", False), _sum("int8", True)

@@ -56,6 +56,12 @@ from lite_runtime.native.simd import (
     stack_words,
     u8p,
 )
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.qgemm import X8Gemm, X8GemmShifted, X8Pack, X8Pad
+
+PACK = named(X8Pack)
+GEMM = named(X8Gemm)
+PAD = named(X8Pad)
 
 _WIDE = TARGET is not None and TARGET.vectors == 32
 TILES = {1: 8, 2: 8, 3: 8, 4: 6} if _WIDE else {1: 6, 2: 6, 3: 3, 4: 2}
@@ -164,9 +170,7 @@ def _tile(rows: int, vectors: int, shifted: bool):
 
             with builder.if_else(builder.icmp_signed("==", kind, _I64(BYTE))) as (to_bytes, others):
                 with to_bytes:
-                    n = narrowing(
-                        builder, builder.extract_value(bounds, 1), *cgutils.unpack_tuple(builder, narrow)
-                    )
+                    n = narrowing(builder, builder.extract_value(bounds, 1), *cgutils.unpack_tuple(builder, narrow))
                     factors = [load_floats(builder, beyond(scale, j)) for j in range(vectors)]
                     complete = builder.icmp_signed(">=", last, _I64(LANES))
                     together = 4 // vectors  # rows that are packed into one register
@@ -318,23 +322,31 @@ def _driver(shifted: bool):
 
     @exact
     def drive(step, bases, worker, workers):
-        ops = 12
-        a, w, places = ptr(step, bases, 0), ptr(step, bases, 1), i64p(ptr(step, bases, 2))
-        bias, scale, shift = ptr(step, bases, 3), ptr(step, bases, 4), ptr(step, bases, 5)
-        weight_sum, weight_zero = ptr(step, bases, 6), ptr(step, bases, 7)
-        zeros, scales = ptr(step, bases, 8), ptr(step, bases, 9)
-        flip, c = ptr(step, bases, 10), ptr(step, bases, 11)
-        rows, columns, dwords, full = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
-        size, out_row = num(step, ops, 4), num(step, ops, 5)
-        per_image, per_row = num(step, ops, 6), num(step, ops, 7)
-        image_step, row_step, column_step = num(step, ops, 8), num(step, ops, 9), num(step, ops, 10)
-        groups, group_a, group_w = num(step, ops, 11), num(step, ops, 12), num(step, ops, 13)
-        batches, batch_a, batch_w = num(step, ops, 14), num(step, ops, 15), num(step, ops, 16)
-        batch_c, batch_bias = num(step, ops, 17), num(step, ops, 18)
-        kind, zero = num(step, ops, 19), num(step, ops, 20)
-        bounds = (real(step, ops, 21), real(step, ops, 22))
-        rows_a_scale, turn = num(step, ops, 23), num(step, ops, 24)
-        narrow = byte_numbers(kind, num(step, ops, 25), zero, turn, bounds)
+        a, w, places = ptr(step, bases, GEMM.a), ptr(step, bases, GEMM.w), i64p(ptr(step, bases, GEMM.places))
+        bias, scale, shift = ptr(step, bases, GEMM.bias), ptr(step, bases, GEMM.scale), ptr(step, bases, GEMM.shift)
+        weight_sum, weight_zero = ptr(step, bases, GEMM.weight_sum), ptr(step, bases, GEMM.weight_zero)
+        zeros, scales = ptr(step, bases, GEMM.zeros), ptr(step, bases, GEMM.scales)
+        flip, c = ptr(step, bases, GEMM.flip), ptr(step, bases, GEMM.c)
+        rows, columns, dwords, full = (
+            num(step, GEMM.rows),
+            num(step, GEMM.columns),
+            num(step, GEMM.dwords),
+            num(step, GEMM.vectors),
+        )
+        size, out_row = num(step, GEMM.size), num(step, GEMM.c_row)
+        per_image, per_row = num(step, GEMM.per_image), num(step, GEMM.per_line)
+        image_step, row_step, column_step = (
+            num(step, GEMM.image_step),
+            num(step, GEMM.line_step),
+            num(step, GEMM.row_step),
+        )
+        groups, group_a, group_w = num(step, GEMM.groups), num(step, GEMM.group_a), num(step, GEMM.group_w)
+        batches, batch_a, batch_w = num(step, GEMM.batches), num(step, GEMM.batch_a), num(step, GEMM.batch_w)
+        batch_c, batch_bias = num(step, GEMM.batch_c), num(step, GEMM.batch_bias)
+        kind, zero = num(step, GEMM.kind), num(step, GEMM.zero)
+        bounds = (real(step, GEMM.low), real(step, GEMM.high))
+        rows_a_scale, turn = num(step, GEMM.rows_a_scale), num(step, GEMM.turn)
+        narrow = byte_numbers(kind, num(step, GEMM.wild), zero, turn, bounds)
         rows_at = stack_words(HELD)
         row_scale = stack_floats(HELD)
         row_zero = i32p(address(stack_floats(HELD)))
@@ -425,23 +437,13 @@ def _driver(shifted: bool):
 _plain, _shifted = _driver(False), _driver(True)
 
 
-@kernel(fastmath=set())
+@kernel(X8Gemm, fastmath=set())
 def x8_gemm(step, bases, worker, workers):
-    """C = requantised or scaled A W. Operands A, W (packed), places, a column's bias (int32), scale and real bias
-    (float32), sum of weights and zero point (int32), a row's zero point? (as A) and scale (float32), what is flipped in
-    A (a vector: 128 in every byte where A is signed, else 0), C.
-
-    numbers: 0 rows, 1 columns, 2 dwords of a row, 3 vectors of a full panel, 4 bytes of a result, 5 results in a row
-    of C, 6 rows an image, 7 rows a line, 8 image step, 9 line step, 10 row step (bytes), 11 groups, 12 A step a group,
-    13 W step a group, 14 batches, 15 A, 16 W, 17 C, 18 bias and weight sum step a batch (bytes), 19 kind of result,
-    20 zero point of C, 21 low, 22 high (bytes: less the zero point), 23 rows that share a zero point and a scale, 0:
-    all, 24 what flipping makes bytes of C unsigned: 128 where they are signed, else 0,
-    25 whether a sum times its scale can reach 2**31.
-    """
+    """C = requantised or scaled A W."""
     _plain(step, bases, worker, workers)
 
 
-@kernel(fastmath=set())
+@kernel(X8GemmShifted, fastmath=set())
 def x8_gemm_shifted(step, bases, worker, workers):
     """As x8_gemm, for weights with zero points: every panel ends with a vector of ones."""
     _shifted(step, bases, worker, workers)
@@ -466,23 +468,29 @@ def _interleave(to, total, rows, row_step, live, flips):
         to[j] = _kept(total, j, int32(low | high) ^ flips)
 
 
-@kernel()
+@kernel(X8Pack)
 def x8_pack(step, bases, worker, workers):
-    """B -> panels and what hangs on its columns, for products of two computed matrices. Operands B, bias?, panels,
-    folded bias, weight sums.
-
-    numbers: 0 depth, 1 columns, 2 vectors of a full panel, 3 vectors of ones behind it, 4 step from row to row, 5 from
-    column to column (bytes), 6 batches, 7 B, 8 panels, 9 column tables' step a batch (bytes), 10 what is flipped in B,
-    11 zero point of B flipped so, 12 zero point of A as the tile reads it, 13 bytes that the last dword reads twice.
-    A weight sum is the sum of a column's (w - zero point); its bias is less by it times A's zero point.
-    """
-    ops = 5
-    b, bias, packed = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
-    folded, sums = ptr(step, bases, 3), ptr(step, bases, 4)
-    depth, columns, full, ones = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
-    row_step, column_step, batches = num(step, ops, 4), num(step, ops, 5), num(step, ops, 6)
-    batch_b, batch_packed, batch_table = num(step, ops, 7), num(step, ops, 8), num(step, ops, 9)
-    flip, zero_b, zero_a, overlap = num(step, ops, 10), num(step, ops, 11), num(step, ops, 12), num(step, ops, 13)
+    """B -> panels and what follows from its columns, for products of two computed matrices."""
+    b, bias, packed = ptr(step, bases, PACK.b), ptr(step, bases, PACK.bias), ptr(step, bases, PACK.packed)
+    folded, sums = ptr(step, bases, PACK.folded), ptr(step, bases, PACK.sums)
+    depth, columns, full, ones = (
+        num(step, PACK.depth),
+        num(step, PACK.columns),
+        num(step, PACK.vectors),
+        num(step, PACK.ones),
+    )
+    row_step, column_step, batches = num(step, PACK.row_step), num(step, PACK.column_step), num(step, PACK.batches)
+    batch_b, batch_packed, batch_table = (
+        num(step, PACK.batch_b),
+        num(step, PACK.batch_packed),
+        num(step, PACK.batch_table),
+    )
+    flip, zero_b, zero_a, overlap = (
+        num(step, PACK.flip),
+        num(step, PACK.zero_b),
+        num(step, PACK.zero_a),
+        num(step, PACK.overlap),
+    )
     width = full * LANES
     panels = (columns + width - 1) // width
     dwords = (depth + 3) // 4
@@ -533,11 +541,15 @@ def padder(pointer, size: int):
 
     @exact
     def pad(step, bases, worker, workers):
-        ops = 3
-        x, zeros, y = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
-        images, height, width, depth = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
-        top, left, high, wide = num(step, ops, 4), num(step, ops, 5), num(step, ops, 6), num(step, ops, 7)
-        apart = num(step, ops, 8)
+        x, zeros, y = ptr(step, bases, PAD.x), ptr(step, bases, PAD.zeros), ptr(step, bases, PAD.y)
+        images, height, width, depth = (
+            num(step, PAD.images),
+            num(step, PAD.height),
+            num(step, PAD.width),
+            num(step, PAD.depth),
+        )
+        top, left, high, wide = num(step, PAD.top), num(step, PAD.left), num(step, PAD.high), num(step, PAD.wide)
+        apart = num(step, PAD.apart)
         line = wide * depth
         before = min(left, wide) * depth
         inside = max(0, min(width, wide - left)) * depth
@@ -566,11 +578,7 @@ def padder(pointer, size: int):
 _pad = padder(u8p, 1)
 
 
-@kernel()
+@kernel(X8Pad)
 def x8_pad(step, bases, worker, workers):
-    """A channels-last image of bytes with a border of its zero point. Operands x, zero points, y.
-
-    numbers: 0 images, 1 height, 2 width, 3 bytes a pixel, 4 top, 5 left, 6 height and 7 width of the result,
-    8 zero points from image to image.
-    """
+    """A channels-last image of bytes with a border of its zero point."""
     _pad(step, bases, worker, workers)

@@ -1,9 +1,8 @@
 """Windowed maxima of 8-bit integers and means of quantised ones, channels last, over one to three spatial axes.
 
-Step of `_max`: as kernels/pool.py has it. Of `_mean`: behind those numbers x's zero point, y's zero point; then factor
-(the scales' ratio), low, high (float). With S the sum of x, padding counted as x's zero point, m = factor *
+`_mean`: with S the sum of x, padding counted as x's zero point, m = factor *
 float32(1 / counted elements): y = clamp(round_half_even(float32(S) * m + (y's zero point - float32(elements * x's zero
-point) * m))), each step rounded to float32. `_average`, for equal parameters: S / elements, halves away from zero.
+point) * m))), each operation rounded to float32. `_average`, for equal parameters: S / elements, halves away from zero.
 """
 
 from __future__ import annotations
@@ -11,29 +10,38 @@ from __future__ import annotations
 from numba import float32
 
 from lite_runtime.kernels._integers import BYTES, averaged, lengths, strips, words
-from lite_runtime.kernels.pool import DILATION, KERNEL, OPERANDS, OUT, PAD, SIZE, STRIDE, counted, tap_high, tap_low
+from lite_runtime.kernels.pool import counted, tap_high, tap_low
 from lite_runtime.native.simd import LANES, exact, first, kernel, num, ptr, real
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.qpool import ByteMax, QuantisedMean
 
-X_ZERO, Y_ZERO, FACTOR, LOW, HIGH = 24, 25, 26, 27, 28
+MEAN = named(QuantisedMean)
 
 
 _MAX, _MEAN, _AVERAGE = range(3)
+_STEPS = {
+    _MAX: (ByteMax, ("counted", "counts_padding")),
+    _MEAN: (QuantisedMean, ()),
+    _AVERAGE: (QuantisedMean, ("y_zero", "factor")),
+}
+"""The step of each, and words of it that are not read."""
 
 
 def _pool(size, cover, what):
     """The walk over windows; cover(channels, job) makes the results of one."""
+    declared, unread = _STEPS[what]
 
-    @kernel(fastmath=set())
+    @kernel(declared, fastmath=set(), unread=unread)
     def pool(step, bases, worker, workers):
-        x, y = ptr(step, bases, 0), ptr(step, bases, 1)
-        batch, channels = num(step, OPERANDS, 0), num(step, OPERANDS, 1)
-        depth, height, width = num(step, OPERANDS, SIZE), num(step, OPERANDS, SIZE + 1), num(step, OPERANDS, SIZE + 2)
-        out_d, out_h, out_w = num(step, OPERANDS, OUT), num(step, OPERANDS, OUT + 1), num(step, OPERANDS, OUT + 2)
-        k_d, k_h, k_w = num(step, OPERANDS, KERNEL), num(step, OPERANDS, KERNEL + 1), num(step, OPERANDS, KERNEL + 2)
-        s_d, s_h, s_w = num(step, OPERANDS, STRIDE), num(step, OPERANDS, STRIDE + 1), num(step, OPERANDS, STRIDE + 2)
-        g_d = num(step, OPERANDS, DILATION)
-        g_h, g_w = num(step, OPERANDS, DILATION + 1), num(step, OPERANDS, DILATION + 2)
-        p_d, p_h, p_w = num(step, OPERANDS, PAD), num(step, OPERANDS, PAD + 1), num(step, OPERANDS, PAD + 2)
+        x, y = ptr(step, bases, MEAN.x), ptr(step, bases, MEAN.y)
+        batch, channels = num(step, MEAN.batch), num(step, MEAN.channels)
+        depth, height, width = num(step, MEAN.size), num(step, MEAN.size + 1), num(step, MEAN.size + 2)
+        out_d, out_h, out_w = num(step, MEAN.out), num(step, MEAN.out + 1), num(step, MEAN.out + 2)
+        k_d, k_h, k_w = num(step, MEAN.window), num(step, MEAN.window + 1), num(step, MEAN.window + 2)
+        s_d, s_h, s_w = num(step, MEAN.stride), num(step, MEAN.stride + 1), num(step, MEAN.stride + 2)
+        g_d = num(step, MEAN.dilation)
+        g_h, g_w = num(step, MEAN.dilation + 1), num(step, MEAN.dilation + 2)
+        p_d, p_h, p_w = num(step, MEAN.pad), num(step, MEAN.pad + 1), num(step, MEAN.pad + 2)
         pixel = size * channels
         row, plane = pixel * width, pixel * width * height
         items = batch * out_d * out_h * out_w
@@ -65,13 +73,13 @@ def _pool(size, cover, what):
             else:
                 met = max(0, d1 - d0) * max(0, h1 - h0) * max(0, w1 - w0)
                 count = counted(step, 0, d, d0, d1) * counted(step, 1, h, h0, h1) * counted(step, 2, w, w0, w1)
-                zero, low, high = num(step, OPERANDS, X_ZERO), real(step, OPERANDS, LOW), real(step, OPERANDS, HIGH)
+                zero, low, high = num(step, MEAN.x_zero), real(step, MEAN.low), real(step, MEAN.high)
                 start = (count - met) * zero
                 if what == _AVERAGE:
                     cover(channels, (corner, y + item * pixel, taps, steps, start, (count, low, high)))
                 else:
-                    factor = real(step, OPERANDS, FACTOR) * (float32(1) / float32(count))
-                    shift = float32(num(step, OPERANDS, Y_ZERO)) - float32(count * zero) * factor
+                    factor = real(step, MEAN.factor) * (float32(1) / float32(count))
+                    shift = float32(num(step, MEAN.y_zero)) - float32(count * zero) * factor
                     cover(channels, (corner, y + item * pixel, taps, steps, start, (factor, shift, low, high)))
 
     return pool

@@ -31,20 +31,11 @@ from lite_runtime.kernels._dot import (
 )
 from lite_runtime.kernels._vmath import across_max, vlane0
 from lite_runtime.kernels.recurrent import (
-    BATCH,
     BOTH,
     CANDIDATE_ONLY,
-    DIRECTIONS,
     GATES_ONLY,
-    HIDDEN,
-    MODE,
-    OPERANDS,
     RUN,
     STEP,
-    TIME,
-    TIMES,
-    VARIANT,
-    WEIGHTS,
     _gru,
     _gru_candidate,
     _gru_gates,
@@ -75,9 +66,11 @@ from lite_runtime.native.simd import (
     vmax,
     vstore,
 )
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.qrecurrent import ByteCells
 
-BLOCKS, WORDS = 19, 20
-"""Numbers behind those of `recurrent`: blocks along the sum, and words of four weights in each."""
+CELLS = named(ByteCells)
+
 MOST = 2048
 """The most hidden units: their bytes lie on the stack."""
 _PLANES = 2 * MOST // 8
@@ -172,12 +165,12 @@ def _sums_of(gates, picks):
     @device
     def sums_of(step, bases, d, p, unit, high, low, x):
         """A panel's sums to x; zeros where there is no h (unit 0)."""
-        hidden = num(step, OPERANDS, HIDDEN)
-        blocks, words = num(step, OPERANDS, BLOCKS), num(step, OPERANDS, WORDS)
+        hidden = num(step, CELLS.hidden)
+        blocks, words = num(step, CELLS.blocks), num(step, CELLS.dwords)
         size = blocks * gates * (8 * LANES + 4 * LANES * words)
         panels = (hidden + LANES - 1) // LANES
         if unit != _ZERO:
-            products(high, low, ptr(step, bases, WEIGHTS) + (d * panels + p) * size, blocks, words, x)
+            products(high, low, ptr(step, bases, CELLS.weights) + (d * panels + p) * size, blocks, words, x)
         for i in range(len(picks)):
             place = f32p(x + 4 * LANES * i)
             vstore(place, vload(place) * splat(unit) if unit != _ZERO else splat(_ZERO))
@@ -193,16 +186,16 @@ def _walk(visit):
         planes = address(stack_words(_PLANES))
         high, low = planes, planes + MOST
         x = address(stack_floats(_ROOM))
-        directions, batch = num(step, OPERANDS, DIRECTIONS), num(step, OPERANDS, BATCH)
-        panels = (num(step, OPERANDS, HIDDEN) + LANES - 1) // LANES
-        single = num(step, OPERANDS, MODE) == STEP
+        directions, batch = num(step, CELLS.directions), num(step, CELLS.batch)
+        panels = (num(step, CELLS.hidden) + LANES - 1) // LANES
+        single = num(step, CELLS.mode) == STEP
         each = panels if single else batch
         begin, end = first(directions * each, worker, workers, 1), first(directions * each, worker + 1, workers, 1)
-        s0, s1, p0, p1, b0, b1 = 0, num(step, OPERANDS, TIMES), 0, panels, 0, batch
+        s0, s1, p0, p1, b0, b1 = 0, num(step, CELLS.times), 0, panels, 0, batch
         for d in range(directions):
             lo, hi = max(0, begin - d * each), min(each, end - d * each)
             if single:
-                s0, p0, p1 = num(step, OPERANDS, TIME), lo, hi
+                s0, p0, p1 = num(step, CELLS.time), lo, hi
                 s1 = s0 + 1
             else:
                 b0, b1 = lo, hi
@@ -225,7 +218,7 @@ def _unit(step, bases, s, d, b, half, high, low):
     """
     t, opening, alive = _place(step, bases, s, d, b)
     before = _previous(step, bases, t, d, b, opening) if alive else 0
-    hidden = num(step, OPERANDS, HIDDEN)
+    hidden = num(step, CELLS.hidden)
     unit = _ZERO
     if before != 0:
         if half == CANDIDATE_ONLY:
@@ -246,7 +239,7 @@ def _lstm_visit(step, bases, s, d, b, p, half, unit, high, low, x):
 _lstm_walk = _walk(_lstm_visit)
 
 
-@kernel()
+@kernel(ByteCells)
 def i8_lstm(step, bases, worker, workers):
     """LSTM cells; VARIANT 1: the forget gate is 1 - i."""
     _lstm_walk(step, bases, worker, workers, 0, 1)
@@ -271,9 +264,9 @@ def _gru_visit(step, bases, s, d, b, p, half, unit, high, low, x):
 _gru_walk = _walk(_gru_visit)
 
 
-@kernel()
+@kernel(ByteCells, unread=("initial_c",))
 def i8_gru(step, bases, worker, workers):
     """GRU cells; a RUN with VARIANT GATES_ONLY goes through both halves of each time."""
-    variant = num(step, OPERANDS, VARIANT)
-    last = CANDIDATE_ONLY if variant == GATES_ONLY and num(step, OPERANDS, MODE) == RUN else variant
+    variant = num(step, CELLS.variant)
+    last = CANDIDATE_ONLY if variant == GATES_ONLY and num(step, CELLS.mode) == RUN else variant
     _gru_walk(step, bases, worker, workers, variant, last + 1)

@@ -2,19 +2,22 @@
 
 `<stored>_<held>_sum`, `<type>_max`, `<type>_min`: `__rows`: inner is 1, the n elements of a result lie side by side;
 `__columns`: strips of neighbouring results. Sums are handed on as `held`, in which they wrap.
-Step: operands x, y; numbers outer, n, inner.
 
-`<held>_<stored>_place`: y = clamp(round_half_even(float32(x) * factor + shift)), product and sum rounded each. Operands
-x, y; numbers elements; factor, shift, low, high (float).
-`<held>_<stored>_average`: y = x / n, halves away from zero. Operands x, y; numbers elements, n; low, high (float).
+`<held>_<stored>_place`: y = clamp(round_half_even(float32(x) * factor + shift)), product and sum rounded each.
+`<held>_<stored>_average`: y = x / n, halves away from zero.
 """
 
 from __future__ import annotations
 
 from lite_runtime.kernels._integers import BYTES, averaged, lengths, strips, words
 from lite_runtime.native.simd import LANES, exact, first, kernel, num, ptr, real
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.qreduce import AverageSum, IntegerReduce, PlaceSum
 
-OPERANDS = 2
+PLACE = named(PlaceSum)
+AVERAGE = named(AverageSum)
+REDUCE = named(IntegerReduce)
+
 _WIDE, _SHORT = 4 * LANES, 8
 _GRAIN = 64
 """Results in the smallest share of a worker: a cache line of bytes."""
@@ -30,10 +33,10 @@ def _rows(stored, held, pick, across, start):
     load, load_short, load_one = wide.load, short.load, one.load
     store = words(held, held, 1).store
 
-    @kernel(fastmath=set())
+    @kernel(IntegerReduce, fastmath=set(), unread=("inner", "finish", "divisor"))
     def rows(step, bases, worker, workers):
-        x, y = ptr(step, bases, 0), ptr(step, bases, 1)
-        outer, n = num(step, OPERANDS, 0), num(step, OPERANDS, 1)
+        x, y = ptr(step, bases, REDUCE.x), ptr(step, bases, REDUCE.y)
+        outer, n = num(step, REDUCE.outer), num(step, REDUCE.n)
         for o in range(first(outer, worker, workers, 1), first(outer, worker + 1, workers, 1)):
             at, end = x + size * n * o, x + size * n * (o + 1)
             a, b, c = spread(start), spread(start), spread_short(start)
@@ -73,10 +76,10 @@ def _columns(stored, held, pick, start):
 
     cover = strips(lengths(held), body)
 
-    @kernel(fastmath=set())
+    @kernel(IntegerReduce, fastmath=set(), unread=("finish", "divisor"))
     def columns(step, bases, worker, workers):
-        x, y = ptr(step, bases, 0), ptr(step, bases, 1)
-        outer, n, inner = num(step, OPERANDS, 0), num(step, OPERANDS, 1), num(step, OPERANDS, 2)
+        x, y = ptr(step, bases, REDUCE.x), ptr(step, bases, REDUCE.y)
+        outer, n, inner = num(step, REDUCE.outer), num(step, REDUCE.n), num(step, REDUCE.inner)
         at, end = first(outer * inner, worker, workers, _GRAIN), first(outer * inner, worker + 1, workers, _GRAIN)
         while at < end:
             o = at // inner
@@ -88,7 +91,7 @@ def _columns(stored, held, pick, start):
     return columns
 
 
-def _finish(held, stored, numbers, word):
+def _finish(declared, held, stored, numbers, word):
     """A kernel that makes results of sums. numbers(step): what word(count), made for strips, is called with."""
     size, held_size = BYTES[stored], BYTES[held]
 
@@ -104,9 +107,9 @@ def _finish(held, stored, numbers, word):
 
     cover = strips(lengths(held), body)
 
-    @kernel(fastmath=set())
+    @kernel(declared, fastmath=set())
     def finish(step, bases, worker, workers):
-        x, y, elements = ptr(step, bases, 0), ptr(step, bases, 1), num(step, OPERANDS, 0)
+        x, y, elements = ptr(step, bases, PLACE.x), ptr(step, bases, PLACE.y), num(step, PLACE.elements)
         at, end = first(elements, worker, workers, _GRAIN), first(elements, worker + 1, workers, _GRAIN)
         cover(end - at, (x + held_size * at, y + size * at, numbers(step)))
 
@@ -115,20 +118,20 @@ def _finish(held, stored, numbers, word):
 
 @exact
 def _placing(step):
-    return real(step, OPERANDS, 1), real(step, OPERANDS, 2), real(step, OPERANDS, 3), real(step, OPERANDS, 4)
+    return real(step, PLACE.factor), real(step, PLACE.shift), real(step, PLACE.low), real(step, PLACE.high)
 
 
 @exact
 def _averaging(step):
-    return num(step, OPERANDS, 1), real(step, OPERANDS, 2), real(step, OPERANDS, 3)
+    return num(step, AVERAGE.n), real(step, AVERAGE.low), real(step, AVERAGE.high)
 
 
 def _place(held, stored):
-    return _finish(held, stored, _placing, lambda count: words(held, held, count).placed)
+    return _finish(PlaceSum, held, stored, _placing, lambda count: words(held, held, count).placed)
 
 
 def _average(held, stored):
-    return _finish(held, stored, _averaging, lambda count: averaged(held, count))
+    return _finish(AverageSum, held, stored, _averaging, lambda count: averaged(held, count))
 
 
 def _sums(stored, held):

@@ -1,8 +1,7 @@
 """Linear resizing of integers over two axes by whole weights; halves are rounded up.
 
 y[i, j, :] = floor(sum of row weight * column weight * x / 2**22 + 1/2), x at the four pairs of a row's and a column's
-two offsets. Operands x, rows, columns (int64 each: two byte offsets, two weights that sum to 2**11), y.
-Numbers: rows, columns, elements of a run.
+two offsets.
 """
 
 from __future__ import annotations
@@ -11,8 +10,11 @@ from numba import int32, int64
 
 from lite_runtime.kernels._integers import BYTES, lengths, strips, words
 from lite_runtime.native.simd import exact, first, i64p, kernel, num, ptr
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.qresize import IntegerLinear
 
-OPERANDS = 4
+LINEAR = named(IntegerLinear)
+
 _BITS = 22
 
 
@@ -36,11 +38,11 @@ def _linear(stored, held, scalar):
 
     cover = strips(lengths(held), body)
 
-    @kernel(fastmath=set())
+    @kernel(IntegerLinear, fastmath=set())
     def linear(step, bases, worker, workers):
-        x, y = ptr(step, bases, 0), ptr(step, bases, 3)
-        rows, columns = i64p(ptr(step, bases, 1)), i64p(ptr(step, bases, 2))
-        high, wide, run = num(step, OPERANDS, 0), num(step, OPERANDS, 1), num(step, OPERANDS, 2)
+        x, y = ptr(step, bases, LINEAR.x), ptr(step, bases, LINEAR.y)
+        rows, columns = i64p(ptr(step, bases, LINEAR.rows)), i64p(ptr(step, bases, LINEAR.columns))
+        high, wide, run = num(step, LINEAR.high), num(step, LINEAR.wide), num(step, LINEAR.run)
         for i in range(first(high, worker, workers, 1), first(high, worker + 1, workers, 1)):
             up, down, weight_up, weight_down = rows[4 * i], rows[4 * i + 1], rows[4 * i + 2], rows[4 * i + 3]
             for j in range(wide):

@@ -9,21 +9,27 @@ from lite_runtime.kernels._map import storer
 from lite_runtime.kernels._opcodes import QUANTISED
 from lite_runtime.kernels._scaling import quantised
 from lite_runtime.native.simd import first, i32p, kernel, num, ptr, real, stack_floats, stack_words, u8p
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.qsoftmax import ByteSoftmax
+
+SOFTMAX = named(ByteSoftmax)
 
 _store = storer(types.float32, {QUANTISED[name]: quantised(name, any_scale=True) for name in ("uint8", "int8")})
 _BLOCK = 512
 _COLUMNS = 64
 
-# Operands: x; 256 exponentials as int32, by distance from the largest element; y. Numbers: outer, n, inner, what x is
-# XORed with to be unsigned in order (128 for int8), y's kind of store, its zero point and scale as float32.
 
-
-@kernel(fastmath=set())
+@kernel(ByteSoftmax, fastmath=set(), unread=("inner",))
 def x8_softmax(step, bases, worker, workers):
     """Along the innermost axis: rows that lie in one piece."""
-    x, table, y = ptr(step, bases, 0), i32p(ptr(step, bases, 1)), ptr(step, bases, 2)
-    rows, n, flip, kind = num(step, 3, 0), num(step, 3, 1), num(step, 3, 3), num(step, 3, 4)
-    zero, scale = real(step, 3, 5), real(step, 3, 6)
+    x, table, y = ptr(step, bases, SOFTMAX.x), i32p(ptr(step, bases, SOFTMAX.table)), ptr(step, bases, SOFTMAX.y)
+    rows, n, flip, kind = (
+        num(step, SOFTMAX.outer),
+        num(step, SOFTMAX.n),
+        num(step, SOFTMAX.flip),
+        num(step, SOFTMAX.kind),
+    )
+    zero, scale = real(step, SOFTMAX.zero), real(step, SOFTMAX.scale)
     shares = stack_floats(_BLOCK)
     turn = np.uint8(flip)
     for row in range(first(rows, worker, workers, 1), first(rows, worker + 1, workers, 1)):
@@ -46,12 +52,18 @@ def x8_softmax(step, bases, worker, workers):
             begin += count
 
 
-@kernel(fastmath=set())
+@kernel(ByteSoftmax, fastmath=set())
 def x8_softmax__columns(step, bases, worker, workers):
     """Along another axis: a few neighbouring columns at a time."""
-    x, table, y = ptr(step, bases, 0), i32p(ptr(step, bases, 1)), ptr(step, bases, 2)
-    outer, n, inner, flip, kind = num(step, 3, 0), num(step, 3, 1), num(step, 3, 2), num(step, 3, 3), num(step, 3, 4)
-    zero, scale = real(step, 3, 5), real(step, 3, 6)
+    x, table, y = ptr(step, bases, SOFTMAX.x), i32p(ptr(step, bases, SOFTMAX.table)), ptr(step, bases, SOFTMAX.y)
+    outer, n, inner, flip, kind = (
+        num(step, SOFTMAX.outer),
+        num(step, SOFTMAX.n),
+        num(step, SOFTMAX.inner),
+        num(step, SOFTMAX.flip),
+        num(step, SOFTMAX.kind),
+    )
+    zero, scale = real(step, SOFTMAX.zero), real(step, SOFTMAX.scale)
     tops, totals, shares = stack_words(_COLUMNS), stack_words(_COLUMNS), stack_floats(_COLUMNS)
     strips = (inner + _COLUMNS - 1) // _COLUMNS
     items = outer * strips

@@ -40,13 +40,16 @@ from lite_runtime.native.simd import (
     vmin,
 )
 from lite_runtime.reference.quantize import LEAST_SPAN
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.quantize import QuantizeRows, Range
+
+RANGE = named(Range)
+ROWS = named(QuantizeRows)
 
 _ZERO, _ONE, _STEPS = np.float32(0), np.float32(1), np.float32(255)
 _FIRST, _LAST = np.float32(-128), np.float32(127)
 _BY_SCALE, _BY_ANY_SCALE, _BY_INVERSE = range(3)
-_store = storer(
-    types.float32, {_BY_SCALE: quantised("uint8"), _BY_ANY_SCALE: quantised("uint8", any_scale=True)}
-)
+_store = storer(types.float32, {_BY_SCALE: quantised("uint8"), _BY_ANY_SCALE: quantised("uint8", any_scale=True)})
 BATCH = 16
 """Rows whose ranges are found before the first of them is quantised."""
 _HELD = 6 * BATCH
@@ -99,14 +102,14 @@ def _extremes(x, count):
     return _least(low), _greatest(high)
 
 
-# -- DynamicQuantizeLinear. Numbers: rows, elements of a row, pieces of a row, elements of a piece ---------------------
+# -- DynamicQuantizeLinear --------------------------------------------------------------------------------------------
 
 
-@kernel(fastmath=set())
+@kernel(Range, fastmath=set())
 def f32_range(step, bases, worker, workers):
-    """Operands: x; (smallest, largest) of every piece of every row, widened to hold 0."""
-    x, ranges = ptr(step, bases, 0), ptr(step, bases, 1)
-    rows, n, pieces, size = num(step, 2, 0), num(step, 2, 1), num(step, 2, 2), num(step, 2, 3)
+    """The ends of every piece, widened to hold 0."""
+    x, ranges = ptr(step, bases, RANGE.x), ptr(step, bases, RANGE.ranges)
+    rows, n, pieces, size = num(step, RANGE.rows), num(step, RANGE.n), num(step, RANGE.pieces), num(step, RANGE.size)
     items = rows * pieces
     for item in range(first(items, worker, workers, 1), first(items, worker + 1, workers, 1)):
         row = item // pieces
@@ -205,14 +208,13 @@ def _finish(steps, x, count, y, scales, zeros):
         _quantise(kind, y, x, count, zero, by)
 
 
-@kernel(fastmath=set())
+@kernel(QuantizeRows, fastmath=set())
 def f32_quantize_rows(step, bases, worker, workers):
-    """Operands: x; the pieces' ranges, left out where a row is one piece; y, scales and zero points, any of which may
-    be left out. One more number: whether y is signed."""
-    x, ranges = ptr(step, bases, 0), ptr(step, bases, 1)
-    y, scales, zeros = ptr(step, bases, 2), ptr(step, bases, 3), ptr(step, bases, 4)
-    rows, n, pieces, size = num(step, 5, 0), num(step, 5, 1), num(step, 5, 2), num(step, 5, 3)
-    signed = num(step, 5, 4) != 0
+    """Pieces of rows, by the range of their row."""
+    x, ranges = ptr(step, bases, ROWS.x), ptr(step, bases, ROWS.ranges)
+    y, scales, zeros = ptr(step, bases, ROWS.y), ptr(step, bases, ROWS.scales), ptr(step, bases, ROWS.zeros)
+    rows, n, pieces, size = num(step, ROWS.rows), num(step, ROWS.n), num(step, ROWS.pieces), num(step, ROWS.size)
+    signed = num(step, ROWS.signed) != 0
     held = address(stack_floats(_HELD))
     low, high, kinds, by = f32p(held), f32p(held + 4 * BATCH), i32p(held + 8 * BATCH), f32p(held + 12 * BATCH)
     zero, scale = f32p(held + 16 * BATCH), f32p(held + 20 * BATCH)

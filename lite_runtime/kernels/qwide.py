@@ -1,8 +1,8 @@
 """Contractions of int16 activations and weights of 8 bits, summed exactly in int64.
 
 Weights come as int16, their zero point taken off (9 bits), two neighbours of the reduction a dword. Products of two
-are summed in int32 while they fit, PAIRS at a time, then in int64. Operands and numbers are x8_gemm's and
-x8_depthwise's, so that the planner binds both alike; biases are int64.
+are summed in int32 while they fit, PAIRS at a time, then in int64. Steps have the words of x8_gemm and x8_depthwise, so
+that the planner binds both alike; biases are int64.
 """
 
 from __future__ import annotations
@@ -41,6 +41,11 @@ from lite_runtime.native.simd import (
     real,
     stack_words,
 )
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.qwide import X16Depthwise, X16Gemm, X16Pad
+
+GEMM = named(X16Gemm)
+DEPTHWISE = named(X16Depthwise)
 
 ROWS, VECTORS = 4, 2
 PAIRS = 127
@@ -108,20 +113,33 @@ def _tile(typing, rows_at, places, dwords, panel, width, out, stride, columns, l
     return sig, lower
 
 
-@kernel(fastmath=set())
+@kernel(
+    X16Gemm,
+    fastmath=set(),
+    unread=("zeros", "scales", "flip", "weight_sum", "weight_zero", "rows_a_scale", "turn", "wild"),
+)
 def x16_gemm(step, bases, worker, workers):
     """As x8_gemm. Weights hold two int16 a dword; bias is int64; no weight sums, no zero points of a run."""
-    ops = 12
-    a, w, places = ptr(step, bases, 0), ptr(step, bases, 1), i64p(ptr(step, bases, 2))
-    bias, scale, shift, c = ptr(step, bases, 3), ptr(step, bases, 4), ptr(step, bases, 5), ptr(step, bases, 11)
-    rows, columns, dwords, full = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
-    size, out_row = num(step, ops, 4), num(step, ops, 5)
-    per_image, per_row = num(step, ops, 6), num(step, ops, 7)
-    image_step, row_step, column_step = num(step, ops, 8), num(step, ops, 9), num(step, ops, 10)
-    groups, group_a, group_w = num(step, ops, 11), num(step, ops, 12), num(step, ops, 13)
-    batches, batch_a, batch_w = num(step, ops, 14), num(step, ops, 15), num(step, ops, 16)
-    batch_c, batch_bias = num(step, ops, 17), num(step, ops, 18)
-    kind, zero, bounds = num(step, ops, 19), num(step, ops, 20), (real(step, ops, 21), real(step, ops, 22))
+    a, w, places = ptr(step, bases, GEMM.a), ptr(step, bases, GEMM.w), i64p(ptr(step, bases, GEMM.places))
+    bias, scale, shift, c = (
+        ptr(step, bases, GEMM.bias),
+        ptr(step, bases, GEMM.scale),
+        ptr(step, bases, GEMM.shift),
+        ptr(step, bases, GEMM.c),
+    )
+    rows, columns, dwords, full = (
+        num(step, GEMM.rows),
+        num(step, GEMM.columns),
+        num(step, GEMM.dwords),
+        num(step, GEMM.vectors),
+    )
+    size, out_row = num(step, GEMM.size), num(step, GEMM.c_row)
+    per_image, per_row = num(step, GEMM.per_image), num(step, GEMM.per_line)
+    image_step, row_step, column_step = num(step, GEMM.image_step), num(step, GEMM.line_step), num(step, GEMM.row_step)
+    groups, group_a, group_w = num(step, GEMM.groups), num(step, GEMM.group_a), num(step, GEMM.group_w)
+    batches, batch_a, batch_w = num(step, GEMM.batches), num(step, GEMM.batch_a), num(step, GEMM.batch_w)
+    batch_c, batch_bias = num(step, GEMM.batch_c), num(step, GEMM.batch_bias)
+    kind, zero, bounds = num(step, GEMM.kind), num(step, GEMM.zero), (real(step, GEMM.low), real(step, GEMM.high))
     rows_at = stack_words(BLOCK)
     padded = (columns + LANES - 1) // LANES * LANES
     vectors = padded // LANES
@@ -183,17 +201,40 @@ def _channels(typing, window, taps_at, taps, w, w_step, out, live, kind, bounds,
     return sig, lower
 
 
-@kernel(fastmath=set())
+@kernel(X16Depthwise, fastmath=set(), unread=("zeros", "scales", "flip", "ones", "weight_sum", "weight_zero", "apart"))
 def x16_depthwise(step, bases, worker, workers):
     """As x8_depthwise, tables in the order of channels; weights: int16 [taps][channels, in whole vectors]. At most
-    2 * PAIRS taps. numbers: 4 taps."""
-    ops = 13
-    x, w, taps_at = ptr(step, bases, 0), ptr(step, bases, 1), i64p(ptr(step, bases, 2))
-    bias, scale, shift, y = ptr(step, bases, 3), ptr(step, bases, 4), ptr(step, bases, 5), ptr(step, bases, 12)
-    images, height, width, channels = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
-    taps, image_step, line_step, pixel_step = num(step, ops, 4), num(step, ops, 5), num(step, ops, 6), num(step, ops, 7)
-    line, size, kind, zero = num(step, ops, 8), num(step, ops, 9), num(step, ops, 10), num(step, ops, 11)
-    bounds = (real(step, ops, 12), real(step, ops, 13))
+    2 * PAIRS taps."""
+    x, w, taps_at = (
+        ptr(step, bases, DEPTHWISE.x),
+        ptr(step, bases, DEPTHWISE.w),
+        i64p(ptr(step, bases, DEPTHWISE.taps_at)),
+    )
+    bias, scale, shift, y = (
+        ptr(step, bases, DEPTHWISE.bias),
+        ptr(step, bases, DEPTHWISE.scale),
+        ptr(step, bases, DEPTHWISE.shift),
+        ptr(step, bases, DEPTHWISE.y),
+    )
+    images, height, width, channels = (
+        num(step, DEPTHWISE.images),
+        num(step, DEPTHWISE.height),
+        num(step, DEPTHWISE.width),
+        num(step, DEPTHWISE.channels),
+    )
+    taps, image_step, line_step, pixel_step = (
+        num(step, DEPTHWISE.groups),
+        num(step, DEPTHWISE.image_step),
+        num(step, DEPTHWISE.line_step),
+        num(step, DEPTHWISE.pixel_step),
+    )
+    line, size, kind, zero = (
+        num(step, DEPTHWISE.line),
+        num(step, DEPTHWISE.size),
+        num(step, DEPTHWISE.kind),
+        num(step, DEPTHWISE.zero),
+    )
+    bounds = (real(step, DEPTHWISE.low), real(step, DEPTHWISE.high))
     padded = (channels + LANES - 1) // LANES * LANES
     for row in range(images * height * worker // workers, images * height * (worker + 1) // workers):
         picture = row // height
@@ -210,7 +251,7 @@ def x16_depthwise(step, bases, worker, workers):
 _pad = padder(i16p, 2)
 
 
-@kernel()
+@kernel(X16Pad)
 def x16_pad(step, bases, worker, workers):
-    """As x8_pad, for int16: number 3 counts elements a pixel."""
+    """As x8_pad, for int16."""
     _pad(step, bases, worker, workers)

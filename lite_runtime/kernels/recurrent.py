@@ -8,11 +8,6 @@ A step is either one time (`mode` STEP: panels are shared out, the planner's bar
 sequence (`mode` RUN: samples and directions are shared out). GROUP samples side by side share the weights as they
 come; a sample alone sums in chains of every second or fourth hidden unit, added at the end. Which it is follows from
 batch and lengths. Neither mode nor number of workers changes a bit.
-
-Cells' operands: gates' input shares [rows][row], recurrent weights, extra (LSTM: peepholes
-[directions][panels][3][LANES]; GRU: bias inside the reset product [directions][panels][LANES]; may be absent), lengths
-(int32, may be absent), initial h, initial c (may be absent), y (history of h), state (LSTM: c; GRU without
-linear_before_reset: z and r * h). Numbers: as named below; strides in floats but X_TIME and X_BATCH, which count rows.
 """
 
 from __future__ import annotations
@@ -51,30 +46,13 @@ from lite_runtime.native.simd import (
     vstore,
     vstore_n,
 )
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.recurrent import FinalStates, FloatCells, Project
 
-GATES, WEIGHTS, EXTRA, LENGTHS, INITIAL_H, INITIAL_C, HISTORY, STATE = range(8)
-OPERANDS = 8
-(
-    MODE,
-    TIME,
-    TIMES,
-    BATCH,
-    HIDDEN,
-    DIRECTIONS,
-    BACKWARDS,
-    ROW,
-    X_TIME,
-    X_BATCH,
-    Y_TIME,
-    Y_DIRECTION,
-    Y_BATCH,
-    I_DIRECTION,
-    I_BATCH,
-    S_DIRECTION,
-    S_BATCH,
-    VARIANT,
-    CLIP,
-) = range(19)
+PROJECT = named(Project)
+CELLS = named(FloatCells)
+FINAL = named(FinalStates)
+
 STEP, RUN = 0, 1
 GROUP = 4
 """Samples taken together."""
@@ -136,12 +114,16 @@ def _store4(out, a, b, c, d):
     vstore(f32p(out + 12 * LANES), d)
 
 
-@kernel()
+@kernel(Project)
 def f32_project(step, bases, worker, workers):
-    """Operands x, packed weights [panels][inputs][4 * LANES], bias [panels][4 * LANES], out; numbers rows, inputs,
-    panels."""
-    x, w, bias, out = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2), ptr(step, bases, 3)
-    rows, inputs, panels = num(step, 4, 0), num(step, 4, 1), num(step, 4, 2)
+    """Three rows at a time, panel by panel."""
+    x, w, bias, out = (
+        ptr(step, bases, PROJECT.x),
+        ptr(step, bases, PROJECT.w),
+        ptr(step, bases, PROJECT.bias),
+        ptr(step, bases, PROJECT.out),
+    )
+    rows, inputs, panels = num(step, PROJECT.rows), num(step, PROJECT.inputs), num(step, PROJECT.panels)
     width = 16 * LANES
     blocks = (rows + 2) // 3
     for item in range(first(panels * blocks, worker, workers, 1), first(panels * blocks, worker + 1, workers, 1)):
@@ -163,8 +145,8 @@ def f32_project(step, bases, worker, workers):
 @device
 def _length(step, bases, b):
     """Times of sample b that count: its length, held within the sequence."""
-    times = num(step, OPERANDS, TIMES)
-    lengths = ptr(step, bases, LENGTHS)
+    times = num(step, CELLS.times)
+    lengths = ptr(step, bases, CELLS.lengths)
     if lengths == 0:
         return times
     return max(0, min(times, np.int64(i32p(lengths + 4 * b)[0])))
@@ -173,34 +155,33 @@ def _length(step, bases, b):
 @device
 def _backwards(step, d):
     """Whether direction d runs from the end."""
-    return d == 1 or num(step, OPERANDS, BACKWARDS) != 0
+    return d == 1 or num(step, CELLS.backwards) != 0
 
 
 @device
 def _history(step, bases, t, d, b):
-    return ptr(step, bases, HISTORY) + 4 * (
-        t * num(step, OPERANDS, Y_TIME) + d * num(step, OPERANDS, Y_DIRECTION) + b * num(step, OPERANDS, Y_BATCH)
+    return ptr(step, bases, CELLS.history) + 4 * (
+        t * num(step, CELLS.y_time) + d * num(step, CELLS.y_direction) + b * num(step, CELLS.y_batch)
     )
 
 
 @device
-def _initial(step, bases, which, d, b):
-    """Address of an initial state's row, 0 where there is none."""
-    at = ptr(step, bases, which)
+def _initial(step, at, d, b):
+    """Address of a row of the initial state at `at`, 0 where there is none."""
     if at == 0:
         return 0
-    return at + 4 * (d * num(step, OPERANDS, I_DIRECTION) + b * num(step, OPERANDS, I_BATCH))
+    return at + 4 * (d * num(step, CELLS.i_direction) + b * num(step, CELLS.i_batch))
 
 
 @device
 def _state(step, bases, d, b):
-    return ptr(step, bases, STATE) + 4 * (d * num(step, OPERANDS, S_DIRECTION) + b * num(step, OPERANDS, S_BATCH))
+    return ptr(step, bases, CELLS.state) + 4 * (d * num(step, CELLS.s_direction) + b * num(step, CELLS.s_batch))
 
 
 @device
 def _place(step, bases, s, d, b):
     """(t, whether this is the sample's first time, whether it counts at all) at the s-th step of direction d."""
-    times = num(step, OPERANDS, TIMES)
+    times = num(step, CELLS.times)
     length = _length(step, bases, b)
     if _backwards(step, d):
         t = times - 1 - s
@@ -212,22 +193,22 @@ def _place(step, bases, s, d, b):
 def _previous(step, bases, t, d, b, opening):
     """Address of h one step ago, 0 where that is all zeros."""
     if opening:
-        return _initial(step, bases, INITIAL_H, d, b)
+        return _initial(step, ptr(step, bases, CELLS.initial_h), d, b)
     return _history(step, bases, t + 1 if _backwards(step, d) else t - 1, d, b)
 
 
 @device
 def _gates_at(step, bases, t, d, b, p, gates):
-    row = t * num(step, OPERANDS, X_TIME) + b * num(step, OPERANDS, X_BATCH)
-    panels = (num(step, OPERANDS, HIDDEN) + LANES - 1) // LANES
-    return ptr(step, bases, GATES) + 4 * (row * num(step, OPERANDS, ROW) + (d * panels + p) * gates * LANES)
+    row = t * num(step, CELLS.x_time) + b * num(step, CELLS.x_batch)
+    panels = (num(step, CELLS.hidden) + LANES - 1) // LANES
+    return ptr(step, bases, CELLS.gates) + 4 * (row * num(step, CELLS.row) + (d * panels + p) * gates * LANES)
 
 
 @device
 def _weights_at(step, bases, d, p, gates):
-    hidden = num(step, OPERANDS, HIDDEN)
+    hidden = num(step, CELLS.hidden)
     panels = (hidden + LANES - 1) // LANES
-    return ptr(step, bases, WEIGHTS) + 4 * (d * panels + p) * hidden * gates * LANES
+    return ptr(step, bases, CELLS.weights) + 4 * (d * panels + p) * hidden * gates * LANES
 
 
 @device
@@ -313,7 +294,7 @@ def _sums_of(picks, stride, chains):
     def sums_of_one(step, bases, s, d, b, p, second, x):
         t, opening, alive = _place(step, bases, s, d, b)
         before = _previous(step, bases, t, d, b, opening) if alive else 0
-        hidden = num(step, OPERANDS, HIDDEN)
+        hidden = num(step, CELLS.hidden)
         if before != 0:
             if second != 0:
                 before = _state(step, bases, d, b) + 4 * hidden
@@ -334,7 +315,7 @@ def _sums_of(picks, stride, chains):
                 if before != 0:
                     there += 1
                     if second != 0:
-                        before = _state(step, bases, d, b + i) + 4 * num(step, OPERANDS, HIDDEN)
+                        before = _state(step, bases, d, b + i) + 4 * num(step, CELLS.hidden)
                 at[i] = before
             for i in range(count, GROUP):
                 at[i] = at[count - 1]
@@ -342,7 +323,7 @@ def _sums_of(picks, stride, chains):
             weights = _weights_at(step, bases, d, p, stride)
             for i in range(0, count, rows):
                 x = sums + 4 * LANES * gates * i
-                some(address(at) + 8 * i, weights, num(step, OPERANDS, HIDDEN), x)
+                some(address(at) + 8 * i, weights, num(step, CELLS.hidden), x)
         else:
             for i in range(count):
                 sums_of_one(step, bases, s, d, b + i, p, second, sums + 4 * LANES * gates * i)
@@ -356,16 +337,16 @@ def _walk(visit):
     @device
     def walk(step, bases, worker, workers, half0, half1):
         at, sums = stack_words(GROUP), address(stack_floats(_ROOM))
-        batch = num(step, OPERANDS, BATCH)
-        panels = (num(step, OPERANDS, HIDDEN) + LANES - 1) // LANES
-        s0, s1, p0, p1, b0, b1 = 0, num(step, OPERANDS, TIMES), 0, panels, 0, batch
-        single = num(step, OPERANDS, MODE) == STEP
+        batch = num(step, CELLS.batch)
+        panels = (num(step, CELLS.hidden) + LANES - 1) // LANES
+        s0, s1, p0, p1, b0, b1 = 0, num(step, CELLS.times), 0, panels, 0, batch
+        single = num(step, CELLS.mode) == STEP
         each = panels if single else (batch + GROUP - 1) // GROUP
-        items = num(step, OPERANDS, DIRECTIONS) * each
+        items = num(step, CELLS.directions) * each
         for item in range(first(items, worker, workers, 1), first(items, worker + 1, workers, 1)):
             d, rest = item // each, item % each
             if single:
-                s0, p0 = num(step, OPERANDS, TIME), rest
+                s0, p0 = num(step, CELLS.time), rest
                 s1, p1 = s0 + 1, rest + 1
             else:
                 b0 = rest * GROUP
@@ -384,7 +365,7 @@ def _walk(visit):
 
 @device
 def _lstm(step, bases, s, d, b, p, x):
-    hidden, clip = num(step, OPERANDS, HIDDEN), real(step, OPERANDS, CLIP)
+    hidden, clip = num(step, CELLS.hidden), real(step, CELLS.clip)
     width = min(hidden - p * LANES, LANES)
     t, opening, alive = _place(step, bases, s, d, b)
     y = f32p(_history(step, bases, t, d, b) + 4 * p * LANES)
@@ -396,15 +377,15 @@ def _lstm(step, bases, s, d, b, p, x):
     f = vload(f32p(g + 8 * LANES)) + vload(f32p(x + 8 * LANES))
     c = vload(f32p(g + 12 * LANES)) + vload(f32p(x + 12 * LANES))
     state = _state(step, bases, d, b)
-    kept = _row_or_zero(_initial(step, bases, INITIAL_C, d, b) if opening else state, p, width)
+    kept = _row_or_zero(_initial(step, ptr(step, bases, CELLS.initial_c), d, b) if opening else state, p, width)
     panels = (hidden + LANES - 1) // LANES
-    holes = ptr(step, bases, EXTRA)
+    holes = ptr(step, bases, CELLS.extra)
     if holes != 0:
         holes += 4 * (d * panels + p) * 3 * LANES
         i = vfma(vload(f32p(holes)), kept, i)
         f = vfma(vload(f32p(holes + 8 * LANES)), kept, f)
     i = vsigmoid(_held(i, clip))
-    f = splat(_ONE) - i if num(step, OPERANDS, VARIANT) != 0 else vsigmoid(_held(f, clip))
+    f = splat(_ONE) - i if num(step, CELLS.variant) != 0 else vsigmoid(_held(f, clip))
     cell = vfma(f, kept, i * vtanh(_held(c, clip)))
     if holes != 0:
         o = vfma(vload(f32p(holes + 4 * LANES)), cell, o)
@@ -425,7 +406,7 @@ def _lstm_visit(step, bases, s, d, b, count, p, half, at, sums):
 _lstm_walk = _walk(_lstm_visit)
 
 
-@kernel()
+@kernel(FloatCells)
 def f32_lstm(step, bases, worker, workers):
     """LSTM cells; VARIANT 1: the forget gate is 1 - i."""
     _lstm_walk(step, bases, worker, workers, 0, 1)
@@ -440,7 +421,7 @@ BOTH, GATES_ONLY, CANDIDATE_ONLY = 0, 1, 2
 @device
 def _gru(step, bases, s, d, b, p, x):
     """A cell with linear_before_reset: n = tanh(input + r * (h R + bias))."""
-    hidden, clip = num(step, OPERANDS, HIDDEN), real(step, OPERANDS, CLIP)
+    hidden, clip = num(step, CELLS.hidden), real(step, CELLS.clip)
     width = min(hidden - p * LANES, LANES)
     t, opening, alive = _place(step, bases, s, d, b)
     y = f32p(_history(step, bases, t, d, b) + 4 * p * LANES)
@@ -450,8 +431,8 @@ def _gru(step, bases, s, d, b, p, x):
     g = _gates_at(step, bases, t, d, b, p, 3)
     panels = (hidden + LANES - 1) // LANES
     past = vload(f32p(x + 8 * LANES))
-    if ptr(step, bases, EXTRA) != 0:
-        past = past + vload(f32p(ptr(step, bases, EXTRA) + 4 * (d * panels + p) * LANES))
+    if ptr(step, bases, CELLS.extra) != 0:
+        past = past + vload(f32p(ptr(step, bases, CELLS.extra) + 4 * (d * panels + p) * LANES))
     z = vsigmoid(_held(vload(f32p(g)) + vload(f32p(x)), clip))
     r = vsigmoid(_held(vload(f32p(g + 4 * LANES)) + vload(f32p(x + 4 * LANES)), clip))
     n = vtanh(_held(vfma(r, past, vload(f32p(g + 8 * LANES))), clip))
@@ -462,7 +443,7 @@ def _gru(step, bases, s, d, b, p, x):
 @device
 def _gru_gates(step, bases, s, d, b, p, x):
     """First half of a cell without linear_before_reset: z and r * h, kept in `state`."""
-    hidden, clip = num(step, OPERANDS, HIDDEN), real(step, OPERANDS, CLIP)
+    hidden, clip = num(step, CELLS.hidden), real(step, CELLS.clip)
     width = min(hidden - p * LANES, LANES)
     t, opening, alive = _place(step, bases, s, d, b)
     if not alive:
@@ -479,7 +460,7 @@ def _gru_gates(step, bases, s, d, b, p, x):
 @device
 def _gru_candidate(step, bases, s, d, b, p, x):
     """Second half: n = tanh(input + (r * h) R), and the blend."""
-    hidden, clip = num(step, OPERANDS, HIDDEN), real(step, OPERANDS, CLIP)
+    hidden, clip = num(step, CELLS.hidden), real(step, CELLS.clip)
     width = min(hidden - p * LANES, LANES)
     t, opening, alive = _place(step, bases, s, d, b)
     y = f32p(_history(step, bases, t, d, b) + 4 * p * LANES)
@@ -515,11 +496,11 @@ def _gru_visit(step, bases, s, d, b, count, p, half, at, sums):
 _gru_walk = _walk(_gru_visit)
 
 
-@kernel()
+@kernel(FloatCells, unread=("initial_c",))
 def f32_gru(step, bases, worker, workers):
     """GRU cells; a RUN with VARIANT GATES_ONLY goes through both halves of each time."""
-    variant = num(step, OPERANDS, VARIANT)
-    last = CANDIDATE_ONLY if variant == GATES_ONLY and num(step, OPERANDS, MODE) == RUN else variant
+    variant = num(step, CELLS.variant)
+    last = CANDIDATE_ONLY if variant == GATES_ONLY and num(step, CELLS.mode) == RUN else variant
     _gru_walk(step, bases, worker, workers, variant, last + 1)
 
 
@@ -528,12 +509,12 @@ def f32_gru(step, bases, worker, workers):
 
 @device
 def _rnn(step, bases, s, d, b, p, x):
-    hidden, clip = num(step, OPERANDS, HIDDEN), real(step, OPERANDS, CLIP)
+    hidden, clip = num(step, CELLS.hidden), real(step, CELLS.clip)
     t, _, alive = _place(step, bases, s, d, b)
     v = splat(_ZERO)
     if alive:
         v = _held(vload(f32p(_gates_at(step, bases, t, d, b, p, 1))) + vload(f32p(x)), clip)
-        v = vmax(v, splat(_ZERO)) if num(step, OPERANDS, VARIANT) != 0 else vtanh(v)
+        v = vmax(v, splat(_ZERO)) if num(step, CELLS.variant) != 0 else vtanh(v)
     vstore_n(f32p(_history(step, bases, t, d, b) + 4 * p * LANES), v, hidden - p * LANES)
 
 
@@ -550,7 +531,7 @@ def _rnn_visit(step, bases, s, d, b, count, p, half, at, sums):
 _rnn_walk = _walk(_rnn_visit)
 
 
-@kernel()
+@kernel(FloatCells, unread=("extra", "initial_c"))
 def f32_rnn(step, bases, worker, workers):
     """RNN cells: tanh; VARIANT 1: Relu."""
     _rnn_walk(step, bases, worker, workers, 0, 1)
@@ -568,23 +549,23 @@ def _copy_or_zero(to, source, n):
         vstore_n(f32p(to + 4 * i), v, n - i)
 
 
-@kernel()
-def f32_final(step, bases, worker, workers):
-    """The cells' operands and numbers, with final h in place of the gates and final c in place of the weights.
+_OF_CELLS = "extra state mode time row x_time x_batch s_direction s_batch variant clip".split()
+"""Words that only cells read."""
 
-    Final h is each sample's last (backwards: first) h, or its initial one where it has no times. Final c is what the
-    cells have left there; only a sample without times is written. Either may be absent.
-    """
-    hidden, batch = num(step, OPERANDS, HIDDEN), num(step, OPERANDS, BATCH)
-    final_h, final_c = ptr(step, bases, GATES), ptr(step, bases, WEIGHTS)
-    for d in range(num(step, OPERANDS, DIRECTIONS)):
+
+@kernel(FinalStates, unread=_OF_CELLS)
+def f32_final(step, bases, worker, workers):
+    """Final h, and final c of samples without times; either may be absent."""
+    hidden, batch = num(step, FINAL.hidden), num(step, FINAL.batch)
+    final_h, final_c = ptr(step, bases, FINAL.final_h), ptr(step, bases, FINAL.final_c)
+    for d in range(num(step, FINAL.directions)):
         for b in range(batch):
             length = _length(step, bases, b)
-            at = 4 * (d * num(step, OPERANDS, I_DIRECTION) + b * num(step, OPERANDS, I_BATCH))
+            at = 4 * (d * num(step, FINAL.i_direction) + b * num(step, FINAL.i_batch))
             if final_h != 0:
-                source = _initial(step, bases, INITIAL_H, d, b)
+                source = _initial(step, ptr(step, bases, CELLS.initial_h), d, b)
                 if length > 0:
                     source = _history(step, bases, 0 if _backwards(step, d) else length - 1, d, b)
                 _copy_or_zero(final_h + at, source, hidden)
             if final_c != 0 and length == 0:
-                _copy_or_zero(final_c + at, _initial(step, bases, INITIAL_C, d, b), hidden)
+                _copy_or_zero(final_c + at, _initial(step, ptr(step, bases, CELLS.initial_c), d, b), hidden)

@@ -1,11 +1,10 @@
 """Backpropagation through time for LSTM and GRU cells, float32, one direction at a time.
 
-What does not hang on the order of time is no business of these kernels: the gates' sums are products over all times at
+What does not depend on the order of time is done by other kernels: the gates' sums are products over all times at
 once, since every hidden state is known, and so are the gradients of weights and inputs. Here is what remains: cells
 forward in time, and gradients backward. Samples are independent: workers share them, in groups of GROUP.
 
-Arrays are (times, batch, ...). numbers of all kernels: 0 times, 1 batch, 2 hidden, 3 whether the direction runs from
-the end, 4 floats from time to time of Y and dY.
+Arrays are (times, batch, ...).
 """
 
 from __future__ import annotations
@@ -14,6 +13,14 @@ import numpy as np
 
 from lite_runtime.kernels._vmath import vsigmoid, vtanh
 from lite_runtime.native.simd import LANES, device, f32p, first, kernel, num, ptr, splat, vfma, vload_n, vstore_n
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.recurrentgrad import GruBack, GruGates, LstmBack, LstmCells, StatesBefore
+
+BEFORE = named(StatesBefore)
+LSTM = named(LstmCells)
+LSTM_BACK = named(LstmBack)
+GRU = named(GruGates)
+GRU_BACK = named(GruBack)
 
 GROUP = 4
 _ZERO, _ONE = np.float32(0), np.float32(1)
@@ -49,15 +56,18 @@ def _add_products(a, a_step, rows, r, depth, columns, out):
             vstore_n(f32p(to + 12 * columns), t, live)
 
 
-@kernel()
+@kernel(StatesBefore)
 def f32_before(step, bases, worker, workers):
-    """The hidden states steps started from. Operands Y, initial h?, before (times, batch, hidden)."""
-    ops = 3
-    y, h0, before = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
-    times, row, backwards = num(step, ops, 0), num(step, ops, 1) * num(step, ops, 2), num(step, ops, 3)
+    """The hidden states steps started from."""
+    y, h0, before = ptr(step, bases, BEFORE.y), ptr(step, bases, BEFORE.h0), ptr(step, bases, BEFORE.before)
+    times, row, backwards = (
+        num(step, BEFORE.times),
+        num(step, BEFORE.batch) * num(step, BEFORE.hidden),
+        num(step, BEFORE.backwards),
+    )
     for t in range(first(times, worker, workers, 1), first(times, worker + 1, workers, 1)):
         opening = t == times - 1 if backwards != 0 else t == 0
-        source = h0 if opening else y + 4 * (t + 1 if backwards != 0 else t - 1) * num(step, ops, 4)
+        source = h0 if opening else y + 4 * (t + 1 if backwards != 0 else t - 1) * num(step, BEFORE.y_time)
         for c in range(0, row, LANES):
             vstore_n(f32p(before + 4 * (t * row + c)), _row_or_zero(source, c, row - c), row - c)
 
@@ -65,12 +75,16 @@ def f32_before(step, bases, worker, workers):
 # -- LSTM: gates i, o, f, c -------------------------------------------------------------------------------------------
 
 
-@kernel()
+@kernel(LstmCells, unread=("y_time",))
 def f32_lstm_cells(step, bases, worker, workers):
-    """Activations of gates, in place, and the cells. Operands gates (times, batch, 4, hidden), initial c?, cells."""
-    ops = 3
-    gates, c0, cells = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
-    times, batch, hidden, backwards = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
+    """Activations of gates, in place, and the cells."""
+    gates, c0, cells = ptr(step, bases, LSTM.gates), ptr(step, bases, LSTM.c0), ptr(step, bases, LSTM.cells)
+    times, batch, hidden, backwards = (
+        num(step, LSTM.times),
+        num(step, LSTM.batch),
+        num(step, LSTM.hidden),
+        num(step, LSTM.backwards),
+    )
     for b in range(first(batch, worker, workers, GROUP), first(batch, worker + 1, workers, GROUP)):
         kept = c0 + 4 * b * hidden if c0 != 0 else 0
         for s in range(times):
@@ -89,20 +103,28 @@ def f32_lstm_cells(step, bases, worker, workers):
             kept = to
 
 
-@kernel()
+@kernel(LstmBack)
 def f32_lstm_back(step, bases, worker, workers):
-    """Gradients of the gates' sums, in place of the gates, and of the first states. Operands gates, cells, initial c?,
-    R (4 * hidden, hidden), dY?, dY_h?, dY_c?, dh (batch, hidden), dc."""
-    ops = 9
-    gates, cells, c0, r = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2), ptr(step, bases, 3)
-    dy, dy_h, dy_c, dh, dc = (
-        ptr(step, bases, 4),
-        ptr(step, bases, 5),
-        ptr(step, bases, 6),
-        ptr(step, bases, 7),
-        ptr(step, bases, 8),
+    """Gradients of the gates' sums, in place of the gates, and of the first states."""
+    gates, cells, c0, r = (
+        ptr(step, bases, LSTM_BACK.gates),
+        ptr(step, bases, LSTM_BACK.cells),
+        ptr(step, bases, LSTM_BACK.c0),
+        ptr(step, bases, LSTM_BACK.r),
     )
-    times, batch, hidden, backwards = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
+    dy, dy_h, dy_c, dh, dc = (
+        ptr(step, bases, LSTM_BACK.dy),
+        ptr(step, bases, LSTM_BACK.dy_h),
+        ptr(step, bases, LSTM_BACK.dy_c),
+        ptr(step, bases, LSTM_BACK.dh),
+        ptr(step, bases, LSTM_BACK.dc),
+    )
+    times, batch, hidden, backwards = (
+        num(step, LSTM_BACK.times),
+        num(step, LSTM_BACK.batch),
+        num(step, LSTM_BACK.hidden),
+        num(step, LSTM_BACK.backwards),
+    )
     row, one = 4 * hidden, splat(_ONE)
     lo, hi = first(batch, worker, workers, GROUP), first(batch, worker + 1, workers, GROUP)
     for b in range(lo, hi):
@@ -120,7 +142,7 @@ def f32_lstm_back(step, bases, worker, workers):
                 kept = cells + (earlier * batch + b) * row
                 if s == 0:
                     kept = c0 + b * row if c0 != 0 else 0
-                given = dy + 4 * t * num(step, ops, 4) + b * row if dy != 0 else 0
+                given = dy + 4 * t * num(step, LSTM_BACK.y_time) + b * row if dy != 0 else 0
                 for c in range(0, hidden, LANES):
                     live, at = hidden - c, b * row + 4 * c
                     i, o = f32p(g + 4 * c), f32p(g + row + 4 * c)
@@ -143,13 +165,16 @@ def f32_lstm_back(step, bases, worker, workers):
 # -- GRU: gates z, r, h -----------------------------------------------------------------------------------------------
 
 
-@kernel()
+@kernel(GruGates, unread=("backwards", "y_time"))
 def f32_gru_gates(step, bases, worker, workers):
-    """z and r, in place, and r * h. Operands seen (times, batch, 3, hidden): what the input gives; past, as `seen`:
-    what the state before gives; before, met (times, batch, hidden)?"""
-    ops = 4
-    seen, past, before, met = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2), ptr(step, bases, 3)
-    cells, hidden = num(step, ops, 0) * num(step, ops, 1), num(step, ops, 2)
+    """z and r, in place, and r * h."""
+    seen, past, before, met = (
+        ptr(step, bases, GRU.seen),
+        ptr(step, bases, GRU.past),
+        ptr(step, bases, GRU.before),
+        ptr(step, bases, GRU.met),
+    )
+    cells, hidden = num(step, GRU.times) * num(step, GRU.batch), num(step, GRU.hidden)
     for i in range(first(cells, worker, workers, 1), first(cells, worker + 1, workers, 1)):
         at = 12 * i * hidden
         for c in range(0, 2 * hidden, LANES):
@@ -163,18 +188,29 @@ def f32_gru_gates(step, bases, worker, workers):
                 vstore_n(f32p(met + 4 * (i * hidden + c)), value, hidden - c)
 
 
-@kernel()
+@kernel(GruBack)
 def f32_gru_back(step, bases, worker, workers):
     """Gradients of what input and state gave the gates, in place of z, r, the candidate's share (`seen`) and of `past`;
-    and of the first state. Operands seen, past, before, R (3 * hidden, hidden), dY?, dY_h?, dmet (batch, hidden), dh.
-
-    number 5: linear_before_reset.
-    """
-    ops = 8
-    seen, past, before, r = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2), ptr(step, bases, 3)
-    dy, dy_h, dmet, dh = ptr(step, bases, 4), ptr(step, bases, 5), ptr(step, bases, 6), ptr(step, bases, 7)
-    times, batch, hidden, backwards = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
-    late = num(step, ops, 5) != 0
+    and of the first state."""
+    seen, past, before, r = (
+        ptr(step, bases, GRU_BACK.seen),
+        ptr(step, bases, GRU_BACK.past),
+        ptr(step, bases, GRU_BACK.before),
+        ptr(step, bases, GRU_BACK.r),
+    )
+    dy, dy_h, dmet, dh = (
+        ptr(step, bases, GRU_BACK.dy),
+        ptr(step, bases, GRU_BACK.dy_h),
+        ptr(step, bases, GRU_BACK.dmet),
+        ptr(step, bases, GRU_BACK.dh),
+    )
+    times, batch, hidden, backwards = (
+        num(step, GRU_BACK.times),
+        num(step, GRU_BACK.batch),
+        num(step, GRU_BACK.hidden),
+        num(step, GRU_BACK.backwards),
+    )
+    late = num(step, GRU_BACK.late) != 0
     row, one = 4 * hidden, splat(_ONE)
     lo, hi = first(batch, worker, workers, GROUP), first(batch, worker + 1, workers, GROUP)
     for b in range(lo, hi):
@@ -187,7 +223,7 @@ def f32_gru_back(step, bases, worker, workers):
             rows = min(GROUP, hi - start)
             for b in range(start, start + rows):
                 g, p, kept = 3 * (t * batch + b) * row + seen, 3 * (t * batch + b) * row + past, (t * batch + b) * row
-                given = dy + 4 * t * num(step, ops, 4) + b * row if dy != 0 else 0
+                given = dy + 4 * t * num(step, GRU_BACK.y_time) + b * row if dy != 0 else 0
                 for c in range(0, hidden, LANES):
                     live, at = hidden - c, b * row + 4 * c
                     update, reset = vload_n(f32p(g + 4 * c), live), vload_n(f32p(g + row + 4 * c), live)

@@ -7,8 +7,6 @@ whatever the number of workers, the same bits.
 Sums run in 4 vectors of partial sums over blocks of BLOCK rounds, blocks are added up after. The longest chain for n
 elements is BLOCK + n / (4 * BLOCK * LANES) additions in rows, BLOCK + n / (4 * BLOCK) in columns: sums of a million
 terms of one sign measure within 1e-7 and 2e-6 relative of exact.
-
-Step: operands x, y; numbers outer, n, inner, finish, divisor (float).
 """
 
 from __future__ import annotations
@@ -34,8 +32,11 @@ from lite_runtime.native.simd import (
     vsqrt,
     vstore_n,
 )
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.reduce import Reduce
 
-OPERANDS = 2
+REDUCE = named(Reduce)
+
 BLOCK = 64
 DIVIDE, SQRT, LOG, NEGATE = 1, 2, 3, 4
 """What `finish` asks for; 0: nothing."""
@@ -125,11 +126,11 @@ def _rows(take, join, start):
             total = join(total, join(join(a, b), join(c, d)))
         return across(total)
 
-    @kernel()
+    @kernel(Reduce, unread=("inner",))
     def rows(step, bases, worker, workers):
-        x, y = ptr(step, bases, 0), ptr(step, bases, 1)
-        outer, n = num(step, OPERANDS, 0), num(step, OPERANDS, 1)
-        what, divisor = num(step, OPERANDS, 3), real(step, OPERANDS, 4)
+        x, y = ptr(step, bases, REDUCE.x), ptr(step, bases, REDUCE.y)
+        outer, n = num(step, REDUCE.outer), num(step, REDUCE.n)
+        what, divisor = num(step, REDUCE.finish), real(step, REDUCE.divisor)
         for o in range(first(outer, worker, workers, LANES), first(outer, worker + 1, workers, LANES)):
             f32p(y + 4 * o)[0] = vlane0(_finish(row(x + 4 * n * o, n), what, divisor))
 
@@ -137,11 +138,11 @@ def _rows(take, join, start):
 
 
 def _columns(take, join, start):
-    @kernel()
+    @kernel(Reduce)
     def columns(step, bases, worker, workers):
-        x, y = ptr(step, bases, 0), ptr(step, bases, 1)
-        outer, n, inner = num(step, OPERANDS, 0), num(step, OPERANDS, 1), num(step, OPERANDS, 2)
-        what, divisor = num(step, OPERANDS, 3), real(step, OPERANDS, 4)
+        x, y = ptr(step, bases, REDUCE.x), ptr(step, bases, REDUCE.y)
+        outer, n, inner = num(step, REDUCE.outer), num(step, REDUCE.n), num(step, REDUCE.inner)
+        what, divisor = num(step, REDUCE.finish), real(step, REDUCE.divisor)
         strips = (inner + LANES - 1) // LANES
         lo, hi = first(outer * strips, worker, workers, 1), first(outer * strips, worker + 1, workers, 1)
         o, strip = lo // strips, lo % strips
@@ -205,11 +206,11 @@ def _finite_lanes(v, top, zero):
     return vpick_lt(top, vabs(v), zero, v)
 
 
-@kernel()
+@kernel(Reduce, unread=("inner", "finish", "divisor"))
 def f32_log_sum_exp__rows(step, bases, worker, workers):
     """log of the sum of exp, shifted by the maximum."""
-    x, y = ptr(step, bases, 0), ptr(step, bases, 1)
-    outer, n = num(step, OPERANDS, 0), num(step, OPERANDS, 1)
+    x, y = ptr(step, bases, REDUCE.x), ptr(step, bases, REDUCE.y)
+    outer, n = num(step, REDUCE.outer), num(step, REDUCE.n)
     low = splat(-_INF)
     for o in range(first(outer, worker, workers, LANES), first(outer, worker + 1, workers, LANES)):
         at = x + 4 * n * o
@@ -229,11 +230,11 @@ def f32_log_sum_exp__rows(step, bases, worker, workers):
         f32p(y + 4 * o)[0] = log1(vlane0(_row_sum(total))) + shift
 
 
-@kernel()
+@kernel(Reduce, unread=("finish", "divisor"))
 def f32_log_sum_exp__columns(step, bases, worker, workers):
     """log of the sum of exp, shifted by the maximum."""
-    x, y = ptr(step, bases, 0), ptr(step, bases, 1)
-    outer, n, inner = num(step, OPERANDS, 0), num(step, OPERANDS, 1), num(step, OPERANDS, 2)
+    x, y = ptr(step, bases, REDUCE.x), ptr(step, bases, REDUCE.y)
+    outer, n, inner = num(step, REDUCE.outer), num(step, REDUCE.n), num(step, REDUCE.inner)
     strips = (inner + LANES - 1) // LANES
     low, zero, top = splat(-_INF), splat(_ZERO), splat(np.float32(3.4028234663852886e38))
     for item in range(first(outer * strips, worker, workers, 1), first(outer * strips, worker + 1, workers, 1)):

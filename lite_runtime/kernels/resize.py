@@ -21,6 +21,11 @@ from lite_runtime.native.simd import (
     vstore,
     vstore_n,
 )
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.resize import Nearest, Taps
+
+NEAREST = named(Nearest)
+TAPS = named(Taps)
 
 # -- nearest ----------------------------------------------------------------------------------------------------------
 
@@ -32,11 +37,15 @@ def line(target, source, table, count, run):
         copy_element(target + i * run, source + table[i], run)
 
 
-@kernel()
+@kernel(Nearest)
 def nearest(step, bases, worker, workers):
-    """target[i, j, k, :] = source at bytes a[i] + b[j] + c[k]. Numbers: sizes of the tables a, b, c; bytes of a run."""
-    source, tables, target = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2)
-    a, b, c, run = num(step, 3, 0), num(step, 3, 1), num(step, 3, 2), num(step, 3, 3)
+    """target[i, j, k, :] = source at bytes a[i] + b[j] + c[k]."""
+    source, tables, target = (
+        ptr(step, bases, NEAREST.source),
+        ptr(step, bases, NEAREST.tables),
+        ptr(step, bases, NEAREST.target),
+    )
+    a, b, c, run = num(step, NEAREST.a), num(step, NEAREST.b), num(step, NEAREST.c), num(step, NEAREST.run)
     table_a, table_b, table_c = i64p(tables), i64p(tables + 8 * a), i64p(tables + 8 * (a + b))
     rows = a * b
     for row in range(first(rows, worker, workers, 1), first(rows, worker + 1, workers, 1)):
@@ -51,21 +60,17 @@ def nearest(step, bases, worker, workers):
 # -- weighted taps ----------------------------------------------------------------------------------------------------
 
 
-@kernel()
+@kernel(Taps)
 def taps_inside(step, bases, worker, workers):
-    """target[o, i, :] = sum over t of weight[i, t] * source[o, index[i, t], :], float32.
-
-    Operands: source, indices (int64, times inner), weights, target. Numbers: outer, result size, source size, inner,
-    taps. Units are blocks of a row.
-    """
-    source, target = ptr(step, bases, 0), ptr(step, bases, 3)
-    indices, weights = i64p(ptr(step, bases, 1)), f32p(ptr(step, bases, 2))
+    """target[o, i, :] = sum over t of weight[i, t] * source[o, index[i, t], :], float32."""
+    source, target = ptr(step, bases, TAPS.source), ptr(step, bases, TAPS.target)
+    indices, weights = i64p(ptr(step, bases, TAPS.indices)), f32p(ptr(step, bases, TAPS.weights))
     outer, count, extent, inner, taps = (
-        num(step, 4, 0),
-        num(step, 4, 1),
-        num(step, 4, 2),
-        num(step, 4, 3),
-        num(step, 4, 4),
+        num(step, TAPS.outer),
+        num(step, TAPS.count),
+        num(step, TAPS.extent),
+        num(step, TAPS.inner),
+        num(step, TAPS.taps),
     )
     rows = outer * count
     for row in range(first(rows, worker, workers, 1), first(rows, worker + 1, workers, 1)):
@@ -110,12 +115,17 @@ def _blend(target, a, b, weight_a, weight_b, n):
         vstore_n(f32p(address(target) + i * 4), value, n - i)
 
 
-@kernel()
+@kernel(Taps, unread=("inner",))
 def taps_along(step, bases, worker, workers):
     """As `taps_inside` where inner is 1: each result is a sum of its own."""
-    source, target = ptr(step, bases, 0), ptr(step, bases, 3)
-    indices, weights = i64p(ptr(step, bases, 1)), f32p(ptr(step, bases, 2))
-    outer, count, extent, taps = num(step, 4, 0), num(step, 4, 1), num(step, 4, 2), num(step, 4, 4)
+    source, target = ptr(step, bases, TAPS.source), ptr(step, bases, TAPS.target)
+    indices, weights = i64p(ptr(step, bases, TAPS.indices)), f32p(ptr(step, bases, TAPS.weights))
+    outer, count, extent, taps = (
+        num(step, TAPS.outer),
+        num(step, TAPS.count),
+        num(step, TAPS.extent),
+        num(step, TAPS.taps),
+    )
     for o in range(first(outer, worker, workers, 1), first(outer, worker + 1, workers, 1)):
         s = f32p(source + o * extent * 4)
         t = f32p(target + o * count * 4)

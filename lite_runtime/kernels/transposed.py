@@ -24,9 +24,12 @@ from lite_runtime.native.simd import (
     vmin,
     vstore_n,
 )
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.transposed import TransposedSums
+
+SUMS = named(TransposedSums)
 
 _ZERO = np.float32(0)
-OPS = 4
 
 
 @device
@@ -41,8 +44,8 @@ def _begin(out, bias, wide, channels):
 @device
 def _finish(step, out, count):
     """Clamp, then the activation of a line."""
-    low, high = splat(real(step, OPS, 14)), splat(real(step, OPS, 15))
-    activation, alpha, beta = num(step, OPS, 16), real(step, OPS, 17), real(step, OPS, 18)
+    low, high = splat(real(step, SUMS.low)), splat(real(step, SUMS.high))
+    activation, alpha, beta = num(step, SUMS.activation), real(step, SUMS.alpha), real(step, SUMS.beta)
     for i in range(0, count, LANES):
         value = vmax(low, vload_n(f32p(out + 4 * i), count - i))
         vstore_n(f32p(out + 4 * i), vmin(high, value), count - i)
@@ -52,17 +55,32 @@ def _finish(step, out, count):
 
 def _sums(depthwise: bool):
     def sums(step, bases, worker, workers):
-        x, w, bias, y = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2), ptr(step, bases, 3)
-        images, height, width, channels = num(step, OPS, 0), num(step, OPS, 1), num(step, OPS, 2), num(step, OPS, 3)
-        high, wide, kernel_h, kernel_w = num(step, OPS, 4), num(step, OPS, 5), num(step, OPS, 6), num(step, OPS, 7)
-        stride_h, stride_w = num(step, OPS, 8), num(step, OPS, 9)
-        dilation_h, dilation_w, top, left = (
-            num(step, OPS, 10),
-            num(step, OPS, 11),
-            num(step, OPS, 12),
-            num(step, OPS, 13),
+        x, w, bias, y = (
+            ptr(step, bases, SUMS.x),
+            ptr(step, bases, SUMS.w),
+            ptr(step, bases, SUMS.bias),
+            ptr(step, bases, SUMS.y),
         )
-        groups = num(step, OPS, 19)
+        images, height, width, channels = (
+            num(step, SUMS.images),
+            num(step, SUMS.height),
+            num(step, SUMS.width),
+            num(step, SUMS.channels),
+        )
+        high, wide, kernel_h, kernel_w = (
+            num(step, SUMS.y_height),
+            num(step, SUMS.y_width),
+            num(step, SUMS.kernel_h),
+            num(step, SUMS.kernel_w),
+        )
+        stride_h, stride_w = num(step, SUMS.stride_h), num(step, SUMS.stride_w)
+        dilation_h, dilation_w, top, left = (
+            num(step, SUMS.dilation_h),
+            num(step, SUMS.dilation_w),
+            num(step, SUMS.top),
+            num(step, SUMS.left),
+        )
+        groups = num(step, SUMS.groups)
         part = channels // groups
         pixel, padded = 4 * channels, (channels + LANES - 1) // LANES * LANES * 4
         for line in range(images * high * worker // workers, images * high * (worker + 1) // workers):
@@ -99,14 +117,7 @@ def _sums(depthwise: bool):
                                 to += 4 * part
             _finish(step, out, wide * channels)
 
-    operands = "taps column by column, channels rounded up to LANES" if depthwise else "left out"
-    spread = "channels" if depthwise else "groups, window, channels of a group"
-    sums.__doc__ = f"""Operands x (images, height, width, {spread}), w ({operands}), bias?, y.
-
-    numbers: 0 images, 1 height, 2 width, 3 channels, 4, 5 sizes of y, 6, 7 window, 8, 9 strides, 10, 11 dilations,
-    12, 13 border before, 14 low, 15 high, 16 activation, 17, 18 its parameters, 19 groups.
-    """
     return sums
 
 
-f32_depthwise, f32_gather = (kernel()(_sums(depthwise)) for depthwise in (True, False))
+f32_depthwise, f32_gather = (kernel(TransposedSums)(_sums(depthwise)) for depthwise in (True, False))

@@ -23,6 +23,13 @@ from lite_runtime.native.simd import (
     ptr,
     sqrt,
 )
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.trees import Classes, Scores, TwoClasses, Walk
+
+SCORES = named(Scores)
+CLASSES = named(Classes)
+TWO = named(TwoClasses)
+WALK = named(Walk)
 
 LEQ, LT, GTE, GT, EQ, NEQ, MEMBER = range(7)
 AVERAGE, SUM, MIN, MAX = range(4)
@@ -83,22 +90,32 @@ def _walk(leq_only):
         following = np.int64(nodes[at + 3 - np.int64(yes)])
         return following if place >= 0 else place
 
-    @kernel()
+    @kernel(Walk)
     def walk(step, bases, worker, workers):
-        """Operands x, nodes, roots, leaves (votes of leaf i: [leaves[i], leaves[i + 1])), targets, weights (float64),
-        sets, members, base (float64 [targets]), out (float64 [rows][targets]); numbers rows, features, trees, targets,
-        how. Four rows walk a tree side by side, so that one's loads fill another's waits."""
-        x, nodes, roots = ptr(step, bases, 0), i32p(ptr(step, bases, 1)), i32p(ptr(step, bases, 2))
-        leaves, targets, weights = i32p(ptr(step, bases, 3)), i32p(ptr(step, bases, 4)), f64p(ptr(step, bases, 5))
-        sets, members, base = i32p(ptr(step, bases, 6)), f32p(ptr(step, bases, 7)), f64p(ptr(step, bases, 8))
-        rows, features, trees = num(step, 10, 0), num(step, 10, 1), num(step, 10, 2)
-        count, how = num(step, 10, 3), num(step, 10, 4)
+        """Four rows walk a tree side by side, so that one's loads fill another's waits."""
+        x, nodes, roots = (
+            ptr(step, bases, WALK.x),
+            i32p(ptr(step, bases, WALK.nodes)),
+            i32p(ptr(step, bases, WALK.roots)),
+        )
+        leaves, targets, weights = (
+            i32p(ptr(step, bases, WALK.leaves)),
+            i32p(ptr(step, bases, WALK.targets)),
+            f64p(ptr(step, bases, WALK.weights)),
+        )
+        sets, members, base = (
+            i32p(ptr(step, bases, WALK.sets)),
+            f32p(ptr(step, bases, WALK.members)),
+            f64p(ptr(step, bases, WALK.base)),
+        )
+        rows, features, trees = num(step, WALK.rows), num(step, WALK.features), num(step, WALK.trees)
+        count, how = num(step, WALK.target_count), num(step, WALK.how)
         start = 0.0 if how <= SUM else np.nan
         row, end = first(rows, worker, workers, 4), first(rows, worker + 1, workers, 4)
         while row < end:
             together = 4 if end - row >= 4 else 1
             wide, long = 4 * features, 8 * count
-            at, to = x + wide * row, ptr(step, bases, 9) + long * row
+            at, to = x + wide * row, ptr(step, bases, WALK.sums) + long * row
             for i in range(together * count):
                 f64p(to)[i] = start
             for tree in range(trees):
@@ -174,11 +191,11 @@ def _transform(scores, count, how):
                 scores[t] = scores[t] / total
 
 
-@kernel()
+@kernel(Scores)
 def f32_scores(step, bases, worker, workers):
-    """Operands sums (float64), out; numbers rows, targets, transform."""
-    sums, out = ptr(step, bases, 0), ptr(step, bases, 1)
-    rows, count, how = num(step, 2, 0), num(step, 2, 1), num(step, 2, 2)
+    """Every row by itself."""
+    sums, out = ptr(step, bases, SCORES.sums), ptr(step, bases, SCORES.out)
+    rows, count, how = num(step, SCORES.rows), num(step, SCORES.targets), num(step, SCORES.transform)
     for row in range(first(rows, worker, workers, 16), first(rows, worker + 1, workers, 16)):
         source, scores = f64p(sums + 8 * count * row), f32p(out + 4 * count * row)
         for t in range(count):
@@ -186,12 +203,16 @@ def f32_scores(step, bases, worker, workers):
         _transform(scores, count, how)
 
 
-@kernel()
+@kernel(Classes)
 def f32_classes(step, bases, worker, workers):
-    """Label of the highest score, the first of equals, and scores. Operands sums, labels, label out, scores out;
-    numbers rows, classes, transform."""
-    sums, labels, label, out = ptr(step, bases, 0), i64p(ptr(step, bases, 1)), ptr(step, bases, 2), ptr(step, bases, 3)
-    rows, count, how = num(step, 4, 0), num(step, 4, 1), num(step, 4, 2)
+    """Label of the highest score, the first of equals, and scores."""
+    sums, labels, label, out = (
+        ptr(step, bases, CLASSES.sums),
+        i64p(ptr(step, bases, CLASSES.labels)),
+        ptr(step, bases, CLASSES.label),
+        ptr(step, bases, CLASSES.out),
+    )
+    rows, count, how = num(step, CLASSES.rows), num(step, CLASSES.classes), num(step, CLASSES.transform)
     for row in range(first(rows, worker, workers, 16), first(rows, worker + 1, workers, 16)):
         source, scores = f64p(sums + 8 * count * row), f32p(out + 4 * count * row)
         best = 0
@@ -203,13 +224,17 @@ def f32_classes(step, bases, worker, workers):
         _transform(scores, count, how)
 
 
-@kernel()
+@kernel(TwoClasses)
 def f32_two_classes(step, bases, worker, workers):
-    """Two classes of which only the second is scored. Operands as f32_classes; numbers rows, transform, is the score a
-    margin (the label turns at 0, not at 1/2), is the first score its negative (not what is missing to 1)."""
-    sums, labels = f64p(ptr(step, bases, 0)), i64p(ptr(step, bases, 1))
-    label, out = ptr(step, bases, 2), ptr(step, bases, 3)
-    rows, how, margin, negative = num(step, 4, 0), num(step, 4, 1), num(step, 4, 2), num(step, 4, 3)
+    """Two classes of which only the second is scored."""
+    sums, labels = f64p(ptr(step, bases, TWO.sums)), i64p(ptr(step, bases, TWO.labels))
+    label, out = ptr(step, bases, TWO.label), ptr(step, bases, TWO.out)
+    rows, how, margin, negative = (
+        num(step, TWO.rows),
+        num(step, TWO.transform),
+        num(step, TWO.margin),
+        num(step, TWO.negative),
+    )
     turn = _ZERO if margin != 0 else _HALF
     for row in range(first(rows, worker, workers, 16), first(rows, worker + 1, workers, 16)):
         score, scores = np.float32(sums[row]), f32p(out + 8 * row)

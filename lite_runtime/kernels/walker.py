@@ -15,7 +15,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from lite_runtime.native.simd import address, declare, device, i64p, kernel
+from lite_runtime.native.simd import address, declare, device, entry, i64p
+from lite_runtime.steps.declaration import FLAGS, KERNEL, LENGTH
 
 _WORDS = types.CPointer(types.int64)
 PROGRAM, WORDS, BASES, TABLE, CLOCK, STEPS = range(6)
@@ -152,30 +153,30 @@ def walk(context, sync, worker, workers):
     at = 0
     while at < words:
         step = i64p_of(program, at)
-        flags = step[2] & 3
+        flags = step[FLAGS] & 3
         if workers > 1 and flags & MEET:
             meet(sync, workers)
         if clocked:
             clock[0] = cycles()
         if flags & PARALLEL:
-            call_kernel(table[step[0]], step, bases, worker, workers)
+            call_kernel(table[step[KERNEL]], step, bases, worker, workers)
         elif worker == 0:
-            call_kernel(table[step[0]], step, bases, 0, 1)
+            call_kernel(table[step[KERNEL]], step, bases, 0, 1)
         if clocked:
             clock[1] = cycles()
             clock = i64p_of(clock, 2)
-        at += step[1]
+        at += step[LENGTH]
     if workers > 1:
         meet(sync, workers)
 
 
-@kernel(args=types.void(_WORDS))
+@entry(types.void(_WORDS))
 def alone(context):
     """Walk a program with no other worker."""
     walk(context, context, 0, 1)
 
 
-@kernel(args=types.void(_WORDS, _WORDS, types.int64))
+@entry(types.void(_WORDS, _WORDS, types.int64))
 def lead(context, sync, workers):
     """Walk a program as worker 0 of `workers`, having called the others."""
     sync[JOB] = address(context)
@@ -197,7 +198,7 @@ def place(sync, worker):
     return met
 
 
-@kernel(args=types.void(_WORDS, _WORDS, types.int64, types.int64))
+@entry(types.void(_WORDS, _WORDS, types.int64, types.int64))
 def serve(sync, state, polls, worker):
     """Take part in every run that counts on this worker; return once so many polls in a row have found none.
 
@@ -222,7 +223,7 @@ def serve(sync, state, polls, worker):
                 state[1] = place(sync, worker) and state[2] == 0
 
 
-@kernel(args=types.void(_WORDS))
+@entry(types.void(_WORDS))
 def tick(out):
     """out[0] = the cycle counter."""
     out[0] = cycles()

@@ -47,6 +47,10 @@ from lite_runtime.native.simd import (
     vload,
     vstore,
 )
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.wgemm import NarrowGemm
+
+GEMM = named(NarrowGemm)
 
 CHUNK = 128
 """Rows of a panel made float32 at a time: 32 KB with 16 lanes, and a multiple of int4's 8."""
@@ -265,9 +269,7 @@ def _few(form: _Form, shifted: bool):
             x, y = a + 4 * m * depth, out + m * stride
             more = residual + m * stride if residual != 0 else 0
             if step > 1:
-                some_4(
-                    x, depth, block, panel, scales, offsets, y, stride, bias, more, low, high, rows - m, columns
-                )
+                some_4(x, depth, block, panel, scales, offsets, y, stride, bias, more, low, high, rows - m, columns)
             elif vectors == 4:
                 one_4(x, depth, block, panel, scales, offsets, y, stride, bias, more, low, high, 1, columns)
             elif vectors == 3:
@@ -325,12 +327,26 @@ def _driver(form: _Form):
 
     @device
     def drive(step, bases, worker, workers):
-        ops = 7
-        a, w, scales, offsets = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2), ptr(step, bases, 3)
-        bias, residual, c = ptr(step, bases, 4), ptr(step, bases, 5), ptr(step, bases, 6)
-        rows, columns, depth, full = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
-        block, low, high, activation = num(step, ops, 4), real(step, ops, 5), real(step, ops, 6), num(step, ops, 7)
-        alpha, beta = real(step, ops, 8), real(step, ops, 9)
+        a, w, scales, offsets = (
+            ptr(step, bases, GEMM.a),
+            ptr(step, bases, GEMM.w),
+            ptr(step, bases, GEMM.scales),
+            ptr(step, bases, GEMM.offsets),
+        )
+        bias, residual, c = ptr(step, bases, GEMM.bias), ptr(step, bases, GEMM.residual), ptr(step, bases, GEMM.c)
+        rows, columns, depth, full = (
+            num(step, GEMM.rows),
+            num(step, GEMM.columns),
+            num(step, GEMM.depth),
+            num(step, GEMM.vectors),
+        )
+        block, low, high, activation = (
+            num(step, GEMM.block),
+            real(step, GEMM.low),
+            real(step, GEMM.high),
+            num(step, GEMM.activation),
+        )
+        alpha, beta = real(step, GEMM.alpha), real(step, GEMM.beta)
         blocks = (depth + block - 1) // block
         width = full * LANES
         panels = (columns + width - 1) // width
@@ -408,24 +424,19 @@ def _driver(form: _Form):
 _int4, _int8, _float16 = _driver(_INT4), _driver(_INT8), _driver(_FLOAT16)
 
 
-@kernel()
+@kernel(NarrowGemm)
 def i8_gemm(step, bases, worker, workers):
-    """C = clamp(A W + bias + R), then an activation; W from int8. Operands A, W (packed), scales, offsets?, bias?, R?,
-    C.
-
-    numbers: 0 rows, 1 columns, 2 depth, 3 vectors of a full panel, 4 rows of a block, 5 low, 6 high, 7 activation,
-    8, 9 its parameters.
-    """
+    """C = clamp(A W + bias + R), then an activation; W from int8."""
     _int8(step, bases, worker, workers)
 
 
-@kernel()
+@kernel(NarrowGemm)
 def i4_gemm(step, bases, worker, workers):
     """As i8_gemm, for weights of 4 bits; depth and blocks are multiples of 8."""
     _int4(step, bases, worker, workers)
 
 
-@kernel()
+@kernel(NarrowGemm)
 def f16_gemm(step, bases, worker, workers):
     """As i8_gemm, for weights of float16, without scales and offsets."""
     _float16(step, bases, worker, workers)

@@ -50,6 +50,10 @@ from lite_runtime.native.simd import (
     vload_n,
     vstore,
 )
+from lite_runtime.steps.declaration import named
+from lite_runtime.steps.winograd import Winograd
+
+WINOGRAD = named(Winograd)
 
 ROWS = {1: 12, 2: 12, 3: 6, 4: 6} if LANES == 16 else {1: 12, 2: 6, 3: 4, 4: 3}
 """Tiles side by side in a register tile, by its width in vectors; each divides 12."""
@@ -106,9 +110,7 @@ class _Axis:
         if len(p) == 4:
             even, odd = self.add(1, p[2], p[1]), self.add(-1, p[2], p[1])
             return [self.add(1, even, p[0]), self.add(1, p[3], odd)]
-        (even_a, odd_a), (even_b, odd_b) = (
-            (self.add(1, p[i + 1], p[i]), self.add(-1, p[i + 1], p[i])) for i in (1, 3)
-        )
+        (even_a, odd_a), (even_b, odd_b) = ((self.add(1, p[i + 1], p[i]), self.add(-1, p[i + 1], p[i])) for i in (1, 3))
         return [
             self.add(1, p[0], self.add(1, even_b, even_a)),
             self.add(B, odd_b, self.times(A, odd_a)),
@@ -366,25 +368,33 @@ def _scatter(m: int) -> Callable[..., None]:
 _gather_4, _gather_2, _scatter_4, _scatter_2 = _gather(4), _gather(2), _scatter(4), _scatter(2)
 
 
-@kernel()
+@kernel(Winograd)
 def f32_winograd(step, bases, worker, workers):
-    """y = clamp(conv(x, W) + bias + R), then an activation. Operands x, W (packed), bias?, R?, scratch, y.
-
-    numbers: 0 m, 1 images, 2 height, 3 width, 4 channels, 5, 6 height and width of y, 7 columns, 8, 9 border before,
-    10 vectors of a full panel, 11 tiles a block, 12 tiles there is room for, 13 workers there is room for,
-    14 low, 15 high, 16 activation, 17, 18 its parameters.
-    W: [panels][points][channels rounded up to LANES][columns of the panel].
-    """
-    ops = 6
-    x, w, bias, residual = ptr(step, bases, 0), ptr(step, bases, 1), ptr(step, bases, 2), ptr(step, bases, 3)
-    scratch, y = ptr(step, bases, 4), ptr(step, bases, 5)
-    m, images, height, width = num(step, ops, 0), num(step, ops, 1), num(step, ops, 2), num(step, ops, 3)
-    channels, high, wide, columns = num(step, ops, 4), num(step, ops, 5), num(step, ops, 6), num(step, ops, 7)
-    sizes = (height, width, channels, high, wide, num(step, ops, 8), num(step, ops, 9))
-    full, block, room = num(step, ops, 10), num(step, ops, 11), num(step, ops, 12)
-    team = min(workers, num(step, ops, 13))
-    bounds = (real(step, ops, 14), real(step, ops, 15))
-    activation, alpha, beta = num(step, ops, 16), real(step, ops, 17), real(step, ops, 18)
+    """y = clamp(conv(x, W) + bias + R), then an activation."""
+    x, w, bias, residual = (
+        ptr(step, bases, WINOGRAD.x),
+        ptr(step, bases, WINOGRAD.w),
+        ptr(step, bases, WINOGRAD.bias),
+        ptr(step, bases, WINOGRAD.residual),
+    )
+    scratch, y = ptr(step, bases, WINOGRAD.scratch), ptr(step, bases, WINOGRAD.y)
+    m, images, height, width = (
+        num(step, WINOGRAD.m),
+        num(step, WINOGRAD.images),
+        num(step, WINOGRAD.height),
+        num(step, WINOGRAD.width),
+    )
+    channels, high, wide, columns = (
+        num(step, WINOGRAD.channels),
+        num(step, WINOGRAD.y_height),
+        num(step, WINOGRAD.y_width),
+        num(step, WINOGRAD.columns),
+    )
+    sizes = (height, width, channels, high, wide, num(step, WINOGRAD.top), num(step, WINOGRAD.left))
+    full, block, room = num(step, WINOGRAD.vectors), num(step, WINOGRAD.block), num(step, WINOGRAD.room)
+    team = min(workers, num(step, WINOGRAD.team))
+    bounds = (real(step, WINOGRAD.low), real(step, WINOGRAD.high))
+    activation, alpha, beta = num(step, WINOGRAD.activation), real(step, WINOGRAD.alpha), real(step, WINOGRAD.beta)
     if worker >= team:
         return
     points = (m + 2) * (m + 2)

@@ -272,7 +272,7 @@ def _compiler() -> str:
 
 
 # Not compiled here: that takes 1 ms, and only runtimes that compile their kernels look for imports.
-_IMPORT = r"(?m)^from lite_runtime\.(kernels\.\w+|native\.simd|native\.target) import"
+_IMPORT = r"(?m)^from lite_runtime\.(kernels\.\w+|steps\.\w+|native\.simd|native\.target) import"
 _IMPORT_MODULES = r"(?m)^from lite_runtime\.kernels import ([\w, ]+)$"
 
 

@@ -7,24 +7,24 @@ on them, the rest are functions here. Loads and stores ask for the element's ali
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.core.datamodel import models, register_default
-from numba.core.imputils import lower_builtin
+from numba.core.imputils import lower_builtin, lower_constant, lower_getattr_generic
 from numba.core.typing import signature
-from numba.core.typing.templates import AbstractTemplate, infer_global
-from numba.extending import intrinsic
+from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_getattr, infer_global
+from numba.extending import intrinsic, typeof_impl
 
+from lite_runtime.native.checking import check
 from lite_runtime.native.target import Target, host
+from lite_runtime.steps.declaration import FLAGS, Named, Step, fields_of
 
 TARGET: Target | None = host()
 LANES = TARGET.lanes if TARGET else 4
-HEAD = 3
-"""Words before the operands of a step record: kernel, length, flags."""
 
 _I1, _I8, _I32, _I64 = ir.IntType(1), ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _F32 = ir.FloatType()
@@ -44,16 +44,32 @@ KERNEL_SIGNATURE = types.void(_WORDS, _WORDS, types.int64, types.int64)
 
 
 def kernel(
-    *, fastmath: frozenset[str] | set[str] = frozenset({"contract"}), args: Any = None
+    declared: type[Step],
+    *,
+    fastmath: frozenset[str] | set[str] = frozenset({"contract"}),
+    unread: Collection[str] = (),
 ) -> Callable[[Source], Source]:
-    """Mark a function of a family's module as a kernel `(step, bases, worker, workers)`.
+    """Mark a function of a family's module as a kernel `(step, bases, worker, workers)` of steps so declared.
 
-    fastmath: LLVM's flags; kernels whose sums may be reordered add "reassoc". args: a Numba signature of its own, for
-    entry points that are no kernels (the walker).
+    fastmath: LLVM's flags; kernels whose sums may be reordered add "reassoc". unread: declared words that this kernel
+    does not read. Raises TypeError where the function reads its step in another way than declared (`checking.py`).
     """
 
     def mark(function: Source) -> Source:
-        function.msedge_kernel = {"fastmath": set(fastmath), "args": args or KERNEL_SIGNATURE}  # type: ignore[attr-defined]
+        check(function, declared, {"ptr": ptr, "nth": nth, "num": num, "real": real, "tail": tail}, unread)
+        function.msedge_kernel = {"fastmath": set(fastmath), "args": KERNEL_SIGNATURE, "step": declared}  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def entry(
+    signature: Any, *, fastmath: frozenset[str] | set[str] = frozenset({"contract"})
+) -> Callable[[Source], Source]:
+    """Mark a function of a family's module as an entry point of its own, no kernel, with this Numba signature."""
+
+    def mark(function: Source) -> Source:
+        function.msedge_kernel = {"fastmath": set(fastmath), "args": signature}  # type: ignore[attr-defined]
         return function
 
     return mark
@@ -119,28 +135,79 @@ f32_from_bits = _reinterpret(types.int32, types.float32)
 # -- the step record --------------------------------------------------------------------------------------------------
 
 
-@device
-def ptr(step, bases, i):
-    """Address of operand `i`; 0 where it was left out."""
-    return bases[step[HEAD + 2 * i]] + step[HEAD + 1 + 2 * i]
+class NamedType(types.Type):
+    """The places of a step's words: no value at run time, its attributes are constants."""
+
+    def __init__(self, places: Named) -> None:
+        self.words = {name: field.word for name, field in fields_of(places).items()}
+        super().__init__(name=f"places({self.words})")
+
+
+@register_default(NamedType)
+class NamedModel(models.OpaqueModel):
+    """How Numba stores a Named: not at all."""
+
+
+@typeof_impl.register(Named)
+def _type_of_named(places: Named, _: Any) -> NamedType:
+    return NamedType(places)
+
+
+@lower_constant(NamedType)
+def _lower_named(context: Any, builder: Any, kind: Any, places: Any) -> Any:
+    return context.get_dummy_value()
+
+
+@infer_getattr
+class NamedAttributes(AttributeTemplate):
+    """The words of a Named by name."""
+
+    key = NamedType
+
+    def generic_resolve(self, kind: NamedType, attribute: str) -> Any:
+        """int64 for a declared word."""
+        return types.int64 if attribute in kind.words else None
+
+
+@lower_getattr_generic(NamedType)
+def _lower_word(context: Any, builder: Any, kind: NamedType, value: Any, attribute: str) -> Any:
+    return context.get_constant(types.int64, kind.words[attribute])
 
 
 @device
-def num(step, operands, j):
-    """Number `j` of a step with `operands` operands."""
-    return step[HEAD + 2 * operands + j]
+def ptr(step, bases, word):
+    """Address of an operand; 0 where it was left out. word: its name, `GEMM.a`."""
+    return bases[step[word]] + step[word + 1]
 
 
 @device
-def real(step, operands, j):
-    """Number `j` as float32."""
-    return f32_word(step[HEAD + 2 * operands + j])
+def nth(step, bases, number, word):
+    """Address of an operand by its number, of a step that has any number of them. word: the first one's name."""
+    return bases[step[word + 2 * number]] + step[word + 1 + 2 * number]
+
+
+@device
+def num(step, word):
+    """An integer. word: its name, `GEMM.rows`."""
+    return step[word]
+
+
+@device
+def real(step, word):
+    """A number as float32. word: its name, `GEMM.low`."""
+    return f32_word(step[word])
+
+
+@device
+def tail(step, word):
+    """The words of a tail. word: its name, `SWAP.dims`."""
+    return i64p(address(step) + 8 * word)
 
 
 @device
 def fault(step, bases):
     """Report that this step met an index outside its operand; the host raises once the program has run."""
-    i64p(bases[1])[0] = step[2] | 1
+    i64p(bases[1])[0] = step[FLAGS] | 1
 
 
 @device

@@ -28,7 +28,9 @@ from lite_runtime.native.target import TARGETS, Target
 
 __all__ = ["device_files", "fill", "pack"]
 
-DEVELOPER = frozenset({"native/compile.py", "native/link.py", "native/simd.py", "native/wheel.py"})
+DEVELOPER = frozenset(
+    {"native/checking.py", "native/compile.py", "native/link.py", "native/simd.py", "native/wheel.py"}
+)
 """Files of the runtime that only compiling needs, beside the kernels' source."""
 SERVER = frozenset(
     {

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 
+from lite_runtime import steps
 from lite_runtime.graph import itemsize, numpy_dtype
 from lite_runtime.ops._checks import dense_strides
 from lite_runtime.ops.registry import Binder, NoKernel, Operand
@@ -33,6 +34,15 @@ class Dim(NamedTuple):
     extent: int
     source: int
     target: int
+
+
+class _Frame(TypedDict):
+    """Operands of a copy, and the bytes in them where it starts."""
+
+    source: Operand
+    target: Operand
+    source_start: int
+    target_start: int
 
 
 def element_size(dtype: str) -> int:
@@ -84,17 +94,17 @@ def emit_copy(
     merged = _merge(dims)
     if any(d.extent == 0 for d in merged):
         return
-    operands, starts = (source, target), (source_at * size, target_at * size)
+    frame = _Frame(source=source, target=target, source_start=source_at * size, target_start=target_at * size)
     size, merged = _widen(size, [Dim(d.extent, d.source * size, d.target * size) for d in merged])
     if len(merged) > MAX_OUTER:
         raise NoKernel(f"a copy over {len(merged)} dimensions")
     pair = _turned(size, merged)
     if pair is not None:
-        _emit_swap(b, operands, starts, size, merged, *pair)
+        _emit_swap(b, frame, size, merged, *pair)
     elif size not in SIZES:
-        _emit_segments(b, operands, starts, "copy.rows", 1, [*merged, Dim(size, 1, 1)])
+        _emit_segments(b, frame, "copy.rows", 1, [*merged, Dim(size, 1, 1)])
     else:
-        _emit_segments(b, operands, starts, f"copy.strided_{size}", size, _long_inside(merged) or [Dim(1, size, size)])
+        _emit_segments(b, frame, f"copy.strided_{size}", size, _long_inside(merged) or [Dim(1, size, size)])
 
 
 def _merge(dims: Iterable[Dim]) -> list[Dim]:
@@ -130,8 +140,7 @@ def _turned(size: int, dims: Sequence[Dim]) -> tuple[int, int] | None:
 
 def _emit_swap(
     b: Binder,
-    operands: tuple[Operand, Operand],
-    starts: tuple[int, int],
+    frame: _Frame,
     size: int,
     dims: Sequence[Dim],
     a: int,
@@ -140,24 +149,39 @@ def _emit_swap(
     """Dimension `a` is dense in the target, `c` in the source."""
     outer = [d for i, d in enumerate(dims) if i not in (a, c)]
     inner, across = dims[a], dims[c]
-    triples = [n for d in outer for n in d]
     if inner.extent in FEW and across.target == inner.extent * size:
-        numbers = [*starts, len(outer), inner.extent, 1, across.extent, inner.source, PIECE // size]
+        planes, join, extent, stride = inner.extent, 1, across.extent, inner.source
     elif across.extent in FEW and inner.source == across.extent * size:
-        numbers = [*starts, len(outer), across.extent, 0, inner.extent, across.target, PIECE // size]
+        planes, join, extent, stride = across.extent, 0, inner.extent, across.target
     else:
-        numbers = [
-            *starts,
-            len(outer),
-            inner.extent,
-            across.extent,
-            inner.source,
-            across.target,
-            *map(_block, (inner.extent, across.extent)),
-        ]
-        b.emit(f"copy.swap_{size}", operands, numbers + triples)
+        b.emit(
+            steps.Swap(
+                outer=len(outer),
+                extent_a=inner.extent,
+                extent_b=across.extent,
+                stride_a=inner.source,
+                stride_b=across.target,
+                block_a=_block(inner.extent),
+                block_b=_block(across.extent),
+                dims=_extents(outer),
+                **frame,
+            ),
+            kernel=f"copy.swap_{size}",
+        )
         return
-    b.emit(f"copy.weave_{size}", operands, numbers + triples)
+    b.emit(
+        steps.Weave(
+            outer=len(outer),
+            planes=planes,
+            join=join,
+            extent=extent,
+            stride=stride,
+            block=PIECE // size,
+            dims=_extents(outer),
+            **frame,
+        ),
+        kernel=f"copy.weave_{size}",
+    )
 
 
 def _block(extent: int) -> int:
@@ -173,9 +197,7 @@ def _long_inside(dims: list[Dim]) -> list[Dim]:
     return dims
 
 
-def _emit_segments(
-    b: Binder, operands: tuple[Operand, Operand], starts: tuple[int, int], kernel: str, size: int, dims: list[Dim]
-) -> None:
+def _emit_segments(b: Binder, frame: _Frame, kernel: str, size: int, dims: list[Dim]) -> None:
     *outer, run = dims
     piece = PIECE // size
     whole = 0
@@ -184,5 +206,22 @@ def _emit_segments(
         outer.append(Dim(-(-whole // piece), piece * run.source, piece * run.target))
         run = Dim(piece, run.source, run.target)
     rows = outer.pop() if outer else Dim(1, 0, 0)
-    numbers = [*starts, len(outer), rows.extent, rows.source, rows.target, run.extent, whole, run.source, run.target]
-    b.emit(kernel, operands, numbers + [n for d in outer for n in d])
+    b.emit(
+        steps.Segments(
+            outer=len(outer),
+            rows=rows.extent,
+            row_source=rows.source,
+            row_target=rows.target,
+            run=run.extent,
+            whole=whole,
+            run_source=run.source,
+            run_target=run.target,
+            dims=_extents(outer),
+            **frame,
+        ),
+        kernel=kernel,
+    )
+
+
+def _extents(dims: Sequence[Dim]) -> tuple[steps.Extent, ...]:
+    return tuple(steps.Extent(*dim) for dim in dims)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lite_runtime import steps
 from lite_runtime.ops._geometry import Geometry
 from lite_runtime.ops.registry import Binder, Operand
 
@@ -25,12 +26,38 @@ def emit_outer(
     batches: how many, and bytes of a, dy and out each."""
     rows, columns = sizes
     line = 4 * (g.width * g.channels * g.strides[0] + g.out[1] * group * columns)
-    numbers = (
-        *(g.images, g.height, g.width, g.channels, *g.out, group * columns, *g.kernel, *g.strides, *g.dilations),
-        *(*g.begins, group, rows, columns, max(1, BLOCK // line), *batches),
+    count, batch_a, batch_b, batch_c = batches
+    b.emit(
+        steps.Outer(
+            a=a,
+            b=dy,
+            c=out,
+            images=g.images,
+            height=g.height,
+            width=g.width,
+            deep=g.channels,
+            high=g.out[0],
+            wide=g.out[1],
+            b_deep=group * columns,
+            kernel_h=g.kernel[0],
+            kernel_w=g.kernel[1],
+            stride_h=g.strides[0],
+            stride_w=g.strides[1],
+            dilation_h=g.dilations[0],
+            dilation_w=g.dilations[1],
+            top=g.begins[0],
+            left=g.begins[1],
+            groups=group,
+            rows=rows,
+            columns=columns,
+            block=max(1, BLOCK // line),
+            batches=count,
+            batch_a=batch_a,
+            batch_b=batch_b,
+            batch_c=batch_c,
+        ),
+        kernel="outer.f32_depthwise" if rows == columns == 1 and group > 1 else "outer.f32_outer",
     )
-    kernel = "f32_depthwise" if rows == columns == 1 and group > 1 else "f32_outer"
-    b.emit(f"outer.{kernel}", [a, dy, out], numbers)
 
 
 def emit_transposed_product(

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lite_runtime import steps
 from lite_runtime.graph import Array
 from lite_runtime.ops._panels import packed_size, panels
 from lite_runtime.ops.registry import Binder, Operand
@@ -88,10 +89,23 @@ def pack_filters(b: Binder, w: Operand, filters: Filters, vectors: int) -> Opera
     f = filters
     size = packed_size(f.outer * f.inner, f.columns, b.lanes)
     packed = b.scratch("float32", (f.groups * size,))
-    steps = (f.group_step, f.column_step, f.run_step)
-    numbers = (
-        *(f.groups, f.columns, f.outer, f.inner, vectors, 4 * f.start, *(4 * s for s in steps), f.run),
-        *(4 * f.outer_step, 4 * f.inner_step, 4 * size),
+    b.emit(
+        steps.Panels(
+            w=w,
+            packed=packed,
+            groups=f.groups,
+            columns=f.columns,
+            outer=f.outer,
+            inner=f.inner,
+            vectors=vectors,
+            start=4 * f.start,
+            group_step=4 * f.group_step,
+            column_step=4 * f.column_step,
+            run_step=4 * f.run_step,
+            run=f.run,
+            outer_step=4 * f.outer_step,
+            inner_step=4 * f.inner_step,
+            packed_step=4 * size,
+        )
     )
-    b.emit("packing.f32_panels", [w, packed], numbers)
     return packed

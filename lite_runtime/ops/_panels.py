@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypedDict
 
 import numpy as np
 
@@ -11,9 +12,20 @@ from lite_runtime.graph import Array
 from lite_runtime.ops.activation import ACTIVATIONS, activation
 from lite_runtime.ops.registry import Binder, NoKernel, Operand
 
-__all__ = ["NO_ACTIVATION", "activation_numbers", "panels", "tile_vectors", "widths"]
+__all__ = ["NO_ACTIVATION", "Finish", "finish_of", "panels", "tile_vectors", "widths"]
 
-NO_ACTIVATION = (-math.inf, math.inf, 0, 0.0, 0.0)
+
+class Finish(TypedDict):
+    """What a product's kernel does with a sum: bounds, the activation's code and its parameters."""
+
+    low: float
+    high: float
+    activation: int
+    alpha: float
+    beta: float
+
+
+NO_ACTIVATION = Finish(low=-math.inf, high=math.inf, activation=0, alpha=0.0, beta=0.0)
 RELU, CLIP = ACTIVATIONS["Relu"].code, ACTIVATIONS["Clip"].code
 
 
@@ -57,16 +69,16 @@ def packed_size(k: int, n: int, lanes: int) -> int:
     return k * (-(-n // lanes) * lanes)
 
 
-def activation_numbers(b: Binder) -> tuple[float, float, int, float, float]:
-    """low, high, code, two parameters of the node's activation; a clamp is done in registers, the rest on the tile."""
+def finish_of(b: Binder) -> Finish:
+    """The node's activation; a clamp is done in registers, the rest on the tile."""
     code, first, second = activation(b.attr)
     if code == RELU:
-        return 0.0, math.inf, 0, 0.0, 0.0
+        return {**NO_ACTIVATION, "low": 0.0}
     if code == CLIP and not first <= second:
         raise NoKernel(f"a clamp to [{first}, {second}]")
     if code == CLIP:
-        return first, second, 0, 0.0, 0.0
-    return -math.inf, math.inf, code, first, second
+        return {**NO_ACTIVATION, "low": first, "high": second}
+    return {**NO_ACTIVATION, "activation": code, "alpha": first, "beta": second}
 
 
 def float32_only(*operands: Operand | None) -> None:

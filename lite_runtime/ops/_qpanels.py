@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 
@@ -137,12 +137,20 @@ def scale_of(t: Terms) -> Array:
         return scale if t.y_scale is None else scale / t.y_scale
 
 
-def moving_operands(b: Binder, t: Terms) -> tuple[Operand | None, Operand, Operand]:
+class Moving(TypedDict):
     """A kernel's operands for x: zero points of a run or None, scales (read for real results), what is flipped."""
-    return (
-        t.x_zero if isinstance(t.x_zero, Operand) else None,
-        t.x_scale if isinstance(t.x_scale, Operand) else b.constant(np.full(t.moving, t.x_scale, np.float32)),
-        b.constant(np.full(4 * b.lanes, t.flip, np.uint8)),
+
+    zeros: Operand | None
+    scales: Operand
+    flip: Operand
+
+
+def moving_operands(b: Binder, t: Terms) -> Moving:
+    """The operands for x."""
+    return Moving(
+        zeros=t.x_zero if isinstance(t.x_zero, Operand) else None,
+        scales=t.x_scale if isinstance(t.x_scale, Operand) else b.constant(np.full(t.moving, t.x_scale, np.float32)),
+        flip=b.constant(np.full(4 * b.lanes, t.flip, np.uint8)),
     )
 
 

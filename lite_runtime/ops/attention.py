@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 
+from lite_runtime import steps
 from lite_runtime.ops._panels import float32_only
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
 
@@ -67,6 +68,25 @@ def _steps(h: _Heads, elements: int = 4) -> tuple[int, int, int]:
     return elements * h.heads * h.length * h.width, elements * head, elements * row
 
 
+class _Rows(TypedDict):
+    """Rows of every head, as steps say it."""
+
+    batches: int
+    heads: int
+    rows: int
+    width: int
+    batch_step: int
+    head_step: int
+    row_step: int
+
+
+def _rows(h: _Heads) -> _Rows:
+    batch, head, row = _steps(h)
+    return _Rows(
+        batches=h.batch, heads=h.heads, rows=h.length, width=h.width, batch_step=batch, head_step=head, row_step=row
+    )
+
+
 @bind("Attention")
 def _(b: Binder) -> None:
     given = [b.inputs[i] if i < len(b.inputs) else None for i in range(7)]
@@ -89,22 +109,46 @@ def _(b: Binder) -> None:
     scale = b.attr("scale") or 1.0 / math.sqrt(q.width)
     head = 4 * k.width * -(-k.length // lanes) * lanes
     packed = b.scratch("float32", (k.batch * k.heads, head // 4))
-    pack = (k.batch, k.heads, k.length, k.width, *_steps(k), head, float(scale))
-    b.emit("attention.f32_pack_keys", [key, packed], pack)
+    b.emit(steps.PackKeys(k=key, packed=packed, head_size=head, factor=float(scale), **_rows(k)))
     v_steps = _steps(v)
     if v.width % lanes:
         padded = _Heads(v.batch, v.heads, v.length, -(-v.width // lanes) * lanes, False)
         wide = b.scratch("float32", padded[:4])
-        b.emit("attention.f32_pad_rows", [value, wide], (v.batch, v.heads, v.length, v.width, *v_steps))
+        b.emit(steps.PadRows(v=value, out=wide, **_rows(v)))
         value, v_steps = wide, _steps(padded)
     y = _Heads(q.batch, q.heads, q.length, v.width, q.joined)
-    sizes = (q.batch, q.heads, q.heads // k.heads, q.length, k.length, q.width, v.width)
-    mask_steps = _mask_steps(mask, (q.batch, q.heads, q.length, k.length))
-    causal = 1 if b.attr("is_causal", 0) else -1
+    q_steps, y_steps = _steps(q), _steps(y)
+    m_batch, m_head, m_row, is_bool = _mask_steps(mask, (q.batch, q.heads, q.length, k.length))
     b.emit(
-        "attention.f32_attention",
-        [query, packed, value, mask, out],
-        (*sizes, *_steps(q), *v_steps, *_steps(y), head, *mask_steps, causal),
+        steps.F32Attention(
+            q=query,
+            k=packed,
+            v=value,
+            mask=mask,
+            y=out,
+            batches=q.batch,
+            heads=q.heads,
+            group=q.heads // k.heads,
+            queries=q.length,
+            keys=k.length,
+            width=q.width,
+            wide=v.width,
+            q_batch=q_steps[0],
+            q_head=q_steps[1],
+            q_row=q_steps[2],
+            v_batch=v_steps[0],
+            v_head=v_steps[1],
+            v_row=v_steps[2],
+            y_batch=y_steps[0],
+            y_head=y_steps[1],
+            y_row=y_steps[2],
+            packed_head=head,
+            m_batch=m_batch,
+            m_head=m_head,
+            m_row=m_row,
+            is_bool=is_bool,
+            causal=1 if b.attr("is_causal", 0) else -1,
+        )
     )
 
 

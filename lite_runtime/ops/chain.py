@@ -17,6 +17,7 @@ from math import lcm, prod
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from lite_runtime import steps
 from lite_runtime.graph import Array, Node, itemsize
 from lite_runtime.kernels import _opcodes as codes
 from lite_runtime.ops import lowering
@@ -250,7 +251,7 @@ def _inner_specs(nodes: Sequence[Node], operands: Mapping[str, Operand]) -> dict
 
 
 def _emit(b: Binder, registers: _Registers, named: Mapping[str, Operand], output: Operand) -> None:
-    """The step record, as kernels/_opcodes.py lays it out."""
+    """Append the chain's step."""
     machine, program = registers.machine, registers.program
     operands: list[Operand] = []
     places: dict[tuple[int, int, Spec], int] = {}
@@ -268,33 +269,43 @@ def _emit(b: Binder, registers: _Registers, named: Mapping[str, Operand], output
     }
     dims, strides = _collapse(output.shape, [load.strides for load in registers.loads if load.strides])
     patterns = iter(strides)
-    loads: list[int] = []
+    rank = len(dims)
+    loads: list[steps.Load] = []
     for load in registers.loads:
         source = program.sources[load.value]
         if isinstance(source, lowering.Outer):
             pattern = next(patterns) if load.strides else ()
             kind = codes.KINDS[source.dtype]
             where, parameters = index(outers[load.value]), machine.parameters(source.affine)
-            loads += [kind, load.mode, load.register, where, parameters, *_padded(pattern, len(dims))]
+            loads.append(steps.Load(kind, load.mode, load.register, where, parameters, _padded(pattern, rank)))
         else:
-            loads += [0, codes.CONSTANT, load.register, machine.word(source), 0, *_padded((), len(dims))]
+            loads.append(steps.Load(0, codes.CONSTANT, load.register, machine.word(source), 0, _padded((), rank)))
     _offer_memory(b, registers, outers, output)
-    operands.append(output)
+    last = len(operands)
     if program.dtype == machine.native:
-        loads += [0, codes.OUTPUT, registers.result, len(operands) - 1, 0, *_padded((), len(dims))]
+        loads.append(steps.Load(0, codes.OUTPUT, registers.result, last, 0, _padded((), rank)))
     kinds = codes.KINDS if program.store is None else codes.QUANTISED
-    stores = [kinds[program.dtype], registers.result, len(operands) - 1, machine.parameters(program.store or ())]
-    if "float16" in [program.dtype, *(o.dtype for o in operands)] and b.lanes < 8:
+    store = steps.Store(kinds[program.dtype], registers.result, last, machine.parameters(program.store or ()))
+    if "float16" in [program.dtype, output.dtype, *(o.dtype for o in operands)] and b.lanes < 8:
         raise NoKernel("halves on a target without their conversion")
-    instructions = [word for row in registers.instructions for word in _instruction(machine, *row)]
-    total = output.size
-    count = len(loads) // (codes.LOAD_WORDS + len(dims))
-    head = [total, registers.block, len(dims), count, len(registers.instructions), 1]
     b.emit(
-        machine.kernel,
-        operands,
-        [*head, *dims, *loads, *instructions, *stores, len(operands)],
-        parallel=total >= PARALLEL_FROM,
+        steps.Chain(
+            sources=tuple(operands),
+            y=output,
+            total=output.size,
+            block=registers.block,
+            rank=rank,
+            load_count=len(loads),
+            instruction_count=len(registers.instructions),
+            store_count=1,
+            extents=tuple(dims),
+            loads=tuple(loads),
+            instructions=tuple(_instruction(machine, *row) for row in registers.instructions),
+            stores=(store,),
+            operand_count=last + 1,
+        ),
+        kernel=machine.kernel,
+        parallel=output.size >= PARALLEL_FROM,
     )
 
 
@@ -312,15 +323,15 @@ def _place(operand: Operand) -> tuple[int, int, Spec]:
     return operand.slot, operand.offset, operand.spec
 
 
-def _padded(pattern: Sequence[int], rank: int) -> list[int]:
-    return [*pattern, *[0] * (rank - len(pattern))]
+def _padded(pattern: Sequence[int], rank: int) -> tuple[int, ...]:
+    return (*pattern, *(0,) * (rank - len(pattern)))
 
 
-def _instruction(machine: lowering.Machine, register: int, instruction: lowering.Instruction) -> tuple[int, int]:
+def _instruction(machine: lowering.Machine, register: int, instruction: lowering.Instruction) -> steps.Instruction:
     word = machine.codes[instruction.op] | register << 8
     for k, source in enumerate(instruction.sources):
         word |= source << (16 + 8 * k)
-    return word, machine.parameters(instruction.parameters)
+    return steps.Instruction(word, machine.parameters(instruction.parameters))
 
 
 def _collapse(shape: Sequence[int], patterns: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:

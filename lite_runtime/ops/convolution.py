@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from lite_runtime import steps
 from lite_runtime.ops._geometry import Geometry, flat
 from lite_runtime.ops._packing import (
     Filters,
@@ -16,7 +17,7 @@ from lite_runtime.ops._packing import (
     reversed_filters,
     spread_filters,
 )
-from lite_runtime.ops._panels import activation_numbers, column_bias, float32_only, packed_size, tile_vectors
+from lite_runtime.ops._panels import column_bias, finish_of, float32_only, packed_size, tile_vectors
 from lite_runtime.ops.linear import Product, emit_product
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
 from lite_runtime.ops.winograd import bind_winograd
@@ -203,7 +204,21 @@ def with_border(b: Binder, x: Operand, g: Geometry) -> tuple[Operand, int, int]:
     if g.begins == (0, 0) and high <= g.height and wide <= g.width:
         return x, g.height, g.width
     padded = b.scratch("float32", (g.images, high, wide, g.channels))
-    b.emit("gemm.f32_pad", [x, padded], (g.images, g.height, g.width, g.channels, *g.begins, high, wide))
+    top, left = g.begins
+    b.emit(
+        steps.F32Pad(
+            x=x,
+            y=padded,
+            images=g.images,
+            height=g.height,
+            width=g.width,
+            depth=g.channels,
+            top=top,
+            left=left,
+            high=high,
+            wide=wide,
+        )
+    )
     return padded, high, wide
 
 
@@ -244,17 +259,39 @@ def _depthwise(
     out: Operand,
 ) -> None:
     channels = g.channels
-    numbers = (
-        *(g.images, *g.out, channels, *g.kernel, g.height, g.width, *g.strides, *g.dilations, *g.begins),
-        *activation_numbers(b),
-    )
+    finish = finish_of(b)
     taps = b.constant(np.array(_tap_offsets(g, g.width), np.int64).reshape(g.kernel).T.ravel())
     packed = pack_filters(b, w, filters, -(-channels // b.lanes))
     kernel = "depthwise.f32_depthwise"
     if residual is None:
         kernel = _DIRECT.get((*g.kernel, *g.strides, *g.dilations), kernel)
         bias = bias or b.constant(np.zeros(channels, np.float32))
-    b.emit(kernel, [x, packed, taps, bias, residual, out], numbers)
+    b.emit(
+        steps.F32Depthwise(
+            x=x,
+            w=packed,
+            taps_at=taps,
+            bias=bias,
+            residual=residual,
+            y=out,
+            images=g.images,
+            height=g.out[0],
+            width=g.out[1],
+            channels=channels,
+            kernel_h=g.kernel[0],
+            kernel_w=g.kernel[1],
+            x_height=g.height,
+            x_width=g.width,
+            stride_h=g.strides[0],
+            stride_w=g.strides[1],
+            dilation_h=g.dilations[0],
+            dilation_w=g.dilations[1],
+            top=g.begins[0],
+            left=g.begins[1],
+            **finish,
+        ),
+        kernel=kernel,
+    )
 
 
 def _dense(
@@ -335,21 +372,49 @@ def _transposed_geometry(b: Binder, x: Operand, w: Operand, out: Operand) -> _Tr
     return _Transposed(flat(window.strides, 1), dilations, begins, plain)
 
 
-def _backwards(
-    b: Binder, g: Geometry, x: Operand, w: Operand, group: int, bias: Operand | None, out: Operand
-) -> None:
+def _backwards(b: Binder, g: Geometry, x: Operand, w: Operand, group: int, bias: Operand | None, out: Operand) -> None:
     if group == g.channels and w.shape[1] == 1 and group > 1:
         _depthwise(b, g, x, w, depthwise_filters(group, g.kernel, reverse=True), bias, None, out)
     else:
         _dense(b, g, x, w, reversed_filters(w.shape, group), bias, None, out)
 
 
-def _sum_numbers(b: Binder, t: _Transposed, channels: int, groups: int) -> tuple[int | float, ...]:
+def _emit_sums(
+    b: Binder,
+    t: _Transposed,
+    kernel: str,
+    x: Operand,
+    w: Operand | None,
+    bias: Operand | None,
+    y: Operand,
+    groups: int,
+) -> None:
+    """Append the step that adds up what meets in a result. x: the image, or spreads."""
     g = t.reversed
-    return (
-        *(g.images, g.height, g.width, channels, *g.out, *g.kernel, *t.strides, *t.dilations, *t.begins),
-        *activation_numbers(b),
-        groups,
+    b.emit(
+        steps.TransposedSums(
+            x=x,
+            w=w,
+            bias=bias,
+            y=y,
+            images=g.images,
+            height=g.height,
+            width=g.width,
+            channels=y.shape[-1],
+            y_height=g.out[0],
+            y_width=g.out[1],
+            kernel_h=g.kernel[0],
+            kernel_w=g.kernel[1],
+            stride_h=t.strides[0],
+            stride_w=t.strides[1],
+            dilation_h=t.dilations[0],
+            dilation_w=t.dilations[1],
+            top=t.begins[0],
+            left=t.begins[1],
+            groups=groups,
+            **finish_of(b),
+        ),
+        kernel=kernel,
     )
 
 
@@ -362,12 +427,11 @@ def _spread(b: Binder, t: _Transposed, x: Operand, w: Operand, group: int, bias:
     spreads = b.scratch("float32", (p.rows, p.out_row))
     packed = pack_filters(b, w, filters, tile_vectors(p.columns, b.lanes))
     emit_product(b, p, x, packed, None, None, spreads, activate=False)
-    channels = w.shape[1] * group
-    b.emit("transposed.f32_gather", [spreads, None, bias, out], _sum_numbers(b, t, channels, group))
+    _emit_sums(b, t, "transposed.f32_gather", spreads, None, bias, out, group)
 
 
 def _spread_depthwise(b: Binder, t: _Transposed, x: Operand, w: Operand, bias: Operand | None, out: Operand) -> None:
     """Every result the sum of the pixels that meet in it, each times its tap."""
     channels = w.shape[0]
     packed = pack_filters(b, w, depthwise_filters(channels, t.reversed.kernel), -(-channels // b.lanes))
-    b.emit("transposed.f32_depthwise", [x, packed, bias, out], _sum_numbers(b, t, channels, 1))
+    _emit_sums(b, t, "transposed.f32_depthwise", x, packed, bias, out, 1)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
+from lite_runtime import steps
 from lite_runtime.ops._checks import one_of
-from lite_runtime.ops._panels import activation_numbers
+from lite_runtime.ops._panels import finish_of
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Spec, bind, infer
 
 __all__: list[str] = []
@@ -38,5 +39,19 @@ def _(b: Binder) -> None:
         raise NoKernel("an empty product")
     matrices, depth, columns = table.shape
     rows = x.size // depth
-    numbers = (rows, rows // slots.shape[0], depth, columns, matrices, *activation_numbers(b))
-    b.emit("grouped.f32_grouped", [x, table, slots, bias, residual, out], numbers)
+    b.emit(
+        steps.F32Grouped(
+            x=x,
+            table=table,
+            slots=slots,
+            biases=bias,
+            residual=residual,
+            y=out,
+            rows=rows,
+            each=rows // slots.shape[0],
+            depth=depth,
+            columns=columns,
+            matrices=matrices,
+            **finish_of(b),
+        )
+    )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from math import prod
+from typing import TypedDict
 
 import numpy as np
 
+from lite_runtime import steps
 from lite_runtime.graph import itemsize
 from lite_runtime.ops._checks import INDEX_TYPES, axis_of, choice, dense_strides, element_type, one_of, scalar_int
 from lite_runtime.ops._copy import Dim, copy_whole, element_size, emit_copy, is_window, view_or_copy
@@ -46,8 +48,18 @@ def _bind_gather(b: Binder) -> None:
     if indices.value is not None and _gather_steadily(b, data, indices, target, (outer, extent, inner)):
         return
     run = inner * element_size(data.dtype)
-    numbers = (itemsize(indices.dtype), outer, indices.size, extent, run)
-    b.emit("indexing.gather", (data, indices, target), numbers)
+    b.emit(
+        steps.Gather(
+            data=data,
+            indices=indices,
+            target=target,
+            width=itemsize(indices.dtype),
+            outer=outer,
+            count=indices.size,
+            extent=extent,
+            run=run,
+        )
+    )
 
 
 def _gather_steadily(b: Binder, data: Operand, indices: Operand, target: Operand, sizes: tuple[int, int, int]) -> bool:
@@ -84,19 +96,30 @@ def _elements(n: Inference) -> Spec:
     return data
 
 
-def _collapsed(b: Binder, data: Operand, indices: Operand) -> tuple[int, ...]:
-    """Bytes of an element and an index, then (outer, count, inner, extent) of shapes that agree but for the axis."""
+class _Collapsed(TypedDict):
+    """Bytes of an element and an index, then sizes of shapes that agree but for the axis."""
+
+    size: int
+    width: int
+    outer: int
+    count: int
+    inner: int
+    extent: int
+
+
+def _collapsed(b: Binder, data: Operand, indices: Operand) -> _Collapsed:
+    """The shapes seen as [outer, count, inner]."""
     axis = b.attr("axis", 0) % len(data.shape)
     outer, inner = data.shape[:axis], data.shape[axis + 1 :]
     if indices.shape[:axis] != outer or indices.shape[axis + 1 :] != inner:
         raise NoKernel("indices smaller than the data")
-    return (
-        element_size(data.dtype),
-        itemsize(indices.dtype),
-        prod(outer),
-        indices.shape[axis],
-        prod(inner),
-        data.shape[axis],
+    return _Collapsed(
+        size=element_size(data.dtype),
+        width=itemsize(indices.dtype),
+        outer=prod(outer),
+        count=indices.shape[axis],
+        inner=prod(inner),
+        extent=data.shape[axis],
     )
 
 
@@ -108,8 +131,7 @@ def _gather_elements(n: Inference) -> list[Spec]:
 @bind("GatherElements")
 def _bind_gather_elements(b: Binder) -> None:
     data, indices, target = _operands(b, 2)
-    numbers = _collapsed(b, data, indices)
-    b.emit("indexing.gather_elements", (data, indices, target), numbers)
+    b.emit(steps.GatherElements(data=data, indices=indices, target=target, **_collapsed(b, data, indices)))
 
 
 @infer("ScatterElements")
@@ -138,10 +160,10 @@ def _start_from(b: Binder, data: Operand, target: Operand, others: tuple[Operand
 @bind("ScatterElements")
 def _bind_scatter_elements(b: Binder) -> None:
     data, indices, updates, target = _operands(b, 3)
-    numbers = (*_collapsed(b, data, indices), _how(b, data.dtype))
+    sizes, how = _collapsed(b, data, indices), _how(b, data.dtype)
     _start_from(b, data, target, (indices, updates))
     if indices.size:
-        b.emit("indexing.scatter_elements", (indices, updates, target), numbers)
+        b.emit(steps.ScatterElements(indices=indices, updates=updates, target=target, how=how, **sizes))
 
 
 # -- index tuples -----------------------------------------------------------------------------------------------------
@@ -173,11 +195,26 @@ def _bind_gather_nd(b: Binder) -> None:
     data, indices, target = _operands(b, 2)
     batch, depth = b.attr("batch_dims", 0), indices.shape[-1]
     size = element_size(data.dtype)
-    steps = [step * size for step in dense_strides(data.shape)]
     rows, batches = indices.size // depth, prod(data.shape[:batch])
-    pairs = [v for i in range(batch, batch + depth) for v in (data.shape[i], steps[i])]
-    numbers = (rows, rows // batches, prod(data.shape[batch:]) * size, prod(data.shape[batch + depth :]) * size, depth)
-    b.emit("indexing.gather_nd", (data, indices, target), (*numbers, *pairs))
+    b.emit(
+        steps.GatherND(
+            data=data,
+            indices=indices,
+            target=target,
+            rows=rows,
+            batch_rows=rows // batches,
+            batch_bytes=prod(data.shape[batch:]) * size,
+            run=prod(data.shape[batch + depth :]) * size,
+            depth=depth,
+            pairs=_pairs(data, size)[batch : batch + depth],
+        )
+    )
+
+
+def _pairs(data: Operand, size: int) -> tuple[steps.Pair, ...]:
+    """Every axis's extent, and bytes from one of its indices to the next."""
+    strides = dense_strides(data.shape)
+    return tuple(steps.Pair(extent, stride * size) for extent, stride in zip(data.shape, strides, strict=True))
 
 
 @infer("ScatterND")
@@ -197,12 +234,21 @@ def _bind_scatter_nd(b: Binder) -> None:
     data, indices, updates, target = _operands(b, 3)
     depth, size = indices.shape[-1], element_size(data.dtype)
     how = _how(b, data.dtype)
-    steps = [step * size for step in dense_strides(data.shape)]
-    pairs = [v for i in range(depth) for v in (data.shape[i], steps[i])]
     _start_from(b, data, target, (indices, updates))
     if updates.size:
-        numbers = (indices.size // depth, prod(data.shape[depth:]) * size, how, depth)
-        b.emit("indexing.scatter_nd", (indices, updates, target), (*numbers, *pairs), parallel=False)
+        b.emit(
+            steps.ScatterND(
+                indices=indices,
+                updates=updates,
+                target=target,
+                rows=indices.size // depth,
+                run=prod(data.shape[depth:]) * size,
+                how=how,
+                depth=depth,
+                pairs=_pairs(data, size)[:depth],
+            ),
+            parallel=False,
+        )
 
 
 # -- running sums -----------------------------------------------------------------------------------------------------
@@ -225,9 +271,18 @@ def _bind_cumulate(b: Binder) -> None:
         raise NoKernel(f"a running sum of {data.dtype}, or along an axis that only a run knows")
     at = int(np.ravel(axis.value)[0]) % len(data.shape)
     outer, inner = prod(data.shape[:at]), prod(data.shape[at + 1 :])
-    flags = int(bool(b.attr("exclusive", 0))), int(bool(b.attr("reverse", 0)))
-    numbers = (outer, data.shape[at], inner, *flags)
-    b.emit(f"indexing.{b.node.op.lower()}_{data.dtype}", (data, target), numbers)
+    b.emit(
+        steps.Accumulate(
+            source=data,
+            target=target,
+            outer=outer,
+            count=data.shape[at],
+            inner=inner,
+            exclusive=int(bool(b.attr("exclusive", 0))),
+            backwards=int(bool(b.attr("reverse", 0))),
+        ),
+        kernel=f"indexing.{b.node.op.lower()}_{data.dtype}",
+    )
 
 
 # -- shapes only ------------------------------------------------------------------------------------------------------

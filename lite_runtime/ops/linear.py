@@ -6,13 +6,14 @@ from math import prod
 
 import numpy as np
 
+from lite_runtime import steps
 from lite_runtime.graph import Array
 from lite_runtime.ops._outer import emit_transposed_product
 from lite_runtime.ops._panels import (
     NO_ACTIVATION,
-    activation_numbers,
     broadcast,
     column_bias,
+    finish_of,
     float32_only,
     packed_size,
     panels,
@@ -108,15 +109,37 @@ def emit_product(
     activate: bool = True,
 ) -> None:
     """Append the step of a product whose weights are packed, and of the node's activation if it is to `activate`."""
-    numbers = (
-        *(p.rows, p.columns, len(p.taps), p.depth, p.vectors or tile_vectors(p.columns, b.lanes), p.out_row),
-        *(p.per_image, p.per_row, p.image_step, p.row_step, p.column_step),
-        *(p.groups, p.group_a, p.group_w, p.batches, p.batch_a, p.batch_w, p.batch_c),
-        *(activation_numbers(b) if activate else NO_ACTIVATION),
+    finish = finish_of(b) if activate else NO_ACTIVATION
+    taps_at = b.constant(np.array(p.taps, np.int64))
+    b.emit(
+        steps.F32Gemm(
+            a=a,
+            w=w,
+            taps_at=taps_at,
+            bias=bias or b.constant(np.zeros(p.columns * p.groups, np.float32)),
+            residual=residual,
+            c=out,
+            rows=p.rows,
+            columns=p.columns,
+            taps=len(p.taps),
+            depth=p.depth,
+            vectors=p.vectors or tile_vectors(p.columns, b.lanes),
+            c_row=p.out_row,
+            per_image=p.per_image,
+            per_line=p.per_row,
+            image_step=p.image_step,
+            line_step=p.row_step,
+            row_step=p.column_step,
+            groups=p.groups,
+            group_a=p.group_a,
+            group_w=p.group_w,
+            batches=p.batches,
+            batch_a=p.batch_a,
+            batch_w=p.batch_w,
+            batch_c=p.batch_c,
+            **finish,
+        )
     )
-    taps = b.constant(np.array(p.taps, np.int64))
-    bias = bias or b.constant(np.zeros(p.columns * p.groups, np.float32))
-    b.emit("gemm.f32_gemm", [a, w, taps, bias, residual, out], numbers)
 
 
 @bind("MatMul")
@@ -208,15 +231,45 @@ def _pack(
         return b.packed(right, f"panels {trans} {factor} {b.lanes} {vectors}", pack)
     size = packed_size(k, n, b.lanes)
     packed = b.scratch("float32", (batches * size,))
-    steps = (4, 4 * k) if trans else (4 * n, 4)
-    numbers = (k, n, tile_vectors(n, b.lanes), *steps, batches, 4 * k * n, 4 * size, float(factor))
-    b.emit("gemm.f32_pack", [right, packed], numbers)
+    emit_pack(b, right, packed, (k, n), trans=trans, batches=(batches, 4 * k * n, 4 * size), factor=factor)
     return packed
+
+
+def emit_pack(
+    b: Binder,
+    right: Operand,
+    packed: Operand,
+    sizes: tuple[int, int],
+    *,
+    trans: bool,
+    batches: tuple[int, int, int] = (1, 0, 0),
+    factor: float = 1.0,
+) -> None:
+    """Append the step that packs computed right operands. sizes: depth and columns; trans: columns come first in
+    memory; batches: how many, and bytes from one to the next of `right` and of `packed`."""
+    depth, columns = sizes
+    row_step, column_step = (4, 4 * depth) if trans else (4 * columns, 4)
+    count, batch_b, batch_packed = batches
+    b.emit(
+        steps.F32Pack(
+            b=right,
+            packed=packed,
+            depth=depth,
+            columns=columns,
+            vectors=tile_vectors(columns, b.lanes),
+            row_step=row_step,
+            column_step=column_step,
+            batches=count,
+            batch_b=batch_b,
+            batch_packed=batch_packed,
+            factor=factor,
+        )
+    )
 
 
 def _transposed(b: Binder, a: Operand, shape: tuple[int, ...]) -> tuple[Operand, tuple[int, ...]]:
     """The left operand with its last two axes swapped, as a dense copy."""
     batches, rows, columns = prod(shape[:-2]), shape[-2], shape[-1]
     turned = b.scratch("float32", (*shape[:-2], columns, rows))
-    b.emit("gemm.f32_transpose", [a, turned], (batches, rows, columns))
+    b.emit(steps.F32Transpose(a=a, out=turned, batches=batches, rows=rows, columns=columns))
     return turned, turned.shape

@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 
+from lite_runtime import steps
 from lite_runtime.graph import Array
 from lite_runtime.ops._checks import INDEX_TYPES, axes_of, axis_of, broadcast, choice, dense_strides, one_of
 from lite_runtime.ops._copy import (
@@ -453,8 +454,18 @@ def _bind_trilu(b: Binder) -> None:
     height, width = source.shape[-2:]
     k = 0 if diagonal is None or diagonal.value is None else int(np.ravel(diagonal.value)[0])
     k = min(max(k, -height - 1), width + 1)
-    numbers = (size, source.size // width, height, width, k, int(bool(b.attr("upper", 1))))
-    b.emit("copy.trilu", (source, target), numbers)
+    b.emit(
+        steps.Trilu(
+            source=source,
+            target=target,
+            size=size,
+            lines=source.size // width,
+            height=height,
+            width=width,
+            k=k,
+            upper=int(bool(b.attr("upper", 1))),
+        )
+    )
 
 
 @infer("ReverseSequence")

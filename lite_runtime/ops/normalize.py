@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from lite_runtime import steps
 from lite_runtime.ops._axes import (
     FLOATS,
     Fold,
@@ -157,7 +158,10 @@ def _bind_softmax(b: Binder) -> None:
     sizes = fold(shape, b.attr("axis", -1) % len(shape))
     log = b.node.op == "LogSoftmax"
     name = "log_softmax" if log and sizes.inner == 1 else "softmax"
-    b.emit(f"normalize.f32_{name}__{_tile(sizes)}", (x, result(b)), (*sizes, int(log)))
+    b.emit(
+        steps.Softmax(x=x, y=result(b), outer=sizes.outer, n=sizes.n, inner=sizes.inner, log=int(log)),
+        kernel=f"normalize.f32_{name}__{_tile(sizes)}",
+    )
     b.reuse(0, x)
 
 
@@ -165,7 +169,10 @@ def _bind_softmax(b: Binder) -> None:
 def _bind_lp(b: Binder) -> None:
     (x,) = operands(b, 0)
     sizes = fold(x.shape, b.attr("axis", -1) % len(x.shape))
-    b.emit(f"normalize.f32_lp_normalize__{_tile(sizes)}", (x, result(b)), (*sizes, b.attr("p", 2)))
+    b.emit(
+        steps.LpNormalize(x=x, y=result(b), outer=sizes.outer, n=sizes.n, inner=sizes.inner, p=b.attr("p", 2)),
+        kernel=f"normalize.f32_lp_normalize__{_tile(sizes)}",
+    )
     b.reuse(0, x)
 
 
@@ -181,14 +188,27 @@ def _standardize(
     epsilon: float = 0.0,
     floor: float = 0.0,
 ) -> None:
-    """One step over input 0; see kernels/normalize.py for its numbers."""
+    """One step over input 0; see `steps.Standardize`."""
     (x,) = operands(b, 0)
-    statistics = [b.outputs[i] if i < len(b.outputs) else None for i in (1, 2)]
-    numbers = (*sizes, int(centre), channels, depth, float(epsilon), float(floor))
+    means, inverses = (b.outputs[i] if i < len(b.outputs) else None for i in (1, 2))
     b.emit(
-        f"normalize.f32_standardize__{_tile(sizes)}",
-        (x, b.outputs[0] or b.scratch("float32", x.shape), scale, bias, *statistics),
-        numbers,
+        steps.Standardize(
+            x=x,
+            y=b.outputs[0] or b.scratch("float32", x.shape),
+            scales=scale,
+            biases=bias,
+            means=means,
+            inverses=inverses,
+            outer=sizes.outer,
+            n=sizes.n,
+            inner=sizes.inner,
+            centre=int(centre),
+            channels=channels,
+            depth=depth,
+            epsilon=epsilon,
+            floor=floor,
+        ),
+        kernel=f"normalize.f32_standardize__{_tile(sizes)}",
     )
     if b.outputs[0] is not None:
         b.reuse(0, x)
@@ -276,5 +296,18 @@ def _bind_lrn(b: Binder) -> None:
         raise NoKernel("a power of what may be negative")
     before = min((size - 1) // 2, x.shape[1])
     after = min(size - 1 - (size - 1) // 2, x.shape[1])
-    numbers = (*fold(x.shape, 1), before, after, alpha / size, float(b.attr("beta", 0.75)), bias)
-    b.emit("normalize.f32_local_response__columns", (x, result(b)), numbers)
+    sizes = fold(x.shape, 1)
+    b.emit(
+        steps.LocalResponse(
+            x=x,
+            y=result(b),
+            outer=sizes.outer,
+            n=sizes.n,
+            inner=sizes.inner,
+            before=before,
+            after=after,
+            alpha=alpha / size,
+            beta=float(b.attr("beta", 0.75)),
+            bias=bias,
+        )
+    )

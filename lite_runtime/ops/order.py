@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lite_runtime import steps
 from lite_runtime.ops._axes import FLOATS, attr_int, axis_of, expect, fold
 from lite_runtime.ops.reduce import known_ints
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
@@ -64,7 +65,10 @@ def _bind_arg(b: Binder) -> None:
         kernel = "order.f32_arg_max__rows"
     else:
         kernel = "order.f32_arg__strips" if sizes.inner >= 4 and sizes.n < 1 << 24 else "order.f32_arg__columns"
-    b.emit(kernel, (x, b.outputs[0]), (*sizes, sign, last))
+    y = b.outputs[0]
+    assert y is not None
+    step = steps.Arg(x=x, y=y, outer=sizes.outer, n=sizes.n, inner=sizes.inner, sign=sign, last=last)
+    b.emit(step, kernel=kernel)
 
 
 @bind("TopK")
@@ -79,4 +83,17 @@ def _bind_top_k(b: Binder) -> None:
     places = (b.outputs[1] if len(b.outputs) > 1 else None) or b.scratch("int64", shape)
     sign = 1 if b.attr("largest", 1) else -1
     kind = "f32" if x.dtype == "float32" else x.dtype
-    b.emit(f"order.{kind}_top_k", (x, values, places), (*fold(x.shape, axis), known[0], sign))
+    sizes = fold(x.shape, axis)
+    b.emit(
+        steps.TopK(
+            x=x,
+            values=values,
+            places=places,
+            outer=sizes.outer,
+            n=sizes.n,
+            inner=sizes.inner,
+            k=known[0],
+            sign=sign,
+        ),
+        kernel=f"order.{kind}_top_k",
+    )

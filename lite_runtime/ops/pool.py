@@ -6,13 +6,15 @@ Windows are resolved by the same function that the references use, so paddings a
 from __future__ import annotations
 
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
+from lite_runtime import steps
 from lite_runtime.errors import MsedgeError
 from lite_runtime.ops._axes import FLOATS, attr_int, expect
 from lite_runtime.ops.reduce import BYTES, operands, reduce_to, reduction, result
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
 from lite_runtime.reference.windows import Window, resolve
+from lite_runtime.steps.declaration import Three
 
 __all__ = ["channels_at", "infer_plane", "infer_window", "spatial", "window_numbers"]
 
@@ -136,10 +138,25 @@ def _infer_max_unpool(n: Inference) -> tuple[Spec]:
     return (Spec(spec.dtype, (*spec.shape[:2], *space)),)
 
 
-class WindowNumbers(NamedTuple):
-    """A pool's window as kernels read it (kernels/pool.py): batch, channels, then seven rows of three."""
+class WindowWords(TypedDict):
+    """A pool's window as steps say it: `steps.Window`."""
 
-    numbers: tuple[int, ...]
+    batch: int
+    channels: int
+    size: Three
+    out: Three
+    window: Three
+    stride: Three
+    dilation: Three
+    pad: Three
+    counted: Three
+    counts_padding: int
+
+
+class WindowNumbers(NamedTuple):
+    """A pool's window as its step takes it."""
+
+    words: WindowWords
     reach: int
     """Elements from the first to the last that a row of windows meets."""
     taps: int
@@ -162,17 +179,31 @@ def window_numbers(b: Binder, x: Operand) -> WindowNumbers:
     )
     include = int(bool(b.attr("count_include_pad", 0)))
     counted = tuple(size + end for size, end in zip(space, window.end, strict=True)) if include else space
-    lead = 3 - len(space)
-    rows = [(space, 1), (window.out, 1), (window.kernel, 1), (window.strides, 1), (window.dilations, 1)]
-    rows += [(window.begin, 0), (counted, 1)]
-    numbers = [v for row, neutral in rows for v in (*(neutral,) * lead, *row)]
+    words = WindowWords(
+        batch=x.shape[0],
+        channels=x.shape[1] if layout == "NCHW" else x.shape[-1],
+        size=_three(space, 1),
+        out=_three(window.out, 1),
+        window=_three(window.kernel, 1),
+        stride=_three(window.strides, 1),
+        dilation=_three(window.dilations, 1),
+        pad=_three(window.begin, 0),
+        counted=_three(counted, 1),
+        counts_padding=include,
+    )
+    numbers = (space, window.out, window.kernel, window.strides, window.dilations, window.begin, counted)
     sizes = zip(window.kernel, window.dilations, window.out, window.strides, strict=True)
     reach = [(k - 1) * d + (o - 1) * s + 1 for k, d, o, s in sizes]
     taps = prod(window.kernel)
-    if max(*numbers, *reach) >= _FAR or taps >= _FAR:
+    if max(1, *(n for row in numbers for n in row), *reach) >= _FAR or taps >= _FAR:
         raise NoKernel("a window too large")
-    channels = x.shape[1] if layout == "NCHW" else x.shape[-1]
-    return WindowNumbers((x.shape[0], channels, *numbers, include), reach[-1], taps)
+    return WindowNumbers(words, reach[-1], taps)
+
+
+def _three(sizes: tuple[int, ...], neutral: int) -> Three:
+    """Sizes of one to three spatial axes as three."""
+    depth, height, width = (*(neutral,) * (3 - len(sizes)), *sizes)
+    return depth, height, width
 
 
 _KERNELS = {"MaxPool": "f32_max", "AveragePool": "f32_mean"}
@@ -186,13 +217,13 @@ def _bind_pool(b: Binder) -> None:
     if y.dtype in BYTES and layout == "NHWC":
         x = b.inputs[0]
         assert x is not None
-        b.emit(f"qpool.{y.dtype}_max__nhwc", (x, y), window_numbers(b, x).numbers)
+        b.emit(steps.ByteMax(x=x, y=y, **window_numbers(b, x).words), kernel=f"qpool.{y.dtype}_max__nhwc")
         return
     (x,) = operands(b, 0)
     window = window_numbers(b, x)
     if layout == "NCHW" and window.reach > _SPAN:
         raise NoKernel("rows too long for the stack")
-    b.emit(f"pool.{_KERNELS[b.node.op]}__{layout.lower()}", (x, y), window.numbers)
+    b.emit(steps.Pool(x=x, y=y, **window.words), kernel=f"pool.{_KERNELS[b.node.op]}__{layout.lower()}")
 
 
 _GLOBAL = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}

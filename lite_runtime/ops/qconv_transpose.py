@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from lite_runtime import steps
 from lite_runtime.graph import Array, Node
 from lite_runtime.ops._checks import one_of
 from lite_runtime.ops.convolution import flat, inference_of, transposed_sizes
@@ -84,7 +85,7 @@ def _bind(b: Binder) -> None:
         least, most = bounds_of(np.dtype(out.dtype), float(step), zero, b.attr("activation", ""), **ends)
         low, high = float(least - zero), float(most - zero)
     (high_in, wide_in), kernel = flat(x.shape[1:-1], 1), flat(window.kernel, 1)
-    steps = (4 * columns * kernel[1], 4 * columns)
+    tap_steps = (4 * columns * kernel[1], 4 * columns)
     pixel = 4 * columns * taps
     tables, strides = [], []
     for axis, (size, line) in enumerate(((high_in, pixel * wide_in), (wide_in, pixel))):
@@ -95,21 +96,34 @@ def _bind(b: Binder) -> None:
             flat(window.strides, 1)[axis],
             flat(window.dilations, 1)[axis],
             flat(window.begins, 0)[axis],
-            steps[axis],
+            tap_steps[axis],
             line,
         )
         tables.append(b.constant(table))
         strides.append(stride)
-    operands = [
-        spreads,
-        *tables,
-        b.constant(np.zeros(columns, np.int32) if whole is None else whole),
-        b.constant(np.ascontiguousarray(scale, np.float32)),
-        b.constant(np.full(columns, -0.0, np.float32) if real is None else real),
-        out,
-    ]
-    numbers = (x.shape[0], *flat(sizes, 1), columns, pixel * high_in * wide_in, *strides, zero, low, high)
-    b.emit(f"qconv_transpose.{out.dtype}_gather", operands, numbers)
+    y_height, y_width = flat(sizes, 1)
+    b.emit(
+        steps.SpreadSums(
+            spreads=spreads,
+            rows=tables[0],
+            columns=tables[1],
+            bias=b.constant(np.zeros(columns, np.int32) if whole is None else whole),
+            scale=b.constant(np.ascontiguousarray(scale, np.float32)),
+            shift=b.constant(np.full(columns, -0.0, np.float32) if real is None else real),
+            y=out,
+            images=x.shape[0],
+            y_height=y_height,
+            y_width=y_width,
+            channels=columns,
+            image_bytes=pixel * high_in * wide_in,
+            down=strides[0],
+            across=strides[1],
+            zero=zero,
+            low=low,
+            high=high,
+        ),
+        kernel=f"qconv_transpose.{out.dtype}_gather",
+    )
 
 
 def _real_bounds(b: Binder) -> tuple[float, float]:

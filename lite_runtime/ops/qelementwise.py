@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
+from lite_runtime import steps
 from lite_runtime.ops._checks import broadcast, choice, one_of
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
 from lite_runtime.reference.qelementwise import multipliers
@@ -60,14 +61,14 @@ def _groups(shape: Sequence[int], a: Sequence[int], b: Sequence[int]) -> list[_G
     return found or [_Group(1, 1, 1)]
 
 
-def _counts(total: int, groups: Sequence[_Group]) -> list[int]:
-    """Elements, run, number of groups ahead of the run, and each group's extent and steps from the innermost out."""
+def _around(groups: Sequence[_Group]) -> tuple[steps.Group, ...]:
+    """The groups around the run, from the innermost outwards, with the bytes between their elements."""
     *outer, run = groups
-    numbers, step_a, step_b = [], run.extent if run.a else 1, run.extent if run.b else 1
+    found, step_a, step_b = [], run.extent if run.a else 1, run.extent if run.b else 1
     for group in reversed(outer):
-        numbers += [group.extent, group.a * step_a, group.b * step_b]
+        found.append(steps.Group(group.extent, group.a * step_a, group.b * step_b))
         step_a, step_b = step_a * (group.extent if group.a else 1), step_b * (group.extent if group.b else 1)
-    return [total, run.extent, len(outer), *numbers]
+    return tuple(found)
 
 
 # -- kernels ----------------------------------------------------------------------------------------------------------
@@ -110,22 +111,57 @@ def _bind(b: Binder) -> None:
         groups = [_Group(g.extent, g.b, g.a) for g in groups]
     low, high = _bounds(b, y.dtype, y_scale, y_zero)
     rule, name = (_product, "product") if b.node.op == "QLinearMul" else (_sum, "sum")
+    walk = _Walk(y=y, total=y.size, run=groups[-1].extent, groups=_around(groups), group_count=len(groups) - 1)
+    step = rule(left, right, y_scale, y_zero, (low, high), walk)
     spread = "" if groups[-1].b else "__spread"
-    numbers = [*rule(left, right, y_scale, y_zero, low, high), *_counts(y.size, groups)]
-    parallel = y.size >= _PARALLEL_FROM
-    b.emit(f"qelementwise.{y.dtype}_{name}{spread}", [left.x, right.x, y], numbers, parallel=parallel)
+    b.emit(step, kernel=f"qelementwise.{y.dtype}_{name}{spread}", parallel=y.size >= _PARALLEL_FROM)
 
 
-def _sum(a: _Scaled, b: _Scaled, y_scale: float, y_zero: int, low: int, high: int) -> list[int | float]:
+class _Walk(TypedDict):
+    """The result, and how it is walked."""
+
+    y: Operand
+    total: int
+    run: int
+    group_count: int
+    groups: tuple[steps.Group, ...]
+
+
+def _sum(a: _Scaled, b: _Scaled, y_scale: float, y_zero: int, bounds: tuple[int, int], walk: _Walk) -> steps.ByteSum:
     found = multipliers(a.scale, b.scale, y_scale)
     if found is None:
         raise NoKernel("scales that the reference refuses")
     ma, mb = a.sign * found.a, b.sign * found.b
     start = (1 << (found.shift - 1)) - a.zero * ma - b.zero * mb
-    return [ma, mb, start, found.shift, y_zero, low, high]
+    low, high = bounds
+    return steps.ByteSum(
+        a=a.x,
+        b=b.x,
+        a_factor=ma,
+        b_factor=mb,
+        start=start,
+        shift=found.shift,
+        zero=y_zero,
+        low=low,
+        high=high,
+        **walk,
+    )
 
 
-def _product(a: _Scaled, b: _Scaled, y_scale: float, y_zero: int, low: int, high: int) -> list[int | float]:
+def _product(
+    a: _Scaled, b: _Scaled, y_scale: float, y_zero: int, bounds: tuple[int, int], walk: _Walk
+) -> steps.ByteProduct:
     with np.errstate(all="ignore"):
         factor = float(np.float32(a.scale) * np.float32(b.scale) / np.float32(y_scale))
-    return [a.zero, b.zero, y_zero, factor, float(low - y_zero), float(high - y_zero)]
+    low, high = bounds
+    return steps.ByteProduct(
+        a=a.x,
+        b=b.x,
+        a_zero=a.zero,
+        b_zero=b.zero,
+        zero=y_zero,
+        factor=factor,
+        low=float(low - y_zero),
+        high=float(high - y_zero),
+        **walk,
+    )

@@ -8,6 +8,7 @@ from math import prod
 
 import numpy as np
 
+from lite_runtime import steps
 from lite_runtime.graph import DTYPES, Array
 from lite_runtime.ops import _qpanels as q
 from lite_runtime.ops._checks import SCALE_TYPES, broadcast, one_of, one_or
@@ -162,28 +163,48 @@ def _emit(b: Binder, p: _Product, t: q.Terms, places: tuple[int, ...], a: Operan
     assert out is not None
     r = q.result_of(b, t, out)
     table = -(-p.columns // lanes) * lanes * (8 if t.wide else 4)  # bytes of a batch's biases
-    operands = [
-        a,
-        w.panels,
-        b.constant(np.array(places, np.int64)),
-        w.bias,
-        b.constant(q.per_column(q.scale_of(t), p.groups, lanes, "float32")),
-        b.constant(q.per_column(shift, p.groups, lanes, "float32")),
-        w.weight_sum,
-        b.constant(q.per_column(t.w_zero, p.groups, lanes, "int32")),
-        *q.moving_operands(b, t),
-        out,
-    ]
     panel = q.panel_bytes(len(places), p.columns, lanes, t.shifted)
-    steps = (p.image_step, p.row_step, p.column_step)
-    numbers = (
-        *(p.rows, p.columns, len(places), q.full_vectors(p.columns, lanes, t.shifted), r.size, p.groups * p.columns),
-        *(p.per_image, p.per_row, *(t.size * step for step in steps), p.groups, t.size * p.group_a, panel, p.batches),
-        *(t.size * p.batch_a, p.batch_w * panel, r.size * p.rows * p.columns, p.batch_w * table),
-        *(r.kind, r.zero, r.low, r.high, p.rows_a_scale if t.moving > 1 else 0, r.turn, int(r.wild)),
+    declared = steps.X16Gemm if t.wide else steps.X8GemmShifted if t.shifted else steps.X8Gemm
+    b.emit(
+        declared(
+            a=a,
+            w=w.panels,
+            places=b.constant(np.array(places, np.int64)),
+            bias=w.bias,
+            scale=b.constant(q.per_column(q.scale_of(t), p.groups, lanes, "float32")),
+            shift=b.constant(q.per_column(shift, p.groups, lanes, "float32")),
+            weight_sum=w.weight_sum,
+            weight_zero=b.constant(q.per_column(t.w_zero, p.groups, lanes, "int32")),
+            **q.moving_operands(b, t),
+            c=out,
+            rows=p.rows,
+            columns=p.columns,
+            dwords=len(places),
+            vectors=q.full_vectors(p.columns, lanes, t.shifted),
+            size=r.size,
+            c_row=p.groups * p.columns,
+            per_image=p.per_image,
+            per_line=p.per_row,
+            image_step=t.size * p.image_step,
+            line_step=t.size * p.row_step,
+            row_step=t.size * p.column_step,
+            groups=p.groups,
+            group_a=t.size * p.group_a,
+            group_w=panel,
+            batches=p.batches,
+            batch_a=t.size * p.batch_a,
+            batch_w=p.batch_w * panel,
+            batch_c=r.size * p.rows * p.columns,
+            batch_bias=p.batch_w * table,
+            kind=r.kind,
+            zero=r.zero,
+            low=r.low,
+            high=r.high,
+            rows_a_scale=p.rows_a_scale if t.moving > 1 else 0,
+            turn=r.turn,
+            wild=int(r.wild),
+        )
     )
-    kernel = "qwide.x16_gemm" if t.wide else "qgemm.x8_gemm_shifted" if t.shifted else "qgemm.x8_gemm"
-    b.emit(kernel, operands, numbers)
 
 
 def _constant_weights(
@@ -298,22 +319,39 @@ def _depthwise(b: Binder, g: Geometry, t: q.Terms) -> None:
     flat = channels < block and block % channels == 0 and g.strides[1] == 1
     line = g.out[1] * channels
     r = q.result_of(b, t, out)
-    operands = [
-        *(image, b.packed(t.w, f"depthwise {lanes}", pack), b.constant(np.array(offsets, np.int64))),
-        *(b.constant(table[order].astype(kind)) for table, kind in (
-            (bias, "int32"), (q.scale_of(t), "float32"), (_real_bias(t, channels), "float32"), (weight_sum, "int32"),
-            (t.w_zero, "int32"),
-        )),
-        *q.moving_operands(b, t),
-        b.constant((np.arange(4 * fours) < taps).astype(np.uint8)),
-        out,
-    ]  # fmt: skip
-    numbers = (
-        *(g.images, g.out[0], -(-line // block) if flat else g.out[1], block if flat else channels, fours),
-        *(high * wide * channels, wide * channels * g.strides[0], block if flat else channels * g.strides[1]),
-        *(line, r.size, r.kind, r.zero, r.low, r.high, int(t.moving > 1), r.turn, int(r.wild)),
+    declared = steps.X8DepthwiseShifted if t.shifted else steps.X8Depthwise
+    b.emit(
+        declared(
+            x=image,
+            w=b.packed(t.w, f"depthwise {lanes}", pack),
+            taps_at=b.constant(np.array(offsets, np.int64)),
+            bias=b.constant(bias[order].astype("int32")),
+            scale=b.constant(q.scale_of(t)[order].astype("float32")),
+            shift=b.constant(_real_bias(t, channels)[order].astype("float32")),
+            weight_sum=b.constant(weight_sum[order].astype("int32")),
+            weight_zero=b.constant(t.w_zero[order].astype("int32")),
+            **q.moving_operands(b, t),
+            ones=b.constant((np.arange(4 * fours) < taps).astype(np.uint8)),
+            y=out,
+            images=g.images,
+            height=g.out[0],
+            width=-(-line // block) if flat else g.out[1],
+            channels=block if flat else channels,
+            groups=fours,
+            image_step=high * wide * channels,
+            line_step=wide * channels * g.strides[0],
+            pixel_step=block if flat else channels * g.strides[1],
+            line=line,
+            size=r.size,
+            kind=r.kind,
+            zero=r.zero,
+            low=r.low,
+            high=r.high,
+            apart=int(t.moving > 1),
+            turn=r.turn,
+            wild=int(r.wild),
+        )
     )
-    b.emit("qdepthwise.x8_depthwise_shifted" if t.shifted else "qdepthwise.x8_depthwise", operands, numbers)
 
 
 def _wide_depthwise(b: Binder, g: Geometry, t: q.Terms) -> None:
@@ -337,18 +375,38 @@ def _wide_depthwise(b: Binder, g: Geometry, t: q.Terms) -> None:
 
     _, bias = _folded(b, t, b.packed(t.w, "sums depthwise", sums).value, taps)
     r = q.result_of(b, t, out)
-    tables = ((bias, "int64"), (q.scale_of(t), "float32"), (_real_bias(t, channels), "float32"))
-    operands = [
-        *(image, b.packed(t.w, f"depthwise {_zeros(t)} {lanes}", pack), b.constant(np.array(offsets, np.int64))),
-        *(b.constant(q.per_column(table, 1, lanes, kind)) for table, kind in tables),
-        *(None,) * 6,
-        out,
-    ]
-    numbers = (
-        *(g.images, *g.out, channels, taps, pixel * high * wide, pixel * wide * g.strides[0], pixel * g.strides[1]),
-        *(g.out[1] * channels, r.size, r.kind, r.zero, r.low, r.high, 0),
+    b.emit(
+        steps.X16Depthwise(
+            x=image,
+            w=b.packed(t.w, f"depthwise {_zeros(t)} {lanes}", pack),
+            taps_at=b.constant(np.array(offsets, np.int64)),
+            bias=b.constant(q.per_column(bias, 1, lanes, "int64")),
+            scale=b.constant(q.per_column(q.scale_of(t), 1, lanes, "float32")),
+            shift=b.constant(q.per_column(_real_bias(t, channels), 1, lanes, "float32")),
+            weight_sum=None,
+            weight_zero=None,
+            zeros=None,
+            scales=None,
+            flip=None,
+            ones=None,
+            y=out,
+            images=g.images,
+            height=g.out[0],
+            width=g.out[1],
+            channels=channels,
+            groups=taps,
+            image_step=pixel * high * wide,
+            line_step=pixel * wide * g.strides[0],
+            pixel_step=pixel * g.strides[1],
+            line=g.out[1] * channels,
+            size=r.size,
+            kind=r.kind,
+            zero=r.zero,
+            low=r.low,
+            high=r.high,
+            apart=0,
+        )
     )
-    b.emit("qwide.x16_depthwise", operands, numbers)
 
 
 def _folded(b: Binder, t: q.Terms, total: Array | None, length: int) -> tuple[Array, Array]:
@@ -372,9 +430,23 @@ def _bordered(b: Binder, g: Geometry, t: q.Terms, slack: int) -> tuple[Operand, 
             return t.x, g.height, g.width
         high, wide = g.height, g.width
     padded = b.scratch(t.x.dtype, (g.images * high * wide * g.channels + slack,))
-    numbers = (g.images, g.height, g.width, g.channels, *g.begins, high, wide, int(t.moving > 1))
-    zero = t.x_zero if isinstance(t.x_zero, Operand) else b.constant(t.known())
-    b.emit("qwide.x16_pad" if t.wide else "qgemm.x8_pad", [t.x, zero, padded], numbers)
+    declared = steps.X16Pad if t.wide else steps.X8Pad
+    b.emit(
+        declared(
+            x=t.x,
+            zeros=t.x_zero if isinstance(t.x_zero, Operand) else b.constant(t.known()),
+            y=padded,
+            images=g.images,
+            height=g.height,
+            width=g.width,
+            depth=g.channels,
+            top=g.begins[0],
+            left=g.begins[1],
+            high=high,
+            wide=wide,
+            apart=int(t.moving > 1),
+        )
+    )
     return padded, high, wide
 
 
@@ -407,8 +479,23 @@ def _(b: Binder) -> None:
     weights = _right(b, t, split, batch_b, k, n, turned)
     if split.slack:
         copy = b.scratch(a.dtype, (a.size + 3 // t.size,))
-        numbers = (1, 1, a.size, 1, 0, 0, 1, a.size, 0)
-        b.emit("qwide.x16_pad" if t.wide else "qgemm.x8_pad", [a, b.constant(t.known()), copy], numbers)
+        declared = steps.X16Pad if t.wide else steps.X8Pad
+        b.emit(
+            declared(
+                x=a,
+                zeros=b.constant(t.known()),
+                y=copy,
+                images=1,
+                height=1,
+                width=a.size,
+                depth=1,
+                top=0,
+                left=0,
+                high=1,
+                wide=a.size,
+                apart=0,
+            )
+        )
         a = copy
     _emit(b, p, t, split.places, a, weights, _real_bias(t, n))
 
@@ -437,11 +524,28 @@ def _right(b: Binder, t: q.Terms, split: q.Cut, batches: int, k: int, n: int, tu
     lanes, padded, size = b.lanes, -(-n // b.lanes) * b.lanes, q.panel_bytes(len(split.places), n, b.lanes, t.shifted)
     packed = b.scratch("uint8", (batches * size,))
     bias, weight_sum = (b.scratch("int32", (batches, padded)) for _ in range(2))
-    steps = (1, k) if turned else (n, 1)
-    numbers = (
-        *(k, n, q.full_vectors(n, lanes, t.shifted), int(t.shifted), *steps, batches, k * n, size, 4 * padded),
-        *(128 if t.w.dtype == "uint8" else 0, int(t.w_zero[0]), t.known_zero, int(not split.slack)),
+    row_step, column_step = (1, k) if turned else (n, 1)
+    b.emit(
+        steps.X8Pack(
+            b=t.w,
+            bias=t.bias if t.bias is not None and t.bias.dtype == "int32" else None,
+            packed=packed,
+            folded=bias,
+            sums=weight_sum,
+            depth=k,
+            columns=n,
+            vectors=q.full_vectors(n, lanes, t.shifted),
+            ones=int(t.shifted),
+            row_step=row_step,
+            column_step=column_step,
+            batches=batches,
+            batch_b=k * n,
+            batch_packed=size,
+            batch_table=4 * padded,
+            flip=128 if t.w.dtype == "uint8" else 0,
+            zero_b=int(t.w_zero[0]),
+            zero_a=t.known_zero,
+            overlap=int(not split.slack),
+        )
     )
-    integer_bias = t.bias if t.bias is not None and t.bias.dtype == "int32" else None
-    b.emit("qgemm.x8_pack", [t.w, integer_bias, packed, bias, weight_sum], numbers)
     return _Weights(packed, bias, weight_sum)

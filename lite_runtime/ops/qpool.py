@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lite_runtime import steps
 from lite_runtime.ops._axes import expect
 from lite_runtime.ops.pool import channels_at, infer_plane, infer_window, window_numbers
 from lite_runtime.ops.reduce import Reduction, axes_of, infer_reduced, known_ints, reduce_to, result
@@ -91,9 +92,20 @@ def _bind_average_pool(b: Binder) -> None:
     if channels_at(b) != "NHWC" or x.dtype != y.dtype:
         raise NoKernel("a mean that is not channels-last, or changes the element type")
     window = window_numbers(b, x)
-    numbers = (*window.numbers, s.x_zero, s.y_zero, float(s.ratio), s.low, s.high)
     name = "average" if s.same else "mean"
-    b.emit(f"qpool.{x.dtype}_{_held(x.dtype, window.taps)}_{name}__nhwc", (x, y), numbers)
+    b.emit(
+        steps.QuantisedMean(
+            x=x,
+            y=y,
+            x_zero=s.x_zero,
+            y_zero=s.y_zero,
+            factor=float(s.ratio),
+            low=s.low,
+            high=s.high,
+            **window.words,
+        ),
+        kernel=f"qpool.{x.dtype}_{_held(x.dtype, window.taps)}_{name}__nhwc",
+    )
 
 
 @bind("QLinearGlobalAveragePool")
@@ -117,9 +129,15 @@ def _mean(b: Binder, axes: Sequence[int], *, away: bool = False) -> None:
     total = b.scratch(held, y.shape)
     reduce_to(b, x, total, axes, Reduction(f"{x.dtype}_{held}_sum", f"{held}_{held}_sum", family="qreduce"))
     if away and s.same:
-        b.emit(f"qreduce.{held}_{y.dtype}_average", (total, y), (y.size, count, s.low, s.high))
+        b.emit(
+            steps.AverageSum(x=total, y=y, elements=y.size, n=count, low=s.low, high=s.high),
+            kernel=f"qreduce.{held}_{y.dtype}_average",
+        )
         return
     with np.errstate(all="ignore"):
         factor = s.ratio * (np.float32(1) / np.float32(count))
         shift = np.float32(s.y_zero) - np.float32(count * s.x_zero) * factor
-    b.emit(f"qreduce.{held}_{y.dtype}_place", (total, y), (y.size, float(factor), float(shift), s.low, s.high))
+    b.emit(
+        steps.PlaceSum(x=total, y=y, elements=y.size, factor=float(factor), shift=float(shift), low=s.low, high=s.high),
+        kernel=f"qreduce.{held}_{y.dtype}_place",
+    )

@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from lite_runtime import steps
 from lite_runtime.graph import Array, itemsize
 from lite_runtime.ops._checks import choice, dense_strides, one_of
 from lite_runtime.ops._copy import view_or_copy
@@ -54,16 +55,20 @@ def _bind(b: Binder) -> None:
     last, other = max(moved), min(moved)
     if prod(target.shape[:last]) > MAX_TABLE:
         raise NoKernel("a table of too many rows")
-    steps = [s * itemsize(source.dtype) for s in dense_strides(source.shape)]
+    strides = [s * itemsize(source.dtype) for s in dense_strides(source.shape)]
     tables = []
     for axes, blended in ((range(last), other if other < last else -1), (range(last, last + 1), last)):
         index = [found[a] if a == blended else _identity(source.shape[a]) for a in axes]
-        ends = [_outer([entry[end] * steps[a] for a, entry in zip(axes, index, strict=True)]) for end in (0, 1)]
+        ends = [_outer([entry[end] * strides[a] for a, entry in zip(axes, index, strict=True)]) for end in (0, 1)]
         weight = _outer([entry[2] for entry in index])
         tables.append(np.stack([*ends, (1 << BITS) - weight, weight], 1).astype(np.int64))
     run = prod(target.shape[last + 1 :])
-    operands = (source, *(b.constant(table) for table in tables), target)
-    b.emit(f"qresize.{source.dtype}_linear", operands, (len(tables[0]), len(tables[1]), run))
+    rows, columns = (b.constant(table) for table in tables)
+    high, wide = map(len, tables)
+    b.emit(
+        steps.IntegerLinear(x=source, rows=rows, columns=columns, y=target, high=high, wide=wide, run=run),
+        kernel=f"qresize.{source.dtype}_linear",
+    )
 
 
 def _outer(terms: list[Array]) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from lite_runtime import steps
 from lite_runtime.kernels import _opcodes as codes
 from lite_runtime.ops._axes import axis_of, fold
 from lite_runtime.ops._checks import one_of, one_or
@@ -39,6 +40,19 @@ def _bind_softmax(b: Binder) -> None:
     outer, n, inner = fold(x.shape, int(b.attr("axis", -1)) % len(x.shape))
     table = b.constant(exponentials(x_scale).astype(np.int32))
     flip = 128 if x.dtype == "int8" else 0
-    numbers = [outer, n, inner, flip, codes.QUANTISED[y.dtype], y_zero, y_scale]
-    kernel = "qsoftmax.x8_softmax" if inner == 1 else "qsoftmax.x8_softmax__columns"
-    b.emit(kernel, [x, table, y], numbers, parallel=x.size >= PARALLEL_FROM)
+    b.emit(
+        steps.ByteSoftmax(
+            x=x,
+            table=table,
+            y=y,
+            outer=outer,
+            n=n,
+            inner=inner,
+            flip=flip,
+            kind=codes.QUANTISED[y.dtype],
+            zero=y_zero,
+            scale=y_scale,
+        ),
+        kernel="qsoftmax.x8_softmax" if inner == 1 else "qsoftmax.x8_softmax__columns",
+        parallel=x.size >= PARALLEL_FROM,
+    )

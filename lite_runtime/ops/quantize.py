@@ -9,6 +9,7 @@ from math import prod
 
 import numpy as np
 
+from lite_runtime import steps
 from lite_runtime.graph import Array, itemsize
 from lite_runtime.ops._axes import attr_int, axis_of
 from lite_runtime.ops._checks import choice, element_type, one_of
@@ -95,10 +96,24 @@ def _bind_dynamic(b: Binder) -> None:
     ranges = None
     if pieces > 1:
         ranges = b.scratch("float32", (rows, pieces, 2))
-        b.emit("quantize.f32_range", [x, ranges], [rows, n, pieces, PIECE])
-    results = [*b.outputs, None, None][:3]
-    numbers = [rows, n, pieces, PIECE, int(b.attr("dtype", "uint8") == "int8")]
-    b.emit("quantize.f32_quantize_rows", [x, ranges, *results], numbers, parallel=rows * pieces > 1)
+        b.emit(steps.Range(x=x, ranges=ranges, rows=rows, n=n, pieces=pieces, size=PIECE))
+    y, scales, zeros = [*b.outputs, None, None][:3]
+    signed = int(b.attr("dtype", "uint8") == "int8")
+    b.emit(
+        steps.QuantizeRows(
+            x=x,
+            ranges=ranges,
+            y=y,
+            scales=scales,
+            zeros=zeros,
+            rows=rows,
+            n=n,
+            pieces=pieces,
+            size=PIECE,
+            signed=signed,
+        ),
+        parallel=rows * pieces > 1,
+    )
 
 
 def _by_unsigned(table: Array) -> Array:
@@ -118,4 +133,5 @@ def _bind_lookup(b: Binder) -> None:
         table = b.packed(table, "lookup int8", _by_unsigned)
     if size == 1:
         b.reuse(0, x)
-    b.emit(f"lookup.x8_lookup__{size}", [x, table, y], [x.size], parallel=x.size >= 2 * PIECE)
+    step = steps.Lookup(x=x, table=table, y=y, total=x.size)
+    b.emit(step, kernel=f"lookup.x8_lookup__{size}", parallel=x.size >= 2 * PIECE)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 
+from lite_runtime import steps
 from lite_runtime.graph import Array
 from lite_runtime.ops._axes import FLOATS, attr_float, attr_int, expect
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
@@ -203,8 +204,20 @@ def _variant(b: Binder, count: int) -> int:
     return GATES_ONLY if op == "GRU" and not b.attr("linear_before_reset", 0) else BOTH
 
 
-def _strides(layout: int, time: int, count: int, batch: int, hidden: int) -> dict[str, int]:
-    """How the kernels reach X, Y and the states in either layout."""
+class _Strides(TypedDict):
+    """How the kernels reach X, Y and the states."""
+
+    x_time: int
+    x_batch: int
+    y_time: int
+    y_direction: int
+    y_batch: int
+    i_direction: int
+    i_batch: int
+
+
+def _strides(layout: int, time: int, count: int, batch: int, hidden: int) -> _Strides:
+    """The strides of either layout."""
     if layout:
         return {
             "x_time": 1,
@@ -226,13 +239,6 @@ def _strides(layout: int, time: int, count: int, batch: int, hidden: int) -> dic
     }
 
 
-_NUMBERS = (
-    "mode time times batch hidden directions backwards row x_time x_batch y_time y_direction y_batch "
-    "i_direction i_batch s_direction s_batch variant clip"
-).split()
-
-
-_BYTE_NUMBERS = ("blocks", "words")
 _LONGEST_BLOCK = 508
 """Weights whose sum of products with 16-bit numbers fits 32 bits."""
 _MOST_BYTES = 2048
@@ -262,12 +268,25 @@ def _pack(b: Binder, source: Operand, c: _Cells) -> Operand:
     if source.dtype != "float32":
         raise NoKernel("weights of another type")
     packed = b.scratch("float32", (c.blocks, c.inner, c.vectors * b.lanes))
-    steps = (source.size // c.directions, c.gate_step, c.unit_step, c.inner_step, c.second)
-    numbers = (
-        *(c.directions, c.gates, c.units, c.inner, c.vectors * b.lanes, c.blocks, 4 * c.start),
-        *(*(4 * s for s in steps), c.alone),
+    b.emit(
+        steps.CellWeights(
+            w=source,
+            packed=packed,
+            directions=c.directions,
+            gates=c.gates,
+            units=c.units,
+            inner=c.inner,
+            block=c.vectors * b.lanes,
+            blocks=c.blocks,
+            start=4 * c.start,
+            direction_step=4 * (source.size // c.directions),
+            gate_step=4 * c.gate_step,
+            unit_step=4 * c.unit_step,
+            inner_step=4 * c.inner_step,
+            second=4 * c.second,
+            alone=c.alone,
+        )
     )
-    b.emit("packing.f32_recurrent", (source, packed), numbers)
     return packed
 
 
@@ -290,7 +309,7 @@ def _project(b: Binder, x: Operand, gates: int, count: int, hidden: int, late: b
         layout = f"recurrent bias {gates} {lanes} {late}"
         shift = b.packed(bias, layout, lambda value: pack_bias(value, gates, lanes, late))
     out = b.scratch("float32", (rows, blocks * 4 * lanes))
-    b.emit("recurrent.f32_project", (x, packed, shift, out), (rows, inputs, blocks))
+    b.emit(steps.Project(x=x, w=packed, bias=shift, out=out, rows=rows, inputs=inputs, panels=blocks))
     return out, blocks * 4 * lanes
 
 
@@ -336,11 +355,10 @@ def _bind_recurrent(b: Binder) -> None:
     if history is None:
         history = b.scratch("float32", (time, count, batch, hidden))
         plain = _strides(0, time, count, batch, hidden)
-        strides.update({name: plain[name] for name in ("y_time", "y_direction", "y_batch")})
-    state, state_strides = _state(b, results[2], count, batch, hidden, strides)
-    numbers: dict[str, Any] = {
-        **strides,
-        **state_strides,
+        for name in ("y_time", "y_direction", "y_batch"):
+            strides[name] = plain[name]
+    state, s_direction, s_batch = _state(b, results[2], count, batch, hidden, strides)
+    words: _Words = {
         "mode": RUN,
         "time": 0,
         "times": time,
@@ -349,59 +367,105 @@ def _bind_recurrent(b: Binder) -> None:
         "directions": count,
         "backwards": int(b.attr("direction", "forward") == "reverse"),
         "row": row,
+        "x_time": strides["x_time"],
+        "x_batch": strides["x_batch"],
+        "y_time": strides["y_time"],
+        "y_direction": strides["y_direction"],
+        "y_batch": strides["y_batch"],
+        "i_direction": strides["i_direction"],
+        "i_batch": strides["i_batch"],
+        "s_direction": s_direction,
+        "s_batch": s_batch,
         "variant": variant,
         "clip": math.inf if clip is None else float(clip),
-        **more,
+        "lengths": _optional(b, 4),
+        "initial_h": _optional(b, 5),
+        "initial_c": _optional(b, 6) if op == "LSTM" else None,
+        "history": history,
+        "state": state,
     }
-    initial_c = _optional(b, 6) if op == "LSTM" else None
-    common = (_optional(b, 4), _optional(b, 5), initial_c, history, state)
-    cell = (shares, recurrent, _extra(b, late), *common)
-    worth = _WORTH_SHARING << 2 if more else _WORTH_SHARING
+    extra = _extra(b, late)
+
+    def cells(words: _Words) -> steps.Cells:
+        if more is None:
+            return steps.FloatCells(gates=shares, weights=recurrent, extra=extra, **words)
+        blocks, dwords = more
+        return steps.ByteCells(gates=shares, weights=recurrent, extra=extra, blocks=blocks, dwords=dwords, **words)
+
+    worth = _WORTH_SHARING << 2 if more is not None else _WORTH_SHARING
     if time == 1 or (time <= _MOST_STEPS and batch * gates * hidden * hidden >= worth):
         halves = (GATES_ONLY, CANDIDATE_ONLY) if op == "GRU" and variant == GATES_ONLY else (variant,)
         for t in range(time):
             for half in halves:
-                b.emit(kernel, cell, _numbers({**numbers, "mode": STEP, "time": t, "variant": half}))
+                b.emit(cells({**words, "mode": STEP, "time": t, "variant": half}), kernel=kernel)
     elif time:
-        b.emit(kernel, cell, _numbers(numbers), parallel=count * batch > 1)
+        b.emit(cells(words), kernel=kernel, parallel=count * batch > 1)
     if results[1] is not None or results[2] is not None:
-        b.emit("recurrent.f32_final", (results[1], results[2], None, *common), _numbers(numbers), parallel=False)
+        final = steps.FinalStates(final_h=results[1], final_c=results[2], extra=None, **words)
+        b.emit(final, parallel=False)
 
 
-def _numbers(named: Mapping[str, int | float]) -> list[int | float]:
-    return [named[name] for name in (*_NUMBERS, *_BYTE_NUMBERS) if name in named]
+class _Words(TypedDict):
+    """What all steps over cells have in common."""
+
+    mode: int
+    time: int
+    times: int
+    batch: int
+    hidden: int
+    directions: int
+    backwards: int
+    row: int
+    x_time: int
+    x_batch: int
+    y_time: int
+    y_direction: int
+    y_batch: int
+    i_direction: int
+    i_batch: int
+    s_direction: int
+    s_batch: int
+    variant: int
+    clip: float
+    lengths: Operand | None
+    initial_h: Operand | None
+    initial_c: Operand | None
+    history: Operand
+    state: Operand | None
 
 
-def _weights(b: Binder, r: Operand, kernel: str, gates: int) -> tuple[str, Operand, dict[str, int]]:
-    """The cells' kernel, its recurrent weights, and the numbers it takes beyond the others'."""
+def _weights(b: Binder, r: Operand, kernel: str, gates: int) -> tuple[str, Operand, tuple[int, int] | None]:
+    """The cells' kernel, its recurrent weights, and of weights in bytes their blocks and each one's dwords."""
     lanes, scales = b.lanes, _constant(b, _SCALES.get(b.node.op, _NONE))
     if r.value is None:
         count, hidden = r.shape[0], r.shape[2]
         panels = count * -(-hidden // lanes)
-        return kernel, _pack(b, r, _Cells(count, gates, hidden, hidden, gates, panels, hidden * hidden, hidden, 1)), {}
+        cells = _Cells(count, gates, hidden, hidden, gates, panels, hidden * hidden, hidden, 1)
+        return kernel, _pack(b, r, cells), None
     if scales is None:
-        return kernel, b.packed(r, f"recurrent {gates} {lanes}", lambda value: pack_recurrent(value, gates, lanes)), {}
+        packed = b.packed(r, f"recurrent {gates} {lanes}", lambda value: pack_recurrent(value, gates, lanes))
+        return kernel, packed, None
     assert scales.value is not None
-    steps, block, hidden = scales.value, b.attr("block_size", 0), r.shape[2]
-    if steps.shape[-1] == 1:
+    scale, block, hidden = scales.value, b.attr("block_size", 0), r.shape[2]
+    if scale.shape[-1] == 1:
         block = -(-hidden // 4) * 4
-    if block % 4 == 0 and block <= _LONGEST_BLOCK and block * steps.shape[-1] <= _MOST_BYTES:
+    if block % 4 == 0 and block <= _LONGEST_BLOCK and block * scale.shape[-1] <= _MOST_BYTES:
         layout = f"recurrent bytes {gates} {block} {lanes}"
-        packed = b.packed(r, layout, lambda value: pack_bytes(value, steps, block, gates, lanes))
-        return f"qrecurrent.i8_{b.node.op.lower()}", packed, {"blocks": steps.shape[-1], "words": block // 4}
+        packed = b.packed(r, layout, lambda value: pack_bytes(value, scale, block, gates, lanes))
+        return f"qrecurrent.i8_{b.node.op.lower()}", packed, (scale.shape[-1], block // 4)
     layout = f"recurrent {gates} {lanes}"
-    return kernel, b.packed(r, layout, lambda value: pack_recurrent(spread(value, steps, block), gates, lanes)), {}
+    return kernel, b.packed(r, layout, lambda value: pack_recurrent(spread(value, scale, block), gates, lanes)), None
 
 
 def _state(
-    b: Binder, final_c: Operand | None, count: int, batch: int, hidden: int, strides: Mapping[str, int]
-) -> tuple[Operand | None, dict[str, int]]:
-    """Where cells keep what is no output, and its strides: c in the final c's own memory if that is wanted."""
+    b: Binder, final_c: Operand | None, count: int, batch: int, hidden: int, strides: _Strides
+) -> tuple[Operand | None, int, int]:
+    """Where cells keep what is no output, and its strides from direction to direction and sample to sample; c is kept
+    in the final c's own memory if that is wanted."""
     if b.node.op == "LSTM":
         if final_c is not None:
-            return final_c, {"s_direction": strides["i_direction"], "s_batch": strides["i_batch"]}
-        return b.scratch("float32", (count, batch, hidden)), {"s_direction": batch * hidden, "s_batch": hidden}
-    sizes = {"s_direction": batch * 2 * hidden, "s_batch": 2 * hidden}
+            return final_c, strides["i_direction"], strides["i_batch"]
+        return b.scratch("float32", (count, batch, hidden)), batch * hidden, hidden
     if b.node.op == "GRU":
-        return b.scratch("float32", (count, batch, 2 * hidden)), sizes
-    return None, sizes
+        return b.scratch("float32", (count, batch, 2 * hidden)), batch * 2 * hidden, 2 * hidden
+    return None, batch * 2 * hidden, 2 * hidden

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
+from lite_runtime import steps
 from lite_runtime.ops._geometry import Geometry
 from lite_runtime.ops._outer import emit_outer
-from lite_runtime.ops._panels import packed_size, tile_vectors
-from lite_runtime.ops.linear import Product, emit_product
+from lite_runtime.ops._panels import packed_size
+from lite_runtime.ops.linear import Product, emit_pack, emit_product
+from lite_runtime.ops.reduce import emit_sum
 from lite_runtime.ops.registry import Binder, NoKernel, Operand, bind
 
 __all__: list[str] = []
@@ -29,6 +31,16 @@ class _Sizes(NamedTuple):
     def columns(self) -> int:
         """All gates' units."""
         return self.gates * self.hidden
+
+
+class _Times(TypedDict):
+    """What all steps through time have in common."""
+
+    times: int
+    batch: int
+    hidden: int
+    backwards: int
+    y_time: int
 
 
 class _Direction:
@@ -55,9 +67,11 @@ class _Direction:
     def scratch(self, *shape: int) -> Operand:
         return self.b.scratch("float32", shape)
 
-    def numbers(self, y: Operand, *more: int) -> tuple[int, ...]:
+    def times(self, y: Operand) -> _Times:
         s = self.s
-        return (s.times, s.batch, s.hidden, int(self.backwards), y.size // s.times, *more)
+        return _Times(
+            times=s.times, batch=s.batch, hidden=s.hidden, backwards=int(self.backwards), y_time=y.size // s.times
+        )
 
     def product(
         self,
@@ -77,9 +91,7 @@ class _Direction:
         p = Product(self.s.cells, columns, depth)
         p.out_row = row or columns
         packed = self.scratch(packed_size(depth, columns, self.b.lanes))
-        steps = (4, 4 * depth) if turned else (4 * columns, 4)
-        numbers = (depth, columns, tile_vectors(columns, self.b.lanes), *steps, 1, 0, 0, 1.0)
-        self.b.emit("gemm.f32_pack", [w, packed], numbers)
+        emit_pack(self.b, w, packed, sizes, trans=turned)
         emit_product(self.b, p, a, packed, bias, residual, out, activate=False)
 
     def weight_gradient(self, a: Operand, skip: int, rows: int, met: Operand, columns: int, out: Operand) -> None:
@@ -90,14 +102,15 @@ class _Direction:
 
     def sum_cells(self, a: Operand, out: Operand) -> None:
         """out (columns,): the sum over cells."""
-        kernel = "rows" if self.s.columns == 1 else "columns"
-        self.b.emit(f"reduce.f32_sum__{kernel}", [a, out], (1, self.s.cells, self.s.columns, 0, 1.0))
+        emit_sum(self.b, a, out, self.s.cells, self.s.columns)
 
     def before(self, y: Operand, h0: Operand | None) -> Operand:
         """The hidden states that steps started from."""
         s = self.s
         before = self.scratch(s.cells, s.hidden)
-        self.b.emit("recurrentgrad.f32_before", [self.over_time(y), h0, before], self.numbers(y))
+        seen = self.over_time(y)
+        assert seen is not None
+        self.b.emit(steps.StatesBefore(y=seen, h0=h0, before=before, **self.times(y)))
         return before
 
 
@@ -155,10 +168,22 @@ def _bind_lstm(b: Binder) -> None:
         late = way.part(bias, columns, skip=columns)
         way.product(before, recurrent, (s.hidden, columns), gates, turned=True, bias=late, residual=shares)
         cells = way.scratch(s.cells, s.hidden)
-        b.emit("recurrentgrad.f32_lstm_cells", [gates, first_c, cells], way.numbers(y))
-        states = [way.part(o, *state) or way.scratch(*state) for o in (dh0, dc0)]
-        given = [way.over_time(dy), way.part(dy_h, *state), way.part(dy_c, *state)]
-        b.emit("recurrentgrad.f32_lstm_back", [gates, cells, first_c, recurrent, *given, *states], way.numbers(y))
+        b.emit(steps.LstmCells(gates=gates, c0=first_c, cells=cells, **way.times(y)))
+        dh, dc = (way.part(o, *state) or way.scratch(*state) for o in (dh0, dc0))
+        b.emit(
+            steps.LstmBack(
+                gates=gates,
+                cells=cells,
+                c0=first_c,
+                r=recurrent,
+                dy=way.over_time(dy),
+                dy_h=way.part(dy_h, *state),
+                dy_c=way.part(dy_c, *state),
+                dh=dh,
+                dc=dc,
+                **way.times(y),
+            )
+        )
         made.append((way, gates))
         if (out := way.part(dw, columns, s.inputs)) is not None:
             way.weight_gradient(gates, 0, columns, x, s.inputs, out)
@@ -190,14 +215,23 @@ def _bind_gru(b: Binder) -> None:
         way.product(x, weights, (s.inputs, columns), seen, turned=True, bias=way.part(bias, columns))
         gate_bias = way.part(bias, two, skip=columns)
         way.product(before, recurrent, (s.hidden, two), past, turned=True, bias=gate_bias, row=columns)
-        b.emit("recurrentgrad.f32_gru_gates", [seen, past, before, None if late else met], way.numbers(y))
+        b.emit(steps.GruGates(seen=seen, past=past, before=before, met=None if late else met, **way.times(y)))
         last = way.part(bias, s.hidden, skip=columns + two)
         share = past.at(4 * two, past.shape)
         way.product(met, candidate, (s.hidden, s.hidden), share, turned=True, bias=last, row=columns)
-        given = [way.over_time(dy), way.part(dy_h, *state), way.scratch(*state)]
-        dh = way.part(dh0, *state) or way.scratch(*state)
         b.emit(
-            "recurrentgrad.f32_gru_back", [seen, past, before, recurrent, *given, dh], way.numbers(y, int(late))
+            steps.GruBack(
+                seen=seen,
+                past=past,
+                before=before,
+                r=recurrent,
+                dy=way.over_time(dy),
+                dy_h=way.part(dy_h, *state),
+                dmet=way.scratch(*state),
+                dh=way.part(dh0, *state) or way.scratch(*state),
+                late=int(late),
+                **way.times(y),
+            )
         )
         made.append((way, seen))
         if (out := way.part(dw, columns, s.inputs)) is not None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lite_runtime import steps
 from lite_runtime.ops._axes import FLOATS, attr_int, expect, groups, unique_axes
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
 
@@ -120,11 +121,28 @@ def reduce_to(b: Binder, x: Operand, y: Operand, axes: Sequence[int], reduction:
         runs = [*runs[:at], *runs[at + 1 :]]
         last = not any(reduced for _, reduced in runs)
         target = y if last else b.scratch(y.dtype, (outer * inner,))
-        numbers = (outer, n, inner, reduction.finish if last else NONE, float(count))
-        b.emit(f"{reduction.family}.{kernel}__{'rows' if inner == 1 else 'columns'}", (source, target), numbers)
+        declared = steps.IntegerReduce if reduction.family == "qreduce" else steps.Reduce
+        b.emit(
+            declared(
+                x=source,
+                y=target,
+                outer=outer,
+                n=n,
+                inner=inner,
+                finish=reduction.finish if last else NONE,
+                divisor=float(count),
+            ),
+            kernel=f"{reduction.family}.{kernel}__{'rows' if inner == 1 else 'columns'}",
+        )
         if last:
             return
         kernel, source = reduction.rest, target
+
+
+def emit_sum(b: Binder, x: Operand, y: Operand, rows: int, columns: int) -> None:
+    """Append the step that adds up float32 `rows` of so many columns."""
+    kernel = f"reduce.f32_sum__{'rows' if columns == 1 else 'columns'}"
+    b.emit(steps.Reduce(x=x, y=y, outer=1, n=rows, inner=columns, finish=NONE, divisor=1.0), kernel=kernel)
 
 
 def operands(b: Binder, *which: int) -> list[Operand]:

@@ -16,6 +16,8 @@ import numpy as np
 
 from lite_runtime.errors import ShapeError
 from lite_runtime.graph import Array, Node, Spec
+from lite_runtime.steps.declaration import Step
+from lite_runtime.steps.operand import Operand
 
 __all__ = ["BINDS", "INFERS", "Binder", "DataDependent", "Inference", "NoKernel", "Operand", "Spec", "bind", "infer"]
 
@@ -72,35 +74,6 @@ class Inference(NamedTuple):
         return ShapeError(f"{self.node.where}: {what}")
 
 
-class Operand(NamedTuple):
-    """A tensor a kernel reads or writes: `slot` is the planner's buffer, `offset` the bytes into it."""
-
-    spec: Spec
-    slot: int
-    offset: int = 0
-    value: Array | None = None
-    """Contents, where known when planning (a constant)."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Sizes of the axes."""
-        return self.spec.shape
-
-    @property
-    def dtype(self) -> str:
-        """One of `graph.DTYPES`."""
-        return self.spec.dtype
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return self.spec.size
-
-    def at(self, offset: int, shape: tuple[int, ...]) -> Operand:
-        """A dense window `offset` bytes further on."""
-        return Operand(Spec(self.spec.dtype, shape), self.slot, self.offset + offset)
-
-
 class Binder(Protocol):
     """What a bind rule is handed. `inputs[i]` is None for an optional input left out; `outputs[i]` likewise."""
 
@@ -129,16 +102,9 @@ class Binder(Protocol):
     def scratch(self, dtype: str, shape: tuple[int, ...]) -> Operand:
         """Arena memory that lives for this node only; contents undefined."""
 
-    def emit(
-        self,
-        kernel: str,
-        operands: Sequence[Operand | None],
-        numbers: Sequence[int | float] = (),
-        *,
-        parallel: bool = True,
-    ) -> None:
-        """Append a step. `kernel` is "family.name"; a None operand reaches the kernel as address 0; a float among
-        `numbers` as its float32 bits. `parallel=False`: worker 0 alone runs it."""
+    def emit(self, step: Step, *, kernel: str | None = None, parallel: bool = True) -> None:
+        """Append a step. `kernel`: which of the declaration's kernels runs it, where it has several. `parallel=False`:
+        worker 0 alone runs it."""
 
     def view(self, output: int, of: Operand, offset: int = 0) -> None:
         """Output `output` is the memory of `of`, `offset` bytes in: no copy. Never for a constant."""

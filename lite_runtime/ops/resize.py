@@ -8,6 +8,7 @@ from math import ceil, floor, isfinite, prod
 
 import numpy as np
 
+from lite_runtime import steps
 from lite_runtime.graph import Array
 from lite_runtime.ops._checks import axes_of, choice, dense_strides, one_of
 from lite_runtime.ops._copy import element_size, view_or_copy
@@ -199,20 +200,21 @@ def _bind_nearest(b: Binder, source: Operand, target: Operand, places: dict[int,
     """A table of byte offsets for each axis; all but the last two are summed into one."""
     size = element_size(source.dtype)
     rounding = ROUNDING[b.attr("nearest_mode", "round_prefer_floor")]
-    steps = dense_strides(source.shape)
+    strides = dense_strides(source.shape)
     last = max(places)
     run = prod(source.shape[last + 1 :]) * size
     tables = []
     for axis in range(last + 1):
         old = source.shape[axis]
         index = np.clip(rounding(places[axis]), 0, old - 1).astype(np.int64) if axis in places else np.arange(old)
-        tables.append(index * (steps[axis] * size))
+        tables.append(index * (strides[axis] * size))
     tables = [np.zeros(1, np.int64)] * (3 - len(tables)) + tables
     if prod(len(t) for t in tables[:-2]) > MAX_TABLE:
         raise NoKernel("a table of too many rows")
     rows = reduce(lambda outer, inner: np.add.outer(outer, inner).ravel(), tables[:-2])
     table = np.concatenate([rows, *tables[-2:]]).astype(np.int64)
-    b.emit("resize.nearest", (source, b.constant(table), target), (len(rows), len(tables[-2]), len(tables[-1]), run))
+    sizes = {"a": len(rows), "b": len(tables[-2]), "c": len(tables[-1])}
+    b.emit(steps.Nearest(source=source, tables=b.constant(table), target=target, **sizes, run=run))
 
 
 def _bind_taps(b: Binder, source: Operand, target: Operand, places: dict[int, Array], scales: dict[int, float]) -> None:
@@ -228,7 +230,18 @@ def _bind_taps(b: Binder, source: Operand, target: Operand, places: dict[int, Ar
         outer, inner = prod(shape[:axis]), prod(shape[axis + 1 :])
         shape[axis] = new
         result = target if axis == order[-1] else b.scratch("float32", tuple(shape))
-        tables = b.constant(indices * inner), b.constant(weights)
-        kernel = "resize.taps_along" if inner == 1 else "resize.taps_inside"
-        b.emit(kernel, (source, *tables, result), (outer, new, old, inner, indices.shape[1]))
+        b.emit(
+            steps.Taps(
+                source=source,
+                indices=b.constant(indices * inner),
+                weights=b.constant(weights),
+                target=result,
+                outer=outer,
+                count=new,
+                extent=old,
+                inner=inner,
+                taps=indices.shape[1],
+            ),
+            kernel="resize.taps_along" if inner == 1 else "resize.taps_inside",
+        )
         source = result

@@ -6,6 +6,7 @@ from math import ceil, prod
 
 import numpy as np
 
+from lite_runtime import steps
 from lite_runtime.graph import dtype_name, itemsize, numpy_dtype
 from lite_runtime.ops._checks import INDEX_TYPES, axes_of, axis_of, element_type, one_of, scalar_int, sizes_of
 from lite_runtime.ops._copy import Dim, element_size, emit_copy, fill_operand, view_or_copy
@@ -193,5 +194,15 @@ def _bind_one_hot(b: Binder) -> None:
         raise NoKernel(f"one-hot vectors by {indices.dtype}")
     axis = b.attr("axis", -1) % len(target.shape)
     outer, depth, inner = prod(target.shape[:axis]), target.shape[axis], prod(target.shape[axis + 1 :])
-    numbers = (element_size(target.dtype), itemsize(indices.dtype), outer, depth, inner)
-    b.emit("indexing.one_hot", (indices, values, target), numbers)
+    b.emit(
+        steps.OneHot(
+            indices=indices,
+            values=values,
+            target=target,
+            size=element_size(target.dtype),
+            width=itemsize(indices.dtype),
+            outer=outer,
+            depth=depth,
+            inner=inner,
+        )
+    )

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from lite_runtime import steps
 from lite_runtime.ops import chain as _binds_what_is_elementwise  # noqa: F401
 from lite_runtime.ops._geometry import Geometry, flat
 from lite_runtime.ops._outer import emit_outer, emit_transposed_product
 from lite_runtime.ops.convolution import inference_of, window_of, with_border
 from lite_runtime.ops.pool import channels_at, window_numbers
-from lite_runtime.ops.reduce import operands, result
+from lite_runtime.ops.reduce import emit_sum, operands, result
 from lite_runtime.ops.registry import BINDS, Binder, NoKernel, Operand, bind
 
 __all__: list[str] = []
@@ -52,13 +53,13 @@ def _bind_conv_weight(b: Binder) -> None:
         _lines_of_taps(b, g, x, dy, sums, rows, columns)
     else:
         emit_outer(b, g, x, dy, sums, group, (rows, columns))
-    sizes = (1, taps, 1, group) if rows == columns == 1 else (group, taps, rows, columns)
-    b.emit("outer.f32_unpack", [sums, dw], sizes)
+    if rows == columns == 1:
+        b.emit(steps.Unpack(x=sums, y=dw, groups=1, taps=taps, rows=1, columns=group))
+    else:
+        b.emit(steps.Unpack(x=sums, y=dw, groups=group, taps=taps, rows=rows, columns=columns))
 
 
-def _lines_of_taps(
-    b: Binder, g: Geometry, x: Operand, dy: Operand, sums: Operand, rows: int, columns: int
-) -> None:
+def _lines_of_taps(b: Binder, g: Geometry, x: Operand, dy: Operand, sums: Operand, rows: int, columns: int) -> None:
     """A line of a window's taps lies side by side in an image with a border: one tap of so many more channels."""
     image, high, wide = with_border(b, x, g)
     tall = replace(g, height=high, width=wide, kernel=(g.kernel[0], 1), begins=(0, 0))
@@ -73,7 +74,8 @@ def _bind_pool(b: Binder) -> None:
     x, dy = operands(b, 0, 1)
     if channels_at(b) != "NHWC":
         raise NoKernel("a pool that is not channels-last")
-    b.emit(f"poolgrad.{_POOLS[b.node.op]}__nhwc", (x, dy, result(b)), window_numbers(b, x).numbers)
+    step = steps.PoolGrad(x=x, dy=dy, dx=result(b), **window_numbers(b, x).words)
+    b.emit(step, kernel=f"poolgrad.{_POOLS[b.node.op]}__nhwc")
 
 
 def _rows(b: Binder, x: Operand) -> tuple[int, int, int]:
@@ -95,14 +97,27 @@ def _bind_batch_norm(b: Binder) -> None:
     results = [*b.outputs, *[None] * 5][1:5]
     saved, rstd = (o or b.scratch("float32", (channels,)) for o in results[2:])
     factor = b.scratch("float32", (channels,))
-    b.emit("batchnorm.f32_moments", (x, parts), (rows, channels, chunk))
+    b.emit(steps.Moments(x=x, parts=parts, rows=rows, channels=channels, chunk=chunk))
     b.emit(
-        "batchnorm.f32_settle",
-        (parts, scale, mean, variance, *results[:2], saved, rstd, factor),
-        (rows, channels, chunk, float(b.attr("epsilon", 1e-5)), float(b.attr("momentum", 0.9))),
+        steps.Settle(
+            parts=parts,
+            scale=scale,
+            old_mean=mean,
+            old_variance=variance,
+            new_mean=results[0],
+            new_variance=results[1],
+            mean=saved,
+            rstd=rstd,
+            factor=factor,
+            rows=rows,
+            channels=channels,
+            chunk=chunk,
+            epsilon=float(b.attr("epsilon", 1e-5)),
+            momentum=float(b.attr("momentum", 0.9)),
+        )
     )
     if b.outputs[0] is not None:
-        b.emit("batchnorm.f32_apply", (x, saved, factor, bias, b.outputs[0]), (rows, channels))
+        b.emit(steps.Apply(x=x, mean=saved, factor=factor, bias=bias, y=b.outputs[0], rows=rows, channels=channels))
 
 
 _elementwise = BINDS["BatchNormalization"]
@@ -117,10 +132,23 @@ def _bind_batch_norm_grad(b: Binder) -> None:
     parts = b.scratch("float32", (chunks, 2, channels))
     dscale, db = (o or b.scratch("float32", (channels,)) for o in [*b.outputs, None, None][1:3])
     factors = b.scratch("float32", (3, channels))
-    b.emit("batchnorm.f32_grad_sums", (dy, x, mean, parts), (rows, channels, chunk))
-    b.emit("batchnorm.f32_grad_settle", (parts, scale, rstd, dscale, db, factors), (rows, channels, chunks))
+    b.emit(steps.GradSums(dy=dy, x=x, mean=mean, parts=parts, rows=rows, channels=channels, chunk=chunk))
+    b.emit(
+        steps.GradSettle(
+            parts=parts,
+            scale=scale,
+            rstd=rstd,
+            dscale=dscale,
+            db=db,
+            factors=factors,
+            rows=rows,
+            channels=channels,
+            chunks=chunks,
+        )
+    )
     if b.outputs[0] is not None:
-        b.emit("batchnorm.f32_grad_apply", (dy, x, mean, factors, b.outputs[0]), (rows, channels))
+        dx = b.outputs[0]
+        b.emit(steps.GradApply(dy=dy, x=x, mean=mean, factors=factors, dx=dx, rows=rows, channels=channels))
         b.reuse(0, dy)
 
 
@@ -134,9 +162,11 @@ def _bind_layer_norm_grad(b: Binder) -> None:
     chunks = -(-rows // chunk)
     parts = b.scratch("float32", (2, chunks, n))
     dx = b.outputs[0] or b.scratch("float32", x.shape)
-    b.emit("layernorm.f32_grad", (dy, x, scale, mean, inverse, dx, parts), (rows, n, chunk))
+    b.emit(
+        steps.LayerNormGrad(
+            dy=dy, x=x, scale=scale, mean=mean, inverse=inverse, dx=dx, parts=parts, rows=rows, n=n, chunk=chunk
+        )
+    )
     for i, sums in enumerate([*b.outputs, None, None][1:3]):
         if sums is not None:
-            part = parts.at(4 * i * chunks * n, (chunks, n))
-            kernel = "rows" if n == 1 else "columns"
-            b.emit(f"reduce.f32_sum__{kernel}", (part, sums), (1, chunks, n, 0, 1.0))
+            emit_sum(b, parts.at(4 * i * chunks * n, (chunks, n)), sums, chunks, n)

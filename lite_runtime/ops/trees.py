@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from lite_runtime import steps
 from lite_runtime.errors import ShapeError
 from lite_runtime.graph import Array, Node
 from lite_runtime.ops._axes import attr_int, expect
@@ -362,8 +363,27 @@ def _walk(b: Binder, x: Operand, count: int, how: int, targets: Array) -> Operan
     held = [b.constant(t if t.size else np.zeros(1, t.dtype)) for t in tables]
     sums = b.scratch("float64", (x.shape[0], count))
     base = b.constant(_base(b.node, count))
-    numbers = (x.shape[0], x.shape[1], len(forest.roots), count, how)
-    b.emit(f"trees.f32_walk{'__leq' * forest.leq_only}", (x, *held, base, sums), numbers)
+    nodes, roots, leaves, votes, weights, sets, members = held
+    b.emit(
+        steps.Walk(
+            x=x,
+            nodes=nodes,
+            roots=roots,
+            leaves=leaves,
+            targets=votes,
+            weights=weights,
+            sets=sets,
+            members=members,
+            base=base,
+            sums=sums,
+            rows=x.shape[0],
+            features=x.shape[1],
+            trees=len(forest.roots),
+            target_count=count,
+            how=how,
+        ),
+        kernel=f"trees.f32_walk{'__leq' * forest.leq_only}",
+    )
     return sums
 
 
@@ -374,7 +394,8 @@ def _bind_ensemble(b: Binder) -> None:
     how = _choice(b.node, "aggregate_function", 1, AGGREGATES)
     sums = _walk(b, x, count, how, forest_of(b.node).targets)
     transform = _choice(b.node, "post_transform", 0, TRANSFORMS)
-    b.emit("trees.f32_scores", (sums, out), (x.shape[0], count, transform))
+    assert out is not None
+    b.emit(steps.Scores(sums=sums, out=out, rows=x.shape[0], targets=count, transform=transform))
 
 
 @bind("TreeEnsembleClassifier")
@@ -389,12 +410,32 @@ def _bind_classifier(b: Binder) -> None:
     scores = (b.outputs[1] if len(b.outputs) > 1 else None) or b.scratch("float32", (rows, count))
     if not _binary(b.node):
         sums = _walk(b, x, count, AGGREGATES.index("SUM"), forest.targets)
-        b.emit("trees.f32_classes", (sums, b.constant(labels), label, scores), (rows, count, transform))
+        b.emit(
+            steps.Classes(
+                sums=sums,
+                labels=b.constant(labels),
+                label=label,
+                out=scores,
+                rows=rows,
+                classes=count,
+                transform=transform,
+            )
+        )
         return
     margin = bool((forest.weights < 0).any())
     sums = _walk(b, x, 1, AGGREGATES.index("SUM"), np.zeros_like(forest.targets))
-    numbers = (rows, transform, int(margin), int(margin or transform != 0))
-    b.emit("trees.f32_two_classes", (sums, b.constant(labels), label, scores), numbers)
+    b.emit(
+        steps.TwoClasses(
+            sums=sums,
+            labels=b.constant(labels),
+            label=label,
+            out=scores,
+            rows=rows,
+            transform=transform,
+            margin=int(margin),
+            negative=int(margin or transform != 0),
+        )
+    )
 
 
 # -- features before the trees, run by their references ---------------------------------------------------------------

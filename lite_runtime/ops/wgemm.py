@@ -6,9 +6,10 @@ from math import prod
 
 import numpy as np
 
+from lite_runtime import steps
 from lite_runtime.graph import Array
 from lite_runtime.ops._checks import one_of
-from lite_runtime.ops._panels import activation_numbers, broadcast, column_bias, tile_vectors
+from lite_runtime.ops._panels import broadcast, column_bias, finish_of, tile_vectors
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
 from lite_runtime.reference.narrow import unpack4
 
@@ -88,12 +89,24 @@ def _(b: Binder) -> None:
     four = bool(b.attr("shape", ())) and depth % 8 == 0 and (block % 8 == 0 or block >= depth)
     kind = "f16" if right.dtype == "float16" else "i4" if four else "i8"
     panels, scales, offsets = _panels(b, right, scale, zero, kind, (depth, columns, block))
-    numbers = (
-        *(a.size // depth, columns, depth, tile_vectors(columns, b.lanes), min(block, depth)),
-        *activation_numbers(b),
-    )
+    finish = finish_of(b)
     b.emit(
-        f"wgemm.{kind}_gemm", [a, panels, scales, offsets, column_bias(b, bias, columns), residual, out], numbers
+        steps.NarrowGemm(
+            a=a,
+            w=panels,
+            scales=scales,
+            offsets=offsets,
+            bias=column_bias(b, bias, columns),
+            residual=residual,
+            c=out,
+            rows=a.size // depth,
+            columns=columns,
+            depth=depth,
+            vectors=tile_vectors(columns, b.lanes),
+            block=min(block, depth),
+            **finish,
+        ),
+        kernel=f"wgemm.{kind}_gemm",
     )
 
 

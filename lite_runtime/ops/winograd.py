@@ -6,11 +6,12 @@ from math import prod
 
 import numpy as np
 
+from lite_runtime import steps
 from lite_runtime.graph import Array
 from lite_runtime.kernels._winograd import POINTS
 from lite_runtime.ops._geometry import Geometry
 from lite_runtime.ops._packing import Filters
-from lite_runtime.ops._panels import activation_numbers, column_bias, tile_vectors
+from lite_runtime.ops._panels import column_bias, finish_of, tile_vectors
 from lite_runtime.ops.registry import Binder, Operand
 
 __all__ = ["bind_winograd", "points", "tile_size", "transformed"]
@@ -103,9 +104,21 @@ def _packed(b: Binder, w: Operand, filters: Filters, m: int) -> Operand:
     if w.value is not None:
         return b.packed(w, f"winograd {m} {b.lanes} {filters.outer_step}", pack)
     packed = b.scratch("float32", ((m + 2) ** 2 * depth * -(-filters.columns // b.lanes) * b.lanes,))
-    steps = (4 * filters.start, 4 * filters.column_step, 4 * filters.inner_step, 4 * filters.outer_step)
-    numbers = (m, filters.columns, filters.inner, full, *steps)
-    b.emit("packing.f32_winograd", [w, b.constant(points(m).astype(np.float32)), packed], numbers)
+    b.emit(
+        steps.WinogradFilters(
+            w=w,
+            g=b.constant(points(m).astype(np.float32)),
+            packed=packed,
+            m=m,
+            columns=filters.columns,
+            channels=filters.inner,
+            vectors=full,
+            start=4 * filters.start,
+            column_step=4 * filters.column_step,
+            channel_step=4 * filters.inner_step,
+            tap_step=4 * filters.outer_step,
+        )
+    )
     return packed
 
 
@@ -135,9 +148,30 @@ def bind_winograd(
     share = ((m + 2) ** 2, room * (depth + full * lanes) + 32)
     scratch = b.scratch("float32", (slots, *share)).at(0, share)  # reports count what one worker uses
     packed = _packed(b, w, filters, m)
-    numbers = (
-        *(m, g.images, g.height, g.width, g.channels, *g.out, columns, *g.begins, full, BLOCK[m], room, slots),
-        *activation_numbers(b),
+    finish = finish_of(b)
+    b.emit(
+        steps.Winograd(
+            x=x,
+            w=packed,
+            bias=column_bias(b, bias, columns),
+            residual=residual,
+            scratch=scratch,
+            y=out,
+            m=m,
+            images=g.images,
+            height=g.height,
+            width=g.width,
+            channels=g.channels,
+            y_height=g.out[0],
+            y_width=g.out[1],
+            columns=columns,
+            top=g.begins[0],
+            left=g.begins[1],
+            vectors=full,
+            block=BLOCK[m],
+            room=room,
+            team=slots,
+            **finish,
+        )
     )
-    b.emit("winograd.f32_winograd", [x, packed, column_bias(b, bias, columns), residual, scratch, out], numbers)
     return True

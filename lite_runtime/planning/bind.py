@@ -14,6 +14,7 @@ from lite_runtime.ops import chain
 from lite_runtime.ops.registry import BINDS, NoKernel, Operand, Spec
 from lite_runtime.planning.program import ARENA, FIRST_FREE
 from lite_runtime.planning.stage import Stage, spec_of
+from lite_runtime.steps.declaration import Gaps, Step
 
 __all__ = ["BEFORE", "BoundUnit", "Choose", "Pack", "Record", "Slot", "Workspace", "bind_stage"]
 
@@ -44,8 +45,7 @@ class Record(NamedTuple):
     """A step before its operands have addresses."""
 
     kernel: str
-    operands: tuple[Operand | None, ...]
-    numbers: tuple[int | float, ...]
+    step: Step
     parallel: bool
     unit: int
 
@@ -58,24 +58,13 @@ class BoundUnit(NamedTuple):
     end: int
 
 
-class _Rows(NamedTuple):
-    """Which numbers of a step are the results in a row and the batches, and which operand must be left out for rows to
-    lie anywhere; -1: none."""
-
-    number: int
-    batches: int
-    absent: int
-
-    def fits(self, record: Record, operand: Operand) -> bool:
-        """Whether the step makes `operand`, all of it, in rows one after the other."""
-        made, alone = record.operands[-1], self.absent < 0 or record.operands[self.absent] is None
-        whole = made is not None and made.slot == operand.slot and made.size == operand.size and operand.offset == 0
-        dense = record.numbers[self.batches] == 1 and operand.shape[-1] == record.numbers[self.number]
-        return whole and alone and dense
-
-
-ROWS: Mapping[str, _Rows] = {"gemm.f32_gemm": _Rows(5, 14, 4), "qgemm.x8_gemm": _Rows(5, 14, -1)}
-"""Kernels that can leave gaps between the rows of their result."""
+def _makes_rows(step: Step, gaps: Gaps, operand: Operand) -> bool:
+    """Whether the step makes `operand`, all of it, in rows one after the other that it could write with gaps."""
+    made = getattr(step, gaps.operand)
+    alone = not gaps.absent or getattr(step, gaps.absent) is None
+    whole = made.slot == operand.slot and made.size == operand.size and operand.offset == 0
+    dense = getattr(step, gaps.batches) == 1 and operand.shape[-1] == getattr(step, gaps.row)
+    return bool(whole and alone and dense)
 
 
 _Undo = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -167,13 +156,13 @@ class Workspace:
 
     def append(self, record: Record) -> None:
         """Add a record of the current unit."""
-        for slot in {operand.slot for operand in record.operands if operand is not None}:
+        for slot in {operand.slot for operand in record.step.operands if operand is not None}:
             there = self._touching.setdefault(slot, [])
             there.append(len(self.records))
             self._undo.append((there.pop, ()))
         self.records.append(record)
         self._undo.append((self.records.pop, ()))
-        for operand in record.operands:
+        for operand in record.step.operands:
             self.touch(operand)
 
     def only_record(self, slot: int) -> int | None:
@@ -252,15 +241,8 @@ class _NodeBinder:
         self._space.slots[operand.slot].scratch = True
         return operand
 
-    def emit(
-        self,
-        kernel: str,
-        operands: Sequence[Operand | None],
-        numbers: Sequence[int | float] = (),
-        *,
-        parallel: bool = True,
-    ) -> None:
-        self._space.append(Record(kernel, tuple(operands), tuple(numbers), parallel, self._space.unit))
+    def emit(self, step: Step, *, kernel: str | None = None, parallel: bool = True) -> None:
+        self._space.append(Record(step.kernel(kernel), step, parallel, self._space.unit))
 
     def view(self, output: int, of: Operand, offset: int = 0) -> None:
         result = self.results[output]
@@ -280,16 +262,15 @@ class _NodeBinder:
         if at_record is None or not once or space.slots[operand.slot].base != ARENA:
             return False
         record = space.records[at_record]
-        width = ROWS.get(record.kernel)
-        if width is None or name not in space.units[record.unit][-1].outputs or not width.fits(record, operand):
+        step, gaps = record.step, record.step.gaps
+        if gaps is None or name not in space.units[record.unit][-1].outputs or not _makes_rows(step, gaps, operand):
             return False
-        run = int(record.numbers[width.number])
+        run = int(getattr(step, gaps.row))
         rows = operand.size // run
         spec = Spec(operand.dtype, ((rows - 1) * row + run,))
         into = Operand(spec, target.slot, target.offset + at * itemsize(operand.dtype))
-        numbers = (*record.numbers[: width.number], row, *record.numbers[width.number + 1 :])
-        redirected = record._replace(operands=(*record.operands[:-1], into), numbers=numbers)
-        space.redirect(at_record, redirected, operand.slot, target.slot)
+        apart = step.replace(**{gaps.operand: into, gaps.row: row})
+        space.redirect(at_record, record._replace(step=apart), operand.slot, target.slot)
         return True
 
     def reuse(self, output: int, of: Operand | None) -> None:

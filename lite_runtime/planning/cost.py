@@ -11,6 +11,8 @@ from math import log2, prod
 from typing import Any, NamedTuple
 
 from lite_runtime.graph import Node, Spec
+from lite_runtime.steps.declaration import Step
+from lite_runtime.steps.operand import Operand
 
 __all__ = ["operations", "seconds", "shared", "touched"]
 
@@ -225,11 +227,15 @@ def seconds(kernel: str, count: int, nbytes: int, lanes: int = 16) -> float:
     return STEP + max(count / rate.operations * 16 / lanes, nbytes / rate.bytes) * 1e-9
 
 
-def touched(kernel: str, sizes: Sequence[int]) -> int:
-    """Bytes a step touches, of operands of these bytes: all, but of a table that it picks rows from what it makes,
-    and of one that it picks matrices from nothing: the operations tell of these."""
-    picked = min(sizes[0], sizes[-1]) if kernel.startswith("indexing.gather") else sizes[0] if sizes else 0
-    return picked + sum(sizes[2 if kernel.startswith("grouped.") else 1 :])
+def touched(step: Step) -> int:
+    """Bytes a step touches: of all its operands, once where two are the same; but of one that it picks from
+    (`Step.picks`), no more than that says."""
+    sizes = {(o.slot, o.offset): o.spec.nbytes for o in step.operands if o is not None}
+    if step.picks is not None:
+        table: Operand = getattr(step, step.picks.operand)
+        like: Operand | None = getattr(step, step.picks.like) if step.picks.like else None
+        sizes[table.slot, table.offset] = 0 if like is None else min(table.spec.nbytes, like.spec.nbytes)
+    return sum(sizes.values())
 
 
 def shared(took: float) -> bool:

@@ -11,9 +11,7 @@ Everything here is a function of types; nothing runs, except that nodes whose op
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
-from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +24,7 @@ from lite_runtime.planning.bind import BEFORE, BoundUnit, Choose, Pack, Workspac
 from lite_runtime.planning.memory import Lifetime, Spans, arrange
 from lite_runtime.planning.program import ARENA, NULL, Kernel, Plan, Step
 from lite_runtime.planning.stage import fold, next_stage
+from lite_runtime.steps.declaration import LENGTH
 
 __all__ = ["Kernel", "Plan", "Step", "fold", "plan"]
 
@@ -174,7 +173,8 @@ def _write(
         begin = len(words)
         seconds = cost.seconds(record.kernel, operations, nbytes, space.lanes)
         shared = record.parallel and (separate or cost.shared(seconds))
-        spans = [_span(space, o, record.unit) for o in record.operands if o is not None and o.value is None]
+        operands = record.step.operands
+        spans = [_span(space, o, record.unit) for o in operands if o is not None and o.value is None]
         meets = any(touched.clash(span, shared) for span in spans)
         if meets:
             touched = _Touched()
@@ -182,14 +182,14 @@ def _write(
             touched.add(span, shared)
         flags = (PARALLEL if shared else 0) | (MEET if meets else 0) | (record.unit << 8)
         words += [kernels.setdefault(record.kernel, len(kernels)), 0, flags]
-        for operand in record.operands:
+        for operand in operands:
             if operand is None:
                 words += [NULL, 0]
             else:
                 slot = space.slots[operand.slot]
                 words += [slot.base, operand.offset + slot.offset]
-        words += [_word(n) for n in record.numbers]
-        words[begin + 1] = len(words) - begin
+        words += record.step.numbers()
+        words[begin + LENGTH] = len(words) - begin
         end = len(words)
         records.append(Kernel(record.kernel, record.unit, begin, end, operations, nbytes, seconds, shared, meets))
     return np.array(words, np.int64), tuple(kernels), tuple(records)
@@ -201,8 +201,7 @@ _MOVES = ("copy.", "pad", "pack", "transpose")
 
 def _work(space: Workspace, specs: Mapping[str, Spec]) -> list[tuple[int, int]]:
     """Operations and bytes of every record: a unit's operations fall to those that compute, by their bytes."""
-    operands = [{(o.slot, o.offset): o.spec.nbytes for o in r.operands if o is not None} for r in space.records]
-    sizes = [cost.touched(r.kernel, list(o.values())) for r, o in zip(space.records, operands, strict=True)]
+    sizes = [cost.touched(record.step) for record in space.records]
     of_unit: dict[int, list[int]] = {}
     for i, record in enumerate(space.records):
         of_unit.setdefault(record.unit, []).append(i)
@@ -274,13 +273,3 @@ class _Touched:
                 if there is not None and there.overlaps(span.start, span.end):
                     return True
         return False
-
-
-def _word(number: int | float) -> int:
-    """A number of a step record: an integer as it is, a float as the bits of the nearest float32."""
-    if isinstance(number, float | np.floating):
-        try:
-            return int.from_bytes(struct.pack("<f", number), "little")
-        except OverflowError:  # beyond the largest float32: infinity, as rounding to nearest gives
-            return int.from_bytes(struct.pack("<f", inf if number > 0 else -inf), "little")
-    return int(number)

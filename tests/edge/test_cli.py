@@ -91,6 +91,34 @@ def test_inspect_as_json_has_every_operator(small: Small) -> None:
     assert sum(node["weights"] for node in graph["nodes"]) == graph["weights_bytes"]
 
 
+def test_inspect_shows_the_program_by_name(small: Small) -> None:
+    made = as_json("inspect", small.bundle, "--program", "--input-shape", "x=2,3,8,8")
+    program = made["signatures"]["predict"]
+    kernels = [step["kernel"] for step in program["steps"]]
+    assert kernels.count("gemm.f32_gemm") >= 1 and program["words"] > 0 and program["waiting"] == []
+    gemm = next(step for step in program["steps"] if step["kernel"] == "gemm.f32_gemm")
+    operands = {operand["name"]: operand for operand in gemm["operands"]}
+    assert list(operands) == ["a", "w", "taps_at", "bias", "residual", "c"]
+    assert operands["taps_at"]["memory"] == "constant" and operands["taps_at"]["role"] == "read"
+    assert operands["residual"]["memory"] == "" and operands["c"]["role"] == "written"
+    assert gemm["numbers"]["low"] in (0.0, "-inf") and gemm["numbers"]["high"] == "inf"
+    assert {"rows", "columns", "per_image", "alpha"} <= set(gemm["numbers"])
+    memory = {operand["memory"] for step in program["steps"] for operand in step["operands"]}
+    assert {"input x", "output scores", "arena", "constant"} <= memory
+    stdout, _ = msedge("inspect", small.bundle, "--program", "--signature", "predict")
+    assert "gemm.f32_gemm" in stdout and "input x +0" in stdout and "left out" in stdout
+
+
+def test_inspect_plans_a_program_for_the_shapes_asked_for(small: Small) -> None:
+    def rows(*arguments: str) -> int:
+        steps = as_json("inspect", small.bundle, "--program", *arguments)["signatures"]["predict"]["steps"]
+        found: int = [step["numbers"]["rows"] for step in steps if step["kernel"] == "gemm.f32_gemm"][-1]
+        return found
+
+    assert rows("--input-shape", "x=6,3,8,8") == 6 * rows()
+    assert as_json("inspect", small.bundle, "--program", "--signature", "none", code=3)["error"]["kind"] == "InputError"
+
+
 def test_inspect_of_a_damaged_bundle(small: Small, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.mslite"
     damaged.write_bytes(small.bundle.read_bytes()[:-100])

@@ -25,6 +25,7 @@ from lite_runtime.planning import cost
 from lite_runtime.planning import plan as planning
 from lite_runtime.planning.program import ARENA, Kernel, Plan, Step
 from lite_runtime.running.executor import Bound
+from lite_runtime.steps.declaration import KERNEL
 from tests.fuzz.agreement import Disagreement
 
 __all__ = ["WAYS", "Fault", "in_all_ways", "walked"]
@@ -154,7 +155,7 @@ class _Walk:
         plan: Plan = self._bound.plan
         if worker and not record.shared:
             return
-        kernel = _KERNEL(int(self._bound.table[plan.program[record.begin]]))
+        kernel = _KERNEL(int(self._bound.table[plan.program[record.begin + KERNEL]]))
         step = plan.program.ctypes.data + 8 * record.begin
         kernel(step, self._bases.ctypes.data, worker, self._workers if record.shared else 1)
 

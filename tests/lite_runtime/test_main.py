@@ -40,6 +40,16 @@ def test_inspect_and_bench(path: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert json.loads(capsys.readouterr().out)["median_us"] > 0
 
 
+def test_inspect_of_a_program(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", path, "--program"]) == 0
+    (step,) = json.loads(capsys.readouterr().out)["predict"]["steps"]
+    assert step["kernel"] == "elementwise.f32_chain" and step["numbers"]["total"] == 1
+    places = [(o["name"], o["role"], o["memory"], o["value"], o["shape"]) for o in step["operands"]]
+    assert places == [("sources", "read", "input x", "x", [1]), ("y", "written", "output y", "y", [1])]
+    assert main(["inspect", path, "--program", "--signature", "train"]) == 3
+    assert "no signature 'train'" in capsys.readouterr().err
+
+
 def test_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, state, by = (str(tmp_path / name) for name in ("m.mslite", "mine.msstate", "by.npy"))
     Path(path).write_bytes(learner())

@@ -26,6 +26,12 @@ def test_a_family_gives_addresses() -> None:
     assert {"lead", "serve", "alone"} <= set(build.image("walker").addresses)
 
 
+def test_a_family_depends_on_the_declarations_of_its_steps() -> None:
+    assert {"steps.declaration", "steps.gemm", "native.simd"} <= set(build._sources("kernels.gemm"))
+    assert {"steps.qwide", "steps.qgemm", "steps.qdepthwise"} <= set(build._sources("kernels.qwide"))
+    assert "steps.gemm" not in build._sources("kernels.copy")
+
+
 def test_kept_kernels_load_without_numba(tmp_path: Path) -> None:
     """A process that runs native code has imported neither numba nor llvmlite."""
     code = (

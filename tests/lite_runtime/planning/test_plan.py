@@ -12,6 +12,7 @@ from lite_runtime.graph import Array, Graph, Node, Value
 from lite_runtime.ops.registry import Operand, Spec
 from lite_runtime.planning.bind import Workspace
 from lite_runtime.planning.plan import Plan, _span, plan
+from lite_runtime.steps.declaration import FLAGS
 
 RNG = np.random.default_rng(31)
 
@@ -107,7 +108,7 @@ def test_small_steps_are_the_first_workers() -> None:
     )
     assert [r.shared for r in made.records] == [True, False, False, True]
     assert [r.meets for r in made.records] == [False, True, False, True]
-    assert [int(made.program[r.begin + 2]) & 3 for r in made.records] == [1, 2, 0, 3]
+    assert [int(made.program[r.begin + FLAGS]) & 3 for r in made.records] == [1, 2, 0, 3]
     assert all(r.shared for r in tested.records), "plans that test kernels share whatever can be shared"
 
 
@@ -127,7 +128,7 @@ def test_steps_that_share_nothing_do_not_wait() -> None:
         {"w": _square()},
     )
     made = plan(graph, {"x": Spec("float32", (64, 64))}, pack=_pack, lanes=16)
-    flags = [int(made.program[r.begin + 2]) & 2 for r in made.records]
+    flags = [int(made.program[r.begin + FLAGS]) & 2 for r in made.records]
     assert flags == [0, 0]
 
 

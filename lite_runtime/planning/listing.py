@@ -1,0 +1,121 @@
+"""A planned program as text would have it: step by step, every word by the name of its declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from math import isfinite
+from typing import Any, NamedTuple
+
+from lite_runtime.errors import InputError
+from lite_runtime.graph import DTYPES, Array, Graph, Node, Spec
+from lite_runtime.ops.registry import Operand
+from lite_runtime.planning.bind import Choose
+from lite_runtime.planning.plan import fold, plan
+from lite_runtime.planning.program import ARENA, NULL, Kernel, Plan
+from lite_runtime.steps.reading import Place, read
+
+__all__ = ["Listed", "ListedOperand", "listed", "planned"]
+
+
+class ListedOperand(NamedTuple):
+    """An operand: its role, and where it lies. `value`: the graph's name for it, where the step's node has one for what
+    lies there; `dtype` and `shape` (None where neither says): of that value, else of the constant."""
+
+    name: str
+    role: str
+    memory: str
+    """"arena", "constant", "input NAME", "output NAME", "buffer", or "" for an operand that was left out."""
+    base: int
+    offset: int
+    value: str = ""
+    dtype: str = ""
+    shape: tuple[int, ...] | None = None
+
+
+class Listed(NamedTuple):
+    """A step: the kernel that runs it ("reference": none does), and the nodes it belongs to."""
+
+    kernel: str
+    node: str
+    shared: bool
+    meets: bool
+    operands: tuple[ListedOperand, ...] = ()
+    numbers: Mapping[str, Any] = {}
+    """Integers, floats and tails by name."""
+
+    def plain(self) -> dict[str, Any]:
+        """The step as JSON knows it; floats that are not finite as text."""
+        operands = [operand._asdict() for operand in self.operands]
+        return {**self._asdict(), "operands": operands, "numbers": {k: _plain(v) for k, v in self.numbers.items()}}
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
+
+
+def planned(graph: Graph, shapes: Mapping[str, tuple[int, ...]], *, lanes: int, choose: Choose | None = None) -> Plan:
+    """The plan of a graph for inputs of these shapes, declared ones where none is given, open sizes 1. Nothing runs.
+
+    lanes: float32 in a vector of the target. Raises InputError for a shape of no input, ShapeError where operands
+    do not fit.
+    """
+    names = [value.name for value in graph.inputs]
+    if unknown := sorted(set(shapes) - set(names)):
+        raise InputError(f"expected shapes of the inputs {', '.join(names)}, got one of {', '.join(unknown)}")
+    given = {
+        v.name: Spec(v.dtype, shapes.get(v.name) or tuple(d if isinstance(d, int) else 1 for d in v.shape or ()))
+        for v in graph.inputs
+        if v.kind == "tensor" and v.dtype in DTYPES
+    }
+    return plan(fold(graph, _LIMIT), given, pack=_pack, lanes=lanes, limit=_LIMIT, choose=choose)
+
+
+_LIMIT = 4 << 30
+"""Bytes that a plan may hold: what a model is loaded with by default."""
+
+
+def _pack(source: Operand, layout: str, make: Callable[[Array], Array]) -> Array:
+    assert source.value is not None
+    return make(source.value)
+
+
+def listed(made: Plan) -> Iterator[Listed]:
+    """Every step of a plan in order."""
+    memory = {ARENA: "arena", **dict.fromkeys(made.constants, "constant")}
+    memory |= {base: f"input {name}" for name, base in made.inputs.items()}
+    memory |= {base: f"output {name}" for name, base in made.outputs.items()}
+    records = iter(made.records)
+    for step in made.steps:
+        if not step.end:
+            yield Listed("reference", _label(step.nodes), shared=False, meets=False)
+            continue
+        for record in records:
+            yield _native(made, record, memory)
+            if record.end == step.end:
+                break
+
+
+def _native(made: Plan, record: Kernel, memory: Mapping[int, str]) -> Listed:
+    words = [int(word) for word in made.program[record.begin : record.end]]
+    found = read(record.name, words)
+    nodes = made.units[record.unit]
+    names = [name for node in nodes for name in (*node.inputs, *node.outputs) if name in made.where]
+    there = {made.where[name][:2]: (name, made.where[name][2]) for name in reversed(names)}
+    operands = tuple(_operand(made, place, memory, there) for place in found.operands)
+    return Listed(record.name, _label(nodes), record.shared, record.meets, operands, found.numbers)
+
+
+def _operand(
+    made: Plan, place: Place, memory: Mapping[int, str], there: Mapping[tuple[int, int], tuple[str, Spec]]
+) -> ListedOperand:
+    where = "" if place.base == NULL else memory.get(place.base, "buffer")
+    value, spec = there.get((place.base, place.offset), ("", None))
+    if spec is None and place.base in made.constants and place.offset == 0:
+        held = made.constants[place.base]
+        spec = Spec(held.dtype.name, held.shape)
+    known = (spec.dtype, spec.shape) if spec is not None and where else ("", None)
+    return ListedOperand(place.name, place.role, where, place.base, place.offset, value if where else "", *known)
+
+
+def _label(nodes: tuple[Node, ...]) -> str:
+    return f"{'+'.join(node.op for node in nodes)} {nodes[-1].name or nodes[-1].outputs[0]}"

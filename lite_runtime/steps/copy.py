@@ -1,0 +1,91 @@
+"""Strided copies of raw elements; `kernels/copy.py` says what a frame is."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lite_runtime.steps.declaration import In, Out, Step, step
+
+__all__ = ["Extent", "Segments", "Swap", "Trilu", "Weave"]
+
+
+_SIZES = (1, 2, 4, 8)
+"""Bytes of elements that have kernels."""
+
+
+class Extent(NamedTuple):
+    """A dimension around the segment: how often it repeats, and bytes from one to the next on either side (0 repeats,
+    negative walks backwards)."""
+
+    extent: int
+    source: int
+    target: int
+
+
+class _Frame(Step):
+    """A copy's operands, and where in them it starts."""
+
+    source: In
+    target: Out
+    source_start: int  # bytes
+    target_start: int
+    outer: int  # number of dimensions
+
+
+@step("copy.rows", *(f"copy.strided_{size}" for size in _SIZES))
+class Segments(_Frame):
+    """Rows of runs: dense runs of bytes (`rows`), or runs of elements, strided on either side (`strided_…`)."""
+
+    rows: int
+    row_source: int  # bytes from row to row
+    row_target: int
+    run: int  # bytes of a run (`rows`), or its elements
+    whole: int  # 0, or the length of the run that all rows are pieces of: the last row may be shorter
+    run_source: int  # bytes from element to element
+    run_target: int
+    dims: tuple[Extent, ...]  # outermost first
+
+    counts = (("dims", "outer"),)
+
+
+@step(*(f"copy.swap_{size}" for size in _SIZES))
+class Swap(_Frame):
+    """Two dimensions change places: `a` is dense in the target, `b` in the source."""
+
+    extent_a: int
+    extent_b: int
+    stride_a: int  # bytes from element to element of a in the source
+    stride_b: int  # … of b in the target
+    block_a: int  # elements that one worker takes at a time
+    block_b: int
+    dims: tuple[Extent, ...]
+
+    counts = (("dims", "outer"),)
+
+
+@step(*(f"copy.weave_{size}" for size in _SIZES))
+class Weave(_Frame):
+    """Transposes with 2 to 4 planes, dense on the side where they lie element by element."""
+
+    planes: int
+    join: int  # 1: planes are joined element by element, 0: taken apart
+    extent: int  # elements of a plane
+    stride: int  # bytes from plane to plane
+    block: int  # elements of a plane that one worker takes at a time
+    dims: tuple[Extent, ...]
+
+    counts = (("dims", "outer"),)
+
+
+@step("copy.trilu")
+class Trilu(Step):
+    """One triangle of each matrix kept, the other zero."""
+
+    source: In
+    target: Out
+    size: int  # bytes of an element
+    lines: int  # rows of all matrices
+    height: int
+    width: int
+    k: int  # the diagonal
+    upper: int  # 1: the upper triangle is kept

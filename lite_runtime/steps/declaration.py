@@ -1,0 +1,354 @@
+"""How a kernel's step is declared: one class, read by binders, by kernels and by everything that shows a program.
+
+    @step("gemm.f32_transpose")
+    class F32Transpose(Step):
+        a: In
+        out: Out
+        batches: int  # matrices
+        rows: int  # of a
+
+A binder makes an instance with every field by name; the planner writes it as words. A kernel reads the words by the
+same names: `A = named(F32Transpose)`, then `ptr(step, bases, A.a)`, `num(step, A.rows)`. The record is
+
+    word 0    index of the kernel in the program's table
+    word 1    length of the record in words
+    word 2    flags (`planning/plan.py`)
+    word 3…   operands in the order of the class, two words each: base, byte offset
+    then      numbers in the order of the class: an integer is a word, a float the bits of a float32
+
+Fields of a base class come before those of its subclass. Annotations say what a field is:
+
+    In, Out, InOut    an operand that the kernel reads, writes, or both; `In | None` may be left out (base and offset 0)
+    Scratch           an operand whose contents mean nothing before and after the step
+    Ins               operands the kernel reads, any number; the record then has no fixed length, and the places of
+                      numbers count from the first of them
+    int, float        a number
+    Three             three integers: depth, height, width
+    tuple[…, ...]     a tail: integers, or rows of integers (NamedTuples), any number; it ends the record, except for
+                      integers behind it, whose places count from the record's end: -1 is the last word
+
+Loaded when a model is planned: a class works its layout out when it is first used.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import index, itemgetter
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar, dataclass_transform
+
+from lite_runtime.steps.operand import Operand
+
+__all__ = [
+    "FLAGS",
+    "HEAD",
+    "INTEGER",
+    "KERNEL",
+    "LENGTH",
+    "OPERAND",
+    "REAL",
+    "TAIL",
+    "Field",
+    "Gaps",
+    "In",
+    "InOut",
+    "Ins",
+    "Layout",
+    "Named",
+    "Out",
+    "Picks",
+    "Scratch",
+    "Step",
+    "Three",
+    "declared",
+    "fields_of",
+    "named",
+    "owner_of",
+    "row",
+    "step",
+]
+
+KERNEL, LENGTH, FLAGS, HEAD = 0, 1, 2, 3
+"""Words of every record before its operands, and how many these are."""
+
+In: TypeAlias = Operand
+Out: TypeAlias = Operand
+InOut: TypeAlias = Operand
+Scratch: TypeAlias = Operand
+Ins: TypeAlias = tuple[Operand, ...]
+Three: TypeAlias = tuple[int, int, int]
+
+OPERAND, INTEGER, REAL, TAIL = "operand", "integer", "real", "tail"
+"""Kinds of fields."""
+_ROLES = {"In": "read", "Out": "written", "InOut": "read and written", "Scratch": "scratch", "Ins": "read"}
+_NUMBERS = {"int": (INTEGER, 1), "Three": (INTEGER, 3), "float": (REAL, 1)}
+_RESERVED = frozenset({"counts", "gaps", "kernel", "kernels", "layout", "numbers", "operands", "picks", "replace"})
+"""Names that `Step` uses itself."""
+
+
+class Field(NamedTuple):
+    """A declared field: `word` is its place in the record (of an operand, its base's); `length`: words or operands, 0
+    for any number."""
+
+    name: str
+    kind: str
+    word: int
+    length: int = 1
+    role: str = ""
+    optional: bool = False
+    row: str = ""
+    """What a tail's annotation calls its rows."""
+
+
+class Gaps(NamedTuple):
+    """A result that a kernel can write with gaps between its rows: the names of the operand, of the integers that say
+    how many elements lie from row to row and how many batches there are (there must be one), and of an operand that
+    must be left out ("": none)."""
+
+    operand: str
+    row: str
+    batches: str
+    absent: str = ""
+
+
+class Picks(NamedTuple):
+    """An operand of which a step reads only what it picks: for estimates of its time. `like`: the operand whose bytes
+    say how many that are, at most; "" where the operations count them."""
+
+    operand: str
+    like: str = ""
+
+
+class Layout:
+    """The fields of a step class in the order of the record, operands first."""
+
+    def __init__(self, owner: type[Step]) -> None:
+        self.owner = owner
+        annotations: dict[str, str] = {}
+        for base in reversed(owner.__mro__[:-2]):  # without Step and object
+            annotations.update(base.__annotations__)
+        operands = {n: a for n, a in annotations.items() if a.removesuffix(" | None") in _ROLES}
+        numbers = {n: a for n, a in annotations.items() if n not in operands and not a.startswith("ClassVar")}
+        self.fixed = "Ins" not in operands.values()
+        """Whether operands and numbers have places of their own."""
+        self.operands = tuple(_operand(n, a, HEAD + 2 * i) for i, (n, a) in enumerate(operands.items()))
+        self.numbers = tuple(_numbered(numbers, HEAD + 2 * len(operands) if self.fixed else 0))
+        self.fields = (*self.operands, *self.numbers)
+        self.by_name: Mapping[str, Field] = {field.name: field for field in self.fields}
+        self.pick: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*self.by_name)
+        self.counts: Mapping[str, str] = dict(owner.counts)
+        self.tails = tuple(field.name for field in self.numbers if field.kind is TAIL)
+        self.kinds = tuple(field.kind if field.length == 1 else TAIL for field in self.numbers)
+        for i, field in enumerate(self.fields):
+            setattr(owner, field.name, property(lambda made, i=i: made._values[i]))  # type: ignore[misc]
+        self._check()
+
+    def _check(self) -> None:
+        """Raise TypeError where the class says something of fields that it does not have."""
+        owner = self.owner
+        named = {*(owner.gaps or ()), *(owner.picks or ()), *self.counts.values()} - {""}
+        if unknown := named.difference(self.by_name):
+            raise TypeError(f"{owner.__name__}: gaps, picks and counts name no fields: {', '.join(sorted(unknown))}")
+        if uncounted := set(self.tails).difference(self.counts):
+            raise TypeError(f"{owner.__name__}: expected counts to name the integer for {', '.join(sorted(uncounted))}")
+        if taken := _RESERVED.intersection(self.by_name):
+            raise TypeError(f"{owner.__name__}: {', '.join(sorted(taken))} cannot be a field's name; Step uses it")
+
+    def refusal(self, given: Iterable[str]) -> str:
+        """What is wrong with these names of fields."""
+        missing = [name for name in self.by_name if name not in given]
+        other = [name for name in given if name not in self.by_name]
+        found = [f"{what} {', '.join(names)}" for what, names in (("without", missing), ("with", other)) if names]
+        return f"{self.owner.__name__} was made {' and '.join(found)}; its fields are {', '.join(self.by_name)}"
+
+
+def _operand(name: str, annotation: str, word: int) -> Field:
+    kind = annotation.removesuffix(" | None")
+    return Field(name, OPERAND, word, 0 if kind == "Ins" else 1, _ROLES[kind], kind != annotation)
+
+
+def _numbered(annotations: Mapping[str, str], word: int) -> Iterator[Field]:
+    """Fields of numbers from `word` on. Behind a tail: from the end."""
+    names = list(annotations)
+    tails = [i for i, name in enumerate(names) if annotations[name].startswith("tuple[")]
+    for i, name in enumerate(names):
+        if i in tails:
+            yield Field(name, TAIL, word, 0, row=annotations[name].removeprefix("tuple[").partition(",")[0])
+            continue
+        try:
+            kind, count = _NUMBERS[annotations[name]]
+        except KeyError:
+            raise TypeError(f"{name}: {annotations[name]} declares no field of a step") from None
+        yield Field(name, kind, i - len(names) if tails and i > tails[-1] else word, count)
+        word += count
+
+
+class _Declared(type):
+    """Step classes: without a dictionary for each instance, their layout made when it is first asked for."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> _Declared:
+        namespace.setdefault("__slots__", ())
+        namespace["_layout"] = None
+        return super().__new__(cls, name, bases, namespace)
+
+    @property
+    def layout(cls) -> Layout:
+        """The fields and their places."""
+        if cls._layout is None:  # type: ignore[has-type]
+            cls._layout = Layout(cls)  # type: ignore[arg-type]
+        made: Layout = cls._layout
+        return made
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class Step(metaclass=_Declared):
+    """A step of a program before its operands have addresses. Subclasses are declarations; made by fields' names
+    alone, never changed. Raises TypeError for a field that is missing or unknown."""
+
+    __slots__ = ("_values",)
+    kernels: ClassVar[tuple[str, ...]] = ()
+    """"family.name" of the kernels that read this step."""
+    gaps: ClassVar[Gaps | None] = None
+    picks: ClassVar[Picks | None] = None
+    counts: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """(Tail, or field of its rows that is a tuple; the integer that says how many entries it has)."""
+
+    def __init__(self, **given: Any) -> None:
+        layout = type(self).layout
+        try:
+            values = layout.pick(given)
+        except KeyError:
+            raise TypeError(layout.refusal(given)) from None
+        if len(values) != len(given):
+            raise TypeError(layout.refusal(given))
+        object.__setattr__(self, "_values", values)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__}.{name} cannot be changed; `replace` makes another step")
+
+    def __repr__(self) -> str:
+        fields = zip(type(self).layout.by_name, self._values, strict=True)
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in fields)})"
+
+    @property
+    def operands(self) -> tuple[Operand | None, ...]:
+        """The operands in the order of the record."""
+        layout = type(self).layout
+        given = self._values[: len(layout.operands)]
+        if layout.fixed:
+            return given
+        lists = ((value,) if field.length else value for value, field in zip(given, layout.operands, strict=True))
+        return tuple(operand for some in lists for operand in some)
+
+    def numbers(self) -> list[int]:
+        """The words behind the operands. Raises TypeError for an integer that is none."""
+        layout, words = type(self).layout, []
+        for kind, value in zip(layout.kinds, self._values[len(layout.operands) :], strict=True):
+            if kind is INTEGER:
+                words.append(index(value))
+            elif kind is REAL:
+                words.append(_bits(value))
+            else:
+                words += _flat(value)
+        for tail in layout.tails:
+            count = layout.counts[tail]
+            if len(getattr(self, tail)) != getattr(self, count):
+                raise TypeError(f"{self!r}: expected {count} to be the number of {tail}")
+        return words
+
+    def kernel(self, name: str | None = None) -> str:
+        """The kernel that runs it: `name`, one of the declaration's, which may be left out where there is one alone.
+        Raises TypeError for another name, or for none where there are several."""
+        kernels = type(self).kernels
+        if name in kernels or (name is None and len(kernels) == 1):
+            return name or kernels[0]
+        raise TypeError(f"{type(self).__name__}: expected one of the kernels {', '.join(kernels)}, got {name}")
+
+    def replace(self, **changes: Any) -> Step:
+        """The same step with other values of some fields."""
+        fields = dict(zip(type(self).layout.by_name, self._values, strict=True))
+        return type(self)(**{**fields, **changes})
+
+    _values: ClassVar[tuple[Any, ...]]
+
+
+_REAL, _WORD = struct.Struct("<f"), struct.Struct("<I")
+
+
+def _bits(value: float) -> int:
+    """The bits of the nearest float32."""
+    try:
+        packed = _REAL.pack(value)
+    except OverflowError:  # struct refuses what rounds to infinity
+        packed = _REAL.pack(float("inf") if value > 0 else float("-inf"))
+    bits: int = _WORD.unpack(packed)[0]
+    return bits
+
+
+def _flat(values: Iterable[Any]) -> Iterator[int]:
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _flat(value)
+        else:
+            yield index(value)
+
+
+# -- kernels and their declarations ------------------------------------------------------------------------------------
+
+_S = TypeVar("_S", bound=Step)
+_BY_KERNEL: dict[str, type[Step]] = {}
+
+
+def step(*kernels: str) -> Callable[[type[_S]], type[_S]]:
+    """Declare the decorated class as the step of these kernels, "family.name" each."""
+
+    def declare(owner: type[_S]) -> type[_S]:
+        owner.kernels = kernels
+        for kernel in kernels:
+            if kernel in _BY_KERNEL:
+                raise TypeError(f"{kernel} is declared by {_BY_KERNEL[kernel].__name__} and by {owner.__name__}")
+            _BY_KERNEL[kernel] = owner
+        return owner
+
+    return declare
+
+
+def declared(kernel: str) -> type[Step]:
+    """The declaration of a kernel's step. Raises KeyError for a kernel without one."""
+    from importlib import import_module
+
+    import_module(f"{__package__}.{kernel.partition('.')[0]}")
+    return _BY_KERNEL[kernel]
+
+
+class Named:
+    """The places of a declaration's words as attributes, each an integer. Kernels hold one as a constant."""
+
+    def __init__(self, name: str, owner: type[Step] | None, fields: Iterable[Field]) -> None:
+        self._name, self._owner = name, owner
+        self._fields = {field.name: field for field in fields}
+        self.__dict__.update({field.name: field.word for field in self._fields.values()})
+
+    def __getattr__(self, name: str) -> int:
+        raise AttributeError(f"{self._name} declares no {name}; its words are {', '.join(self._fields)}")
+
+
+def owner_of(places: Named) -> type[Step] | None:
+    """The step whose words these are; None for those of a tail's row."""
+    return places._owner
+
+
+def fields_of(places: Named) -> Mapping[str, Field]:
+    """The fields by name."""
+    return places._fields
+
+
+def named(owner: type[Step]) -> Named:
+    """The places of a step's words."""
+    return Named(owner.__name__, owner, owner.layout.fields)
+
+
+def row(owner: type[tuple[Any, ...]]) -> Named:
+    """The places of the words of a tail's row, from the row's first."""
+    names: tuple[str, ...] = owner._fields  # type: ignore[attr-defined]
+    return Named(owner.__name__, None, (Field(name, INTEGER, i) for i, name in enumerate(names)))

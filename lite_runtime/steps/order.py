@@ -1,0 +1,42 @@
+"""Places of extremes and the largest or smallest few, along the middle of [outer, n, inner]."""
+
+from __future__ import annotations
+
+from lite_runtime.steps.declaration import In, Out, Step, step
+
+__all__ = ["Arg", "TopK"]
+
+
+_INTEGERS = ("int8", "uint8", "int16", "int32")
+
+
+class _Ordered(Step):
+    """What all have in common."""
+
+    x: In
+    outer: int
+    n: int
+    inner: int
+
+
+@step(
+    *(f"order.f32_arg__{tile}" for tile in ("columns", "strips")),
+    "order.f32_arg_max__rows",
+    *(f"order.{dtype}_arg__{tile}" for dtype in _INTEGERS for tile in ("rows", "strips")),
+)
+class Arg(_Ordered):
+    """Places of extremes, int64."""
+
+    y: Out
+    sign: int  # 1: of the largest, -1: of the smallest
+    last: int  # 1: the last of equals, not the first
+
+
+@step(*(f"order.{dtype}_top_k" for dtype in ("f32", *_INTEGERS)))
+class TopK(_Ordered):
+    """The k first of the order, in order, and their places."""
+
+    values: Out
+    places: Out  # int64
+    k: int
+    sign: int  # 1: the largest, -1: the smallest

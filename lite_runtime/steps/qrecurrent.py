@@ -1,0 +1,16 @@
+"""LSTM and GRU cells whose recurrent weights are bytes."""
+
+from __future__ import annotations
+
+from lite_runtime.steps.declaration import step
+from lite_runtime.steps.recurrent import Cells
+
+__all__ = ["ByteCells"]
+
+
+@step("qrecurrent.i8_lstm", "qrecurrent.i8_gru")
+class ByteCells(Cells):
+    """Cells as of `recurrent`, their weights in blocks of bytes."""
+
+    blocks: int  # along the sum
+    dwords: int  # of a block: four weights each

@@ -1,0 +1,23 @@
+"""Softmax on bytes along the middle of [outer, n, inner]."""
+
+from __future__ import annotations
+
+from lite_runtime.steps.declaration import In, Out, Step, step
+
+__all__ = ["ByteSoftmax"]
+
+
+@step("qsoftmax.x8_softmax", "qsoftmax.x8_softmax__columns")
+class ByteSoftmax(Step):
+    """Softmax by a table of exponentials."""
+
+    x: In
+    table: In  # 256 exponentials as int32, by distance from the largest element
+    y: Out
+    outer: int
+    n: int
+    inner: int
+    flip: int  # what is flipped in x so that it is unsigned in order: 128 for int8
+    kind: int  # of y, one of QUANTISED of `kernels/_opcodes.py`
+    zero: float  # y's zero point
+    scale: float  # y's

@@ -1,0 +1,35 @@
+"""Quantisation over a tensor's own range."""
+
+from __future__ import annotations
+
+from lite_runtime.steps.declaration import In, Out, Step, step
+
+__all__ = ["QuantizeRows", "Range"]
+
+
+class _Pieces(Step):
+    """Rows in pieces."""
+
+    x: In
+    rows: int
+    n: int  # elements of a row
+    pieces: int  # of a row
+    size: int  # elements of a piece
+
+
+@step("quantize.f32_range")
+class Range(_Pieces):
+    """(smallest, largest) of every piece of every row, widened to hold 0."""
+
+    ranges: Out
+
+
+@step("quantize.f32_quantize_rows")
+class QuantizeRows(_Pieces):
+    """Rows quantised over their ranges."""
+
+    ranges: In | None  # of the pieces; left out where a row is one piece
+    y: Out | None
+    scales: Out | None
+    zeros: Out | None
+    signed: int  # 1: y is int8, 0: uint8
