@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from lite_runtime.errors import MsedgeError
+from lite_runtime.operators import epilogues
 
 __all__ = ["ACTIVATIONS", "Activation", "Epilogue", "activation"]
 
@@ -32,20 +33,12 @@ class Epilogue(NamedTuple):
     b: float
 
 
-_INFINITY = float("inf")
 ACTIVATIONS: dict[str, Activation] = {
     "": Activation(0),
-    "Relu": Activation(1),
-    "Clip": Activation(2, (("activation_min", -_INFINITY), ("activation_max", _INFINITY))),
-    "LeakyRelu": Activation(3, (("activation_alpha", 0.01),)),
-    "Sigmoid": Activation(4),
-    "Tanh": Activation(5),
-    "HardSwish": Activation(6),
-    "HardSigmoid": Activation(7, (("activation_alpha", 0.2), ("activation_beta", 0.5))),
-    "Silu": Activation(8),
-    "Gelu": Activation(9),
-    "GeluTanh": Activation(10),
-    "Elu": Activation(11, (("activation_alpha", 1.0),)),
+    **{
+        name: Activation(row.code, tuple((attribute, default) for attribute, _, default in row.parameters))
+        for name, row in epilogues().items()
+    },
 }
 """By the `activation` attribute of Conv, ConvTranspose and MatMul."""
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from lite_runtime.graph import Array, Node
 from lite_runtime.kernels import _opcodes as codes
+from lite_runtime.operators import OPERATORS, Operator, attributes, family
 from lite_runtime.ops.registry import NoKernel, Spec
 
 __all__ = ["RULES", "Affine", "Instruction", "Machine", "Outer", "Program", "lower", "machine_of", "may_pass"]
@@ -238,13 +239,11 @@ _QUANTIZE = {name: f"Quantize{name.capitalize()}" for name in codes.QUANTISED}
 
 
 _WRAPS = {f"{sign}int{bits}": f"Wrap{sign.upper()}{bits}" for sign in ("", "u") for bits in (8, 16, 32)}
-_OVERFLOWING = frozenset("Add Sub Mul Neg Abs Div Pow BitwiseNot BitShift Cast CastLike".split())
-
 
 def _wrapped(p: Program, node: Node, value: int) -> int:
     """A result of fewer than 64 bits loses its high ones."""
     wrap = _WRAPS.get(p.specs[node.outputs[0]].dtype)
-    return p.emit(wrap, value) if wrap and p.machine is INTS and node.op in _OVERFLOWING else value
+    return p.emit(wrap, value) if wrap and p.machine is INTS and "wraps" in OPERATORS[node.op].traits else value
 
 
 # -- rules ------------------------------------------------------------------------------------------------------------
@@ -262,41 +261,11 @@ def _rule(*ops: str) -> Callable[[Rule], Rule]:
     return register
 
 
-_SAME_NAME = (
-    "Abs Neg Reciprocal Sqrt Ceil Floor Round Sign Exp Log Sigmoid Tanh Erf Softplus Softsign Mish Silu HardSwish "
-    "Relu Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Not IsNaN BitwiseNot PRelu Equal Less LessOrEqual "
-    "And Or Xor BitwiseAnd BitwiseOr BitwiseXor Where"
-).split()
-
-
-@_rule(*_SAME_NAME)
-def _same_name(p: Program, node: Node) -> int:
-    return p.emit(node.op, *(p.arg(node, i) for i in range(len(node.inputs))))
-
-
 @_rule("Greater", "GreaterOrEqual")
 def _greater(p: Program, node: Node) -> int:
     """a > b is b < a."""
     op = {"Greater": "Less", "GreaterOrEqual": "LessOrEqual"}[node.op]
     return p.emit(op, p.arg(node, 1), p.arg(node, 0))
-
-
-# Attributes of operators with parameters, and their ONNX defaults.
-_PARAMETERS: dict[str, tuple[tuple[str, float], ...]] = {
-    "LeakyRelu": (("alpha", 0.01),),
-    "Elu": (("alpha", 1.0),),
-    "Celu": (("alpha", 1.0),),
-    "Selu": (("alpha", 1.67326319217681884765625), ("gamma", 1.05070102214813232421875)),
-    "ThresholdedRelu": (("alpha", 1.0),),
-    "Swish": (("alpha", 1.0),),
-    "HardSigmoid": (("alpha", 0.2), ("beta", 0.5)),
-}
-
-
-@_rule(*_PARAMETERS)
-def _with_parameters(p: Program, node: Node) -> int:
-    values = tuple(float(node.attrs.get(name, default)) for name, default in _PARAMETERS[node.op])  # type: ignore[arg-type]
-    return p.emit(node.op, p.arg(node, 0), parameters=values)
 
 
 @_rule("IsInf")
@@ -508,3 +477,25 @@ def _batch_normalization(p: Program, node: Node) -> int:
     centred = p.emit("Sub", x, mean_)
     spread = p.emit("AddBy", variance_, parameters=(epsilon,))
     return p.emit("Add", p.emit("Normalize", centred, scale_, spread), shift_)
+
+
+# -- operators that are one instruction -------------------------------------------------------------------------------
+
+
+def _one_instruction(record: Operator) -> Rule:
+    """An operator's own instruction, or that of another it runs as; attributes are the instruction's parameters."""
+    op = record.runs_as or record.name
+
+    def rule(p: Program, node: Node) -> int:
+        values: tuple[float, ...] = ()
+        if record.attrs:
+            found = attributes(record.name).items()
+            values = tuple(float(node.attrs.get(name, a.default)) for name, a in found)  # type: ignore[arg-type]
+        return p.emit(op, *(p.arg(node, i) for i in range(len(node.inputs))), parameters=values)
+
+    return rule
+
+
+for _record in (*family("elementwise"), *family("activation")):
+    if _record.name not in RULES and (_record.f32 >= 0 or _record.i64 >= 0 or _record.runs_as):
+        RULES[_record.name] = _one_instruction(_record)
