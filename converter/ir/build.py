@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from lite_runtime.operators import OPERATORS
+
 __all__ = [
     "DOMAIN",
     "DOMAIN_VERSION",
@@ -24,6 +26,7 @@ __all__ = [
     "attr",
     "constant_dims",
     "dims",
+    "domain_of",
     "fresh",
     "get_attr",
     "graphs",
@@ -179,6 +182,15 @@ def _attribute(name: str, value: Any) -> ir.Attr:
     if isinstance(value, np.ndarray):
         value = ir.tensor(value)
     return ir.convenience.convert_attribute(name, value)
+
+
+def domain_of(op: str) -> str:
+    """The domain that an operator with a record has in the IR: ONNX's, or ours for those that ONNX does not have."""
+    domain = OPERATORS[op].domain
+    return domain if domain in _ONNX else DOMAIN
+
+
+_ONNX = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 
 
 def is_op(node: ir.Node | None, *ops: str, domain: str = "") -> bool:

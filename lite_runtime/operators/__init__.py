@@ -15,16 +15,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
-from typing import NamedTuple
 
-from lite_runtime.operators.record import EPILOGUE, RANGES, Attribute, Operator, Trait, parsed
+from lite_runtime.operators.record import EPILOGUE, RANGES, Attribute, Fused, Operator, Trait, parsed
 
 __all__ = [
     "FAMILIES",
     "OPERATORS",
     "RANGES",
     "Attribute",
-    "Epilogue",
+    "Fused",
     "Operator",
     "Trait",
     "attributes",
@@ -110,32 +109,19 @@ def require(names: Iterable[str], what: str) -> None:
         )
 
 
-class Epilogue(NamedTuple):
-    """An activation as the last step of a matrix product or convolution."""
-
-    code: int
-    """Its number in the kernels."""
-    op: str
-    """The operator that computes the same alone."""
-    parameters: tuple[tuple[str, str, float], ...] = ()
-    """At most two: the fused operator's attribute, this operator's, ONNX's default."""
-    form: tuple[tuple[str, str], ...] = ()
-    """Attributes of `op` with fixed values."""
-
-
 _INFINITY = float("inf")
 _BOUNDS = (("activation_min", "min", -_INFINITY), ("activation_max", "max", _INFINITY))
 """Clip's, which are inputs of the operator."""
 
 
 @cache
-def epilogues() -> Mapping[str, Epilogue]:
+def epilogues() -> Mapping[str, Fused]:
     """By the name that attribute `activation` has for it, in the order of their numbers."""
-    found = {"GeluTanh": Epilogue(10, "Gelu", form=(("approximate", "tanh"),))}
+    found = {"GeluTanh": Fused(10, "Gelu", form=(("approximate", "tanh"),))}
     for record in (*family("elementwise"), *family("activation")):
         if record.epilogue < 0:
             continue
         floats = ((name, a.default) for name, a in parsed(record.attrs).items() if a.default is not None)
         own = tuple((f"activation_{name}", name, default) for name, default in floats)
-        found[record.name] = Epilogue(record.epilogue, record.name, _BOUNDS if record.name == "Clip" else own)
+        found[record.name] = Fused(record.epilogue, record.name, _BOUNDS if record.name == "Clip" else own)
     return dict(sorted(found.items(), key=lambda item: item[1].code))

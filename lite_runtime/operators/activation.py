@@ -14,7 +14,15 @@ RECORDS: tuple[Operator, ...] = (
     _op("Celu", since=12, attrs="alpha:f=1.0", traits=("elementwise", "table"), types=FLOATS, f32=43),
     _op("Elu", since=1, attrs="alpha:f=1.0", traits=("elementwise", "table"), types=FLOATS, f32=42, epilogue=11),
     _op("Erf", since=9, traits=("elementwise", "table", "wide"), types=FLOATS, f32=17),
-    _op("Gelu", since=20, attrs="approximate:s(none|tanh)", traits=("elementwise", "table"), f32=22, epilogue=9),
+    _op(
+        "Gelu",
+        since=20,
+        attrs="approximate:s(none|tanh)",
+        traits=("elementwise", "table"),
+        also=("com.microsoft",),
+        f32=22,
+        epilogue=9,
+    ),
     _op(
         "HardSigmoid",
         since=1,

@@ -3,9 +3,9 @@
 An attribute is written `name:kind`, then in this order, where they apply: `!` if it must be there, `(a|b)` for the
 texts it may hold, `=number` for ONNX's default. Kinds: i int, f float, s text; I, F, S tuples of these; T array, G
 graph, * anything.
-"""
 
-from __future__ import annotations
+Annotations are evaluated here: of text, typing would make the record's class three times as slowly, at every start.
+"""
 
 from typing import Literal, NamedTuple
 
@@ -24,6 +24,7 @@ __all__ = [
     "RANGES",
     "SIGNED",
     "Attribute",
+    "Fused",
     "Operator",
     "Trait",
     "parsed",
@@ -101,6 +102,8 @@ class Operator(NamedTuple):
     traits: tuple[Trait, ...] = ()
     domain: str = ""
     """"" for ONNX's own; "msedge": ours, which ONNX does not have."""
+    also: tuple[str, ...] = ()
+    """Other domains that have it under the same name and with the same meaning: models that use it are imported."""
     reference: str = ""
     """The file of `lite_runtime/reference/` that defines it."""
     types: tuple[str, ...] | None = None
@@ -115,7 +118,8 @@ class Operator(NamedTuple):
     i64: int = -1
     """Likewise of the integer machine."""
     runs_as: str = ""
-    """Another operator, whose instruction computes this one from the same operands and attributes."""
+    """Another operator, which computes this one from the same operands and attributes, this one's defaults filled in:
+    its instruction runs it, and ONNX that we write has it instead."""
     epilogue: int = -1
     """The number by which matrix products and convolutions know it as their last step, -1 if they do not."""
 
@@ -125,12 +129,25 @@ class Operator(NamedTuple):
         return self.inputs == (1, 1) and "elementwise" in self.traits
 
 
+class Fused(NamedTuple):
+    """An activation as the last step of a matrix product or convolution."""
+
+    code: int
+    """Its number in the kernels."""
+    op: str
+    """The operator that computes the same alone."""
+    parameters: tuple[tuple[str, str, float], ...] = ()
+    """At most two: the fused operator's attribute, this operator's, ONNX's default."""
+    form: tuple[tuple[str, str], ...] = ()
+    """Attributes of `op` with fixed values."""
+
+
 _KINDS = "ifsIFSTG*"
 
 
 def parsed(text: str) -> dict[str, Attribute]:
     """The attributes that `text` describes, by name and in its order; ValueError where it does not follow the
-    language. (No regular expression: compiling one takes longer than reading all attributes of a model.)"""
+    language. Without a regular expression, which takes longer to compile than all attributes of a model to read."""
     found: dict[str, Attribute] = {}
     for column in text.split():
         name, _, rest = column.partition(":")

@@ -5,24 +5,16 @@ The kernels' side is `lite_runtime.kernels._math.activate`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from lite_runtime.errors import MsedgeError
-from lite_runtime.operators import epilogues
+from lite_runtime.operators import Fused, epilogues
 
-__all__ = ["ACTIVATIONS", "Activation", "Epilogue", "activation"]
+__all__ = ["ACTIVATIONS", "Epilogue", "activation"]
 
 Attr = Callable[..., Any]
 """Binder.attr: (name, default) -> value."""
-
-
-class Activation(NamedTuple):
-    """A row of the table: what `activate` calls it and where its two parameters come from."""
-
-    code: int
-    parameters: tuple[tuple[str, float], ...] = ()
-    """(attribute, default) of at most two parameters."""
 
 
 class Epilogue(NamedTuple):
@@ -33,13 +25,7 @@ class Epilogue(NamedTuple):
     b: float
 
 
-ACTIVATIONS: dict[str, Activation] = {
-    "": Activation(0),
-    **{
-        name: Activation(row.code, tuple((attribute, default) for attribute, _, default in row.parameters))
-        for name, row in epilogues().items()
-    },
-}
+ACTIVATIONS: Mapping[str, Fused] = {"": Fused(0, ""), **epilogues()}
 """By the `activation` attribute of Conv, ConvTranspose and MatMul."""
 
 
@@ -49,6 +35,6 @@ def activation(attr: Attr) -> Epilogue:
     if name not in ACTIVATIONS:
         known = ", ".join(filter(None, ACTIVATIONS))
         raise MsedgeError(f"expected an activation of {known}, got {name!r}")
-    code, parameters = ACTIVATIONS[name]
-    values = [float(attr(key, default)) for key, default in parameters] + [0.0, 0.0]
-    return Epilogue(code, values[0], values[1])
+    row = ACTIVATIONS[name]
+    values = [float(attr(key, default)) for key, _, default in row.parameters] + [0.0, 0.0]
+    return Epilogue(row.code, values[0], values[1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -54,8 +53,7 @@ class Instruction(NamedTuple):
     parameters: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
-class Machine:
+class Machine(NamedTuple):
     """What a kernel computes in. `native`: its registers' type; `inner`: types of values between a chain's nodes."""
 
     kernel: str
@@ -135,23 +133,27 @@ def may_pass(node: Node, specs: Mapping[str, Spec], machine: Machine) -> bool:
 # -- a chain being lowered --------------------------------------------------------------------------------------------
 
 
-@dataclass
 class Program:
     """A chain as instructions over numbered values. `sources`: what comes from outside, or a constant."""
 
-    machine: Machine
-    specs: Mapping[str, Spec]
-    known: Mapping[str, Array]
-    shape: tuple[int, ...]
-    sources: dict[int, Outer | float] = field(default_factory=dict)
-    instructions: list[Instruction] = field(default_factory=list)
-    result: int = -1
-    dtype: str = ""
-    store: Affine | None = None
-    """What the result is quantised by when it is stored; None: it is converted."""
-    named: dict[str, int] = field(default_factory=dict)
-    _numbers: dict[Outer | tuple[str, float], int] = field(default_factory=dict)
-    _next: int = 0
+    def __init__(
+        self,
+        machine: Machine,
+        specs: Mapping[str, Spec],
+        known: Mapping[str, Array],
+        shape: tuple[int, ...],
+        dtype: str,
+    ) -> None:
+        self.machine, self.specs, self.known = machine, specs, known
+        self.shape, self.dtype = shape, dtype
+        self.sources: dict[int, Outer | float] = {}
+        self.instructions: list[Instruction] = []
+        self.result = -1
+        self.store: Affine | None = None
+        """What the result is quantised by when it is stored; None: it is converted."""
+        self.named: dict[str, int] = {}
+        self._numbers: dict[Outer | tuple[str, float], int] = {}
+        self._next = 0
 
     def _number(self, key: Outer | tuple[str, float], source: Outer | float) -> int:
         if key not in self._numbers:
@@ -213,7 +215,7 @@ def lower(nodes: Sequence[Node], specs: Mapping[str, Spec], known: Mapping[str, 
     if machine is None:
         raise NoKernel(f"{end.op} on these types")
     spec = specs[end.outputs[0]]
-    program = Program(machine, specs, known, spec.shape, dtype=spec.dtype)
+    program = Program(machine, specs, known, spec.shape, spec.dtype)
     for node in nodes:
         value = RULES[node.op](program, node)
         program.named[node.outputs[0]] = _wrapped(program, node, value)

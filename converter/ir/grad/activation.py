@@ -119,6 +119,20 @@ def _prelu(n: At) -> Gradients:
     ]
 
 
+@rule("SwiGLU")
+def _swiglu(n: At) -> Gradients:
+    """swish(gate) * value."""
+    gate, value, alpha = n.input(0), n.input(1), n.attr("alpha", 1.0)
+    s = (gate if alpha == 1 else gate * alpha).op("Sigmoid")
+    swish = gate * s
+    rest = swish * (1 - s)
+    slope = s + (rest if alpha == 1 else rest * alpha)
+    return [
+        n.g * value * slope if n.wants(0) else None,
+        n.g * swish if n.wants(1) else None,
+    ]
+
+
 @rule("Softmax")
 def _softmax(n: At) -> Gradients:
     axis, weighted = n.axis(-1), n.g * n.y
