@@ -15,7 +15,7 @@ import numpy as np
 from lite_runtime.graph import Array, Node, Spec
 from lite_runtime.operators import Trait, having, require
 
-__all__ = ["MIXED", "View", "lines_of"]
+__all__ = ["MIXED", "RULES", "View", "lines_of"]
 
 MIXED = 0
 """Lines of a value whose rows cannot be told apart."""
@@ -71,7 +71,7 @@ def lines_of(
 ) -> int:
     """Lines of the node's results, or MIXED. `lines`: of every value so far that hangs on rows."""
     view = View(node, specs, known, lines, rows)
-    rule = _RULES.get(node.op)
+    rule = RULES.get(node.op)
     if rule is None or node.captures or any(lines[node.inputs[i]] == MIXED for i in view.with_rows):
         return MIXED
     return rule(view)
@@ -237,8 +237,8 @@ _TRAITS: tuple[tuple[Trait, Rule], ...] = (
     ("along_axis", _axis(-1)),
     ("view", _reshaped),
 )
-_RULES: Mapping[str, Rule] = {
+RULES: Mapping[str, Rule] = {
     **{op: rule for trait, rule in _TRAITS for op in having(trait)},
     **{op: rule for ops, rule in _FAMILIES for op in ops.split()},
 }
-require(_RULES, "rules for rows")
+require(RULES, "rules for rows")

@@ -13,7 +13,15 @@ _CHECKED = (*FLOATS, "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2
 _op = partial(Operator, reference="elementwise")
 
 RECORDS: tuple[Operator, ...] = (
-    _op("Abs", since=1, traits=("elementwise", "exact", "wraps"), types=NUMBERS, numpy="abs", f32=1, i64=1),
+    _op(
+        "Abs",
+        since=1,
+        traits=("elementwise", "exact", "wraps", "homogeneous"),
+        types=NUMBERS,
+        numpy="abs",
+        f32=1,
+        i64=1,
+    ),
     _op("Acos", since=7, traits=("elementwise",), types=FLOATS, numpy="arccos", f32=30),
     _op("Acosh", since=9, traits=("elementwise",), types=FLOATS, numpy="arccosh", f32=35),
     _op(
@@ -199,7 +207,7 @@ RECORDS: tuple[Operator, ...] = (
         since=10,
         inputs=(2, 2),
         attrs="fmod:i",
-        traits=("elementwise", "broadcasts"),
+        traits=("elementwise", "broadcasts", "exact"),
         types=NUMBERS,
         f32=61,
         i64=22,
@@ -217,7 +225,7 @@ RECORDS: tuple[Operator, ...] = (
     _op(
         "Neg",
         since=1,
-        traits=("elementwise", "exact", "wraps"),
+        traits=("elementwise", "exact", "wraps", "homogeneous"),
         types=(*FLOATS, *SIGNED),
         numpy="negative",
         f32=2,

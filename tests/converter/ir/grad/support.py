@@ -111,9 +111,11 @@ def natively(model: ir.Model, fed: Arrays) -> dict[str, Array]:
     return dict(lite_runtime.load(bundle.write(None, {"predict": lower(model)})).run(dict(fed)))
 
 
-def check(cases: Mapping[str, Make], *, limit: float = 1e-4, native: bool = True, seed: int = 0) -> ir.Model:
+def check(
+    cases: Mapping[str, Make], *, limit: float = 1e-4, native: bool = True, seed: int = 0, opset: int = 26
+) -> ir.Model:
     """All cases as one model, differentiated by every input and compared; it comes back as the passes left it."""
-    b, results, ranges = Builder(seed=seed), list[str](), dict[str, tuple[float, float]]()
+    b, results, ranges = Builder(opset, seed=seed), list[str](), dict[str, tuple[float, float]]()
     for name, make in cases.items():
         part = Part(b, name)
         made = make(part)
