@@ -11,7 +11,7 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from lite_runtime.operators import OPERATORS, family
+from lite_runtime.operators import ONNX, OPERATORS, family
 
 __all__ = ["REASONS", "Registries", "findings", "registries", "selected"]
 
@@ -225,13 +225,11 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
 }
 """Registry -> rows of (why they are not there, which)."""
 
-
-_ONNX = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 _SELECT: Mapping[str, Callable[[str], set[str]]] = {
     "family": lambda name: {record.name for record in family(name)},
     "trait": lambda name: {op for op, record in OPERATORS.items() if name in record.traits},
     "without": lambda name: {
-        op for op, r in OPERATORS.items() if (r.domain in _ONNX if name == "ours" else name not in r.traits)
+        op for op, r in OPERATORS.items() if (r.domain in ONNX if name == "ours" else name not in r.traits)
     },
     "domain": lambda name: {op for op, record in OPERATORS.items() if record.domain == name},
     "is": lambda name: {op for op, record in OPERATORS.items() if record.unary},

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from lite_runtime.operators import OPERATORS
+from lite_runtime.operators import ONNX, OPERATORS, OURS
 
 __all__ = [
     "DOMAIN",
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 Shape: TypeAlias = Sequence[int | str | None]
-DOMAIN = "msedge"
+DOMAIN = OURS
 """Our operators: ONNX ones widened by a layout, a residual operand and an activation. `spec.WIDENED` lists them."""
 DOMAIN_VERSION = 1
 _OWN_NAME = re.compile(r"~(\d+)$")
@@ -187,10 +187,7 @@ def _attribute(name: str, value: Any) -> ir.Attr:
 def domain_of(op: str) -> str:
     """The domain that an operator with a record has in the IR: ONNX's, or ours for those that ONNX does not have."""
     domain = OPERATORS[op].domain
-    return domain if domain in _ONNX else DOMAIN
-
-
-_ONNX = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
+    return domain if domain in ONNX else DOMAIN
 
 
 def is_op(node: ir.Node | None, *ops: str, domain: str = "") -> bool:

@@ -20,7 +20,7 @@ from converter.errors import ConvertError
 from converter.ir import build
 from converter.ir.build import Edit, attr, dims, set_attrs
 from lite_runtime.graph import OPSET
-from lite_runtime.operators import OPERATORS
+from lite_runtime.operators import ONNX, OURS, find
 
 __all__ = ["ML_OPSET", "OPSET", "ROWS", "Row", "upgrade"]
 
@@ -63,15 +63,11 @@ def upgrade(model: ir.Model) -> int:
 
 def _adopt(node: ir.Node) -> bool:
     """Whether a foreign domain's operator became the operator of ONNX or of ours that its record says it is."""
-    record = OPERATORS.get(node.op_type) if node.domain in _FOREIGN else None
-    if record is None or node.domain not in (record.domain, *record.also):
+    record = find(node.domain, node.op_type) if node.domain not in (*ONNX, OURS) else None
+    if record is None:
         return False
     node.domain = build.domain_of(record.name)
     return True
-
-
-_FOREIGN = frozenset(("com.microsoft",))
-"""Domains some of whose operators have records."""
 
 
 def _rows(node: ir.Node, opsets: dict[str, int]) -> list[Row]:

@@ -4,6 +4,7 @@ lists from.
     OPERATORS["Relu"]               its record (see `record.Operator`)
     attributes("Relu")              what its attributes may be
     having("elementwise", "exact")  the names of all operators with these traits
+    find("com.microsoft", "Gelu")   the record of what a model calls by this name in this domain
     require("Relu", "a gradient")   refuse a name that no record has
 
 A family of operators is a file, which is read when a name is asked for that is in none of the files read so far. The
@@ -16,11 +17,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 
-from lite_runtime.operators.record import EPILOGUE, RANGES, Attribute, Fused, Operator, Trait, parsed
+from lite_runtime.operators.record import EPILOGUE, ONNX, OURS, RANGES, Attribute, Fused, Operator, Trait, parsed
 
 __all__ = [
     "FAMILIES",
+    "ONNX",
     "OPERATORS",
+    "OURS",
     "RANGES",
     "Attribute",
     "Fused",
@@ -29,6 +32,7 @@ __all__ = [
     "attributes",
     "epilogues",
     "family",
+    "find",
     "having",
     "require",
 ]
@@ -98,6 +102,15 @@ def attributes(name: str) -> Mapping[str, Attribute]:
 def having(*traits: Trait) -> frozenset[str]:
     """The names of all operators that have every one of these traits."""
     return frozenset(name for name, record in OPERATORS.items() if all(trait in record.traits for trait in traits))
+
+
+def find(domain: str, name: str) -> Operator | None:
+    """The record of what a model calls `name` in `domain`; None for operators of domains that no record names."""
+    record = OPERATORS.get(name)
+    if record is None:
+        return None
+    known = (record.domain, *record.also, *(() if record.domain in ONNX else (OURS,)))
+    return record if ("" if domain == "ai.onnx" else domain) in known else None
 
 
 def require(names: Iterable[str], what: str) -> None:

@@ -20,6 +20,8 @@ __all__ = [
     "LAYOUT",
     "MANY",
     "NUMBERS",
+    "ONNX",
+    "OURS",
     "PADDING",
     "RANGES",
     "SIGNED",
@@ -32,6 +34,11 @@ __all__ = [
 
 MANY = 1 << 16
 """As a greatest number of inputs or outputs: no limit that anybody meets."""
+
+ONNX = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
+"""ONNX's domains."""
+OURS = "msedge"
+"""The domain that operators of any other have in the converter's models."""
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 SIGNED = ("int8", "int16", "int32", "int64")
