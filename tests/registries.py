@@ -206,7 +206,7 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("a constant is a buffer of the file", "Constant"),
         ("TensorFlow Lite has no operator with this meaning",
          "Acos Acosh Asin Asinh Atanh BitwiseAnd BitwiseNot BitwiseOr CastLike Cosh IsInf IsNaN Mean Sinh Tan "
-         "Celu Erf HardSigmoid Mish Selu Shrink Softplus Softsign SwiGLU Swish ThresholdedRelu "
+         "Celu Erf HardSigmoid Mish QuickGelu Selu Shrink Softplus Softsign SwiGLU Swish ThresholdedRelu "
          "CenterCropPad EyeLike Flatten Trilu CausalConvWithState Col2Im DeformConv Det Einsum ConvInteger "
          "MatMulInteger CumProd GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxUnpool ReduceL1 ReduceLogSum "
          "ReduceLogSumExp ReduceSumSquare BatchNormalization GroupNormalization Hardmax InstanceNormalization "

@@ -45,6 +45,15 @@ RECORDS: tuple[Operator, ...] = (
     _op("Mish", since=18, traits=("elementwise", "table"), types=FLOATS, f32=20),
     _op("PRelu", since=1, inputs=(2, 2), traits=("elementwise", "exact", "homogeneous"), f32=64),
     _op(
+        "QuickGelu",
+        since=1,
+        attrs="alpha:f=1.702",
+        traits=("elementwise", "table"),
+        domain="com.microsoft",
+        types=FLOATS,
+        runs_as="Swish",
+    ),
+    _op(
         "Relu",
         since=1,
         traits=("elementwise", "exact", "homogeneous"),

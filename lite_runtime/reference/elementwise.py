@@ -199,6 +199,13 @@ def _swish(x: Array, /, alpha: float = 1.0) -> Array:
     return np.asarray(x * sigmoid(x.dtype.type(alpha) * x))
 
 
+@define("QuickGelu")
+@in_float32
+def _quick_gelu(x: Array, /, alpha: float = 1.702) -> Array:
+    """An approximation of Gelu, onnxruntime's."""
+    return np.asarray(x * sigmoid(x.dtype.type(alpha) * x))
+
+
 @define("SwiGLU")
 @in_float32
 def _swiglu(gate: Array, value: Array, /, alpha: float = 1.0) -> Array:

@@ -99,7 +99,7 @@ def test_integers_have_a_zero_point_for_each_row() -> None:  # which neither ora
     np.testing.assert_array_equal(run_engine(model, fed)[0], (a.astype(int) - zeros[:, None]) @ b.astype(int))
 
 
-CONTRIB = {"Gelu": {}}
+CONTRIB: dict[str, dict[str, float]] = {"Gelu": {}, "QuickGelu": {"alpha": 1.3}}
 """Operators of onnxruntime's own domain."""
 
 

@@ -320,7 +320,7 @@ def test_rows_name_real_operators():
     assert {op for row in ROWS for op in row.ops} - {"*"} <= known
 
 
-@pytest.mark.parametrize(("op", "attrs"), [("Gelu", {})])
+@pytest.mark.parametrize(("op", "attrs"), [("Gelu", {}), ("QuickGelu", {}), ("QuickGelu", {"alpha": 1.3})])
 def test_operators_of_onnxruntimes_domain(op, attrs):
     """What its optimiser writes instead of ONNX's operators."""
     import onnxruntime

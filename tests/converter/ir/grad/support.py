@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 import onnx_ir as ir
+from onnx import helper
 
 import lite_runtime
 from cloud import engine
@@ -121,7 +122,9 @@ def check(
         made = make(part)
         results += [made] if isinstance(made, str) else made
         ranges |= part.ranges
-    model = to_ir(b.model(loss_of(b, *results)))
+    proto = b.model(loss_of(b, *results))
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    model = to_ir(proto)
     fed = drawn(b, ranges)
     wanted = jax_gradients(model, fed, list(fed))
     found = differentiated(model, list(fed))

@@ -155,6 +155,8 @@ FAMILIES: Mapping[str, Mapping[str, Make]] = {
         ).split()},
         "Gelu tanh": unary("Gelu", approximate="tanh"),
         "Swish 1.7": unary("Swish", alpha=1.7),
+        "QuickGelu": unary("QuickGelu", domain="com.microsoft"),
+        "QuickGelu 1.3": unary("QuickGelu", domain="com.microsoft", alpha=1.3),
         "LeakyRelu up": unary("LeakyRelu", alpha=-0.3),
         "Elu up": unary("Elu", alpha=-0.8),
         "Celu 2": unary("Celu", alpha=2.0),
