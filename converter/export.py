@@ -16,6 +16,7 @@ from converter.ir import build, spec
 from converter.ir.build import Edit, attr
 from converter.passes import cleanup
 from converter.passes.undo_dynamic import contraction
+from lite_runtime.operators import OPERATORS, attributes, require
 from lite_runtime.reference.quantize import LEAST_SPAN
 
 __all__ = ["OLDER", "STANDARD", "onnx_bytes", "standardize"]
@@ -172,12 +173,25 @@ def _contraction(edit: Edit, node: ir.Node) -> tuple[ir.Value]:
     return (contraction(edit, node, edit.op("Mul", [centred, scale], like=parts[0], shape=shape)),)
 
 
+def _as_another(name: str) -> Rule:
+    """The operator that the record says computes this one, with this one's defaults."""
+    record = OPERATORS[name]
+
+    def rule(edit: Edit, node: ir.Node) -> tuple[ir.Value]:
+        attrs = {key: attr(node, key, attribute.default) for key, attribute in attributes(name).items()}
+        return (edit.op(record.runs_as, list(node.inputs), attrs, like=node.outputs[0]),)
+
+    return rule
+
+
 STANDARD: Mapping[str, Rule] = {
+    **{name: _as_another(name) for name, record in OPERATORS.items() if record.runs_as},
     "Silu": _silu,
     "DynamicQuantizeLinear": _dynamic_quantize,
     "QLinearConv": _contraction,
     "QLinearMatMul": _contraction,
 }
+require(STANDARD, "rules for ONNX's words")
 
 
 def _attention(edit: Edit, node: ir.Node) -> ir.Value | None:
@@ -214,11 +228,31 @@ def _rms_norm(edit: Edit, node: ir.Node) -> ir.Value | None:
     return edit.op("Mul", [edit.op("Div", [x, root], like=x), node.inputs[1]], like=node.outputs[0])
 
 
+def _swish(edit: Edit, node: ir.Node) -> ir.Value:
+    """x * sigmoid(alpha * x)"""
+    return _gated(edit, node, node.outputs[0])
+
+
+def _swiglu(edit: Edit, node: ir.Node) -> ir.Value:
+    """gate * sigmoid(alpha * gate) * value"""
+    return edit.op("Mul", [_gated(edit, node, node.outputs[0]), node.inputs[1]], like=node.outputs[0])
+
+
+def _gated(edit: Edit, node: ir.Node, like: ir.Value) -> ir.Value:
+    x, alpha = node.inputs[0], attr(node, "alpha", 1.0)
+    assert x is not None
+    scaled = x if alpha == 1 else edit.op("Mul", [x, edit.scalar_like(alpha, x)], like=like)
+    return edit.op("Mul", [x, edit.op("Sigmoid", [scaled], like=like)], like=like)
+
+
 OLDER: Mapping[str, Callable[[Edit, ir.Node], ir.Value | None]] = {
     "Attention": _attention,
     "RMSNormalization": _rms_norm,
+    "SwiGLU": _swiglu,
+    "Swish": _swish,
 }
-"""Operators our passes fuse that opset `_OLDEST` lacks; a rule gives None for forms it has no words for."""
+"""Operators that opset `_OLDEST` lacks; a rule gives None for forms that it has no operators for."""
+require(OLDER, "rules for older operators")
 
 
 def _halve(model: ir.Model) -> None:

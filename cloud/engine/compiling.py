@@ -13,6 +13,7 @@ from cloud.engine.lowering import LOWERINGS, Program, Step
 from cloud.engine.lowering.quantization import straight_through
 from cloud.engine.lowering.registry import Lowering
 from cloud.errors import EngineError
+from lite_runtime.operators import find
 
 __all__ = ["compiled", "weights_of"]
 
@@ -90,7 +91,7 @@ def _compile(node: ir.Node, unsupported: dict[str, list[str]], counter: Iterator
         before = {name: _attribute(a, where, unsupported, counter) for name, a in quantizer.attributes.items()}
         inputs, both = _operands(quantizer, node), {"quantize": before, "dequantize": attributes}
         return Step(node.op_type, _STRAIGHT_THROUGH, inputs, _names(node.outputs), both, where, next(counter))
-    row = LOWERINGS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    row = LOWERINGS.get(node.op_type) if find(node.domain, node.op_type) is not None else None
     if row is None:
         op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
         unsupported.setdefault(op, []).append(repr(node.name) if node.name else f"giving {node.outputs[0].name!r}")

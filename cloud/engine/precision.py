@@ -15,18 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lite_runtime.operators import having
+
 __all__ = ["KEPT", "NARROW", "WIDE", "as_computed", "narrowest"]
 
-WIDE = frozenset(
-    {
-        "BatchNormalization", "Exp", "GroupNormalization", "InstanceNormalization", "LayerNormalization", "Log",
-        "LogSoftmax", "LpNormalization", "LRN", "MeanVarianceNormalization", "NegativeLogLikelihoodLoss", "Pow",
-        "RMSNormalization", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean",
-        "ReduceProd", "ReduceSum", "ReduceSumSquare", "Softmax", "SoftmaxCrossEntropyLoss", "Softplus", "CumSum",
-        "Sum", "Mean", "Erf", "DequantizeLinear", "QuantizeLinear", "DynamicQuantizeLinear",
-        "DFT", "GRU", "LSTM", "RNN", "STFT", "If", "Loop", "Scan",
-    }
-)  # fmt: skip
+WIDE = having("wide")
 KEPT = frozenset({"Cast", "CastLike", "ConstantOfShape", "Dropout", "Identity", "Range", "Resize", "Shape", "Size"})
 
 NARROW = (np.dtype(np.float16), np.dtype(jnp.bfloat16))

@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from lite_runtime.operators import ONNX, OPERATORS, OURS
+
 __all__ = [
     "DOMAIN",
     "DOMAIN_VERSION",
@@ -24,6 +26,7 @@ __all__ = [
     "attr",
     "constant_dims",
     "dims",
+    "domain_of",
     "fresh",
     "get_attr",
     "graphs",
@@ -42,7 +45,7 @@ __all__ = [
 ]
 
 Shape: TypeAlias = Sequence[int | str | None]
-DOMAIN = "msedge"
+DOMAIN = OURS
 """Our operators: ONNX ones widened by a layout, a residual operand and an activation. `spec.WIDENED` lists them."""
 DOMAIN_VERSION = 1
 _OWN_NAME = re.compile(r"~(\d+)$")
@@ -180,6 +183,12 @@ def _attribute(name: str, value: Any) -> ir.Attr:
     if isinstance(value, np.ndarray):
         value = ir.tensor(value)
     return ir.convenience.convert_attribute(name, value)
+
+
+def domain_of(op: str) -> str:
+    """The domain that an operator with a record has in the IR: ONNX's, or ours for those that ONNX does not have."""
+    domain = OPERATORS[op].domain
+    return domain if domain in ONNX else DOMAIN
 
 
 def is_op(node: ir.Node | None, *ops: str, domain: str = "") -> bool:

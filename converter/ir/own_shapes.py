@@ -15,6 +15,7 @@ import onnx_ir as ir
 from converter.ir import build
 from converter.ir.build import Shape, attr, dims
 from lite_runtime.graph import OPSET
+from lite_runtime.operators import having, require
 
 __all__ = ["ONNX", "RULES", "Known", "fill"]
 
@@ -153,7 +154,7 @@ def _schema(op: str) -> onnx.defs.OpSchema:
 
 
 RULES: Mapping[str, Rule] = {
-    "Silu": _as_input,
+    **{op: _as_input for op in having("elementwise") if build.domain_of(op) == build.DOMAIN},
     "LookupTable": _look_up,
     "DynamicQuantizeLinear": _dynamic_quantize,
     "Unpack4": _unpack,
@@ -171,3 +172,4 @@ RULES: Mapping[str, Rule] = {
 
 ONNX: Mapping[str, Rule] = dict.fromkeys(("GroupNormalization", "MeanVarianceNormalization"), _as_input)
 """Functions of ONNX's that its inference fails to look into."""
+require((*RULES, *ONNX), "rules for types and shapes")

@@ -19,6 +19,7 @@ import onnx_ir as ir
 from converter.errors import ConvertError
 from converter.ir import build
 from converter.ir.upgrade import ML_OPSET, OPSET
+from lite_runtime.operators import OPERATORS, attributes
 
 __all__ = [
     "ACTIVATION_ATTRS",
@@ -41,43 +42,7 @@ ACTIVATION_ATTRS: Mapping[str, ir.AttributeType] = {
     "activation_alpha": _T.FLOAT,
     "activation_beta": _T.FLOAT,
 }
-_CLAMP = {name: ACTIVATION_ATTRS[name] for name in ("activation", "activation_min", "activation_max")}
 _LAYOUT: Mapping[str, ir.AttributeType] = {"layout": _T.STRING}
-_WINDOW: Mapping[str, ir.AttributeType] = {
-    "auto_pad": _T.STRING,
-    "dilations": _T.INTS,
-    "kernel_shape": _T.INTS,
-    "pads": _T.INTS,
-    "strides": _T.INTS,
-}
-_POOL: Mapping[str, ir.AttributeType] = {**_WINDOW, **_LAYOUT, "ceil_mode": _T.INT, "count_include_pad": _T.INT}
-_INTEGER_CONV: Mapping[str, ir.AttributeType] = {**_WINDOW, **_LAYOUT, **_CLAMP, "group": _T.INT}
-_GRAD_WINDOW: Mapping[str, ir.AttributeType] = {
-    **_LAYOUT,
-    **{name: kind for name, kind in _WINDOW.items() if name != "auto_pad"},
-}
-_GRAD_RECURRENT: Mapping[str, ir.AttributeType] = {"direction": _T.STRING, "hidden_size": _T.INT, "layout": _T.INT}
-_RECURRENT: Mapping[str, ir.AttributeType] = {
-    "activation_alpha": _T.FLOATS,
-    "activation_beta": _T.FLOATS,
-    "activations": _T.STRINGS,
-    "block_size": _T.INT,
-    "clip": _T.FLOAT,
-    "direction": _T.STRING,
-    "hidden_size": _T.INT,
-    "layout": _T.INT,
-}
-_RESIZE: Mapping[str, ir.AttributeType] = {
-    "antialias": _T.INT,
-    "axes": _T.INTS,
-    "coordinate_transformation_mode": _T.STRING,
-    "cubic_coeff_a": _T.FLOAT,
-    "exclude_outside": _T.INT,
-    "extrapolation_value": _T.FLOAT,
-    "keep_aspect_ratio_policy": _T.STRING,
-    "mode": _T.STRING,
-    "nearest_mode": _T.STRING,
-}
 
 
 class Widened(NamedTuple):
@@ -89,7 +54,22 @@ class Widened(NamedTuple):
     outputs: tuple[int, int] = (1, 1)
 
 
+_KINDS: Mapping[str, ir.AttributeType] = {
+    "i": _T.INT, "f": _T.FLOAT, "s": _T.STRING, "I": _T.INTS, "F": _T.FLOATS, "S": _T.STRINGS,
+}  # fmt: skip
+_LATER = frozenset(("GroupedMatMul", "NarrowMatMul"))
+"""Operators of ours that are made in lite graphs, which no IR holds."""
+
+
+def _ours(op: str) -> Widened:
+    """An operator as its record says."""
+    record = OPERATORS[op]
+    kinds = {name: _KINDS[attribute.kind] for name, attribute in attributes(op).items()}
+    return Widened(record.inputs, kinds, outputs=record.outputs)
+
+
 WIDENED: Mapping[str, Widened] = {
+    **{op: _ours(op) for op in OPERATORS if build.domain_of(op) == build.DOMAIN and op not in _LATER},
     "Conv": Widened((2, 4), {**_LAYOUT, **ACTIVATION_ATTRS}, "Conv"),
     "ConvTranspose": Widened((2, 3), {**_LAYOUT, **ACTIVATION_ATTRS}, "ConvTranspose"),
     "MatMul": Widened((2, 4), {"transA": _T.INT, "transB": _T.INT, **ACTIVATION_ATTRS}),
@@ -102,30 +82,11 @@ WIDENED: Mapping[str, Widened] = {
     },
     "InstanceNormalization": Widened((3, 3), _LAYOUT, "InstanceNormalization"),
     "BatchNormalization": Widened((5, 5), _LAYOUT, "BatchNormalization", (1, 5)),
-    "Silu": Widened((1, 1), {}),
-    "LSTM": Widened((3, 9), {**_RECURRENT, "input_forget": _T.INT}, outputs=(1, 3)),
-    "GRU": Widened((3, 7), {**_RECURRENT, "linear_before_reset": _T.INT}, outputs=(1, 2)),
-    # gradients
-    "ConvWeightGrad": Widened((2, 2), {**_GRAD_WINDOW, "group": _T.INT}),
-    "MaxPoolGrad": Widened((2, 2), {**_GRAD_WINDOW, "ceil_mode": _T.INT}),
-    "AveragePoolGrad": Widened((2, 2), {**_GRAD_WINDOW, "ceil_mode": _T.INT, "count_include_pad": _T.INT}),
-    "BatchNormalizationGrad": Widened((5, 5), _LAYOUT, outputs=(1, 3)),
-    "LayerNormalizationGrad": Widened((5, 5), {"axis": _T.INT}, outputs=(1, 3)),
-    "LSTMGrad": Widened((4, 11), _GRAD_RECURRENT, outputs=(1, 6)),
-    "GRUGrad": Widened((4, 9), {**_GRAD_RECURRENT, "linear_before_reset": _T.INT}, outputs=(1, 5)),
+    "LSTM": _ours("LSTM")._replace(outputs=(1, 3)),
+    "GRU": _ours("GRU")._replace(outputs=(1, 2)),
     # on integers
-    "QLinearConv": Widened((6, 9), _INTEGER_CONV),
-    "QLinearConvTranspose": Widened((6, 9), {**_INTEGER_CONV, "output_padding": _T.INTS, "output_shape": _T.INTS}),
-    "QLinearMatMul": Widened((6, 9), {"transB": _T.INT, **_CLAMP}),
-    **{f"QLinear{name}": Widened((8, 8), _CLAMP) for name in ("Add", "Sub", "Mul")},
-    "QLinearAveragePool": Widened((5, 5), _POOL),
-    "QLinearGlobalAveragePool": Widened((5, 5), _LAYOUT),
-    "QLinearReduceMean": Widened((5, 6), {"keepdims": _T.INT, "noop_with_empty_axes": _T.INT}),
-    "QLinearSoftmax": Widened((5, 5), {"axis": _T.INT}),
-    "QLinearResize": Widened((1, 4), _RESIZE),
-    "LookupTable": Widened((2, 2), {}),
+    **{op: _ours(op) for op in ("QLinearConv", "QLinearMatMul")},
     "DynamicQuantizeLinear": Widened((1, 1), {"kept": _T.INT, "dtype": _T.STRING}, outputs=(1, 3)),
-    "Unpack4": Widened((1, 1), {"shape": _T.INTS, "signed": _T.INT}),
 }  # fmt: skip
 
 

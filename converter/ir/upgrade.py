@@ -20,6 +20,7 @@ from converter.errors import ConvertError
 from converter.ir import build
 from converter.ir.build import Edit, attr, dims, set_attrs
 from lite_runtime.graph import OPSET
+from lite_runtime.operators import ONNX, OURS, find
 
 __all__ = ["ML_OPSET", "OPSET", "ROWS", "Row", "upgrade"]
 
@@ -47,6 +48,7 @@ def upgrade(model: ir.Model) -> int:
     }
     applied = 0
     for node in build.nodes(model):
+        applied += _adopt(node)
         for row in _rows(node, opsets):
             if node.graph is None or (row.ops != ("*",) and node.op_type not in row.ops):
                 break
@@ -57,6 +59,15 @@ def upgrade(model: ir.Model) -> int:
             if domain in graph.opset_imports or (domain == "" and graph is model.graph):
                 graph.opset_imports[domain] = max(oldest, graph.opset_imports.get(domain, 0))
     return applied
+
+
+def _adopt(node: ir.Node) -> bool:
+    """Whether a foreign domain's operator became the operator of ONNX or of ours that its record says it is."""
+    record = find(node.domain, node.op_type) if node.domain not in (*ONNX, OURS) else None
+    if record is None:
+        return False
+    node.domain = build.domain_of(record.name)
+    return True
 
 
 def _rows(node: ir.Node, opsets: dict[str, int]) -> list[Row]:

@@ -12,7 +12,7 @@ from converter.errors import ConvertError, UnsupportedNode, UnsupportedOpError
 from converter.ir import build
 from converter.lowering.table import HINTS, lite_op
 from lite_runtime.graph import Array, Attr, Graph, Node, Value, dtype_name
-from lite_runtime.graph.schema import ARITY
+from lite_runtime.operators import OPERATORS
 
 __all__ = ["lower", "unsupported"]
 
@@ -69,7 +69,7 @@ def _node(node: ir.Node) -> Node:
         inputs.pop()
     outputs = [_output_name(v) for v in node.outputs]
     # How many parts a Split makes is its meaning; a TopK has both its outputs, read or not.
-    fewest = len(outputs) if op == "Split" else max(1, ARITY[op][2] if op in ARITY else 1)
+    fewest = len(outputs) if op == "Split" else max(1, OPERATORS[op].outputs[0] if op in OPERATORS else 1)
     while len(outputs) > fewest and not outputs[-1]:
         outputs.pop()
     attrs = {name: _attr(node, value) for name, value in node.attributes.items()}

@@ -13,6 +13,7 @@ from onnx_ir.passes import common
 from converter.errors import ConvertError
 from converter.ir import build
 from converter.passes import fold_quantized
+from lite_runtime.operators import having
 
 __all__ = ["common_subexpressions", "fold_constants", "lift_constants", "share_constants", "unused"]
 
@@ -61,7 +62,7 @@ _LEFT_ALONE = frozenset(("SplitToSequence", "SequenceConstruct", "ConcatFromSequ
 """Operators whose special cases in onnxscript 0.7 raise on valid models (a scalar `split`, negative positions)."""
 
 
-_GROWING = frozenset(("ConstantOfShape", "EyeLike", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile", "Upsample"))
+_GROWING = having("grows") | {"Upsample"}  # which upgrading makes a Resize
 """Operators whose result may be far larger than their operands: evaluated only where its size is known beforehand."""
 
 

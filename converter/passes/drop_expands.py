@@ -10,13 +10,9 @@ import onnx_ir as ir
 
 from converter.ir import build
 from converter.ir.build import dims
+from lite_runtime.operators import having
 
 __all__ = ["run"]
-
-_BROADCASTING = frozenset(
-    "Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod Mul Or Pow Sub Sum Where Xor".split()
-)
-
 
 def run(model: ir.Model) -> int:
     """The number of Expands removed."""
@@ -40,6 +36,6 @@ def _drop(node: ir.Node) -> bool:
 def _spreads(reader: ir.Node, value: ir.Value) -> bool:
     """Whether another operand of the reader has all of `value`'s sizes."""
     shape = dims(value)
-    if shape is None or None in shape or reader.op_type not in _BROADCASTING or reader.domain:
+    if shape is None or None in shape or reader.op_type not in having("broadcasts") or reader.domain:
         return False
     return any(v is not None and v is not value and dims(v) == shape for v in reader.inputs)

@@ -21,6 +21,7 @@ from converter.ir import build, spec
 from converter.ir.build import Edit, attr
 from converter.passes import quantized
 from converter.passes.quantized import Parameters
+from lite_runtime.operators import having
 
 __all__ = ["representable", "rule", "run"]
 
@@ -110,12 +111,8 @@ def _pad(node: ir.Node, parameters: Parameters) -> list[ir.Value | None] | None:
     return [node.inputs[0]] if fits else None
 
 
-_MOVEMENT = (
-    "Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Gather GatherElements GatherND Expand Tile DepthToSpace "
-    "SpaceToDepth Identity MaxPool ReduceMax ReduceMin ReverseSequence"
-)
 _OPERANDS: Mapping[str, Operands] = {
-    **dict.fromkeys(_MOVEMENT.split(), _first),
+    **dict.fromkeys(having("movement") | having("selects"), _first),
     **dict.fromkeys(("Concat", "Max", "Min"), _all),
     "Where": _where,
     "Resize": _resize,

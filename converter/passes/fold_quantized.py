@@ -17,6 +17,7 @@ from converter.ir.build import Edit, attr
 from converter.passes import quantized
 from converter.passes.quantized import Stored
 from lite_runtime.errors import MsedgeError
+from lite_runtime.operators import having
 
 __all__ = ["run"]
 
@@ -69,5 +70,5 @@ def _reshape(node: ir.Node, weight: Stored) -> Stored | None:
 
 _MOVES: Mapping[str, Callable[[ir.Node, Stored], Stored | None]] = {
     "Transpose": _transpose,
-    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), _reshape),
+    **dict.fromkeys(having("view"), _reshape),
 }

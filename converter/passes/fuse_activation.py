@@ -18,6 +18,7 @@ import onnx_ir as ir
 from converter.ir import build
 from converter.ir.build import Edit, attr
 from converter.passes import quantized
+from lite_runtime.operators import Fused, epilogues, require
 
 __all__ = ["ACTIVATIONS", "run"]
 
@@ -102,24 +103,18 @@ def _gelu(node: ir.Node) -> Attrs:
     return {"activation": "GeluTanh" if attr(node, "approximate", "none") == "tanh" else "Gelu"}
 
 
-def _plain(name: str) -> Callable[[ir.Node], Attrs]:
-    return lambda node: {"activation": name}
+def _by_record(name: str, row: Fused) -> Callable[[ir.Node], Attrs]:
+    """The activation with the node's own parameters."""
+    return lambda node: {
+        "activation": name,
+        **{attribute: attr(node, own, default) for attribute, own, default in row.parameters},
+    }
 
 
 ACTIVATIONS: Mapping[str, Callable[[ir.Node], Attrs | None]] = {
-    "Relu": _plain("Relu"),
-    "Sigmoid": _plain("Sigmoid"),
-    "Tanh": _plain("Tanh"),
-    "HardSwish": _plain("HardSwish"),
-    "Silu": _plain("Silu"),
+    **{row.op: _by_record(name, row) for name, row in epilogues().items()},
     "Swish": lambda node: {"activation": "Silu"} if attr(node, "alpha", 1.0) == 1.0 else None,
     "Gelu": _gelu,
     "Clip": _clip,
-    "LeakyRelu": lambda node: {"activation": "LeakyRelu", "activation_alpha": attr(node, "alpha", 0.01)},
-    "Elu": lambda node: {"activation": "Elu", "activation_alpha": attr(node, "alpha", 1.0)},
-    "HardSigmoid": lambda node: {
-        "activation": "HardSigmoid",
-        "activation_alpha": attr(node, "alpha", 0.2),
-        "activation_beta": attr(node, "beta", 0.5),
-    },
 }
+require(ACTIVATIONS, "fused activations")

@@ -16,12 +16,14 @@ import onnx_ir as ir
 
 from converter.ir import build
 from converter.ir.build import Edit, attr, dims
+from converter.passes.fuse_activation import ACTIVATIONS
 
 __all__ = ["run"]
 
 VECTOR = 16
 """Channels computed at a time; what the widest targets have."""
-_TAKEN_IN = ("Relu", "Clip", "LeakyRelu", "HardSwish", "Sigmoid", "Silu", "Mul", "Add")
+_TAKEN_IN = (*ACTIVATIONS, "Mul", "Add")
+"""Activations, what Silu is made of, and residuals."""
 _WINDOW = ("strides", "pads", "dilations", "auto_pad")
 
 

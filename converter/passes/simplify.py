@@ -23,10 +23,11 @@ import onnx_ir as ir
 from converter.ir import build
 from converter.ir.build import Edit, attr, dims
 from converter.passes import drop_requantize
+from lite_runtime.operators import having
 
 __all__ = ["run"]
 
-_RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+_RESHAPES = having("view")
 Rule = Callable[[ir.Node], bool]
 
 

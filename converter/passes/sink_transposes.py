@@ -26,6 +26,7 @@ from converter.ir import build
 from converter.ir.build import Edit, attr, dims, set_attrs
 from converter.passes import quantized
 from converter.passes.channels_last import transposed
+from lite_runtime.operators import Trait, having, require
 
 __all__ = ["RULES", "run"]
 
@@ -479,21 +480,10 @@ def _into_matmul(node: ir.Node) -> int:
     return 1
 
 
-_ELEMENTWISE = (
-    "Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast Ceil Celu "
-    "Cos Cosh Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN "
-    "LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round Selu Shrink "
-    "Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor"
-)
-_REDUCTIONS = (
-    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
-)
 _TABLE: tuple[tuple[str, Rule], ...] = (
-    (_ELEMENTWISE, _elementwise),
     ("Clip", _first_only),
     ("Concat", _with_axis(0, every=True)),
     ("Split", _with_axis(0)),
-    ("Softmax LogSoftmax Hardmax LpNormalization", _with_axis(-1)),
     ("QuantizeLinear DequantizeLinear", _quantizer),
     ("DynamicQuantizeLinear", _dynamic_quantizer),
     ("Slice", _slice),
@@ -501,15 +491,20 @@ _TABLE: tuple[tuple[str, Rule], ...] = (
     ("Resize", _resize),
     ("Tile Expand", _per_axis_list),
     ("CumSum", _cumsum),
-    (_REDUCTIONS, _reduce),
     ("ArgMax ArgMin", _arg_reduce),
     ("Squeeze", _squeeze),
     ("Unsqueeze", _unsqueeze),
     ("Gather", _gather),
     ("LayerNormalization RMSNormalization", _norm_over_tail),
 )
+_TRAITS: tuple[tuple[Trait, Rule], ...] = (
+    ("elementwise", _elementwise),
+    ("reduction", _reduce),
+    ("along_axis", _with_axis(-1)),
+)
 RULES: Mapping[tuple[str, str], Rule] = {
+    **{(build.domain_of(op), op): rule for trait, rule in _TRAITS for op in having(trait)},
     **{("", op): rule for ops, rule in _TABLE for op in ops.split()},
-    (build.DOMAIN, "Silu"): _elementwise,
     (build.DOMAIN, "DynamicQuantizeLinear"): _dynamic_quantizer,
 }
+require((op for _, op in RULES), "rules for Transposes")

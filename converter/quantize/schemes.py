@@ -30,6 +30,7 @@ from converter.ir.build import attr
 from converter.quantize.calibration.calibrate import Params
 from converter.quantize.options import Options, matches
 from converter.quantize.rounding.weights import SMALLEST, Place, places
+from lite_runtime.operators import having, require
 
 __all__ = ["FIXED", "REASONS", "SCHEMES", "Plan", "Role", "Scheme", "fixed_params", "plan", "weight_place"]
 
@@ -55,15 +56,14 @@ FIXED: Mapping[str, tuple[float, int]] = {
 
 REASONS: Mapping[str, str] = {
     **dict.fromkeys(
-        ("LayerNormalization", "RMSNormalization", "GroupNormalization", "InstanceNormalization",
-         "MeanVarianceNormalization", "LpNormalization", "LRN"),
+        having("normalizes"),
         "a mean and variance of 8-bit numbers lose too much; float costs little",
     ),
     **dict.fromkeys(
         ("Exp", "Log", "Pow", "Reciprocal", "Sqrt", "Div", "LogSoftmax", "ReduceSumSquare", "ReduceLogSumExp"),
         "results span too many magnitudes for 8 bits",
     ),
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), "errors add up over time steps; its weights are int8"),
+    **dict.fromkeys(having("recurrent"), "errors add up over time steps; its weights are int8"),
     **dict.fromkeys(("Attention",), "the fused attention kernel keeps scores in float"),
     "BatchNormalization": "a scale and shift that folds into no convolution",
 }  # fmt: skip
@@ -116,24 +116,17 @@ def _single(node: ir.Node) -> str:
     return "" if len([v for v in node.outputs if v.uses() or v.is_graph_output()]) <= 1 else "it has several results"
 
 
-_MOVEMENT = (
-    "Reshape Flatten Squeeze Unsqueeze Transpose Slice Split Expand Tile DepthToSpace SpaceToDepth Gather GatherND "
-    "Identity ReduceMax ReduceMin ReverseSequence Upsample"
-).split()
-_TABLE = (
-    "Sigmoid Tanh HardSwish HardSigmoid Gelu Silu Swish Mish Elu Selu Celu LeakyRelu Softplus Softsign "
-    "ThresholdedRelu Erf Sin Cos"
-).split()
-_ELEMENTWISE = "Add Sub Mul Max Min Sum PRelu Relu Clip Abs Neg Where".split()
+_ELEMENTWISE = "Add Sub Mul Max Min Sum PRelu Relu Clip Abs Neg Where SwiGLU".split()
+"""Those whose results lie within the reach of 8 bits wherever their operands do, and that a chain computes anyway."""
 
 SCHEMES: Mapping[str, Scheme] = {
     "Conv": Scheme("contraction", (0,), _conv),
     "ConvTranspose": Scheme("contraction", (0,), _conv),
     "Gemm": Scheme("contraction", (0,), _gemm),
     "MatMul": Scheme("contraction", (0, 1), _matmul),
-    **{op: Scheme("table") for op in _TABLE},
+    **{op: Scheme("table") for op in having("table")},
     **{op: Scheme("elementwise", None) for op in _ELEMENTWISE},
-    **{op: Scheme("movement") for op in _MOVEMENT},
+    **{op: Scheme("movement") for op in having("movement") | having("selects", "reduction")},
     "MaxPool": Scheme("movement", (0,), _single),
     "GlobalMaxPool": Scheme("movement"),
     "Concat": Scheme("movement", None),
@@ -142,6 +135,8 @@ SCHEMES: Mapping[str, Scheme] = {
     **{op: Scheme("reduce") for op in ("AveragePool", "GlobalAveragePool", "ReduceMean", "Softmax")},
     **{op: Scheme("reader") for op in ("ArgMax", "ArgMin")},
 }
+
+require((*SCHEMES, *REASONS, *FIXED), "quantisation schemes")
 
 
 def fixed_params(node: ir.Node | None, dtype: str) -> Params | None:

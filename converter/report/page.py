@@ -12,6 +12,7 @@ from typing import Any
 from converter.report.html import document, facts, figure_cell, meter, name_cell, short, size_text, table, text_cell
 from converter.report.layers import PERFECT
 from converter.report.report import Report
+from lite_runtime.operators import having
 
 __all__ = ["page"]
 
@@ -27,7 +28,7 @@ def page(report: Report) -> str:
     return document(f"{report.source} · {report.quantize}", body, f"source digest {report.source_digest[:16]}")
 
 
-MOVES = frozenset("Expand Flatten Identity Reshape Slice Split Squeeze Transpose Unsqueeze".split())
+MOVES = having("movement")
 """Operators that lose nothing: no rows of their own."""
 
 

@@ -17,6 +17,7 @@ from converter.ir import build, shapes
 from converter.ir.grad.tape import Tape, Term
 from converter.training.ends import add_input
 from converter.training.options import Loss, Training
+from lite_runtime.operators import having
 
 __all__ = ["LABELS", "Attached", "attach"]
 
@@ -50,7 +51,7 @@ def attach(model: ir.Model, output: ir.Value, training: Training) -> Attached:
     return Attached(loss.value, examples.cast(_INT64).value, None if correct is None else correct.cast(_INT64).value)
 
 
-_RESHAPES = ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze")
+_RESHAPES = having("view") | {"Identity"}
 
 
 def _before(tape: Tape, output: ir.Value, *ops: str) -> Term:

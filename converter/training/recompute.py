@@ -16,6 +16,7 @@ from typing import NamedTuple
 from converter.training.memory import sizes, working_memory
 from lite_runtime.bundle import write
 from lite_runtime.graph import Array, Graph, Node, Spec, StateUse
+from lite_runtime.operators import having
 from lite_runtime.planning.stage import fold, next_stage
 
 __all__ = ["Fitted", "fit", "peak", "recomputed"]
@@ -159,7 +160,7 @@ def recomputed(graph: Graph, loss: str, kept: Iterable[str], still: Iterable[str
     makers = {name: node for node in graph.nodes if id(node) in forward for name in node.outputs if name}
     varying = {v.name for v in graph.inputs} - set(still)
     for node in graph.nodes:
-        if node.op not in ("Shape", "Size") and any(name in varying for name in (*node.inputs, *node.captures)):
+        if node.op not in having("shape_only") and any(name in varying for name in (*node.inputs, *node.captures)):
             varying.update(node.outputs)
     held = {*kept, *(v.name for v in graph.outputs), *(name for name in makers if name not in varying)}
     nodes: list[Node] = []

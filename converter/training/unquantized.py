@@ -16,10 +16,11 @@ from converter.ir.build import Edit
 from converter.passes import quantized
 from converter.quantize.options import matches
 from converter.training.reach import ancestors, dependents
+from lite_runtime.operators import having
 
 __all__ = ["stored", "unquantize"]
 
-_MOVES = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze")
+_MOVES = having("view") | {"Transpose"}
 
 
 def stored(model: ir.Model, loss_of: ir.Value) -> dict[str, list[ir.Node]]:

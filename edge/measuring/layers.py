@@ -20,6 +20,7 @@ from edge.measuring.describe import inferred
 from edge.peers.litert import is_tflite
 from edge.peers.oracle import Oracle, as_array
 from lite_runtime.graph import Array, Graph, Node, Value
+from lite_runtime.operators import having
 
 __all__ = ["Layer", "layers", "parting", "values_of"]
 
@@ -170,10 +171,7 @@ def _of_bundle(source: Path, inputs: Mapping[str, Array], threads: int, backend:
 
 Step = tuple[float, int]
 """Scale and zero point of a tensor."""
-_MOVES = frozenset(
-    "Concat DepthToSpace Expand Flatten Gather Identity MaxPool Pad Reshape Resize QLinearResize Slice SpaceToDepth "
-    "Split Squeeze Tile Transpose Unsqueeze".split()
-)
+_MOVES = having("movement") | {"Concat", "MaxPool", "Pad", "QLinearResize", "Resize"}
 
 
 def _steps(graph: Graph) -> dict[str, Step]:

@@ -15,7 +15,8 @@ import numpy as np
 
 from lite_runtime.errors import BundleError, MsedgeError
 from lite_runtime.graph import DTYPES, Array, Graph, Node, StateUse, Value, dtype_name, itemsize
-from lite_runtime.graph.schema import ARITY, CHOICES, RANGES, attributes
+from lite_runtime.operators import OPERATORS, RANGES, Attribute, Operator, attributes
+from lite_runtime.operators.record import MANY
 
 __all__ = [
     "MAX_BYTES",
@@ -171,11 +172,11 @@ def _verify(graph: Graph, outer: frozenset[str], depth: int) -> None:
 def _verify_node(node: Node, known: set[str], outer: frozenset[str], depth: int, judged: set[tuple[str, int]]) -> None:
     """`judged` holds operators with the identities of attributes found sound: nodes read from a bundle share them."""
     try:
-        arity = ARITY.get(node.op) or _own_op(node)
+        operator = OPERATORS.get(node.op) or _own_op(node)
         for name in node.inputs:
             if name and name not in known and name not in outer:
                 _refuse("inputs", "names that nodes before it, inputs or constants give", _show(name))
-        _verify_arity(node, arity)
+        _verify_arity(node, operator)
         pair = (node.op, id(node.attrs))
         if pair not in judged:
             _verify_attrs(node)
@@ -245,30 +246,27 @@ def _verify_array(array: Any, where: str) -> None:
 # -------------------------------------------------------------------------------------------------------------- nodes
 
 
-def _own_op(node: Node) -> tuple[int, int, int, int]:
-    """The arity of an operator the table does not list: free, if the reference defines it."""
+def _own_op(node: Node) -> Operator:
+    """What stands for the record of an operator that has none, if the reference defines it: any operands."""
     from lite_runtime.reference import DEFINITIONS  # here: loading every definition takes longer than reading a bundle
 
     if node.op not in DEFINITIONS:
         _refuse("operator", "one msedge knows", _show(node.op), "install a newer msedge")
-    return 0, 1 << 16, 0, 1 << 16
+    return Operator(node.op, inputs=(0, MANY), outputs=(0, MANY))
 
 
-def _verify_arity(node: Node, arity: tuple[int, int, int, int]) -> None:
-    fewest, most, fewest_out, most_out = arity
+def _verify_arity(node: Node, operator: Operator) -> None:
+    (fewest, most), (fewest_out, most_out) = operator.inputs, operator.outputs
     if not fewest <= len(node.inputs) <= most:
         _refuse("operands", _between(fewest, most, "inputs"), str(len(node.inputs)))
     if not fewest_out <= len(node.outputs) <= most_out:
         _refuse("operands", _between(fewest_out, most_out, "outputs"), str(len(node.outputs)))
-    if "" in node.inputs[:fewest] and node.op not in _FIRST_OPTIONAL:
+    if "" in node.inputs[:fewest] and "optional_first" not in operator.traits:
         _refuse("inputs", f"the first {fewest} given", f"input {node.inputs.index('')} left out")
 
 
-_FIRST_OPTIONAL = ("Loop", "Scan", "SequenceMap")
-
-
 def _verify_attrs(node: Node) -> None:
-    schema = attributes(node.op) if node.op in ARITY else None
+    schema = attributes(node.op) if node.op in OPERATORS else None
     for name, value in node.attrs.items():
         try:
             kind = _SCALARS.get(type(value)) or _kind(value)
@@ -278,8 +276,8 @@ def _verify_attrs(node: Node) -> None:
                 _refuse("value", "a 64-bit int", f"one of {value.bit_length()} bits")
         except MsedgeError as error:
             raise BundleError(f"attribute {_show(name)}: {error}") from None
-    for name, (_, must) in (schema or {}).items():
-        if must and name not in node.attrs:
+    for name, attribute in (schema or {}).items():
+        if attribute.required and name not in node.attrs:
             _refuse("attributes", repr(name), "none of that name")
 
 
@@ -299,19 +297,17 @@ _ACCEPTED = {"i": "i", "f": "fi", "s": "s", "I": "I0", "F": "FI0", "S": "S0", "T
 _SCALARS = {int: "i", float: "f", str: "s"}
 
 
-def _verify_attr(op: str, name: str, value: Any, kind: str, schema: Mapping[str, tuple[str, bool]]) -> None:
-    """Judge one attribute by its operator's rows in the tables."""
+def _verify_attr(op: str, name: str, value: Any, kind: str, schema: Mapping[str, Attribute]) -> None:
+    """Judge one attribute by what its operator's record says of it."""
     if name not in schema:
         _refuse("name", f"one of {', '.join(schema)}" if schema else f"no attributes of {op}", _show(name))
-    wanted = schema[name][0]
+    wanted, choices = schema[name].kind, schema[name].choices
     if kind not in _ACCEPTED[wanted]:
         _refuse("value", _KIND_NAMES[wanted], _KIND_NAMES[kind])
     if kind in "iI" and name in RANGES:
         _verify_ints(name, (value,) if kind == "i" else value)
-    elif kind == "s":
-        choices = CHOICES.get(f"{op}.{name}") or CHOICES.get(name)
-        if choices and value not in choices:
-            _refuse("value", f"one of {', '.join(map(repr, choices))}", _show(value))
+    elif kind == "s" and choices and value not in choices:
+        _refuse("value", f"one of {', '.join(map(repr, choices))}", _show(value))
 
 
 def _kind(value: Any) -> str:

@@ -7,6 +7,8 @@ QUANTISED likewise.
 
 from __future__ import annotations
 
+from lite_runtime.operators import family
+
 __all__ = [
     "CONSTANT",
     "DENSE",
@@ -51,23 +53,33 @@ QUANTISED: dict[str, int] = {name: 16 + KINDS[name] for name in ("uint8", "int8"
 MODERATE = (2.0**-100, 2.0**100)
 """Least and greatest scale of such a store."""
 
-FLOAT_OPS: tuple[str, ...] = tuple(
-    (
-        "Copy Abs Neg Reciprocal Sqrt Square Cube PowHalf Ceil Floor Round Trunc Sign Exp Log Sigmoid Tanh "
-        "Erf Softplus Softsign Mish Silu Gelu GeluTanh HardSwish Relu Sin Cos Tan Asin Acos Atan Sinh Cosh "
-        "Asinh Acosh Atanh Not Bool IsNaN IsInf LeakyRelu Elu Celu Selu ThresholdedRelu Swish HardSigmoid "
-        "Clip ShrinkFlat ShrinkBias AddBy MulBy SubFrom DivInto Add Sub Mul Div Max Min Mod FMod Pow PRelu "
-        "Equal Less LessOrEqual And Or Xor Where MulAdd Normalize "
-        "QuantizeUint8 QuantizeInt8 QuantizeUint16 QuantizeInt16"
-    ).split()
-)
+_OWN_FLOAT: dict[str, int] = {
+    **{"Copy": 0, "Square": 5, "Cube": 6, "PowHalf": 7, "Trunc": 11, "GeluTanh": 23, "Bool": 38},
+    **{"ShrinkFlat": 49, "ShrinkBias": 50, "AddBy": 51, "MulBy": 52, "SubFrom": 53, "DivInto": 54, "FMod": 62},
+    **{"MulAdd": 72, "Normalize": 73},
+    **{"QuantizeUint8": 74, "QuantizeInt8": 75, "QuantizeUint16": 76, "QuantizeInt16": 77},
+}
+_OWN_INT: dict[str, int] = {
+    **{"Copy": 0, "Bool": 6, "Square": 14, "Cube": 15, "FMod": 23, "ShiftLeft": 33, "ShiftRight": 34},
+    **{"Wrap8": 8, "Wrap16": 9, "Wrap32": 10, "WrapU8": 11, "WrapU16": 12, "WrapU32": 13},
+}
+"""Instructions that are no operator of their own."""
+
+
+def _numbered(machine: str, codes: dict[str, int]) -> tuple[str, ...]:
+    """The names of all instructions by number. Those of operators are in their records."""
+    found = dict(codes)
+    for record in (*family("elementwise"), *family("activation")):
+        code = record.f32 if machine == "f32" else record.i64
+        if code >= 0:
+            found[record.name] = code
+    if sorted(found.values()) != list(range(len(found))):
+        raise ValueError(f"expected the {machine} instructions to have the numbers 0 to {len(found) - 1}, each once")
+    return tuple(sorted(found, key=found.__getitem__))
+
+
+FLOAT_OPS: tuple[str, ...] = _numbered("f32", _OWN_FLOAT)
 """Opcodes of elementwise.f32_chain by number; booleans are 0 and 1."""
 
-INT_OPS: tuple[str, ...] = tuple(
-    (
-        "Copy Abs Neg Sign Relu Not Bool BitwiseNot Wrap8 Wrap16 Wrap32 WrapU8 WrapU16 WrapU32 Square Cube "
-        "Add Sub Mul Div Max Min Mod FMod Equal Less LessOrEqual And Or Xor BitwiseAnd BitwiseOr BitwiseXor "
-        "ShiftLeft ShiftRight Where"
-    ).split()
-)
+INT_OPS: tuple[str, ...] = _numbered("i64", _OWN_INT)
 """Opcodes of elementwise.i64_chain by number."""

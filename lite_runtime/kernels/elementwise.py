@@ -274,6 +274,17 @@ def _quantize(low, high):
     return quantize
 
 
+
+
+def _in_order(table: dict[str, Operation], names: tuple[str, ...]) -> list[Operation]:
+    """The operations by number. The tables say the order again, because it changes the kernels' code, and kept kernels
+    are known by these files."""
+    if tuple(table) != names:
+        wrong = next((pair for pair in zip(table, names, strict=False) if pair[0] != pair[1]), "their ends")
+        raise ValueError(f"expected the instructions in the order of their numbers, see {wrong}")
+    return list(table.values())
+
+
 _FLOAT_TABLE = {
     "Copy": Operation(_copy),
     "Abs": Operation(device(lambda x: fabs(x))),
@@ -354,7 +365,7 @@ _FLOAT_TABLE = {
     "QuantizeUint16": Operation(_quantize(0, 65535), 1, 2),
     "QuantizeInt16": Operation(_quantize(-32768, 32767), 1, 2),
 }
-_FLOAT_MACHINE = machine(types.float32, LANES, [_FLOAT_TABLE[name] for name in FLOAT_OPS])
+_FLOAT_MACHINE = machine(types.float32, LANES, _in_order(_FLOAT_TABLE, FLOAT_OPS))
 
 
 # -- int64 operations -------------------------------------------------------------------------------------------------
@@ -554,7 +565,7 @@ _INT_TABLE = {
     "ShiftRight": Operation(_shift_right, 2),
     "Where": Operation(_int_where, 3),
 }
-_INT_MACHINE = machine(types.int64, max(LANES // 2, 2), [_INT_TABLE[name] for name in INT_OPS])
+_INT_MACHINE = machine(types.int64, max(LANES // 2, 2), _in_order(_INT_TABLE, INT_OPS))
 
 
 # -- loads and stores -------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import numpy as np
 
 from lite_runtime.graph import Node
 from lite_runtime.learning.grouping_walk import Rule, Walk
+from lite_runtime.operators import epilogues, having, require
 
 __all__ = ["RULES"]
 
@@ -20,14 +21,6 @@ def _operand(node: Node, i: int) -> str:
 
 def _epilogue(node: Node) -> dict[str, Any]:
     return {name: value for name, value in node.attrs.items() if name.startswith("activation")}
-
-
-_PARAMETERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
-    **{op: (op, {}) for op in ("Relu", "Sigmoid", "Tanh", "HardSwish", "Silu", "Gelu")},
-    "LeakyRelu": ("LeakyRelu", {"alpha": "activation_alpha"}),
-    "Elu": ("Elu", {"alpha": "activation_alpha"}),
-    "HardSigmoid": ("HardSigmoid", {"alpha": "activation_alpha", "beta": "activation_beta"}),
-}
 
 
 def _activate(g: Walk, node: Node, x: str) -> None:
@@ -41,11 +34,10 @@ def _activate(g: Walk, node: Node, x: str) -> None:
         for end, key, default in zip(ends, ("activation_min", "activation_max"), (-np.inf, np.inf), strict=True):
             g.constants[end] = np.array(node.attrs.get(key, default), np.float32)
         g.emit("Clip", [x, *ends], output, last=True)
-    elif name == "GeluTanh":
-        g.emit("Gelu", [x], output, {"approximate": "tanh"}, last=True)
     else:
-        op, keys = _PARAMETERS[str(name)]
-        g.emit(op, [x], output, {to: node.attrs[of] for to, of in keys.items() if of in node.attrs}, last=True)
+        row = epilogues()[str(name)]
+        given = {to: node.attrs[of] for of, to, _ in row.parameters if of in node.attrs}
+        g.emit(row.op, [x], output, {**given, **dict(row.form)}, last=True)
 
 
 def _behind(g: Walk, node: Node, product: str, factor: str, bias: str, residual: str, axis: int) -> None:
@@ -148,7 +140,8 @@ def _normalization(g: Walk, node: Node) -> None:
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("MatMul", "Gemm"), _product),
     "Conv": _convolution,
-    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Min", "Max", "Pow", "PRelu", "Where"), _elementwise),
+    **dict.fromkeys((*sorted(having("broadcasts")), "PRelu"), _elementwise),
     **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _normalization),
 }
 """By operator. A rule appends nodes to the walk, the last of which gives the node's result, or raises Ungrouped."""
+require(RULES, "rules for operands of each row's own")

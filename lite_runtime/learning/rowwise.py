@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from lite_runtime.graph import Array, Node, Spec
+from lite_runtime.operators import Trait, having, require
 
-__all__ = ["MIXED", "View", "lines_of"]
+__all__ = ["MIXED", "RULES", "View", "lines_of"]
 
 MIXED = 0
 """Lines of a value whose rows cannot be told apart."""
@@ -70,7 +71,7 @@ def lines_of(
 ) -> int:
     """Lines of the node's results, or MIXED. `lines`: of every value so far that hangs on rows."""
     view = View(node, specs, known, lines, rows)
-    rule = _RULES.get(node.op)
+    rule = RULES.get(node.op)
     if rule is None or node.captures or any(lines[node.inputs[i]] == MIXED for i in view.with_rows):
         return MIXED
     return rule(view)
@@ -205,11 +206,6 @@ def _attention(v: View) -> int:
 
 
 _FAMILIES: tuple[tuple[str, Rule], ...] = (
-    ("Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor", View.keeps),
-    ("Cast Ceil Celu Clip Cos Cosh Div Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid", View.keeps),
-    ("HardSwish IsInf IsNaN LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow", View.keeps),
-    ("Reciprocal Relu Round Selu Shrink Sigmoid Sign Silu Sin Sinh Softplus Softsign Sqrt Sub Sum Swish", View.keeps),
-    ("Tan Tanh ThresholdedRelu Where Xor Identity", View.keeps),
     ("QuantizeLinear DequantizeLinear LookupTable", _only(0)),
     ("DynamicQuantizeLinear", lambda v: v.keeps() if v.attr("kept", 0) else MIXED),
     ("QLinearConv QLinearConvTranspose QLinearAveragePool QLinearGlobalAveragePool QLinearResize", _quantized(0)),
@@ -223,14 +219,11 @@ _FAMILIES: tuple[tuple[str, Rule], ...] = (
     ("InstanceNormalization GroupNormalization DepthToSpace SpaceToDepth Resize Expand Tile", _only(0)),
     ("BatchNormalization", _frozen_norm),
     ("LayerNormalization RMSNormalization", _normalized),
-    ("Softmax LogSoftmax Hardmax LpNormalization TopK", _axis(-1)),
+    ("TopK", _axis(-1)),
     ("MatMul", _product),
     ("Gemm", _gemm),
-    ("ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin", _reduced),
-    ("ReduceProd ReduceSum ReduceSumSquare", _reduced),
     ("ArgMax ArgMin", _picked),
     ("Transpose", _turned),
-    ("Reshape Flatten Squeeze Unsqueeze", _reshaped),
     ("Concat", _joined),
     ("Split", _split),
     ("Slice", _sliced),
@@ -238,4 +231,14 @@ _FAMILIES: tuple[tuple[str, Rule], ...] = (
     ("Pad", _padded),
     ("Attention", _attention),
 )
-_RULES: Mapping[str, Rule] = {op: rule for ops, rule in _FAMILIES for op in ops.split()}
+_TRAITS: tuple[tuple[Trait, Rule], ...] = (
+    ("elementwise", View.keeps),
+    ("reduction", _reduced),
+    ("along_axis", _axis(-1)),
+    ("view", _reshaped),
+)
+RULES: Mapping[str, Rule] = {
+    **{op: rule for trait, rule in _TRAITS for op in having(trait)},
+    **{op: rule for ops, rule in _FAMILIES for op in ops.split()},
+}
+require(RULES, "rules for rows")

@@ -5,23 +5,16 @@ The kernels' side is `lite_runtime.kernels._math.activate`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from lite_runtime.errors import MsedgeError
+from lite_runtime.operators import Fused, epilogues
 
-__all__ = ["ACTIVATIONS", "Activation", "Epilogue", "activation"]
+__all__ = ["ACTIVATIONS", "Epilogue", "activation"]
 
 Attr = Callable[..., Any]
 """Binder.attr: (name, default) -> value."""
-
-
-class Activation(NamedTuple):
-    """A row of the table: what `activate` calls it and where its two parameters come from."""
-
-    code: int
-    parameters: tuple[tuple[str, float], ...] = ()
-    """(attribute, default) of at most two parameters."""
 
 
 class Epilogue(NamedTuple):
@@ -32,21 +25,7 @@ class Epilogue(NamedTuple):
     b: float
 
 
-_INFINITY = float("inf")
-ACTIVATIONS: dict[str, Activation] = {
-    "": Activation(0),
-    "Relu": Activation(1),
-    "Clip": Activation(2, (("activation_min", -_INFINITY), ("activation_max", _INFINITY))),
-    "LeakyRelu": Activation(3, (("activation_alpha", 0.01),)),
-    "Sigmoid": Activation(4),
-    "Tanh": Activation(5),
-    "HardSwish": Activation(6),
-    "HardSigmoid": Activation(7, (("activation_alpha", 0.2), ("activation_beta", 0.5))),
-    "Silu": Activation(8),
-    "Gelu": Activation(9),
-    "GeluTanh": Activation(10),
-    "Elu": Activation(11, (("activation_alpha", 1.0),)),
-}
+ACTIVATIONS: Mapping[str, Fused] = {"": Fused(0, ""), **epilogues()}
 """By the `activation` attribute of Conv, ConvTranspose and MatMul."""
 
 
@@ -56,6 +35,6 @@ def activation(attr: Attr) -> Epilogue:
     if name not in ACTIVATIONS:
         known = ", ".join(filter(None, ACTIVATIONS))
         raise MsedgeError(f"expected an activation of {known}, got {name!r}")
-    code, parameters = ACTIVATIONS[name]
-    values = [float(attr(key, default)) for key, default in parameters] + [0.0, 0.0]
-    return Epilogue(code, values[0], values[1])
+    row = ACTIVATIONS[name]
+    values = [float(attr(key, default)) for key, _, default in row.parameters] + [0.0, 0.0]
+    return Epilogue(row.code, values[0], values[1])

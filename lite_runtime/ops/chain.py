@@ -12,7 +12,6 @@ of other types enter and leave the first by Cast, or quantised: then they may al
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import lcm, prod
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
@@ -124,21 +123,17 @@ class _Load(NamedTuple):
     strides: tuple[int, ...]
 
 
-@dataclass
 class _Registers:
-    """A lowered chain with a place for every value. Raises NoKernel where the machine has too few."""
+    """A lowered chain with a place for every value. Raises NoKernel where the machine has too few.
 
-    program: lowering.Program
-    shape: tuple[int, ...]
-    machine: lowering.Machine
-    loads: list[_Load] = field(default_factory=list)
-    instructions: list[tuple[int, lowering.Instruction]] = field(default_factory=list)
-    block: int = BLOCK
-    result: int = -1
-    """The register of the result."""
+    No dataclass: making one takes longer at every start than the records of all elementwise operators.
+    """
 
-    def __post_init__(self) -> None:
-        program = self.program
+    def __init__(self, program: lowering.Program, shape: tuple[int, ...], machine: lowering.Machine) -> None:
+        self.program, self.shape, self.machine = program, shape, machine
+        self.loads: list[_Load] = []
+        self.instructions: list[tuple[int, lowering.Instruction]] = []
+        self.block = BLOCK
         where: dict[int, int] = {}
         pointers = iter(range(codes.SLOTS, codes.SLOTS + codes.POINTERS))
         slots = list(range(codes.SLOTS))[::-1]
@@ -157,6 +152,7 @@ class _Registers:
             where[instruction.value] = register
             self.instructions.append((register, instruction._replace(sources=sources)))
         self.result = where[program.result]
+        """The register of the result."""
 
     def _place_sources(self, where: dict[int, int], pointers: Iterator[int], slots: list[int]) -> None:
         """Registers of what comes from outside, and the block that suits the patterns it is broadcast in."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from lite_runtime.graph import Array, Node
 from lite_runtime.kernels import _opcodes as codes
+from lite_runtime.operators import OPERATORS, Operator, attributes, family
 from lite_runtime.ops.registry import NoKernel, Spec
 
 __all__ = ["RULES", "Affine", "Instruction", "Machine", "Outer", "Program", "lower", "machine_of", "may_pass"]
@@ -53,8 +53,7 @@ class Instruction(NamedTuple):
     parameters: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
-class Machine:
+class Machine(NamedTuple):
     """What a kernel computes in. `native`: its registers' type; `inner`: types of values between a chain's nodes."""
 
     kernel: str
@@ -134,23 +133,27 @@ def may_pass(node: Node, specs: Mapping[str, Spec], machine: Machine) -> bool:
 # -- a chain being lowered --------------------------------------------------------------------------------------------
 
 
-@dataclass
 class Program:
     """A chain as instructions over numbered values. `sources`: what comes from outside, or a constant."""
 
-    machine: Machine
-    specs: Mapping[str, Spec]
-    known: Mapping[str, Array]
-    shape: tuple[int, ...]
-    sources: dict[int, Outer | float] = field(default_factory=dict)
-    instructions: list[Instruction] = field(default_factory=list)
-    result: int = -1
-    dtype: str = ""
-    store: Affine | None = None
-    """What the result is quantised by when it is stored; None: it is converted."""
-    named: dict[str, int] = field(default_factory=dict)
-    _numbers: dict[Outer | tuple[str, float], int] = field(default_factory=dict)
-    _next: int = 0
+    def __init__(
+        self,
+        machine: Machine,
+        specs: Mapping[str, Spec],
+        known: Mapping[str, Array],
+        shape: tuple[int, ...],
+        dtype: str,
+    ) -> None:
+        self.machine, self.specs, self.known = machine, specs, known
+        self.shape, self.dtype = shape, dtype
+        self.sources: dict[int, Outer | float] = {}
+        self.instructions: list[Instruction] = []
+        self.result = -1
+        self.store: Affine | None = None
+        """What the result is quantised by when it is stored; None: it is converted."""
+        self.named: dict[str, int] = {}
+        self._numbers: dict[Outer | tuple[str, float], int] = {}
+        self._next = 0
 
     def _number(self, key: Outer | tuple[str, float], source: Outer | float) -> int:
         if key not in self._numbers:
@@ -212,7 +215,7 @@ def lower(nodes: Sequence[Node], specs: Mapping[str, Spec], known: Mapping[str, 
     if machine is None:
         raise NoKernel(f"{end.op} on these types")
     spec = specs[end.outputs[0]]
-    program = Program(machine, specs, known, spec.shape, dtype=spec.dtype)
+    program = Program(machine, specs, known, spec.shape, spec.dtype)
     for node in nodes:
         value = RULES[node.op](program, node)
         program.named[node.outputs[0]] = _wrapped(program, node, value)
@@ -238,13 +241,11 @@ _QUANTIZE = {name: f"Quantize{name.capitalize()}" for name in codes.QUANTISED}
 
 
 _WRAPS = {f"{sign}int{bits}": f"Wrap{sign.upper()}{bits}" for sign in ("", "u") for bits in (8, 16, 32)}
-_OVERFLOWING = frozenset("Add Sub Mul Neg Abs Div Pow BitwiseNot BitShift Cast CastLike".split())
-
 
 def _wrapped(p: Program, node: Node, value: int) -> int:
     """A result of fewer than 64 bits loses its high ones."""
     wrap = _WRAPS.get(p.specs[node.outputs[0]].dtype)
-    return p.emit(wrap, value) if wrap and p.machine is INTS and node.op in _OVERFLOWING else value
+    return p.emit(wrap, value) if wrap and p.machine is INTS and "wraps" in OPERATORS[node.op].traits else value
 
 
 # -- rules ------------------------------------------------------------------------------------------------------------
@@ -262,41 +263,11 @@ def _rule(*ops: str) -> Callable[[Rule], Rule]:
     return register
 
 
-_SAME_NAME = (
-    "Abs Neg Reciprocal Sqrt Ceil Floor Round Sign Exp Log Sigmoid Tanh Erf Softplus Softsign Mish Silu HardSwish "
-    "Relu Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Not IsNaN BitwiseNot PRelu Equal Less LessOrEqual "
-    "And Or Xor BitwiseAnd BitwiseOr BitwiseXor Where"
-).split()
-
-
-@_rule(*_SAME_NAME)
-def _same_name(p: Program, node: Node) -> int:
-    return p.emit(node.op, *(p.arg(node, i) for i in range(len(node.inputs))))
-
-
 @_rule("Greater", "GreaterOrEqual")
 def _greater(p: Program, node: Node) -> int:
     """a > b is b < a."""
     op = {"Greater": "Less", "GreaterOrEqual": "LessOrEqual"}[node.op]
     return p.emit(op, p.arg(node, 1), p.arg(node, 0))
-
-
-# Attributes of operators with parameters, and their ONNX defaults.
-_PARAMETERS: dict[str, tuple[tuple[str, float], ...]] = {
-    "LeakyRelu": (("alpha", 0.01),),
-    "Elu": (("alpha", 1.0),),
-    "Celu": (("alpha", 1.0),),
-    "Selu": (("alpha", 1.67326319217681884765625), ("gamma", 1.05070102214813232421875)),
-    "ThresholdedRelu": (("alpha", 1.0),),
-    "Swish": (("alpha", 1.0),),
-    "HardSigmoid": (("alpha", 0.2), ("beta", 0.5)),
-}
-
-
-@_rule(*_PARAMETERS)
-def _with_parameters(p: Program, node: Node) -> int:
-    values = tuple(float(node.attrs.get(name, default)) for name, default in _PARAMETERS[node.op])  # type: ignore[arg-type]
-    return p.emit(node.op, p.arg(node, 0), parameters=values)
 
 
 @_rule("IsInf")
@@ -508,3 +479,25 @@ def _batch_normalization(p: Program, node: Node) -> int:
     centred = p.emit("Sub", x, mean_)
     spread = p.emit("AddBy", variance_, parameters=(epsilon,))
     return p.emit("Add", p.emit("Normalize", centred, scale_, spread), shift_)
+
+
+# -- operators that are one instruction -------------------------------------------------------------------------------
+
+
+def _one_instruction(record: Operator) -> Rule:
+    """An operator's own instruction, or that of another it runs as; attributes are the instruction's parameters."""
+    op = record.runs_as or record.name
+
+    def rule(p: Program, node: Node) -> int:
+        values: tuple[float, ...] = ()
+        if record.attrs:
+            found = attributes(record.name).items()
+            values = tuple(float(node.attrs.get(name, a.default)) for name, a in found)  # type: ignore[arg-type]
+        return p.emit(op, *(p.arg(node, i) for i in range(len(node.inputs))), parameters=values)
+
+    return rule
+
+
+for _record in (*family("elementwise"), *family("activation")):
+    if _record.name not in RULES and (_record.f32 >= 0 or _record.i64 >= 0 or _record.runs_as):
+        RULES[_record.name] = _one_instruction(_record)

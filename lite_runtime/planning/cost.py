@@ -11,6 +11,7 @@ from math import log2, prod
 from typing import Any, NamedTuple
 
 from lite_runtime.graph import Node, Spec
+from lite_runtime.operators import OPERATORS
 from lite_runtime.steps.declaration import Step
 from lite_runtime.steps.operand import Operand
 
@@ -50,7 +51,11 @@ def operations(node: Node, operands: Specs, results: Specs) -> int:
     None stands for an operand or result left out. Bias and activation of a product are not counted; an elementwise
     operator counts one for each element, whatever it computes.
     """
-    return _COUNTS.get(node.op, _elements)(_Counted(node, operands, results))
+    count = _COUNTS.get(node.op)
+    if count is None:
+        record = OPERATORS.get(node.op)
+        count = _none if record is not None and "idle" in record.traits else _elements
+    return count(_Counted(node, operands, results))
 
 
 def _elements(n: _Counted) -> int:
@@ -152,10 +157,6 @@ _FAMILIES: tuple[tuple[str, _Count], ...] = (
     ("LRN", lambda n: n.spec(0).size * (2 * int(n.attr("size", 1)) + 3)),
     ("Resize QLinearResize GridSample RoiAlign", _interpolation),
     ("TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor", _trees),
-    ("BitCast CenterCropPad Concat Constant ConstantOfShape DepthToSpace Dropout Expand EyeLike Flatten Gather", _none),
-    ("GatherElements GatherND Identity LookupTable OneHot Pad Range Reshape ReverseSequence ScatterND", _none),
-    ("ScatterElements Shape Size Slice SpaceToDepth Split Squeeze TensorScatter Tile Transpose Trilu", _none),
-    ("Unpack4 Unsqueeze Where", _none),
 )
 _COUNTS: Mapping[str, _Count] = {op: count for ops, count in _FAMILIES for op in ops.split()}
 

@@ -12,6 +12,7 @@ import numpy as np
 from lite_runtime.errors import MsedgeError, ShapeError
 from lite_runtime.graph import Array, Graph, Node, Spec, Value, spec_of
 from lite_runtime.graph.verify import MAX_BYTES, MAX_RANK
+from lite_runtime.operators import OPERATORS
 from lite_runtime.ops.registry import INFERS, DataDependent, Inference
 
 __all__ = ["Stage", "fold", "next_stage", "spec_of"]
@@ -22,10 +23,6 @@ GROWTH = 8
 """Times its operands' bytes that a constant may take and still be made ahead: dequantised weights yes, tilings no."""
 FILLS = frozenset({"ConstantOfShape", "Expand"})
 """Operators made ahead whatever they give: as weights, kernels need them packed, and filling costs next to nothing."""
-_NEVER_FOLD = frozenset(
-    "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli".split()
-    + "If Loop Scan SequenceMap".split()
-)
 
 
 class Stage(NamedTuple):
@@ -85,11 +82,18 @@ def _check_sizes(node: Node, results: Sequence[Spec], limit: int) -> None:
             )
 
 
+def _never_ahead(node: Node) -> bool:
+    """Whether a node is evaluated at every run: because it draws random numbers, or because what it does depends on a
+    graph of its own."""
+    record = OPERATORS.get(node.op)
+    return record is not None and ("random" in record.traits or "control" in record.traits)
+
+
 def _evaluate(node: Node, known: dict[str, Array]) -> bool:
     """Evaluate a node whose operands are all known; whether it was."""
     from lite_runtime import reference
 
-    if node.op in _NEVER_FOLD or any(name and name not in known for name in node.inputs):
+    if _never_ahead(node) or any(name and name not in known for name in node.inputs):
         return False
     results = reference.evaluate(node, [known[name] if name else None for name in node.inputs])
     if not all(isinstance(result, np.ndarray) for result in results):

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from inspect import Parameter, signature
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lite_runtime.errors import InputError, MsedgeError, ShapeError, UnsupportedOpError
 from lite_runtime.graph import Graph, Node, Value, dtype_name, numpy_dtype
-from lite_runtime.reference.families import FAMILIES
+from lite_runtime.operators import OPERATORS
 from lite_runtime.reference.registry import REGISTERED, Context, RunGraph, define
 
 __all__ = ["DEFINITIONS", "Context", "define", "evaluate", "run"]
@@ -29,23 +29,21 @@ _MISFITS = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeEr
 
 
 class _Definitions(Mapping[str, Callable[..., Any]]):
-    """Operator -> function, importing the operator's family on first use."""
-
-    _family: ClassVar[dict[str, str]] = {op: family for family, ops in FAMILIES.items() for op in ops}
+    """Operator -> function. The file that an operator's record names is imported on first use."""
 
     def __getitem__(self, op: str) -> Callable[..., Any]:
-        if op not in REGISTERED and op in self._family:
-            import_module(f"{__name__}.{self._family[op]}")
+        if op not in REGISTERED and op in OPERATORS:
+            import_module(f"{__name__}.{OPERATORS[op].reference}")
         return REGISTERED[op]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._family | REGISTERED)
+        return iter(dict.fromkeys((*OPERATORS, *REGISTERED)))
 
     def __len__(self) -> int:
-        return len(self._family | REGISTERED)
+        return len({*OPERATORS, *REGISTERED})
 
     def __contains__(self, op: object) -> bool:
-        return op in self._family or op in REGISTERED
+        return op in REGISTERED or op in OPERATORS
 
 
 DEFINITIONS: Mapping[str, Callable[..., Any]] = _Definitions()

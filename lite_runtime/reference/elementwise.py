@@ -9,64 +9,25 @@ import numpy as np
 
 from lite_runtime.errors import UnsupportedOpError
 from lite_runtime.graph import Array
+from lite_runtime.operators import family
 from lite_runtime.reference.activation import elu, erf, gelu, gelu_tanh, hard_sigmoid, leaky_relu, sigmoid
 from lite_runtime.reference.registry import define
 from lite_runtime.reference.support import in_float32, optional_scalar, require
 
 __all__: list[str] = []
 
-_UNARY: dict[str, Callable[[Array], Array]] = {
-    "Abs": np.abs,
-    "Acos": np.arccos,
-    "Acosh": np.arccosh,
-    "Asin": np.arcsin,
-    "Asinh": np.arcsinh,
-    "Atan": np.arctan,
-    "Atanh": np.arctanh,
-    "BitwiseNot": np.invert,
-    "Ceil": np.ceil,
-    "Cos": np.cos,
-    "Cosh": np.cosh,
+_FUNCTIONS: dict[str, Callable[[Array], Array]] = {
     "Erf": erf,
-    "Exp": np.exp,
-    "Floor": np.floor,
     "HardSwish": lambda x: x * hard_sigmoid(x, 1 / 6, 0.5),
-    "IsNaN": np.isnan,
-    "Log": np.log,
     "Mish": lambda x: x * np.tanh(np.logaddexp(x, x.dtype.type(0))),
-    "Neg": np.negative,
-    "Not": np.logical_not,
     "Reciprocal": lambda x: x.dtype.type(1) / x,
     "Relu": lambda x: np.maximum(x, x.dtype.type(0)),
-    "Round": np.rint,
     "Sigmoid": sigmoid,
-    "Sign": np.sign,
     "Silu": lambda x: x * sigmoid(x),
-    "Sin": np.sin,
-    "Sinh": np.sinh,
     "Softplus": lambda x: np.logaddexp(x, x.dtype.type(0)),
     "Softsign": lambda x: x / (1 + np.abs(x)),
-    "Sqrt": np.sqrt,
-    "Tan": np.tan,
-    "Tanh": np.tanh,
 }
-
-_BINARY: dict[str, Callable[[Array, Array], Array]] = {
-    "Add": np.add,
-    "And": np.logical_and,
-    "BitwiseAnd": np.bitwise_and,
-    "BitwiseOr": np.bitwise_or,
-    "BitwiseXor": np.bitwise_xor,
-    "Equal": np.equal,
-    "Greater": np.greater,
-    "GreaterOrEqual": np.greater_equal,
-    "Less": np.less,
-    "LessOrEqual": np.less_equal,
-    "Mul": np.multiply,
-    "Or": np.logical_or,
-    "Sub": np.subtract,
-    "Xor": np.logical_xor,
-}
+"""Functions of one operand, without attributes, that NumPy has not."""
 
 
 def _define_unary(op: str, fn: Callable[[Array], Array]) -> None:
@@ -89,10 +50,11 @@ def _same_type(a: Array, b: Array) -> None:
     require(a.dtype == b.dtype or strings, f"expected operands of one dtype, got {a.dtype} and {b.dtype}")
 
 
-for _op, _unary in _UNARY.items():
-    _define_unary(_op, _unary)
-for _op, _binary in _BINARY.items():
-    _define_binary(_op, _binary)
+for _op, _function in _FUNCTIONS.items():
+    _define_unary(_op, _function)
+for _record in (*family("elementwise"), *family("activation")):
+    if _record.numpy:
+        (_define_unary if _record.unary else _define_binary)(_record.name, getattr(np, _record.numpy))
 
 
 @define("Div")
@@ -234,6 +196,13 @@ def _gelu(x: Array, /, approximate: str = "none") -> Array:
 @define("Swish")
 @in_float32
 def _swish(x: Array, /, alpha: float = 1.0) -> Array:
+    return np.asarray(x * sigmoid(x.dtype.type(alpha) * x))
+
+
+@define("QuickGelu")
+@in_float32
+def _quick_gelu(x: Array, /, alpha: float = 1.702) -> Array:
+    """An approximation of Gelu, onnxruntime's."""
     return np.asarray(x * sigmoid(x.dtype.type(alpha) * x))
 
 

@@ -38,6 +38,23 @@ def test_dynamic_quantisation(dtype: str, kept: int, shift: float) -> None:
         np.testing.assert_array_equal(got.reshape(want.shape), want)
 
 
+@pytest.mark.parametrize("alpha", [1.0, 1.3])
+def test_gated_units_are_written_for_older_runtimes(alpha: float) -> None:
+    b = Builder(28)
+    x = b.input("x", [3, 8])
+    y = b("SwiGLU", b("Swish", x, alpha=alpha), b("Neg", x), alpha=alpha)
+    model = ir.serde.deserialize_model(b.model(y))
+    build.adopt(model)
+    shapes.infer(model)
+    proto = onnx.load_model_from_string(export.onnx_bytes(model))
+    assert proto.opset_import[0].version == 20
+    data = np.random.default_rng(5).normal(size=(3, 8)).astype(np.float32)
+    swish = reference.evaluate(Node("Swish", ("x",), ("y",), {"alpha": alpha}), [data])[0]
+    wanted = reference.evaluate(Node("SwiGLU", ("g", "v"), ("y",), {"alpha": alpha}), [swish, -data])[0]
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {"x": data})[0], wanted, rtol=1e-6, atol=1e-7)
+
+
 @pytest.mark.parametrize("masked", [False, True])
 def test_attention_and_rms_norm_are_written_for_older_runtimes(masked: bool) -> None:
     """Fused by our passes, unknown to opset 20: from opset 21 on onnxruntime refuses quantised graphs."""

@@ -318,3 +318,23 @@ def test_a_withdrawn_form_is_refused_by_name():
 def test_rows_name_real_operators():
     known = {s.name for s in onnx.defs.get_all_schemas_with_history()}
     assert {op for row in ROWS for op in row.ops} - {"*"} <= known
+
+
+@pytest.mark.parametrize(("op", "attrs"), [("Gelu", {}), ("QuickGelu", {}), ("QuickGelu", {"alpha": 1.3})])
+def test_operators_of_onnxruntimes_domain(op, attrs):
+    """What its optimiser writes instead of ONNX's operators."""
+    import onnxruntime
+    from onnx import helper
+
+    from converter import convert
+    from lite_runtime import load
+
+    b = Builder(17)
+    y = b("Relu", b(op, b("Neg", b.input("x", [3, 5])), domain="com.microsoft", **attrs))
+    proto = b.model(y)
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    x = np.random.default_rng(0).normal(0, 2, (3, 5)).astype(np.float32)
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    wanted = session.run(None, {"x": x})[0]
+    (got,) = load(convert(proto).bundle).run({"x": x}).values()
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)

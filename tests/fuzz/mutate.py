@@ -15,7 +15,7 @@ from lite_runtime import bundle
 from lite_runtime.bundle.reading import unpacked
 from lite_runtime.bundle.writing import assemble
 from lite_runtime.graph import DTYPES
-from lite_runtime.graph.schema import ARITY, CHOICES, attributes
+from lite_runtime.operators import OPERATORS, attributes
 
 __all__ = ["mutate", "pack", "spoil_json", "unpack"]
 
@@ -25,12 +25,14 @@ _NUMBERS = (
 )
 _VALUES = (None, True, False, 0, 1.5, "", "x", [], {}, [[]], [0], ["x"], {"tensor": 0}, {"graph": {}}, {"float": "nan"})
 _REALS = (0.0, -0.0, -0.1, 1.0, 1e-45, 1e-38, 2.0**-126, 2.0**-64, 2.0**64, 3e38, *map(float, ("nan", "inf", "-inf")))
-_OPS = sorted(ARITY)
+_OPS = sorted(OPERATORS)
+_TEXTS = sorted({choice for op in _OPS for attribute in attributes(op).values() for choice in attribute.choices})
+_LAYOUTS = attributes("Conv")["layout"].choices
 _SAME_SIZE = ({"float32", "int32", "uint32"}, {"float64", "int64", "uint64"}, {"int8", "uint8", "bool", "int4"})
 _SAMPLES: dict[str, Callable[[Random], Any]] = {
     "i": lambda rng: rng.choice((0, 1, 2, 3, -1, -2, 5)),
     "f": lambda rng: rng.choice((0.0, 1.0, -1.0, 0.5, 1e-5, 1e30)),
-    "s": lambda rng: rng.choice(sorted({choice for row in CHOICES.values() for choice in row})),
+    "s": lambda rng: rng.choice(_TEXTS),
     "I": lambda rng: [rng.randrange(-1, 4) for _ in range(rng.randrange(5))],
     "F": lambda rng: [rng.choice((0.0, 1.0, 2.5)) for _ in range(rng.randrange(5))],
     "S": lambda rng: [rng.choice(("Relu", "Tanh", "a", "")) for _ in range(rng.randrange(5))],
@@ -234,7 +236,8 @@ def _rename_op(rng: Random, doc: Any) -> None:
     """A node becomes another operator, half of the time one that takes as many operands."""
     graph = rng.choice(_graphs(doc))
     node = rng.choice(graph["nodes"])
-    alike = [op for op in _OPS if ARITY[op][0] <= len(node[1]) <= ARITY[op][1] and ARITY[op][2] <= len(node[2])]
+    alike = [op for op, row in ((op, OPERATORS[op]) for op in _OPS)
+             if row.inputs[0] <= len(node[1]) <= row.inputs[1] and row.outputs[0] <= len(node[2])]
     node[0] = rng.choice(alike if alike and rng.random() < 0.8 else _OPS)
     if rng.random() < 0.6:
         graph["attrs"].append(_sample_attrs(rng, node[0]))
@@ -243,14 +246,14 @@ def _rename_op(rng: Random, doc: Any) -> None:
 
 def _sample_attrs(rng: Random, op: str) -> dict[str, Any]:
     schema = attributes(op)
-    return {name: _sample(rng, op, name) for name, (_, must) in schema.items() if must or rng.random() < 0.3}
+    return {name: _sample(rng, op, name) for name, row in schema.items() if row.required or rng.random() < 0.3}
 
 
 def _sample(rng: Random, op: str, name: str) -> Any:
-    choices = CHOICES.get(f"{op}.{name}") or CHOICES.get(name)
+    choices = attributes(op)[name].choices if name != "layout" else _LAYOUTS  # also where a number is wanted
     if choices and rng.random() < 0.8:
         return rng.choice(choices)
-    return _SAMPLES[attributes(op)[name][0]](rng)
+    return _SAMPLES[attributes(op)[name].kind](rng)
 
 
 def _change_attr(rng: Random, doc: Any) -> None:

@@ -70,6 +70,11 @@ def swish(x: Tensor, *, alpha: float = 1.0) -> Tensor:
     return x * jax.nn.sigmoid(alpha * x)
 
 
+@lowering("QuickGelu")
+def quick_gelu(x: Tensor, *, alpha: float = 1.702) -> Tensor:
+    return swish(x, alpha=alpha)
+
+
 @lowering("SwiGLU")
 def swiglu(gate: Tensor, value: Tensor, *, alpha: float = 1.0) -> Tensor:
     return swish(gate, alpha=alpha) * value

@@ -15,23 +15,9 @@ import onnx_ir as ir
 from cloud._jax import canonical_dtype
 from cloud.engine.lowering.registry import Tensor, is_static, lowering, namespace
 from cloud.errors import EngineError
+from lite_runtime.operators import OPERATORS
 
 __all__: list[str] = []
-
-# ONNX name -> the name NumPy and jax.numpy share
-_UNARY = {
-    "Abs": "abs", "Acos": "arccos", "Acosh": "arccosh", "Asin": "arcsin", "Asinh": "arcsinh", "Atan": "arctan",
-    "Atanh": "arctanh", "BitwiseNot": "invert", "Ceil": "ceil", "Cos": "cos", "Cosh": "cosh", "Exp": "exp",
-    "Floor": "floor", "IsNaN": "isnan", "Log": "log", "Neg": "negative", "Not": "logical_not", "Round": "round",
-    "Sign": "sign", "Sin": "sin", "Sinh": "sinh", "Sqrt": "sqrt", "Tan": "tan", "Tanh": "tanh",
-}  # fmt: skip
-_BINARY = {
-    "Add": "add", "And": "logical_and", "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or",
-    "BitwiseXor": "bitwise_xor", "Equal": "equal", "Greater": "greater", "GreaterOrEqual": "greater_equal",
-    "Less": "less", "LessOrEqual": "less_equal", "Mul": "multiply", "Or": "logical_or", "Sub": "subtract",
-    "Xor": "logical_xor",
-}  # fmt: skip
-
 
 def _unary(name: str) -> Callable[..., Tensor]:
     return lambda x: getattr(namespace(x), name)(x)
@@ -41,10 +27,9 @@ def _binary(name: str) -> Callable[..., Tensor]:
     return lambda a, b: getattr(namespace(a, b), name)(a, b)
 
 
-for _op, _name in _UNARY.items():
-    lowering(_op)(_unary(_name))
-for _op, _name in _BINARY.items():
-    lowering(_op)(_binary(_name))
+for _record in OPERATORS.values():
+    if _record.numpy:
+        lowering(_record.name)((_unary if _record.unary else _binary)(_record.numpy))
 
 
 @lowering("Identity")

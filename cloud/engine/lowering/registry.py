@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from cloud._jax import is_traced
 from cloud.errors import EngineError
+from lite_runtime.operators import require
 
 __all__ = [
     "LOWERINGS",
@@ -64,6 +65,7 @@ def lowering(*ops: str) -> Callable[[Rule], Rule]:
 
     def enter(function: Rule) -> Rule:
         row = Lowering(function, "context" in inspect.signature(function).parameters)
+        require(ops, "lowerings to JAX")
         for op in ops:
             if op in LOWERINGS:
                 raise EngineError(f"two lowerings are registered for {op}")

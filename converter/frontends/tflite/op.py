@@ -22,16 +22,23 @@ import onnx_ir as ir
 from converter.errors import ConvertError
 from converter.frontends.tflite.model import Custom, Operator, Tensor
 from converter.ir import build
+from lite_runtime.operators import require
 
 if TYPE_CHECKING:
     from converter.frontends.tflite.state import States
 
-__all__ = ["RULES", "Op", "Result", "Rule", "Surroundings", "translate"]
+__all__ = ["RULES", "Op", "Result", "Rule", "Surroundings", "named", "translate"]
 
 Result: TypeAlias = ir.Value | Sequence[ir.Value | None]
 Rule: TypeAlias = Callable[["Op"], Result]
 RULES: dict[str, Rule] = {}
 """Rule by operator name: the schema's BuiltinOperator names, or the name of a custom operator."""
+
+
+def named(table: Mapping[str, str]) -> Mapping[str, str]:
+    """A table of TensorFlow Lite's names for operators of ours, LookupError for one without a record."""
+    require(table.values(), "rules for TensorFlow Lite")
+    return table
 
 
 def translate(*names: str) -> Callable[[Rule], Rule]:

@@ -53,9 +53,9 @@ def _hard_swish(n: At) -> Term:
     return n.tape.where(n.x < 3, inside, n.g)
 
 
-def _swish(n: At) -> Term:
+def _swish(n: At, default: float = 1.0) -> Term:
     """x * s(alpha x): s + alpha y (1 - s)."""
-    alpha = n.attr("alpha", 1.0)
+    alpha = n.attr("alpha", default)
     s = (n.x if alpha == 1 else n.x * alpha).op("Sigmoid")
     rest = n.y * (1 - s)
     return n.g * (s + (rest if alpha == 1 else rest * alpha))
@@ -95,6 +95,7 @@ ACTIVATIONS: Mapping[str, Callable[[At], Term]] = {
     "Selu": _selu,
     "HardSigmoid": _hard_sigmoid,
     "HardSwish": _hard_swish,
+    "QuickGelu": lambda n: _swish(n, 1.702),
     "Silu": _swish,
     "Swish": _swish,
     "Gelu": _gelu,
@@ -116,6 +117,20 @@ def _prelu(n: At) -> Gradients:
     return [
         n.tape.where(above, n.g, n.g * slope),
         n.tape.where(above, 0.0, n.g * x).reduce_to(slope) if n.wants(1) else None,
+    ]
+
+
+@rule("SwiGLU")
+def _swiglu(n: At) -> Gradients:
+    """swish(gate) * value."""
+    gate, value, alpha = n.input(0), n.input(1), n.attr("alpha", 1.0)
+    s = (gate if alpha == 1 else gate * alpha).op("Sigmoid")
+    swish = gate * s
+    rest = swish * (1 - s)
+    slope = s + (rest if alpha == 1 else rest * alpha)
+    return [
+        n.g * value * slope if n.wants(0) else None,
+        n.g * swish if n.wants(1) else None,
     ]
 
 

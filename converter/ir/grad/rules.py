@@ -23,6 +23,7 @@ import onnx_ir as ir
 from converter.errors import TrainingError
 from converter.ir import build
 from converter.ir.grad.tape import Operand, Tape, Term
+from lite_runtime.operators import having, require
 
 __all__ = ["RULES", "WITHOUT", "At", "Gradients", "Refusal", "Rule", "composed", "pull_back", "refuse", "rule"]
 
@@ -33,11 +34,7 @@ Refusal: TypeAlias = "Callable[[ir.Node], str]"
 
 RULES: dict[str, Rule] = {}
 REFUSALS: dict[str, Refusal] = {}
-WITHOUT = frozenset(
-    "And ArgMax ArgMin BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Bernoulli Ceil ConstantOfShape Constant "
-    "Equal EyeLike Floor Greater GreaterOrEqual Hardmax IsInf IsNaN Less LessOrEqual Multinomial NonZero Not Or OneHot "
-    "RandomNormalLike RandomUniformLike Range Round Shape Sign Size Xor".split()
-)
+WITHOUT = having("flat")
 """Operators whose results do not move with their operands, or whose derivative is 0 wherever they have one."""
 
 
@@ -128,6 +125,7 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
     """Enter a function into the table as the rule of `ops`."""
 
     def enter(function: Rule) -> Rule:
+        require(ops, "gradients")
         for op in ops:
             if op in RULES:
                 raise ValueError(f"expected one rule for {op}, got two")

@@ -16,17 +16,13 @@ import onnx_ir as ir
 from converter.errors import TrainingError
 from converter.ir import build, own_shapes, spec
 from lite_runtime.graph import OPSET
+from lite_runtime.operators import having
 
 __all__ = ["Number", "Operand", "Tape", "Term"]
 
 Number: TypeAlias = "float | Term"
 Operand: TypeAlias = "Term | None"
 
-_BROADCASTING = frozenset(
-    "Add Sub Mul Div Pow Where Greater GreaterOrEqual Less LessOrEqual Equal And Or Max Min".split()
-)
-"""Operators whose result's sizes are those their operands broadcast to. ONNX's inference does not know a named size
-met by 1; we do."""
 _CONTENTS_UP_TO = 1024
 """Elements up to which a constant takes part in inference: shapes, axes, pads."""
 
@@ -299,7 +295,7 @@ def _inferred(node: ir.Node) -> Sequence[own_shapes.Known]:
     proto = ir.serde.serialize_node(node)
     found_kinds = onnx.shape_inference.infer_node_outputs(schema, proto, kinds, contents)
     results = [_known(found_kinds.get(value.name or "")) for value in node.outputs]
-    if node.op_type in _BROADCASTING:
+    if node.op_type in having("broadcasts"):  # ONNX's inference does not know a named size met by 1; we do
         results = [(dtype, _broadcast([build.dims(v) for v in node.inputs if v is not None])) for dtype, _ in results]
     return results
 

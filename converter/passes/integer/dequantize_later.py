@@ -23,6 +23,7 @@ from converter.ir.build import Edit, attr
 from converter.passes import quantized
 from converter.passes.drop_requantize import representable
 from converter.passes.quantized import Parameters, Quantized
+from lite_runtime.operators import having, require
 
 __all__ = ["RULES", "run"]
 
@@ -186,8 +187,6 @@ def _pad(node: ir.Node, edit: Edit) -> tuple[Plan, Parameters] | None:
 
 
 _ROWS: Sequence[tuple[str, Rule]] = (
-    ("Reshape Flatten Squeeze Unsqueeze Transpose Identity", _any_axis),
-    ("Slice Split Gather GatherElements GatherND Expand Tile DepthToSpace SpaceToDepth ReverseSequence", _first),
     ("Concat", _together()),
     ("Max Min", _ordered(_together())),
     ("Where", _together(1, 2)),
@@ -197,4 +196,9 @@ _ROWS: Sequence[tuple[str, Rule]] = (
     ("GlobalMaxPool", _ordered(_global_max_pool)),
     ("ReduceMax ReduceMin ArgMax ArgMin TopK", _ordered(_first)),
 )
-RULES: Mapping[str, Rule] = {op: rule for ops, rule in _ROWS for op in ops.split()}
+RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(having("movement"), _first),
+    **dict.fromkeys((*having("view"), "Transpose", "Identity"), _any_axis),
+    **{op: rule for ops, rule in _ROWS for op in ops.split()},
+}
+require(RULES, "rules for DequantizeLinear")

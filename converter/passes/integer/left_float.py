@@ -11,6 +11,7 @@ from converter.ir import build
 from converter.passes import quantized
 from converter.passes.integer import fuse_integer
 from converter.passes.integer.lookup_tables import ELEMENTWISE
+from lite_runtime.operators import having
 
 __all__ = ["Left", "left_float"]
 
@@ -24,10 +25,7 @@ class Left(NamedTuple):
 
 
 _QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "LookupTable")
-_MOVES = frozenset(
-    "Cast Concat DepthToSpace Expand Flatten Gather GatherElements GatherND Identity Pad Reshape Shape Slice "
-    "SpaceToDepth Split Squeeze Tile Transpose Unsqueeze".split()
-)
+_MOVES = having("movement") | {"Cast", "Concat", "Pad"}
 
 
 def left_float(model: ir.Model) -> list[Left]:

@@ -22,22 +22,16 @@ from converter.ir import build
 from converter.ir.build import Edit
 from converter.passes import quantized
 from converter.passes.quantized import BYTES
+from lite_runtime.operators import having
 
 __all__ = ["ELEMENTWISE", "run", "table"]
 
-_EXACT = frozenset(
-    "Abs Add And BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast Ceil Clip DequantizeLinear Div Equal Floor Greater "
-    "GreaterOrEqual Identity IsInf IsNaN LeakyRelu Less LessOrEqual Max Min Mul Neg Not Or PRelu QLinearAdd "
-    "QLinearMul QLinearSub QuantizeLinear Reciprocal Relu Round Shrink Sign Sqrt Sub ThresholdedRelu Where Xor".split()
-)
+ELEMENTWISE = having("elementwise") | having("scaled")
+_EXACT = ELEMENTWISE & having("exact")
 """Elementwise operators that IEEE arithmetic defines to the last bit."""
-_SCALED = ("QLinearAdd", "QLinearMul", "QLinearSub")
+_APPROXIMATE = ELEMENTWISE - _EXACT
+_SCALED = having("scaled") - {"QuantizeLinear", "DequantizeLinear"}
 """Operators on integers that compute rather than move or choose."""
-_APPROXIMATE = frozenset(
-    "Acos Acosh Asin Asinh Atan Atanh Celu Cos Cosh Elu Erf Exp Gelu HardSigmoid HardSwish Log Mish Mod Pow Selu "
-    "Sigmoid Silu Sin Sinh Softplus Softsign Swish Tan Tanh".split()
-)
-ELEMENTWISE = _EXACT | _APPROXIMATE
 _LONGEST = 64
 """Operators of a composition at most."""
 _SIZES = (1, 2, 4)

@@ -16,12 +16,13 @@ import onnx_ir as ir
 from converter.ir import build, spec
 from converter.ir.build import Edit, attr
 from converter.passes import quantized
+from lite_runtime.operators import having
 
 __all__ = ["run"]
 
-_MOVES = (
-    "Reshape Flatten Squeeze Unsqueeze Transpose Slice Expand Tile DepthToSpace SpaceToDepth Resize MaxPool Pad Concat"
-).split()
+_PICKS = frozenset(("Gather", "GatherElements", "GatherND"))
+"""Movement that stays before its quantiser: what is picked may be far less than what it is picked from."""
+_MOVES = (having("movement") - _PICKS) | {"Resize", "MaxPool", "Pad", "Concat"}
 _SWEEPS = 8
 
 

@@ -27,6 +27,7 @@ from converter.ir import build
 from converter.ir.build import attr
 from converter.quantize.calibration.data import Samples
 from converter.quantize.calibration.observe import Runner, observable
+from lite_runtime.operators import having
 
 __all__ = ["links", "measure", "run"]
 
@@ -221,7 +222,7 @@ def _shift(
 
 
 _BETWEEN: Mapping[str, _Step] = {
-    **dict.fromkeys(("Relu", "LeakyRelu", "PRelu", "Identity"), _same),
+    **dict.fromkeys(having("homogeneous"), _same),
     **dict.fromkeys(("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"), _pool),
     **dict.fromkeys(("ReduceMean", "ReduceMax"), _reduce),
     **dict.fromkeys(("Flatten", "Reshape"), _flatten),

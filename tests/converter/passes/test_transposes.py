@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from converter.passes.sink_transposes import RULES
-from tests.converter.support import Builder, check, ops
+from lite_runtime import reference
+from tests.converter.support import Builder, assert_close, check, converted, ops, random_inputs
 
 LAST, FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 
@@ -26,6 +27,7 @@ THROUGH = {
     "low-rank constant": lambda b, x: b("Mul", x, b.weight(3, 5)),
     "prelu": lambda b, x: b("PRelu", x, c4(b)),
     "both operands": lambda b, x: b("Mul", x, b("Tanh", x)),
+    "cast like": lambda b, x: b("CastLike", x, b.const([1.0], np.float32)),
     "where": lambda b, x: b("Where", b("Greater", x, b.const(0.0, np.float32)), x, b.const(1.0, np.float32)),
     "concat": lambda b, x: b("Concat", x, b("Neg", x), b.weight(1, 2, 3, 5), axis=1),
     "slice": lambda b, x: b("Slice", x, i64(b, 1, 0), i64(b, 3, 2), i64(b, 1, -1)),
@@ -56,6 +58,17 @@ def test_it_sinks_through(name):
     x = b("Transpose", b.input("x", [1, 3, 5, 4]), perm=FIRST)
     graph = check(b.model(b("Transpose", THROUGH[name](b, x), perm=LAST)))
     assert "Transpose" not in ops(graph), ops(graph)
+
+
+def test_swiglu_takes_both_operands_along():
+    b = Builder(28)
+    x = b("Transpose", b.input("x", [1, 3, 5, 4]), perm=FIRST)
+    y = b("SwiGLU", x, b("Add", x, b.weight(1, 4, 3, 5)), alpha=1.2)
+    model = b.model(b("Transpose", y, perm=LAST))
+    graph, plain = converted(model), converted(model, ())  # onnxruntime does not know the operator
+    assert "Transpose" not in ops(graph) and "SwiGLU" in ops(graph), ops(graph)
+    inputs = random_inputs(graph)
+    assert_close(reference.run(graph, inputs), reference.run(plain, inputs))
 
 
 SHRINKING = {

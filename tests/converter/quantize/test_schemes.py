@@ -53,6 +53,20 @@ def test_tables_get_their_own_operand(op):
     assert (fixed is not None) == (op in ("Sigmoid", "Tanh"))
 
 
+@pytest.mark.parametrize("op", ["Atan", "Asinh", "Shrink"])
+def test_functions_of_a_tame_range_are_tables(op):
+    b = Builder()
+    _, _, _, tensors = planned(b, conv(b, b(op, conv(b, image(b)))))
+    assert tensors == ["input", "Conv", op]
+
+
+def test_gated_units_are_one_pass_over_integers():
+    b = Builder(28)
+    x = conv(b, image(b))
+    _, _, integer, tensors = planned(b, conv(b, b("SwiGLU", conv(b, x), conv(b, x))))
+    assert integer.count("SwiGLU") == 1 and tensors[-1] == "SwiGLU"
+
+
 def test_residuals_are_one_pass():
     b = Builder()
     x = b("Relu", conv(b, image(b)))

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from lite_runtime import BundleError
 from lite_runtime.graph import Graph, Node, Value, verify
-from lite_runtime.graph.schema import ARITY, CHOICES, RANGES, attributes
-from lite_runtime.reference.families import FAMILIES
+from lite_runtime.operators import OPERATORS, RANGES, attributes, family
 from tests.fuzz.seeds import SEEDS, control_flow
 
 X = Value("x", "float32", ("N", 3))
@@ -189,7 +188,7 @@ def test_shared_attributes_are_judged_for_each_operator() -> None:
 def test_operators_of_the_reference_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     from lite_runtime.reference import DEFINITIONS
 
-    monkeypatch.delitem(ARITY, "Relu")
+    monkeypatch.setattr(verify, "OPERATORS", {name: row for name, row in OPERATORS.items() if name != "Relu"})
     assert "Relu" in DEFINITIONS
     verify.verify_graph(graph(relu(anything=(1, 2))))
 
@@ -197,17 +196,17 @@ def test_operators_of_the_reference_are_known(monkeypatch: pytest.MonkeyPatch) -
 def test_every_operator_of_the_reference_has_its_row() -> None:
     from lite_runtime.reference import DEFINITIONS
 
-    assert not set(DEFINITIONS) - set(ARITY)
+    assert not set(DEFINITIONS) - set(OPERATORS)
 
 
 def test_tables_agree() -> None:
-    named = {name for op in ARITY for name in attributes(op)}
-    assert set(RANGES) <= named
-    for key, values in CHOICES.items():
-        op, _, name = key.rpartition(".")
-        assert name in (attributes(op) if op else named), key
-        assert len(set(values)) == len(values)
-    assert all(0 <= a <= b and 0 <= c <= d for a, b, c, d in ARITY.values())
+    described = [(op, name, attribute) for op in OPERATORS for name, attribute in attributes(op).items()]
+    assert set(RANGES) <= {name for _, name, _ in described}
+    for op, name, attribute in described:
+        assert len(set(attribute.choices)) == len(attribute.choices), (op, name)
+        assert attribute.kind == "s" or not attribute.choices, (op, name)
+    for row in OPERATORS.values():
+        assert 0 <= row.inputs[0] <= row.inputs[1] and 0 <= row.outputs[0] <= row.outputs[1], row.name
 
 
 def test_arity_follows_onnx() -> None:
@@ -218,7 +217,8 @@ def test_arity_follows_onnx() -> None:
         if schema.name not in newest or schema.since_version > newest[schema.name].since_version:
             newest[schema.name] = schema
     wider, fewer = {}, {}
-    for op, (fewest, most, fewest_out, most_out) in ARITY.items():
+    for op, row in OPERATORS.items():
+        (fewest, most), (fewest_out, most_out) = row.inputs, row.outputs
         if op not in newest:
             wider[op] = "ours"
             continue
@@ -253,7 +253,7 @@ def test_arity_follows_onnx() -> None:
         "GRU": "1 more",
         "Silu": "ours",
         "BatchNormalization": "2 more results",
-        **dict.fromkeys(FAMILIES["gradients"], "ours"),
+        **{row.name: "ours" for row in family("gradients")},
     }
 
 

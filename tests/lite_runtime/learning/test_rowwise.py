@@ -46,6 +46,8 @@ KEEPING = [
     Case("Div", (floats(1, 4, 5), [4, 5])),
     Case("Add", ([4], floats(3, 4))),
     Case("Add", ([4], [4]), 2, first=2),
+    Case("SwiGLU", ([4, 5], [4, 5]), 1, {"alpha": 1.3}),
+    Case("CastLike", ([4, 5], np.zeros(1, np.int32))),
     Case("Where", (np.array([True, False]), [2], [2])),
     Case("MatMul", ([4], floats(4, 5))),
     Case("MatMul", ([2, 4], floats(4, 5), floats(5), [2, 5])),

@@ -39,7 +39,7 @@ _EDGES = np.array([0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 0.5, -0.5, 1.5, 2.5,
 _UNARY = (
     "Abs Neg Reciprocal Sqrt Ceil Floor Round Sign Exp Log Sigmoid Tanh Erf Softplus Softsign Mish Silu Gelu HardSwish "
     "Relu Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh IsNaN IsInf LeakyRelu Elu Celu Selu ThresholdedRelu "
-    "Swish HardSigmoid Shrink"
+    "Swish HardSigmoid Shrink QuickGelu"
 ).split()
 
 
@@ -49,7 +49,10 @@ def test_unary(op: str) -> None:
         check(op, [floats(*shape)], rtol=1e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("op", [op for op in _UNARY if op not in ("HardSwish", "Silu", "Swish", "Gelu", "Mish")])
+_PRODUCTS = ("HardSwish", "Silu", "Swish", "QuickGelu", "Gelu", "Mish")
+
+
+@pytest.mark.parametrize("op", [op for op in _UNARY if op not in _PRODUCTS])
 def test_unary_edges(op: str) -> None:
     check(op, [_EDGES], rtol=1e-5, atol=2e-6)
 
@@ -61,6 +64,7 @@ _ATTRS: list[tuple[str, dict[str, Any]]] = [
     ("Selu", {"alpha": 1.5, "gamma": 2.0}),
     ("ThresholdedRelu", {"alpha": 0.4}),
     ("Swish", {"alpha": 1.7}),
+    ("QuickGelu", {"alpha": 1.3}),
     ("HardSigmoid", {"alpha": 0.3, "beta": 0.4}),
     ("Shrink", {"lambd": 0.4, "bias": 0.2}),
     ("Gelu", {"approximate": "tanh"}),

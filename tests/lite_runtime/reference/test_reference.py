@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import subprocess
 import sys
@@ -15,8 +14,8 @@ import pytest
 from lite_runtime import reference
 from lite_runtime.errors import InputError, ShapeError, UnsupportedOpError
 from lite_runtime.graph import Graph, Node, Value
+from lite_runtime.operators import OPERATORS
 from lite_runtime.reference import DEFINITIONS, evaluate, run
-from lite_runtime.reference.families import FAMILIES
 from tests.lite_runtime.reference.oracle import floats, ours
 
 FOLDER = Path(inspect.getfile(reference)).parent
@@ -26,14 +25,10 @@ LOWERED = {
 }
 
 
-def test_the_table_of_families_is_what_the_files_define() -> None:
-    for family in FAMILIES:
-        importlib.import_module(f"lite_runtime.reference.{family}")
-    found: dict[str, set[str]] = {}
-    for op in DEFINITIONS:
-        module = inspect.unwrap(DEFINITIONS[op]).__module__
-        found.setdefault(module.rpartition(".")[2], set()).add(op)
-    assert found == {family: set(ops) for family, ops in FAMILIES.items()}
+def test_records_name_the_file_that_defines_their_operator() -> None:
+    for op, function in DEFINITIONS.items():
+        module = inspect.unwrap(function).__module__
+        assert module == f"lite_runtime.reference.{OPERATORS[op].reference}", op
 
 
 def test_every_onnx_operator_has_a_definition() -> None:
@@ -67,7 +62,7 @@ def test_importing_needs_numpy_alone_and_loads_no_family() -> None:
     out = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=FOLDER.parents[1]
     )
-    assert set(out.stdout.split()) == {"lite_runtime.reference.families", "lite_runtime.reference.registry"}
+    assert set(out.stdout.split()) == {"lite_runtime.reference.registry"}
 
 
 def test_files_import_nothing_beyond_numpy_and_the_package() -> None:

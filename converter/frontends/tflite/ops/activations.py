@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from converter.frontends.tflite.op import Op, translate
+from converter.frontends.tflite.op import Op, named, translate
 from converter.frontends.tflite.ops.operands import cast
 
 __all__: list[str] = []
 
-_PLAIN = {"ELU": "Elu", "HARD_SWISH": "HardSwish", "LOGISTIC": "Sigmoid", "RELU": "Relu", "TANH": "Tanh"}
+_PLAIN = named({"ELU": "Elu", "HARD_SWISH": "HardSwish", "LOGISTIC": "Sigmoid", "RELU": "Relu", "TANH": "Tanh"})
 _CLIPS = {"RELU6": (0.0, 6.0), "RELU_N1_TO_1": (-1.0, 1.0), "RELU_0_TO_1": (0.0, 1.0)}
 
 

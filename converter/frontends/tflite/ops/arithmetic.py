@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from converter.frontends.tflite.op import Op, translate
+from converter.frontends.tflite.op import Op, named, translate
 from converter.frontends.tflite.ops.operands import cast, payload
 
 __all__: list[str] = []
 
-_BINARY = {"ADD": "Add", "SUB": "Sub", "MUL": "Mul", "DIV": "Div", "POW": "Pow"}
-_EXTREMES = {"MAXIMUM": "Max", "MINIMUM": "Min"}
-_UNARY = {
+_BINARY = named({"ADD": "Add", "SUB": "Sub", "MUL": "Mul", "DIV": "Div", "POW": "Pow"})
+_EXTREMES = named({"MAXIMUM": "Max", "MINIMUM": "Min"})
+_UNARY = named({
     "ABS": "Abs",
     "CEIL": "Ceil",
     "COS": "Cos",
@@ -23,8 +23,8 @@ _UNARY = {
     "SIGN": "Sign",
     "SIN": "Sin",
     "SQRT": "Sqrt",
-}
-_BITS = {"BITWISE_XOR": "BitwiseXor"}
+})
+_BITS = named({"BITWISE_XOR": "BitwiseXor"})
 
 
 @translate(*_BINARY)

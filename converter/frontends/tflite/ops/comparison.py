@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from converter.frontends.tflite.op import Op, translate
+from converter.frontends.tflite.op import Op, named, translate
 from converter.frontends.tflite.ops.operands import payload, rank
 
 __all__: list[str] = []
 
-_COMPARE = {
+_COMPARE = named({
     "EQUAL": "Equal",
     "LESS": "Less",
     "LESS_EQUAL": "LessOrEqual",
     "GREATER": "Greater",
     "GREATER_EQUAL": "GreaterOrEqual",
-}
-_LOGIC = {"LOGICAL_AND": "And", "LOGICAL_OR": "Or"}
+})
+_LOGIC = named({"LOGICAL_AND": "And", "LOGICAL_OR": "Or"})
 
 
 @translate(*_COMPARE)

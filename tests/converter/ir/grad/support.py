@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 import onnx_ir as ir
+from onnx import helper
 
 import lite_runtime
 from cloud import engine
@@ -111,15 +112,19 @@ def natively(model: ir.Model, fed: Arrays) -> dict[str, Array]:
     return dict(lite_runtime.load(bundle.write(None, {"predict": lower(model)})).run(dict(fed)))
 
 
-def check(cases: Mapping[str, Make], *, limit: float = 1e-4, native: bool = True, seed: int = 0) -> ir.Model:
+def check(
+    cases: Mapping[str, Make], *, limit: float = 1e-4, native: bool = True, seed: int = 0, opset: int = 26
+) -> ir.Model:
     """All cases as one model, differentiated by every input and compared; it comes back as the passes left it."""
-    b, results, ranges = Builder(seed=seed), list[str](), dict[str, tuple[float, float]]()
+    b, results, ranges = Builder(opset, seed=seed), list[str](), dict[str, tuple[float, float]]()
     for name, make in cases.items():
         part = Part(b, name)
         made = make(part)
         results += [made] if isinstance(made, str) else made
         ranges |= part.ranges
-    model = to_ir(b.model(loss_of(b, *results)))
+    proto = b.model(loss_of(b, *results))
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    model = to_ir(proto)
     fed = drawn(b, ranges)
     wanted = jax_gradients(model, fed, list(fed))
     found = differentiated(model, list(fed))

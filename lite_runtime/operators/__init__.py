@@ -1,0 +1,140 @@
+"""One record for every operator: what the verifier, inference, planning, the converter and the trainer derive their
+lists from.
+
+    OPERATORS["Relu"]               its record (see `record.Operator`)
+    attributes("Relu")              what its attributes may be
+    having("elementwise", "exact")  the names of all operators with these traits
+    find("com.microsoft", "Gelu")   the record of what a model calls by this name in this domain
+    require("Relu", "a gradient")   refuse a name that no record has
+
+A family of operators is a file, which is read when a name is asked for that is in none of the files read so far. The
+order of `FAMILIES` is by how often models need them, so that starting reads few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from importlib import import_module
+
+from lite_runtime.operators.record import EPILOGUE, ONNX, OURS, RANGES, Attribute, Fused, Operator, Trait, parsed
+
+__all__ = [
+    "FAMILIES",
+    "ONNX",
+    "OPERATORS",
+    "OURS",
+    "RANGES",
+    "Attribute",
+    "Fused",
+    "Operator",
+    "Trait",
+    "attributes",
+    "epilogues",
+    "family",
+    "find",
+    "having",
+    "require",
+]
+
+FAMILIES = (
+    *("elementwise", "activation", "movement", "linear", "reduce", "normalize", "integer", "indexing", "recurrent"),
+    *("attention", "vision", "random", "control", "losses", "gradients", "signal", "sequences", "strings", "trees"),
+)
+"""The files of records, those that most models need first."""
+
+
+class _Operators(Mapping[str, Operator]):
+    """Name -> record. Families are read one after the other until the name is found."""
+
+    def __init__(self, families: Iterable[str]) -> None:
+        self._known: dict[str, Operator] = {}
+        self._unread = list(families)[::-1]
+
+    def _read(self) -> None:
+        for record in family(self._unread.pop()):
+            if record.name in self._known:
+                raise ValueError(f"expected one record for {record.name}, got two")
+            self._known[record.name] = record
+
+    def __getitem__(self, name: str) -> Operator:
+        while name not in self._known:
+            if not self._unread:
+                raise KeyError(name)
+            self._read()
+        return self._known[name]
+
+    def __contains__(self, name: object) -> bool:
+        while name not in self._known and self._unread:
+            self._read()
+        return name in self._known
+
+    def __iter__(self) -> Iterator[str]:
+        while self._unread:
+            self._read()
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def family(name: str) -> tuple[Operator, ...]:
+    """The records of one file of `FAMILIES`."""
+    records: tuple[Operator, ...] = import_module(f"{__name__}.{name}").RECORDS
+    return records
+
+
+OPERATORS: Mapping[str, Operator] = _Operators(FAMILIES)
+"""Every operator by name."""
+
+
+@cache
+def attributes(name: str) -> Mapping[str, Attribute]:
+    """The attributes of an operator that has a record, by name."""
+    found = parsed(OPERATORS[name].attrs)
+    for attribute, what in found.items():
+        if what.choices == (EPILOGUE,):
+            found[attribute] = what._replace(choices=("", *epilogues()))
+    return found
+
+
+@cache
+def having(*traits: Trait) -> frozenset[str]:
+    """The names of all operators that have every one of these traits."""
+    return frozenset(name for name, record in OPERATORS.items() if all(trait in record.traits for trait in traits))
+
+
+def find(domain: str, name: str) -> Operator | None:
+    """The record of what a model calls `name` in `domain`; None for operators of domains that no record names."""
+    record = OPERATORS.get(name)
+    if record is None:
+        return None
+    known = (record.domain, *record.also, *(() if record.domain in ONNX else (OURS,)))
+    return record if ("" if domain == "ai.onnx" else domain) in known else None
+
+
+def require(names: Iterable[str], what: str) -> None:
+    """Raise LookupError for names without a record. `what`: what is registered under them, for the message."""
+    unknown = sorted(name for name in names if name not in OPERATORS)
+    if unknown:
+        raise LookupError(
+            f"{what}: expected names of operators, got {', '.join(unknown)}; records are in lite_runtime/operators/"
+        )
+
+
+_INFINITY = float("inf")
+_BOUNDS = (("activation_min", "min", -_INFINITY), ("activation_max", "max", _INFINITY))
+"""Clip's, which are inputs of the operator."""
+
+
+@cache
+def epilogues() -> Mapping[str, Fused]:
+    """By the name that attribute `activation` has for it, in the order of their numbers."""
+    found = {"GeluTanh": Fused(10, "Gelu", form=(("approximate", "tanh"),))}
+    for record in (*family("elementwise"), *family("activation")):
+        if record.epilogue < 0:
+            continue
+        floats = ((name, a.default) for name, a in parsed(record.attrs).items() if a.default is not None)
+        own = tuple((f"activation_{name}", name, default) for name, default in floats)
+        found[record.name] = Fused(record.epilogue, record.name, _BOUNDS if record.name == "Clip" else own)
+    return dict(sorted(found.items(), key=lambda item: item[1].code))

@@ -1,0 +1,90 @@
+"""Quantisers, and operators on integers that stand for real numbers."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from lite_runtime.operators.record import CLAMP, LAYOUT, PADDING, Operator
+
+__all__ = ["RECORDS"]
+
+_op = partial(Operator, domain="msedge", reference="quantize")
+
+RECORDS: tuple[Operator, ...] = (
+    _op(
+        "ConvInteger",
+        since=10,
+        inputs=(2, 4),
+        attrs=f"{PADDING} dilations:I group:i kernel_shape:I pads:I strides:I",
+        domain="",
+        reference="qlinear",
+    ),
+    _op(
+        "DequantizeLinear",
+        since=10,
+        inputs=(2, 3),
+        attrs="axis:i block_size:i output_dtype:i",
+        traits=("scaled", "exact", "wide"),
+        domain="",
+    ),
+    _op(
+        "DynamicQuantizeLinear",
+        since=11,
+        outputs=(3, 3),
+        attrs="dtype:s(uint8|int8) kept:i",
+        traits=("wide",),
+        domain="",
+    ),
+    _op("LookupTable", since=1, inputs=(2, 2), traits=("idle",)),
+    _op("MatMulInteger", since=10, inputs=(2, 4), domain="", reference="qlinear"),
+    _op("QLinearAdd", since=1, inputs=(8, 8), attrs=CLAMP, traits=("scaled", "exact"), reference="qelementwise"),
+    _op(
+        "QLinearAveragePool",
+        since=1,
+        inputs=(5, 5),
+        attrs=f"{PADDING} ceil_mode:i count_include_pad:i dilations:I kernel_shape:I! {LAYOUT} pads:I strides:I",
+        reference="qpool",
+    ),
+    _op(
+        "QLinearConv",
+        since=10,
+        inputs=(6, 9),
+        attrs=f"{CLAMP} {PADDING} dilations:I group:i kernel_shape:I {LAYOUT} pads:I strides:I",
+        domain="",
+        reference="qlinear",
+    ),
+    _op(
+        "QLinearConvTranspose",
+        since=1,
+        inputs=(6, 9),
+        attrs=(
+            f"{CLAMP} {PADDING} dilations:I group:i kernel_shape:I {LAYOUT} output_padding:I output_shape:I pads:I "
+            "strides:I"
+        ),
+        reference="qconv_transpose",
+    ),
+    _op("QLinearGlobalAveragePool", since=1, inputs=(5, 5), attrs=LAYOUT, reference="qpool"),
+    _op("QLinearMatMul", since=10, inputs=(6, 9), attrs=f"{CLAMP} transB:i", domain="", reference="qlinear"),
+    _op("QLinearMul", since=1, inputs=(8, 8), attrs=CLAMP, traits=("scaled", "exact"), reference="qelementwise"),
+    _op("QLinearReduceMean", since=1, inputs=(5, 6), attrs="keepdims:i noop_with_empty_axes:i", reference="qpool"),
+    _op(
+        "QLinearResize",
+        since=1,
+        inputs=(1, 4),
+        attrs=(
+            "antialias:i axes:I coordinate_transformation_mode:s cubic_coeff_a:f exclude_outside:i "
+            "extrapolation_value:f keep_aspect_ratio_policy:s mode:s nearest_mode:s"
+        ),
+        reference="qresize",
+    ),
+    _op("QLinearSoftmax", since=1, inputs=(5, 5), attrs="axis:i", reference="qsoftmax"),
+    _op("QLinearSub", since=1, inputs=(8, 8), attrs=CLAMP, traits=("scaled", "exact"), reference="qelementwise"),
+    _op(
+        "QuantizeLinear",
+        since=10,
+        inputs=(2, 3),
+        attrs="axis:i block_size:i output_dtype:i precision:i saturate:i",
+        traits=("scaled", "exact", "wide"),
+        domain="",
+    ),
+)
