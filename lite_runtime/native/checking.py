@@ -92,8 +92,8 @@ class _Reader:
         """What a name means in the function: a closed-over or a global value; None for a local one."""
         code = self._function.__code__
         if name in code.co_freevars:
-            assert self._function.__closure__ is not None
-            return self._function.__closure__[code.co_freevars.index(name)].cell_contents
+            cells = self._function.__closure__ or ()
+            return cells[code.co_freevars.index(name)].cell_contents
         return None if name in code.co_varnames else self._function.__globals__.get(name)
 
     def _live(self, node: ast.AST) -> Iterator[ast.AST]:
@@ -137,8 +137,7 @@ class _Reader:
         return any(owner_of(named) is None for _, named in self._names(index))
 
     def _call(self, call: ast.Call) -> None:
-        assert isinstance(call.func, ast.Name)
-        value = self._value(call.func.id)
+        value = self._value(call.func.id) if isinstance(call.func, ast.Name) else None
         name = next((name for name, accessor in self._accessors.items() if accessor is value), None)
         if value is None:
             return
