@@ -119,6 +119,22 @@ class Picks(NamedTuple):
     like: str = ""
 
 
+_REAL, _WORD = struct.Struct("<f"), struct.Struct("<I")
+
+
+def _bits(value: float) -> int:
+    """The bits of the nearest float32."""
+    try:
+        packed = _REAL.pack(value)
+    except OverflowError:  # struct refuses what rounds to infinity
+        packed = _REAL.pack(float("inf") if value > 0 else float("-inf"))
+    bits: int = _WORD.unpack(packed)[0]
+    return bits
+
+
+_ENCODERS: Mapping[str, Callable[[Any], int]] = {INTEGER: index, REAL: _bits}
+
+
 class Layout:
     """The fields of a step class in the order of the record, operands first."""
 
@@ -138,7 +154,9 @@ class Layout:
         self.pick: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*self.by_name)
         self.counts: Mapping[str, str] = dict(owner.counts)
         self.tails = tuple(field.name for field in self.numbers if field.kind is TAIL)
-        self.kinds = tuple(field.kind if field.length == 1 else TAIL for field in self.numbers)
+        whole = all(field.length == 1 for field in self.numbers)
+        self.scalars = tuple(_ENCODERS[field.kind] for field in self.numbers) if whole else ()
+        """What makes a word of each number, where each is one word."""
         for i, field in enumerate(self.fields):
             setattr(owner, field.name, property(lambda made, i=i: made._values[i]))  # type: ignore[misc]
         self._check()
@@ -242,14 +260,13 @@ class Step(metaclass=_Declared):
 
     def numbers(self) -> list[int]:
         """The words behind the operands. Raises TypeError for an integer that is none."""
-        layout, words = type(self).layout, []
-        for kind, value in zip(layout.kinds, self._values[len(layout.operands) :], strict=True):
-            if kind is INTEGER:
-                words.append(index(value))
-            elif kind is REAL:
-                words.append(_bits(value))
-            else:
-                words += _flat(value)
+        layout = type(self).layout
+        values = self._values[len(layout.operands) :]
+        if layout.scalars:
+            return [encode(value) for encode, value in zip(layout.scalars, values, strict=True)]
+        words: list[int] = []
+        for field, value in zip(layout.numbers, values, strict=True):
+            words += _flat(value) if field.length != 1 else (_ENCODERS[field.kind](value),)
         for tail in layout.tails:
             count = layout.counts[tail]
             if len(getattr(self, tail)) != getattr(self, count):
@@ -270,19 +287,6 @@ class Step(metaclass=_Declared):
         return type(self)(**{**fields, **changes})
 
     _values: ClassVar[tuple[Any, ...]]
-
-
-_REAL, _WORD = struct.Struct("<f"), struct.Struct("<I")
-
-
-def _bits(value: float) -> int:
-    """The bits of the nearest float32."""
-    try:
-        packed = _REAL.pack(value)
-    except OverflowError:  # struct refuses what rounds to infinity
-        packed = _REAL.pack(float("inf") if value > 0 else float("-inf"))
-    bits: int = _WORD.unpack(packed)[0]
-    return bits
 
 
 def _flat(values: Iterable[Any]) -> Iterator[int]:
