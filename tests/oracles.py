@@ -6,8 +6,8 @@ Its kernels depend on the processor, and some of them do not compute what the op
   which saturates. uint8 times uint8 is exact everywhere, so `exact` adds 128 to int8 weights and their zero points.
 - MatMulNBits without `accuracy_level` may round activations to 8 bits where the processor has AMX or VNNI. Level 1
   asks for float32.
-- Optimisations fuse Q(op(DQ …)) into the operators of the first row. Where a test wants them fused, `session` asks for
-  the same change by ONNX Runtime itself.
+- Optimisations fuse Q(op(DQ …)) of int8 into products of uint8 and int8. Where a test wants them fused, `session` asks
+  for int8 times int8, which is exact everywhere.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ UP = 128
 def session(
     model: onnx.ModelProto, *, optimised: bool = True, fused: bool = False, threads: int = 1
 ) -> onnxruntime.InferenceSession:
-    """A session on the CPU. `fused`: the model is quantised with QuantizeLinear and DequantizeLinear, of uint8
-    activations, and its products are to be computed on integers."""
+    """A session on the CPU. `fused`: the model has int8 activations and weights between QuantizeLinear and
+    DequantizeLinear, and its products are to be computed on integers."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 4
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if fused:
-        options.add_session_config_entry("session.x64quantprecision", "1")
+        options.add_session_config_entry("session.qdqisint8allowed", "1")
     return onnxruntime.InferenceSession(exact(model).SerializeToString(), options, providers=CPU)
 
 

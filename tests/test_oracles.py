@@ -58,7 +58,8 @@ def test_weights_of_few_bits_are_multiplied_in_float() -> None:
     """Level 1 is float32; where a test asks for another level, it stays."""
     for given, wanted in (({}, 1), ({"accuracy_level": 4}, 4)):
         node = helper.make_node("MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", K=32, N=1, **given)
-        model = helper.make_model(helper.make_graph([node], "one", [], []))
+        imports = [helper.make_opsetid("com.microsoft", 1)]
+        model = helper.make_model(helper.make_graph([node], "one", [], []), opset_imports=imports)
         (changed,) = oracles.exact(model).graph.node
         assert {a.name: a.i for a in changed.attribute}["accuracy_level"] == wanted
     assert oracles.exact(onnx.ModelProto()) == onnx.ModelProto()
