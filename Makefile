@@ -12,18 +12,31 @@ THREADS ?= 1,2
 TESTS ?= tests
 WORKERS ?= 2
 
+# What results are compared with. pyproject.toml bounds their versions; `make test-latest` ignores these bounds.
+ORACLES := onnx onnx_ir onnxscript onnxruntime ai-edge-litert openvino openapi-spec-validator prometheus_client \
+  schemathesis tritonclient[http]
+
 BIN := $(VENV)/bin
 # The demo needs less than a developer: two stamps, and the developer's counts for both.
 READY := $(VENV)/.ready
 READY_DEV := $(VENV)/.ready-dev
 
-.PHONY: demo test lint bench accuracy clean help
+.PHONY: demo test test-latest lint bench accuracy clean help
 
 demo: $(READY) ## Train, convert, verify and run a small network on real digits
 	@$(BIN)/msedge demo
 
 test: $(READY_DEV) ## All tests; TESTS=tests/edge for some, WORKERS=0 for one process
 	@$(BIN)/python -m pytest -q -n $(WORKERS) $(TESTS)
+
+# A second environment: pip notes that msedge asks for older versions, and installs the newest all the same.
+test-latest: VENV := .venv-latest
+test-latest: ## All tests with the newest versions of what results are compared with, in .venv-latest
+	@$(MAKE) VENV=$(VENV) $(VENV)/.ready-dev
+	@echo "==> installing the newest $(ORACLES)"
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade $(ORACLES)
+	@$(VENV)/bin/python -m pip list --disable-pip-version-check | grep -iE "^($(subst $() ,|,$(subst _,[-_],$(subst [http],,$(ORACLES))))) "
+	@$(VENV)/bin/python -m pytest -q -n $(WORKERS) $(TESTS)
 
 lint: $(READY_DEV) ## Style, types and who may import whom
 	@echo "==> ruff"
@@ -41,11 +54,11 @@ accuracy: $(READY_DEV) ## What int8 costs on MODELS with real DATA, ours and oth
 	@$(BIN)/python -m benchmarks.accuracy --models $(MODELS) --data $(DATA)
 
 clean: ## Remove .venv and everything tools left behind
-	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-latest build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## This list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 $(VENV)/bin/python:
 	@echo "==> creating $(VENV) with $$($(PYTHON) --version)"
