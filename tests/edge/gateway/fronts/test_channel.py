@@ -61,7 +61,7 @@ def _run(scene: Callable[..., Any]) -> None:
         b = Channel(other, one, lambda *m: came.append(m), lost[1].set, most=MOST)
         await loop.create_unix_connection(lambda: a, sock=here)
         await loop.create_unix_connection(lambda: b, sock=there)
-        await asyncio.wait_for(scene(a, b, came, lost), 20)
+        await asyncio.wait_for(scene(a, b, came, lost), 300)
         a.close()
         b.close()
         await lost[0].wait()
