@@ -21,13 +21,16 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_DEV := $(VENV)/.ready-dev
 
+# Tests start hundreds of processes: the interpreter keeps the code it has compiled, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test test-latest lint bench accuracy clean help
 
 demo: $(READY) ## Train, convert, verify and run a small network on real digits
 	@$(BIN)/msedge demo
 
 test: $(READY_DEV) ## All tests; TESTS=tests/edge for some, WORKERS=0 for one process
-	@$(BIN)/python -m pytest -q -n $(WORKERS) $(TESTS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(TESTS)
 
 # A second environment: pip notes that msedge asks for older versions, and installs the newest all the same.
 test-latest: VENV := .venv-latest
@@ -36,7 +39,7 @@ test-latest: ## All tests with the newest versions of what results are compared 
 	@echo "==> installing the newest $(ORACLES)"
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade $(ORACLES)
 	@$(VENV)/bin/python -m pip list --disable-pip-version-check | grep -iE "^($(subst $() ,|,$(subst _,[-_],$(subst [http],,$(ORACLES))))) "
-	@$(VENV)/bin/python -m pytest -q -n $(WORKERS) $(TESTS)
+	@$(VENV)/bin/python -m pytest -q -n $(WORKERS) --dist worksteal $(TESTS)
 
 lint: $(READY_DEV) ## Style, types and who may import whom
 	@echo "==> ruff"
