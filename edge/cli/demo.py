@@ -100,7 +100,7 @@ def _bar(epochs: int) -> Iterator[Callable[[EpochReport], None]]:
 
 
 def _print(o: Outcome, seconds: float, keep: Path | None) -> None:
-    heads = ("cloud (JAX)", "device", "device int8", "onnxruntime")
+    heads = ("cloud", "device", "device int8", "onnxruntime")
     rows = table("", "", *heads, right=heads)
     figures = (
         ("accuracy", o.accuracy_cloud, o.accuracy_device, o.accuracy_int8, o.accuracy_onnxruntime, "{:.4f}".format),
@@ -113,7 +113,7 @@ def _print(o: Outcome, seconds: float, keep: Path | None) -> None:
         rows.add_row(name, *("" if value is None else write(value) for value in values))
     if o.ratio is not None and o.ratio_int8 is not None:
         ratios = (o.ratio, o.ratio_int8)
-        rows.add_row("× as fast as onnxruntime", "", *(f"{ratio.median:.2f}" for ratio in ratios), "")
+        rows.add_row("× onnxruntime's speed", "", *(f"{ratio.median:.2f}" for ratio in ratios), "")
         rows.add_row("  between", "", *(f"{ratio.low:.2f}–{ratio.high:.2f}" for ratio in ratios), "")
     print(f"\nResNet-8, {o.parameters:,} parameters; {o.trained_on} digits to learn from, {o.held_out} held out")
     console(least=COLUMNS).print(rows)

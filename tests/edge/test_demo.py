@@ -53,5 +53,5 @@ def _shown(good: loop.Outcome, monkeypatch: pytest.MonkeyPatch) -> None:
         done = CliRunner().invoke(app, ["demo", "--epochs", "1"])
         assert done.exit_code == code, done.output
         assert ("NOT good enough" in done.stdout) == bool(code) and "ResNet-8" in done.stdout
-        assert "…" not in done.stdout and "× as fast as onnxruntime" in done.stdout
+        assert "…" not in done.stdout and "× onnxruntime's speed" in done.stdout
         assert max(map(len, done.stdout.splitlines())) <= 80
