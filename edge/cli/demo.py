@@ -142,12 +142,12 @@ def _print_fleet(fleet: FleetOutcome) -> None:
 def _print_served(served: ServeOutcome) -> None:
     from edge.demo.serve_loop import BATCH, CLIENTS
 
-    print(f"a gateway and {CLIENTS} clients in this process; of devices, images that nobody learned from")
-    heads = ("accuracy", "images/s", "median", "rows a batch")
+    print(f"a gateway and {CLIENTS} clients in this process; devices send held-out images")
+    heads = ("accuracy", "images/s", "median", "batch")
     rows = table("", "over HTTP", *heads, right=heads)
     for words, load in (
         (f"held-out digits, {BATCH} a request", served.everybody),
-        (f"of {served.devices} devices, the common model", served.common),
+        (f"{served.devices} devices, the common model", served.common),
         ("the same, each by its own head", served.personal),
     ):
         figures = f"{load.accuracy:.3f}", f"{load.rate:,.0f}", seconds_text(load.median), f"{load.rows:.1f}"
