@@ -68,11 +68,21 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "msedge needs Python 3.11 or newer: make PYTHON=python3.12 …")'
 	@$(PYTHON) -m venv $(VENV)
 
+# What compiling kernels needs is installed first: it goes on while the rest is installed.
+define FIRST
+import tomllib
+project = tomllib.load(open("pyproject.toml", "rb"))["project"]
+print(*project["dependencies"], *project["optional-dependencies"]["jit"], sep="\n")
+endef
+export FIRST
+
 # A developer's environment holds everything the demo needs, so it is not installed over.
 $(READY): pyproject.toml | $(VENV)/bin/python
 	@if [ -e $(READY_DEV) ] && [ ! $(READY_DEV) -ot pyproject.toml ]; then touch $@; else \
-	  echo "==> installing msedge[all] into $(VENV) (about a minute, once)"; \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all]' && touch $@; fi
+	  echo "==> installing msedge[all] into $(VENV), compiling kernels meanwhile (about a minute, once)"; \
+	  $(BIN)/python -c "$$FIRST" | $(BIN)/python -m pip install --quiet --disable-pip-version-check -r /dev/stdin; \
+	  $(BIN)/python -c 'from lite_runtime.native.build import prepare; prepare()' & \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all]'; wait $$!; touch $@; fi
 
 $(READY_DEV): pyproject.toml | $(VENV)/bin/python
 	@echo "==> installing msedge[dev] into $(VENV) (about a minute, once)"

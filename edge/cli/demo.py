@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,8 @@ from edge.cli.output import bytes_text, console, emit, say, seconds_text, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from rich.progress import TaskID
 
     from cloud.train import EpochReport
     from edge.demo.fleet_loop import FleetOutcome
@@ -46,8 +49,10 @@ def demo(
     from edge.demo.loop import run_loop
 
     start = perf_counter()
-    with _folder(keep) as folder, _bar(epochs) as progress:
-        outcome = run_loop(folder, epochs=epochs, seed=seed, threads=threads, say=say, progress=progress)
+    with _folder(keep) as folder, _bars(epochs) as (progress, compiled):
+        outcome = run_loop(
+            folder, epochs=epochs, seed=seed, threads=threads, say=say, progress=progress, compiled=compiled
+        )
     if as_json:
         emit({**outcome.as_dict(), "seconds": perf_counter() - start})
     else:
@@ -69,34 +74,48 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 
 @contextmanager
-def _bar(epochs: int) -> Iterator[Callable[[EpochReport], None]]:
-    """A progress bar on stderr from the first epoch to the last; plain lines where it is no terminal."""
+def _bars(epochs: int) -> Iterator[tuple[Callable[[EpochReport], None], Callable[[int, int], None]]]:
+    """What to tell of epochs and of compiled kernel families: one progress display on stderr until both are done, a
+    row for each that there is; plain lines where stderr is no terminal."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     out = console(stderr=True)
-    bar = Progress(
-        TextColumn("       epoch {task.completed:.0f}/{task.total:.0f}"),
-        BarColumn(bar_width=30),
+    bars = Progress(
+        TextColumn("       {task.fields[what]} {task.completed:.0f}/{task.total:.0f}"),
+        BarColumn(bar_width=20),
         TextColumn("{task.description}"),
         TimeElapsedColumn(),
         console=out,
     )
-    task = bar.add_task("", total=epochs)
+    rows: dict[str, TaskID] = {}
+    lock = Lock()
+
+    def show(what: str, done: int, count: int, words: str = "") -> None:
+        with lock:
+            if not out.is_terminal:
+                return
+            if what not in rows:
+                rows[what] = bars.add_task("", total=count, what=what)
+                bars.start()
+            bars.update(rows[what], completed=done, description=words)
+            if bars.finished:
+                bars.stop()
 
     def advance(report: EpochReport) -> None:
         words = f"loss {report.loss:.3f}, accuracy {report.accuracy or 0:.3f}"
         if not out.is_terminal:
             say(f"       epoch {report.epoch}/{epochs}: {words}")
-            return
-        bar.start()
-        bar.update(task, completed=report.epoch, description=words)
-        if report.epoch == epochs:
-            bar.stop()
+        show("epoch", report.epoch, epochs, words)
+
+    def compiled(done: int, count: int) -> None:
+        if not out.is_terminal and done == count:
+            say(f"       {count} families of kernels compiled, once")
+        show("kernels", done, count, "compiled, once")
 
     try:
-        yield advance
+        yield advance, compiled
     finally:
-        bar.stop()
+        bars.stop()
 
 
 def _print(o: Outcome, seconds: float, keep: Path | None) -> None:
