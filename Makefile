@@ -12,6 +12,10 @@ THREADS ?= 1,2
 TESTS ?= tests
 WORKERS ?= 2
 
+# What results are compared with. pyproject.toml bounds their versions; `make test-latest` ignores these bounds.
+ORACLES := onnx onnx_ir onnxscript onnxruntime ai-edge-litert openvino openapi-spec-validator prometheus_client \
+  schemathesis tritonclient[http]
+
 BIN := $(VENV)/bin
 # The demo needs less than a developer: two stamps, and the developer's counts for both.
 READY := $(VENV)/.ready
@@ -25,13 +29,25 @@ CORE := tests/test_optimized.py tests/lite_runtime/test_bundle.py tests/lite_run
   tests/federated/test_wire.py tests/edge/gateway/protocol tests/fuzz/test_state_files.py \
   tests/fuzz/test_bundles.py::test_reading_never_fails_unmeant tests/fuzz/test_bundles.py::test_two_thousand_files
 
-.PHONY: demo test test-optimized lint bench accuracy clean help
+# Tests start hundreds of processes: the interpreter keeps the code it has compiled, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: demo test test-latest test-optimized lint bench accuracy clean help
 
 demo: $(READY) ## Train, convert, verify and run a small network on real digits
 	@$(BIN)/msedge demo
 
 test: $(READY_DEV) ## All tests; TESTS=tests/edge for some, WORKERS=0 for one process
-	@$(BIN)/python -m pytest -q -n $(WORKERS) $(TESTS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(TESTS)
+
+# A second environment: pip notes that msedge asks for older versions, and installs the newest all the same.
+test-latest: VENV := .venv-latest
+test-latest: ## All tests with the newest versions of what results are compared with, in .venv-latest
+	@$(MAKE) VENV=$(VENV) $(VENV)/.ready-dev
+	@echo "==> installing the newest $(ORACLES)"
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade $(ORACLES)
+	@$(VENV)/bin/python -m pip list --disable-pip-version-check | grep -iE "^($(subst $() ,|,$(subst _,[-_],$(subst [http],,$(ORACLES))))) "
+	@$(VENV)/bin/python -m pytest -q -n $(WORKERS) --dist worksteal $(TESTS)
 
 # By the variable and not by -O, so that processes which tests start run so too.
 test-optimized: $(READY_DEV) ## Core tests once more where Python compiles no assert
@@ -53,22 +69,32 @@ accuracy: $(READY_DEV) ## What int8 costs on MODELS with real DATA, ours and oth
 	@$(BIN)/python -m benchmarks.accuracy --models $(MODELS) --data $(DATA)
 
 clean: ## Remove .venv and everything tools left behind
-	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-latest build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help: ## This list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 $(VENV)/bin/python:
 	@echo "==> creating $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "msedge needs Python 3.11 or newer: make PYTHON=python3.12 …")'
 	@$(PYTHON) -m venv $(VENV)
 
+# What compiling kernels needs is installed first: it goes on while the rest is installed.
+define FIRST
+import tomllib
+project = tomllib.load(open("pyproject.toml", "rb"))["project"]
+print(*project["dependencies"], *project["optional-dependencies"]["jit"], sep="\n")
+endef
+export FIRST
+
 # A developer's environment holds everything the demo needs, so it is not installed over.
 $(READY): pyproject.toml | $(VENV)/bin/python
 	@if [ -e $(READY_DEV) ] && [ ! $(READY_DEV) -ot pyproject.toml ]; then touch $@; else \
-	  echo "==> installing msedge[all] into $(VENV) (about a minute, once)"; \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all]' && touch $@; fi
+	  echo "==> installing msedge[all] into $(VENV), compiling kernels meanwhile (about a minute, once)"; \
+	  $(BIN)/python -c "$$FIRST" | $(BIN)/python -m pip install --quiet --disable-pip-version-check -r /dev/stdin; \
+	  $(BIN)/python -c 'from lite_runtime.native.build import prepare; prepare()' & \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all]'; wait $$!; touch $@; fi
 
 $(READY_DEV): pyproject.toml | $(VENV)/bin/python
 	@echo "==> installing msedge[dev] into $(VENV) (about a minute, once)"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +34,12 @@ os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count=8 {Q
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared"
 
+# Programs that took long to compile are kept between runs; other workers and the processes that tests start read them
+# too. A third of the time of the trainer's tests is XLA's compiler.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".pytest_cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Compile kernels once, before workers start: each would otherwise compile all of them."""
@@ -50,6 +60,17 @@ def _has_gpu() -> bool:
     import jax
 
     return jax.default_backend() != "cpu"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _memory_goes_back() -> Iterator[None]:
+    """Compiled programs of a module's tests are of no use to the next module: a worker would grow to gigabytes."""
+    yield
+    if (jax := sys.modules.get("jax")) is not None:
+        jax.clear_caches()
+        gc.collect()
+        if sys.platform == "linux":
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 @pytest.fixture(scope="session")

@@ -35,7 +35,7 @@ def python(*arguments: str, path: Path = ROOT, isolated: bool = False, **env: st
     """Run Python with `path` on its path; isolated: with nothing else but the standard library."""
     command = [sys.executable, *(["-S"] if isolated else []), *arguments]
     environment = {**os.environ, "PYTHONPATH": str(path), "PYTHONDONTWRITEBYTECODE": "1", **env}
-    return subprocess.run(command, env=environment, cwd=path, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, env=environment, cwd=path, capture_output=True, text=True, timeout=300)
 
 
 def loaded(code: str) -> set[str]:

@@ -71,29 +71,34 @@ def modules(floor: str) -> tuple[tuple[str, ast.Module], ...]:
     return tuple((path.relative_to(ROOT).as_posix(), ast.parse(path.read_bytes())) for path in paths)
 
 
+@cache
+def imports(floor: str) -> tuple[tuple[str, int, str], ...]:
+    """Every import of a floor: path, line, module. Reading a floor takes seconds."""
+    return tuple((path, line, name) for path, tree in modules(floor) for name, line in imported(tree))
+
+
 @pytest.mark.parametrize("floor", THERE)
 def test_a_floor_imports_only_what_it_may(floor: str) -> None:
     may = allowed(floor)
-    found = ((path, line, name) for path, tree in modules(floor) for name, line in imported(tree))
+    found = imports(floor)
     assert [f"{path}:{line} imports {name}" for path, line, name in found if name.partition(".")[0] not in may] == []
 
 
 def test_only_kernels_and_the_build_name_a_compiler() -> None:
-    others = ((path, tree) for path, tree in modules("lite_runtime") if not path.startswith(COMPILING))
-    found = ((path, line, name) for path, tree in others for name, line in imported(tree))
+    found = (row for row in imports("lite_runtime") if not row[0].startswith(COMPILING))
     assert [f"{p}:{line} imports {n}" for p, line, n in found if n.partition(".")[0] in ("numba", "llvmlite")] == []
 
 
 def test_the_gateway_stands_on_the_runtime_and_the_federation() -> None:
-    rooms = [(path, tree) for path, tree in modules("edge") if path.startswith(GATEWAY)]
-    found = [(f"{path}:{line} imports {name}", name) for path, tree in rooms for name, line in imported(tree)]
+    rooms = (row for row in imports("edge") if row[0].startswith(GATEWAY))
+    found = [(f"{path}:{line} imports {name}", name) for path, line, name in rooms]
     assert [where for where, name in found if name.partition(".")[0] in ("cloud", "converter", "msedge")] == []
     assert [where for where, name in found if name.startswith("edge.") and not name.startswith("edge.gateway.")] == []
 
 
 def test_one_folder_knows_aiohttp() -> None:
-    others = ((path, tree) for path, tree in modules("edge") if not path.startswith(HTTP))
-    assert [f"{p}:{line}" for p, tree in others for n, line in imported(tree) if n.partition(".")[0] == "aiohttp"] == []
+    others = (row for row in imports("edge") if not row[0].startswith(HTTP))
+    assert [f"{p}:{line}" for p, line, n in others if n.partition(".")[0] == "aiohttp"] == []
 
 
 def test_importing_the_runtime_takes_numpy_alone() -> None:
@@ -130,11 +135,11 @@ ONLY = {
 @cache
 def libraries() -> dict[str, frozenset[str]]:
     """What every file imports, by its path: the first part of each name."""
-    return {
-        path: frozenset(name.partition(".")[0] for name, _ in imported(tree))
-        for floor in THERE
-        for path, tree in modules(floor)
-    }
+    found: dict[str, set[str]] = {}
+    for floor in THERE:
+        for path, _, name in imports(floor):
+            found.setdefault(path, set()).add(name.partition(".")[0])
+    return {path: frozenset(names) for path, names in found.items()}
 
 
 @pytest.mark.parametrize("library", sorted(ONLY))
@@ -145,13 +150,12 @@ def test_a_library_is_imported_where_the_architecture_says(library: str) -> None
 
 
 def test_one_folder_knows_flower() -> None:
-    others = ((path, tree) for path, tree in modules("federated") if not path.startswith(TRANSPORT))
-    found = ((path, line, name) for path, tree in others for name, line in imported(tree))
+    found = (row for row in imports("federated") if not row[0].startswith(TRANSPORT))
     assert [f"{path}:{line} imports {name}" for path, line, name in found if name.partition(".")[0] == "flwr"] == []
 
 
 def test_a_device_that_learns_needs_no_converter() -> None:
-    found = ((path, line, name) for path, tree in modules("federated") for name, line in imported(tree))
+    found = imports("federated")
     assert [f"{p}:{line} imports {n}" for p, line, n in found if n.partition(".")[0] == "converter"] == []
 
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import json
 import random
 import sys
 import tempfile
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter, process_time
@@ -31,7 +32,19 @@ from benchmarks.serving.client import Connection, Reply, Server, infer, outputs,
 from lite_runtime.errors import MsedgeError
 from lite_runtime.graph import Array
 
-__all__ = ["MODELS", "Figures", "Plan", "Subject", "main", "measure"]
+__all__ = [
+    "CONNECTIONS",
+    "MODELS",
+    "SAMPLES",
+    "Figures",
+    "Flood",
+    "Plan",
+    "Questions",
+    "Subject",
+    "main",
+    "measure",
+    "served",
+]
 
 SAMPLES = 16
 """Different requests of a model."""
@@ -291,24 +304,31 @@ def _spread(times: Sequence[float]) -> dict[str, float]:
 
 def measure(name: str, subject: Subject, plan: Plan) -> Figures:
     """A model under load, by a server of its own. Raises MsedgeError where that cannot be done."""
+    figures = Figures(name, subject.rows, subject.deadline)
+    with served(name, subject, plan.threads) as (server, questions):
+        asyncio.run(_measured(server, subject, questions, plan, figures))
+    return figures
+
+
+@contextlib.contextmanager
+def served(name: str, subject: Subject, threads: int) -> Iterator[tuple[Server, Questions]]:
+    """A model's server and what to ask it. Raises MsedgeError where the server does not end well."""
     import onnx_ir as ir
 
     import msedge
 
-    figures = Figures(name, subject.rows, subject.deadline)
     with tempfile.TemporaryDirectory() as folder:
         onnx, bundle = Path(folder) / "model.onnx", Path(folder) / "model.mslite"
         made = subject.make()
         ir.save(made, onnx)
         msedge.convert(onnx, output=bundle)
         questions = Questions(subject, onnx, f"/v2/models/{name}/infer", subject.deadline)
-        with serving([f"{name}={bundle}", "--threads", str(plan.threads)]) as server:
-            asyncio.run(_measured(server, subject, questions, plan, figures))
+        with serving([f"{name}={bundle}", "--threads", str(threads)]) as server:
+            yield server, questions
             server.terminate()
             code, log = server.wait()
             if code or "Traceback" in log:
                 raise MsedgeError(f"the server ended with {code} and said: {log[-2000:]}")
-    return figures
 
 
 def table(found: Sequence[Figures]) -> str:

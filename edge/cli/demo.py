@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,12 +18,17 @@ from edge.cli.output import bytes_text, console, emit, say, seconds_text, table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rich.progress import TaskID
+
     from cloud.train import EpochReport
     from edge.demo.fleet_loop import FleetOutcome
     from edge.demo.loop import Outcome
     from edge.demo.serve_loop import ServeOutcome
 
 __all__ = ["demo"]
+
+COLUMNS = 80
+"""What the tables fit into."""
 
 
 def demo(
@@ -43,8 +49,10 @@ def demo(
     from edge.demo.loop import run_loop
 
     start = perf_counter()
-    with _folder(keep) as folder, _bar(epochs) as progress:
-        outcome = run_loop(folder, epochs=epochs, seed=seed, threads=threads, say=say, progress=progress)
+    with _folder(keep) as folder, _bars(epochs) as (progress, compiled):
+        outcome = run_loop(
+            folder, epochs=epochs, seed=seed, threads=threads, say=say, progress=progress, compiled=compiled
+        )
     if as_json:
         emit({**outcome.as_dict(), "seconds": perf_counter() - start})
     else:
@@ -66,38 +74,52 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 
 @contextmanager
-def _bar(epochs: int) -> Iterator[Callable[[EpochReport], None]]:
-    """A progress bar on stderr from the first epoch to the last; plain lines where it is no terminal."""
+def _bars(epochs: int) -> Iterator[tuple[Callable[[EpochReport], None], Callable[[int, int], None]]]:
+    """What to tell of epochs and of compiled kernel families: one progress display on stderr until both are done, a
+    row for each that there is; plain lines where stderr is no terminal."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     out = console(stderr=True)
-    bar = Progress(
-        TextColumn("       epoch {task.completed:.0f}/{task.total:.0f}"),
-        BarColumn(bar_width=30),
+    bars = Progress(
+        TextColumn("       {task.fields[what]} {task.completed:.0f}/{task.total:.0f}"),
+        BarColumn(bar_width=20),
         TextColumn("{task.description}"),
         TimeElapsedColumn(),
         console=out,
     )
-    task = bar.add_task("", total=epochs)
+    rows: dict[str, TaskID] = {}
+    lock = Lock()
+
+    def show(what: str, done: int, count: int, words: str = "") -> None:
+        with lock:
+            if not out.is_terminal:
+                return
+            if what not in rows:
+                rows[what] = bars.add_task("", total=count, what=what)
+                bars.start()
+            bars.update(rows[what], completed=done, description=words)
+            if bars.finished:
+                bars.stop()
 
     def advance(report: EpochReport) -> None:
         words = f"loss {report.loss:.3f}, accuracy {report.accuracy or 0:.3f}"
         if not out.is_terminal:
             say(f"       epoch {report.epoch}/{epochs}: {words}")
-            return
-        bar.start()
-        bar.update(task, completed=report.epoch, description=words)
-        if report.epoch == epochs:
-            bar.stop()
+        show("epoch", report.epoch, epochs, words)
+
+    def compiled(done: int, count: int) -> None:
+        if not out.is_terminal and done == count:
+            say(f"       {count} families of kernels compiled, once")
+        show("kernels", done, count, "compiled, once")
 
     try:
-        yield advance
+        yield advance, compiled
     finally:
-        bar.stop()
+        bars.stop()
 
 
 def _print(o: Outcome, seconds: float, keep: Path | None) -> None:
-    heads = ("cloud (JAX)", "device (msedge)", "device int8", "onnxruntime")
+    heads = ("cloud", "device", "device int8", "onnxruntime")
     rows = table("", "", *heads, right=heads)
     figures = (
         ("accuracy", o.accuracy_cloud, o.accuracy_device, o.accuracy_int8, o.accuracy_onnxruntime, "{:.4f}".format),
@@ -109,10 +131,11 @@ def _print(o: Outcome, seconds: float, keep: Path | None) -> None:
     for name, *values, write in figures:
         rows.add_row(name, *("" if value is None else write(value) for value in values))
     if o.ratio is not None and o.ratio_int8 is not None:
-        ratios = (f"{r.median:.2f} ({r.low:.2f}–{r.high:.2f})" for r in (o.ratio, o.ratio_int8))
-        rows.add_row("× as fast as onnxruntime", "", *ratios, "")
+        ratios = (o.ratio, o.ratio_int8)
+        rows.add_row("× onnxruntime's speed", "", *(f"{ratio.median:.2f}" for ratio in ratios), "")
+        rows.add_row("  between", "", *(f"{ratio.low:.2f}–{ratio.high:.2f}" for ratio in ratios), "")
     print(f"\nResNet-8, {o.parameters:,} parameters; {o.trained_on} digits to learn from, {o.held_out} held out")
-    console().print(rows)
+    console(least=COLUMNS).print(rows)
     _print_fleet(o.fleet)
     _print_served(o.served)
     good = "the device runs the cloud's model, the fleet its own, the gateway all of them"
@@ -132,20 +155,20 @@ def _print_fleet(fleet: FleetOutcome) -> None:
     rows.add_section()
     for words, trained in (("mean of those that trained", True), ("mean of the others", False)):
         rows.add_row(words, f"{fleet.mean('cloud', trained):.3f}", f"{fleet.mean('own', trained):.3f}")
-    console().print(rows)
+    console(least=COLUMNS).print(rows)
 
 
 def _print_served(served: ServeOutcome) -> None:
     from edge.demo.serve_loop import BATCH, CLIENTS
 
-    print(f"a gateway and {CLIENTS} clients in this process; of devices, images that nobody learned from")
-    heads = ("accuracy", "images/s", "median", "rows a batch")
+    print(f"a gateway and {CLIENTS} clients in this process; devices send held-out images")
+    heads = ("accuracy", "images/s", "median", "batch")
     rows = table("", "over HTTP", *heads, right=heads)
     for words, load in (
         (f"held-out digits, {BATCH} a request", served.everybody),
-        (f"of {served.devices} devices, the common model", served.common),
+        (f"{served.devices} devices, the common model", served.common),
         ("the same, each by its own head", served.personal),
     ):
         figures = f"{load.accuracy:.3f}", f"{load.rate:,.0f}", seconds_text(load.median), f"{load.rows:.1f}"
         rows.add_row(words, *figures)
-    console().print(rows)
+    console(least=COLUMNS).print(rows)

@@ -40,11 +40,14 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def console(*, stderr: bool = False) -> Console:
-    """rich's console, printing text as it stands: a shape [1, 3] is no markup."""
+def console(*, stderr: bool = False, least: int = 0) -> Console:
+    """rich's console, printing text as it stands: a shape [1, 3] is no markup. `least`: columns that it has even where
+    the terminal is narrower, so that tables of this width are wrapped and not cut off."""
     from rich.console import Console
 
-    return Console(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=False)
+    made = Console(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=False)
+    made.width = max(made.width, least)
+    return made
 
 
 def table(title: str, *columns: str, right: Sequence[str] = (), fold: Sequence[str] = ()) -> Table:

@@ -86,14 +86,21 @@ def run_loop(
     threads: int,
     say: Callable[[str], None],
     progress: Callable[[EpochReport], None],
+    compiled: Callable[[int, int], None] = lambda done, count: None,
 ) -> Outcome:
     """Train ResNet-8 on scikit-learn's digits, see it through to the device; leaves digits.onnx,
     digits.mslite, digits.int8.mslite and the report of the latter, digits.int8.html, and of the fleet fleet.mslite,
-    fleet.json, fleet.html, global.mslite and personal.sqlite."""
-    say("cloud: training ResNet-8 on handwritten digits")
-    from cloud.train import train_digits
+    fleet.json, fleet.html, global.mslite and personal.sqlite. Kernels that are not there yet are compiled meanwhile;
+    `compiled` is told, from another thread, how many families of how many are done."""
+    from edge.demo.kernels import preparing
 
-    return _to_device(train_digits(seed, epochs=epochs, progress=progress), folder, threads, say)
+    with preparing(compiled) as wait:
+        say("cloud: training ResNet-8 on handwritten digits")
+        from cloud.train import train_digits
+
+        run = train_digits(seed, epochs=epochs, progress=progress)
+        wait()
+    return _to_device(run, folder, threads, say)
 
 
 def _to_device(run: DigitsRun, folder: Path, threads: int, say: Callable[[str], None]) -> Outcome:

@@ -20,7 +20,7 @@ import re
 import struct
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, BinaryIO
 
@@ -366,8 +366,14 @@ def function(family: str, name: str, *arguments: Any) -> Any:
     return ctypes.CFUNCTYPE(None, *arguments)(image(family).addresses[name])
 
 
-def prepare(wanted: Iterable[str] | None = None, *, jobs: int | None = None) -> list[str]:
-    """Compile the families that are not there yet (default: of all); their names. Progress goes to stderr."""
+def prepare(
+    wanted: Iterable[str] | None = None,
+    *,
+    jobs: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[str]:
+    """Compile the families that are not there yet (default: of all); their names. `progress` is told now and then how
+    many of how many are done; without it a line goes to stderr when compiling begins and when it ends."""
     target = host()
     if target is None:
         return []
@@ -385,7 +391,8 @@ def prepare(wanted: Iterable[str] | None = None, *, jobs: int | None = None) -> 
     trust.make_folder(os.path.dirname(_path(missing[0], target)))  # refused before minutes of compiling, not after
     jobs = min(jobs or os.cpu_count() or 1, len(missing))
     started = time.perf_counter()
-    print(f"msedge: compiling kernels for {target.name}, once: {' '.join(missing)}", file=sys.stderr, flush=True)
+    if progress is None:
+        print(f"msedge: compiling kernels for {target.name}, once: {' '.join(missing)}", file=sys.stderr, flush=True)
     # A process of its own: Numba reads NUMBA_OPT when imported, and a compiler's memory goes back when it ends.
     environment = {**os.environ, "NUMBA_OPT": "0", "NUMBA_DISABLE_JIT": "0", "MSEDGE_TARGET": target.name}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (os.path.dirname(ROOT), os.environ.get("PYTHONPATH"))))
@@ -398,10 +405,19 @@ def prepare(wanted: Iterable[str] | None = None, *, jobs: int | None = None) -> 
         for share in shares
     ]
     for share, process in zip(shares, running, strict=True):
-        output, _ = process.communicate()
+        while True:
+            try:
+                output, _ = process.communicate(timeout=None if progress is None else 0.2)
+                break
+            except subprocess.TimeoutExpired:
+                if progress is not None:
+                    progress(sum(os.path.exists(_path(family, target)) for family in missing), len(missing))
         if process.returncode:
             raise BuildError(f"compiling {' '.join(share)} failed:\n{output.strip()}")
-    print(f"msedge: kernels kept after {time.perf_counter() - started:.1f} s", file=sys.stderr, flush=True)
+    if progress is None:
+        print(f"msedge: kernels kept after {time.perf_counter() - started:.1f} s", file=sys.stderr, flush=True)
+    else:
+        progress(len(missing), len(missing))
     return missing
 
 

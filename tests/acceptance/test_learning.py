@@ -91,7 +91,7 @@ def test_the_commands_of_the_documents_run(home: Path, monkeypatch: pytest.Monke
     steps = commands("docs/training.md", "python", "-m", "lite_runtime")
     assert len(steps) == 2
     for _, _, _, *words in steps:
-        ran = subprocess.run([sys.executable, "-c", ALONE, *words], capture_output=True, text=True, timeout=60)
+        ran = subprocess.run([sys.executable, "-c", ALONE, *words], capture_output=True, text=True, timeout=300)
         assert ran.returncode == 0, ran.stderr
 
 
@@ -123,7 +123,7 @@ def test_what_cannot_be_made_is_refused(home: Path, name: str, monkeypatch: pyte
 
 def test_a_wheel_for_devices_that_learn_together(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "pip", "wheel", str(ROOT / "wheels" / "federated"), "--no-deps", "--no-index"]
-    subprocess.run([*build, "--no-build-isolation", "-q", "-w", str(tmp_path)], check=True, timeout=60)
+    subprocess.run([*build, "--no-build-isolation", "-q", "-w", str(tmp_path)], check=True, timeout=300)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -254,7 +254,7 @@ def test_damaged_arrays_are_refused(home: Path, learner: Path, tmp_path: Path, d
     done = command("run", learner, "-i", f"x={path}")
     assert done.exit_code == 3 and "x.npy" in done.stderr
     words = [sys.executable, "-m", "lite_runtime", "run", str(learner), "-i", f"x={path}"]
-    ran = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 3 and "not a readable .npy file" in ran.stderr and "Traceback" not in ran.stderr
 
 

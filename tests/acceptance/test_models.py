@@ -16,6 +16,10 @@ from tests.conftest import SHARED
 MODELS = sorted((SHARED / "models").glob("*.onnx"))
 TOLERANCE = 1e-4
 """Largest difference, as a share of an output's range."""
+HALF = 0.003
+"""The same with fp16 weights, of networks not named below: 0.0019 was measured."""
+DETECTORS = {"fastestdet_352": 0.01, "yunet_n_320_320": 0.02}
+"""Detectors whose scores on noise fill only some hundredths of their scale: 0.0054 and 0.0118 were measured."""
 
 pytestmark = pytest.mark.skipif(not MODELS, reason=f"no models in {SHARED / 'models'}")
 
@@ -71,7 +75,7 @@ def test_every_node_is_native_and_two_workers_give_the_same_bits(path: Path) -> 
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda p: p.stem)
 def test_half_weights_stay_close(path: Path) -> None:
-    """fp16 weights carry 11 bits: results keep about three digits."""
+    """fp16 weights carry 11 bits: results differ by at most 0.3 % of their range; by 1 or 2 % for two detectors."""
     full = converter.convert(path).bundle
     half = converter.convert(path, quantize="fp16").bundle
     models = [lite_runtime.load(data, backend="native") for data in (full, half)]
@@ -80,4 +84,4 @@ def test_half_weights_stay_close(path: Path) -> None:
     assert len(half) <= len(full)
     for name, a in want.items():
         if a.dtype.kind == "f":
-            assert np.abs(got[name] - a).max() <= 0.05 * np.ptp(a) + 1e-3
+            assert np.abs(got[name] - a).max() <= DETECTORS.get(path.stem, HALF) * np.ptp(a), name

@@ -14,6 +14,8 @@ from benchmarks.serving.ledger import Ledger
 from benchmarks.serving.soak import soak
 from lite_runtime.errors import MsedgeError
 
+DEADLINE = 0.25
+
 
 def _small() -> Any:
     from cloud.zoo import mlp
@@ -30,11 +32,32 @@ def test_everything_at_once_and_every_answer_right() -> None:
 
 
 def test_too_much_work_is_refused_and_the_rest_answered_right() -> None:
-    subject = overload.Subject(_small, 32, 4, 0.05)
-    found = overload.measure("small", subject, overload.Plan(seconds=2.0, capacity=1.0))
+    """Hundreds of requests at once, which take any machine longer than their deadline: how many are refused depends on
+    the machine, that some are answered and some refused does not."""
+    subject = overload.Subject(_small, 32, 4, DEADLINE)
+
+    async def burst(port: int, questions: overload.Questions) -> overload.Flood:
+        flood = overload.Flood(port, questions, DEADLINE)
+        await overload.closed(port, questions, 2, subject.rows, 0.2)  # the gateway learns how long a batch takes
+        await flood.open(overload.CONNECTIONS)
+        for which in range(overload.CONNECTIONS):
+            flood._send(which % overload.SAMPLES)
+        await flood.run(1e-9, 0.0)  # until all are answered
+        flood.close()
+        return flood
+
+    with overload.served("small", subject, 1) as (server, questions):
+        found = asyncio.run(burst(server.port, questions))
     assert not (found.wrong or found.lost or found.untold)
     assert set(found.statuses) <= {200, 429, 504}
-    assert found.statuses[200] > found.statuses.get(504, 0) and found.statuses[429] > 0
+    assert found.statuses[200] > 0 and found.statuses[429] > 0
+
+
+def test_figures_of_overload() -> None:
+    """What the benchmark measures, for a moment; its figures depend on the machine, and that answers are right not."""
+    found = overload.measure("small", overload.Subject(_small, 32, 4, 10.0), overload.Plan(seconds=0.3, capacity=0.3))
+    assert not (found.wrong or found.lost or found.untold)
+    assert set(found.statuses) <= {200, 429} and found.statuses[200] > 0
     assert found.memory["end"] < 2 * found.memory["start"]
     assert "goodput" in overload.table([found])
 

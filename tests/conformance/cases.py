@@ -1,15 +1,18 @@
-"""ONNX's node cases run through the whole path: converter, bundle, runtime. One list of names says which pass.
+"""ONNX's node cases run through the whole path: converter, bundle, runtime. Two lists say what comes of them.
 
-`python -m tests.conformance` runs them all and says what changed; `--update` writes the list.
+`node.txt` names the cases that pass, on native kernels and by reference alone; `node_native.txt` those of them that
+need no reference step. `python -m tests.conformance` runs all cases and says what changed; `--update` writes both.
 """
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import AttributeProto, ModelProto, TensorProto, numpy_helper
@@ -18,6 +21,7 @@ import converter
 import lite_runtime
 
 LIST = Path(__file__).parent / "node.txt"
+NATIVE = Path(__file__).parent / "node_native.txt"
 BACKENDS = ("native", "reference")
 
 
@@ -25,30 +29,59 @@ class Mismatch(AssertionError):
     """A case ran and gave something else than ONNX says."""
 
 
+class Lists(NamedTuple):
+    """What is committed, or what ought to be: rows of `node.txt` and of `node_native.txt`."""
+
+    passing: frozenset[str]
+    native: frozenset[str]
+
+
 @cache
-def all_cases() -> dict[str, Any]:
-    """Every node case of the installed onnx, by name. Making them evaluates random data: a few seconds."""
+def modules() -> tuple[str, ...]:
+    """The modules of the installed onnx that hold node cases, about one per operator, sorted."""
+    from onnx.backend.test.case import node
+
+    start = f"{node.__name__}."
+    found = pkgutil.walk_packages(node.__path__, start)
+    return tuple(sorted(module.name.removeprefix(start) for module in found if not module.ispkg))
+
+
+@cache
+def cases(module: str) -> Mapping[str, Any]:
+    """A module's cases by name. Importing it makes them: some modules take seconds."""
+    from onnx.backend.test.case import node
+
+    before = len(node._NodeTestCases)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from onnx.backend.test.case.node import collect_testcases
-
-        return {case.name: case for case in collect_testcases("")}
-
-
-def passing() -> list[str]:
-    """Names of the committed list."""
-    return LIST.read_text(encoding="utf-8").split()
+        importlib.import_module(f"{node.__name__}.{module}")
+    return {case.name: case for case in node._NodeTestCases[before:]}
 
 
-def check(case: Any, backend: str) -> None:
-    """Run a case; raises MsedgeError where we refuse it, Mismatch where a result differs."""
-    model = lite_runtime.load(converter.convert(case.model).bundle, backend=backend)
+def committed() -> Lists:
+    """The committed lists. A row is "module/case"."""
+    return Lists(*(frozenset(file.read_text(encoding="utf-8").split()) for file in (LIST, NATIVE)))
+
+
+def check(case: Any) -> bool:
+    """Run a case on every backend; True where native code ran all of it, with no reference step.
+
+    Raises MsedgeError where we refuse the case, Mismatch where a result differs.
+    """
+    bundle = converter.convert(case.model).bundle
     names = [v.name for v in case.model.graph.input]
     outputs = [v.name for v in case.model.graph.output]
-    for inputs, wanted in case.data_sets:
-        got = model.run(dict(zip(names, map(_plain, inputs), strict=False)))
-        for name, want in zip(outputs, wanted, strict=True):
-            compare(name, got[name], _plain(want), case.rtol, case.atol)
+    reference: tuple[str, ...] = ()
+    for backend in BACKENDS:
+        model = lite_runtime.load(bundle, backend=backend)
+        for inputs, wanted in case.data_sets:
+            given = dict(zip(names, map(_plain, inputs), strict=False))
+            got = model.run(given)
+            for name, want in zip(outputs, wanted, strict=True):
+                compare(f"{backend}: {name}", got[name], _plain(want), case.rtol, case.atol)
+            if backend == "native":
+                reference += model.cost(given).reference
+    return not reference
 
 
 def _plain(value: Any) -> Any:

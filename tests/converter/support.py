@@ -8,15 +8,13 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 from onnx import helper, numpy_helper
 
 from converter.lowering import lower
 from converter.pipeline import PASSES, Pass, optimize, to_ir
 from lite_runtime import reference
 from lite_runtime.graph import Graph
-
-onnxruntime.set_default_logger_severity(3)
+from tests import oracles
 
 
 class Builder:
@@ -85,10 +83,7 @@ def converted(model: onnx.ModelProto | ir.Model, passes: Sequence[Pass] = PASSES
 
 
 def with_onnxruntime(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    providers = ["CPUExecutionProvider"]
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers)
+    session = oracles.session(model, optimised=False)
     return dict(zip((o.name for o in session.get_outputs()), session.run(None, dict(inputs)), strict=True))
 
 

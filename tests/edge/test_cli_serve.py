@@ -77,7 +77,7 @@ def test_from_the_first_answer_to_the_end(bundle: Path) -> None:
             process.send_signal(signal.SIGHUP)
             np.testing.assert_array_equal(client.infer("twice", {"x": x})["y"], 2 * x)
             process.send_signal(signal.SIGTERM)
-            _, errors = process.communicate(timeout=30)
+            _, errors = process.communicate(timeout=300)
         assert process.returncode == 0 and "Traceback" not in errors, errors
     finally:
         process.kill()

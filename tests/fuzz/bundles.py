@@ -358,12 +358,17 @@ def _lines(worker: subprocess.Popen[bytes], until: float | None) -> Iterator[byt
         patience = PATIENCE if whole else patience
         if until is not None and time.monotonic() > until:
             yield "late"
-        if not select.select([handle], [], [], patience)[0]:
+        if not _readable(handle, patience):
             yield None
         block = os.read(handle, 1 << 16)
         if not block:
             return
         rest += block
+
+
+def _readable(handle: int, patience: float) -> bool:
+    """Wait until there is something to read; False where that takes longer."""
+    return bool(select.select([handle], [], [], patience)[0])
 
 
 class _Tail:

@@ -19,6 +19,7 @@ import pytest
 from cloud import data
 from cloud.errors import DataError
 from tests.cloud.data.functions import doubled, not_third
+from tests.waiting import until
 
 
 def numbers(size: int = 40) -> data.Pipeline:
@@ -82,10 +83,7 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         workers = [int(pid) for pid in parent.stdout.readline().split()]
         parent.kill()
     assert len(workers) == 2
-    until = time.monotonic() + 20
-    while any(_runs(pid) for pid in workers) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert not any(_runs(pid) for pid in workers)
+    until(lambda: not any(_runs(pid) for pid in workers))
 
 
 def _runs(pid: int) -> bool:
@@ -236,10 +234,7 @@ def test_nothing_goes_on_after_closing() -> None:
         batches.close()
         with pytest.raises(StopIteration):
             next(batches)
-    until = time.monotonic() + 5
-    while threading.active_count() > before and time.monotonic() < until:
-        time.sleep(0.01)
-    assert threading.active_count() <= before
+    until(lambda: threading.active_count() <= before)
 
 
 def test_a_profile_names_the_bottleneck() -> None:

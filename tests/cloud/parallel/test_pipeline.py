@@ -264,7 +264,7 @@ def test_a_transformers_stages_in_two_processes(tmp_path: Path) -> None:
         for number, file in enumerate(files)
     ]
     try:
-        assert [process.wait(timeout=120) for process in started] == [0, 0]
+        assert [process.wait(timeout=300) for process in started] == [0, 0]
     finally:
         for process in started:
             process.kill()

@@ -207,8 +207,10 @@ def test_a_full_disk_stops_nothing_and_is_told_at_the_end(
 def test_a_killed_run_is_lost(path: Path) -> None:
     code = (
         "import sys, time\nfrom cloud.track import Recorder, Store\n"
-        "run = Store(sys.argv[1], create=True).start()\nRecorder(sys.argv[1], run).scalars(1, {'loss': 1.0})\n"
-        "time.sleep(1.2)\nprint(run, flush=True)\ntime.sleep(60)\n"
+        "store = Store(sys.argv[1], create=True)\nrun = store.start()\n"
+        "Recorder(sys.argv[1], run).scalars(1, {'loss': 1.0})\n"
+        "while not store.scalars(run, 'loss').values: time.sleep(0.05)\n"
+        "print(run, flush=True)\ntime.sleep(600)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert child.stdout is not None

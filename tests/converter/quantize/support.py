@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 
 from converter import export
 from converter.pipeline import PREPARE, optimize, to_ir
 from converter.quantize import Samples, calibration_data
+from tests import oracles
 from tests.converter.support import Builder
 
 __all__ = ["Builder", "outlier_network", "prepared", "run", "samples"]
@@ -27,11 +27,7 @@ def prepared(model: onnx.ModelProto) -> ir.Model:
 
 def run(model: ir.Model, inputs: Mapping[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
     """The model's outputs by onnxruntime, its own optimisations switched off."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        export.onnx_bytes(model.clone()), options, providers=["CPUExecutionProvider"]
-    )
+    session = oracles.session(onnx.load_from_string(export.onnx_bytes(model.clone())), optimised=False)
     return list(session.run(None, dict(inputs)))
 
 

@@ -10,7 +10,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from cloud.track import Store
 from cloud.train.reports import EpochReport, Evaluation
 from edge.cli.app import app
 from edge.cli.train_live import Screen
+from tests.waiting import PATIENCE, until
 
 ROOT = Path(__file__).parents[3]
 CONFIG = """
@@ -206,7 +206,7 @@ def test_sigterm_ends_after_the_step_and_is_recorded(folder: Path, tmp_path: Pat
         try:
             _until_steps(tmp_path / "runs.sqlite", child)
             os.kill(child.pid, signal.SIGTERM)
-            out, err = child.communicate(timeout=60)
+            out, err = child.communicate(timeout=PATIENCE)
         finally:
             child.kill()
     assert child.returncode == 3, err
@@ -219,15 +219,15 @@ def test_sigterm_ends_after_the_step_and_is_recorded(folder: Path, tmp_path: Pat
 
 
 def _until_steps(path: Path, child: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 60
-    while child.poll() is None and time.monotonic() < deadline:
-        if path.exists():
-            with closing(sqlite3.connect(path)) as database:
-                found = database.execute("SELECT count(*) FROM sqlite_master WHERE name = 'scalars'").fetchone()[0]
-                if found and database.execute("SELECT count(*) FROM scalars").fetchone()[0]:
-                    return
-        time.sleep(0.1)
-    raise AssertionError("the run has not begun")
+    def begun() -> bool:
+        assert child.poll() is None, "the run has not begun"
+        if not path.exists():
+            return False
+        with closing(sqlite3.connect(path)) as database:
+            found = database.execute("SELECT count(*) FROM sqlite_master WHERE name = 'scalars'").fetchone()[0]
+            return bool(found and database.execute("SELECT count(*) FROM scalars").fetchone()[0])
+
+    until(begun, every=0.1)
 
 
 def test_the_screen_shows_where_a_run_is() -> None:

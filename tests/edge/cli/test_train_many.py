@@ -52,13 +52,13 @@ def test_stopped_and_gone_on(tmp_path: Path) -> None:
         told = next((line for line in many.stderr if "checkpoint" in line), "")
         assert told, "no checkpoint before the end"
         many.send_signal(signal.SIGTERM)
-        out, err = many.communicate(timeout=120)
+        out, err = many.communicate(timeout=300)
     first = json.loads(out)
     assert many.returncode == 3 and first["files"] == {} and first["stopped"]
     assert "--resume goes on from there" in err and err.rstrip().endswith("stopped")
     done = first["steps"] // 4
     with command(tmp_path, "--resume", "--set", f"train.epochs={done + 2}") as one:
-        out, err = one.communicate(timeout=120)
+        out, err = one.communicate(timeout=300)
     second = json.loads(out)
     assert one.returncode == 0 and f"after step {first['steps']}" in err
     assert second["epochs"] == done + 2 and second["steps"] == 4 * (done + 2)
@@ -70,5 +70,5 @@ def test_processes_need_a_way_to_share(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.zeros((64, 16), np.float32), labels=np.zeros(64, np.int32))
     (tmp_path / "run.toml").write_text(CONFIG.replace('mode = "data"', 'mode = "none"'))
     with command(tmp_path, "--processes", "2") as many:
-        _, err = many.communicate(timeout=120)
+        _, err = many.communicate(timeout=300)
     assert many.returncode == 3 and 'expected "data" or "auto" for 2 processes' in err

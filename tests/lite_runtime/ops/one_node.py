@@ -78,7 +78,8 @@ def onnxruntime_results(
 ) -> list[Array]:
     """What onnxruntime computes for the one-node model."""
     import onnx
-    import onnxruntime
+
+    from tests import oracles
 
     names = ["" if x is None else f"i{i}" for i, x in enumerate(inputs)]
     node = onnx.helper.make_node(op, names, [f"o{i}" for i in range(outputs)], domain=domain, **attrs)
@@ -92,7 +93,4 @@ def onnxruntime_results(
     ml = 5 if op == "TreeEnsemble" else 3
     imports = [onnx.helper.make_opsetid("", opset), onnx.helper.make_opsetid("ai.onnx.ml", ml)]
     model = onnx.helper.make_model(graph, opset_imports=imports, ir_version=10)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return list(session.run(None, {n: x for n, x in zip(names, inputs, strict=True) if x is not None}))
+    return list(oracles.session(model).run(None, {n: x for n, x in zip(names, inputs, strict=True) if x is not None}))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import helper
 
 from lite_runtime.graph import Array, Node
 from lite_runtime.reference import evaluate
+from tests import oracles
 
 RNG = np.random.default_rng(20)
 ML_OPS = frozenset(s.name for s in onnx.defs.get_all_schemas() if s.domain == "ai.onnx.ml")
@@ -44,14 +43,6 @@ def ours(op: str, inputs: Sequence[Any], attrs: Mapping[str, Any] | None = None,
     return evaluate(Node(op, names, tuple(f"o{i}" for i in range(outputs)), dict(attrs or {}), "it"), inputs)
 
 
-@cache
-def _options() -> onnxruntime.SessionOptions:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    return options
-
-
 def theirs(
     op: str, inputs: Sequence[Any], attrs: Mapping[str, Any] | None = None, outputs: int = 1, opset: int = 22
 ) -> list[Any]:
@@ -70,8 +61,7 @@ def theirs(
     graph = helper.make_graph([node], "one", values, [onnx.ValueInfoProto(name=r) for r in results])
     imports = [helper.make_opsetid("", opset), helper.make_opsetid("ai.onnx.ml", 4)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=10)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), _options(), providers=["CPUExecutionProvider"])
-    return list(session.run(None, fed))
+    return list(oracles.session(model).run(None, fed))
 
 
 def same(got: Any, wanted: Any, rtol: float = 1e-5, atol: float = 1e-6) -> None:

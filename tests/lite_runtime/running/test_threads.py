@@ -18,6 +18,7 @@ from lite_runtime.native.target import host
 from lite_runtime.running import executor as executors
 from lite_runtime.running.executor import Binding, Executor, Settings
 from lite_runtime.running.threads import TRIALS, Walk, team, ticks_per_second
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.skipif(host() is None, reason="no native kernels on this processor")
 RNG = np.random.default_rng(7)
@@ -71,7 +72,7 @@ def test_callers_from_many_threads_take_turns() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     assert wrong == []
 
 
@@ -157,7 +158,7 @@ def _interrupted() -> None:
     before = signal.signal(signal.SIGALRM, handle)
     signal.setitimer(signal.ITIMER_REAL, 0.0005)
     try:
-        end = time.perf_counter() + 10
+        end = time.perf_counter() + PATIENCE / 2
         while len(seen) < 60 and time.perf_counter() < end:
             try:
                 armed = True
@@ -179,7 +180,7 @@ def _interrupted() -> None:
 def test_signal_handlers_and_forks(function: str) -> None:
     """In a process without other libraries' threads: a run inside a run, and a forked process with its own workers."""
     code = f"from {__name__} import {function} as f; f()"
-    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], timeout=PATIENCE).returncode == 0
 
 
 def _in_a_fork() -> None:
@@ -189,7 +190,7 @@ def _in_a_fork() -> None:
     walk.go()
     child = os.fork()
     if child == 0:
-        signal.alarm(20)
+        signal.alarm(int(PATIENCE / 2))
         out[...] = 0
         walk.go()
         right = all(executor.run(inputs)["v3"].tobytes() == want for _ in range(5))
@@ -203,7 +204,7 @@ def test_a_process_ends_while_workers_wait() -> None:
         "t = team(); t._start(3); t._wake(3); import time; time.sleep(0.01)"
     )
     root = Path(__file__).parents[3]
-    assert subprocess.run([sys.executable, "-c", code], cwd=root, timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, timeout=PATIENCE).returncode == 0
 
 
 def test_the_counter_keeps_time() -> None:

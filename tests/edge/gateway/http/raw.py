@@ -26,7 +26,7 @@ class Got(NamedTuple):
 class Raw:
     """A connection. `ask` sends bytes and reads one reply; `read` reads the next one."""
 
-    def __init__(self, port: int, timeout: float = 10.0) -> None:
+    def __init__(self, port: int, timeout: float = 300.0) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
         self._rest = b""
 

@@ -84,7 +84,7 @@ def test_health_pages_and_metrics(gateway: Live) -> None:
             assert page.body.startswith(b"<!doctype html>")
             assert "default-src 'none'" in page.fields["content-security-policy"]
         assert json.loads(raw.ask(_get("/openapi.json")).body)["openapi"].startswith("3.1")
-    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=300)
     connection.request("HEAD", "/v2/health/live")
     assert connection.getresponse().status == 200
     connection.close()
@@ -164,7 +164,7 @@ def test_a_model_that_sleeps_is_woken_to_be_described(tmp_path: Path) -> None:
     with live({"a": models["a"]}, batching__rows=1) as alone:
         room = int(1.5 * alone.gateway.repository.nbytes)
     x = np.ones((1, 4), np.float32)
-    with live(models, repository__memory=str(room), batching__rows=1) as there, Raw(there.port, 30) as raw:
+    with live(models, repository__memory=str(room), batching__rows=1) as there, Raw(there.port) as raw:
         assert raw.ask(scaled_request(x, model="a")).status == raw.ask(scaled_request(x, model="b")).status == 200
         for name in "abab":
             found = json.loads(raw.ask(_get(f"/v2/models/{name}")).body)
@@ -197,7 +197,7 @@ def test_drained(tmp_path: Path) -> None:
 
             thread = threading.Thread(target=lambda: there.call(leave()))
             thread.start()
-            thread.join(10)
+            thread.join(300)
             assert done == [[True, True]]
             assert idle.closed()
             asking.send(data[-5:])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 
 from tests.edge.gateway.http.raw import Raw, answer, request, scaled_request
 from tests.edge.gateway.live import Live, live, scaled
+from tests.waiting import until
 
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 
@@ -43,10 +43,7 @@ def test_a_client_that_does_not_read_is_left(tmp_path: Path) -> None:
             with pytest.raises(OSError):  # nothing more is taken, at some time, or the connection is gone
                 deaf.sendall(request("/openapi.json", method="GET") * 100_000)
             assert there.server._server.connections or there.server._lanes.open
-            end = time.monotonic() + 20
-            while there.server._server.connections or there.server._lanes.open:
-                assert time.monotonic() < end
-                time.sleep(0.05)
+            until(lambda: not (there.server._server.connections or there.server._lanes.open))
         finally:
             deaf.close()
 
@@ -60,10 +57,7 @@ def test_much_json_is_read_aside(gateway: Live) -> None:
         flood = raw.ask(request("/v2/models/scaled/infer", b'{"inputs":[' + b"{}," * 400_000 + b"{}]}"))
         assert flood.status == 413 and "brackets" in flood.error
         raw.send(request("/v2/models/scaled/infer", b'{"inputs":[' + b"1," * 200_000 + b"1]"))
-    end = time.monotonic() + 10
-    while gateway.gateway.under_way:  # that client left
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: not gateway.gateway.under_way)  # that client left
 
 
 def test_a_text_that_is_no_number_is_no_fault(gateway: Live) -> None:

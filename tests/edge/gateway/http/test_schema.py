@@ -73,7 +73,7 @@ def test_operation(served: Live, name: str) -> None:
             case.path_parameters.update({"name": "scaled"} | ({"version": "1"} if "{version}" in name else {}))
             case.headers, case.media_type = {}, "application/json"
             case.body = {"inputs": [{"name": "x", "shape": [len(rows), 4], "datatype": "FP32", "data": rows}]}
-        reply = case.call(base_url=served.address, session=session, timeout=30)
+        reply = case.call(base_url=served.address, session=session, timeout=300)
         asked.add(reply.status_code)
         case.validate_response(reply, checks=CHECKS)
 

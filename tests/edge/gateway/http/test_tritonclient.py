@@ -133,7 +133,7 @@ class TestInfer:
 
         a, b = _pair()
         body, size = http.InferenceServerClient.generate_request_body(_inputs(a, b))
-        connection = plain.HTTPConnection("127.0.0.1", gateway.port, timeout=30)
+        connection = plain.HTTPConnection("127.0.0.1", gateway.port, timeout=300)
         connection.request("POST", "/v2/models/simple/infer", body, {"Inference-Header-Content-Length": str(size)})
         reply = connection.getresponse()
         length = int(reply.headers["Inference-Header-Content-Length"])

@@ -16,7 +16,7 @@ from edge.gateway.models.served import Served
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), 300))
 
 
 def heavy(make: Any, factor: float) -> Any:

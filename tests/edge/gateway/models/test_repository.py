@@ -18,7 +18,7 @@ from edge.gateway.models.uploads import files_of
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 30))
+    asyncio.run(asyncio.wait_for(scenario(), 300))
 
 
 def states(repository: Repository) -> dict[str, str]:

@@ -163,7 +163,7 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     path = tmp_path / "msedge.service"
     path.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", text, flags=re.MULTILINE), "utf-8")
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", path], capture_output=True, text=True, timeout=60, check=False
+        ["systemd-analyze", "verify", "--man=no", path], capture_output=True, text=True, timeout=300, check=False
     )
     if "Failed to" in done.stderr and "msedge.service" not in done.stderr:
         pytest.skip(f"systemd-analyze does not work here: {done.stderr.strip()}")

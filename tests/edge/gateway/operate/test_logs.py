@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 from edge.gateway.operate.logs import Log, RequestIds
 from edge.gateway.operate.settings import Logs
+from tests.waiting import until
 
 
 def lines_of(sink: io.StringIO) -> list[str]:
@@ -116,9 +116,7 @@ def test_a_broken_pipe_is_survived() -> None:
 
     log = Log(Logs(), Broken())
     log.event("error", "lost")
-    deadline = time.monotonic() + 10
-    while not log.dropped and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: log.dropped)
     assert log.dropped == 1
     log.close()
     log.event("error", "after the end")

@@ -56,7 +56,7 @@ def meet(server: ssl.SSLContext, context: ssl.SSLContext) -> dict[str, str]:
 
         def serve() -> None:
             raw, _ = listening.accept()
-            raw.settimeout(5)
+            raw.settimeout(300)
             try:
                 with raw, server.wrap_socket(raw, server_side=True) as connection:
                     seen.append(connection.recv(5))
@@ -68,7 +68,7 @@ def meet(server: ssl.SSLContext, context: ssl.SSLContext) -> dict[str, str]:
         thread.start()
         try:
             with (
-                socket.create_connection(listening.getsockname(), timeout=5) as raw,
+                socket.create_connection(listening.getsockname(), timeout=300) as raw,
                 context.wrap_socket(raw, server_hostname="127.0.0.1") as connection,
             ):
                 connection.sendall(b"hello")
@@ -77,7 +77,7 @@ def meet(server: ssl.SSLContext, context: ssl.SSLContext) -> dict[str, str]:
                 return {"name": name, "version": connection.version() or "", "cipher": connection.cipher()[0],  # type: ignore
                         "alpn": connection.selected_alpn_protocol() or ""}  # fmt: skip
         finally:
-            thread.join(5)
+            thread.join(300)
 
 
 def test_modern_tls_alone(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_a_browser_draws_them(name: str, drawn: tuple[str, ...], tmp_path: Path)
                 CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", "--virtual-time-budget=3000",
                 f"--user-data-dir={tmp_path}", "--enable-logging=stderr", f"{where}/{name}",
             ],
-            capture_output=True, text=True, timeout=120, check=True,
+            capture_output=True, text=True, timeout=300, check=True,
         )  # fmt: skip
     assert [line for line in done.stderr.splitlines() if ":CONSOLE" in line] == []
     assert [words for words in drawn if words not in done.stdout] == []

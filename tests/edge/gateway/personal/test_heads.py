@@ -160,4 +160,4 @@ def test_the_store_is_watched(fleet: Fleet) -> None:
             await asyncio.sleep(0.01)
         watch.cancel()
 
-    asyncio.run(asyncio.wait_for(until_seen(), 20))
+    asyncio.run(asyncio.wait_for(until_seen(), 300))

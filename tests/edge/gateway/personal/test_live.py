@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
@@ -17,6 +16,7 @@ from lite_runtime import bundle
 from lite_runtime.graph import Array
 from tests.edge.gateway.live import Live, live
 from tests.edge.gateway.personal.fleet import SHAPES, base, fill, made, params
+from tests.waiting import until
 
 DEVICES = 6
 
@@ -26,7 +26,7 @@ def ask(there: Live, x: Array, device: Any, header: bool = False) -> tuple[int, 
     fields = {"x-msedge-device": device} if header else {}
     if not header:
         body["parameters"] = {"device": device}  # type: ignore[assignment]
-    connection = HTTPConnection("127.0.0.1", there.port, timeout=30)
+    connection = HTTPConnection("127.0.0.1", there.port, timeout=300)
     try:
         connection.request("POST", "/v2/models/m/infer", json.dumps(body), fields)
         reply = connection.getresponse()
@@ -62,9 +62,7 @@ def test_devices_over_http(tmp_path: Path) -> None:
             status, reply = ask(there, rows[0], wrong)
             assert status == 400 and reply["error"]
         store.put("d1", held.digest, params(held, 1), base(held), round=2, consent="none")
-        end = time.monotonic() + 20
-        while (reply := ask(there, rows[0], "d1")[1])["parameters"]["personal"] != "global":
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        until(lambda: ask(there, rows[0], "d1")[1]["parameters"]["personal"] == "global")
+        _, reply = ask(there, rows[0], "d1")
         (want,) = own[DEVICES].run({"x": rows[0]}).values()
         np.testing.assert_allclose(outcome(reply), want, rtol=1e-5, atol=1e-5)
