@@ -164,8 +164,9 @@ def test_a_front_that_is_killed(fronted: Fronted, tmp_path: Path) -> None:
         clients = [stack.enter_context(Raw(there.port)) for _ in range(3)]
         for raw in clients:
             assert raw.ask(scaled_request(x, model="m")).status == 200
+        for raw in clients:  # one after the other, before the first is answered
             raw.send(_slow_request())
-        until(lambda: there.gateway.under_way == 3)
+        until(lambda: there.gateway.under_way == 3, every=0.001)
         before, shared = there.server.processes, _shared()
         for process in before:
             os.kill(process, signal.SIGKILL)
