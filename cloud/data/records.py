@@ -24,6 +24,14 @@ _HEAD = 4
 _KINDS = "biufc"
 """NumPy's kinds of numbers; anything else has no plain bytes."""
 
+_DTYPES = {
+    dtype.str: dtype
+    for code in np.typecodes["All"]
+    for dtype in (np.dtype(code), np.dtype(code).newbyteorder())
+    if dtype.kind in _KINDS
+}
+"""Every type of numbers by the name that `encode` writes. `np.dtype` itself would parse whatever text it is given."""
+
 
 def encode(element: Mapping[str, Any]) -> bytes:
     """A dict of arrays and numbers as bytes; DataError for anything else."""
@@ -46,8 +54,8 @@ def decode(record: bytes) -> dict[str, Any]:
         raise ValueError("its head is not a list of names, types and shapes")
     element: dict[str, Any] = {}
     for name, code, shape in fields:
-        dtype = np.dtype(code) if isinstance(code, str) else np.dtype(object)
-        if not isinstance(name, str) or dtype.kind not in _KINDS or not _is_shape(shape):
+        dtype = _DTYPES.get(code) if isinstance(code, str) else None
+        if not isinstance(name, str) or dtype is None or not _is_shape(shape):
             raise ValueError(f"its head has no such array: {[name, code, shape]}")
         count = math.prod(shape)
         if start + count * dtype.itemsize > len(record):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -131,6 +132,14 @@ def test_elements_become_bytes_and_back(element: dict[str, Any]) -> None:
 def test_other_bytes_are_no_element(record: bytes) -> None:
     with contextlib.suppress(ValueError, TypeError, RecursionError):
         encode(decode(record))  # a changed number is still an element
+
+
+@pytest.mark.parametrize("code", ["a1", ",,", "f4,f4", "(2,)f4", "O", "|S4", "", "float32", "<m8[s]"])
+def test_types_that_are_none_of_numbers_are_refused(code: str) -> None:
+    """NumPy would parse them, warn of them or fail in its own way."""
+    head = json.dumps([["x", code, []]]).encode()
+    with pytest.raises(ValueError, match="no such array"):
+        decode(len(head).to_bytes(4, "little") + head + bytes(4))
 
 
 def mutated(cut: int, at: int, bit: int) -> bytes:
