@@ -39,7 +39,7 @@ def apply_rows(steps: tuple[ir.Step, ...], columns: Any) -> Any:
 
 
 def keeps(node: ir.Filter, element: Any, key: tuple[int, ...]) -> bool:
-    """Whether a filter lets an element through."""
+    """Whether a filter keeps an element."""
     if node.rows:
         return bool(keeps_rows(node, _column(element))[0])
     value = _value(node.function.shown, element, node.on)
@@ -47,7 +47,7 @@ def keeps(node: ir.Filter, element: Any, key: tuple[int, ...]) -> bool:
 
 
 def keeps_rows(node: ir.Filter, columns: Any) -> npt.NDArray[np.bool_]:
-    """Which rows a filter of rows lets through."""
+    """The rows that a filter of rows keeps."""
     value, count = _value(node.function.shown, columns, node.on), length(columns)
     found = np.asarray(_called(node.function.shown, f"{count} rows", lambda: node.function.call(value)))
     if found.shape != (count,):

@@ -1,4 +1,4 @@
-"""How people read what a plan says: splits, axes, seconds; alike names as one."""
+"""Text for a plan's splits, axes and seconds; names of repeated blocks as one."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _NUMBERS = re.compile(r"\d+")
 
 
 def alike(name: str) -> str:
-    """A path with its numbers taken out, which blocks of one kind share."""
+    """A path without its numbers, the same for all blocks of one kind."""
     return _NUMBERS.sub("*", name)
 
 
 def place(where: str) -> str:
-    """Where an operator was written, the numbers of alike blocks taken out of the names around it: the line stays."""
+    """Where an operator was written, without the numbers of repeated blocks in the names around it; the line stays."""
     line, space, names = where.partition(" ")
     return line + space + alike(names)
 
