@@ -251,7 +251,7 @@ def _check_splits(plan: Plan, graph: Graph) -> None:
             sound = sound and len(split) == rank and fits(split, graph.values[v].shape, plan.mesh)
     if not sound:
         raise PlanError(
-            f"the plan's choices do not fit the step, although its digest does (was the file edited by hand?): {ANEW}"
+            f"the plan's choices do not fit the step, although its digest matches (edited by hand?): {ANEW}"
         )
 
 

@@ -111,7 +111,7 @@ def _runs(pid: int) -> bool:
         (lambda p: p.map(lambda e: {**e, "x": np.zeros(e["y"])}), r"value\['x'\] is float64\[0\] in row 0"),
         (lambda p: p.map(lambda e: e if e["y"] else {}), r"ragged elements: value is a dict of \[\] in row 0"),
         (lambda p: p.zip(p), r"zip merges dicts with different keys, got \['x', 'y'\] twice"),
-        (lambda p: data.iterable(lambda: iter(())).shuffle(), r"one after the other: .* not shuffled"),
+        (lambda p: data.iterable(lambda: iter(())).shuffle(), r"can only be read in order: .* not shuffled"),
     ],
 )  # fmt: skip
 def test_what_fails_says_where(change: Callable[[data.Pipeline], data.Pipeline], message: str, threads: int) -> None:
@@ -139,8 +139,8 @@ def test_what_cannot_be_asked_for() -> None:
         (lambda: pipeline.batches(position=6), "5 batches: no position after 6"),
         (lambda: pipeline.batches(position=-1), "a position of at least 0"),
         (lambda: pipeline.batches(position={"batch": 1}), "expected a position with"),
-        (lambda: pipeline.batches(1, position=pipeline.batches(0).position()), "of seed 0, the pipeline is read with"),
-        (lambda: numbers(41).batch(8).batches(position=pipeline.batches().position()), "of pipeline '"),
+        (lambda: pipeline.batches(1, position=pipeline.batches(0).position()), "from seed 0, the pipeline is read"),
+        (lambda: numbers(41).batch(8).batches(position=pipeline.batches().position()), "from pipeline '"),
         (lambda: numbers(3).batch(8, "drop").batches(), "3 elements do not fill one batch of 8"),
         (lambda: list(numbers(3).filter(lambda e: True).batch(8, "drop").batches()), "3 elements do not fill"),
         (lambda: pipeline.filter(lambda e: True).batches(process=(0, 2)), "filters whole batches"),
