@@ -77,8 +77,8 @@ class Tuned:
 
 
 def profile(pipeline: Pipeline, seconds: float = 2.0, *, step: float | None = None) -> Profile:
-    """Read batches for about `seconds` with every source and function timed, and again for as long as the pipeline is
-    configured. `step`: seconds of a training step, for the verdict."""
+    """Read batches for about `seconds` with every source and function timed, and then for as long again as the pipeline
+    is normally read (with prefetching). `step`: seconds of a training step, for the verdict."""
     spent: dict[str, float] = {}
     batches, alone, rows = _read(_timed(pipeline, spent).prefetch(threads=0), seconds)
     waiting, ready_alone, _ = _read(pipeline, seconds, warm=True)

@@ -188,7 +188,7 @@ def read_topology(path: str | Path) -> Topology:
         device, memory = Device(file.device.flops, file.device.bandwidth, file.device.launch), 0.0
         _READ.need("float32" in device.flops, f"{where}device.flops", "float32 among its types", [*device.flops])
     memory = file.memory if file.memory is not None else memory
-    _READ.need(memory > 0, f"{where}memory", "a number above 0, as the device is a table", None)
+    _READ.need(memory > 0, f"{where}memory", "a number above 0 (required if the device is a table)", None)
     levels = tuple(Level(level.size, level.latency, level.bandwidth) for level in file.levels)
     devices = math.prod(level.size for level in levels)
     _READ.need(devices <= MOST_DEVICES, f"{where}levels", f"at most {MOST_DEVICES} devices in total", devices)

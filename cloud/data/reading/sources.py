@@ -58,7 +58,7 @@ class _Arrays:
 
 @dataclass
 class _Npz(_Arrays):
-    """Reads its file again in a worker rather than travel there."""
+    """Pickled as its node: a worker opens the file again."""
 
     node: ir.Npz
 
@@ -126,7 +126,7 @@ def _folder(node: ir.Folder) -> _Folder:
 
 @dataclass
 class _Text:
-    """Reads its file again in a worker rather than travel there."""
+    """Pickled as its node: a worker opens the file again."""
 
     node: ir.Text
     data: npt.NDArray[np.uint8]

@@ -32,7 +32,7 @@ def apply_rows(steps: tuple[ir.Step, ...], columns: Any) -> Any:
         result = _called(step.function.shown, f"{length(columns)} rows", lambda call=call, value=value: call(value))  # type: ignore[misc]
         if length(result) != length(columns):
             raise DataError(
-                f"{step.function.shown} works on rows: expected {length(columns)} of them back, got {length(result)}"
+                f"{step.function.shown} works on rows: expected {length(columns)} rows back, got {length(result)}"
             )
         columns = {**columns, step.on: result} if step.on else result
     return columns

@@ -13,7 +13,7 @@ __all__: list[str] = []
 
 
 def _heads(x: Tensor, count: int | None, what: str) -> Tensor:
-    """[batch, length, heads * size] -> [batch, heads, length, size]; four axes stay as they are."""
+    """[batch, length, heads * size] -> [batch, heads, length, size]; an array of four axes is unchanged."""
     if x.ndim == 4:
         return x
     if not count:

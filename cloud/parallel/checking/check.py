@@ -117,7 +117,7 @@ class Report:
         return moved.gap <= bytes and held.gap <= peak
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Plain data for JSON."""
         rows = {
             name: [{"what": row.what, "predicted": row.predicted, "compiled": row.compiled, "notes": list(row.notes)}
                    for row in table]

@@ -55,7 +55,7 @@ class Difference:
     totals: tuple[Figure, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Plain data for JSON."""
         return asdict(self)
 
     def text(self) -> str:
@@ -74,7 +74,7 @@ class Difference:
 
 
 def diff(graph: Graph, before: Plan, after: Plan, topology: Topology) -> Difference:
-    """Both plans are for `graph` and priced on `topology`."""
+    """Compare two plans for `graph`, both with estimates for `topology`."""
     return Difference(
         titles=(_title(graph, before, topology), _title(graph, after, topology)),
         entering=_entering(graph, before, after, _of_optimizer(graph, False)),

@@ -83,5 +83,5 @@ class Explanation:
     rivals: tuple[Rival, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Plain data for JSON."""
         return asdict(self)

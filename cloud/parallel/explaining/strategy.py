@@ -73,7 +73,7 @@ class Axis:
 
 
 def strategy(graph: Graph, plan: Plan) -> str:
-    """`ZeRO-1 over m0 (2) x tensor parallel over m1 (4)`; "one device" or "copies" where nothing is split."""
+    """For example `ZeRO-1 over m0 (2) × tensor parallel over m1 (4)`; "one device" or "copies" if nothing is split."""
     axes = axes_of(graph, plan)
     named: dict[str, list[int]] = {}
     for n, axis in enumerate(axes):

@@ -48,7 +48,7 @@ def link_text(level: int, topology: Topology) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that keeps them short."""
+    """Seconds with three digits in a suitable unit."""
     for limit, unit, factor in ((1e-3, "µs", 1e6), (1.0, "ms", 1e3)):
         if abs(seconds) < limit:
             return f"{seconds * factor:.3g} {unit}"

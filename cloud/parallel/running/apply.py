@@ -50,7 +50,7 @@ class Applied:
     state_argument: int = 0
 
     def step(self, *arguments: Any) -> Any:
-        """One step; arguments as the traced step's, placed or not."""
+        """One step; arguments are those of the traced step, on the devices or not."""
         return self.compiled(*arguments)
 
     def place(self, state: Any) -> Any:

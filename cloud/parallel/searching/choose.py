@@ -26,7 +26,7 @@ from converter.report.html import size_text
 __all__ = ["FEW", "SLACK", "Checked", "candidates", "checked", "choose", "different"]
 
 FEW, SLACK = 4, 1.3
-"""The number of plans that are compiled; their estimate is at most this factor above the best."""
+"""The most plans that are compiled; each one's predicted time is at most this multiple of the best one's."""
 
 
 @dataclass(frozen=True)

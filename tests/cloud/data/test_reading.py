@@ -103,7 +103,7 @@ def _runs(pid: int) -> bool:
         (lambda p: p.map(failing), r"failing failed at element 7: ValueError: seven"),
         (lambda p: p.map(failing).filter(not_third, on="y"), r"failing failed at element 7: ValueError: seven"),
         (lambda p: p.map(doubled, on="z"), r"doubled works on 'z': expected elements with that name, got \['x', 'y'\]"),
-        (lambda p: p.map(lambda x: x[:1], on="x", rows=True), r"expected 8 of them back, got 1"),
+        (lambda p: p.map(lambda x: x[:1], on="x", rows=True), r"expected 8 rows back, got 1"),
         (lambda p: p.filter(lambda e: False), r"no element is left for a batch after filtering by .*<lambda>"),
         (lambda p: p.filter(lambda e: False).shuffle(), r"no element is left for a batch"),
         (lambda p: p.filter(lambda y: y[:1], on="y", rows=True).shuffle(), r"40 truth values, got shape \(1,\)"),
