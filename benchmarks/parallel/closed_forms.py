@@ -1,4 +1,4 @@
-"""Bytes that the field's plans must move, by arithmetic: foretold and compiled they are the same, to the byte.
+"""Bytes that known strategies must move, by closed forms: predicted and compiled bytes are equal to them.
 
 python -m benchmarks.parallel.closed_forms [--backend gpu|cpu] [--small]
 
@@ -103,7 +103,7 @@ FORMS: Mapping[str, Form] = {
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Bytes by the form, as foretold, and in the compiled program."""
+    """Bytes by the closed form, as predicted, and in the compiled program."""
 
     closed: Bytes
     foretold: Bytes
@@ -175,7 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     topology, sizes = Topology.named("h100x8"), SMALL if given.small else Sizes()
     compiler = compilers.gpu(topology) if given.backend == "gpu" else compilers.cpu(topology.size)
     print(f"P = {sizes.parameters:,} B, A = {sizes.activations:,} B, the {compiler.name.upper()}'s compiler\n")
-    print("| plan | closed form | collective | by arithmetic | foretold | compiled |\n| --- " + "| ---: " * 5 + "|")
+    print("| plan | closed form | collective | by arithmetic | predicted | compiled |\n| --- " + "| ---: " * 5 + "|")
     right = True
     for name, form in FORMS.items():
         found = moved(form, compiler, topology, sizes)

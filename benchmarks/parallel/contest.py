@@ -44,7 +44,7 @@ SHARES = (0.0, 0.5, 1.0)
 
 @dataclass(frozen=True)
 class Entry:
-    """A contender's figures: seconds and bytes of one device. `said_*`: what the planner foretold. `picked`: whose plan
+    """A contender's figures: seconds and bytes of one device. `said_*`: the planner's predictions. `picked`: whose plan
     ours is. `error`: why there is no such plan, the figures then being 0."""
 
     contender: str

@@ -15,7 +15,8 @@ _EXPERTS = tuple(name for name in CONTENDERS if name not in _OWN)
 
 
 def page(found: Mapping[str, Row]) -> str:
-    """`found`: "model:topology" to contender to entry. A table a topology, then what was foretold of our plans."""
+    """`found`: "model:topology" to contender to entry. One table per topology, then the predictions
+    for our plans."""
     places = dict.fromkeys(key.partition(":")[2] for key in found)
     parts = [_place(place, {key.partition(":")[0]: row for key, row in found.items() if key.endswith(f":{place}")})
              for place in places]  # fmt: skip
@@ -62,9 +63,9 @@ def _cell(entry: Mapping[str, Any] | None, best: bool) -> str:
 
 
 def _foretold(found: Mapping[str, Row]) -> str:
-    pairs = (f"{what}{how}" for what in ("step", "peak", "moved") for how in (" foretold", ""))
+    pairs = (f"{what}{how}" for what in ("step", "peak", "moved") for how in (" predicted", ""))
     heads = ("our plan", "whose", "mesh", *pairs, "search", "compiling")
-    lines = ["### What was foretold of our plans", "", _line(heads), _line(["---"] * 3 + ["---:"] * (len(heads) - 3))]
+    lines = ["### Predictions of our plans", "", _line(heads), _line(["---"] * 3 + ["---:"] * (len(heads) - 3))]
     for key, row in found.items():
         one = row.get("ours")
         if one and one["step"]:

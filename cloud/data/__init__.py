@@ -1,4 +1,4 @@
-"""Data pipelines: what elements are (`api`, `ir`), made cheaper (`passes`), and read (`views`, `streams`, `iterate`).
+"""Data pipelines: their definition (`api`, `ir`), optimisation (`passes`) and reading (`reading`).
 
     from cloud import data
     pipeline = data.npz("digits.npz").shuffle().map(scale, on="x", rows=True).batch(128)

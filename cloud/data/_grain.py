@@ -1,4 +1,4 @@
-"""Every use of grain and array_record; written for grain 0.2.18. Other files know neither."""
+"""All uses of grain and array_record; written for grain 0.2.18. No other file imports them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ __all__ = ["Numbered", "ahead_in_threads", "record_reader", "record_writer"]
 
 
 class Numbered(Protocol):
-    """What is read ahead: anything with a length and `get`."""
+    """Items to read ahead: any object with a length and `get`."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of items."""
 
     def get(self, number: int) -> Any:
-        """One of them; may be called from several threads at once."""
+        """One item; may be called from several threads at once."""
 
 
 def ahead_in_threads(items: Numbered, start: int, *, threads: int, buffer: int) -> Iterator[Any]:
-    """Items from number `start` on, in order, got by `threads`, `buffer` of them before they are asked for. Closing
-    the iterator stops them."""
+    """Items from number `start` on, in order, read by `threads` threads, up to `buffer` items ahead. Closing the
+    iterator stops the threads."""
     import grain
 
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(buffer, threads))
@@ -34,7 +34,7 @@ def ahead_in_threads(items: Numbered, start: int, *, threads: int, buffer: int) 
 
 
 class _From:
-    """grain's view of items: `[number]` from a start on."""
+    """The items as grain needs them: `[number]` from a start on."""
 
     def __init__(self, items: Numbered, start: int) -> None:
         self._items, self._start = items, start
@@ -55,7 +55,7 @@ def record_reader(path: str) -> Any:
 
 @contextmanager
 def record_writer(path: str) -> Iterator[Callable[[bytes], None]]:
-    """A function that appends a record to a new file, each to be found without reading others."""
+    """A function that appends a record to a new file; each record can be read without reading others."""
     from array_record.python.array_record_module import ArrayRecordWriter
 
     writer = ArrayRecordWriter(path, "group_size:1")

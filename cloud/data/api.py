@@ -1,4 +1,4 @@
-"""What users write: sources, and a `Pipeline` with a method a node. Nothing is read until batches are asked for."""
+"""The API of data pipelines: sources, and `Pipeline` with one method per node. Reading starts with the batches."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ __all__ = ["Pipeline", "arrays", "folder", "from_dict", "iterable", "mix", "npz"
 
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """Elements, mostly dicts of arrays, and what becomes of them. Methods give new pipelines; `node` is its meaning.
+    """Elements, mostly dicts of arrays, and operations on them. Methods return new pipelines; `node` is the definition.
 
-    Elements depend on (seed, epoch) alone: workers, processes and where reading starts change neither them nor their
-    order. Functions take and give an element (with `on`: that value of it alone) and must not change their argument.
+    Elements depend on (seed, epoch) alone: workers, processes and the position where reading starts change neither
+    elements nor their order. Functions take and return an element (with `on`: only that value of it) and must not
+    change their argument.
     """
 
     node: ir.Node
@@ -34,87 +35,86 @@ class Pipeline:
     def map(
         self, function: Callable[..., Any] | str, *, on: str = "", rows: bool = False, seeded: bool = False
     ) -> Pipeline:
-        """`function` of every element. `rows`: it works on columns of elements that are alike, row by row
-        independently (and is called once a batch); `seeded`: `function(element, generator)`, the generator depending
-        on the seed, the epoch and which element it is. Raises DataError for `rows` with `seeded`."""
+        """`function` of every element. `rows`: it takes columns of stacked elements, each row independently (and is
+        called once per batch); `seeded`: `function(element, generator)`, where the generator depends on the seed, the
+        epoch and the element's number. Raises DataError for `rows` with `seeded`."""
         if rows and seeded:
-            raise DataError("a function of rows works on many elements at once: it cannot be seeded for each")
+            raise DataError("a function with rows=True gets many elements at once and cannot be seeded: omit one")
         salt = 1 + sum(step.seeded for n in ir.walk(self.node) if isinstance(n, ir.Map) for step in n.steps)
         return Pipeline(ir.Map(self.node, (ir.Step(named(function), on, rows, seeded, salt if seeded else 0),)))
 
     def filter(self, function: Callable[..., Any] | str, *, on: str = "", rows: bool = False) -> Pipeline:
-        """The elements for which `function` is true. Followed by something that needs a length (shuffle, shard of
-        what follows, zip, mix), it is asked about every element once before the first batch; else while reading."""
+        """The elements for which `function` is true. If a later node needs a length (shuffle, shard, zip, mix), the
+        function is called for every element once before the first batch; else while reading."""
         return Pipeline(ir.Filter(self.node, named(function), on, rows))
 
     def shuffle(self, seed: int | None = None) -> Pipeline:
-        """All elements in a random order, another one each epoch; of the run's seed, or of this one."""
+        """All elements in a random order, a different one each epoch; from the run's seed, or from this one."""
         if seed is not None:
             _at_least("a seed", seed, 0)
         return Pipeline(ir.Shuffle(self.node, seed, sum(isinstance(n, ir.Shuffle) for n in ir.walk(self.node))))
 
     def repeat(self, times: int) -> Pipeline:
-        """`times` over within an epoch, shuffled anew each time."""
+        """Repeat the elements `times` times within an epoch, shuffled again each time."""
         return Pipeline(ir.Repeat(self.node, _at_least("times", times, 1)))
 
     def take(self, count: int) -> Pipeline:
-        """The first `count`."""
+        """The first `count` elements."""
         return Pipeline(ir.Slice(self.node, 0, _at_least("a count", count, 0)))
 
     def skip(self, count: int) -> Pipeline:
-        """All but the first `count`."""
+        """All elements but the first `count`."""
         return Pipeline(ir.Slice(self.node, _at_least("a count", count, 0)))
 
     def shard(self, index: int, count: int) -> Pipeline:
-        """Every `count`-th element from `index` on. (Processes that train together need none: see `batches`.) Raises
+        """Every `count`-th element from `index` on. (Distributed training does not need it: see `batches`.) Raises
         DataError unless 0 <= index < count."""
         if not 0 <= index < count:
             raise DataError(f"expected a shard with 0 <= index < count, got {index} of {count}")
         return Pipeline(ir.Slice(self.node, index, None, count))
 
     def batch(self, size: int, last: str = "pad") -> Pipeline:
-        """Columns of `size` elements. What is left at the end is filled up with the first elements ("pad": batches
-        have "mask", 0 for those) or left out ("drop"). Raises DataError for a
-        size below 1 and another `last`."""
+        """Columns of `size` elements. An incomplete last batch is filled up with the first elements ("pad": batches
+        then have "mask", 0 for those) or dropped ("drop"). Raises DataError for a size below 1 and another `last`."""
         if last not in ("pad", "drop"):
-            raise DataError(f'last is "pad" or "drop", got {last!r}')
+            raise DataError(f'expected last="pad" or "drop", got {last!r}')
         return Pipeline(ir.Batch(self.node, _at_least("a batch", size, 1), last))
 
     def prefetch(self, workers: int = 0, threads: int = 1, ahead: int = 2) -> Pipeline:
-        """Read `ahead` batches before they are asked for: each of `workers` processes, or where there are none, all
-        `threads` of this process together. The last one given counts. `tune` finds good numbers."""
+        """Read `ahead` batches in advance: in each of `workers` processes or, if there are none, in all `threads` of
+        this process together. The last call takes effect. `tune` finds good numbers."""
         _at_least("workers", workers, 0), _at_least("threads", threads, 0), _at_least("ahead", ahead, 1)
         return Pipeline(ir.Prefetch(self.node, workers, threads, ahead))
 
     def zip(self, *others: Pipeline) -> Pipeline:
-        """Dicts of this and others merged, element by element."""
+        """Dicts of this pipeline and others merged, element by element."""
         return zipped(self, *others)
 
     def batches(
         self, seed: int = 0, epoch: int = 0, position: Position | None = None, process: tuple[int, int] = (0, 1)
     ) -> Batches:
-        """The batches of an epoch, from `position` on. Of each, process (index, count) gets its share of the rows:
-        together they see what one process alone would."""
+        """The batches of an epoch, from `position` on. Process (index, count) gets its share of the rows of each batch:
+        together the processes see the same batches as one process would."""
         return open_batches(
             self._plan, self._prefetch, self.fingerprint, seed=seed, epoch=epoch, position=position, process=process
         )
 
     @property
     def rows(self) -> int:
-        """Of a batch over all processes; 0 before `batch`."""
+        """Rows of a batch over all processes; 0 before `batch`."""
         return next((n.size for n in reversed(ir.walk(self.node)) if isinstance(n, ir.Batch)), 0)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tells pipelines apart by their nodes, functions and shapes; see `digest`."""
+        """A key of the pipeline's nodes, functions and shapes; see `digest`."""
         return serial.fingerprint(_unprefetched(self.node))
 
     def digest(self) -> str:
-        """`fingerprint` and all the data: reads every byte."""
+        """A key of the nodes, functions, shapes and all data: reads every byte."""
         return serial.digest(_unprefetched(self.node))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON. DataError for arrays in memory, lambdas and functions made inside others."""
+        """Plain data for JSON. DataError for arrays in memory, lambdas and nested functions."""
         return serial.to_dict(self.node)
 
     @cached_property
@@ -132,12 +132,12 @@ def arrays(named_arrays: Mapping[str, npt.ArrayLike]) -> Pipeline:
 
 
 def npz(path: str | os.PathLike[str], *keys: str) -> Pipeline:
-    """Arrays of a .npz file, those of `keys` or all; read whole at the first batch."""
+    """Arrays of a .npz file, those of `keys` or all; read completely at the first batch."""
     return Pipeline(ir.Npz(os.fspath(path), keys))
 
 
 def folder(path: str | os.PathLike[str], *, size: tuple[int, int] | None = None, channels: int = 3) -> Pipeline:
-    """Images in a folder a class (in the order of their names): {"x": uint8 [height, width, channels], "labels"};
+    """Images in one folder per class (in the order of their names): {"x": uint8 [height, width, channels], "labels"};
     resized to `size` (height, width). Raises DataError unless channels are 1 or 3."""
     if channels not in (1, 3):
         raise DataError(f"expected 1 or 3 channels, got {channels}")
@@ -146,7 +146,7 @@ def folder(path: str | os.PathLike[str], *, size: tuple[int, int] | None = None,
 
 
 def records(path: str | os.PathLike[str]) -> Pipeline:
-    """Elements of a file made by `write_records`, each read when it is needed."""
+    """Elements of a file written by `write_records`, each read when it is needed."""
     return Pipeline(ir.Records(os.fspath(path)))
 
 
@@ -157,36 +157,37 @@ def text(path: str | os.PathLike[str], length: int, stride: int | None = None) -
 
 
 def source(items: Any) -> Pipeline:
-    """Anything with `len(items)` and `items[number]`; or a function that makes it, or "module:name" of one, so that
-    the pipeline can be written down. Elements must be the same every time."""
+    """An object with `len(items)` and `items[number]`; or a function that makes it, or "module:name" of one, so that
+    the pipeline can be written to a file. Elements must be the same every time."""
     if isinstance(items, str) or (callable(items) and not hasattr(items, "__getitem__")):
         return Pipeline(ir.Items(named(items)))
     return Pipeline(ir.Items(named(lambda: items)))
 
 
 def iterable(make: Callable[[], Any] | str) -> Pipeline:
-    """What `make()` yields, called anew every epoch: the same elements in the same order each time, one after the
-    other. They are read in this process, and read again up to a position; `write_records` makes a file of them."""
+    """The elements of `make()`, which is called every epoch and must yield the same elements in the same order each
+    time. They are read in this process, from the beginning up to a position; `write_records` makes a file of them."""
     return Pipeline(ir.Iterable(named(make)))
 
 
 def zipped(*pipelines: Pipeline) -> Pipeline:
-    """Dicts of several merged element by element, as many as the shortest has. Raises DataError for none."""
+    """Dicts of several pipelines merged element by element, up to the length of the shortest. Raises DataError for
+    none."""
     if not pipelines:
         raise DataError("expected at least one pipeline to zip")
     return Pipeline(ir.Zip(tuple(p.node for p in pipelines)))
 
 
 def mix(*shares: tuple[Pipeline, float]) -> Pipeline:
-    """Elements of several pipelines in shares like 3 to 1, evenly spread, until one that is due has run out. Raises
-    DataError for no pipelines, or shares that are not positive."""
+    """Elements of several pipelines in proportions like 3 to 1, evenly interleaved, until the next one is exhausted.
+    Raises DataError for no pipelines, or shares that are not positive."""
     if not shares or not all(math.isfinite(weight) and weight > 0 for _, weight in shares):
         raise DataError(f"expected pairs (pipeline, share above 0), got shares {[weight for _, weight in shares]}")
     return Pipeline(ir.Mix(tuple(p.node for p, _ in shares), tuple(float(weight) for _, weight in shares)))
 
 
 def from_dict(plain: Any) -> Pipeline:
-    """The pipeline of `Pipeline.to_dict`. Its functions' modules are imported: read only what you trust."""
+    """The pipeline of `Pipeline.to_dict`. Its functions' modules are imported: load only trusted data."""
     return Pipeline(serial.from_dict(plain))
 
 

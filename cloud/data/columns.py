@@ -1,4 +1,4 @@
-"""An element is a tree of dicts, tuples and lists over arrays; columns are many of them stacked."""
+"""Elements are trees of dicts, tuples and lists of arrays; columns are many elements stacked."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def tree_map(function: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def stack(elements: Sequence[Any], where: str = "elements") -> Any:
-    """Columns [len(elements), …] of elements of one structure, shape and dtype; DataError where they differ."""
+    """Columns [len(elements), …] of elements of one structure, shape and dtype; DataError if they differ."""
     return _stack(elements, where, "")
 
 
 def rows(columns: Any, chosen: slice | npt.NDArray[np.intp]) -> Any:
-    """Those rows of columns."""
+    """The given rows of columns."""
     return tree_map(lambda a: a[chosen], columns)
 
 
@@ -38,11 +38,11 @@ def one(columns: Any, row: int) -> Any:
 
 
 def length(columns: Any) -> int:
-    """How many rows columns have; DataError where there is no leaf or its parts disagree."""
+    """The number of rows of columns; DataError if there is no leaf or leaves disagree."""
     sizes: set[int] = set()
     tree_map(lambda a: sizes.add(len(a) if np.ndim(a) else -1), columns)
     if len(sizes) != 1 or -1 in sizes:
-        raise DataError(f"expected arrays with one leading dimension in common, got leading sizes {sorted(sizes)}")
+        raise DataError(f"expected arrays with the same leading dimension, got leading sizes {sorted(sizes)}")
     return sizes.pop()
 
 
@@ -65,7 +65,7 @@ def _stack(elements: Sequence[Any], where: str, path: str) -> Any:
 
 
 def _like(tree: Any, parts: list[Any]) -> Any:
-    """A tuple or list of the tree's own kind; those with names take their parts one by one."""
+    """A tuple or list of the tree's type; named tuples take their parts as arguments."""
     return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
 
 
@@ -73,8 +73,8 @@ def _array(value: Any, where: str, path: str) -> npt.NDArray[Any]:
     array = np.asarray(value)
     if array.dtype.hasobject:
         raise DataError(
-            f"{where}: expected value{path} to be an array, a number or a text, got {type(value).__name__}; does a "
-            ".map(...) forget to return something?"
+            f"{where}: expected value{path} to be an array, a number or a text, got {type(value).__name__}; does the "
+            "function of a .map(...) return nothing?"
         )
     return array
 

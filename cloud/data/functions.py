@@ -1,4 +1,4 @@
-"""Functions users give: how they are named in a file, recognised again, and called so that errors say where."""
+"""User functions: their names in a file, their fingerprints, and calls whose errors say where they failed."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ __all__ = ["Function", "found", "named"]
 
 @dataclass(frozen=True)
 class Function:
-    """A callable and where a fresh process finds it, "module:name"; "" for lambdas and functions inside functions."""
+    """A callable and where a new process finds it, "module:name"; "" for lambdas and nested functions."""
 
     call: Callable[..., Any]
     name: str
 
     @property
     def shown(self) -> str:
-        """For messages: a name people know it by."""
+        """Its name in messages."""
         return self.name or str(getattr(self.call, "__qualname__", type(self.call).__qualname__))
 
     @property
     def fingerprint(self) -> str:
-        """Changes with its name and its code; not with what it closes over or calls."""
+        """Changes with its name and its code, but not with its closure or the functions it calls."""
         code = getattr(self.call, "__code__", None)
         body = (code.co_code, [c for c in code.co_consts if isinstance(c, int | float | str | bytes)]) if code else ""
         return f"{self.shown}#{hashlib.blake2b(repr(body).encode(), digest_size=8).hexdigest()}"
 
     def to_name(self) -> str:
-        """Its "module:name"; DataError where it has none."""
+        """Its "module:name"; DataError if it has none."""
         if not self.name:
             raise DataError(
-                f"{self.shown} cannot be written down: expected a function at the top of a module, got a lambda or one "
-                "made inside another; define it with `def` in a module that can be imported"
+                f"{self.shown} cannot be written to a file: expected a function at the top level of a module, got a "
+                "lambda or a nested function; define it with `def` in a module that can be imported"
             )
         return self.name
 
@@ -57,7 +57,7 @@ def named(function: Callable[..., Any] | str) -> Function:
 
 
 def found(name: str) -> Function:
-    """The function at "module:name"; its module is imported, so read pipelines only from whom you trust."""
+    """The function at "module:name"; its module is imported, so load pipelines only from trusted sources."""
     module, colon, path = name.partition(":")
     if not colon or not module or not path:
         raise DataError(f"expected a function as 'module:name', got {name!r}")
@@ -66,7 +66,7 @@ def found(name: str) -> Function:
         for part in path.split("."):
             there = getattr(there, part)
     except (ImportError, AttributeError) as problem:
-        raise DataError(f"no function {name!r}: {problem}; is its module on the path?") from problem
+        raise DataError(f"no function {name!r}: {problem}; is its module on sys.path?") from problem
     if not callable(there):
         raise DataError(f"expected a function at {name!r}, got {type(there).__name__}")
     return Function(there, name)

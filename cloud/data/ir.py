@@ -1,7 +1,7 @@
-"""What a pipeline is: a tree of frozen nodes that say what the elements are, never how they are read.
+"""The definition of a pipeline: a tree of frozen nodes that define its elements, but not how they are read.
 
-An element's *key* is where it comes from: its number in the source; keys travel with elements, so that what is random
-depends on (seed, epoch, key) and on nothing that order, workers or processes change.
+An element's *key* is its number in the source; keys stay with elements, so that randomness depends on (seed, epoch,
+key) and not on order, workers or processes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Npz:
 
 @dataclass(frozen=True, eq=False)
 class Folder:
-    """Images in a folder a class: {"x": uint8 [height, width, channels], "labels": int64}; `size` 0: as they are."""
+    """Images in one folder per class: {"x": uint8 [height, width, channels], "labels": int64}; `size` 0: not
+    resized."""
 
     path: str
     height: int = 0
@@ -63,22 +64,23 @@ class Text:
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """What `make()` gives: anything with `len` and `[number]`."""
+    """The result of `make()`: any object with `len` and `[number]`."""
 
     make: Function
 
 
 @dataclass(frozen=True, eq=False)
 class Iterable:
-    """What `make()` gives anew every epoch: elements one after the other, always the same ones."""
+    """The elements that `make()` yields; called every epoch, with the same elements each time."""
 
     make: Function
 
 
 @dataclass(frozen=True)
 class Step:
-    """One function of a Map. `on`: it takes and gives that value of the element alone. `rows`: it works on columns,
-    a row independent of the others. `seeded`: it takes a `numpy.random.Generator` too, `salt` telling it from others.
+    """One function of a Map. `on`: it takes and returns only that value of the element. `rows`: it works on columns,
+    with independent rows. `seeded`: it also takes a `numpy.random.Generator`; `salt` makes its stream differ from
+    others.
     """
 
     function: Function
@@ -108,7 +110,7 @@ class Filter:
 
 @dataclass(frozen=True, eq=False)
 class Shuffle:
-    """All elements in an order of (seed, epoch, salt); `seed` None: the run's."""
+    """All elements in a random order given by (seed, epoch, salt); `seed` None: the run's."""
 
     of: Node
     seed: int | None = None
@@ -117,7 +119,7 @@ class Shuffle:
 
 @dataclass(frozen=True, eq=False)
 class Repeat:
-    """`times` over in one epoch, each time shuffled and seeded anew."""
+    """The elements `times` times in one epoch, each time shuffled and seeded differently."""
 
     of: Node
     times: int
@@ -135,9 +137,9 @@ class Slice:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Columns of `size` elements. `last` "pad" fills the last batch up with the first elements and adds "mask"
-    (float32 [size]: 1 for rows that count) to all; "drop" leaves a smaller one out. `then`: steps of rows that run on
-    its columns before the mask is added."""
+    """Columns of `size` elements. `last` "pad" fills the last batch up with the first elements and adds "mask" (float32
+    [size]: 1 for rows that count) to all; "drop" drops a smaller one. `then`: steps with `rows` that run on its columns
+    before the mask is added."""
 
     of: Node
     size: int
@@ -147,14 +149,15 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Zip:
-    """Dicts merged element by element, as many as the shortest has."""
+    """Dicts merged element by element, up to the length of the shortest."""
 
     of: tuple[Node, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Mix:
-    """Elements of several in the shares `weights`, evenly spread, until one that is due has run out."""
+    """Elements of several pipelines in the proportions `weights`, evenly interleaved, until the next one is
+    exhausted."""
 
     of: tuple[Node, ...]
     weights: tuple[float, ...]
@@ -162,8 +165,8 @@ class Mix:
 
 @dataclass(frozen=True, eq=False)
 class Prefetch:
-    """How the pipeline is read: by processes, else by threads of this one, and how many batches each keeps ready.
-    Changes no element."""
+    """How the pipeline is read: by processes, else by threads of this process, and the batches that each keeps ready.
+    It does not change elements."""
 
     of: Node
     workers: int = 0
@@ -181,17 +184,17 @@ NODES = {
     for kind in (Arrays, Npz, Folder, Records, Text, Items, Iterable, Map, Filter, Shuffle, Repeat, Slice, Batch, Zip,
                  Mix, Prefetch)
 }  # fmt: skip
-"""By the name that files know them by."""
+"""Nodes by their name in files."""
 
 
 def parents(node: Node) -> tuple[Node, ...]:
-    """What a node reads."""
+    """The nodes that a node reads."""
     of: Any = getattr(node, "of", ())
     return of if isinstance(of, tuple) else (of,)
 
 
 def with_parents(node: Node, new: tuple[Node, ...]) -> Node:
-    """The node reading others; itself where they are the same."""
+    """The node with other inputs; itself if they are the same."""
     if all(a is b for a, b in zip(parents(node), new, strict=True)):
         return node
     made: Any = node

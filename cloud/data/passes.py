@@ -1,6 +1,6 @@
-"""Rewriting a pipeline into one that gives the same elements with less work: named rewrites until none applies.
+"""Optimisation of a pipeline into one with the same elements and less work: named rewrites until none applies.
 
-Every rewrite is one function node -> node, or None where it does not apply; what it says on top is its proof.
+Every rewrite is one function node -> node, or None if it does not apply; its docstring is the proof.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _merge_slices(node: ir.Node) -> ir.Node | None:
 
 
 def _orders_first(node: ir.Node) -> ir.Node | None:
-    """shuffle(map(x)) = map(shuffle(x)), the same for slices: a map looks at the element and its key alone."""
+    """shuffle(map(x)) = map(shuffle(x)), the same for slices: a map depends only on the element and its key."""
     match node:
         case ir.Shuffle(ir.Map(of, _)) | ir.Slice(ir.Map(of, _)):
             return replace(node.of, of=replace(node, of=of))  # type: ignore[arg-type]
@@ -44,7 +44,7 @@ def _orders_first(node: ir.Node) -> ir.Node | None:
 
 
 def _filters_first(node: ir.Node) -> ir.Node | None:
-    """filter_a(map_b(x)) = map_b(filter_a(x)) where the map changes one value and the filter looks at another."""
+    """filter_a(map_b(x)) = map_b(filter_a(x)) if the map changes one value and the filter reads another."""
     match node:
         case ir.Filter(ir.Map(of, steps), _, on) if on and all(step.on not in ("", on) for step in steps):
             return ir.Map(replace(node, of=of), steps)
@@ -52,7 +52,7 @@ def _filters_first(node: ir.Node) -> ir.Node | None:
 
 
 def _fuse_maps(node: ir.Node) -> ir.Node | None:
-    """map_g(map_f(x)) = map_(f, g)(x), where both work on rows or neither does."""
+    """map_g(map_f(x)) = map_(f, g)(x), if both work on rows or neither does."""
     match node:
         case ir.Map(ir.Map(of, first), second) if len({step.rows for step in first + second}) == 1:
             return ir.Map(of, first + second)
@@ -60,7 +60,7 @@ def _fuse_maps(node: ir.Node) -> ir.Node | None:
 
 
 def _rows_after_batch(node: ir.Node) -> ir.Node | None:
-    """batch(map_f(x)) = batch(x) then f, where f works on rows, so that it is called once a batch."""
+    """batch(map_f(x)) = batch(x) then f, if f works on rows, so that it is called once per batch."""
     match node:
         case ir.Batch(ir.Map(of, steps), then=then) if all(step.rows for step in steps):
             return replace(node, of=of, then=steps + then)
@@ -78,7 +78,7 @@ PASSES: dict[str, Rewrite] = {
 
 
 def optimised(node: ir.Node, passes: dict[str, Rewrite] = PASSES) -> ir.Node:
-    """The node rewritten from its sources up; every rewrite moves something down or takes it away, so this ends."""
+    """The node rewritten from its sources up; every rewrite moves a node down or removes one, so this terminates."""
     node = ir.with_parents(node, tuple(optimised(parent, passes) for parent in ir.parents(node)))
     for rewrite in passes.values():
         found = rewrite(node)

@@ -1,4 +1,4 @@
-"""Where a pipeline's time goes, and how many threads or processes it should have: measured, on this machine."""
+"""Profile of a pipeline's time, and the best number of threads or processes: measured on this machine."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["Profile", "Stage", "Trial", "Tuned", "profile", "tune"]
 
 _MOVING = "ordering, stacking, moving"
 _NEAR = 0.95
-"""Of the best trial's rate: the least machinery that reaches it is chosen."""
+"""Share of the best trial's rate: the trial with the fewest threads or processes that reaches it is chosen."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A source or a function: seconds in it a batch, and their share of all."""
+    """A source or a function: its seconds per batch, and their share of all."""
 
     name: str
     seconds: float
@@ -36,7 +36,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Profile:
-    """Seconds a batch, read by one thread (`alone`) and as the pipeline says (`ready`); what they were spent on."""
+    """Seconds per batch, read by one thread (`alone`) and as the pipeline is configured (`ready`), by stage."""
 
     stages: tuple[Stage, ...]
     alone: float
@@ -50,8 +50,8 @@ class Profile:
         return asdict(self)
 
     def table(self) -> str:
-        """Text for people."""
-        lines = [f"{'stage':<40} {'ms a batch':>11} {'share':>6} {'rows/s':>11}"]
+        """The profile as text."""
+        lines = [f"{'stage':<40} {'ms/batch':>11} {'share':>6} {'rows/s':>11}"]
         for stage in self.stages:
             rate = self.rows / stage.seconds if stage.seconds else float("inf")
             lines.append(f"{stage.name:<40} {stage.seconds * 1e3:>11.3f} {stage.share:>6.0%} {rate:>11.0f}")
@@ -60,7 +60,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class Trial:
-    """One way to read ahead and the batches a second it gave."""
+    """One setting for reading ahead and its rate in batches per second."""
 
     workers: int
     threads: int
@@ -70,15 +70,15 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The pipeline reading ahead in the way chosen, and all that were tried."""
+    """The pipeline with the chosen setting, and all trials."""
 
     pipeline: Pipeline
     trials: tuple[Trial, ...]
 
 
 def profile(pipeline: Pipeline, seconds: float = 2.0, *, step: float | None = None) -> Profile:
-    """Read batches for about `seconds` with every source and function timed, and as long as the pipeline is meant to
-    be read. `step`: seconds a training step takes, for the verdict."""
+    """Read batches for about `seconds` with every source and function timed, and then for as long again as the pipeline
+    is normally read (with prefetching). `step`: seconds of a training step, for the verdict."""
     spent: dict[str, float] = {}
     batches, alone, rows = _read(_timed(pipeline, spent).prefetch(threads=0), seconds)
     waiting, ready_alone, _ = _read(pipeline, seconds, warm=True)
@@ -94,9 +94,9 @@ def profile(pipeline: Pipeline, seconds: float = 2.0, *, step: float | None = No
 def tune(
     pipeline: Pipeline, seconds: float = 1.0, *, cores: int | None = None, memory: int = 2**30
 ) -> Tuned:
-    """Try threads and worker processes within `cores` (those this process may use), those that keep at most `memory`
-    bytes of batches ready; each is read for `seconds` after its first batch. The least that is within 5 % of the best
-    is chosen."""
+    """Try threads and worker processes within `cores` (by default those this process may use) that keep at most
+    `memory` bytes of batches ready; each is read for `seconds` after its first batch. The smallest setting within 5 %
+    of the best is chosen."""
     if cores is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with pipeline.prefetch(threads=0).batches() as batches:
@@ -114,14 +114,14 @@ def tune(
 
 
 def _candidates(cores: int) -> list[tuple[int, int]]:
-    """(workers, threads), from the least machinery to the most."""
+    """(workers, threads), from the fewest to the most."""
     powers = [2**k for k in range(cores.bit_length()) if 2**k <= cores]
     return [(0, 0), *((0, n) for n in sorted({*powers, cores})), *((n, 0) for n in sorted({*powers, cores}))]
 
 
 def _read(pipeline: Pipeline, seconds: float, warm: bool = False) -> tuple[int, float, int]:
-    """Batches read within `seconds` (at least one, over several epochs where they are short), the time it took, and
-    rows a batch. `warm`: the first batch, with the start of threads and processes, does not count."""
+    """Batches read within `seconds` (at least one, over several epochs if they are short), the time it took, and rows
+    per batch. `warm`: the first batch, which includes the start of threads and processes, does not count."""
     count, rows, epochs = 0, 0, _epochs(pipeline)
     batches = next(epochs)
     try:
@@ -147,7 +147,7 @@ def _epochs(pipeline: Pipeline) -> Iterator[Batches]:
 
 
 def _timed(pipeline: Pipeline, spent: dict[str, float]) -> Pipeline:
-    """The same pipeline adding up seconds a stage in `spent`; only what is read in this process is counted."""
+    """The same pipeline, adding the seconds of each stage to `spent`; only reads in this process are counted."""
     return Pipeline(_timed_node(pipeline.node, spent))
 
 
@@ -188,7 +188,7 @@ _NONE = object()
 
 
 class _Clocked:
-    """A source that counts the time spent in it."""
+    """A source that measures the time spent in it."""
 
     def __init__(self, source: Any, name: str, spent: dict[str, float]) -> None:
         self._source, self._name, self._spent = source, name, spent
@@ -203,13 +203,13 @@ class _Clocked:
 
 
 def _verdict(worst: Stage, ready: float, step: float | None) -> str:
-    most = f"most time goes into {worst.name} ({worst.share:.0%})"
+    most = f"most time is spent in {worst.name} ({worst.share:.0%})"
     if step is None:
         return f"A batch is ready every {ready * 1e3:.2f} ms; {most}."
     both = f"a batch is ready every {ready * 1e3:.2f} ms, a step takes {step * 1e3:.2f} ms"
     if ready <= step:
         return f"The pipeline keeps up: {both}; {most}."
-    return f"The step waits: {both}; {most}: make it cheaper, or let `tune` find workers."
+    return f"The step waits for data: {both}; {most}: make it cheaper, or let `tune` find workers."
 
 
 def _rows(batch: Any) -> int:

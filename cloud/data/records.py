@@ -1,4 +1,4 @@
-"""Files of elements: array_record holds them, each a JSON head that says what its arrays are, and their bytes.
+"""Files of elements in array_record format: each record is a JSON head that describes its arrays, and their bytes.
 
 Nothing in a file is executed; a changed bit is found by array_record's checksums, a malformed element by its head.
 """
@@ -19,10 +19,10 @@ from cloud.errors import DataError
 __all__ = ["RecordFile", "decode", "encode", "write_records"]
 
 _HEAD = 4
-"""Bytes that say how long the head is, little-endian."""
+"""Bytes of the head's length, little-endian."""
 
 _KINDS = "biufc"
-"""NumPy's kinds of numbers; anything else has no plain bytes."""
+"""NumPy's kinds of numbers; other types have no plain bytes."""
 
 _DTYPES = {
     dtype.str: dtype
@@ -47,7 +47,7 @@ def encode(element: Mapping[str, Any]) -> bytes:
 
 
 def decode(record: bytes) -> dict[str, Any]:
-    """What `encode` was given; ValueError where it is not that."""
+    """The argument of `encode`; ValueError for a malformed record."""
     start = _HEAD + int.from_bytes(record[:_HEAD], "little")
     fields = json.loads(record[_HEAD:start])
     if not isinstance(fields, list) or not all(isinstance(f, list) and len(f) == 3 for f in fields):
@@ -59,19 +59,18 @@ def decode(record: bytes) -> dict[str, Any]:
             raise ValueError(f"its head has no such array: {[name, code, shape]}")
         count = math.prod(shape)
         if start + count * dtype.itemsize > len(record):
-            raise ValueError(f"{name!r} goes on beyond its end")
+            raise ValueError(f"{name!r} extends beyond the end of the record")
         element[name] = np.frombuffer(record, dtype, count, start).reshape(shape)
         start += count * dtype.itemsize
     if start != len(record):
-        raise ValueError(f"{len(record) - start} bytes are left over")
+        raise ValueError(f"{len(record) - start} bytes remain after the arrays")
     return element
 
 
 def write_records(path: str | os.PathLike[str], elements: Iterable[Mapping[str, Any]]) -> int:
-    """Write elements (dicts of arrays and numbers) as a file that `records` reads; how many there were.
+    """Write elements (dicts of arrays and numbers) to a file that `records` reads; returns their number.
 
-    `path` is as before or whole and new. Raises DataError for elements that are no such dicts, and naming the path
-    where it cannot be written.
+    The file is written atomically. Raises DataError for other elements, and with the path if it cannot be written.
     """
     from cloud.data._grain import record_writer
 
@@ -95,19 +94,19 @@ def write_records(path: str | os.PathLike[str], elements: Iterable[Mapping[str, 
 
 
 class RecordFile:
-    """The elements of a file of records by number; opened anew in a worker."""
+    """The elements of a file of records by number; opened again in a worker."""
 
     def __init__(self, path: str) -> None:
         from cloud.data._grain import record_reader
 
         self._path = path
         if not os.path.isfile(path):
-            raise DataError(f"no file {path!r}: expected one that write_records made")
+            raise DataError(f"no file {path!r}: expected one written by write_records")
         try:
             self._records = record_reader(path)
             self._count = len(self._records)
         except (OSError, RuntimeError, ValueError) as problem:
-            raise DataError(f"{path!r} is no whole file of records: {problem}") from problem
+            raise DataError(f"{path!r} is not a complete file of records: {problem}") from problem
 
     def __len__(self) -> int:
         return self._count

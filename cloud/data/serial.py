@@ -1,4 +1,4 @@
-"""Pipelines as plain data and back: what a file or a checkpoint holds of one; and fingerprints of them."""
+"""Pipelines as plain data for files and checkpoints, and back; fingerprints of pipelines."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def to_dict(node: ir.Node) -> dict[str, Any]:
 
 
 def from_dict(plain: Any) -> ir.Node:
-    """What `to_dict` was given. Imports the modules of its functions: read only what you trust. Raises DataError."""
+    """The argument of `to_dict`. Imports the modules of its functions: load only trusted data. Raises DataError."""
     return _node(plain, "pipeline")
 
 
 def fingerprint(node: ir.Node) -> str:
-    """Changes with the nodes, the code of functions and shapes of arrays; not with the data itself."""
+    """Changes with the nodes, the code of functions and shapes of arrays, but not with the data."""
     return hashlib.blake2b(json.dumps(_plain(node, in_words=True)).encode(), digest_size=16).hexdigest()
 
 
@@ -60,7 +60,7 @@ def _hash_file(hashed: Any, path: str) -> None:
 
 
 def _plain(value: Any, *, in_words: bool) -> Any:
-    """`in_words`: what has no name in a file is described instead of refused."""
+    """`in_words`: arrays in memory and nameless functions are described instead of refused."""
     if isinstance(value, Function):
         return value.fingerprint if in_words else value.to_name()
     if isinstance(value, ir.Step):
@@ -71,8 +71,8 @@ def _plain(value: Any, *, in_words: bool) -> Any:
     if isinstance(value, Mapping):
         if not in_words:
             raise DataError(
-                f"arrays in memory ({', '.join(value)}) cannot be written down: save them with numpy.savez and read "
-                "them with cloud.data.npz(path)"
+                f"arrays in memory ({', '.join(value)}) cannot be written to a file: save them with numpy.savez and "
+                "read them with cloud.data.npz(path)"
             )
         return {name: [array.dtype.str, list(array.shape)] for name, array in sorted(value.items())}
     return [_plain(part, in_words=in_words) for part in value] if isinstance(value, tuple) else value
@@ -84,7 +84,7 @@ def _node(plain: Any, where: str) -> ir.Node:
         raise DataError(f"{where}: expected a node of {', '.join(ir.NODES)}, got {got!r}")
     kind = ir.NODES[plain["node"]]
     if kind is ir.Arrays:
-        raise DataError(f"{where}: arrays in memory are not held by files")
+        raise DataError(f"{where}: expected a node that files can contain, got arrays in memory")
     made: ir.Node = _read(kind, {n: v for n, v in plain.items() if n != "node"}, f"{where}.{plain['node']}")
     return made
 

@@ -1,4 +1,5 @@
-"""`onnx_ir.Model` to a differentiable JAX function by one table of lowerings, and trained weights back into the IR."""
+"""Translation of an `onnx_ir.Model` to a differentiable JAX function by one table of lowerings, and export of trained
+weights back into the IR."""
 
 from __future__ import annotations
 

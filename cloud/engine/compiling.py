@@ -1,4 +1,4 @@
-"""A graph as steps: every node with the lowering, operands and attributes that it runs with."""
+"""A graph as a list of steps: every node with its lowering, operands and attributes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["compiled", "weights_of"]
 
 
 def compiled(graph: ir.Graph, constants: Mapping[str, npt.NDArray[Any]]) -> Program:
-    """The graph as a program that holds `constants`. Raises EngineError, which lists every operator the engine lacks
-    with the names of its nodes."""
+    """The graph as a program that holds `constants`. Raises EngineError, which lists every unsupported operator with
+    the names of its nodes."""
     unsupported: dict[str, list[str]] = {}
     program = _program(graph, constants, unsupported, count())
     if unsupported:
@@ -59,7 +59,8 @@ _STRAIGHT_THROUGH = Lowering(straight_through, wants_context=False)
 
 
 def _quantizer(node: ir.Node | None) -> ir.Node | None:
-    """What makes the integers that a DequantizeLinear reads: with it, it is one step that gradients pass through."""
+    """The node that makes the integers that a DequantizeLinear reads: both become one step that gradients pass
+    through."""
     if node is None or node.op_type != "DequantizeLinear" or node.domain not in ("", "ai.onnx"):
         return None
     source = None if node.inputs[0] is None else node.inputs[0].producer()
@@ -68,7 +69,7 @@ def _quantizer(node: ir.Node | None) -> ir.Node | None:
 
 
 def _only_dequantized(node: ir.Node) -> bool:
-    """Whether no one reads the integers of a QuantizeLinear as such."""
+    """Whether the integers of a QuantizeLinear have no reader other than DequantizeLinear."""
     if node.op_type != "QuantizeLinear" or node.domain not in ("", "ai.onnx"):
         return False
     y = node.outputs[0]
@@ -76,7 +77,7 @@ def _only_dequantized(node: ir.Node) -> bool:
 
 
 def _operands(quantizer: ir.Node, node: ir.Node) -> tuple[str, ...]:
-    """x, scale, zero point, and the last two again as the DequantizeLinear `node` takes them."""
+    """x, scale, zero point, and then the scale and zero point of the DequantizeLinear `node`."""
     measured = quantizer.outputs[1:] if quantizer.op_type == "DynamicQuantizeLinear" else ()
     return (*_names((*quantizer.inputs, *measured, None))[:3], *_names((*node.inputs[1:], None))[:2])
 

@@ -1,4 +1,4 @@
-"""Trained weights back into the IR."""
+"""Export of trained weights into the IR."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["export"]
 
 
 def export(model: ir.Model, params: Mapping[str, Any], state: Mapping[str, Any]) -> ir.Model:
-    """A copy of `model` in inference form holding `params` and `state`, as `lower(model)` names them.
+    """A copy of `model` in inference form with `params` and `state`, under the names of `lower(model)`.
 
-    Weights that did not change keep their very tensors, so a round trip is bit-equal, 64-bit types included.
+    Unchanged weights keep their original tensors, so a round trip is bit-equal, also for 64-bit types.
     BatchNormalization comes out with `training_mode` 0, Dropout without its `training_mode` operand. Raises EngineError
     for arrays that do not fit the model.
     """
@@ -26,7 +26,7 @@ def export(model: ir.Model, params: Mapping[str, Any], state: Mapping[str, Any])
     for name, array in {**params, **state}.items():
         value = copy.graph.initializers.get(name)
         if value is None or value.const_value is None:
-            raise EngineError(f"the model has no initialiser {name!r}; export with the model params and state are of")
+            raise EngineError(f"the model has no initialiser {name!r}; export with the model that was lowered")
         value.const_value = _tensor(name, value.const_value, np.asarray(array))
     _to_inference(copy)
     return copy
@@ -48,8 +48,8 @@ def _to_inference(model: ir.Model) -> None:
             continue
         if any(value.uses() or value.is_graph_output() for value in node.outputs[1:]):
             raise EngineError(
-                f"BatchNormalization {node.name!r}: its running statistics are used by the graph, so it has no "
-                "inference form; remove those uses"
+                f"BatchNormalization {node.name!r}: other nodes of the graph use its running statistics, so it "
+                "has no inference form; remove those uses"
             )
         node.resize_outputs(1)
     for node in model.graph.all_nodes():

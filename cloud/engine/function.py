@@ -23,7 +23,7 @@ __all__ = ["EngineFunction", "TensorSpec", "lower"]
 
 _OLDEST_OPSET = 18
 
-# Operands that configure an operator; a float initialiser used there is a constant, never a parameter.
+# Operands that configure an operator; a float initialiser used for one is a constant, never a parameter.
 _SETTINGS = {
     "Clip": (1, 2), "ConstantOfShape": (0,), "CumSum": (1,), "DequantizeLinear": (1,), "Dropout": (1,), "Loop": (0, 1),
     "OneHot": (1, 2), "Pad": (2,), "QuantizeLinear": (1,), "Range": (0, 1, 2), "Resize": (1, 2),
@@ -42,7 +42,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, eq=False)
 class EngineFunction:
-    """A lowered model. `params` and `state` are flat dicts, initialiser name -> array, as found in the model."""
+    """A lowered model. `params` and `state` are flat dicts, initialiser name -> array, with the values of the model."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -56,15 +56,15 @@ class EngineFunction:
         self, params: Mapping[str, Any], state: Mapping[str, Any], inputs: Mapping[str, Any],
         *, rng: jax.Array | None = None, train: bool = False,
     ) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
-        """Outputs by name, and the state after the call (the same one unless `train`).
+        """Outputs by name, and the state after the call (unchanged unless `train`).
 
         Pure, so it can be jitted, differentiated and mapped. `train` puts BatchNormalization and Dropout in their
-        training form; `rng` is a `jax.random.key`, needed where something is drawn. 64-bit types compute as 32-bit
-        ones unless `jax_enable_x64` is set.
+        training form; `rng` is a `jax.random.key`, needed if the model draws random numbers. 64-bit types are computed
+        as 32-bit ones unless `jax_enable_x64` is set.
 
-        Parameters or inputs in bfloat16 or float16, where the model has float32, make the whole model compute in that
-        type, but for operators that must not (`cloud.engine.precision`). Raises EngineError for missing, unknown or
-        ill-fitting inputs and parameters.
+        If parameters or inputs are bfloat16 or float16 where the model has float32, the whole model is computed in
+        that type, except for operators that must not be (`cloud.engine.precision`). Raises EngineError for missing or
+        unknown inputs and parameters, and for those of another shape or dtype.
         """
         if train and not self.training:
             raise EngineError("this function was lowered for inference; use lower(model, training=True) to train it")
@@ -79,7 +79,7 @@ class EngineFunction:
 
     @property
     def _is_wide(self) -> bool:
-        """Whether the model itself knows no float type but float32 and float64."""
+        """Whether the model itself has no float types other than float32 and float64."""
         return all(spec.dtype.itemsize >= 4 or spec.dtype.kind in "iub" for spec in self.inputs) and not narrowest(
             {**self.params, **self.program.constants}
         )
@@ -87,7 +87,7 @@ class EngineFunction:
 
 @dataclass(frozen=True)
 class _Run:
-    """One evaluation: what all nodes of it share."""
+    """One evaluation: the values that all its nodes share."""
 
     opset: int
     train: bool
@@ -145,11 +145,11 @@ def _check_names(what: str, expected: Mapping[str, Any], got: Mapping[str, Any])
     if missing := sorted(expected.keys() - got.keys()):
         raise EngineError(f"{what} lacks {', '.join(map(repr, missing))}; start from EngineFunction.{what}")
     if unknown := sorted(got.keys() - expected.keys()):
-        raise EngineError(f"{what} has {', '.join(map(repr, unknown))}, which this model does not know")
+        raise EngineError(f"{what} has {', '.join(map(repr, unknown))}, which this model does not have")
 
 
 def _checked_inputs(specs: Sequence[TensorSpec], given: Mapping[str, Any]) -> dict[str, jax.Array]:
-    """The inputs as JAX arrays; names, dtypes and shapes must be those of the model."""
+    """The inputs as JAX arrays, with names, dtypes and shapes checked against the model."""
     names = [spec.name for spec in specs]
     if set(names) != set(given):
         raise EngineError(f"expected inputs {names}, got {sorted(given)}")
@@ -183,16 +183,16 @@ def _checked_input(spec: TensorSpec, value: Any, sizes: dict[str, int]) -> Any:
 def lower(
     model: ir.Model, *, training: bool = False, trainable: Sequence[str] | None = None, frozen: Sequence[str] = ()
 ) -> EngineFunction:
-    """Turn `model` (ai.onnx, opset 18 or later) into a JAX function; `model` is not changed.
+    """Translate `model` (ai.onnx, opset 18 or later) into a JAX function; `model` is not changed.
 
-    `trainable`: glob patterns of initialisers to train. By default all float initialisers of rank 1 and up that do
-    not configure an operator (bounds of Clip, scales of QuantizeLinear, ...); the running statistics of
-    BatchNormalization go to `state`. Values made by Constant nodes, and those in subgraphs, are constants. Gradients
-    pass straight through a QuantizeLinear that a DequantizeLinear reads; scales that `trainable` names get LSQ's.
-    `frozen`: patterns of initialisers that training leaves alone: a BatchNormalization whose scale is among them is
-    always in its inference form, and its statistics stay.
+    `trainable`: glob patterns of initialisers to train. By default all float initialisers of rank 1 or more
+    that do not configure an operator (as bounds of Clip or scales of QuantizeLinear do); the running statistics of
+    BatchNormalization go to `state`. Results of Constant nodes, and initialisers in subgraphs, are constants. Gradients
+    pass straight through a QuantizeLinear that a DequantizeLinear reads; scales that match `trainable` get LSQ
+    gradients. `frozen`: patterns of initialisers that training does not change: a BatchNormalization whose scale is
+    among them is always in its inference form, and its statistics stay.
 
-    Raises `EngineError` listing every operator the engine lacks with the names of its nodes.
+    Raises `EngineError`, which lists every unsupported operator with the names of its nodes.
     """
     copy = prepared(model)
     opset = _opset(copy)

@@ -1,4 +1,4 @@
-"""What is done to a model before it is lowered or written back: both must see the same nodes and initialisers."""
+"""Preparation of a model before lowering and before export: both must see the same nodes and initialisers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def batch_norms(graph: ir.Graph) -> Iterator[ir.Node]:
 
 
 def prepared(model: ir.Model) -> ir.Model:
-    """A copy with functions inlined, and with its own running statistics for every BatchNormalization.
+    """A copy with functions inlined, and with separate running statistics for every BatchNormalization.
 
-    Tools that merge equal initialisers leave fresh layers sharing one array of zeros; training must tell them apart.
+    Tools that merge equal initialisers make new layers share one array of zeros; training needs separate ones.
     Weight tensors are shared with `model`, which is not changed.
     """
     copy = model.clone()

@@ -1,9 +1,9 @@
-"""What moving and computing costs: α-β times of collectives, and which of them bring a value from one split to another.
+"""The cost model: α-β times of collectives, times of operators, and the collectives that reshard a value.
 
 Collectives (Alpa, Zheng et al., OSDI 2022, appendix): on an axis of n devices, with B the bytes of the whole over that
 axis, all-gather = reduce-scatter = α + β (n-1)/n B, all-reduce = α + 2 β (n-1)/n B, all-to-all = α + β (n-1)/n² B n/2.
-Over several axes: level by level from the fastest links outwards, each level one ring; what the slow ones carry is
-smaller by the sizes of the fast ones.
+Over several axes: level by level from the fastest links outwards, each level one ring; the slow links carry less by the
+product of the sizes of the fast ones.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ __all__ = ["combine", "compute", "landing", "local_bytes", "reshard", "route", "
 Shape = tuple[int, ...]
 
 TOGETHER = 30 << 20
-"""Bytes of collectives of one kind that the GPU's compiler puts into one where none waits for another."""
+"""The most bytes of independent collectives of one kind that the GPU compiler combines into one."""
 
 
 def compute(flops: float, bytes: float, dtype: str, device: Device) -> float:
-    """Seconds of one fused operator: computing or moving, whichever is longer, and never less than a launch."""
+    """Seconds of one fused operator: the longer of computing and memory access, and at least one launch."""
     return max(device.launch, flops / device.peak(dtype), bytes / device.bandwidth)
 
 
-# From the number of devices: how many times the result's bytes the largest array has that a device holds in between,
-# and the share of that array which each of them sends.
+# As functions of the number of devices: the bytes of the largest array that a device holds meanwhile, in multiples of
+# the result's bytes, and the share of that array that each device sends.
 _WHOLE: Final[Mapping[str, Callable[[int], float]]] = {
     "all-gather": lambda n: 1.0,
     "reduce-scatter": lambda n: n,
@@ -53,7 +53,7 @@ _SHRINKS = ("all-gather", "reduce-scatter", "all-reduce")
 
 
 class _Links:
-    """What a topology's levels cost, as caches know it (a `Topology` holds a table, which has no hash)."""
+    """The costs of a topology's levels as a hashable cache key (a `Topology` holds a table, which has no hash)."""
 
     def __init__(self, topology: Topology) -> None:
         self.levels = tuple((level.latency, level.bandwidth) for level in topology.levels)
@@ -66,15 +66,15 @@ class _Links:
 
 
 def seconds(kind: str, bytes: float, axes: Sequence[int], mesh: Mesh, topology: Topology, loose: bool = False) -> float:
-    """Of one collective with `bytes` of result on each device; 0 over axes of one device. `loose`: it is put together
-    with others, and starts with them."""
+    """Seconds of one collective with `bytes` of result on each device; 0 over axes of one device. `loose`: it is
+    combined with others and shares their latency."""
     start, each = _line(kind, tuple(axes), mesh, _Links(topology))
     return start * (min(1.0, bytes / TOGETHER) if loose else 1.0) + each * bytes
 
 
 @lru_cache(maxsize=1 << 12)
 def _line(kind: str, axes: tuple[int, ...], mesh: Mesh, links: _Links) -> tuple[float, float]:
-    """Seconds before the first byte, and seconds for each byte of the result on one device."""
+    """Seconds before the first byte, and seconds per byte of the result on one device."""
     sizes: dict[int, int] = {}
     for axis in axes:
         sizes[mesh.levels[axis]] = sizes.get(mesh.levels[axis], 1) * mesh.sizes[axis]
@@ -98,7 +98,7 @@ def local_bytes(shape: Shape, itemsize: int, split: Split, mesh: Mesh) -> int:
 def reshard(
     shape: Shape, itemsize: int, made: Split, wanted: Split, mesh: Mesh, topology: Topology, loose: bool = False
 ) -> tuple[tuple[Collective, ...], float]:  # fmt: skip
-    """The collectives that bring an array from one split to another by `route` (none among one device), and their
+    """The collectives that reshard an array from one split to another by `route` (none on one device), and their
     seconds. `loose`: as for `seconds`."""
     whole = math.prod(shape) * itemsize
     steps = _steps(_pattern(shape, mesh), whole, made, wanted, mesh, _Links(topology))
@@ -106,10 +106,10 @@ def reshard(
 
 
 def route(shape: Shape, itemsize: int, made: Split, wanted: Split, mesh: Mesh, topology: Topology) -> tuple[Split, ...]:
-    """The splits to pass through, `wanted` last, one constraint each, so that the compiler emits what `reshard` says:
-    left to itself it gathers whole arrays where a piece would do. Empty where nothing is to be done."""
+    """The intermediate splits, `wanted` last, one constraint each, so that the compiler emits the collectives of
+    `reshard`: without them it gathers whole arrays where a part suffices. Empty if there is nothing to do."""
     steps = _steps(_pattern(shape, mesh), math.prod(shape) * itemsize, made, wanted, mesh, _Links(topology))
-    after = [move.kind for move in steps[1:]] + ["end"]  # slices in a row are one
+    after = [move.kind for move in steps[1:]] + ["end"]  # consecutive slices are one
     return tuple(move.there for move, following in zip(steps, after, strict=False) if move.kind or following)
 
 
@@ -117,10 +117,10 @@ def combine(
     shape: Shape, itemsize: int, partial: Sequence[int], result: Split, mesh: Mesh, topology: Topology,
     reduce_scatter: bool, loose: bool = False,
 ) -> tuple[tuple[Collective, ...], float]:  # fmt: skip
-    """The collectives that add up partial results over the axes `partial` so that the array lies as `result`, by
-    `landing`, and their seconds. `reduce_scatter`: whether the compiler makes one where it can: the GPU's does where
-    all of the axes come to split one dimension, else it sums everything everywhere and slices, as the CPU's always
-    does. `loose`: as for `seconds`."""
+    """The collectives that reduce partial results over the axes `partial` to the split `result`, by `landing`, and
+    their seconds. `reduce_scatter`: whether the compiler emits one where it can: the GPU compiler does if all of the
+    axes split one dimension of the result; else it emits an all-reduce and slices, as the CPU compiler always does.
+    `loose`: as for `seconds`."""
     if not partial:
         return (), 0.0
     summed, axes = _summed(partial, result), tuple(sorted(partial))
@@ -134,15 +134,15 @@ def combine(
 def landing(
     shape: Shape, itemsize: int, partial: Sequence[int], result: Split, mesh: Mesh, topology: Topology
 ) -> tuple[Split, ...]:  # fmt: skip
-    """The splits to constrain partial results to, one after the other, `result` last, so that the compiler emits what
-    `combine` says: first as they lie once summed. Left to go straight to `result` it also spreads the sum over idle
-    axes, or sums twice."""
+    """The splits to constrain partial results to, one after the other, `result` last, so that the compiler emits the
+    collectives of `combine`: the first is the split directly after the sum. Constrained to `result` at once, it also
+    spreads the sum over idle axes, or sums twice."""
     summed = _summed(partial, result)
     return summed, *route(shape, itemsize, summed, result, mesh, topology)
 
 
 def _summed(partial: Sequence[int], result: Split) -> Split:
-    """How partial results lie once summed: as `result`, but for the axes that held the parts."""
+    """The split of partial results directly after the sum: as `result`, except for the axes that held the parts."""
     return tuple(tuple(axis for axis in axes if axis not in partial) for axes in result)
 
 
@@ -157,8 +157,8 @@ def _priced(
 
 
 class _Move(NamedTuple):
-    """To `there` by one constraint: a collective `kind` (none where each device keeps a part of what it has) over
-    `axes`, whose result is one of `parts` pieces of the array."""
+    """A move to `there` by one constraint: a collective `kind` (none if each device keeps a part of what it has) over
+    `axes`, whose result is one of `parts` parts of the array."""
 
     there: Split
     kind: str
@@ -167,19 +167,19 @@ class _Move(NamedTuple):
 
 
 def _pattern(shape: Shape, mesh: Mesh) -> Shape:
-    """All that splitting asks of a shape: the common divisor of each dimension and the number of devices."""
+    """All that splitting needs to know of a shape: the common divisor of each dimension and the number of devices."""
     devices = math.prod(mesh.sizes)
     return tuple(math.gcd(size, devices) for size in shape)
 
 
 def _steps(pattern: Shape, whole: int, made: Split, wanted: Split, mesh: Mesh, links: _Links) -> list[_Move]:
-    """The cheapest moves for `whole` bytes: looked for at the nearest power of two, so that few searches serve arrays
-    of all sizes."""
+    """The cheapest moves for `whole` bytes: searched at the nearest power of two, so that few searches serve arrays of
+    all sizes."""
     if made == wanted:
         return []
     before = _search(pattern, round(math.log2(max(whole, 1))), made, mesh, links)
     if wanted not in before:
-        raise PlanError(f"{wanted} is no split of dimensions with the divisors {pattern} on a mesh {mesh.sizes}")
+        raise PlanError(f"expected a split for the divisors {pattern} on a mesh {mesh.sizes}; got {wanted}")
     steps: list[_Move] = []
     while wanted != made:
         wanted, move = before[wanted]
@@ -189,7 +189,8 @@ def _steps(pattern: Shape, whole: int, made: Split, wanted: Split, mesh: Mesh, l
 
 @lru_cache(maxsize=1 << 13)
 def _search(pattern: Shape, scale: int, made: Split, mesh: Mesh, links: _Links) -> dict[Split, tuple[Split, _Move]]:
-    """Dijkstra from `made` to every split, of an array of `2**scale` bytes: the last move to each and from where."""
+    """Dijkstra from `made` to every split, of an array of `2**scale` bytes: the last move to each split and its
+    origin."""
     before: dict[Split, tuple[Split, _Move]] = {}
     first = _Move(made, "", (), 1)
     queue: list[tuple[float, int, int, Split, _Move]] = [(0.0, 0, 0, made, first)]
@@ -211,9 +212,9 @@ def _search(pattern: Shape, scale: int, made: Split, mesh: Mesh, links: _Links) 
 
 @lru_cache(maxsize=1 << 14)
 def _moves(pattern: Shape, here: Split, mesh: Mesh) -> tuple[_Move, ...]:
-    """What one constraint can change. An axis joins a dimension as its minor one: each device keeps its part, for free.
-    The minor axes of a dimension leave (all-gather) or become those of another (all-to-all). Devices trade places: each
-    dimension stays in as many parts (collective-permute)."""
+    """The changes that one constraint can make. An axis is added to a dimension as its minor one: each device keeps its
+    part, for free. The minor axes of a dimension are removed (all-gather) or move to another dimension (all-to-all).
+    Devices exchange parts: each dimension keeps its number of parts (collective-permute)."""
     found: list[_Move] = []
     parts = _parts(mesh, sum(here, ()))
 
@@ -239,7 +240,7 @@ def _moves(pattern: Shape, here: Split, mesh: Mesh) -> tuple[_Move, ...]:
 
 
 def _trades(here: Split, mesh: Mesh) -> Iterator[Split]:
-    """Other splits with as many parts of each dimension."""
+    """Other splits with the same number of parts of each dimension."""
     axes = range(len(mesh.sizes))
     orders = [order for count in range(len(axes) + 1) for order in permutations(axes, count)]
     alike = [[order for order in orders if _parts(mesh, order) == _parts(mesh, now)] for now in here]

@@ -1,4 +1,4 @@
-"""A plan: how every operator and value of a step is split over a mesh. Data: saved, compared, pinned, replayed."""
+"""A plan: how every operator and value of a step is split over a mesh; plain data that can be saved and compared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Assignment", "Collective", "Estimate", "Mesh", "Plan"]
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """Axes from the slowest links to the fastest: sizes, and the index of the topology's level each lies in."""
+    """Axes from the slowest links to the fastest: their sizes, and the index of each one's topology level."""
 
     sizes: tuple[int, ...]
     levels: tuple[int, ...]
@@ -19,8 +19,8 @@ class Mesh:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Of one operator: the mesh axes that split each of its loops, and how each result lies once partial results are
-    put together (whole: all-reduce; split: reduce-scatter)."""
+    """For one operator: the mesh axes that split each of its loops, and the split of each result after partial results
+    are combined (whole: all-reduce; split: reduce-scatter)."""
 
     loops: tuple[tuple[int, ...], ...]
     results: tuple[Split, ...]
@@ -42,9 +42,9 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What the planner expects of one step on one device; seconds and bytes. `gap`: the share of its seconds that
-    another plan on this mesh may still save, of those that treat alike blocks alike; 1 where nothing is proven.
-    `crowded`: whether memory stood in the way of a cheaper one."""
+    """The planner's prediction for one step on one device; seconds and bytes. `gap`: the share of its seconds that
+    another plan on this mesh could at most save, among plans that treat repeated blocks alike; 1 if nothing is proven.
+    `crowded`: whether the memory limit excluded a cheaper plan."""
 
     compute_seconds: float
     collective_seconds: float
@@ -57,15 +57,16 @@ class Estimate:
 
     @property
     def step_seconds(self) -> float:
-        """Computing, and the collectives that nothing hides."""
+        """Computing, and the collectives that it does not hide."""
         return self.compute_seconds + self.exposed_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`entering[i]`: how argument i of the step lies; `ops[k]`: equation k of the flat jaxpr. `graph` and `topology`
-    are digests of what it was made for. `regather`: parameters gathered for the forward pass are gathered again
-    backward. `recompute`: share of the forward segments whose inside is computed again in the backward pass."""
+    """`entering[i]`: how argument i of the step is sharded; `ops[k]`: the choice for equation k of the flat jaxpr.
+    `graph` and `topology` are digests of what it was made for. `regather`: parameters gathered for the forward pass are
+    gathered again in the backward pass. `recompute`: share of the forward segments that are computed again in the
+    backward pass."""
 
     mesh: Mesh
     entering: tuple[Split, ...]

@@ -1,4 +1,4 @@
-"""What a step runs on: devices, their memory, and links in levels. From a file, from a table, or from what is here."""
+"""The hardware of a step: devices, their memory, and links in levels; from a file, a preset or the local devices."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = ["DEVICES", "PRESETS", "Device", "Level", "Topology", "meshes", "read_
 
 MOST_AXES = 3
 MOST_DEVICES = 1 << 16
-"""That a file may speak of: every way to lay them out is gone through."""
+"""The most devices in a file, because every mesh of them is enumerated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """`size` groups joined by links of one kind: seconds before a collective's first byte arrives, and the bytes a
-    second that one device sends while all send, as collectives reach them (not the link's own figure)."""
+    """`size` groups connected by links of one kind: seconds before a collective's first byte arrives, and the bytes per
+    second that one device sends while all send, as collectives achieve them (not the link's nominal figure)."""
 
     size: int
     latency: float
@@ -37,15 +37,15 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Peak FLOP/s of contractions by dtype name ("float32" is what JAX computes by default, TF32 where there is one),
-    bytes/s of its memory, and the seconds the smallest operator takes."""
+    """Peak FLOP/s of contractions by dtype name ("float32" is JAX's default precision, TF32 on devices that have it),
+    bytes/s of its memory, and the seconds of the smallest operator."""
 
     flops: Mapping[str, float]
     bandwidth: float
     launch: float
 
     def peak(self, dtype: str) -> float:
-        """FLOP/s in `dtype`; of one the table lacks, float32's, halved for each doubling of its width."""
+        """FLOP/s in `dtype`; for one that is not in the table, float32's, halved for each doubling of its width."""
         if dtype in self.flops:
             return self.flops[dtype]
         return self.flops["float32"] * (0.5 if dtype in ("float64", "int64", "uint64", "complex64") else 1.0)
@@ -53,8 +53,8 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Levels from the slowest links to the fastest; `memory` bytes a device; `overlap`: the share of a collective that
-    computing hides, where it only gathers what enters the step or only reduces what leaves it."""
+    """Levels from the slowest links to the fastest; `memory` bytes per device; `overlap`: the share of a collective
+    that computing hides, for collectives that only gather inputs of the step or only reduce its outputs."""
 
     name: str
     levels: tuple[Level, ...]
@@ -69,13 +69,13 @@ class Topology:
 
     @property
     def digest(self) -> str:
-        """Of all but the name: 32 hexadecimal digits, the same in every process."""
+        """Digest of all fields but the name: 32 hexadecimal digits, the same in every process."""
         text = json.dumps({**asdict(self), "name": ""}, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     @classmethod
     def named(cls, name: str) -> Topology:
-        """A preset, or the file of that path. Raises `PlanError`."""
+        """The preset of that name, or the file at that path. Raises `PlanError`."""
         if name in PRESETS:
             return PRESETS[name]
         if not Path(name).is_file():
@@ -84,8 +84,8 @@ class Topology:
 
     @classmethod
     def of_devices(cls, devices: Sequence[Any]) -> Topology:
-        """Of JAX devices: a level for processes where there are several, one for the devices of each. Raises
-        `PlanError` for devices without figures in the table and for processes of different sizes."""
+        """The topology of JAX devices: a level for processes if there are several, and one for the devices of each.
+        Raises `PlanError` for devices that are not in the table and for processes with different numbers of devices."""
         kind = f"{devices[0].platform} {devices[0].device_kind}".lower()
         known = next((name for name in DEVICES if name in kind), "")
         if not known:
@@ -101,8 +101,8 @@ class Topology:
 
 
 def meshes(topology: Topology, most: int = MOST_AXES) -> list[Mesh]:
-    """Every mesh of at most `most` axes: each level's size in factors, of which only the ascending order is kept, as
-    links of one level are alike. Fewest axes first; one device gives one axis of size 1."""
+    """Every mesh of at most `most` axes: each level's size in factors, in ascending order only, as the links of one
+    level are the same. Fewest axes first; one device gives one axis of size 1."""
     found = []
     for parts in product(*(list(_factors(level.size)) for level in topology.levels)):
         sizes = tuple(size for part in parts for size in part)
@@ -111,8 +111,8 @@ def meshes(topology: Topology, most: int = MOST_AXES) -> list[Mesh]:
             found.append(Mesh(sizes, levels) if sizes else Mesh((1,), (0,)))
     if not found:
         raise PlanError(
-            f"topology {topology.name}: {len(topology.levels)} levels do not fit a mesh of {most} axes: put levels of "
-            "much the same links together"
+            f"topology {topology.name}: {len(topology.levels)} levels do not fit a mesh of {most} axes: merge levels "
+            "with similar links"
         )
     return sorted(found, key=lambda mesh: (len(mesh.sizes), mesh.sizes))
 
@@ -128,7 +128,7 @@ def _factors(size: int, least: int = 2) -> Iterator[tuple[int, ...]]:
                 yield first, *rest
 
 
-# Public figures: dense peak without sparsity; links at the share that large collectives are known to reach (about
+# Public figures: dense peak without sparsity; links at the share that large collectives are known to achieve (about
 # 80 % on NVLink, 85 % on InfiniBand, half on PCIe without peer access). Launch: a small kernel in a captured graph.
 # Each: the device, its memory, the links inside a machine and those between machines.
 _H100 = Device({"bfloat16": 989e12, "float16": 989e12, "float32": 494e12, "float64": 67e12}, 3.35e12, 3e-6)
@@ -159,7 +159,7 @@ PRESETS: Mapping[str, Topology] = {
         _preset("h100x2x8", "h100", 2, 8),
         _preset("l4x4", "l4", 4),
         _preset("cpu8", "cpu", 8),
-        # Two machines of four, 100 Gbit/s of Ethernet between them shared by the four.
+        # Two machines of four devices; 100 Gbit/s Ethernet between the machines, shared by the four.
         _preset("2x4-slow", "h100", 2, 4, between=Level(2, 40e-6, 3e9)),
         _preset("4-small", "a100", 4, memory=16e9),
     )
@@ -170,13 +170,13 @@ def read_topology(path: str | Path) -> Topology:
     """The TOML file `path`:
 
         name = "ours"
-        memory = 80e9               # bytes a device; may be left out where `device` is a name
-        overlap = 0.5               # may be left out: 0
+        memory = 80e9               # bytes per device; optional if `device` is a name
+        overlap = 0.5               # optional, default 0
         device = "h100"             # or a table: flops = {float32 = 494e12}, bandwidth = 3.35e12, launch = 3e-6
         [[levels]]                  # slowest links first
         size = 8
         latency = 10e-6             # seconds
-        bandwidth = 360e9           # bytes a second, of one device
+        bandwidth = 360e9           # bytes per second, of one device
 
     Raises `PlanError`, which names the file and the field."""
     where = f"topology {path}: "
@@ -188,10 +188,10 @@ def read_topology(path: str | Path) -> Topology:
         device, memory = Device(file.device.flops, file.device.bandwidth, file.device.launch), 0.0
         _READ.need("float32" in device.flops, f"{where}device.flops", "float32 among its types", [*device.flops])
     memory = file.memory if file.memory is not None else memory
-    _READ.need(memory > 0, f"{where}memory", "a number above 0, as the device is a table", None)
+    _READ.need(memory > 0, f"{where}memory", "a number above 0 (required if the device is a table)", None)
     levels = tuple(Level(level.size, level.latency, level.bandwidth) for level in file.levels)
     devices = math.prod(level.size for level in levels)
-    _READ.need(devices <= MOST_DEVICES, f"{where}levels", f"at most {MOST_DEVICES} devices in all", devices)
+    _READ.need(devices <= MOST_DEVICES, f"{where}levels", f"at most {MOST_DEVICES} devices in total", devices)
     return Topology(file.name or Path(path).stem, levels, memory, device, file.overlap)
 
 
@@ -218,6 +218,6 @@ class _File(Struct, forbid_unknown_fields=True):
     levels: Annotated[
         list[_Level], Meta(min_length=1, description="at least one [[levels]] table, slowest links first")
     ]
-    name: Annotated[str, Meta(min_length=1, description="a text that is not empty")] | None = None
+    name: Annotated[str, Meta(min_length=1, description="a non-empty string")] | None = None
     memory: Positive | None = None
     overlap: Fraction = 0.0

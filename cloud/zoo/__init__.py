@@ -1,4 +1,4 @@
-"""Models built as ONNX IR, freshly initialised and ready to train. Each has one input `x`, batch first and symbolic."""
+"""Models built as ONNX IR, newly initialised for training. Each has one input `x` with a symbolic batch size first."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ _IR_VERSION = 10
 
 
 class Builder:
-    """Grows one graph node by node. Layers are channels first; weights are He-initialised from `seed` in call order."""
+    """Builds one graph node by node. Layers are channels first; weights are He-initialised from `seed` in call
+    order."""
 
     def __init__(self, name: str, seed: int = 0) -> None:
         self._random = np.random.default_rng(seed)
@@ -66,7 +67,7 @@ class Builder:
         self, x: ir.Value, filters: int, kernel: int | tuple[int, int], *, name: str, stride: int | tuple[int, int] = 1,
         group: int = 1, bias: bool = False,
     ) -> ir.Value:  # fmt: skip
-        """2-D convolution that keeps ceil(size / stride) positions, padding as TensorFlow's SAME does."""
+        """2-D convolution with ceil(size / stride) output positions, padded as TensorFlow's SAME."""
         batch, channels, *sizes = _shape(x)
         extents, strides = _pair(kernel), _pair(stride)
         shape = (filters, _size(channels) // group, *extents)
@@ -82,12 +83,13 @@ class Builder:
         )  # fmt: skip
 
     def depthwise(self, x: ir.Value, kernel: int, *, name: str, stride: int = 1) -> ir.Value:
-        """A convolution of each channel by itself."""
+        """A depthwise convolution: each channel by itself."""
         channels = _size(_shape(x)[1])
         return self.conv(x, channels, kernel, name=name, stride=stride, group=channels)
 
     def batch_norm(self, x: ir.Value, *, name: str, momentum: float = 0.9, epsilon: float = 1e-3) -> ir.Value:
-        """In inference form, with fresh running statistics (mean 0, variance 1); training takes the batch's."""
+        """Batch norm in inference form with initial running statistics (mean 0, variance 1); training uses the
+        batch's."""
         channels = _size(_shape(x)[1])
         values = {"weight": 1.0, "bias": 0.0, "running_mean": 0.0, "running_var": 1.0}
         weights = [self.weight(f"{name}.{key}", np.full(channels, v, np.float32)) for key, v in values.items()]
@@ -98,7 +100,7 @@ class Builder:
         return self.op("Relu", x, name=name)
 
     def add(self, a: ir.Value, b: ir.Value, *, name: str = "") -> ir.Value:
-        """a + b, of one shape."""
+        """a + b, of the same shape."""
         return self.op("Add", a, b, name=name)
 
     def conv_bn_relu(
@@ -109,7 +111,7 @@ class Builder:
         return self.relu(self.batch_norm(y, name=f"{name}.bn"), name=f"{name}.relu")
 
     def dropout(self, x: ir.Value, rate: float, *, name: str) -> ir.Value:
-        """Drops in training only; at rate 0 adds no node."""
+        """Dropout, active in training only; rate 0 adds no node."""
         if rate == 0:
             return x
         return self.op("Dropout", x, self.weight(f"{name}.ratio", np.array(rate, np.float32)), name=name)
@@ -128,11 +130,11 @@ class Builder:
         return self.op("Gemm", x, weight, bias, name=name, shape=(batch, units), transB=1)
 
     def normal(self, name: str, shape: Sequence[int], deviation: float) -> ir.Value:
-        """A weight drawn from a normal distribution around 0."""
+        """A weight drawn from a normal distribution with mean 0."""
         return self.weight(name, np.asarray(self._random.standard_normal(shape) * deviation, np.float32))
 
     def layer_norm(self, x: ir.Value, *, name: str, epsilon: float = 1e-5) -> ir.Value:
-        """Over the last axis, with scale and bias."""
+        """Layer norm over the last axis, with scale and bias."""
         features = _size(_shape(x)[-1])
         scale = self.weight(f"{name}.weight", np.ones(features, np.float32))
         bias = self.weight(f"{name}.bias", np.zeros(features, np.float32))
@@ -146,8 +148,8 @@ class Builder:
         return self.op("Add", y, self.weight(f"{name}.bias", np.zeros(units, np.float32)), name=name)
 
     def model(self, **outputs: ir.Value) -> ir.Model:
-        """The finished model, its outputs under the names given; checked by ONNX's own checker. Raises EngineError
-        where that refuses it."""
+        """The finished model with the given output names, validated by ONNX's checker. Raises EngineError if that
+        refuses it."""
         for name, value in outputs.items():
             value.name = name
             self._graph.outputs.append(value)

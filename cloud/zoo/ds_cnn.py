@@ -16,7 +16,7 @@ def ds_cnn(
     """MLPerf Tiny's keyword spotter (Zhang et al., 2017, DS-CNN-S): `x` [batch, 1, frames, MFCCs] -> `logits`.
 
     A 10x4 convolution of stride 2, `blocks` of depthwise 3x3 and pointwise 1x1, each with batch norm and ReLU,
-    average pool, dense. `dropout`: the rates behind the first convolution and before the pool.
+    average pool, dense. `dropout`: the rates after the first convolution and before the pool.
     """
     b = Builder("ds_cnn", seed)
     x = b.input("x", (BATCH, *input_shape))

@@ -14,7 +14,7 @@ __all__ = ["mlp"]
 def mlp(features: int, outputs: int, hidden: Sequence[int] = (), seed: int = 0) -> ir.Model:
     """Dense layers with ReLU between them: `x` [batch, features] -> `logits` [batch, outputs].
 
-    Without `hidden` layers it is softmax regression; the last layer is called `head`.
+    Without `hidden` layers it is softmax regression; the name of the last layer is `head`.
     """
     b = Builder("mlp", seed)
     y = b.input("x", (BATCH, features))

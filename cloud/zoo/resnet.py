@@ -16,8 +16,8 @@ def resnet8(
     """MLPerf Tiny's image classifier (Banbury et al., 2021): `x` [batch, C, H, W] -> `logits` [batch, classes].
 
     A 3x3 convolution, a stack of one residual block for each width of `filters` (all but the first halve the
-    resolution and have a 1x1 convolution as shortcut), average pool, dense. Convolutions carry no bias: the batch norm
-    behind each would cancel it. `softmax` appends one and names the output `probabilities`.
+    resolution and have a 1x1 convolution as shortcut), average pool, dense. Convolutions have no bias: the batch norm
+    after each would cancel it. `softmax` appends a softmax and names the output `probabilities`.
     """
     b = Builder("resnet8", seed)
     x = b.input("x", (BATCH, *input_shape))

@@ -10,30 +10,30 @@ from cloud.zoo.build import BATCH, Builder
 __all__ = ["transformer"]
 
 _DEVIATION = 0.02
-"""Of initial weights, as in GPT-2."""
+"""Standard deviation of initial weights, as in GPT-2."""
 
 
 def transformer(
     length: int = 128, vocabulary: int = 256, seed: int = 0, *, width: int = 128, layers: int = 4, heads: int = 4,
     hidden: int = 0, dropout: float = 0.0, tied: bool = True,
 ) -> ir.Model:  # fmt: skip
-    """A language model as GPT-2's (Radford et al., 2019): `x` [batch, length] int32 -> `logits` [batch, length,
-    vocabulary], of the token behind each, which sees those up to it.
+    """A language model like GPT-2 (Radford et al., 2019): `x` [batch, length] int32 -> `logits` [batch, length,
+    vocabulary] of the next token at each position, from the tokens up to it.
 
     Embeddings of tokens and of positions, `layers` blocks of layer norm, causal attention in `heads`, layer norm and
     GELU between two dense layers (`hidden` units; 0: four times `width`), a last layer norm. `tied`: logits are
-    products with the tokens' embedding rather than with weights of their own. Raises EngineError for a width that
-    the heads do not divide.
+    products with the token embedding instead of separate weights. Raises EngineError for a width that
+    is not divisible by the heads.
     """
     if width % heads:
-        raise EngineError(f"expected a width that {heads} heads divide, got {width}")
+        raise EngineError(f"expected a width divisible by {heads} heads, got {width}")
     b = Builder("transformer", seed)
     x = b.input("x", (BATCH, length), ir.DataType.INT32)
     tokens = b.normal("tokens.weight", (vocabulary, width), _DEVIATION)
     positions = b.normal("positions.weight", (length, width), _DEVIATION)
     y = b.op("Gather", tokens, x, name="tokens", shape=(BATCH, length, width))
     y = b.dropout(b.add(y, positions, name="positions"), dropout, name="dropout")
-    into = _DEVIATION / (2 * layers) ** 0.5  # of what is added to the stream, so that its variance stays
+    into = _DEVIATION / (2 * layers) ** 0.5  # for additions to the residual stream, so that its variance stays
     for i in range(layers):
         y = _attend(b, y, heads, dropout, into, name=f"block{i}.attention")
         y = _think(b, y, hidden or 4 * width, dropout, into, name=f"block{i}.mlp")

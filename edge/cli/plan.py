@@ -1,4 +1,4 @@
-"""`msedge plan`: how a run's step would be split over a cluster, what it would cost, and whether compiling agrees."""
+"""`msedge plan`: how a training step would be split over a cluster, its predicted cost, and a check by compiling it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["plan"]
 
 Part = tuple[dict[str, Any], str]
-"""What an option adds: to the JSON object, and as text."""
+"""What an option adds to the output: keys of the JSON object, and text."""
 
 
 Pins: TypeAlias = Annotated[
@@ -42,55 +42,55 @@ Check: TypeAlias = Annotated[
     Literal["cpu", "gpu"] | None,
     typer.Option(
         "--check",
-        help="Compile the planned step for so many devices and compare; exit code 1: it does not fit, or moves "
-        "other bytes than planned.",
+        help="Compile the planned step for as many devices as planned and compare; exit code 1 if it does not fit or "
+        "its collectives move other bytes than predicted.",
     ),
 ]
 
 
 def plan(
     config: Annotated[
-        Path | None, typer.Argument(metavar="CONFIG.toml", help="What `msedge train` takes; or --model.")
+        Path | None, typer.Argument(metavar="CONFIG.toml", help="A configuration of `msedge train`; or use --model.")
     ] = None,
     model: Annotated[
         Literal["mlp", "gpt", "moe"] | None,
-        typer.Option("--model", help="A step to try instead: 8 layers of 4096; 12 transformer blocks; 6 with experts."),
+        typer.Option("--model", help="A built-in step: 8 layers of 4096; 12 transformer blocks; 6 with experts."),
     ] = None,
     topology: Annotated[
         str,
         typer.Option(
-            "--topology", metavar="NAME|FILE.toml", help="A preset or a file; else as [parallel] says, or what is here."
+            "--topology", metavar="NAME|FILE.toml", help="A preset or a file; default: [parallel], else this machine."
         ),
     ] = "",
     memory: Annotated[
-        str, typer.Option("--memory", metavar="16GiB", help="Of one device; else as [parallel] or the topology says.")
+        str, typer.Option("--memory", metavar="16GiB", help="Per device; default: [parallel], else the topology.")
     ] = "",
     expert: Annotated[
         str,
         typer.Option(
-            "--expert", metavar="NAME", help="A plan of the field's: dp, fsdp, megatron, dp_tp, tp_sp or ep; what it "
-            "leaves open is searched."
+            "--expert", metavar="NAME", help="A known strategy: dp, fsdp, megatron, dp_tp, tp_sp or ep; what it "
+            "does not fix is searched."
         ),
     ] = "",
     pins: Pins = None,
-    seconds: Annotated[float, typer.Option("--seconds", min=1.0, help="For the search, at most.")] = 60.0,
+    seconds: Annotated[float, typer.Option("--seconds", min=1.0, help="Time limit of the search.")] = 60.0,
     explain: Annotated[
-        bool, typer.Option("--explain", help="What lies how, what moves and why, and what other plans would cost.")
+        bool, typer.Option("--explain", help="How tensors are sharded, what is moved and why; costs of other plans.")
     ] = False,
     diff: Annotated[
-        Path | None, typer.Option("--diff", metavar="PLAN", help="What is different from an earlier plan's file.")
+        Path | None, typer.Option("--diff", metavar="PLAN", help="Compare with the plan in an earlier file.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="plan.json", help="Where the plan is written.")
+        Path | None, typer.Option("-o", "--output", metavar="plan.json", help="Write the plan to this file.")
     ] = None,
     picture: Annotated[
-        Path | None, typer.Option("--picture", metavar="plan.html", help="The plan as a page.")
+        Path | None, typer.Option("--picture", metavar="plan.html", help="Write the plan as an HTML page.")
     ] = None,
     check: Check = None,
     changes: Changes = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Find the fastest way to split a training step over a cluster that need not be here.
+    """Find the fastest way to split a training step over a cluster, which this machine need not be part of.
 
     Mesh axes are named m0, m1 and so on, from the slowest links to the fastest.
     """
@@ -99,7 +99,7 @@ def plan(
     from cloud.parallel.explaining.inquiry import Wanted, rivals
     from cloud.train.jobs.config import read
 
-    before = planfile.read(diff) if diff is not None else None  # a file that cannot be read or written ends it here
+    before = planfile.read(diff) if diff is not None else None  # errors in files come first
     _writable(output, picture)
     words = read(config, changes or ()) if config is not None else None
     named = topology or (words.parallel.topology if words else "")
@@ -118,7 +118,7 @@ def plan(
     parts += [_saved(answer, output)] if output is not None else []
     parts += [_drawn(answer, others, picture)] if picture is not None else []
     if report is not None:
-        parts.append(({"check": report.to_dict()}, f"as the {check}'s compiler has it\n{report.text()}"))
+        parts.append(({"check": report.to_dict()}, f"as compiled by the {check} compiler\n{report.text()}"))
     _print(parts, as_json)
     if report is not None and not (report.fits and report.agrees(peak=float("inf"))):
         raise typer.Exit(CHECK_FAILED)
@@ -132,30 +132,30 @@ def _print(parts: Sequence[Part], as_json: bool) -> None:
 
 
 def _refuse(config: Path | None, model: str | None, seconds: float, changes: list[str] | None) -> None:
-    """Raise BadParameter for options that do not go together."""
+    """Raise BadParameter for options that cannot be combined."""
     if (config is None) == (model is None):
         raise typer.BadParameter(
             "expected a configuration or --model NAME, exactly one of them", param_hint="CONFIG.toml"
         )
     if model is not None and changes:
-        raise typer.BadParameter("a built-in model has no sections to change", param_hint="--set")
+        raise typer.BadParameter("a built-in model has no configuration to change", param_hint="--set")
     if not 1.0 <= seconds < float("inf"):
         raise typer.BadParameter(f"expected a number of seconds of at least 1, got {seconds}", param_hint="--seconds")
 
 
 def _writable(*paths: Path | None) -> None:
-    """A search is long: what its results are written to is looked at before it."""
+    """Check the output paths before the search, which takes long."""
     from cloud.errors import PlanError
 
     for path in paths:
         if path is not None and not path.absolute().parent.is_dir():
-            raise PlanError(f"there is no folder for {str(path)!r}; create it first")
+            raise PlanError(f"the folder of {str(path)!r} does not exist; create it first")
         if path is not None and path.is_dir():
             raise PlanError(f"expected the name of a file, got the folder {str(path)!r}; add a file name")
 
 
 class _Traced(NamedTuple):
-    """A pure step, its state and batch as shapes, and its graph."""
+    """A pure step, the shapes of its state and batch, and its graph."""
 
     step: Any
     arguments: tuple[Any, Any]
@@ -172,7 +172,7 @@ def _limit(memory: str, words: Config | None) -> float | None:
 
 
 def _enough_devices(name: str, check: str | None) -> None:
-    """Virtual CPU devices for a check: JAX asks for their number when it starts, and has not started yet."""
+    """Virtual CPU devices for a check: JAX reads their number when it starts, and it has not started yet."""
     flag = "--xla_force_host_platform_device_count"
     if check == "cpu" and name and flag not in os.environ.get("XLA_FLAGS", ""):
         from cloud.parallel.topology import Topology
@@ -191,7 +191,7 @@ def _answered(words: Config | None, model: str | None, named: str, wanted: Wante
 
         again = structs.replace(words, train=structs.replace(words.train, recompute=1.0))
         leaner["--set train.recompute=1.0"] = lambda: _traced(again, None).graph
-    say(f"searching for {topology.size} devices of {topology.name}, {wanted.seconds:g} s at most")
+    say(f"searching for a plan on {topology.size} devices of {topology.name}, at most {wanted.seconds:g} s")
     return traced, inquire(traced.graph, topology, wanted, leaner)
 
 
@@ -211,7 +211,7 @@ def _traced(words: Config | None, model: str | None) -> _Traced:
 
 
 def _stages(words: Config | None, answer: Answer) -> dict[str, Other]:
-    """The best pipeline, where the step is a configuration's: others have no loss that can be cut."""
+    """The best pipeline-parallel plan, for steps of a configuration: others have no loss to cut into stages."""
     from cloud.train.jobs.planning import stages_of
 
     choice = stages_of(words, answer.topology, answer.limit) if words is not None else None
@@ -219,16 +219,16 @@ def _stages(words: Config | None, answer: Answer) -> dict[str, Other]:
 
 
 def _found(answer: Answer) -> Part:
-    """The plan in short, and all of it as data."""
+    """A summary of the plan, and the whole plan as data."""
     from cloud.parallel.explaining.planfile import to_dict
     from cloud.parallel.explaining.strategy import strategy
 
     plan, topology = answer.plan, answer.topology
     cost, mesh, called = plan.estimate, "×".join(map(str, plan.mesh.sizes)), strategy(answer.graph, plan)
     text = (
-        f"{called}\n{topology.size} devices of {topology.name} as {mesh}: {seconds_text(cost.step_seconds)} a step "
-        f"({seconds_text(cost.compute_seconds)} computing, {seconds_text(cost.exposed_seconds)} of collectives that "
-        f"nothing hides), {bytes_text(cost.peak_bytes)} a device at most, of {bytes_text(answer.limit)}"
+        f"{called}\n{topology.size} devices of {topology.name} as {mesh}: {seconds_text(cost.step_seconds)} per step "
+        f"({seconds_text(cost.compute_seconds)} computing, {seconds_text(cost.exposed_seconds)} of collectives not "
+        f"hidden by it), peak memory {bytes_text(cost.peak_bytes)} per device, of {bytes_text(answer.limit)}"
     )
     facts = {"strategy": called, "devices": topology.size, "step_seconds": cost.step_seconds, "limit": answer.limit}
     return facts | {"plan": to_dict(plan, answer.graph, topology)}, text
@@ -249,7 +249,7 @@ def _differing(answer: Answer, saved: Saved) -> Part:
     from cloud.parallel.searching.predict import predict
 
     before = saved.check(answer.graph, answer.topology)
-    # Both for the same compiler, whichever the file's was predicted for.
+    # Both are predicted for the same compiler; the file's estimate may be for another one.
     cost = predict(answer.graph, before, answer.topology, reduce_scatter=answer.reduce_scatter)
     made = diff(answer.graph, replace(before, estimate=cost), answer.plan, answer.topology)
     return {"difference": made.to_dict()}, made.text()
@@ -284,6 +284,6 @@ def _drawn(answer: Answer, others: Rivals, path: Path) -> Part:
 def _checked(traced: _Traced, answer: Answer, check: Literal["cpu", "gpu"]) -> Report:
     from cloud.train.jobs.planning import checked
 
-    say(f"compiling with the {check}'s compiler")
+    say(f"compiling with the {check} compiler")
     limited = replace(answer.topology, memory=answer.limit)
     return checked(traced.graph, answer.plan, limited, traced.step, traced.arguments, check)

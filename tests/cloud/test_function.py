@@ -262,7 +262,7 @@ def test_wrong_parameters_and_modes() -> None:
     function = engine.lower(tiny_net())
     with pytest.raises(EngineError, match=r"params lacks 'head\.bias'"):
         function.apply({k: v for k, v in function.params.items() if k != "head.bias"}, function.state, {"x": IMAGES})
-    with pytest.raises(EngineError, match="which this model does not know"):
+    with pytest.raises(EngineError, match="which this model does not have"):
         function.apply({**function.params, "extra": 1}, function.state, {"x": IMAGES})
     with pytest.raises(EngineError, match="training=True"):
         function.apply(function.params, function.state, {"x": IMAGES}, train=True)

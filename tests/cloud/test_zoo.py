@@ -55,7 +55,7 @@ def test_transformer(tied: bool, parameters: int) -> None:
 
 
 def test_heads_divide_the_width() -> None:
-    with pytest.raises(EngineError, match="width that 3 heads divide"):
+    with pytest.raises(EngineError, match="width divisible by 3 heads"):
         zoo.transformer(width=32, heads=3)
 
 

@@ -1,4 +1,4 @@
-"""Batches on their way to the device while the last ones are computed on."""
+"""Transfer of batches to the device during the computation on earlier ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _END = object()
 
 
 class _Placed(Iterator[Any]):
-    """Batches a thread has placed ahead; `position()` is of those taken, not of those placed."""
+    """Batches that a thread places on the device in advance; `position()` counts those taken, not those placed."""
 
     def __init__(self, batches: Batches, place: Callable[[Any], Any], depth: int) -> None:
         self._ready: queue.Queue[Any] = queue.Queue(depth)
@@ -69,7 +69,7 @@ class _Placed(Iterator[Any]):
                 for batch in batches:
                     if not self._put((place(batch), batches.position())):
                         return
-        except BaseException as problem:  # thread: whoever asks for the next batch gets it
+        except BaseException as problem:  # thread: raised again for the caller that takes the next batch
             last = _Failed(problem)
         self._put(last)
 
@@ -86,8 +86,8 @@ class _Placed(Iterator[Any]):
 def to_device(
     batches: Batches, sharding: Any = None, *, place: Callable[[Any], Any] | None = None, depth: int = 2
 ) -> _Placed:  # fmt: skip
-    """The batches as `jax.device_put` leaves them with `sharding` (None: the default device), or as `place` does,
-    `depth` of them ahead by a thread. Has `position()` and `close()` as `Batches` has. Raises DataError for a `depth`
+    """The batches placed by `jax.device_put` with `sharding` (None: the default device), or by `place`, up to `depth`
+    of them in advance by a thread. It has `position()` and `close()` like `Batches`. Raises DataError for a `depth`
     below 1."""
     if depth < 1:
         raise DataError(f"expected a depth of at least 1, got {depth}")

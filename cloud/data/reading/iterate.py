@@ -16,19 +16,19 @@ from cloud.errors import DataError
 __all__ = ["Batches", "Position", "open_batches"]
 
 Position: TypeAlias = int | dict[str, Any]
-"""The number of the batch that comes next, or what `Batches.position()` gave."""
+"""The number of the next batch, or a result of `Batches.position()`."""
 
 _FIELDS = {"batch": int, "element": int, "epoch": int, "pipeline": str, "seed": int}
 
 
 class Batches(Iterator[Any]):
-    """Batches of one epoch; `position()` says how to go on after those taken so far. `close` ends what reads ahead."""
+    """Batches of one epoch; `position()` allows continuing after those taken so far. `close` stops reading ahead."""
 
     def __init__(
         self, items: Iterator[Any], position: dict[str, Any], count: int | None = None, *, numbered: bool = False
     ) -> None:  # fmt: skip
-        """`items`: batches, or where `numbered` pairs of one and the element that follows it; `count` of them a whole
-        epoch, where known."""
+        """`items`: batches or, if `numbered`, pairs of a batch and the number of the element after it; `count`: the
+        batches of a whole epoch, if known."""
         self._items, self._position, self.count, self._numbered = items, position, count, numbered
 
     def __iter__(self) -> Batches:
@@ -42,7 +42,7 @@ class Batches(Iterator[Any]):
         return found
 
     def position(self) -> dict[str, Any]:
-        """Numbers and strings for JSON; the same for every process and any number of them."""
+        """Numbers and strings for JSON; the same in every process and for any number of processes."""
         return dict(self._position)
 
     def close(self) -> None:
@@ -66,11 +66,11 @@ def open_batches(
     if seed < 0 or epoch < 0:
         raise DataError(f"expected a seed and an epoch of at least 0, got {seed} and {epoch}")
     if not in_batches(node):
-        raise DataError("the pipeline gives single elements: end it with .batch(size)")
+        raise DataError("expected a pipeline of batches, got one of single elements: end it with .batch(size)")
     late = [n.function.shown for n in ir.walk(node) if isinstance(n, ir.Filter) and _late(n)]
     if process[1] > 1 and late:
         raise DataError(
-            f"{late[0]} filters whole batches, of which each of {process[1]} processes sees its own rows: filter "
+            f"{late[0]} filters whole batches, but each of {process[1]} processes sees only its own rows: filter "
             "before .batch(...)"
         )
     here: dict[str, Any] = {"batch": 0, "element": 0, "epoch": epoch, "pipeline": fingerprint, "seed": seed}
@@ -100,7 +100,7 @@ def _late(node: ir.Node) -> bool:
 
 
 def _streamed(node: ir.Node, context: Context, ahead: Any, here: dict[str, Any]) -> Iterator[tuple[Any, int]]:
-    start = here["element"] if starts_anywhere(node) else 0  # else everything is read again up to there
+    start = here["element"] if starts_anywhere(node) else 0  # else everything before the position is read again
     skipped = 0 if start else here["batch"]
     for number, item in enumerate(elements(node, context, ahead, start)):
         if number >= skipped:
@@ -108,7 +108,7 @@ def _streamed(node: ir.Node, context: Context, ahead: Any, here: dict[str, Any])
 
 
 def _reader(node: ir.Node, prefetch: ir.Prefetch | None) -> Any:
-    """How to read ahead: as the pipeline says; else not at all where that costs more than the work, or by a thread."""
+    """How to read ahead: as configured; else not at all if that costs more than the work, or by one thread."""
     if prefetch is None:
         prefetch = ir.Prefetch(node, threads=0) if _only_moves(node) else ir.Prefetch(node)
     if prefetch.workers:
@@ -119,12 +119,12 @@ def _reader(node: ir.Node, prefetch: ir.Prefetch | None) -> Any:
 
 
 def _plainly(items: Any, start: int) -> Iterator[Any]:
-    # No batch is held while the next one is made: with one more alive its memory is not used again (15 % slower).
+    # No reference to a batch is kept while the next one is made: else its memory is not reused (15 % slower).
     return map(items.get, range(start, len(items)))
 
 
 def _only_moves(node: ir.Node) -> bool:
-    """Whether batches are cut from arrays with at most functions of rows on them."""
+    """Whether batches are slices of arrays with at most row functions applied."""
     plain = ir.Arrays | ir.Npz | ir.Text | ir.Shuffle | ir.Repeat | ir.Slice | ir.Batch | ir.Zip
     return all(isinstance(n, plain) or (isinstance(n, ir.Map) and all(s.rows for s in n.steps)) for n in ir.walk(node))
 
@@ -137,7 +137,7 @@ def _checked(position: Position | None, here: dict[str, Any]) -> dict[str, Any]:
     for name in ("seed", "epoch", "pipeline"):
         if position[name] != here[name]:
             raise DataError(
-                f"the position is of {name} {position[name]!r}, the pipeline is read with {here[name]!r}: it can "
-                "only go on with the same functions, sources, seed and epoch"
+                f"the position is from {name} {position[name]!r}, the pipeline is read with {here[name]!r}: reading "
+                "can only continue with the same functions, sources, seed and epoch"
             )
     return position

@@ -1,4 +1,4 @@
-"""What is found out about a node once and kept as long as the node: opened files, listed folders, survivors."""
+"""Cache of results per node, kept as long as the node: opened files, listed folders, results of filters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KEPT: WeakKeyDictionary[Any, tuple[Any, Any]] = WeakKeyDictionary()
 
 
 def once(node: Any, make: Callable[[], Any], about: Any = None) -> Any:
-    """`make()`, or what it gave the last time for the same node and the same `about`."""
+    """`make()`, or its cached result for the same node and the same `about`."""
     kept = _KEPT.get(node)
     if kept is None or kept[0] != about:
         kept = _KEPT[node] = about, make()

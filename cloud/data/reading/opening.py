@@ -1,6 +1,6 @@
-"""Pipelines by number: `open_view` makes of a node something with a length whose elements come in any order.
+"""Random access to pipelines: `open_view` turns a node into a view with a length, readable in any order.
 
-A filter below something that needs a length is asked about every element first, once.
+A filter below a node that needs a length is evaluated for every element first, once.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from cloud.errors import DataError
 __all__ = ["Context", "open_view"]
 
 _SCANNED = 1024
-"""Elements a filter of rows is asked about at a time."""
+"""Elements per call of a filter of rows."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """One epoch of one process: `path` is (seed, epoch, repetition, …); of every batch it has part `process` =
-    (index, count)."""
+    """One epoch of one process: `path` is (seed, epoch, repetition, …); it reads part `process` = (index,
+    count) of every batch."""
 
     path: Key
     process: tuple[int, int] = (0, 1)
 
 
 def open_view(node: ir.Node, context: Context) -> View:
-    """The node's elements in that epoch; DataError where they come only one after the other."""
+    """The node's elements in that epoch; DataError if they can only be read in order."""
     return _OPEN.get(type(node), _source)(node, context)
 
 
@@ -44,7 +44,7 @@ def _source(node: Any, context: Context) -> View:
 
 def _iterable(node: ir.Iterable, context: Context) -> View:
     raise DataError(
-        f"the elements of {node.make.shown} come one after the other: they can be mapped, filtered, repeated, cut and "
+        f"the elements of {node.make.shown} can only be read in order: they can be mapped, filtered, repeated, cut and "
         "batched, not shuffled, sharded, zipped or mixed; write them to a file first (cloud.data.write_records)"
     )
 
@@ -76,7 +76,7 @@ def _seeded(node: ir.Node) -> bool:
 def _shuffle(node: ir.Shuffle, context: Context) -> View:
     view = open_view(node.of, context)
     path = context.path if node.seed is None else (node.seed, *context.path[1:])
-    salt = (2**30 + node.salt,) if node.salt else ()  # the first is the order that arrays without a pipeline have
+    salt = (2**30 + node.salt,) if node.salt else ()  # salt 0 gives the same order as arrays without a pipeline
     return Ordered(view, np.random.default_rng((*path, *salt)).permutation(len(view)))
 
 

@@ -1,5 +1,5 @@
-"""Opening what a source node names: things with `len`, `[number]` and, where it pays, `take_rows(numbers)`, which gives
-columns: a name that users' own sources have not by chance, as arrays and data frames have `take`."""
+"""Opening sources: objects with `len`, `[number]` and, if it is faster, `take_rows(numbers)`, which returns columns.
+That name is chosen because users' sources may already have `take`, as arrays and data frames do."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
 
 def open_source(node: Any) -> Any:
-    """What reads a source node's elements; opened once a node. Raises DataError."""
+    """The reader of a source node's elements; opened once per node. Raises DataError."""
     return once(node, lambda: _OPEN[type(node)](node))
 
 
 def checked_arrays(arrays: Mapping[str, npt.ArrayLike], where: str) -> dict[str, npt.NDArray[Any]]:
-    """Arrays of as many rows each, at least one; else DataError."""
+    """Arrays with the same number of rows, at least one; else DataError."""
     if not isinstance(arrays, Mapping):
         raise DataError(f"expected {where} as a mapping of name to array, got {type(arrays).__name__}")
     found = {name: np.asarray(array) for name, array in arrays.items()}
     sizes = {name: len(a) if a.ndim else 0 for name, a in found.items()}
     if len(set(sizes.values())) != 1:
-        raise DataError(f"expected as many examples in every array of {where}, got {sizes or 'no array'}")
+        raise DataError(f"expected the same number of examples in every array of {where}, got {sizes or 'no array'}")
     if not next(iter(sizes.values())):
         raise DataError(f"{where} is empty: expected at least one example")
     return found
@@ -52,13 +52,13 @@ class _Arrays:
         return {name: array[number] for name, array in self.arrays.items()}
 
     def take_rows(self, ids: npt.NDArray[np.intp]) -> dict[str, npt.NDArray[Any]]:
-        # `take` is up to four times as fast as indexing, which is made for more than whole rows.
+        # `take` is up to four times as fast as indexing, which also handles more than whole rows.
         return {name: array.take(ids, axis=0) for name, array in self.arrays.items()}
 
 
 @dataclass
 class _Npz(_Arrays):
-    """Reads its file again in a worker rather than travel there."""
+    """Pickled as its node: a worker opens the file again."""
 
     node: ir.Npz
 
@@ -120,13 +120,13 @@ def _folder(node: ir.Folder) -> _Folder:
         if path.suffix.lower() in _IMAGES
     ]
     if not files:
-        raise DataError(f"no images in {node.path!r}: expected a folder a class, holding {', '.join(_IMAGES)}")
+        raise DataError(f"no images in {node.path!r}: expected one folder per class with {', '.join(_IMAGES)} files")
     return _Folder(node, files)
 
 
 @dataclass
 class _Text:
-    """Reads its file again in a worker rather than travel there."""
+    """Pickled as its node: a worker opens the file again."""
 
     node: ir.Text
     data: npt.NDArray[np.uint8]
@@ -152,7 +152,7 @@ def _text(node: ir.Text) -> _Text:
     try:
         size = os.path.getsize(node.path)
         if size <= node.length:
-            raise ValueError(f"it has {size} bytes; expected more than a window of {node.length}")
+            raise ValueError(f"it has {size} bytes; expected more than one window of {node.length}")
         return _Text(node, np.memmap(node.path, np.uint8, "r"))
     except (OSError, ValueError) as problem:
         raise DataError(f"cannot read {node.path!r}: {problem}") from problem

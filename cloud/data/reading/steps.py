@@ -32,14 +32,14 @@ def apply_rows(steps: tuple[ir.Step, ...], columns: Any) -> Any:
         result = _called(step.function.shown, f"{length(columns)} rows", lambda call=call, value=value: call(value))  # type: ignore[misc]
         if length(result) != length(columns):
             raise DataError(
-                f"{step.function.shown} works on rows: expected {length(columns)} of them back, got {length(result)}"
+                f"{step.function.shown} works on rows: expected {length(columns)} rows back, got {length(result)}"
             )
         columns = {**columns, step.on: result} if step.on else result
     return columns
 
 
 def keeps(node: ir.Filter, element: Any, key: tuple[int, ...]) -> bool:
-    """Whether a filter lets an element through."""
+    """Whether a filter keeps an element."""
     if node.rows:
         return bool(keeps_rows(node, _column(element))[0])
     value = _value(node.function.shown, element, node.on)
@@ -47,7 +47,7 @@ def keeps(node: ir.Filter, element: Any, key: tuple[int, ...]) -> bool:
 
 
 def keeps_rows(node: ir.Filter, columns: Any) -> npt.NDArray[np.bool_]:
-    """Which rows a filter of rows lets through."""
+    """The rows that a filter of rows keeps."""
     value, count = _value(node.function.shown, columns, node.on), length(columns)
     found = np.asarray(_called(node.function.shown, f"{count} rows", lambda: node.function.call(value)))
     if found.shape != (count,):

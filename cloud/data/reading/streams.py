@@ -1,7 +1,7 @@
-"""Pipelines in order: those whose length only reading tells, because they filter or their source is an iterable.
+"""Sequential reading of pipelines whose length is unknown, because they filter or their source is an iterable.
 
-What lies below the filters is read in chunks of numbers (`Chunks`), ahead of need and in parallel where it can be;
-what lies above goes element by element. Every process reads all elements up to the batch and keeps its rows of it.
+The nodes below the filters are read in chunks of numbers (`Chunks`), in advance and in parallel if possible; those
+above run element by element. Every process reads all elements up to the batch and keeps its rows of it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from cloud.errors import DataError
 __all__ = ["CHUNK", "Ahead", "Chunks", "Item", "elements", "is_stream", "starts_anywhere"]
 
 CHUNK = 32
-"""Elements read at a time below a filter; a number of its own, so that positions depend on nothing else."""
+"""Elements read at a time below a filter; a fixed number, so that positions depend on nothing else."""
 
 
 _NOTHING = ir.Arrays({})
 
 
 class Item(NamedTuple):
-    """An element of a stream, where it comes from, and the number below the filters that follows it."""
+    """An element of a stream, its key, and the number below the filters of the element after it."""
 
     element: Any
     key: Key
@@ -38,11 +38,11 @@ class Item(NamedTuple):
 
 
 Ahead: TypeAlias = Callable[[Any, int], Iterator[Any]]
-"""(numbered things, start) -> them in order: how reading ahead is done."""
+"""(items, start) -> the items in order: the method of reading ahead."""
 
 
 def is_stream(node: ir.Node) -> bool:
-    """Whether elements come only in order: a filter or an iterable with nothing above that needs a length."""
+    """Whether elements can only be read in order: a filter or an iterable without a node above that needs a length."""
     match node:
         case ir.Iterable() | ir.Filter():
             return True
@@ -60,7 +60,7 @@ def starts_anywhere(node: ir.Node) -> bool:
 
 @dataclass
 class Chunks:
-    """What maps and filters leave of a view's elements, `CHUNK` of them at a time."""
+    """A view's elements after maps and filters, in chunks of `CHUNK`."""
 
     view: View
     chain: tuple[ir.Map | ir.Filter, ...]
@@ -77,7 +77,7 @@ class Chunks:
 
 
 def elements(node: ir.Node, context: Context, ahead: Ahead, start: int = 0) -> Iterator[Item]:
-    """The node's elements in that epoch; `start`: a `next` of before, where `starts_anywhere`."""
+    """The node's elements in that epoch; `start`: an earlier `next`, if `starts_anywhere`."""
     match node:
         case ir.Iterable(make):
             return _iterated(make.call, make.shown)
@@ -99,7 +99,7 @@ def _repeated(node: ir.Node, times: int, context: Context, ahead: Ahead) -> Iter
 def _chain(node: ir.Node, context: Context, ahead: Ahead, start: int) -> Iterator[Item]:
     chain: list[ir.Map | ir.Filter] = []
     while isinstance(node, ir.Map | ir.Filter):
-        chain.insert(0, replace(node, of=_NOTHING))  # workers need the functions, not what is below
+        chain.insert(0, replace(node, of=_NOTHING))  # workers need the functions, not the nodes below
         node = node.of
     if is_stream(node):
         return _chained(elements(node, context, ahead, start), tuple(chain), context.path)
@@ -150,7 +150,7 @@ def _batched(node: ir.Batch, context: Context, ahead: Ahead, start: int) -> Iter
 
 
 def _filling(node: ir.Batch, context: Context, ahead: Ahead, count: int) -> list[Item]:
-    """The epoch's first elements, over again where there are fewer."""
+    """The epoch's first elements, repeated if there are fewer."""
     items = elements(node.of, context, ahead)
     first = list(islice(items, count))
     return [first[i % len(first)] for i in range(count)]
@@ -158,8 +158,8 @@ def _filling(node: ir.Batch, context: Context, ahead: Ahead, count: int) -> list
 
 def _nothing(node: ir.Batch, found: int) -> str:
     if found:
-        return (f'{found} elements do not fill one batch of {node.size} and last="drop" leaves the rest out: take '
+        return (f'{found} elements do not fill one batch of {node.size} and last="drop" drops the rest: use '
                 'smaller batches or last="pad"')  # fmt: skip
     names = [n.function.shown for n in ir.walk(node.of) if isinstance(n, ir.Filter)]
     after = f" after filtering by {', '.join(names)}" if names else ""
-    return f"no element is left to make a batch of{after}"
+    return f"no element is left for a batch{after}"

@@ -1,4 +1,4 @@
-"""Elements by number, and what orders, maps, batches and mixes make of them.
+"""Views: elements by number, and their orders, maps, batches and mixes.
 
 Orders are arrays of numbers, so shuffling and slicing move no element; whole batches are taken from arrays at once.
 """
@@ -28,11 +28,11 @@ Key: TypeAlias = tuple[int, ...]
 
 
 class View(ABC):
-    """Elements by number."""
+    """Random access to elements by number."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of elements."""
 
     @abstractmethod
     def get(self, number: int) -> Any:
@@ -43,13 +43,13 @@ class View(ABC):
         return stack([self.get(int(i)) for i in ids])
 
     def key(self, number: int) -> Key:
-        """Where an element comes from."""
+        """The key of an element: its number in the source."""
         return (number,)
 
 
 @dataclass
 class Source(View):
-    """A source's own elements."""
+    """The elements of a source."""
 
     source: Any
 
@@ -68,7 +68,7 @@ class Source(View):
 
 @dataclass
 class Ordered(View):
-    """Another's elements in an order of their numbers."""
+    """Another view's elements in an order of their numbers."""
 
     of: View
     order: Ids | range
@@ -92,7 +92,7 @@ class Ordered(View):
 
 @dataclass
 class Repeated(View):
-    """One view after the other; rounds that filter what is seeded have lengths of their own."""
+    """One view after the other; repetitions that filter seeded elements have different lengths."""
 
     rounds: Sequence[View]
 
@@ -104,7 +104,7 @@ class Repeated(View):
         return int(self._ends[-1])
 
     def _at(self, number: int) -> tuple[int, int]:
-        """Which round, and the number in it."""
+        """The repetition, and the number in it."""
         which = int(np.searchsorted(self._ends, number, "right"))
         return which, number - (int(self._ends[which - 1]) if which else 0)
 
@@ -129,7 +129,7 @@ class Repeated(View):
 
 @dataclass
 class Mapped(View):
-    """Another's elements after steps; `path` is the epoch's."""
+    """Another view's elements after steps; `path` is the epoch's."""
 
     of: View
     steps: tuple[ir.Step, ...]
@@ -158,7 +158,7 @@ class Mapped(View):
 
 @dataclass
 class Batched(View):
-    """Batches of another's elements, of each the rows of one process."""
+    """Batches of another view's elements, with the rows of one process."""
 
     of: View
     size: int
@@ -169,11 +169,11 @@ class Batched(View):
     def __post_init__(self) -> None:
         self._rows, self._count = np.arange(self.size)[share(self.size, self.process)], len(self.of)
         if not self._count:
-            raise DataError("no element is left to make a batch of")
+            raise DataError("no element is left for a batch")
         if not len(self):
             raise DataError(
-                f'{self._count} elements do not fill one batch of {self.size} and last="drop" leaves the rest '
-                'out: take smaller batches or last="pad"'
+                f'{self._count} elements do not fill one batch of {self.size} and last="drop" drops the rest: '
+                'use smaller batches or last="pad"'
             )
 
     def __len__(self) -> int:
@@ -184,7 +184,7 @@ class Batched(View):
         """See `View`."""
         start, count = number * self.size, self._count
         ids = self._rows + start
-        if start + self.size > count:  # what is missing is filled up from the start
+        if start + self.size > count:  # missing rows are filled up from the start
             ids = np.where(ids < count, ids, (ids - count) % count)
         columns = apply_rows(self.then, self.of.take(ids))
         return columns if self.last == "drop" else padded(columns, self._rows < count - start)
@@ -218,15 +218,15 @@ class Zipped(View):
 
 @dataclass
 class Mixed(View):
-    """Elements of several in shares."""
+    """Elements of several views in proportions."""
 
     of: tuple[View, ...]
     weights: tuple[float, ...]
 
     @cached_property
     def _order(self) -> tuple[Ids, Ids]:
-        """Which view and which of its elements comes when: element j of a view of weight w at the time (j + ½)/w;
-        over when one is due that a view has no more."""
+        """The order of (view, element): element j of a view of weight w has the time (j + ½)/w; it ends when the next
+        element is one that its view does not have."""
         due = [(np.arange(len(view) + 1) + 0.5) / w for view, w in zip(self.of, self.weights, strict=True)]
         order = np.argsort(np.concatenate(due), kind="stable")
         which = np.concatenate([np.full(len(t), k) for k, t in enumerate(due)])[order]
@@ -250,14 +250,14 @@ class Mixed(View):
 
 
 def padded(columns: Any, counts: npt.NDArray[np.bool_]) -> Any:
-    """Columns with "mask"; DataError where there is no place for it."""
+    """Columns with "mask"; DataError if it cannot be added."""
     if not isinstance(columns, dict) or "mask" in columns:
-        raise DataError('last="pad" adds "mask" to a batch: elements must be dicts without one; or take last="drop"')
+        raise DataError('last="pad" adds "mask" to a batch: elements must be dicts without one; or use last="drop"')
     return {**columns, "mask": counts.astype(np.float32)}
 
 
 def share(rows: int, process: tuple[int, int]) -> slice:
-    """Which rows of a batch are a process's; DataError where they do not divide."""
+    """The rows of a batch for one process; DataError if they do not divide."""
     index, count = process
     if not 0 <= index < count:
         raise DataError(f"expected a process (index, count) with 0 <= index < count, got {process}")
@@ -272,6 +272,6 @@ def _merged(elements: list[Any]) -> dict[str, Any]:
         if not isinstance(element, dict):
             raise DataError(f"zip merges elements that are dicts, got {type(element).__name__}")
         if clash := sorted(merged.keys() & element.keys()):
-            raise DataError(f"zip merges dicts of different names, got {clash} twice; rename one in a .map(...)")
+            raise DataError(f"zip merges dicts with different keys, got {clash} twice; rename one in a .map(...)")
         merged |= element
     return merged

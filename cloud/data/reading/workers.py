@@ -1,7 +1,8 @@
-"""Reading ahead in processes: a pool that lives as long as the program, for all pipelines and epochs.
+"""Reading ahead in processes: a pool that exists until the program ends, for all pipelines and epochs.
 
-grain's own processes were tried and lost: two of them are started anew every epoch and import JAX each time (9 s to the
-first batch on two busy cores, 2.5 s to stop; these 1.2-2.3 s, once), and stay behind when their parent is killed.
+grain's own processes were tried and were worse: two of them are started again every epoch and import JAX each time (9 s
+to the first batch on two busy cores, 2.5 s to stop; ours 1.2-2.3 s, once), and keep running when their parent is
+killed.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ __all__ = ["ahead_in_processes"]
 
 
 def ahead_in_processes(items: Numbered, start: int, *, workers: int, buffer: int) -> Iterator[Any]:
-    """Items from number `start` on, in order, each got by one of `workers` processes, which keep `buffer` each ready.
+    """Items from number `start` on, in order, each read by one of `workers` processes, which keep `buffer` each ready.
 
-    Processes are spawned: a script that uses them starts under `if __name__ == "__main__":`. What is in memory is
-    copied to each; files are opened there. Raises DataError where a process dies.
+    Processes are spawned: a script that uses them starts under `if __name__ == "__main__":`. Data in
+    memory are copied to each; files are opened there. Raises DataError if a process dies.
     """
     pending: deque[Future[Any]] = deque()
     with _shipped(items) as path:
@@ -45,8 +46,8 @@ def ahead_in_processes(items: Numbered, start: int, *, workers: int, buffer: int
         except BrokenProcessPool as problem:
             _pool.cache_clear()
             raise DataError(
-                "a worker process that reads data ended: was memory short, or is there no "
-                'if __name__ == "__main__": around what the script does?'
+                "a worker process that reads data ended: was there too little memory, or does the script lack "
+                'if __name__ == "__main__": around its main code?'
             ) from problem
         finally:
             for future in pending:
@@ -59,7 +60,7 @@ def _pool(workers: int) -> ProcessPoolExecutor:
 
 
 def _started() -> None:
-    """In a new worker: Ctrl-C is the parent's to handle; a parent that is killed takes its workers along."""
+    """Set up a new worker: the parent handles Ctrl-C; workers end when the parent is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -73,12 +74,12 @@ def _end_with_parent() -> None:
 
 @contextlib.contextmanager
 def _shipped(items: Numbered) -> Iterator[str]:
-    """A private file with what workers need, from this process to its own children, gone afterwards."""
+    """A private file with the data for workers, from this process to its children, deleted afterwards."""
     import cloudpickle
 
     try:
         sent = cloudpickle.dumps(items)
-    except Exception as problem:  # user code: objects say themselves how they are pickled
+    except Exception as problem:  # user code: objects define how they are pickled
         raise DataError(f"the pipeline cannot be sent to worker processes: {problem}; read with workers=0") from problem
     handle, path = tempfile.mkstemp(dir=_folder().name)
     try:
@@ -91,11 +92,11 @@ def _shipped(items: Numbered) -> Iterator[str]:
 
 @cache
 def _folder() -> tempfile.TemporaryDirectory[str]:
-    """Private, and removed when the program ends."""
+    """A private folder, removed when the program ends."""
     return tempfile.TemporaryDirectory(prefix="msedge-data-")
 
 
-@lru_cache(maxsize=2)  # training's and validation's
+@lru_cache(maxsize=2)  # for training and validation
 def _opened(path: str) -> Numbered:
     with open(path, "rb") as file:
         opened: Numbered = pickle.load(file)

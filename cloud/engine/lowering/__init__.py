@@ -1,4 +1,4 @@
-"""All lowerings, a file a family. Importing this package fills the table."""
+"""All lowerings, one file per family. Importing this package fills the table."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ __all__ = [
 
 
 def supported_ops() -> tuple[str, ...]:
-    """Names of all operators the engine runs, sorted."""
+    """Names of all operators that the engine supports, sorted."""
     return tuple(sorted(LOWERINGS))

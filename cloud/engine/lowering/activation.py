@@ -124,7 +124,7 @@ def _affine(x: Tensor, *, alpha: float = 1.0, beta: float = 0.0) -> Tensor:
     return alpha * x + beta
 
 
-# What recurrent operators may name (case is ignored there): function, and which of alpha and beta it takes.
+# Activations of recurrent operators (names are case-insensitive there): function, and which of alpha and beta it takes.
 ACTIVATIONS = {
     "affine": (_affine, ("alpha", "beta")),
     "elu": (elu, ("alpha",)),

@@ -13,7 +13,7 @@ __all__: list[str] = []
 
 
 def _heads(x: Tensor, count: int | None, what: str) -> Tensor:
-    """[batch, length, heads * size] -> [batch, heads, length, size]; four axes stay as they are."""
+    """[batch, length, heads * size] -> [batch, heads, length, size]; an array of four axes is unchanged."""
     if x.ndim == 4:
         return x
     if not count:
@@ -25,13 +25,13 @@ def _bias(
     mask: Tensor | None, is_causal: int, past: int, valid: Tensor | None,
     queries: int, keys: int, dtype: np.dtype[np.generic],
 ) -> Tensor | None:  # fmt: skip
-    """What is added to the scores: 0 or a given bias where a query may look, -inf where it may not."""
+    """The term added to the scores: 0 or a given bias where a query may attend, -inf where it may not."""
     total: Tensor | None = None
     if mask is not None:
         if mask.dtype == bool:
             mask = jnp.where(mask, 0, -jnp.inf).astype(dtype)
         missing = keys - mask.shape[-1]
-        if missing > 0:  # a mask may stop short of the keys: the rest is hidden
+        if missing > 0:  # a mask may be shorter than the keys: the rest is hidden
             widths = [(0, 0)] * (mask.ndim - 1) + [(0, missing)]
             mask = jnp.pad(mask, widths, constant_values=-jnp.inf)
         total = mask
@@ -57,7 +57,7 @@ def attention(
     kv_num_heads: int | None = None, q_num_heads: int | None = None, qk_matmul_output_mode: int = 0,
     scale: float | None = None, softcap: float = 0.0, softmax_precision: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Y, present key, present value, and the scores at the stage `qk_matmul_output_mode` names."""
+    """Y, present key, present value, and the scores at the stage given by `qk_matmul_output_mode`."""
     packed = q.ndim == 3
     q, k, v = _heads(q, q_num_heads, "Q"), _heads(k, kv_num_heads, "K"), _heads(v, kv_num_heads, "V")
     past = 0
@@ -74,7 +74,7 @@ def attention(
     capped = softcap * jnp.tanh(raw / softcap) if softcap else raw
     biased = capped if bias is None else capped + bias
     weights = jax.nn.softmax(biased.astype(jnp.promote_types(biased.dtype, np.float32)), axis=-1).astype(q.dtype)
-    if bias is not None:  # a query that may look nowhere gives zeros
+    if bias is not None:  # a query that may attend to no key gives zeros
         weights = jnp.where(jnp.all(biased == -jnp.inf, axis=-1, keepdims=True), 0, weights)
     y = jnp.einsum("bhqk,bhkd->bhqd", weights, values)
     if packed:

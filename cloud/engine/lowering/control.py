@@ -1,4 +1,4 @@
-"""If, Loop and Scan. What is known while tracing is decided then; the rest goes through `lax`."""
+"""If, Loop and Scan. Conditions known while tracing are decided then; the others use `lax`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def if_else(condition: Tensor, *, context: Context, then_branch: Program, else_b
 
 
 def _always_goes_on(body: Program) -> bool:
-    """Whether a Loop's body hands its condition through untouched."""
+    """Whether a Loop's body returns its condition unchanged."""
     made_by = {name: step for step in body.steps for name in step.outputs}
     name = body.outputs[0]
     while name in made_by and made_by[name].op == "Identity":
@@ -40,7 +40,8 @@ def _always_goes_on(body: Program) -> bool:
 def loop(
     trips: Tensor | None, condition: Tensor | None, *carried: Tensor, context: Context, body: Program
 ) -> tuple[Tensor, ...]:
-    """A known number of trips scans; otherwise a while-loop runs, which has no scan outputs and no reverse gradient."""
+    """A known number of trips becomes a scan; otherwise a while-loop, which has no scan outputs and no reverse
+    gradient."""
     count = len(carried)
     start = tuple(jnp.asarray(v) for v in carried)
 
@@ -59,7 +60,7 @@ def loop(
         last, stacked = lax.scan(step, start, jnp.arange(length))
         return *last, *stacked
     if len(body.outputs) - 1 > count:
-        raise EngineError("a Loop whose trips depend on data cannot have scan outputs: their shape is unknown")
+        raise EngineError("a Loop whose trip count depends on data cannot have scan outputs: their shape is unknown")
     limit = np.iinfo(np.int32).max if trips is None else jnp.reshape(trips, ())
     first = jnp.array(True) if condition is None else jnp.reshape(condition, ())
 

@@ -21,7 +21,7 @@ _LAYOUTS = {1: ("NCH", "OIH", "NCH"), 2: ("NCHW", "OIHW", "NCHW"), 3: ("NCDHW", 
 
 def _layout(x: Tensor, w: Tensor) -> tuple[str, str, str]:
     if x.ndim != w.ndim or x.ndim - 2 not in _LAYOUTS:
-        raise EngineError(f"expected an operand and a kernel of one rank, 3 to 5, got {x.shape} and {w.shape}")
+        raise EngineError(f"expected an operand and a kernel of the same rank, 3 to 5, got {x.shape} and {w.shape}")
     return _LAYOUTS[x.ndim - 2]
 
 
@@ -55,7 +55,7 @@ def conv_transpose(
     kernel_shape: Sequence[int] | None = None, output_padding: Sequence[int] | None = None,
     output_shape: Sequence[int] | None = None, pads: Sequence[int] | None = None, strides: Sequence[int] | None = None,
 ) -> Tensor:  # fmt: skip
-    """x [N, C, d...], w [C, M/group, k...]: a convolution of x, spread by the strides, with the kernel turned."""
+    """x [N, C, d...], w [C, M/group, k...]: a convolution of x, dilated by the strides, with the kernel flipped."""
     layout = _layout(x, w)
     rank = x.ndim - 2
     strides, dilations = per_axis(strides, rank), per_axis(dilations, rank)
@@ -89,7 +89,7 @@ def col2im(
     columns: Tensor, image_shape: Tensor, block_shape: Tensor, *, dilations: Sequence[int] | None = None,
     pads: Sequence[int] | None = None, strides: Sequence[int] | None = None,
 ) -> Tensor:  # fmt: skip
-    """columns [N, C * taps, positions] added back to where an im2col read them: its transpose."""
+    """columns [N, C * taps, positions] added at the positions an im2col read them from: its transpose."""
     space, block = static_ints(image_shape, "the image's shape"), static_ints(block_shape, "the block's shape")
     rank = len(space)
     strides, dilations = per_axis(strides, rank), per_axis(dilations, rank)

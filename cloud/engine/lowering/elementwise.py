@@ -75,7 +75,8 @@ def mod(a: Tensor, b: Tensor, *, fmod: int = 0) -> Tensor:
 
 @lowering("Pow")
 def power(base: Tensor, exponent: Tensor) -> Tensor:
-    """In the base's dtype. Small whole static exponents multiply, so their gradient is finite at zero."""
+    """Power in the base's dtype. Small static integer exponents are multiplications, so the gradient is finite at
+    zero."""
     xp = namespace(base, exponent)
     if is_static(exponent) and exponent.size == 1 and exponent.ndim <= base.ndim and exponent.item() in (2, 3):
         squared = base * base
@@ -142,8 +143,8 @@ def cast_like(x: Tensor, like: Tensor, *, saturate: int = 1, round_mode: str = "
 
 @lowering("BitCast")
 def bit_cast(x: Tensor, *, to: int) -> Tensor:
-    """The same bits under another type of the same width; 64 of them in constants alone."""
+    """The same bits as another type of the same width; 64-bit types only for constants."""
     dtype = ir.DataType(to).numpy()
     if x.dtype.itemsize != dtype.itemsize:
-        raise EngineError(f"expected a type as wide as {x.dtype}, got {dtype}; JAX computes with 32 bits at most")
+        raise EngineError(f"expected a type as wide as {x.dtype}, got {dtype}; JAX computes with at most 32 bits")
     return np.ascontiguousarray(x).view(dtype) if is_static(x) else jax.lax.bitcast_convert_type(x, dtype)

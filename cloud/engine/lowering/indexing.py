@@ -85,7 +85,7 @@ def one_hot(indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1) -
 
 @lowering("NonZero")
 def non_zero(x: Tensor) -> Tensor:
-    """Of a static operand only: its result's shape depends on its elements."""
+    """Only for a static operand: the result's shape depends on its elements."""
     return np.array(np.nonzero(static_array(x, "NonZero's operand")), np.int64)
 
 
@@ -109,7 +109,7 @@ def reverse_sequence(x: Tensor, lengths: Tensor, *, batch_axis: int = 1, time_ax
 def tensor_scatter(
     past: Tensor, update: Tensor, write_indices: Tensor | None = None, *, axis: int = -2, mode: str = "linear"
 ) -> Tensor:
-    """Write `update` into a cache, batch row by batch row, from `write_indices` on along `axis`."""
+    """Write `update` into a cache along `axis`, for each batch row from its index in `write_indices` on."""
     (axis,) = normalise_axes((axis,), past.ndim)
     positions = list(np.indices(update.shape, sparse=True))
     start = 0 if write_indices is None else jnp.reshape(write_indices, (-1,) + (1,) * (past.ndim - 1))

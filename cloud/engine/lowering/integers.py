@@ -1,4 +1,4 @@
-"""Products of integers, in int32; they have no gradient."""
+"""Integer matrix products and convolutions, in int32, without gradients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _centred(x: Tensor, zero: Tensor | None) -> Tensor:
 
 @lowering("MatMulInteger")
 def matmul_integer(a: Tensor, b: Tensor, a_zero: Tensor | None = None, b_zero: Tensor | None = None) -> Tensor:
-    """Zero points one for all, or one a row of a, one a column of b."""
+    """Zero points: one for all, or one per row of a and one per column of b."""
     if a_zero is not None and a_zero.ndim == 1 and a.ndim > 1:
         a_zero = jnp.expand_dims(a_zero, -1)
     return jnp.matmul(_centred(a, a_zero), _centred(b, b_zero))
@@ -30,7 +30,7 @@ def matmul_integer(a: Tensor, b: Tensor, a_zero: Tensor | None = None, b_zero: T
 def conv_integer(
     x: Tensor, w: Tensor, x_zero: Tensor | None = None, w_zero: Tensor | None = None, **window: Any
 ) -> Tensor:
-    """Zero points one for all, of w also one an output channel; padding counts as x's zero point."""
+    """Zero points: one for all; for w also one per output channel. Padding has the value of x's zero point."""
     if w_zero is not None:
         w_zero = jnp.reshape(w_zero, (-1,) + (1,) * (w.ndim - 1))
     return conv(_centred(x, x_zero), _centred(w, w_zero), **window)

@@ -1,4 +1,4 @@
-"""Operators that shape, join, cut and repeat. On static operands they compute with NumPy, so shape arithmetic folds."""
+"""Operators that reshape, join, cut and repeat. For static operands they use NumPy, so shape arithmetic is constant."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__: list[str] = []
 
 @lowering("Constant")
 def constant(**value: Any) -> npt.NDArray[Any]:
-    """One attribute of value, value_float(s), value_int(s)."""
+    """A constant from one of the attributes value, value_float(s), value_int(s)."""
     ((name, held),) = value.items()
     if name == "value":
         return np.asarray(held)
@@ -123,7 +123,7 @@ def slice_of(
     cuts = [slice(None)] * x.ndim
     for axis, first, last, step in zip(over, begin, end, by, strict=True):
         stop: int | None = last
-        if step < 0 and last < -x.shape[axis]:  # past the front: Python spells that None
+        if step < 0 and last < -x.shape[axis]:  # before the first element: None in Python
             stop = None
         cuts[axis] = slice(first, stop, step)
     return x[tuple(cuts)]
@@ -133,7 +133,7 @@ def slice_of(
 def pad(
     x: Tensor, pads: Tensor, value: Tensor | None = None, axes: Tensor | None = None, *, mode: str = "constant"
 ) -> Tensor:
-    """Negative pads cut."""
+    """Padding; negative pads crop."""
     xp = namespace(x, value)
     flat = static_ints(pads, "pads")
     over = tuple(range(x.ndim)) if axes is None else normalise_axes(static_ints(axes, "axes"), x.ndim)

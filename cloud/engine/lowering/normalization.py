@@ -1,4 +1,4 @@
-"""Normalisations. Statistics are taken in float32 or wider."""
+"""Normalisations. Statistics are computed in float32 or wider."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def batch_normalization(
     x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, var: Tensor,
     *, context: Context, epsilon: float = 1e-5, momentum: float = 0.9, training_mode: int = 0, spatial: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """In training: this batch's mean and population variance, and running ones moved by 1 - momentum towards them.
+    """In training: this batch's mean and population variance; running ones move towards them by 1 - momentum.
 
-    Whether it is training is the caller's `train`, never the node's `training_mode`.
+    The caller's `train` selects training, never the node's `training_mode`.
     """
     del training_mode
     wide = _wide(x)
@@ -86,7 +86,7 @@ def group_normalization(
     x: Tensor, scale: Tensor, bias: Tensor,
     *, num_groups: int, context: Context, epsilon: float = 1e-5, stash_type: int = 1,
 ) -> Tensor:  # fmt: skip
-    """Up to opset 20 scale and bias are one a group; from 21 on, one a channel."""
+    """Up to opset 20 there is one scale and bias per group; from 21 on, one per channel."""
     channels = x.shape[1]
     if channels % num_groups:
         raise EngineError(f"expected channels divisible by num_groups {num_groups}, got {channels}")

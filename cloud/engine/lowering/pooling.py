@@ -1,4 +1,4 @@
-"""Pools over sliding windows and over all positions; channels first."""
+"""Pooling over sliding windows and over all positions; channels first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ __all__: list[str] = []
 
 
 class _Windows:
-    """Window geometry of one pool: `pads` as written in the model, `reach` with what ceil_mode adds at the end."""
+    """Window geometry of one pool: `pads` as in the model, `reach` including the amount that ceil_mode adds at the
+    end."""
 
     def __init__(
         self, x: Tensor, kernel: Sequence[int], strides: Sequence[int] | None, dilations: Sequence[int] | None,
@@ -34,7 +35,7 @@ class _Windows:
         for n, k, s, d, (begin, end) in zip(sizes, self.kernel, self.strides, self.dilations, self.pads, strict=True):
             room = n + begin + end - (k - 1) * d - 1
             count = -(-room // s) + 1
-            if (count - 1) * s >= n + begin:  # a window may not start in the padding at the end
+            if (count - 1) * s >= n + begin:  # a window must not start in the padding at the end
                 count -= 1
             grown.append((begin, end + max((count - 1) * s - room, 0)))
         return grown
@@ -64,8 +65,8 @@ def max_pool(
     dilations: Sequence[int] | None = None, pads: Sequence[int] | None = None, storage_order: int = 0,
     strides: Sequence[int] | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """The values and, where they are used, the places they came from: numbers within the whole of x, row by row, or
-    with `storage_order` 1 column by column of the spatial axes."""
+    """The values and, if used, their indices in the whole of x, in row-major order or, with `storage_order` 1, in
+    column-major order of the spatial axes."""
     windows = _Windows(x, kernel_shape, strides, dilations, auto_pad, pads, ceil_mode)
     lowest = np.asarray(-np.inf if jnp.issubdtype(x.dtype, jnp.floating) else np.iinfo(x.dtype).min, x.dtype)
     values = windows.reduce(x, lowest, lax.max, windows.reach)
@@ -73,7 +74,7 @@ def max_pool(
 
 
 def _places(x: Tensor, windows: _Windows, lowest: npt.NDArray[np.generic], storage_order: int) -> Tensor:
-    """Of the first largest element under each window."""
+    """The index of the first largest element under each window."""
     numbers = np.arange(x.size, dtype=np.int32).reshape(x.shape)
     none = np.int32(x.size)
 
@@ -93,7 +94,8 @@ def max_unpool(
     x: Tensor, places: Tensor, output_shape: Tensor | None = None, *, kernel_shape: Sequence[int],
     pads: Sequence[int] | None = None, strides: Sequence[int] | None = None,
 ) -> Tensor:  # fmt: skip
-    """Every value back at its place (see MaxPool), zeros elsewhere; a larger `output_shape` is filled up with zeros."""
+    """Every value at its original index (see MaxPool), zeros elsewhere; a larger `output_shape` is filled with
+    zeros."""
     rank = x.ndim - 2
     ends = window_pads("NOTSET", pads, x.shape[2:], kernel_shape, (1,) * rank, (1,) * rank)
     sizes = zip(x.shape[2:], per_axis(strides, rank), kernel_shape, ends, strict=True)

@@ -1,19 +1,19 @@
 """Quantisation, with gradients that pass straight through the rounding.
 
-Rounding has derivative zero almost everywhere; training takes that of the identity in its place, and zero where the
-result saturates (Bengio, Leonard & Courville, 2013, arXiv:1308.3432). What remains differentiates by the chain rule:
+Rounding has derivative zero almost everywhere; training uses the derivative of the identity instead, and zero where the
+result saturates (Bengio, Leonard & Courville, 2013, arXiv:1308.3432). The rest is differentiated by the chain rule:
 
     y = (clip(round(x / s) + z, low, high) - z) * s
     dy/dx = 1 inside, 0 outside
     dy/ds = round(x / s) - x / s inside, low - z or high - z outside
 
-of which the second is the gradient of learned step sizes (Esser et al., 2020, LSQ, arXiv:1902.08153), without the
-factor it puts before. Where a loss becomes NaN it stays NaN: integers have none, the floats that stand for them do.
+The second is the gradient of learned step sizes (Esser et al., 2020, LSQ, arXiv:1902.08153), without its gradient
+scale. A NaN stays NaN: integers cannot represent it, but the floats used in their place can.
 
-Integers have no gradients. So `straight_through` stands for a DequantizeLinear together with the QuantizeLinear or
-DynamicQuantizeLinear it reads, and carries the integers between them as floats; `cloud.engine.function` finds the
-pairs. Results are ONNX's to the bit on CPU; GPUs divide within two units in the last place, and so may round
-a number that lies halfway to the other side.
+Integers have no gradients. So `straight_through` implements a DequantizeLinear together with the QuantizeLinear or
+DynamicQuantizeLinear that it reads, and keeps the integers between them as floats; `cloud.engine.compiling` finds the
+pairs. Results are bit-equal to ONNX's on CPU; GPU division is exact within two units in the last place, so a number
+halfway between two integers may be rounded to the other one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def quantize_linear(
     x: Tensor, scale: Tensor, zero: Tensor | None = None,
     *, axis: int = 1, block_size: int = 0, output_dtype: int = 0, precision: int = 0, saturate: int = 1,
 ) -> Tensor:  # fmt: skip
-    """To integers; 8-bit floats are not supported."""
+    """Quantise to integers; 8-bit floats are not supported."""
     dtype = _stored(zero, output_dtype)
     if is_static(x, scale, zero):
         return reference_quantize(x, scale, zero, axis, block_size, output_dtype, precision, saturate)
@@ -61,7 +61,7 @@ def dequantize_linear(
 
 @lowering("DynamicQuantizeLinear")
 def dynamic_quantize_linear(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """uint8 over the range of x itself; scale and zero point pass no gradient on."""
+    """uint8 over the range of x itself; scale and zero point have no gradient."""
     numbers = jax.lax.stop_gradient(x)
     low, high = jnp.min(numbers, initial=0), jnp.max(numbers, initial=0)
     scale = _divided(high - low, jnp.float32(255))
@@ -75,7 +75,7 @@ def straight_through(
     x: Tensor, scale: Tensor, zero: Tensor | None, back_scale: Tensor, back_zero: Tensor | None,
     *, quantize: Mapping[str, Any], dequantize: Mapping[str, Any],
 ) -> Tensor:  # fmt: skip
-    """x quantised and dequantised again; both operators' operands, and their attributes as they stand in the graph."""
+    """x quantised and dequantised again, with the operands and attributes of both operators."""
     attributes = {"axis": 1, "block_size": 0, "output_dtype": 0} | dict(dequantize)
     if is_static(x, scale, zero):
         between = quantize_linear(x, scale, zero, **quantize)
@@ -94,7 +94,7 @@ def _stored(zero: Tensor | None, output_dtype: int) -> np.dtype[Any]:
     if zero is None and output_dtype:
         dtype = ir.DataType(output_dtype).numpy()
     if not _is_integer(dtype):
-        raise EngineError(f"quantises to {dtype}; the engine knows integers of up to 16 bits")
+        raise EngineError(f"expected quantisation to integers of at most 16 bits, got {dtype}")
     return dtype
 
 
@@ -105,7 +105,7 @@ def _is_integer(dtype: Any) -> bool:
 def _whole(
     x: Tensor, scale: Tensor, zero: Tensor | None, dtype: np.dtype[Any], axis: int, block_size: int, precision: int
 ) -> Tensor:
-    """The integers of `dtype` that x becomes, held as floats. Computes in float32 (float64 for such scales)."""
+    """x quantised to integers of `dtype`, kept as floats. Computed in float32 (float64 if the scale is)."""
     exact = canonical_dtype(ir.DataType(precision).numpy() if precision else scale.dtype)
     wide = canonical_dtype(np.float64 if exact == np.float64 else np.float32)
     low, high = integer_range(dtype)
@@ -127,7 +127,7 @@ def _real(q: Tensor, scale: Tensor, zero: Tensor | None, axis: int, block_size: 
 
 
 def _spread(by: Tensor, shape: tuple[int, ...], axis: int, block_size: int, what: str) -> Tensor:
-    """One number for all, one for each index of `axis`, or one for each block along it: to broadcast against `shape`"""
+    """One number for all, one for each index of `axis`, or one for each block along it, broadcastable to `shape`"""
     if by.size == 1 and by.ndim <= 1:
         return by.reshape(())
     (axis,) = normalise_axes((axis,), len(shape))
@@ -141,14 +141,14 @@ def _spread(by: Tensor, shape: tuple[int, ...], axis: int, block_size: int, what
 
 
 def _divided(x: Tensor, step: Tensor) -> Tensor:
-    """x / step, rounded once. XLA turns division by what is broadcast into multiplication by its reciprocal, which is
-    rounded twice; so the divisor depends on x."""
+    """x / step, rounded once. XLA replaces division by a broadcast value with multiplication by its reciprocal, which
+    rounds twice; so the divisor is made to depend on x."""
     return x / jnp.where(x == x, step, 0)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(2, 3))
 def _rounded(x: Tensor, zero: Tensor, low: int, high: int) -> Tensor:
-    """To the nearest integer (halves to even) plus `zero`, at least `low` and at most `high`; NaN stays."""
+    """The nearest integer (halves to even) plus `zero`, clipped to `low` and `high`; NaN stays."""
     return jnp.clip(jnp.round(x) + zero, low, high)
 
 

@@ -1,4 +1,4 @@
-"""Random draws, each from the caller's key folded with the node's place. Results differ from other runtimes' draws."""
+"""Random numbers, each from the caller's key folded with the node's position; they differ from other runtimes'."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def dropout(
     x: Tensor, ratio: Tensor | None = None, training_mode: Tensor | None = None,
     *, context: Context, seed: int | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Drops and rescales in training, is the identity otherwise. Whether it is training is the caller's `train`."""
+    """Drops and rescales in training (the caller's `train`), the identity otherwise."""
     del training_mode, seed
     rate = 0.5 if ratio is None else static_float(ratio, "the ratio")
     if not context.train or rate == 0.0:

@@ -23,7 +23,7 @@ def _activations(
     names: Sequence[str] | None, defaults: Sequence[str], count: int,
     alphas: Sequence[float] | None, betas: Sequence[float] | None,
 ) -> list[list[Activation]]:  # fmt: skip
-    """One list of functions a direction. Alphas and betas are handed out in order to the functions that take them."""
+    """One list of functions per direction. Alphas and betas are assigned in order to the functions that take them."""
     names = list(names or [*defaults] * count)
     if len(names) != len(defaults) * count:
         raise EngineError(f"expected {len(defaults) * count} activations, got {names}")
@@ -41,7 +41,7 @@ def _activations(
 
 @dataclass(frozen=True)
 class _Direction:
-    """What a cell computes with, for one direction."""
+    """The weights and settings of a cell, for one direction."""
 
     w: Tensor
     r: Tensor
@@ -61,7 +61,7 @@ Cell = Callable[[_Direction, Any, Tensor], Any]
 def _scan(
     cell: Cell, d: _Direction, start: Any, x: Tensor, lengths: Tensor | None, reverse: bool
 ) -> tuple[Any, Tensor]:
-    """Run `cell` over x [steps, batch, n]: the last states, and every hidden state [steps, batch, hidden]."""
+    """Run `cell` over x [steps, batch, n]; returns the last states and every hidden state [steps, batch, hidden]."""
 
     def turn(t: Tensor) -> Tensor:
         return jnp.flip(t, 0) if lengths is None else reverse_sequence(t, lengths)

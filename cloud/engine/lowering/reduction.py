@@ -34,7 +34,7 @@ def _log_sum_exp(xp: Any, x: Tensor, **over: Any) -> Tensor:
 
 
 def _of_nothing(x: Tensor, *, lowest: bool) -> dict[str, Any]:
-    """What the maximum (`lowest`) or minimum of no elements is: the value that never wins."""
+    """The maximum (`lowest`) or minimum of no elements: the neutral element."""
     if x.size:
         return {}
     if x.dtype == bool:

@@ -1,13 +1,13 @@
-"""The lowering table: ONNX operator -> function of arrays. Families fill it by decorator, one file a family.
+"""The lowering table: ONNX operator -> function of arrays. A decorator fills it, in one file per family.
 
-Calling convention: `fn(*inputs, **attributes)`. An optional input left out is None; attributes carry ONNX's names.
-A function that needs its surroundings declares a keyword-only `context: Context`. It returns one value, or a tuple
-of them in the order of the node's outputs (more than the node asks for is fine).
+Calling convention: `fn(*inputs, **attributes)`. An omitted optional input is None; attributes have ONNX's names.
+A function that needs more than its operands declares a keyword-only `context: Context`. It returns one value, or a
+tuple of them in the order of the node's outputs (more values than the node's outputs are allowed).
 
-Values are of two kinds. A NumPy array is *static*: a constant, a shape, or something computed from those alone; it
-keeps its 64-bit integers and may steer shapes. A JAX array is *dynamic*. A function whose operands are all static
-computes with NumPy where it can (see `namespace`), which is how chains of Shape, Gather, Concat and Reshape fold away
-while the model is traced.
+There are two kinds of values. A NumPy array is *static*: a constant, a shape, or a value computed from those alone; it
+keeps its 64-bit integers and may determine shapes. A JAX array is *dynamic*. A function whose operands are all static
+uses NumPy if it can (see `namespace`); so chains of Shape, Gather, Concat and Reshape are evaluated while the model is
+traced.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ LOWERINGS: dict[str, Lowering] = {}
 
 
 def lowering(*ops: str) -> Callable[[Rule], Rule]:
-    """Enter the decorated function into the table as the meaning of `ops`."""
+    """Register the decorated function as the lowering of `ops`."""
 
     def enter(function: Rule) -> Rule:
         row = Lowering(function, "context" in inspect.signature(function).parameters)
@@ -77,7 +77,7 @@ def lowering(*ops: str) -> Callable[[Rule], Rule]:
 
 @dataclass(frozen=True)
 class Step:
-    """One node, ready to run: attribute values are Python's, subgraphs are `Program`s; `still`: never trained."""
+    """One node, ready to run: attributes are Python values, subgraphs are `Program`s; `still`: never trained."""
 
     op: str
     row: Lowering
@@ -101,11 +101,11 @@ class Program:
 
 @dataclass(frozen=True)
 class Context:
-    """What a lowering may know beyond its operands.
+    """The context of a lowering beyond its operands.
 
-    `statistics` holds the current BatchNorm statistics by initialiser name and takes their updates; it is None where
-    updates have nowhere to go (inside a subgraph). `run(program, inputs, salt)` evaluates a subgraph with the names
-    around it in reach; `salt` makes its random draws differ from those of another iteration.
+    `statistics` holds the current BatchNorm statistics by initialiser name and receives their updates; it is None
+    inside a subgraph, where updates are not possible. `run(program, inputs, salt)` evaluates a subgraph with access to
+    the outer names; `salt` makes its random numbers differ from those of another iteration.
     """
 
     where: str
@@ -119,28 +119,28 @@ class Context:
     run: Callable[..., list[Tensor]]
 
     def key(self) -> jax.Array:
-        """This node's own random key."""
+        """This node's random key."""
         if self.rng is None:
             raise EngineError(f"{self.where} draws random numbers, but no rng was given; pass rng=jax.random.key(seed)")
         return jax.random.fold_in(self.rng, self.index)
 
     def wants(self, output: int) -> bool:
-        """Whether the node's output of that number is used."""
+        """Whether the node's output with that number is used."""
         return output < len(self.outputs) and bool(self.outputs[output])
 
 
 def is_static(*values: Tensor) -> bool:
-    """True where all present values are static."""
+    """Whether all present values are static."""
     return all(value is None or isinstance(value, np.ndarray | np.generic) for value in values)
 
 
 def namespace(*values: Tensor) -> Any:
-    """`numpy` where all values are static, else `jax.numpy`."""
+    """`numpy` if all values are static, else `jax.numpy`."""
     return np if is_static(*values) else jnp
 
 
 def static_array(value: Tensor, what: str) -> npt.NDArray[Any]:
-    """The elements of an operand that steers shapes; an `EngineError` where only running the model would tell them."""
+    """The elements of an operand that determines shapes; `EngineError` if they are known only when the model runs."""
     if is_traced(value):
         raise EngineError(
             f"{what} must be known when the model is traced, but it is computed from the model's inputs or "

@@ -1,4 +1,4 @@
-"""Resize and its kin: per axis, a table of sources computed with NumPy while the model is traced."""
+"""Resize and related operators: per axis, a table of source positions computed with NumPy while tracing."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ _KERNELS = {"linear": (_triangle, 1), "cubic": (_cubic, 2)}
 
 
 def _weights(axis: _Axis, source: Floats, mode: str, cubic_a: float, antialias: bool, exclude_outside: bool) -> Floats:
-    """Interpolation matrix [out, size]; taps outside count for the edge, or not at all with `exclude_outside`."""
+    """Interpolation matrix [out, size]; taps outside use the edge, or nothing with `exclude_outside`."""
     kernel, reach = _KERNELS[mode]
     shrink = min(axis.scale, 1.0) if antialias else 1.0
     support = int(np.ceil(reach / shrink))

@@ -37,7 +37,7 @@ def mel_weight_matrix(
 
 
 def _complex(x: Tensor) -> Tensor:
-    """Of a last axis that holds the real part, or the real and the imaginary part."""
+    """Complex numbers from a last axis that holds the real part, or the real and the imaginary part."""
     if x.shape[-1] not in (1, 2):
         raise EngineError(f"expected a last axis of 1 or 2 (real, imaginary), got shape {x.shape}")
     x = jnp.asarray(x, jnp.promote_types(x.dtype, np.float32))
@@ -53,8 +53,8 @@ def dft(
     x: Tensor, length: Tensor | None = None, along: Tensor | None = None,
     *, context: Context, axis: int = 1, inverse: int = 0, onesided: int = 0,
 ) -> Tensor:  # fmt: skip
-    """x [..., 1 or 2], padded with zeros or cut to `length`. The axis is an operand since opset 20, was an attribute
-    before. Inverse and one-sided: from the bins of a real signal back to it."""
+    """x [..., 1 or 2], padded with zeros or cut to `length`. The axis is an operand since opset 20, an attribute
+    before. Inverse and one-sided: from the bins of a real signal to the signal."""
     if context.opset >= 20:
         axis = -2 if along is None else static_int(along, "the axis")
     (axis,) = normalise_axes((axis,), x.ndim)

@@ -1,4 +1,4 @@
-"""Window arithmetic that convolutions and pools share. Pads are (begin, end) pairs, one a spatial axis."""
+"""Window arithmetic for convolutions and pools. Pads are (begin, end) pairs, one per spatial axis."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["per_axis", "window_pads"]
 
 
 def per_axis(values: Sequence[int] | None, rank: int, default: int = 1) -> tuple[int, ...]:
-    """One value a spatial axis; all `default` where the attribute is absent."""
+    """One value per spatial axis; all `default` if the attribute is absent."""
     if not values:
         return (default,) * rank
     if len(values) != rank:
-        raise EngineError(f"expected {rank} values, one a spatial axis, got {list(values)}")
+        raise EngineError(f"expected {rank} values, one per spatial axis, got {list(values)}")
     return tuple(values)
 
 
@@ -30,7 +30,7 @@ def window_pads(
     if auto_pad == "VALID":
         return [(0, 0)] * rank
     if auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
-        raise EngineError(f"auto_pad is NOTSET, VALID, SAME_UPPER or SAME_LOWER, got {auto_pad!r}")
+        raise EngineError(f"expected auto_pad NOTSET, VALID, SAME_UPPER or SAME_LOWER, got {auto_pad!r}")
     resolved = []
     for size, extent, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
         total = max((-(-size // stride) - 1) * stride + (extent - 1) * dilation + 1 - size, 0)

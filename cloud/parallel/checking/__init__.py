@@ -1,3 +1,3 @@
-"""Plans held against compiled programs, by the compilers of CPUs and GPUs."""
+"""Plans compared with compiled programs, by the compilers for CPUs and GPUs."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plans are checked, not believed: what a compiled program moves, holds and takes beside what the plan said."""
+"""Check of a plan: communication, memory and time of the compiled program compared with the plan's predictions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Key = tuple[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A compiled step on one device: what the program says, priced as the planner prices, in seconds and bytes."""
+    """A compiled step on one device, in seconds and bytes, computed from the program with the planner's cost model."""
 
     program: Program
     peak_bytes: int
@@ -31,7 +31,7 @@ class Measured:
 
     @property
     def collectives(self) -> tuple[Collective, ...]:
-        """All of them, with the mesh axes they run over."""
+        """All collectives, with the mesh axes they run over."""
         return self.program.collectives
 
     @property
@@ -41,18 +41,18 @@ class Measured:
 
     @property
     def step_seconds(self) -> float:
-        """Computing, and the collectives that nothing hides."""
+        """Computing, and the collectives that it does not hide."""
         return self.compute_seconds + self.exposed_seconds
 
     @property
     def bytes(self) -> Mapping[Key, int]:
-        """Of all collectives, by kind and axes."""
+        """Bytes of all collectives, by kind and axes."""
         return _bytes(self.collectives)
 
 
 def measure(compiled: Any, mesh: Mesh, topology: Topology) -> Measured:
-    """What a compiled program (`lowered.compile()`) for `mesh` would cost on `topology`. Raises `PlanError` where it
-    cannot be read."""
+    """The cost of a compiled program (`lowered.compile()`) for `mesh` on `topology`. Raises `PlanError` if the program
+    cannot be parsed."""
     program = read_program(compiled.as_text(), mesh)
     compute = sum(one.times * cost.compute(one.flops, one.bytes, one.dtype, topology.device) for one in program.work)
     times = [_seconds(one.collective, mesh, topology) for one in program.found]
@@ -61,8 +61,8 @@ def measure(compiled: Any, mesh: Mesh, topology: Topology) -> Measured:
 
 
 def footprint(compiled: Any) -> int:
-    """Bytes the program needs on one device: arguments, results that take no argument's place, all in between, which
-    XLA packs into one block (its `peak_memory_in_bytes` leaves that out on CPUs)."""
+    """Bytes that the program needs on one device: arguments, results that do not reuse an argument's buffer, and
+    temporaries, which XLA packs into one block (its `peak_memory_in_bytes` omits that block on CPUs)."""
     memory = compiled.memory_analysis()
     held = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     return int(held + memory.temp_size_in_bytes)
@@ -81,7 +81,7 @@ def _bytes(collectives: Iterable[Collective]) -> Mapping[Key, int]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`what` is "all-reduce over m0", "peak bytes", ...; `notes` name the values that make the difference."""
+    """`what` is "all-reduce over m0", "peak bytes", ...; `notes` name the values that cause the difference."""
 
     what: str
     predicted: float
@@ -90,7 +90,7 @@ class Row:
 
     @property
     def gap(self) -> float:
-        """The difference as a share of what was compiled; infinite where nothing was."""
+        """The difference relative to the compiled figure; infinite if that is zero."""
         if self.predicted == self.compiled:
             return 0.0
         return abs(self.predicted - self.compiled) / self.compiled if self.compiled else float("inf")
@@ -98,7 +98,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`collectives`: a row for each kind and axes, in bytes; `totals`: their sum, peak bytes, and seconds."""
+    """`collectives`: one row for each kind and axes, in bytes; `totals`: their sum, peak bytes, and seconds."""
 
     compiler: str
     collectives: tuple[Row, ...]
@@ -112,12 +112,12 @@ class Report:
         return self.measured.peak_bytes <= self.limit
 
     def agrees(self, bytes: float = 0.05, peak: float = 0.10) -> bool:
-        """Whether the bytes of all collectives and the peak are predicted this closely."""
+        """Whether the bytes of all collectives and the peak are predicted within the given gap."""
         moved, held = (next(row for row in self.totals if row.what == what) for what in (_MOVED, _HELD))
         return moved.gap <= bytes and held.gap <= peak
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Plain data for JSON."""
         rows = {
             name: [{"what": row.what, "predicted": row.predicted, "compiled": row.compiled, "notes": list(row.notes)}
                    for row in table]
@@ -126,7 +126,7 @@ class Report:
         return {"compiler": self.compiler, "fits": self.fits, "limit": self.limit, **rows}
 
     def text(self) -> str:
-        """A table, and below it what makes the differences."""
+        """A table, and below it the causes of the differences."""
         rows = (*self.collectives, *self.totals)
         width = max(len(row.what) for row in rows)
         lines = [f"{'':{width}}  {'predicted':>16}  {'compiled':>16}  {'gap':>7}"]
@@ -144,12 +144,13 @@ _MOVED, _HELD = "bytes of all collectives", "peak bytes"
 
 
 def check(applied: Any, estimate: Estimate, mesh: Mesh, topology: Topology, compiler: Compiler) -> Report:
-    """Compile a step that a plan was applied to (anything with `.lower()`, for the compiler's devices) and compare."""
+    """Compile a step that a plan was applied to (any object with `.lower()`, for the compiler's devices) and
+    compare."""
     return compare(estimate, measure(compiler.compile(applied.lower()), mesh, topology), topology, compiler.name)
 
 
 def compare(estimate: Estimate, measured: Measured, topology: Topology, compiler: str = "cpu") -> Report:
-    """What was predicted beside what was compiled, by kind and axes of collectives, and in all."""
+    """The predicted figures and the compiled ones, by kind and axes of collectives, and in total."""
     predicted, compiled = _bytes(estimate.collectives), measured.bytes
     rows = [Row(_title(key), predicted.get(key, 0), compiled.get(key, 0), _notes(key, estimate, measured))
             for key in sorted({*predicted, *compiled})]  # fmt: skip
@@ -168,7 +169,7 @@ def _title(key: Key) -> str:
 
 
 def _notes(key: Key, estimate: Estimate, measured: Measured) -> tuple[str, ...]:
-    """Where the bytes differ: values that were predicted and are not there, and the other way round, told by size."""
+    """Where the bytes differ: values that were predicted but not compiled, and the reverse, matched by size."""
     expected = Counter[int]()
     why: dict[int, str] = {}
     for one in estimate.collectives:

@@ -1,5 +1,4 @@
-"""Compilers that make a program of a step: XLA's for virtual CPU devices, and XLA's for NVIDIA GPUs, which needs its
-wheels but no GPU."""
+"""The compilers of a step: XLA for virtual CPU devices, and XLA for NVIDIA GPUs, which needs its wheels but no GPU."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ from cloud.parallel.topology import DEVICES, Topology
 __all__ = ["FOLDER", "WHEELS", "Compiler", "cpu", "gpu", "has_gpu", "target"]
 
 FOLDER = "MSEDGE_GPU_COMPILER"
-"""The environment variable with the folder that the wheels were installed into; unset where they are installed like
-other packages."""
+"""The environment variable with the folder that the wheels were installed into; unset if they are installed like other
+packages."""
 
 WHEELS = (f"jax-cuda12-pjrt=={jax.__version__}", f"jax-cuda12-plugin=={jax.__version__}", "nvidia-cuda-nvcc-cu12")
 """What `python -m benchmarks.parallel.install_compiler FOLDER` installs there; 0.6 GB."""
@@ -33,7 +32,7 @@ _PLUGIN = "jax_plugins.xla_cuda12"
 
 @dataclass(frozen=True)
 class Compiler:
-    """`name`: "cpu" or "gpu". `devices`: what meshes are made of, in the topology's order. `options`: for XLA."""
+    """`name`: "cpu" or "gpu". `devices`: the devices of meshes, in the topology's order. `options`: for XLA."""
 
     name: str
     devices: tuple[Any, ...]
@@ -41,7 +40,7 @@ class Compiler:
 
     @property
     def reduce_scatter(self) -> bool:
-        """Whether it makes reduce-scatters; the CPU's leaves an all-reduce of which each device keeps a piece."""
+        """Whether it emits reduce-scatters; the CPU compiler emits an all-reduce, of which each device keeps a part."""
         return self.name == "gpu"
 
     def compile(self, lowered: Any) -> Any:
@@ -50,7 +49,7 @@ class Compiler:
 
 
 def cpu(count: int) -> Compiler:
-    """The CPU's for `count` virtual devices. Raises `PlanError` where there are fewer."""
+    """The CPU compiler for `count` virtual devices. Raises `PlanError` if there are fewer."""
     devices = jax.devices("cpu")
     if len(devices) < count:
         raise PlanError(f"expected {count} CPU devices; JAX has {len(devices)}: set XLA_FLAGS="
@@ -59,14 +58,15 @@ def cpu(count: int) -> Compiler:
 
 
 def has_gpu() -> bool:
-    """Whether the GPU's compiler is here, or a GPU that JAX can reach."""
+    """Whether the GPU compiler is installed, or JAX can use a GPU."""
     return _jax.knows_platform("cuda") or _found() is not None
 
 
 def gpu(topology: Topology) -> Compiler:
-    """The GPU's for the devices of `topology`, which need not be here: programs can be read, but not run. Without
-    autotuning, and with matrix products by cuBLAS. A device that the table lacks is compiled for as an H100 with the
-    topology's memory. Raises `PlanError` where the wheels are missing, naming the line that installs them."""
+    """The GPU compiler for the devices of `topology`, which need not be present: programs can be read, but not run. It
+    compiles without autotuning, and matrix products with cuBLAS. A device that is not in the table is compiled for as
+    an H100 with the topology's memory. Raises `PlanError` if the wheels are missing; it names the command to install
+    them."""
     folder = _load()
     hosts, devices = topology.size // topology.levels[-1].size, topology.levels[-1].size
     found = _jax.described_devices("cuda", f"1x{hosts}x{devices}", target(topology))
@@ -87,14 +87,14 @@ def _found() -> Path | None:
 
 @cache
 def _load() -> Path | None:
-    """Make the compiler known to JAX beside the CPU, which must have started: it would look for a GPU otherwise."""
+    """Register the compiler with JAX beside the CPU, which must have started: otherwise JAX would look for a GPU."""
     jax.devices()
     folder = _found()
     if _jax.knows_platform("cuda"):
         return folder
     if folder is None:
         looked = os.environ.get(FOLDER) or f"the installed packages ({FOLDER} is not set)"
-        raise PlanError(f"the compiler for GPUs was not found in {looked}: run `python -m "
+        raise PlanError(f"expected the GPU compiler in {looked}; it is not there: run `python -m "
                         f"benchmarks.parallel.install_compiler FOLDER` and set {FOLDER}=FOLDER")  # fmt: skip
     with _no_gpu_expected(), _on_path(folder):
         importlib.import_module(_PLUGIN).initialize()
@@ -103,7 +103,7 @@ def _load() -> Path | None:
 
 @contextmanager
 def _no_gpu_expected() -> Iterator[None]:
-    """The plugin asks the driver for its version otherwise."""
+    """Without this, the plugin asks the driver for its version."""
     name = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
     before = os.environ.get(name)
     os.environ[name] = "1"
@@ -115,7 +115,7 @@ def _no_gpu_expected() -> Iterator[None]:
 
 @contextmanager
 def _on_path(folder: Path) -> Iterator[None]:
-    """Last on the path, so that nothing else is taken from there."""
+    """Append the folder to the path, so that no other package is imported from it."""
     sys.path.append(str(folder))
     try:
         yield
@@ -123,7 +123,8 @@ def _on_path(folder: Path) -> Iterator[None]:
         sys.path.remove(str(folder))
 
 
-# What the compiler asks of a GPU: NVIDIA's data sheets and the tables of compute capabilities in the CUDA guide.
+# Properties of a GPU that the compiler needs: NVIDIA's data sheets and the tables of compute capabilities in the CUDA
+# guide.
 _LIMITS: Mapping[str, Mapping[str, float | str]] = {
     "h100": {"capability": "9 minor: 0", "cores": 132, "fpus": 128, "threads": 2048, "shared": 233472, "optin": 232448,
              "l2": 50 << 20, "clock": 1.98, "bandwidth": 3352e9},

@@ -1,3 +1,3 @@
-"""Plans for people: named, explained, drawn, saved, compared, pinned."""
+"""Plans presented to people: naming, explanation, drawing, saving, comparison and pins."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two plans of one step beside each other: what is split otherwise, and what that does to what is moved and held."""
+"""Comparison of two plans of one step: what is split differently, and the effect on communication and memory."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from converter.report.html import size_text
 __all__ = ["Change", "Difference", "Figure", "diff"]
 
 MOST = 16
-"""Kinds of tensors that the text lists."""
+"""The most kinds of tensors that the text lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """`times` alike tensors that lie otherwise."""
+    """`times` similar tensors that are sharded differently."""
 
     name: str
     times: int
@@ -43,8 +43,9 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`entering`: parameters and the batch; `others`: how many arrays of the optimiser lie otherwise; `made`: results
-    of operators; `moved`: collectives by kind and axes, bytes and seconds; `totals`: of the step."""
+    """`entering`: parameters and the batch; `others`: how many arrays of the optimiser are sharded
+    differently; `made`: results of operators; `moved`: collectives by kind and axes, bytes and seconds; `totals`: of
+    the step."""
 
     titles: tuple[str, str]
     entering: tuple[Change, ...]
@@ -54,26 +55,26 @@ class Difference:
     totals: tuple[Figure, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Plain data for JSON."""
         return asdict(self)
 
     def text(self) -> str:
         """For a terminal."""
         parts = [f"before: {self.titles[0]}\nafter:  {self.titles[1]}"]
-        for title, changes in (("what enters", self.entering), ("what is computed", self.made)):
+        for title, changes in (("inputs of the step", self.entering), ("computed values", self.made)):
             lines = [(one.name, _times(one.times), one.before, "→", one.after) for one in changes[:MOST]]
-            rest = f"\n  and {len(changes) - MOST} kinds more" if len(changes) > MOST else ""
+            rest = f"\n  and {len(changes) - MOST} more kinds" if len(changes) > MOST else ""
             parts.append(f"{title}\n{rows_text(lines)}{rest}" if lines else f"{title}: no difference")
         if self.others:
-            parts.insert(2, f"arrays of the optimiser that lie otherwise: {self.others}")
-        for title, figures in (("collectives", self.moved), ("a step", self.totals)):
+            parts.insert(2, f"optimiser arrays that are sharded differently: {self.others}")
+        for title, figures in (("collectives", self.moved), ("per step", self.totals)):
             rows = [(one.what, _figure(one, one.before), "→", _figure(one, one.after)) for one in figures]
             parts.append(f"{title}\n{rows_text(rows)}" if rows else f"{title}: no difference")
         return "\n\n".join(parts)
 
 
 def diff(graph: Graph, before: Plan, after: Plan, topology: Topology) -> Difference:
-    """Both plans are for `graph` and priced on `topology`."""
+    """Compare two plans for `graph`, both with estimates for `topology`."""
     return Difference(
         titles=(_title(graph, before, topology), _title(graph, after, topology)),
         entering=_entering(graph, before, after, _of_optimizer(graph, False)),
@@ -94,13 +95,13 @@ def _entering(graph: Graph, before: Plan, after: Plan, which: Collection[int]) -
 
 
 def _of_optimizer(graph: Graph, wanted: bool) -> frozenset[int]:
-    """What enters that is state but no parameter, or all that is not so."""
+    """Inputs of the step that are state but not parameters; or all other inputs."""
     params = parameters(graph)
     return frozenset(v for v in graph.entering if (graph.values[v].kind == "state" and v not in params) == wanted)
 
 
 def _made(graph: Graph, before: Plan, after: Plan) -> tuple[Change, ...]:
-    """Of operators that do work of their own."""
+    """Results of operators that do substantial work."""
     first, second = lying(graph, before), lying(graph, after)
     return _changes(
         (f"{op.primitive} at {place(op.where)}", graph.values[v].shape, first[v], second[v])
@@ -145,8 +146,8 @@ def _totals(before: Estimate, after: Estimate) -> list[Figure]:
         Figure(what, unit, getattr(before, name), getattr(after, name))
         for what, unit, name in (
             ("step", "seconds", "step_seconds"), ("computing", "seconds", "compute_seconds"),
-            ("collectives that nothing hides", "seconds", "exposed_seconds"),
-            ("memory at most", "bytes", "peak_bytes"), ("state at rest", "bytes", "state_bytes"),
+            ("collectives not hidden", "seconds", "exposed_seconds"),
+            ("peak memory", "bytes", "peak_bytes"), ("state between steps", "bytes", "state_bytes"),
         )
     ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Training steps of known sizes to try the planner on: plain JAX for one device, as shapes; nothing is allocated."""
+"""Training steps of known sizes for trying the planner: plain JAX for one device, as shapes; nothing is allocated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LENGTH, WORDS, WIDTH, HEADS, ROWS = 1024, 32768, 768, 12, 32
 
 @dataclass(frozen=True)
 class Example:
-    """`step(state, batch) -> (state, metrics)`, and the shapes it takes. `about`: one line."""
+    """`step(state, batch) -> (state, metrics)`, and the shapes of its arguments. `about`: a description in one line."""
 
     step: Callable[[Tree, Tree], tuple[Tree, Tree]]
     state: Tree
@@ -102,8 +102,8 @@ def _dense(x: jax.Array, block: Tree) -> jax.Array:
 
 
 def _experts(experts: int, x: jax.Array, block: Tree) -> jax.Array:
-    """Each word goes to one expert (Switch Transformer, Fedus et al., 2021), which has room for 1.25 times its share;
-    dispatched by einsum (GShard, Lepikhin et al., 2020)."""
+    """Each token goes to one expert (Switch Transformer, Fedus et al., 2021) with a capacity factor of 1.25; dispatched
+    by einsum (GShard, Lepikhin et al., 2020)."""
     chances = jax.nn.softmax(x @ block["gate"])
     chosen = jax.nn.one_hot(chances.argmax(-1), experts)
     place = jnp.cumsum(chosen, 1) * chosen - 1
@@ -115,7 +115,7 @@ def _experts(experts: int, x: jax.Array, block: Tree) -> jax.Array:
 
 EXAMPLES: Mapping[str, Callable[[], Example]] = {
     "mlp": _mlp,
-    "gpt": partial(_transformer, "12 blocks of 768, 124 M parameters, 32 x 1024 words", 12, 0),
-    "moe": partial(_transformer, "6 blocks of 768 with 16 experts each, 32 x 1024 words", 6, 16),
+    "gpt": partial(_transformer, "12 blocks of 768, 124 M parameters, 32 x 1024 tokens", 12, 0),
+    "moe": partial(_transformer, "6 blocks of 768 with 16 experts each, 32 x 1024 tokens", 6, 16),
 }
-"""Name to what makes it."""
+"""Name to the function that makes the example."""

@@ -24,20 +24,20 @@ from converter.report.html import size_text
 __all__ = ["Other", "explain"]
 
 BIGGEST = 8
-"""Operators listed, those with most FLOPs."""
+"""The most operators listed: those with the most FLOPs."""
 
 Item = TypeVar("Item")
 Key = TypeVar("Key")
 
 
 Other: TypeAlias = Plan | Staging | PlanError
-"""A plan, a pipeline, or why there is none."""
+"""A plan, a pipeline-parallel plan, or the reason why there is none."""
 
 
 def explain(graph: Graph, plan: Plan, topology: Topology, rivals: Mapping[str, Other] | None = None, *,
             memory: float | None = None, reduce_scatter: bool = True) -> Explanation:  # fmt: skip
-    """`rivals`: other plans of the same step, or why there is none, by name. `memory`: bytes a device, else the
-    topology's. `reduce_scatter`: whether the compiler makes them, as in `predict`."""
+    """`rivals`: other plans of the same step, or why there is none, by name. `memory`: bytes per device, by default the
+    topology's. `reduce_scatter`: whether the compiler emits reduce-scatters, as in `predict`."""
     ledger = Ledger(graph, plan, topology, reduce_scatter)
     estimate, peak = plan.estimate, ledger.peak
     at = min(range(len(graph.ops)), key=lambda k: abs(ledger.lives.at[k] - peak), default=0)
@@ -53,7 +53,7 @@ def explain(graph: Graph, plan: Plan, topology: Topology, rivals: Mapping[str, O
         exposed_seconds=estimate.exposed_seconds,
         gap=estimate.gap,
         peak_bytes=estimate.peak_bytes,
-        peak_at=f"{graph.ops[at].primitive} at {graph.ops[at].where}" if graph.ops else "its start",
+        peak_at=f"{graph.ops[at].primitive} at {graph.ops[at].where}" if graph.ops else "the start",
         memory={kind: int(ledger.memory[kind][peak]) for kind in KINDS},
         tensors=tuple(_entering(ledger)),
         workers=tuple(_working(ledger)),
@@ -103,7 +103,7 @@ def _moving(ledger: Ledger) -> list[Moving]:
         if adds:
             return f"partial sums of {ledger.name(value)}"
         if op < 0:
-            return f"{ledger.name(value)} back to how it lay"
+            return f"{ledger.name(value)} back to its sharding"
         reader = ledger.graph.ops[op]
         return f"{ledger.name(value)} for {reader.primitive} at {place(reader.where)}"
 
@@ -139,9 +139,9 @@ def _of_stages(choice: Staging) -> str:
 def _beside(ledger: Ledger, choice: Staging) -> str:
     ours, theirs = ledger.plan.estimate, choice.estimate
     if theirs.step_seconds < ours.step_seconds:
-        return "nothing: it is expected to cost less; compiled pipelines take up to 2.3 times what is expected"
+        return "nothing: its predicted cost is lower; but compiled pipelines take up to 2.3 times the predicted time"
     more = {
-        "of ticks, in which all wait for the slowest stage": theirs.compute_seconds - ours.compute_seconds,
+        "of ticks, each as long as the slowest stage takes": theirs.compute_seconds - ours.compute_seconds,
         "of collectives": theirs.exposed_seconds - ours.exposed_seconds,
     }
     return ", ".join(f"{duration(seconds)} more {what}" for what, seconds in more.items() if seconds > 0)
@@ -149,16 +149,16 @@ def _beside(ledger: Ledger, choice: Staging) -> str:
 
 def _loses(ledger: Ledger, other: Ledger) -> str:
     if other.plan.estimate.step_seconds < ledger.plan.estimate.step_seconds:
-        return "nothing: it costs less, and --expert takes it"
+        return "nothing: it costs less; select it with --expert"
     ours, theirs = _spent(ledger), _spent(other)
     more = {what: theirs.get(what, 0.0) - ours.get(what, 0.0) for what in {**ours, **theirs}}
     worth = [what for what in more if more[what] > 0.01 * ledger.plan.estimate.step_seconds]
     words = [f"{duration(more[what])} more {what}" for what in sorted(worth, key=lambda what: -more[what])[:2]]
-    return ", ".join(words) or "next to nothing"
+    return ", ".join(words) or "no item above 1 % of the step"
 
 
 def _spent(ledger: Ledger) -> Mapping[str, float]:
-    """Seconds by what takes them; collectives by the slowest links they cross."""
+    """Seconds by their cause; collectives by the slowest links they cross."""
     found = {"of computing": ledger.plan.estimate.compute_seconds}
     for one in ledger.moved:
         level = min((ledger.plan.mesh.levels[axis] for axis in one.collective.axes), default=0)

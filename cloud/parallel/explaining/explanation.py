@@ -11,7 +11,7 @@ __all__ = ["Explanation", "Moving", "Rival", "Tensor", "Worker"]
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """`times` alike values that enter. `split`: as `[4096/m0, 1024]`; bytes of all of them, whole and on a device."""
+    """`times` similar inputs of the step. `split`: as `[4096/m0, 1024]`; bytes of all of them, whole and per device."""
 
     name: str
     kind: str
@@ -24,8 +24,8 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """`times` alike operators. `split`: of the result; `share`: of all FLOPs; `idle`: of the devices' time that goes
-    into computing the same as others."""
+    """`times` similar operators. `split`: of the result; `share`: of all FLOPs; `idle`: the share of the devices' time
+    spent on computing the same as others."""
 
     name: str
     split: str
@@ -36,8 +36,8 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """`times` alike collectives of a step: `bytes` of results on a device and seconds, all together. `hidden`: seconds
-    that computing hides. `why`: as "partial sums of gradient of params.*.w"."""
+    """`times` similar collectives of a step: `bytes` of results on a device and seconds, summed. `hidden`: seconds
+    that computing hides. `why`: for example "partial sums of gradient of params.*.w"."""
 
     kind: str
     axes: str
@@ -50,7 +50,7 @@ class Moving:
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """Another plan, or why there is none. `loses`: where its time goes, beside the plan's."""
+    """Another plan, or why there is none. `loses`: where it spends more time than the plan."""
 
     name: str
     strategy: str
@@ -61,7 +61,8 @@ class Rival:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Of one plan; seconds and bytes of a step on one device. `memory`: at the fullest moment, `peak_at`, by kind."""
+    """The explanation of one plan; seconds and bytes of a step on one device. `memory`: bytes by kind at the fullest
+    moment (`peak_at`)."""
 
     name: str
     strategy: str
@@ -82,5 +83,5 @@ class Explanation:
     rivals: tuple[Rival, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Plain data for JSON."""
         return asdict(self)

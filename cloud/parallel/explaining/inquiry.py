@@ -1,5 +1,5 @@
-"""A plan as people ask for it: searched with what they hold fast, compared with others, and, where nothing fits, told
-which of their demands to give up."""
+"""A plan as the user asks for it: searched with the user's constraints, compared with other plans and, if nothing
+fits, an error that names the constraints to drop."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from converter.report.html import size_text
 __all__ = ["Answer", "Wanted", "inquire", "rivals"]
 
 BRIEF = 15.0
-"""Seconds for the search of a plan that another is compared with."""
+"""Seconds for the search of each plan that is only compared with the result."""
 
 CUT = 0.9
-"""A search that takes this share of its seconds was cut short, so that plans of experts may be better."""
+"""A search that takes this share of its seconds was cut short, so that expert plans may be better."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """`memory`: bytes a device, None: the topology's. `expert`: one of `EXPERTS`, or "". `pins`: as `read_pin` reads
+    """`memory`: bytes per device, None: the topology's. `expert`: one of `EXPERTS`, or "". `pins`: as `read_pin` reads
     them. `backend`: "gpu" or "cpu", whose compiler is predicted. `seconds`: for the solver. `recompute`: the share that
-    the step was traced with, for the plan to remember."""
+    the step was traced with, recorded in the plan."""
 
     memory: float | None = None
     expert: str = ""
@@ -54,22 +54,21 @@ class Answer:
 
     @property
     def limit(self) -> float:
-        """Bytes of a device that were allowed."""
+        """Allowed bytes per device."""
         return self.wanted.memory or self.topology.memory
 
     @property
     def reduce_scatter(self) -> bool:
-        """Whether the compiler that was predicted makes them."""
+        """Whether the predicted compiler emits reduce-scatters."""
         return self.wanted.backend == "gpu"
 
 
 def inquire(
     graph: Graph, topology: Topology, wanted: Wanted, leaner: Mapping[str, Callable[[], Graph]] | None = None
 ) -> Answer:
-    """The plan that is wanted: the best of what the search found and lean experts' (all experts', where it was cut
-    short), as the search counts some sums twice that compilers make one of. `leaner`: the same step made to need less
-    memory, by how to ask for it. Raises `PlanError`; `Infeasible` with each demand that, given up, lets something
-    fit."""
+    """The best of the searched plans and those of lean experts (of all experts, if the search was cut short), because
+    the search counts twice some sums that compilers merge. `leaner`: variants of the step that need less memory, by
+    the option that selects them. Raises `PlanError`; `Infeasible` names each constraint without which a plan fits."""
     begun, found, failed = time.monotonic(), list[Plan](), None
     try:
         found = _plans(graph, topology, wanted)
@@ -88,7 +87,7 @@ def inquire(
 
 
 def rivals(answer: Answer) -> dict[str, Plan | PlanError]:
-    """What `explain` compares with: plans of other mesh shapes, and every other expert's, or why there is none."""
+    """What `explain` compares with: plans of other mesh shapes, and every other expert's plan or why there is none."""
     found: dict[str, Plan | PlanError] = {}
     for other in answer.others:
         if other.mesh != answer.plan.mesh:
@@ -117,14 +116,14 @@ def _plans(graph: Graph, topology: Topology, wanted: Wanted) -> list[Plan]:
 
 
 def _meshes(graph: Graph, topology: Topology, pins: Sequence[Pin]) -> list[Mesh] | None:
-    """Those that the pins leave; None for all that the search tries."""
+    """The meshes that the pins allow; None for all that the search tries."""
     return meshes_for(meshes(topology, AXES), pins, graph) if pins else None
 
 
 def _ways(
     graph: Graph, topology: Topology, wanted: Wanted, leaner: Mapping[str, Callable[[], Graph]]
 ) -> dict[str, Callable[[], Plan]]:
-    """Searches with one demand less, by what to do for it."""
+    """Searches with one constraint less, by the change that the user would make."""
     brief = replace(wanted, seconds=min(wanted.seconds, BRIEF))
 
     def search(other: Wanted, graph: Callable[[], Graph] = lambda: graph) -> Callable[[], Plan]:
@@ -140,15 +139,15 @@ def _ways(
 
 
 def _relaxed(error: Infeasible, ways: Mapping[str, Callable[[], Plan]]) -> Infeasible:
-    """`error` with what came of each of the `ways`."""
+    """`error`, extended by the result of each of the `ways`."""
     found = []
     for words, way in ways.items():
         try:
             cost = way().estimate
         except PlanError:
             continue
-        found.append(f"{words} ({duration(cost.step_seconds)} a step, {size_text(cost.peak_bytes)} a device)")
+        found.append(f"{words} ({duration(cost.step_seconds)} per step, {size_text(cost.peak_bytes)} per device)")
     if not ways:
         return error
-    told = f"it would fit {' or '.join(found)}" if found else f"nor does it fit {' or '.join(ways)}"
-    return Infeasible(f"{error}; {told}", error.least, error.rows, error.options)
+    advice = f"a plan fits {' or '.join(found)}" if found else f"no plan fits {' or '.join(ways)} either"
+    return Infeasible(f"{error}; {advice}", error.least, error.rows, error.options)

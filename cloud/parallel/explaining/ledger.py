@@ -1,4 +1,4 @@
-"""What a planned step holds and moves, sorted by what people ask of it: which kind of tensor, and which one."""
+"""Memory and communication of a planned step, by kind of tensor and by tensor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cloud.parallel.topology import Topology
 __all__ = ["KINDS", "Ledger", "gradients"]
 
 KINDS = ("parameters", "other state", "batch", "activations", "gradients", "copies")
-"""Of what memory is for. "copies": values lying otherwise for their readers, and results still in parts."""
+"""What memory is used for. "copies": values resharded for their readers, and partial results."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class Ledger:
 
     @cached_property
     def gradients(self) -> Mapping[int, int]:
-        """Computed value to the parameter of which it is the gradient."""
+        """Computed value to the parameter whose gradient it is."""
         return gradients(self.graph, self.parameters)
 
     @cached_property
     def lives(self) -> Lives:
-        """When values are there."""
+        """When values are alive."""
         return lives(self.graph, hides(self.topology))
 
     @cached_property
@@ -55,7 +55,7 @@ class Ledger:
         return tuple(moved(self.graph, self.plan, self.topology, reduce_scatter=self.reduce_scatter))
 
     def exposed(self, one: Moved) -> float:
-        """Its seconds that nothing hides."""
+        """The seconds of it that computing does not hide."""
         return one.seconds * (1 - self.topology.overlap * one.hides)
 
     def kind(self, value: int, copy: bool = False) -> str:
@@ -70,8 +70,8 @@ class Ledger:
         return "gradients" if value in self.gradients or value in self._updated else "activations"
 
     def name(self, value: int) -> str:
-        """What a value is, the numbers of alike blocks left out: `params.block*.w`, `gradient of params.block*.w`, or
-        where it was computed."""
+        """The name of a value, without the numbers of repeated blocks: `params.block*.w`, `gradient of
+        params.block*.w`, or where it was computed."""
         about = self.graph.values[value]
         if about.name:
             return alike(about.name)
@@ -86,7 +86,7 @@ class Ledger:
 
     @cached_property
     def memory(self) -> Mapping[str, npt.NDArray[np.float64]]:
-        """Bytes a device holds at each moment, by kind."""
+        """Bytes that a device holds at each moment, by kind."""
         change = {kind: np.zeros(self.lives.steps + 1) for kind in KINDS}
         for one in held(self.graph, self.plan, self.topology, self.lives):
             kind = self.kind(one.value, one.copy)
@@ -101,7 +101,7 @@ class Ledger:
 
     @cached_property
     def _next(self) -> Mapping[int, int]:
-        """Carried result to the argument whose place it takes."""
+        """Carried result to the argument that it replaces."""
         pairs = zip(self.graph.leaving, self.graph.carried, strict=True)
         return {v: self.graph.entering[argument] for v, argument in pairs if argument is not None}
 
@@ -116,8 +116,8 @@ class Ledger:
 
 
 def gradients(graph: Graph, params: frozenset[int]) -> Mapping[int, int]:
-    """From a parameter's next value back through the optimiser, along values of as many elements, to where the backward
-    pass ends; and further back through operators of one operand, which lay it out otherwise."""
+    """From a parameter's next value back through the optimiser, along values with the same number of elements, to the
+    end of the backward pass; and further back through operators with one operand, which only change its layout."""
     sizes = [int(np.prod(value.shape, dtype=np.int64)) for value in graph.values]
     towards: dict[int, int] = {}
     for value, argument in zip(graph.leaving, graph.carried, strict=True):

@@ -1,12 +1,12 @@
-"""One choice held fast, as people write it: `GLOB=DIM:AXIS,...`.
+"""A fixed choice (pin) as the user writes it: `GLOB=DIM:AXIS,...`.
 
     params.*.w=1:m0          dimension 1 over mesh axis m0, the others whole
     params.*.w=0:m0+m1       dimension 0 over both
     params.words=whole       on every device
-    batch.x=0:m0,1:any       dimension 0 over m0, dimension 1 as the search likes
-    gpt.py:61*=2:m1          results of the operators written there
+    batch.x=0:m0,1:any       dimension 0 over m0, dimension 1 left to the search
+    gpt.py:61*=2:m1          results of the operators of that source line
 
-Names are those of `msedge plan --explain`; case counts.
+Names are those of `msedge plan --explain`; they are case-sensitive.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ _SYNTAX = "GLOB=DIM:AXIS,... as in params.*.w=1:m0, several axes as m0+m1, a fre
 
 
 def read_pin(text: str, graph: Graph) -> list[Pin]:
-    """The pins that `text` means: one for each number of dimensions among what it names. Raises `PlanError`."""
+    """The pins that `text` describes: one for each rank among the values it names. Raises `PlanError`."""
     glob, equals, words = text.rpartition("=")
     if not equals or not glob or not words:
         raise PlanError(f"pin {text!r}: expected {_SYNTAX}")
     said: Said = {} if words == "whole" else dict(_dimension(text, part) for part in words.split(","))
     named = [axis for axes in said.values() for axis in axes or ()]
     if len({*named}) != len(named):
-        raise PlanError(f"pin {text!r}: a mesh axis splits one dimension at most")
+        raise PlanError(f"pin {text!r}: expected each mesh axis at most once; one axis splits only one dimension")
     shapes = _shapes(graph, glob)
     most = max(said, default=-1)
     ranks = sorted({len(shape) for shape in shapes.values() if len(shape) > most and (shape or said)})
     if shapes and not ranks:
         name, shape = next(iter(shapes.items()))
-        raise PlanError(f"pin {text!r}: dimension {most} of {name}, which has {len(shape)} ({list(shape)}), from 0 on")
-    # A glob that names nothing is an error of the search, which lists the names there are.
+        raise PlanError(f"pin {text!r}: {name} has no dimension {most}; its shape is {list(shape)}, counted from 0")
+    # The search rejects a glob that matches nothing and lists the existing names.
     return [Pin(glob, _partial(said, rank)) for rank in ranks or [most + 1]]
 
 
 def meshes_for(meshes: Iterable[Mesh], pins: Sequence[Pin], graph: Graph) -> list[Mesh]:
-    """Those that have the pinned axes and whose axes divide the pinned dimensions. Raises `PlanError` without any."""
+    """The meshes that have the pinned axes, in sizes that divide the pinned dimensions; `PlanError` if none does."""
     tried = list(meshes)
     kept = [mesh for mesh in tried if all(_possible(pin, mesh, graph) for pin in pins)]
     if not kept:
         shown = ", ".join("x".join(map(str, mesh.sizes)) for mesh in tried)
         globs = ", ".join(repr(pin.glob) for pin in pins)
         raise PlanError(
-            f"pins {globs}: no mesh of these devices ({shown}) has the axes named, in sizes that divide the "
+            f"pins {globs}: no mesh of these devices ({shown}) has the named axes in sizes that divide the pinned "
             "dimensions: pin another dimension, or fewer axes"
         )
     return kept
@@ -80,7 +80,7 @@ def _partial(said: Said, rank: int) -> Partial:
 
 
 def _shapes(graph: Graph, glob: str) -> dict[str, tuple[int, ...]]:
-    """Shapes of what a glob names, by name."""
+    """Shapes of the values that a glob matches, by name."""
     values = {graph.values[v].name: graph.values[v].shape for v in graph.entering}
     made = {op.where: graph.values[op.outputs[0]].shape for op in graph.ops if op.outputs}
     return {name: shape for name, shape in (made | values).items() if fnmatchcase(name, glob)}

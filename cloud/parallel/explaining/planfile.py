@@ -1,11 +1,11 @@
-"""Plans as files: JSON that says what it was made for, strictly validated when read.
+"""Plans as JSON files, which record what they were made for and are strictly validated when read.
 
     {"msedge_plan": 1, "name": "searched", "graph": DIGEST, "regather": false, "recompute": 0.0,
      "topology": {"name": "h100x8", "digest": DIGEST}, "mesh": {"sizes": [8], "levels": [0]},
      "entering": [{"name": "params.w", "dtype": "float32", "shape": [64, 64], "split": [[0], []]}, ...],
      "choices": [{"loops": [[0], []], "results": [[[0], []]]}, ...], "ops": [0, 0, 1, ...], "estimate": {...}}
 
-`ops[k]` is the number of equation k's choice; steps of many alike blocks have few.
+`ops[k]` is the index of equation k's choice; steps with many repeated blocks have few distinct choices.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ __all__ = ["VERSION", "Argument", "Saved", "from_dict", "read", "to_dict", "writ
 
 VERSION = 1
 LARGEST = 1 << 28
-"""Bytes of a file that are read at all."""
-ANEW = "`msedge plan CONFIG.toml -o FILE` searches anew"
+"""The largest file that is read, in bytes."""
+ANEW = "`msedge plan CONFIG.toml -o FILE` makes a new plan"
 _READ = Reader(PlanError, ANEW)
 _Whole = Annotated[int, Meta(ge=0, le=(1 << 63) - 1, description="a whole number from 0 to below 2^63")]
 _Count = Annotated[int, Meta(ge=1, le=(1 << 63) - 1, description="a whole number from 1 to below 2^63")]
@@ -99,7 +99,7 @@ class _File(Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """What enters the step: its path, dtype and shape."""
+    """An input of the step: its path, dtype and shape."""
 
     name: str
     dtype: str
@@ -118,15 +118,15 @@ class Saved:
     topology: str
 
     def check(self, graph: Graph, topology: Topology | None = None) -> Plan:
-        """The plan, if it is one for this step and these devices; `PlanError` says what differs. `topology` None: any
-        with as many devices, as whoever applies the plan will see."""
+        """The plan, if it was made for this step and these devices; `PlanError` says what differs. `topology` None: any
+        topology; the number of devices is checked when the plan is applied."""
         plan, devices = self.plan, math.prod(self.plan.mesh.sizes)
         if topology is not None and devices != topology.size:
             shape = " x ".join(map(str, plan.mesh.sizes))
             raise PlanError(f"the plan is for {devices} devices ({shape}); {topology.name} has {topology.size}: {ANEW}")
         if topology is not None and plan.topology != topology.digest:
             raise PlanError(
-                f"the plan was made for the topology {self.topology!r}, of which links, memory or device differ from "
+                f"the plan was made for the topology {self.topology!r}, whose links, memory or device differ from "
                 f"{topology.name!r}: {ANEW}"
             )
         if plan.graph != digest(graph):
@@ -139,19 +139,19 @@ class Saved:
         gone = [str(one) for one in self.arguments if one not in here]
         come = [str(one) for one in here if one not in set(self.arguments)]
         if not gone and not come:
-            return f"the same arguments, but {len(self.plan.ops)} operators; here are {len(graph.ops)}, or other ones"
+            return f"its arguments are the same, its {len(self.plan.ops)} operators are not ({len(graph.ops)} here)"
         sides = (("it has", gone), ("here is", come))
         return "; ".join(f"{side} {_few(names)}" for side, names in sides if names)
 
 
 def write(path: str | os.PathLike[str], plan: Plan, graph: Graph, topology: Topology) -> None:
-    """The file, whole or not at all."""
+    """Write the file atomically."""
     text = json.dumps(to_dict(plan, graph, topology), separators=(",", ":"), allow_nan=False)
     write_atomically(path, text.encode(), PlanError)
 
 
 def read(path: str | os.PathLike[str]) -> Saved:
-    """What `write` wrote. Raises `PlanError` for anything else."""
+    """Read what `write` wrote. Raises `PlanError` for anything else."""
     shown = os.fspath(path)
     try:
         if Path(path).stat().st_size > LARGEST:
@@ -165,7 +165,7 @@ def read(path: str | os.PathLike[str]) -> Saved:
 
 
 def to_dict(plan: Plan, graph: Graph, topology: Topology) -> dict[str, Any]:
-    """The plan as JSON has it."""
+    """The plan as plain data for JSON."""
     numbers: dict[Assignment, int] = {}
     ops = [numbers.setdefault(one, len(numbers)) for one in plan.ops]
     return {
@@ -186,7 +186,7 @@ def to_dict(plan: Plan, graph: Graph, topology: Topology) -> dict[str, Any]:
 
 
 def from_dict(data: Any, where: str = "plan") -> Saved:
-    """What `to_dict` gave. Raises `PlanError`, which names the field."""
+    """Read what `to_dict` returned. Raises `PlanError`, which names the field."""
     version = data.get("msedge_plan") if isinstance(data, Mapping) else None
     if type(version) is int and version != VERSION:
         raise PlanError(f"plan {where}: expected version {VERSION}, got {version}: {ANEW}")
@@ -239,7 +239,7 @@ def _arguments(graph: Graph) -> tuple[Argument, ...]:
 
 
 def _check_splits(plan: Plan, graph: Graph) -> None:
-    """That a file with the right digest also has the right shape: one choice an operator, dimensions that divide."""
+    """Check that a file with the right digest also fits the step: one choice per operator, dimensions that divide."""
     shapes = [graph.values[v].shape for v in graph.entering]
     sound = len(plan.ops) == len(graph.ops) and len(plan.entering) == len(shapes)
     sound = sound and all(fits(split, shape, plan.mesh) for split, shape in zip(plan.entering, shapes, strict=True))
@@ -251,7 +251,7 @@ def _check_splits(plan: Plan, graph: Graph) -> None:
             sound = sound and len(split) == rank and fits(split, graph.values[v].shape, plan.mesh)
     if not sound:
         raise PlanError(
-            f"the plan's choices do not fit the step whose digest it bears (was the file changed by hand?): {ANEW}"
+            f"the plan's choices do not fit the step, although its digest matches (edited by hand?): {ANEW}"
         )
 
 

@@ -1,16 +1,16 @@
-"""What the field calls a plan, told by what it splits and not by how it was found.
+"""The usual name of a plan's strategy, derived from what it splits and not from how it was found.
 
-Of every mesh axis is asked which loops of the heavy operators (weighed by FLOPs) it splits, and how much of the state
-at rest (weighed by bytes):
+For every mesh axis: which loops of the heavy operators it splits (weighted by FLOPs), and how much of the state kept
+between steps (weighted by bytes):
 
 | the axis splits | name |
 |---|---|
 | examples; all state whole | data parallel |
-| examples; other state than parameters, as moments | ZeRO-1 |
+| examples; state other than parameters, such as moments | ZeRO-1 |
 | examples; parameters | FSDP (ZeRO-3) |
 | loops of weights | tensor parallel |
-| the same, and positions of what lies between | tensor and sequence parallel |
-| the first loop of stacked weights, of which every example uses some | expert parallel |
+| the same, and positions of the activations between | tensor and sequence parallel |
+| the first loop of stacked weights, of which each example uses some | expert parallel |
 | positions of a sequence or image | sequence parallel |
 | rows of lookup tables | split tables |
 """
@@ -32,7 +32,7 @@ from cloud.parallel.searching.walk import early, late, lying
 __all__ = ["Axis", "axes_of", "parameters", "strategy"]
 
 SOME, MOST = 0.2, 0.5
-"""Shares from which something is worth a name, and from which it is the name."""
+"""The share from which a use of an axis is named, and the share from which it alone is the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Axis:
 
     @property
     def name(self) -> str:
-        """In the field's words; "" where the axis splits next to nothing."""
+        """The usual name; "" where the axis splits almost nothing."""
         names = [name for name in (self._examples(), self._weights()) if name]
         spread = self.parameters >= MOST or "tensor parallel" in names  # tables are then split like the rest
         if self.tables >= MOST and not spread:
@@ -73,7 +73,7 @@ class Axis:
 
 
 def strategy(graph: Graph, plan: Plan) -> str:
-    """`ZeRO-1 over m0 (2) x tensor parallel over m1 (4)`; "one device" or "copies" where nothing is split."""
+    """For example `ZeRO-1 over m0 (2) × tensor parallel over m1 (4)`; "one device" or "copies" if nothing is split."""
     axes = axes_of(graph, plan)
     named: dict[str, list[int]] = {}
     for n, axis in enumerate(axes):
@@ -89,13 +89,13 @@ def _sizes(axes: Sequence[Axis], at: Sequence[int]) -> str:
 
 
 def axes_of(graph: Graph, plan: Plan) -> tuple[Axis, ...]:
-    """Of each mesh axis what it splits."""
+    """For each mesh axis, what it splits."""
     shares = _Shares(graph, plan)
     return tuple(shares.axis(n, size) for n, size in enumerate(plan.mesh.sizes))
 
 
 def parameters(graph: Graph) -> frozenset[int]:
-    """Entering state that the step computes with, other than in updates: parameters, but not moments."""
+    """Input state that the step uses outside the update: parameters, but not moments."""
     ahead, last = early(graph), late(graph)
     origin = {v: {v} for v in graph.entering if graph.values[v].kind == "state"}
     used: set[int] = set()
@@ -115,7 +115,7 @@ def _narrow(graph: Graph, v: int) -> bool:
 
 
 class _Shares:
-    """Of one plan; what no axis changes is found once."""
+    """Shares of one plan; what does not depend on the axis is computed once."""
 
     def __init__(self, graph: Graph, plan: Plan) -> None:
         self.graph, self.plan = graph, plan
@@ -145,13 +145,13 @@ class _Shares:
         return self.graph.values[v].kind == "state" and bool(self.graph.values[v].shape)
 
     def _tables(self) -> frozenset[int]:
-        """Parameters of which rows are looked up."""
+        """Parameters used as lookup tables."""
         return frozenset(
             v for (k, i), v in self.weights.items() if i == 0 and self.graph.ops[k].primitive == "gather"
         )  # fmt: skip
 
     def _share(self, values: Iterable[tuple[int, Split]], n: int, along: Mapping[int, int] | None = None) -> float:
-        """Of the values' bytes those of values that axis n splits (in dimension `along`, where that is said)."""
+        """The share of the values' bytes that axis n splits (in dimension `along`, if given)."""
         total = split = 0
         for v, lies in values:
             bytes_ = self.graph.values[v].bytes
@@ -183,7 +183,7 @@ class _Shares:
         return self._of_gradient(op, loop)
 
     def _of_gradient(self, op: Op, loop: int) -> str:
-        """A product of two computed values: where a first loop is in both, a stack's, else columns or rows."""
+        """A product of two computed values: a first loop in both is that of a stack, others are columns or rows."""
         walked = op.writes[0] if op.writes else ()
         stacked = len(walked) == 3 and walked[0] == loop and self._every(op, loop) and self._stacks
         return "experts" if stacked else "weights"
@@ -196,13 +196,13 @@ class _Shares:
         return all(loop in walked for walked in (*op.reads, *op.writes))
 
     def _walked(self, op: Op, dims: Mapping[int, int]) -> Sequence[int | None]:
-        """The loops that walk the given dimension of operands and results."""
+        """The loops that iterate over the given dimension of operands and results."""
         read = (walked[dims[v]] for v, walked in zip(op.inputs, op.reads, strict=True) if v in dims)
         written = (walked[dims[v]] for v, walked in zip(op.outputs, op.writes, strict=True) if v in dims)
         return [loop for loop in (*read, *written) if loop is not None]
 
 
 def _has_positions(graph: Graph) -> bool:
-    """Of arrays [examples, numbers], numbers are features, not positions, unless they are whole: words."""
+    """In arrays [examples, n], n counts features, not positions, unless the elements are integers (tokens)."""
     batch = [graph.values[v] for v in graph.entering if graph.values[v].kind == "batch"]
     return any(len(v.shape) > 2 or (len(v.shape) == 2 and np.issubdtype(v.dtype, np.integer)) for v in batch)

@@ -11,11 +11,11 @@ from converter.report.html import size_text
 __all__ = ["told"]
 
 MOST = 16
-"""Collectives listed, those that take longest."""
+"""The most collectives listed: those that take longest."""
 
 
 def told(made: Explanation) -> str:
-    """All of it, without colours."""
+    """The whole explanation, without colours."""
     return "\n\n".join(part for section in _SECTIONS if (part := section(made)))
 
 
@@ -29,7 +29,7 @@ def _head(made: Explanation) -> str:
             f"mesh     {made.mesh}; {made.topology}",
             f"step     {duration(made.step_seconds)}: {duration(made.compute_seconds)} computing, "
             f"{duration(made.exposed_seconds)} of collectives{also}; {_proven(made.gap)}",
-            f"memory   {size_text(made.peak_bytes)} a device at most, in {made.peak_at}:",
+            f"memory   at most {size_text(made.peak_bytes)} per device, in {made.peak_at}:",
             f"         {', '.join(used)}",
         )
     )
@@ -37,9 +37,9 @@ def _head(made: Explanation) -> str:
 
 def _proven(gap: float) -> str:
     if gap >= 1:
-        return "not proven best"
-    proven = "none on this mesh costs less" if gap < 1e-3 else f"none on this mesh costs {gap:.1%} less"
-    return f"{proven}, as the search counts"
+        return "not proven to be the best"
+    proven = "proven best on this mesh" if gap < 1e-3 else f"proven within {gap:.1%} of the best on this mesh"
+    return f"{proven}, by the search's cost model"
 
 
 def _tensors(made: Explanation) -> str:
@@ -54,7 +54,7 @@ def _tensors(made: Explanation) -> str:
         sizes = size_text(sum(one.local_bytes for one in rest)), size_text(sum(one.bytes for one in rest))
         split = sum(one.times for one in rest if "/m" in one.split)
         note = f"\n  and {sum(one.times for one in rest)} of the optimiser, {split} of them split: {' of '.join(sizes)}"
-    return "what enters, and how it lies (on a device, of all)\n" + rows_text(rows) + note
+    return "inputs of the step and their sharding (bytes on a device, of all)\n" + rows_text(rows) + note
 
 
 def _workers(made: Explanation) -> str:
@@ -62,7 +62,7 @@ def _workers(made: Explanation) -> str:
     for one in made.workers:
         idle = f"{one.idle:.0%} repeated" if one.idle > 0.005 else ""
         rows.append((one.name, one.split, _times(one.times), f"{one.share:.0%}", idle))
-    return "where the FLOPs go\n" + rows_text(rows) if rows else ""
+    return "operators with the most FLOPs\n" + rows_text(rows) if rows else ""
 
 
 def _moves(made: Explanation) -> str:
@@ -72,9 +72,9 @@ def _moves(made: Explanation) -> str:
         for one in made.moves[:MOST]
     ]  # fmt: skip
     if not rows:
-        return "no collectives: devices need nothing of each other"
+        return "no collectives: the devices exchange no data"
     rest = made.moves[MOST:]
-    note = f"\n  and {len(rest)} kinds more: {duration(sum(one.seconds for one in rest))}" if rest else ""
+    note = f"\n  and {len(rest)} more kinds: {duration(sum(one.seconds for one in rest))}" if rest else ""
     return "collectives\n" + rows_text(rows) + note
 
 
@@ -86,7 +86,7 @@ def _rivals(made: Explanation) -> str:
         else:
             times = f"{duration(one.step_seconds)} ({one.step_seconds / made.step_seconds:.2f}×)"
             rows.append((one.name, times, one.strategy, one.loses))
-    return "what else would have cost\n" + rows_text(rows) if rows else ""
+    return "costs of other plans\n" + rows_text(rows) if rows else ""
 
 
 def _times(count: int) -> str:

@@ -1,4 +1,4 @@
-"""How people read what a plan says: splits, axes, seconds; alike names as one."""
+"""Text for a plan's splits, axes and seconds; names of repeated blocks as one."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _NUMBERS = re.compile(r"\d+")
 
 
 def alike(name: str) -> str:
-    """A path with its numbers taken out, which blocks of one kind share."""
+    """A path without its numbers, the same for all blocks of one kind."""
     return _NUMBERS.sub("*", name)
 
 
 def place(where: str) -> str:
-    """Where an operator was written, the numbers of alike blocks taken out of the names around it: the line stays."""
+    """Where an operator was written, without the numbers of repeated blocks in the names around it; the line stays."""
     line, space, names = where.partition(" ")
     return line + space + alike(names)
 
@@ -48,7 +48,7 @@ def link_text(level: int, topology: Topology) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that keeps them short."""
+    """Seconds with three digits in a suitable unit."""
     for limit, unit, factor in ((1e-3, "µs", 1e6), (1.0, "ms", 1e3)):
         if abs(seconds) < limit:
             return f"{seconds * factor:.3g} {unit}"

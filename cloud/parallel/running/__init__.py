@@ -1,3 +1,3 @@
-"""A plan at work: the same equations emitted again, every value made to lie as planned."""
+"""Running a plan: the same equations emitted again, every value sharded as planned."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A plan made to run: the step's equations emitted again, every value constrained to lie as the plan says."""
+"""Applying a plan: the step's equations emitted again, every value constrained to the plan's sharding."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def mesh_of(mesh: Mesh, devices: Sequence[Any]) -> jax.sharding.Mesh:
     size = int(np.prod(mesh.sizes))
     if len(devices) != size:
         sizes = " x ".join(map(str, mesh.sizes))
-        raise PlanError(f"the plan is for {size} devices ({sizes}); there are {len(devices)}: search anew")
+        raise PlanError(f"the plan is for {size} devices ({sizes}); got {len(devices)}: make a new plan")
     return auto_mesh(np.array(devices).reshape(mesh.sizes), tuple(f"m{axis}" for axis in range(len(mesh.sizes))))
 
 
 @dataclass(frozen=True)
 class Applied:
-    """A planned step. `step(state, batch)` gives back what the user's did; it consumes the state it is given."""
+    """A planned step. `step(state, batch)` returns the results of the user's step; it consumes the given state."""
 
     plan: Plan
     graph: Graph
@@ -50,12 +50,12 @@ class Applied:
     state_argument: int = 0
 
     def step(self, *arguments: Any) -> Any:
-        """One step; arguments as the traced step's, placed or not."""
+        """One step; arguments are those of the traced step, on the devices or not."""
         return self.compiled(*arguments)
 
     def place(self, state: Any) -> Any:
-        """A copy of the state on the devices, as the plan has it lie."""
-        # Whole arrays would keep their buffer on the first device, which the step then takes for its own.
+        """A copy of the state on the devices, sharded as planned."""
+        # Replicated arrays would keep their buffer on the first device, which the step then donates.
         return jax.device_put(jax.tree.map(jnp.copy, state), self.shardings[self.state_argument])
 
     def place_batch(self, batch: Any, argument: int = 1) -> Any:
@@ -63,21 +63,21 @@ class Applied:
         return jax.device_put(batch, self.shardings[argument])
 
     def gather(self, state: Any) -> Any:
-        """The state whole on every device, those of other processes too."""
+        """The state, replicated to every device, also those of other processes."""
         return jax.jit(lambda tree: tree, out_shardings=everywhere(self.mesh))(state)
 
     def lower(self) -> Any:
-        """The step lowered for the mesh's devices, which need not be there."""
+        """The step lowered for the mesh's devices, which need not be present."""
         return self.compiled.lower(*self.arguments)
 
 
 def apply(graph: Graph, plan: Plan, topology: Topology, arguments: Sequence[Any], results: Any,
           devices: Sequence[Any] | None = None, state_argument: int = 0) -> Applied:  # fmt: skip
-    """`arguments`: trees like those traced; `results`: the tree of what the step gives back. Raises `PlanError` for a
+    """`arguments`: trees like those traced; `results`: the tree of the step's results. Raises `PlanError` for a
     plan made for another step or another number of devices."""
     if plan.graph != digest(graph):
         this = digest(graph)[:8]
-        raise PlanError(f"the plan was made for another step (graph {plan.graph[:8]}, this is {this}): search anew")
+        raise PlanError(f"the plan was made for another step (graph {plan.graph[:8]}, this is {this}): make a new plan")
     mesh = mesh_of(plan.mesh, devices if devices is not None else jax.devices())
     leaves, tree = jax.tree.flatten(tuple(arguments))
     shardings = jax.tree.unflatten(tree, [split_over(mesh, split) for split in plan.entering])
@@ -96,15 +96,15 @@ def apply(graph: Graph, plan: Plan, topology: Topology, arguments: Sequence[Any]
 
 
 Flat = Callable[[Sequence[Any]], list[Any]]
-"""A step on its flat arguments, giving its flat results."""
+"""A step from flat arguments to flat results."""
 
 
 Lie = Callable[[Any, Split], Any]
-"""(array, split) -> the array, constrained to lie so."""
+"""(array, split) -> the array, constrained to the split."""
 
 
 def emitted(graph: Graph, plan: Plan, topology: Topology, constrained: Lie) -> Flat:
-    """A function of the step's flat arguments that computes its flat results, all constraints in place."""
+    """A function from the step's flat arguments to its flat results, with all constraints."""
     lies = lying(graph, plan)
     times = reading_times(graph) if plan.regather else {}
     jaxpr, consts = graph.jaxpr.jaxpr, graph.jaxpr.consts
@@ -117,7 +117,7 @@ def emitted(graph: Graph, plan: Plan, topology: Topology, constrained: Lie) -> F
         moved: dict[tuple[int, Split, int], Any] = {}
 
         def seen(value: int, split: Split, time: int) -> Any:
-            """The value lying so; made once for all who want it at one reading time."""
+            """The value with this split; made once for all readers of one reading time."""
             if split == lies[value]:
                 return arrays[value]
             if (value, split, time) not in moved:
@@ -154,9 +154,9 @@ def emitted(graph: Graph, plan: Plan, topology: Topology, constrained: Lie) -> F
 
 
 def _barriers(graph: Graph) -> Iterator[range]:
-    """Optimisation barriers in a row, none of which reads what another made: those of one recomputed segment, an
-    operator for each value (`tracing.inline`). Emitted as one, they make all that is computed again wait for the
-    gradients that come in, so that it is not there long before."""
+    """Consecutive independent optimisation barriers: those of one recomputed segment, one operator for each value
+    (`tracing.inline`). Emitted as one barrier, they delay the whole recomputation until the incoming gradients are
+    there, so that its values do not occupy memory long before."""
     start, made = 0, set[int]()
     for k, op in enumerate(graph.ops):
         alone = op.primitive == "optimization_barrier" and len(op.inputs) == 1

@@ -1,4 +1,4 @@
-"""From a step written for one device to one that runs on many: traced, planned, applied."""
+"""From a step written for one device to one that runs on many: trace, plan, apply."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["prepare"]
 def prepare(step: Callable[..., Any], state: Any, batch: Any, *, plan: Plan | None = None,
             topology: Topology | None = None, devices: Sequence[Any] | None = None, compiled: int = 0,
             **options: Any) -> Applied:  # fmt: skip
-    """`step(state, batch) -> (state, metrics)` as `plan` has it, or the best plan found with `options` (those of
-    `search.plans`). `state`, `batch`: trees of arrays or shapes. `topology`: of the devices, as tabulated for their
-    kind, where not given. `compiled`: so many of the plans that look best, experts' among them, are compiled, and the
-    best of those is taken (`choose`); 0: the estimate decides. Raises `PlanError` for a plan that is not for this step
+    """`step(state, batch) -> (state, metrics)` with `plan` applied, or the best plan found with `options` (those of
+    `search.plans`). `state`, `batch`: trees of arrays or shapes. `topology`: of the devices; by default the table entry
+    for their kind. `compiled`: the number of plans with the best estimates, experts' among them, to compile; the best
+    compiled one is taken (`choose`). 0: the estimate decides. Raises `PlanError` for a plan that is not for this step
     or these devices."""
     devices = devices if devices is not None else jax.devices()
     topology = topology or Topology.of_devices(devices)

@@ -1,3 +1,3 @@
-"""What there is to choose: options of operators, groups that decide together, moments with their memory."""
+"""The search for a plan: options of operators, groups that share one decision, memory at each moment."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What there is to decide about one mesh axis while all else stays: small programmes inside a large one."""
+"""Decisions about one mesh axis with the rest fixed: small integer programs inside a large one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["axis_family", "lifted", "together"]
 
 
 def axis_family(question: Question, small: Merged, axis: int) -> Family:
-    """Options of one label do the same with every axis but `axis`."""
+    """Labels: options of one label are equal on every axis except `axis`."""
     labels = []
     for node, costs in zip(question.nodes, small.problem.nodes, strict=True):
         number: dict[Hashable, int] = {}
@@ -29,8 +29,8 @@ def axis_family(question: Question, small: Merged, axis: int) -> Family:
 
 
 def together(problem: Problem, question: Question, seconds: float) -> list[tuple[int, ...]]:
-    """The best choice in which all axes go together, as if they were one; none where there is but one, or no such
-    choice fits."""
+    """The best choice in which all axes are used together, as if they were one; none if there is only one axis or no
+    such choice fits."""
     axes = tuple(range(len(question.mesh.sizes)))
     if len(axes) == 1:
         return []
@@ -45,7 +45,8 @@ def together(problem: Problem, question: Question, seconds: float) -> list[tuple
 
 
 def lifted(question: Question, small: Merged, plan: Plan) -> tuple[int, ...]:
-    """The options that do what `plan`, of the same graph and mesh, does; of a group that has none such, its first."""
+    """The options equal to `plan`, made for the same graph and mesh; the first option of a group that has no such
+    one."""
     graph, taken = question.shape.graph, []
     for node, costs in zip(question.nodes, small.problem.nodes, strict=True):
         group = node.group

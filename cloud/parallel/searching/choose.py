@@ -1,7 +1,7 @@
-"""Plans chosen by what compilers make of them: the few that look best are compiled, read back and compared.
+"""Choice of a plan by compiled programs: the few with the best estimates are compiled, parsed and compared.
 
-No estimate knows how a compiler fuses, so that of plans a few per cent apart it may prefer the wrong one. Compiling
-takes seconds, training hours.
+No estimate knows how a compiler fuses, so it may prefer the wrong one of two plans that are a few per cent apart.
+Compiling takes seconds, training hours.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from converter.report.html import size_text
 __all__ = ["FEW", "SLACK", "Checked", "candidates", "checked", "choose", "different"]
 
 FEW, SLACK = 4, 1.3
-"""So many plans are compiled, of those said to take at most this times the seconds of the best."""
+"""The most plans that are compiled; each one's predicted time is at most this multiple of the best one's."""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A compiled plan: what its program would cost, whether that fits, and the seconds it took to compile."""
+    """A compiled plan: the cost of its program, whether it fits, and the seconds it took to compile."""
 
     plan: Plan
     measured: Measured
@@ -41,8 +41,8 @@ class Checked:
 
 def choose(graph: Graph, topology: Topology, arguments: Sequence[Any], results: Any, compiler: Compiler,
            most: int = FEW, **options: Any) -> list[Checked]:  # fmt: skip
-    """The `most` best of `candidates` as `compiler` makes them, best first. `arguments`, `results`: as `apply` takes
-    them; `options`: those of `search.plans`. Raises `PlanError`, `Infeasible` where nothing fits."""
+    """The `most` best of `candidates` as compiled by `compiler`, best first. `arguments`, `results`: those of `apply`;
+    `options`: those of `search.plans`. Raises `PlanError`; `Infeasible` if nothing fits."""
 
     def measured(plan: Plan) -> Measured:
         applied = apply(graph, plan, topology, arguments, results, compiler.devices)
@@ -54,19 +54,19 @@ def choose(graph: Graph, topology: Topology, arguments: Sequence[Any], results: 
 
 def candidates(graph: Graph, topology: Topology, *, experts: Iterable[str] = tuple(EXPERTS),
                **options: Any) -> list[Plan]:  # fmt: skip
-    """What is found on every mesh, and the best that meets each expert's demands, cheapest first, none twice.
-    `options`: those of `search.plans`. Raises `Infeasible` where nothing fits, `PlanError` where nothing was found."""
+    """The plan found on every mesh, and the best plan of each expert, cheapest first, without duplicates. `options`:
+    those of `search.plans`. Raises `Infeasible` if nothing fits, `PlanError` if nothing was found."""
     found = plans(graph, topology, **options)
     for expert in experts:
         try:
             found.append(plans(graph, topology, expert=expert, **options)[0])
-        except PlanError:  # no such plan for this step, or none that fits
+        except PlanError:  # the expert has no plan for this step, or none that fits
             continue
     return different(found)
 
 
 def different(plans: Iterable[Plan]) -> list[Plan]:
-    """Cheapest first; of plans that do the same the first."""
+    """Sort by cost, and keep the first of equal plans."""
     found: dict[Any, Plan] = {}
     for plan in plans:
         found.setdefault((plan.mesh, plan.entering, plan.ops, plan.regather, plan.recompute), plan)
@@ -76,9 +76,9 @@ def different(plans: Iterable[Plan]) -> list[Plan]:
 def checked(
     plans: Sequence[Plan], measured: Callable[[Plan], Measured], limit: float, most: int = FEW
 ) -> list[Checked]:
-    """The cheapest `most` of `plans` (cheapest first) as compiled, those that fit within `limit` bytes first, by their
-    seconds. `measured`: compiles a plan and reads it back. Where none of them fits, the others are compiled, one by
-    one, until one does. Raises `Infeasible` where none does."""
+    """The cheapest `most` of `plans` (cheapest first), compiled: those that fit within `limit` bytes first, ordered by
+    seconds. `measured`: compiles a plan and parses the program. If none of them fits, the others are compiled one by
+    one until one does. Raises `Infeasible` if none does."""
     found: list[Checked] = []
     for number, plan in enumerate(plans):
         near = number < most and plan.estimate.step_seconds <= SLACK * plans[0].estimate.step_seconds
@@ -90,7 +90,7 @@ def checked(
     if not any(one.fits for one in found):
         least = min(one.measured.peak_bytes for one in found)
         raise Infeasible(
-            f"expected a plan that compiles to {size_text(limit)} a device; the least takes"
+            f"expected a plan that compiles to at most {size_text(limit)} per device; the least takes"
             f" {size_text(least)}: allow more memory or devices, a smaller batch, or recomputation", least, (),
         )  # fmt: skip
     return sorted(found, key=lambda one: (not one.fits, one.measured.step_seconds))

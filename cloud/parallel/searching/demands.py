@@ -1,4 +1,4 @@
-"""What may be demanded of a plan before it is searched: by hand (pins), or by what experts would do."""
+"""Constraints on a plan before it is searched: by the user (pins), or from an expert's strategy."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cloud.parallel.searching.grouping.groups import Derived, Group
 __all__ = ["Demands", "Partial", "Pin", "of_pins"]
 
 Partial = tuple[tuple[int, ...] | None, ...]
-"""A Split of which only some dimensions are said; None leaves one free."""
+"""A Split with only some dimensions given; None leaves a dimension free."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Values whose name, or results of operators whose `where`, match `glob` (case counts) and that have as many
-    dimensions as `split` are split so."""
+    """Fixes the split of values whose name matches `glob` (case-sensitive), or of results of operators whose `where`
+    does, if they have as many dimensions as `split`."""
 
     glob: str
     split: Partial
@@ -28,24 +28,24 @@ class Pin:
 
 @dataclass(frozen=True)
 class Demands:
-    """Of entering values, of operators' results, and of operators' loops, each by number."""
+    """Constraints on inputs, on operators' results, and on operators' loops, each by number."""
 
     entering: Mapping[int, Partial] = field(default_factory=dict)
     results: Mapping[int, Partial] = field(default_factory=dict)
     loops: Mapping[int, Mapping[int, tuple[int, ...]]] = field(default_factory=dict)
 
     def __or__(self, other: Demands) -> Demands:
-        """Both; where they say something of the same thing, the other's."""
+        """Both; the other's constraints override."""
         loops = {k: {**self.loops.get(k, {}), **other.loops.get(k, {})} for k in {**self.loops, **other.loops}}
         return Demands({**self.entering, **other.entering}, {**self.results, **other.results}, loops)
 
     def mark(self, group: Group) -> Hashable:
-        """What tells this group's demands from those made of another like it."""
+        """A key that differs between similar groups with different constraints."""
         each = [(at, self.results.get(k), tuple(self.loops.get(k, {}).items())) for at, k in enumerate(group.ops)]
         return self.entering.get(group.value), tuple(one for one in each if one[1] is not None or one[2])
 
     def allowed(self, group: Group) -> Callable[[Derived, Assignment | Split], bool] | None:
-        """Whether an option of the group is as demanded; None where nothing is."""
+        """A test whether an option of the group meets its constraints; None if it has none."""
         results = [(k, self.results[k]) for k in group.ops if k in self.results]
         loops = [(k, loop, axes) for k in group.ops for loop, axes in self.loops.get(k, {}).items()]
         lies = self.entering.get(group.value)
@@ -63,7 +63,7 @@ class Demands:
 
 
 def of_pins(graph: Graph, pins: Sequence[Pin]) -> Demands:
-    """Later pins go before earlier ones. Raises `PlanError` for one that names nothing."""
+    """Later pins override earlier ones. Raises `PlanError` for a pin that matches nothing."""
     entering: dict[int, Partial] = {}
     results: dict[int, Partial] = {}
     for pin in pins:
@@ -85,7 +85,7 @@ def _nothing(graph: Graph, pin: Pin, values: Sequence[int]) -> str:
         rank = len(one.shape)
         return f"pin {pin.glob!r}: expected a split of {rank} dimensions for {one.name}; got one of {len(pin.split)}"
     names = sorted({graph.values[v].name for v in graph.entering})
-    return f"pin {pin.glob!r}: nothing enters under such a name; there are {', '.join(names[:8])} ({len(names)} in all)"
+    return f"pin {pin.glob!r}: no input or operator of that name; inputs: {', '.join(names[:8])} ({len(names)} in all)"
 
 
 def _meets(demand: Partial, split: Split) -> bool:

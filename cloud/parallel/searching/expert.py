@@ -1,16 +1,16 @@
-"""The plans that experts write by hand, as demands; what they leave open is searched as ever.
+"""The plans that experts write by hand, as constraints; what they do not fix is searched as usual.
 
-Rules over the graph, not over names: *rows* are the dimensions that the batch's first dimension walks; a *weight* is
-state of two dimensions and more that a product, convolution or lookup reads.
+The rules use the graph, not names: *examples* are the dimensions that follow from the batch's first dimension; a
+*weight* is state of two or more dimensions that a product, convolution or lookup reads.
 
 | name | examples | weights |
 |---|---|---|
 | dp | split over the axis | whole |
-| fsdp | split | every state split where its largest dimension divides |
+| fsdp | split | every state split along its largest dimension that divides |
 | megatron | whole | columns, then rows of what reads those columns; rows' results whole |
-| tp_sp | whole | as megatron; what lies between may be split along the sequence |
+| tp_sp | whole | as megatron; activations between may be split along the sequence |
 | dp_tp | split over the first axis | as megatron over the others |
-| ep | split, but not inside the experts | stacks of matrices (experts, in, out) by their first |
+| ep | split, but not inside the experts | stacks of matrices (experts, in, out) by their first dimension |
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["EXPERTS", "rows", "weights"]
 
 Expert = Callable[[Graph, Mesh], Demands | None]
 Loops = dict[int, dict[int, tuple[int, ...]]]
-"""Operator to how its loops are split."""
+"""Operator to the split of its loops."""
 _HEAVY = ("dot_general", "conv_general_dilated", "gather")
 
 
@@ -67,7 +67,7 @@ def _ep(graph: Graph, mesh: Mesh) -> Demands | None:
     stacked = _stacks(graph, degree(axes, mesh))
     if not stacked:
         return None
-    shapes = {graph.values[v].shape for v in stacked}  # of their slots too
+    shapes = {graph.values[v].shape for v in stacked}  # also the shapes of their slots
     alike = [v for v in graph.entering if graph.values[v].kind == "state" and graph.values[v].shape in shapes]
     split: dict[int, Partial] = {v: (axes, (), ()) for v in alike}
     inside = _with_gradients(graph, _as_the_weights(graph, split), axes)
@@ -78,12 +78,13 @@ def _ep(graph: Graph, mesh: Mesh) -> Demands | None:
 EXPERTS: Mapping[str, Expert] = {
     "dp": _dp, "fsdp": _fsdp, "megatron": _megatron, "tp_sp": _tp_sp, "dp_tp": _dp_tp, "ep": _ep,
 }  # fmt: skip
-"""Name to what it demands on a mesh; None where it is no plan for such a graph or mesh."""
+"""Name to the function that gives its constraints on a mesh; None if the strategy does not apply to the graph or
+mesh."""
 
 
 def rows(graph: Graph, dim: int = 0, without: Container[int] = ()) -> dict[int, int]:
-    """Value to its dimension of examples, of those that have one; `dim` 1: of positions in a sequence or image. What
-    the operators `without` make is not looked at."""
+    """Value to its dimension of examples, if it has one; `dim` 1: of positions in a sequence or image. Results of the
+    operators `without` are ignored."""
     batch = [v for v in graph.entering if graph.values[v].kind == "batch" and len(graph.values[v].shape) > dim]
     sizes = Counter(graph.values[v].shape[dim] for v in batch)
     found = {v: dim for v in batch if graph.values[v].shape[dim] == sizes.most_common(1)[0][0]}
@@ -107,7 +108,7 @@ def _every(mesh: Mesh) -> tuple[int, ...]:
 
 
 def _walking(op: Op, loop: int) -> dict[int, int]:
-    """Results to their dimension that the loop walks."""
+    """Results to the dimension that belongs to the loop."""
     return {v: walked.index(loop) for v, walked in zip(op.outputs, op.writes, strict=True) if loop in walked}
 
 
@@ -117,7 +118,7 @@ def _row_loop(op: Op, found: Mapping[int, int]) -> int | None:
 
 
 def _examples(graph: Graph, mesh: Mesh, axes: tuple[int, ...], without: Container[int] = ()) -> Demands:
-    """Every loop over examples split over `axes`, but for operators `without`."""
+    """Every loop over examples split over `axes`, except in operators `without`."""
     found = rows(graph, without=without)
     entering: dict[int, Partial] = {}
     loops: dict[int, dict[int, tuple[int, ...]]] = {}
@@ -143,7 +144,7 @@ def _state(graph: Graph, lies: Callable[[tuple[int, ...]], Split]) -> Demands:
 
 
 def _stacks(graph: Graph, parts: int) -> set[int]:
-    """Weights of three dimensions along whose first a product multiplies matrix by matrix."""
+    """Weights of three dimensions whose first is a batch dimension of a matrix product."""
     found, origin = set[int](), _origins(graph)
     for k, i, v in weights(graph):
         op, rank = graph.ops[k], len(graph.values[v].shape)
@@ -155,7 +156,8 @@ def _stacks(graph: Graph, parts: int) -> set[int]:
 
 
 def _with_gradients(graph: Graph, inside: Loops, axes: tuple[int, ...]) -> Loops:
-    """With the products that make the gradients of stacks: of what lies along the experts, summed over examples."""
+    """Includes the products that make the gradients of stacks: of values with an expert dimension, summed over
+    examples."""
     found, along, more = rows(graph, without=inside), dict[int, int](), dict(inside)
     for k, op in enumerate(graph.ops):
         loop = _stacked(inside.get(k, {})) if k in inside else _row_loop(op, along)
@@ -173,8 +175,9 @@ def _stacked(loops: Mapping[int, tuple[int, ...]]) -> int | None:
 
 
 def _columns_and_rows(graph: Graph, mesh: Mesh, axes: tuple[int, ...], whole: bool) -> Demands:
-    """Follows through the step which dimension of each value is split: a weight that meets a split dimension is split
-    by rows, and its result is whole again; any other by columns. `whole`: rows' results are summed whole."""
+    """Tracks through the step which dimension of each value is split: a weight that meets a split dimension is split by
+    rows, and its result is whole again; any other weight by columns. `whole`: results of row-split weights are summed
+    to whole values."""
     split: dict[int, int] = {}
     entering: dict[int, Partial] = {}
     results: dict[int, Partial] = {}
@@ -204,7 +207,8 @@ def _columns_and_rows(graph: Graph, mesh: Mesh, axes: tuple[int, ...], whole: bo
 
 
 def _as_the_weights(graph: Graph, entering: Mapping[int, Partial]) -> dict[int, dict[int, tuple[int, ...]]]:
-    """Loops of whatever reads these weights, forward and backward: split as the weights lie, so that none is moved."""
+    """Loops of all operators that read these weights, forward and backward: split as the weights are, so that no weight
+    is moved."""
     origin, loops = _origins(graph), dict[int, dict[int, tuple[int, ...]]]()
     for k, i, v in weights(graph):
         lies = entering.get(origin[v])
@@ -221,14 +225,14 @@ def _looked_up(op: Op, operand: int) -> int | None:
 
 
 def _column(op: Op, operand: int, axes: tuple[int, ...], mesh: Mesh) -> int | None:
-    """The weight's first loop that its result has and that divides: heads before what is in them."""
+    """The weight's first loop that its result has and that divides: heads before the dimensions inside a head."""
     kept = [loop for loop in op.reads[operand] if loop is not None and loop in op.writes[0]]
     fitting = [loop for loop in kept if op.loops[loop].size % degree(axes, mesh) == 0]
     return fitting[0] if fitting else None
 
 
 def _origins(graph: Graph) -> dict[int, int]:
-    """State that early values are made of (the largest, where of several)."""
+    """For values computed from state alone, that state (the largest, if several)."""
     known = early(graph)
     found = {v: v for v in graph.entering if graph.values[v].kind == "state"}
     for op in graph.ops:
@@ -240,7 +244,7 @@ def _origins(graph: Graph) -> dict[int, int]:
 
 
 def _traced_dim(graph: Graph, origin: int, value: int, dim: int) -> int | None:
-    """The dimension of `origin` that dimension `dim` of a value made of it walks."""
+    """The dimension of `origin` that corresponds to dimension `dim` of a value computed from it."""
     makers = {v: op for op in graph.ops for v in op.outputs}
     while value != origin:
         op = makers[value]

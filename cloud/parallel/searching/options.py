@@ -15,22 +15,22 @@ Loops = tuple[tuple[int, ...], ...]
 
 
 def degree(axes: Sequence[int], mesh: Mesh) -> int:
-    """Into how many parts `axes` together split."""
+    """The number of parts into which `axes` together split."""
     return prod(mesh.sizes[axis] for axis in axes)
 
 
 def fits(split: Split, shape: Sequence[int], mesh: Mesh) -> bool:
-    """Whether every dimension divides into its parts evenly."""
+    """Whether every dimension is divisible by its number of parts."""
     return all(size % degree(axes, mesh) == 0 for axes, size in zip(split, shape, strict=True))
 
 
 def wanted(op: Op, operand: int, loops: Loops) -> Split:
-    """How `op`, its loops split so, wants its operand to lie."""
+    """The split that `op`, with its loops split in this way, needs for its operand."""
     return tuple(() if loop is None else loops[loop] for loop in op.reads[operand])
 
 
 def made(op: Op, result: int, loops: Loops) -> Split:
-    """How each device's result lies before partial ones are put together."""
+    """The split of the result before partial results are combined."""
     return tuple(() if loop is None else loops[loop] for loop in op.writes[result])
 
 
@@ -46,8 +46,8 @@ def splits(shape: Sequence[int], mesh: Mesh) -> Iterator[Split]:
 
 
 def assignments(op: Op, shapes: Sequence[Sequence[int]], mesh: Mesh) -> Iterator[Assignment]:
-    """Every way to give each axis to one loop or to none, times every way to leave partial results: whole, or some of
-    the axes scattered over dimensions that divide. `shapes`: of the results."""
+    """Every way to give each axis to one loop or to none, times every way to combine partial results: whole, or with
+    some of the axes scattered over dimensions that divide. `shapes`: of the results."""
     for loops in _shared([loop.size for loop in op.loops], mesh):
         ways = [list(_results(op, j, shape, loops, mesh)) for j, shape in enumerate(shapes)]
         for results in product(*ways):
@@ -55,7 +55,7 @@ def assignments(op: Op, shapes: Sequence[Sequence[int]], mesh: Mesh) -> Iterator
 
 
 def _shared(sizes: Sequence[int], mesh: Mesh) -> Iterator[Loops]:
-    """Every sharing out of the mesh axes over what has `sizes`; axes of one place in mesh order."""
+    """Every distribution of the mesh axes over items of these `sizes`; axes of one item in mesh order."""
     for owners in product(range(-1, len(sizes)), repeat=len(mesh.sizes)):
         shared = tuple(tuple(a for a, owner in enumerate(owners) if owner == k) for k in range(len(sizes)))
         if fits(shared, sizes, mesh):
@@ -63,8 +63,8 @@ def _shared(sizes: Sequence[int], mesh: Mesh) -> Iterator[Loops]:
 
 
 def _results(op: Op, j: int, shape: Sequence[int], loops: Loops, mesh: Mesh) -> Iterator[Split]:
-    """How result j may end. A scattered axis must be minor in its dimension, which is nested in what was there: with
-    the axes of a dimension in mesh order, it has to come after those that split it already."""
+    """The possible final splits of result j. A scattered axis must be minor in its dimension: with the axes of a
+    dimension in mesh order, it has to come after those that already split it."""
     base, partial = made(op, j, loops), partial_axes(op, j, loops)
     for owners in product(range(-1, len(shape)), repeat=len(partial)):
         given = list(zip(partial, owners, strict=True))

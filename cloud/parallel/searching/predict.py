@@ -1,4 +1,4 @@
-"""What a plan should cost, counted from what will be emitted: every collective with its reason, computing, memory."""
+"""Prediction of a plan's cost from what will be emitted: every collective with its reason, computing, memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Moved", "moved", "predict"]
 
 
 def predict(graph: Graph, plan: Plan, topology: Topology, *, reduce_scatter: bool = True) -> Estimate:
-    """`reduce_scatter`: whether the compiler makes them (the GPU's does; the CPU's sums everything everywhere)."""
+    """`reduce_scatter`: whether the compiler emits them (the GPU compiler does; the CPU compiler uses all-reduces)."""
     found = lives(graph, hides(topology))
     moves = moved(graph, plan, topology, reduce_scatter=reduce_scatter)
     collective = sum(one.seconds for one in moves)
@@ -37,8 +37,8 @@ def predict(graph: Graph, plan: Plan, topology: Topology, *, reduce_scatter: boo
 
 
 class Moved(NamedTuple):
-    """A collective, its seconds, and whether computing can hide it. `op`: the operator whose partial results it puts
-    together (`adds`), or the first that reads `value` otherwise than it lies; -1 for the step's end."""
+    """A collective, its seconds, and whether computing can hide it. `op`: the operator whose partial results it
+    combines (`adds`), or the first that needs `value` in another split; -1 for the step's end."""
 
     collective: Collective
     seconds: float
@@ -49,7 +49,7 @@ class Moved(NamedTuple):
 
 
 def moved(graph: Graph, plan: Plan, topology: Topology, *, reduce_scatter: bool = True) -> list[Moved]:
-    """All that moves between devices; `predict` sums it up."""
+    """All communication between devices; `predict` sums it."""
     sums_ = _sums(graph, plan, topology, lives(graph, hides(topology)), reduce_scatter)
     return [*_copies(graph, plan, topology, reduce_scatter), *sums_]
 
@@ -64,7 +64,7 @@ def _copies(graph: Graph, plan: Plan, topology: Topology, reduce_scatter: bool) 
         first = next((k for k, _ in copy.readers if k >= 0), -1)
         reader = graph.ops[first] if first >= 0 else None
         name = value.name or f"value of {list(value.shape)}"
-        why = f"{name} for {reader.primitive} at {reader.where}" if reader else f"{name} back to where it was"
+        why = f"{name} for {reader.primitive} at {reader.where}" if reader else f"{name} back to its sharding"
         for move in moves:
             yield Moved(replace(move, why=why), seconds / len(moves), copy.value in ahead, copy.value, first, False)
 

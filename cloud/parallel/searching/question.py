@@ -1,4 +1,4 @@
-"""A folded graph on a mesh as a `Problem`: a node a class of groups, a transfer a flow between them."""
+"""A folded graph on a mesh as a `Problem`: one node per class of groups, one transfer per flow between them."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from cloud.parallel.topology import Topology
 __all__ = ["MOST", "Node", "Question", "Shape", "ask"]
 
 MOST = 200
-"""Options kept of an operator, those cheapest by themselves; leaving everything whole is always kept."""
+"""The most options kept of an operator: those that are cheapest by themselves; the unsplit one is always kept."""
 
 TIE = 1e-5
-"""Share of the time it takes to read what enters that holding it is said to cost: of equals the spread one wins."""
+"""Cost of holding an input, as a share of the time to read it: among equals, the sharded one wins."""
 
 Lead = Assignment | Split
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a step looks like whatever the mesh. `reading[v, t]`: who reads value v at its reading time t in other
-    groups than its own, -1 for the step's end."""
+    """The part of a step that does not depend on the mesh. `reading[v, t]`: operators in other groups that read value v
+    at its reading time t, -1 for the step's end."""
 
     graph: Graph
     groups: Sequence[Group]
@@ -46,7 +46,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Node:
-    """A class and its options: what the leader does, and what that means for its members."""
+    """A class and its options: the leader's choice, and the resulting assignments of the members."""
 
     group: Group
     leads: tuple[Lead, ...]
@@ -54,7 +54,7 @@ class Node:
     seconds: Floats
 
     def made(self, place: Place, option: int) -> Split:
-        """How the value made at `place` lies."""
+        """The split of the value made at `place`."""
         _, at, j = place
         lead = self.leads[option]
         if at < 0:
@@ -63,7 +63,7 @@ class Node:
         return self.derived[option][self.group.ops[at]].results[j]
 
     def wanted(self, graph: Graph, place: Place, option: int) -> Split:
-        """How what is read at `place` should lie."""
+        """The split needed by the reader at `place`."""
         _, at, i = place
         if at < 0:
             return self.made(place, option)
@@ -73,7 +73,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Question:
-    """The problem, and how its options are read. `flows[t]`: the flow that transfer t stands for."""
+    """The problem, and the meaning of its options. `flows[t]`: the flow that transfer t represents."""
 
     problem: Problem
     nodes: tuple[Node, ...]
@@ -82,7 +82,7 @@ class Question:
     mesh: Mesh
 
     def bytes(self, value: int, split: Split) -> int:
-        """Of a value on one device."""
+        """Bytes of a value on one device."""
         about = self.shape.graph.values[value]
         return local_bytes(about.shape, about.dtype.itemsize, split, self.mesh)
 
@@ -103,7 +103,7 @@ class Question:
 
 
 def ask(shape: Shape, mesh: Mesh, topology: Topology, demands: Demands, reduce_scatter: bool) -> Question:
-    """The problem, no rows yet. Raises `PlanError` where nothing meets a demand."""
+    """The problem, still without rows. Raises `PlanError` if no option meets a constraint."""
     prices = _Prices(shape, mesh, topology, reduce_scatter)
     nodes = tuple(_node(prices, c, demands) for c in range(len(shape.folded.classes)))
     transfers, flows = [], []
@@ -118,7 +118,7 @@ def ask(shape: Shape, mesh: Mesh, topology: Topology, demands: Demands, reduce_s
 
 
 class _Prices:
-    """Seconds of everything on one mesh, moving and adding up remembered."""
+    """Seconds of all costs on one mesh; those of moves and reductions are cached."""
 
     def __init__(self, shape: Shape, mesh: Mesh, topology: Topology, reduce_scatter: bool) -> None:
         self.shape, self.mesh, self.topology, self.reduce_scatter = shape, mesh, topology, reduce_scatter
@@ -138,7 +138,7 @@ class _Prices:
         return self.moved[key] * (self.exposed if value in self.early else 1.0)
 
     def sums(self, k: int, assignment: Assignment) -> float:
-        """Seconds to put an operator's partial results together."""
+        """Seconds to combine an operator's partial results."""
         op, values, time = self.shape.graph.ops[k], self.shape.graph.values, 0.0
         leads_out = all(late for r, late in self._readers(op.outputs))
         how = self.reduce_scatter, leads_out and self.reduce_scatter
@@ -157,7 +157,7 @@ class _Prices:
         return self.shape.lives.readers
 
     def bytes(self, value: int, split: Split) -> int:
-        """On one device."""
+        """Seconds on one device."""
         about = self.shape.graph.values[value]
         return local_bytes(about.shape, about.dtype.itemsize, split, self.mesh)
 
@@ -165,7 +165,7 @@ class _Prices:
         return work(self.shape.graph, group, chosen, self.shape.lives.spans, self.mesh, self.topology.device)
 
     def inside(self, group: Group, chosen: Derived) -> float:
-        """Seconds for members' partial results, and for what a member makes and another wants otherwise."""
+        """Seconds for members' partial results, and for values that another member needs in another split."""
         graph = self.shape.graph
         lies = {v: s for k, a in chosen.items() for v, s in zip(graph.ops[k].outputs, a.results, strict=True)}
         moves = {
@@ -186,7 +186,7 @@ def _node(prices: _Prices, c: int, demands: Demands) -> Node:
     feeds_leader = any(member.reader[0] == group.leader >= 0 for member in group.members)
 
     def after(lead: Lead) -> tuple[Derived, float]:
-        """What follows, the same for all leads whose results lie alike."""
+        """The members' assignments, the same for all choices of the leader with the same splits of results."""
         key = ((lead.loops if feeds_leader else ()), lead.results) if isinstance(lead, Assignment) else lead
         if key not in by_results:
             chosen = derive(graph, group, lead, mesh)
@@ -221,7 +221,7 @@ def _node(prices: _Prices, c: int, demands: Demands) -> Node:
 
 def _unmet(group: Group, graph: Graph) -> PlanError:
     what = graph.values[group.value].name if group.leader < 0 else graph.ops[group.leader].where
-    return PlanError(f"no way to split {what!r} meets the demands made of it: axes must divide it, each used once")
+    return PlanError(f"no way to split {what!r} meets its pins or expert plan: axes must divide it, each used once")
 
 
 def _all(group: Group, lead: Lead, followers: Derived) -> Derived:

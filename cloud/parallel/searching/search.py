@@ -1,4 +1,4 @@
-"""The best plan of a step on a topology: over mesh shapes, an integer programme each."""
+"""The best plan of a step on a topology: one integer program for each mesh shape."""
 
 from __future__ import annotations
 
@@ -34,43 +34,44 @@ from converter.report.html import size_text
 __all__ = ["Pin", "plans", "search"]
 
 ROWS = 32
-"""Moments that get a row before the first solution; moments found too full afterwards are added."""
+"""Moments that get a memory row before the first solution; moments found too full afterwards are added."""
 
 AXES = 2
-"""Mesh axes tried: a third seldom pays, and operators then have more options than can be looked at in seconds."""
+"""The most mesh axes: a third is rarely useful, and operators then have too many options to evaluate in seconds."""
 
 LEAN = "dp", "fsdp"
-"""Experts whose plans are quickly made, and start the search where memory is short."""
+"""Experts whose plans are made quickly; the search starts from them if memory is short."""
 
 GAP = 1e-4
-"""How far from the proven best, relatively, a plan may stay."""
+"""The relative distance from the proven best at which the search may stop."""
 
 PARTS = 2, 4
-"""Parts the step is cut into where memory is short, so that not all alike blocks need to decide alike."""
+"""Numbers of parts of the step that are tried if memory is short, so that repeated blocks may be decided
+differently."""
 
 RESERVE = 0.05
-"""Share of the memory left to what no plan knows of: fragments, the compiler's scratch, the runtime."""
+"""Share of the memory reserved for what plans do not cover: fragmentation, the compiler's scratch, the runtime."""
 
 
 def search(graph: Graph, topology: Topology, **options: Any) -> Plan:
-    """The cheapest of `plans`, which says what the options are."""
+    """The cheapest of `plans`, which documents the options."""
     return plans(graph, topology, **options)[0]
 
 
 def plans(graph: Graph, topology: Topology, *, memory: float | None = None, pins: Sequence[Pin] = (),
           expert: str = "", meshes: Sequence[Mesh] | None = None, backend: str = "gpu", seconds: float = 60.0,
           fold: bool = True) -> list[Plan]:  # fmt: skip
-    """The plans found, cheapest first, one or more for every mesh shape. `memory`: bytes a device, else the topology's.
-    `expert`: one of `EXPERTS`, whose demands come before the pins. `backend`: "gpu", whose compiler makes
+    """The plans found, cheapest first, one or more for every mesh shape. `memory`: bytes per device, by default the
+    topology's. `expert`: one of `EXPERTS`; pins override its constraints. `backend`: "gpu", whose compiler emits
     reduce-scatters, or "cpu". `seconds`: for the solver, all shapes together. `fold`: repeated blocks are decided once.
 
-    Where memory is short, plans that gather parameters twice, forward and backward, are tried too, and plans in which
-    some blocks spread more than others. Shapes for which no plan is found are left out; where there is none at all:
-    raises `Infeasible` if none fits, else `PlanError` (demands that cannot be met, too few seconds)."""
+    If memory is short, plans that gather parameters twice, forward and backward, are tried too, and plans in which some
+    blocks are sharded more than others. Shapes without a plan are omitted; if there is no plan at all: raises
+    `Infeasible` if none fits, else `PlanError` (constraints that cannot be met, too few seconds)."""
     shapes = meshes or every_mesh(topology, AXES)
     tried = [(mesh, demands) for mesh in shapes for demands in _demands(graph, mesh, pins, expert)]
     if not tried:
-        raise PlanError(f"expert {expert!r} has no plan for this step on {topology.name}: use another or more axes")
+        raise PlanError(f"expert {expert!r} has no plan for this step on {topology.name}: use another one or more axes")
     limit = (memory or topology.memory) * (1 - RESERVE)
     found: list[Plan] = []
     failed: list[PlanError] = []
@@ -111,7 +112,7 @@ def _demands(graph: Graph, mesh: Mesh, pins: Sequence[Pin], expert: str) -> Iter
 
 
 class _Search:
-    """One graph on one topology; what no mesh changes is made once."""
+    """One graph on one topology; what does not depend on the mesh is made once."""
 
     def __init__(self, graph: Graph, topology: Topology, limit: float, reduce_scatter: bool, fold: bool) -> None:
         self.graph, self.topology, self.limit = graph, topology, limit
@@ -134,8 +135,8 @@ class _Search:
     def plan(
         self, mesh: Mesh, demands: Demands, regather: bool, seconds: float, number: int = 1, known: Sequence[Plan] = ()
     ) -> Plan:
-        """The best on one mesh. `number`: parts in which alike blocks decide alike. `known`: crowded plans on this
-        mesh, to start from. Where there are none and nothing is demanded, lean experts' plans are."""
+        """The best plan on one mesh. `number`: parts inside which repeated blocks are decided alike. `known`: crowded
+        plans on this mesh to start from; if there are none and no constraints, the plans of lean experts are used."""
         marks = zip(map(demands.mark, self.groups), parts(self.graph, self.groups, number), strict=True)
         shape = self.shape(tuple(marks), regather)
         question = ask(shape, mesh, self.topology, demands, self.reduce_scatter)
@@ -154,14 +155,14 @@ class _Search:
             try:
                 demanded = _demands(self.graph, mesh, (), expert)
                 found += [self.plan(mesh, demands, False, seconds) for demands in demanded]
-            except PlanError:  # none such fits
+            except PlanError:  # no plan of this expert fits
                 continue
         return found
 
     def _solved(
         self, question: Question, known: Sequence[Plan], lean: Callable[[], list[Plan]], seconds: float
     ) -> tuple[tuple[int, ...], float, bool]:
-        """Options of the whole question, what may still be saved, and whether memory stood in the way."""
+        """Options of the whole question, the possible saving left, and whether memory excluded a cheaper choice."""
         end = time.monotonic() + seconds
         moments, small = Moments(question), merged(question)
         families = [axis_family(question, small, axis) for axis in range(len(question.mesh.sizes))]
@@ -182,7 +183,7 @@ class _Search:
                 return options, min(max(gap, 0.0), 1.0), bool(at)
             fresh = {int(np.argmax(curve)), *([] if at else moments.fullest(ROWS))}.difference(at)
             if not fresh:
-                raise PlanError("the memory rows did not settle: allow a little more memory, or fewer mesh axes")
+                raise PlanError("the memory constraints did not converge: allow some more memory or fewer mesh axes")
             if not at:
                 starts += [lifted(question, small, plan) for plan in lean()]
             at += sorted(fresh)
@@ -190,7 +191,7 @@ class _Search:
 
 def _short(error: Infeasible, limit: float) -> Infeasible:
     text = (
-        f"expected a plan within {size_text(limit)} a device (with {RESERVE:.0%} kept in reserve); the least found"
+        f"expected a plan within {size_text(limit)} per device (with {RESERVE:.0%} kept in reserve); the least found"
         f" to fit is {size_text(error.least)}, fullest at {', '.join(error.rows) or 'every moment'}: allow more"
         " memory or devices, a smaller batch, recomputation, or fewer pins"
     )

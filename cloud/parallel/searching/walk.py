@@ -1,6 +1,6 @@
-"""A plan followed through the step: how every value comes to lie, who wants it otherwise, what is moved and added up.
+"""A plan applied through the step: the split of every value, the readers that need another split, the collectives.
 
-`predict` counts what this yields and `apply` emits it, so that the two cannot differ."""
+`predict` counts what this yields and `apply` emits it, so that the two cannot disagree."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from cloud.parallel.searching.options import made, partial_axes, wanted
 __all__ = ["Copy", "Sum", "copies", "early", "late", "loose", "lying", "reading_times", "sums"]
 
 FAR = 16
-"""Readers more than one FAR-th of all operators apart read at different times (`Plan.regather`)."""
+"""Readers that are more than one FAR-th of all operators apart have different reading times (`Plan.regather`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Value `value` wanted as `split` at reading time `time`; `readers`: (operator, operand) of all who share it; the
-    operator is -1 where it is the step's own result."""
+    """Value `value` is needed with `split` at reading time `time`; `readers`: (operator, operand) of all readers that
+    share it; the operator is -1 for a result of the step."""
 
     value: int
     split: Split
@@ -32,7 +32,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """Partial results of operator `op`, its result number `result`, over `axes`; `value` then lies as `split`."""
+    """Partial results of operator `op`, its result number `result`, over `axes`; `value` then has the split `split`."""
 
     op: int
     result: int
@@ -42,7 +42,7 @@ class Sum:
 
 
 def lying(graph: Graph, plan: Plan) -> list[Split]:
-    """How each value lies when it is made; constants whole."""
+    """The split of each value when it is made; constants are whole."""
     lies: list[Split] = [((),) * len(value.shape) for value in graph.values]
     for value, split in zip(graph.entering, plan.entering, strict=True):
         lies[value] = split
@@ -53,7 +53,7 @@ def lying(graph: Graph, plan: Plan) -> list[Split]:
 
 
 def copies(graph: Graph, plan: Plan, times: Mapping[tuple[int, int], int]) -> Iterator[Copy]:
-    """Every other form that a value is wanted in, once. What is carried is wanted as it entered."""
+    """Every other split in which a value is needed, once. Carried values are needed with the split of their input."""
     lies = lying(graph, plan)
     found: dict[tuple[int, Split, int], list[tuple[int, int]]] = {}
     for k, (op, assignment) in enumerate(zip(graph.ops, plan.ops, strict=True)):
@@ -70,7 +70,7 @@ def copies(graph: Graph, plan: Plan, times: Mapping[tuple[int, int], int]) -> It
 
 
 def sums(graph: Graph, plan: Plan) -> Iterator[Sum]:
-    """Every result that devices hold in parts."""
+    """Every result that is partial on the devices."""
     for k, (op, assignment) in enumerate(zip(graph.ops, plan.ops, strict=True)):
         for j, (value, split) in enumerate(zip(op.outputs, assignment.results, strict=True)):
             axes = partial_axes(op, j, assignment.loops)
@@ -80,7 +80,7 @@ def sums(graph: Graph, plan: Plan) -> Iterator[Sum]:
 
 @remembered
 def early(graph: Graph) -> frozenset[int]:
-    """Values that are state or made of nothing else by operators that cost nothing: what can be gathered ahead."""
+    """Values that are state or computed from state alone by operators without cost: they can be gathered ahead."""
     known = {value for value in graph.entering if graph.values[value].kind == "state"}
     for op in graph.ops:
         if op.follows and all(v < 0 or v in known for v in op.inputs) and any(v >= 0 for v in op.inputs):
@@ -90,7 +90,7 @@ def early(graph: Graph) -> frozenset[int]:
 
 @remembered
 def late(graph: Graph) -> tuple[bool, ...]:
-    """Of each operator, whether it and all that reads it only lead out of the step: the optimiser's."""
+    """For each operator, whether it and all its readers only lead to outputs of the step: the optimiser's operators."""
     feeds = np.zeros(len(graph.values), dtype=np.bool_)
     found = [False] * len(graph.ops)
     for k in range(len(graph.ops) - 1, -1, -1):
@@ -103,14 +103,14 @@ def late(graph: Graph) -> tuple[bool, ...]:
 
 @remembered
 def loose(graph: Graph) -> frozenset[int]:
-    """Values that nothing in the step waits for: those of `early`, and those that only lead out."""
+    """Values that no kernel of the step waits for: those of `early`, and those that only lead to outputs."""
     leading = zip(graph.ops, late(graph), strict=True)
     return early(graph).union(v for op, last in leading if last for v in op.outputs)
 
 
 @remembered
 def reading_times(graph: Graph) -> Mapping[tuple[int, int], int]:
-    """Of every operand that is state: in which of the times it is read, far apart from one another."""
+    """For every operand that is state: the number of its reading time, if these are far apart."""
     state, last, times = early(graph), dict[int, tuple[int, int]](), dict[tuple[int, int], int]()
     for k, op in enumerate(graph.ops):
         for i, value in enumerate(op.inputs):

@@ -1,4 +1,4 @@
-"""What computing costs a device: a kernel for a group's leader, and one for all that follows it, fused."""
+"""Computing costs of a device: one kernel for a group's leader, and one fused kernel for all its followers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cloud.parallel.topology import Device
 __all__ = ["work"]
 
 _LOOKUPS = frozenset({"gather", "dynamic_slice"})
-"""Operators that read of their first operand no more than they give."""
+"""Operators that read no more of their first operand than they produce."""
 
 
 def work(graph: Graph, group: Group, chosen: Mapping[int, Assignment], stored: Container[int], mesh: Mesh,
          device: Device) -> float:  # fmt: skip
-    """Seconds of the group's operators, split as `chosen` says. `stored`: values that are in memory; the others live
-    inside kernels."""
+    """Seconds of the group's operators, split as in `chosen`. `stored`: values that are in memory; the others exist
+    only inside kernels."""
     seconds = 0.0
     if group.leader >= 0:
         op = graph.ops[group.leader]

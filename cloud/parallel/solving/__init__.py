@@ -1,3 +1,3 @@
-"""The choice itself, with nothing of JAX in it: a problem, and ways to its best options."""
+"""The optimisation problem, independent of JAX, and its solvers."""
 
 from __future__ import annotations

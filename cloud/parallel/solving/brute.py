@@ -1,4 +1,4 @@
-"""Every choice of a small `Problem`, tried: the definition of what `solve` must find."""
+"""Brute force over every choice of a small `Problem`: the definition of what `solve` must find."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["brute_force"]
 
 
 def brute_force(problem: Problem) -> tuple[float, tuple[int, ...]] | None:
-    """The least cost whose rows all fit and the first options that have it; None where none fits."""
+    """The least cost whose memory constraints all hold and the first options with that cost; None if none fits."""
     best: tuple[float, tuple[int, ...]] | None = None
     for options in product(*(range(len(costs)) for costs in problem.nodes)):
         cost, rows = evaluate(problem, options)

@@ -1,9 +1,9 @@
-"""What each option of a large `Problem` is worth, without solving it: messages along its transfers.
+"""The worth of each option of a large `Problem`, without solving it: message passing along its transfers.
 
 Sequential tree-reweighted message passing (Kolmogorov, "Convergent tree-reweighted message passing for energy
-minimization", 2006) on the pairs of nodes that transfers join; of what several readers share each bears a part, so that
-what is proven of the pairs is proven of the problem. Rows are bought (Lagrangian relaxation): bytes cost seconds. It
-takes a tenth of a second where the linear relaxation takes minutes.
+minimization", 2006) on the pairs of nodes that transfers connect. The cost of what several readers share is divided
+among them, so that a bound of the pairs is a bound of the problem. Memory constraints get prices (Lagrangian
+relaxation): bytes cost seconds. It takes a tenth of a second where the linear relaxation takes minutes.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from cloud.parallel.solving.problem import Floats, Problem, evaluate
 __all__ = ["Belief", "Options", "believed", "bids"]
 
 NEVER = 1e6
-"""Seconds of what cannot be: finite, so that messages can be subtracted."""
+"""Seconds of an impossible choice: finite, so that messages can be subtracted."""
 
 ROUNDS, STILL = 60, 1e-4
-"""Passes there and back at most, and the gain of the bound, relative, over three of them below which they end."""
+"""The most forward and backward passes, and the relative gain of the bound over three of them below which they end."""
 
 BARGAINS = 8
-"""Times that another price of memory is tried."""
+"""The number of further memory prices that are tried."""
 
 FAIR = 0.3
-"""What all memory together costs at first, as a share of all seconds."""
+"""The initial cost of all memory together, as a share of all seconds."""
 
 Options = tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Belief:
-    """`options`: a choice read off the messages. `worth[i][option]`: what the whole would cost with it, up to a number
-    the same for all of a node's options, as far as messages know; inf of those that cannot be had. `bound`: no choice
-    that fits costs less. `sent`: the messages."""
+    """`options`: a choice derived from the messages. `worth[i][option]`: the cost of the whole with this option as the
+    messages estimate it, up to a constant per node; inf for impossible options. `bound`: no choice that fits costs
+    less. `sent`: the messages."""
 
     options: Options
     worth: tuple[Floats, ...]
@@ -45,8 +45,8 @@ class Belief:
 
 
 def bids(problem: Problem) -> Iterator[Belief]:
-    """What is believed where bytes cost nothing, and, where that breaks rows, at prices between which what is believed
-    best comes to fit: halving the range, once it is found."""
+    """The beliefs at price 0 and, if their choice violates memory constraints, at prices around the one from which the
+    best choice fits: found by doubling, then by bisection."""
     belief = first = believed(problem, np.zeros(len(problem.rows)))
     yield first
     limits = np.array([row.limit for row in problem.rows])
@@ -65,7 +65,7 @@ def bids(problem: Problem) -> Iterator[Belief]:
 
 
 def believed(problem: Problem, prices: Floats, before: Belief | None = None) -> Belief:
-    """`prices[k]`: the seconds that a byte in row k costs. `before`: what was believed at other prices: a beginning."""
+    """`prices[k]`: seconds per byte in row k. `before`: the beliefs at other prices, as the starting point."""
     alone, between = _pairwise(problem, prices)
     nodes = range(len(alone))
     near: list[list[int]] = [[j for j in nodes if (i, j) in between] for i in nodes]
@@ -76,7 +76,7 @@ def believed(problem: Problem, prices: Floats, before: Belief | None = None) -> 
         return np.asarray(alone[i] + sum(sent[k, i] for k in near[i]))
 
     def passed(order: Sequence[int], ahead: int) -> float:
-        """Messages from every node to its neighbours ahead; what they prove."""
+        """Send messages from every node to its next neighbours; the bound they prove."""
         proven = 0.0
         for i in order:
             here = worth(i)
@@ -107,7 +107,7 @@ def _over(problem: Problem, options: Options, limits: Floats) -> Floats:
 
 
 def _pairwise(problem: Problem, prices: Floats) -> tuple[list[Floats], dict[tuple[int, int], Floats]]:
-    """Costs of each node's options, and of each pair of nodes' options, either way round."""
+    """Costs of each node's options, and of each pair of nodes' options, in both directions."""
     alone = [np.where(np.isfinite(costs), costs, NEVER) for costs in problem.nodes]
     charges = np.zeros(len(problem.transfers))
     for price, row in zip(prices, problem.rows, strict=True):

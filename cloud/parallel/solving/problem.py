@@ -1,10 +1,10 @@
-"""The planner's question without any JAX in it: choose one option a node so that the sum of costs is least.
+"""The planner's optimisation problem, independent of JAX: choose one option per node with the least sum of costs.
 
     cost = sum of node costs + sum over transfers of the copies they need
 
-A *transfer* is one value on its way from the node that makes it to those that read it. The maker's option says in
-which *form* the value comes to be, a reader's in which form it is wanted; a form that several readers want is made
-once. A *row* is a moment of the step: what lives then must fit.
+A *transfer* is one value sent from the node that makes it to those that read it. The maker's option determines the
+*form* in which the value is made, a reader's option the form it needs; a form that several readers need is made once. A
+*row* is the memory constraint of one moment of the step: all that is alive then must fit.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 @dataclass(frozen=True, eq=False)
 class Transfer:
     """`maker[option]` and `readers[k] = (node, forms)` with `forms[option]`: form numbers. `cost[made, wanted]` in
-    seconds, 0 where nothing is to be done, inf where it cannot be; paid once for each wanted form, `weight` times.
-    `bytes[made, wanted]`: what the copy holds on a device, 0 where it is the value itself."""
+    seconds, 0 where nothing has to be done, inf if impossible; paid once for each wanted form, `weight` times.
+    `bytes[made, wanted]`: the bytes of the copy on a device, 0 if it is the value itself."""
 
     source: int
     maker: tuple[int, ...]
@@ -37,8 +37,9 @@ class Transfer:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One moment: `nodes[i][option]` bytes of what node i made and is still alive, `copies[t]` how many copies (of each
-    wanted form, of transfer t) are alive; `fixed` bytes whatever is chosen. The sum may not pass `limit`."""
+    """The memory constraint of one moment: `nodes[i][option]` bytes of live values made by node i, `copies[t]` the
+    number of live copies (of each wanted form, of transfer t); `fixed` bytes for any choice. The sum must not exceed
+    `limit`."""
 
     limit: float
     nodes: Mapping[int, Floats]
@@ -49,7 +50,7 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """`nodes[i][option]`: seconds; inf where an option is not to be had."""
+    """`nodes[i][option]`: seconds; inf for an unavailable option."""
 
     nodes: tuple[Floats, ...]
     transfers: tuple[Transfer, ...] = ()
@@ -58,8 +59,8 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """`options[i]` of every node, the cost in seconds as `evaluate` counts it, what is proven (`bound` <= least cost),
-    and the bytes of every row."""
+    """`options[i]` of every node, the cost in seconds as `evaluate` computes it, the proven bound (`bound` <= least
+    cost), and the bytes of every row."""
 
     options: tuple[int, ...]
     cost: float
@@ -70,7 +71,7 @@ class Solution:
 
 
 def evaluate(problem: Problem, options: Sequence[int]) -> tuple[float, Floats]:
-    """Seconds of a choice (inf where it cannot be) and the bytes of every row: the one truth of what a choice costs."""
+    """Seconds of a choice (inf if impossible) and the bytes of every row: the definition of what a choice costs."""
     cost = sum(float(costs[option]) for costs, option in zip(problem.nodes, options, strict=True))
     held = []
     for transfer in problem.transfers:

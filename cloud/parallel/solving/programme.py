@@ -1,9 +1,9 @@
-"""The planner's question as an integer programme for HiGHS.
+"""The planner's problem as an integer program for HiGHS.
 
-Only the choice at each node is binary. Between a maker and each of its readers runs a *flow* over pairs of forms whose
-sums on either side are the shares of the options that make or want the form: on trees of transfers the relaxation then
-has whole solutions by itself. Where several readers share a value, a *copy* of each pair of forms is at least every
-reader's flow; costs and bytes lie on copies.
+Only the choice at each node is binary. Between a maker and each of its readers there is a *flow* over pairs of forms,
+whose sums on either side equal the shares of the options that make or need the form: on trees of transfers the linear
+relaxation then has integer solutions. If several readers share a value, a *copy* variable of each pair of forms is at
+least every reader's flow; costs and bytes belong to copies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Found", "Programme", "fitting", "variables"]
 
 
 class Found(NamedTuple):
-    """What one programme gave: `options` None where none fits (`proven`) or none was found in time."""
+    """The result of one integer program: `options` is None if none fits (`proven`) or none was found in time."""
 
     options: tuple[int, ...] | None
     cost: float
@@ -34,7 +34,7 @@ class Found(NamedTuple):
 
 
 def fitting(model: Programme, rows: list[int], seconds: float, gap: float) -> Found:
-    """Solve, add the rows that turn out broken to `rows`, until none is."""
+    """Solve and add the violated memory constraints to `rows`, until none is violated."""
     start = time.monotonic()
     while True:
         result = model.run(rows, max(seconds - (time.monotonic() - start), 0.1), gap)
@@ -47,12 +47,12 @@ def fitting(model: Programme, rows: list[int], seconds: float, gap: float) -> Fo
             return Found(options, cost, model.unscaled(result.mip_dual_bound), result.status == 0, result.message)
         fresh = [k for k in broken if k not in rows]
         rows += fresh
-        if not fresh:  # within the solver's tolerance of a limit, yet past it
+        if not fresh:  # over a limit, but within the solver's tolerance
             model.forbid(options)
 
 
 def variables(problem: Problem) -> int:
-    """About as many as the programme has: options, and pairs of forms of every flow."""
+    """Approximate number of variables of the integer program: options, and pairs of forms of every flow."""
     count = sum(len(costs) for costs in problem.nodes)
     for transfer in problem.transfers:
         made = len({*transfer.maker})
@@ -86,7 +86,7 @@ class _Rows:
 
 
 class Programme:
-    """The programme: variables numbered as they are made, binaries first."""
+    """The integer program: variables are numbered in the order they are made, binaries first."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -96,7 +96,7 @@ class Programme:
         self.binaries = len(self.cost)
         self.copies = [self._transfer(transfer) for transfer in problem.transfers]
         positive = [cost for cost in self.cost if cost > 0]
-        # About 1 for a node that matters, so that the solver's absolute tolerances are far below what is at stake.
+        # About 1 for an important node, so that the solver's absolute tolerances are far below relevant differences.
         self.scale = 1.0 / max(positive) if positive else 1.0
         self.width = len(self.cost)
 
@@ -105,7 +105,7 @@ class Programme:
         return len(self.cost) - 1
 
     def _node(self, costs: Floats) -> dict[int, int]:
-        """Option to variable, of the options that can be had; their sum is 1."""
+        """Available options to their variables, whose sum is 1."""
         chosen = {option: self._variable(float(cost)) for option, cost in enumerate(costs) if np.isfinite(cost)}
         self.rows.add(((variable, 1.0) for variable in chosen.values()), 1.0, 1.0)
         return chosen
@@ -118,7 +118,7 @@ class Programme:
         return by_form
 
     def _transfer(self, transfer: Transfer) -> dict[tuple[int, int], int]:
-        """The copies (made, wanted) that cost or hold something, as variables."""
+        """Variables of the copies (made, wanted) that have a cost or take memory."""
         flows = [self._flow(transfer, node, forms) for node, forms in transfer.readers]
         counts = {pair for flow in flows for pair in flow if transfer.cost[pair] != 0 or transfer.bytes[pair] != 0}
         copies = {}
@@ -135,7 +135,7 @@ class Programme:
         return copies
 
     def _flow(self, transfer: Transfer, reader: int, forms: Sequence[int]) -> dict[tuple[int, int], list[int]]:
-        """(made, wanted) to the variables whose sum is 1 where the value goes so to this reader."""
+        """(made, wanted) to the variables whose sum is 1 if this reader gets the value by this pair of forms."""
         made, wanted = self._forms(transfer.source, transfer.maker), self._forms(reader, forms)
         if reader == transfer.source:
             own: dict[tuple[int, int], list[int]] = {}
@@ -143,7 +143,7 @@ class Programme:
                 own.setdefault((transfer.maker[option], forms[option]), []).append(variable)
             self._rule_out(transfer, own)
             return {pair: carriers for pair, carriers in own.items() if np.isfinite(transfer.cost[pair])}
-        if len(made) == 1 or len(wanted) == 1:  # the other side alone says which pair it is
+        if len(made) == 1 or len(wanted) == 1:  # the other side alone determines the pair
             whole = {(a, b): wanted[b] if len(made) == 1 else made[a] for a in made for b in wanted}
             self._rule_out(transfer, whole)
             return {pair: carriers for pair, carriers in whole.items() if np.isfinite(transfer.cost[pair])}
@@ -173,7 +173,7 @@ class Programme:
         return [(variable, factor) for variable, factor in terms if factor]
 
     def run(self, rows: Sequence[int], seconds: float, gap: float) -> Any:
-        """SciPy's result with these memory rows."""
+        """SciPy's result with these memory constraints."""
         return self._milp(np.array(self.cost) * self.scale, self._memory(rows), self.width, seconds, gap)
 
     def _memory(self, rows: Iterable[int]) -> _Rows:
@@ -193,7 +193,7 @@ class Programme:
             memory.add([*terms, (self.width, -1.0)], -np.inf, (row.limit - row.fixed) / unit)
         found = self._milp(np.append(np.zeros(self.width), 1.0), memory, self.width + 1, seconds, 1e-4)
         if found.x is None:
-            raise PlanError(f"no plan fits, and what would fit was not found within {seconds:g} s: allow more seconds")
+            raise PlanError(f"no plan fits; how much would was not found within {seconds:g} s: allow more seconds")
         return float(found.x[-1]) * unit, self.options(found.x)
 
     def _milp(self, cost: Floats, memory: _Rows, width: int, seconds: float, gap: float) -> Any:
@@ -205,12 +205,12 @@ class Programme:
         return milp(cost, integrality=binary, bounds=Bounds(low, high), constraints=constraints, options=options)
 
     def forbid(self, options: Sequence[int]) -> None:
-        """Rule out exactly this choice."""
+        """Exclude exactly this choice."""
         variables = [chosen[option] for chosen, option in zip(self.choice, options, strict=True)]
         self.rows.add(((variable, 1.0) for variable in variables), 0.0, len(variables) - 1.0)
 
     def options(self, x: Floats) -> tuple[int, ...]:
-        """What the values of the variables choose."""
+        """The options that the values of the variables select."""
         return tuple(max(chosen, key=lambda option: x[chosen[option]]) for chosen in self.choice)
 
     def unscaled(self, bound: float | None) -> float:

@@ -1,10 +1,10 @@
-"""The best options of a `Problem`: proven where the integer programme is small, else the best that can be found.
+"""The best options of a `Problem`: proven if the integer program is small, else the best that is found.
 
-Large problems are what searching on meshes of two axes gives: hundreds of options a node, and a programme whose
-relaxation alone takes HiGHS minutes. There, messages (see `messages`) say in tenths of a second what each option is
-worth and what no choice can beat; a programme of the few best options of every node is small, and its best is mostly
-best of all. What then may be better still lies along a *family*: all there is to decide about one mesh axis, the rest
-staying, is a small programme too.
+Problems are large when meshes of two axes are searched: hundreds of options per node, and an integer program whose
+linear relaxation alone takes HiGHS minutes. For these, messages (see `messages`) estimate in tenths of a second the
+worth of each option and give a lower bound; an integer program of the few best options of every node is small, and its
+optimum is mostly the global one. Remaining improvements are found along a *family*: all decisions about one mesh axis,
+with the rest fixed, are a small integer program too.
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ from cloud.parallel.solving.programme import Found, Programme, fitting, variable
 __all__ = ["Family", "Infeasible", "evaluate", "solve"]
 
 FEW_ROWS = 32
-"""Up to so many rows are given to the programme at once; of more, those that turn out to bind."""
+"""Up to this number, all rows are given to the integer program at once; of more, only those found to be violated."""
 
 SMALL, PATIENCE = 8000, 5.0
-"""Variables up to which the whole programme is tried first, and the seconds it gets; memory can make it long."""
+"""Variables up to which the whole integer program is tried first, and its seconds; memory can make it slow."""
 
 WIDER = 0, 2, 6
-"""So many options of every node that each belief likes best are tried together with all choices that are known: with
-ever more, until the programme takes too long. The last only where memory does not bind: there, it always does."""
+"""Numbers of best options of every node, by each belief, that are tried together with all known choices: more each
+time, until the integer program takes too long. The last only if memory does not bind: if it does, that always takes too
+long."""
 
 BRIEF = 2.0
 """Seconds for one exchange along a family."""
 
 Family: TypeAlias = Sequence[npt.NDArray[np.int64]]
-"""Of every node, a label for each option."""
+"""For every node, a label for each option."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Options of every node, what they cost in seconds, and the bytes by which the fullest row is over its limit."""
+    """Options of every node, their cost in seconds, and the bytes by which the fullest row exceeds its limit."""
 
     options: Options
     cost: float
@@ -51,14 +52,13 @@ class Choice:
 
     @property
     def rank(self) -> tuple[float, float]:
-        """What fits comes first, then what is cheap."""
+        """Order: choices that fit first, then by cost."""
         return max(self.over, 0.0), self.cost
 
 
 class Infeasible(PlanError):
-    """No choice of options fits, or none that fits was found. `least`: the least limit known at which one would, in
-    bytes (inf where transfers alone rule all out); `rows`: labels of the rows that then are full; `options`: that
-    choice."""
+    """No choice of options fits, or none that fits was found. `least`: the least limit known to fit a choice, in bytes
+    (inf if transfers alone exclude all); `rows`: labels of the rows that are then full; `options`: that choice."""
 
     def __init__(self, text: str, least: float, rows: tuple[str, ...], options: tuple[int, ...] = ()) -> None:
         super().__init__(text)
@@ -69,10 +69,10 @@ def solve(
     problem: Problem, seconds: float = 60.0, gap: float = 1e-6, starts: Sequence[Options] = (),
     families: Sequence[Family] = (),
 ) -> Solution:  # fmt: skip
-    """The cheapest options whose rows all fit: of a small problem to a proven relative `gap`, of a large one the best
-    that was found. Of a large one, `starts` are choices to begin from, and a family gives each option of each node a
-    label: options of one label may be exchanged in one move. The same problem gives the same options, unless time runs
-    out. Raises `Infeasible`, and `PlanError` where time ran out before any choice that fits was found."""
+    """The cheapest options that satisfy all rows: for a small problem within a proven relative `gap`, for a large one
+    the best that was found. For a large one, `starts` are initial choices, and a family gives each option of each node
+    a label: options of one label may be exchanged in one move. The same problem gives the same options, unless time
+    runs out. Raises `Infeasible`, and `PlanError` if time ran out before any choice that fits was found."""
     start = time.monotonic()
     if variables(problem) > SMALL:
         return _large(problem, start, seconds, starts, families)
@@ -107,7 +107,7 @@ def _large(
             break
     best = _best(pool)[0]
     if best.over == np.inf:
-        raise Infeasible("no choice was found possible: every one needs a transfer that cannot be", np.inf, ())
+        raise Infeasible("no possible choice was found: every one needs an impossible transfer", np.inf, ())
     if best.over > 0:
         best = _leanest(problem, some, end)
     best = _judged(problem, _along(problem, best.options, families, end))
@@ -122,7 +122,7 @@ def _best(pool: Sequence[Choice]) -> list[Choice]:
 
 
 def _leanest(problem: Problem, some: Sequence[Collection[int]], end: float) -> Choice:
-    """Of these options the choice whose fullest row is least over its limit. Raises `Infeasible` where that is."""
+    """Among these options, the choice whose fullest row is least over its limit. Raises `Infeasible` if it is over."""
     found = _judged(problem, Programme(_only(problem, some)).fullest(max(end - time.monotonic(), 10.0))[1])
     if found.over > 0:
         raise _over(problem, found.options)
@@ -130,7 +130,7 @@ def _leanest(problem: Problem, some: Sequence[Collection[int]], end: float) -> C
 
 
 def _along(problem: Problem, options: Options, families: Sequence[Family], end: float) -> Options:
-    """The best that exchanges along one family after the other lead to."""
+    """The best choice reached by exchanges along one family after the other."""
     still = 0
     while still < len(families) and time.monotonic() < end:
         for family in families:
@@ -150,7 +150,7 @@ def _judged(problem: Problem, options: Options) -> Choice:
 
 
 def _among(problem: Problem, some: Sequence[Collection[int]], end: float, patience: float = PATIENCE) -> Found:
-    """The best choice of some options of every node."""
+    """The best choice among some options of every node."""
     left = min(max((end - time.monotonic()) / 3, 1.0), patience)
     return fitting(Programme(_only(problem, some)), [], left, 1e-4)
 
@@ -164,17 +164,17 @@ def _only(problem: Problem, some: Sequence[Collection[int]]) -> Problem:
 
 def _infeasible(problem: Problem, model: Programme, seconds: float) -> Infeasible:
     if not problem.rows or model.run([], seconds, 1e-6).status == 2:
-        return Infeasible("no choice of options is possible: every one needs a transfer that cannot be", np.inf, ())
+        return Infeasible("no choice of options is possible: every one needs an impossible transfer", np.inf, ())
     return _over(problem, model.fullest(seconds)[1])
 
 
 def _over(problem: Problem, options: Options) -> Infeasible:
-    """What to say where the fullest rows of the leanest choice are past their limits."""
+    """The error for a leanest choice whose fullest rows exceed their limits."""
     _, bytes_ = evaluate(problem, options)
     over = np.array([bytes_[k] - row.limit for k, row in enumerate(problem.rows)])
     full = [k for k in np.argsort(-over, kind="stable") if over[k] > 0.99 * over.max()]
     limit, need = problem.rows[full[0]].limit, float(bytes_[full[0]])
     names = tuple(problem.rows[k].label for k in full[:5])
-    fits = f"the least that would fit is {need:.4g}, at {', '.join(names)}"
-    text = f"expected a plan within {limit:.4g} bytes a device; {fits}: give more memory or allow recomputing"
+    fits = f"the least that fits is {need:.4g}, at {', '.join(names)}"
+    text = f"expected a plan within {limit:.4g} bytes per device; {fits}: give more memory or allow recomputation"
     return Infeasible(text, need, names, options)

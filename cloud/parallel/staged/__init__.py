@@ -1,3 +1,3 @@
-"""Pipelines and recomputing: the forward pass as a line that can be cut, and what runs the pieces."""
+"""Pipeline parallelism and recomputation: the forward pass as a line that can be cut, and programs for its segments."""
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The forward pass as a line of operators, and the places where it is thinnest.
+"""The forward pass as a line of operators, and the places where the fewest bytes cross.
 
-Equations stand in the order the user wrote them. Between two of them *cross* the values made before and read after:
-activations. What only derives from parameters (a cast, a slice), or only from the batch (a mask, keys of a generator),
-never crosses: such *light* operators are repeated in every segment that reads them. The user's own derivatives
-(`custom_jvp`, `custom_vjp`, `checkpoint`) stay whole, so that a segment may still be differentiated.
+Equations are in the order in which the user wrote them. The values made before a place and read after it *cross* it:
+activations. Values derived only from parameters (a cast, a slice), or only from the batch (a mask, keys of a
+generator), never cross: such *light* operators are repeated in every segment that reads them. The user's custom
+derivatives (`custom_jvp`, `custom_vjp`, `checkpoint`) stay whole, so that a segment can still be differentiated.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ __all__ = ["Floats", "Line", "Segment", "best_cuts", "line", "segments"]
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 _CALLS = frozenset({"jit", "pjit", "closed_call", "core_call"})
-# Too much work to be repeated, whatever it derives from.
+# Too much work to be repeated, whatever the operands derive from.
 _HEAVY = frozenset({"dot_general", "conv_general_dilated", "scan", "while", "cond"})
 
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """A function's flat jaxpr (constants are the first arguments). `order[p]` is the equation at place p of the line,
-    the others are light. `crossing[p]`: bytes made before place p and read from there on, results not counted,
-    0 <= p <= len(order); `flops[p]`, `held[p]`: work and result bytes of what stands there."""
+    """A function's flat jaxpr (constants are the first arguments). `order[p]` is the equation at place p of the line;
+    the others are light. `crossing[p]`: bytes made before place p and read at or after it, without results, 0 <= p <=
+    len(order); `flops[p]`, `held[p]`: work and result bytes of the equation there."""
 
     jaxpr: Any
     order: tuple[int, ...]
@@ -46,7 +46,7 @@ class Line:
     result: Any
 
     def live(self, place: int) -> tuple[Any, ...]:
-        """The variables that cross at `place`, in the order they are made."""
+        """The variables that cross at `place`, in the order in which they are made."""
         made = _made(self, 0, place)
         read = {v for p in range(place, len(self.order)) for v in _reads(self.jaxpr.eqns[self.order[p]])}
         return tuple(v for v in made if v in read)
@@ -55,7 +55,8 @@ class Line:
 @dataclass(frozen=True, eq=False)
 class Segment:
     """Places `start` to `stop` of a line. `jaxpr` takes the line's arguments numbered `entering`, then the crossing
-    variables `takes`; it makes the variables `gives`, which later segments read, then results, numbered `results`."""
+    variables `takes`; it makes the variables `gives`, which later segments read, then the results with numbers
+    `results`."""
 
     start: int
     stop: int
@@ -71,7 +72,7 @@ class Segment:
 
 
 Rule: TypeAlias = Callable[[Any, list[Any]], list[Any]]
-"""(equation, its operands) -> its results, in another way."""
+"""(equation, its operands) -> its results; replaces the equation."""
 
 
 def line(
@@ -80,7 +81,7 @@ def line(
     """The line of `function(*args)`, and the constants that come before the flattened arguments.
 
     `args` are pytrees of arrays or `jax.ShapeDtypeStruct`; those of the first are the parameters. `rules`: primitives
-    to be written otherwise."""
+    to be replaced."""
     shapes = jax.tree.map(_shape, args)
     closed, result = jax.make_jaxpr(function, return_shape=True)(*shapes)
     flat = jax.make_jaxpr(lambda *values: _inlined(closed, values, rules))(*(v.aval for v in closed.jaxpr.invars))
@@ -91,13 +92,13 @@ def line(
 
 
 def segments(line: Line, cuts: Sequence[int]) -> tuple[Segment, ...]:
-    """What lies between the places `cuts`. Results that no operator of the line makes are the last segment's."""
+    """The segments between the places `cuts`. Results that no operator of the line makes belong to the last segment."""
     bounds = [0, *cuts, len(line.order)]
     return tuple(_segment(line, start, stop) for start, stop in pairwise(bounds))
 
 
 def best_cuts(line: Line, weights: Floats, limit: float) -> tuple[int, ...]:
-    """The cuts with the fewest crossing bytes so that no segment's weights pass `limit`, where that can be had."""
+    """The cuts with the fewest crossing bytes whose segments' weights do not exceed `limit`, if there are any."""
     places = _thin(line)
     sums = np.concatenate([[0.0], np.cumsum(weights)])[places]
     cost = line.crossing[places]
@@ -114,7 +115,7 @@ def best_cuts(line: Line, weights: Floats, limit: float) -> tuple[int, ...]:
 
 
 def _thin(line: Line) -> npt.NDArray[np.int64]:
-    """The ends, and the places of least crossing between; where it stays the same, those where heavier work begins."""
+    """The ends, and the places of least crossing between; among equal neighbours, the one where heavier work begins."""
     crossing, flops = line.crossing, line.flops
     inner = [
         p for p in range(1, len(flops))
@@ -129,7 +130,7 @@ def _shape(value: Any) -> Any:
 
 
 def _inlined(closed: ClosedJaxpr, values: Iterable[Any], rules: Mapping[str, Rule]) -> list[Any]:
-    """Evaluates with calls opened, so that tracing this gives a flat jaxpr."""
+    """Evaluates with calls inlined, so that tracing it gives a flat jaxpr."""
     env: dict[Any, Any] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     env.update(zip(closed.jaxpr.invars, values, strict=True))
     for eqn in closed.jaxpr.eqns:
@@ -166,7 +167,8 @@ def _named(atoms: Sequence[Any]) -> list[int]:
 
 
 def _in_line(jaxpr: Any, parameters: set[Any]) -> list[int]:
-    """Equations that derive from parameters and from something else, that are heavy, or that read such a one."""
+    """Equations that derive from parameters and something else, that are heavy, or that read the result of such a
+    one."""
     owes: dict[Any, tuple[bool, bool]] = {v: (v in parameters, v not in parameters) for v in jaxpr.invars}
     order = []
     for k, eqn in enumerate(jaxpr.eqns):
@@ -179,7 +181,7 @@ def _in_line(jaxpr: Any, parameters: set[Any]) -> list[int]:
 
 
 def _needed(eqns: Sequence[Any], wanted: set[Any], among: Iterable[int] | None = None) -> set[int]:
-    """The equations (of `among`) that `wanted` is made from; `wanted` grows by all that they read."""
+    """The equations (of `among`) that compute `wanted`; all their operands are added to `wanted`."""
     needed = set()
     for k in sorted(range(len(eqns)) if among is None else among, reverse=True):
         if any(v in wanted for v in eqns[k].outvars):
@@ -235,7 +237,7 @@ def _bytes(v: Any) -> int:
 
 
 def _flops(eqn: Any) -> float:
-    """2 a multiply-add of contractions, else 1 an element of the results; bodies of loops times their trips."""
+    """2 per multiply-add of contractions, else 1 per element of the results; bodies of loops times their trips."""
     inner = _bodies(eqn)
     if inner:
         return float(eqn.params.get("length", 1)) * max(sum(map(_flops, body.eqns)) for body in inner)

@@ -1,7 +1,7 @@
-"""What each stage of a pipeline holds of the training state, as flat vectors, and how it updates them by itself.
+"""Each pipeline stage's share of the training state, as flat vectors, and its update, which needs no other stage.
 
-A stage's share of a tree is the tree with None for what other stages hold: the optimiser sees an ordinary tree, and the
-names of its slots say which slot of the whole state each of them is.
+A stage's share of a tree is the tree with None for the leaves that other stages hold: the optimiser sees an ordinary
+tree, and the names of its slots identify them among the slots of the whole state.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Holdings"]
 
 @dataclass(frozen=True, eq=False)
 class _Share:
-    """One stage: numbers of its trained parameters and of their slots, and how all are packed."""
+    """One stage: numbers of its trained parameters and of their slots, and their packing."""
 
     params: Pack
     trained: tuple[int, ...]
@@ -40,9 +40,9 @@ class _Share:
 
 
 class Holdings:
-    """How `state` (a TrainState of shapes) is shared out to the stages of `programs`; raises `PlanError` where
-    `optimizer` makes an update of one stage's parameters from another's. `dims`: of parameters, by their number, the
-    dimension that is split over the `width` devices of a stage; slots of a parameter's shape are split likewise."""
+    """How `state` (a TrainState of shapes) is distributed to the stages of `programs`; raises `PlanError` if
+    `optimizer` computes an update of one stage's parameters from another's. `dims`: for parameters, by their number,
+    the dimension that is split over the `width` devices of a stage; slots of a parameter's shape are split likewise."""
 
     def __init__(
         self, programs: Programs, optimizer: optax.GradientTransformation, state: TrainState, width: int = 1,
@@ -68,7 +68,7 @@ class Holdings:
 
     @property
     def shapes(self) -> dict[str, Flats]:
-        """Of the vectors of all stages: [stages, n] or [stages, width, n]."""
+        """Shapes of the vectors of all stages: [stages, n] or [stages, width, n]."""
         stages = len(self._stages)
         return {
             part: {key: shaped((stages, *shape_of(key, n, self._width)), dtype_of(key)) for key, n in sizes.items()}
@@ -92,7 +92,7 @@ class Holdings:
         return stacked
 
     def unpacked(self, held: Mapping[str, Flats], state: TrainState) -> TrainState:
-        """`state` with the arrays that `packed` took apart, of each the owner's."""
+        """`state` with the arrays of `packed`, each taken from the stage that owns it."""
         params: dict[int, Any] = {}
         slots: dict[int, Any] = {}
         average: dict[int, Any] = {}
@@ -119,13 +119,13 @@ class Holdings:
         return self._shares[stage].gradients.pack(gradients, self.trained_sizes)
 
     def shared_of(self, stage: int, gradients: Flats) -> Flats:
-        """The stage's own gradients of parameters that several stages read, zeros for those it does not."""
+        """The stage's gradients of parameters that several stages read, zeros for those it does not read."""
         own = dict(zip(self._shares[stage].trained, self._shares[stage].gradients.unpack(gradients), strict=True))
         arrays = [own.get(i, jnp.zeros(self._avals[i].shape, self._avals[i].dtype)) for i in self._shared]
         return self.shared.pack(arrays, self.shared.sizes)
 
     def with_shared(self, stage: int, gradients: Flats, sums: Flats) -> Flats:
-        """The stage's gradients with the sums over stages of those that it shares."""
+        """The stage's gradients, with the sums over stages for those that it shares."""
         share = self._shares[stage]
         summed = dict(zip(self._shared, self.shared.unpack(sums), strict=True))
         own = zip(share.trained, share.gradients.unpack(gradients), strict=True)
@@ -166,7 +166,7 @@ class Holdings:
         return sorted({i for share in self._shares for i in share.trained})
 
     def _tree(self, arrays: Mapping[int, Any]) -> Any:
-        """The tree of parameters with only these arrays in it."""
+        """The tree of parameters with only these arrays."""
         return jax.tree.unflatten(self._structure, [arrays.get(i) for i in range(len(self._avals))])
 
     def _share(self, stage: Program, gradients: Pack, all_trained: frozenset[int]) -> _Share:
@@ -174,7 +174,7 @@ class Holdings:
         slots = jax.eval_shape(self._optimizer.init, self._tree({i: self._avals[i] for i in trained}))
         numbers = {path: k for k, path in enumerate(_paths(self._state.slots))}
         if missing := [path for path in _paths(slots) if path not in numbers]:
-            raise PlanError(f"the optimiser's slots are not those of the state: {missing[:3]} is not among them")
+            raise PlanError(f"the optimiser's slots differ from the state's: {missing[:3]} is missing in the state")
         places = tuple(numbers[path] for path in _paths(slots))
         pack = Pack.of(jax.tree.leaves(slots), self._dims_of(slots), self._width)
         params = Pack.of(
@@ -183,7 +183,7 @@ class Holdings:
         return _Share(params, trained, gradients, places, jax.tree.structure(slots), pack)
 
     def _dims_of(self, slots: Any) -> list[int | None]:
-        """Of each slot the split dimension of the parameter that it belongs to, by its path's end and its shape."""
+        """For each slot, the split dimension of its parameter, found by the end of its path and by its shape."""
         params = [(path, i) for i, path in enumerate(_paths(self._state.params)) if self._dims.get(i) is not None]
         return [
             next((self._dims[i] for end, i in params if path.endswith(end) and a.shape == self._avals[i].shape), None)
@@ -191,7 +191,7 @@ class Holdings:
         ]
 
     def _check(self, users: Sequence[set[int]], trained: Sequence[int]) -> None:
-        """That each stage has all the gradients that its updates and slots are made from."""
+        """Check that each stage has all gradients that its updates and slots depend on."""
         tree = self._tree({i: self._avals[i] for i in trained})
         value = shaped((), np.dtype(np.float32))
         closed = jax.make_jaxpr(lambda g, slots, p, v: self._optimizer.update(g, slots, p, value=v))(
@@ -204,14 +204,14 @@ class Holdings:
         for sources, home in zip(made, homes, strict=True):
             if any(not home <= users[trained[g]] for g in range(len(trained)) if sources >> g & 1):
                 raise PlanError(
-                    "the optimiser makes updates of one stage's parameters from the gradients of another's (clipping "
-                    "by the global norm?): give the Trainer `clip`, which a pipeline knows, instead of "
-                    "optax.clip_by_global_norm, or train without a pipeline"
+                    "the optimiser's updates of one stage's parameters depend on the gradients of another's (clipping "
+                    "by the global norm?): give the Trainer `clip`, which works with pipeline parallelism, instead of "
+                    "optax.clip_by_global_norm, or train without pipeline parallelism"
                 )
 
 
 def _made_from(jaxpr: Any, sources: int) -> list[int]:
-    """Of each result a bit for each of the first `sources` arguments that it derives from."""
+    """For each result, a bit for each of the first `sources` arguments that it derives from."""
     bits: dict[Any, int] = {v: 1 << i for i, v in enumerate(jaxpr.invars[:sources])}
 
     def of(atoms: Sequence[Any]) -> int:

@@ -1,8 +1,8 @@
-"""Stages whose work several devices share: the planner splits each over its devices, forward and backward in one graph.
+"""Stages on several devices: the planner splits each stage over its devices, forward and backward in one graph.
 
-What a stage takes from its neighbours and hands on has its first dimension that divides split over its devices, so that
-each sends and keeps a part; parameters and their gradients lie as the plan has them, between microbatches and between
-steps too.
+The values that a stage receives and sends are split over its devices along the first dimension that divides, so that
+each device sends and keeps a part; parameters and their gradients are sharded as in the plan, also between microbatches
+and between steps.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _SPEC: Any = jax.sharding.PartitionSpec
 _lie_as: Any = jax.lax.with_sharding_constraint
 
 SECONDS = 20.0
-"""For the plan of one stage."""
+"""Seconds for the plan of one stage."""
 
 
 @dataclass(frozen=True, eq=False)
 class Half:
-    """One direction of a stage: a graph whose arguments are those of the stage's step, its plan, what it costs."""
+    """One direction of a stage: a graph with the arguments of the stage's step, its plan and its cost."""
 
     graph: Graph
     plan: Plan
@@ -45,25 +45,25 @@ class Half:
 
     @property
     def estimate(self) -> Estimate:
-        """Of one microbatch; axis 0 is the devices of the stage."""
+        """Collectives of one microbatch; axis 0 is the devices of the stage."""
         return self.plan.estimate
 
     @property
     def flops(self) -> float:
-        """On one device."""
+        """The cost on one device."""
         ops = zip(self.graph.ops, self.plan.ops, strict=True)
         return sum(op.flops / degree(sum(one.loops, ()), self.plan.mesh) for op, one in ops)
 
     def run(self, arguments: Arrays) -> list[Any]:
-        """The step's flat results of its flat arguments, inside a pipeline's program."""
+        """From the step's flat arguments to its flat results, inside a pipeline's program."""
         given = [_lying(array, split) for array, split in zip(arguments, self.plan.entering, strict=True)]
         return emitted(self.graph, self.plan, self.topology, _lying)(given)
 
 
 @dataclass(frozen=True, eq=False)
 class Inside:
-    """One stage on some devices. Arguments of both halves: `after` (gradients of what is handed on), `came`, `params`,
-    and what enters from outside. `dims`: of each parameter the dimension that is split, None where it is whole."""
+    """One stage on some devices. Arguments of both directions: `after` (gradients of the values sent), `came`,
+    `params`, and the inputs from outside. `dims`: the split dimension of each parameter, None if it is whole."""
 
     forward: Half
     backward: Half
@@ -74,9 +74,9 @@ def inside(
     programs: Programs, number: int, width: int, topology: Topology, *, known: Mapping[int, int | None],
     expert: str = "", reduce_scatter: bool = True,
 ) -> Inside:  # fmt: skip
-    """The best plan of stage `number` on `width` devices of the topology's fastest links. `known`: of parameters, by
-    their number, how other stages have them lie already. `expert`: see `cloud.parallel.searching.expert`. Raises
-    `PlanError` where there is none."""
+    """The best plan of stage `number` on `width` devices of the topology's fastest links. `known`: splits of
+    parameters, by number, already fixed by other stages. `expert`: see `cloud.parallel.searching.expert`. Raises
+    `PlanError` if there is no plan."""
     stage = programs.stages[number]
     params = programs.avals(stage.params)
     after = [v.aval for v in stage.gives if is_float(v.aval)]
@@ -114,7 +114,7 @@ def unsplit(graph: Graph, mesh: Mesh) -> Plan:
 
 
 def restricted(graph: Graph, plan: Plan, results: Sequence[int]) -> tuple[Graph, Plan]:
-    """What of a planned step only these results need; its arguments stay."""
+    """The part of a planned step that these results need; its arguments stay."""
     wanted = {graph.leaving[j] for j in results}
     kept = set[int]()
     for k in range(len(graph.ops) - 1, -1, -1):
@@ -138,8 +138,8 @@ def _half(graph: Graph, plan: Plan, topology: Topology, results: Sequence[int], 
 
 
 def _step(programs: Programs, number: int) -> Any:
-    """Of a stage: `(state, outside) -> (state, (integers handed on, sums))`. Gradients take the places of what they are
-    gradients of, and what is handed on that of its gradient, so that each lies as the other."""
+    """The step of a stage: `(state, outside) -> (state, (integers sent, sums))`. Gradients take the places of their
+    values, and the values sent those of their gradients, so that both are sharded in the same way."""
     stage = programs.stages[number]
 
     def step(state: Any, outside: Any) -> Any:
@@ -161,7 +161,7 @@ def _replaced(values: Arrays, new: Arrays, chosen: Sequence[bool]) -> list[Any]:
 
 
 def _numbers(tree: Any) -> Any:
-    """The tree with its leaves numbered."""
+    """The tree with numbers as leaves."""
     leaves, structure = jax.tree.flatten(tree)
     return jax.tree.unflatten(structure, range(len(leaves)))
 
@@ -175,7 +175,7 @@ def _dim(split: Split) -> int | None:
 
 
 def _lying(array: Any, split: Split) -> Any:
-    """Keys of random generators are whole wherever they are."""
+    """Keys of random generators are always whole."""
     if not isinstance(array.dtype, np.dtype):
         return array
     return _lie_as(array, _SPEC(*(TENSOR if axes else None for axes in split)))

@@ -1,4 +1,4 @@
-"""How the devices of a topology may be shared out to stages, their replicas, and the devices of each replica."""
+"""Possible distributions of a topology's devices to stages, their replicas, and the devices of each replica."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Axes = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """`axes`: those of `mesh` that stages, replicas, and the devices of one replica lie along."""
+    """`axes`: the axes of `mesh` for stages, replicas, and the devices of one replica."""
 
     stages: int
     replicas: int
@@ -25,13 +25,13 @@ class Layout:
     axes: tuple[Axes, Axes, Axes]
 
     def over(self, kinds: Axes) -> Axes:
-        """Axes of the mesh for those of a pipeline's: 0 the stages, 1 the replicas, 2 a replica's devices."""
+        """Mesh axes for an axis of the pipeline: 0 the stages, 1 the replicas, 2 a replica's devices."""
         return tuple(axis for kind in kinds for axis in self.axes[kind])
 
 
 def layouts(topology: Topology) -> Iterator[Layout]:
-    """With two stages or more. Stages cross the slowest links, as they send least; a replica's devices have the fastest
-    ones."""
+    """Layouts with two stages or more. Stages communicate over the slowest links, because they send least; a replica's
+    devices over the fastest ones."""
     *outer, inner = (level.size for level in topology.levels)
     for tensor in divisors(inner):
         for stages in divisors(topology.size // tensor)[1:]:

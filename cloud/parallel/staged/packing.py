@@ -1,7 +1,7 @@
-"""Arrays as flat vectors, one a dtype: what stages of a pipeline hold and send has one shape, whatever is in it.
+"""Arrays packed into flat vectors, one per dtype, so that all stages of a pipeline hold and send the same shapes.
 
-Where `width` devices share a stage's work, arrays that they hold in parts go to vectors of their own, [width, n] split
-over the mesh axis "tensor".
+If a stage runs on `width` devices, the arrays split over them go to separate vectors, [width, n] split over the mesh
+axis "tensor".
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["TENSOR", "Flats", "Pack", "alike", "dtype_of", "empty", "flat_bytes"
            "shape_of"]  # fmt: skip
 
 Flats: TypeAlias = dict[str, Any]
-"""[n] of each dtype, by its name; of arrays in parts [width, n], by the name and `|`."""
+"""[n] for each dtype, keyed by its name; for split arrays [width, n], keyed by the name and `|`."""
 
 TENSOR = "tensor"
-"""The mesh axis over which the devices of a stage lie."""
+"""The mesh axis of the devices of a stage."""
 
 _SPLIT = "|"
 _SPEC: Any = jax.sharding.PartitionSpec
@@ -32,7 +32,7 @@ _lie_as: Any = jax.lax.with_sharding_constraint
 @dataclass(frozen=True)
 class Pack:
     """Arrays of these shapes and dtypes, one after the other in the vectors of their dtypes. `dims[i]`: the dimension
-    of array i that is split over `width` devices, None where each has it whole."""
+    of array i that is split over `width` devices, None if each has it whole."""
 
     leaves: tuple[tuple[tuple[int, ...], str], ...]
     dims: tuple[int | None, ...]
@@ -40,13 +40,13 @@ class Pack:
 
     @classmethod
     def of(cls, avals: Iterable[Any], dims: Sequence[int | None] | None = None, width: int = 1) -> Pack:
-        """Of anything with a shape and a dtype."""
+        """The packing of objects with a shape and a dtype."""
         leaves = tuple((tuple(a.shape), np.dtype(a.dtype).name) for a in avals)
         return cls(leaves, (None,) * len(leaves) if dims is None else tuple(dims), width)
 
     @property
     def floats(self) -> Pack:
-        """Of the arrays that may have gradients."""
+        """The packing of the arrays that may have gradients."""
         kept = [i for i, (_, dtype) in enumerate(self.leaves) if jnp.issubdtype(np.dtype(dtype), jnp.inexact)]
         return Pack(tuple(self.leaves[i] for i in kept), tuple(self.dims[i] for i in kept), self.width)
 
@@ -70,7 +70,7 @@ class Pack:
         return {key: xp.concatenate(parts[key], axis=-1) for key in sizes}
 
     def unpack(self, flats: Mapping[str, Any], xp: Any = jnp) -> list[Any]:
-        """The arrays, each a slice of its vector; inside a pipeline's program they lie as they are split."""
+        """The arrays, each a slice of its vector; inside a pipeline's program they are sharded."""
         found = zip(self.rows(flats), self.dims, self.leaves, strict=True)
         return [
             part.reshape(shape) if dim is None else _joined(part, dim, shape, self.width, xp)
@@ -88,7 +88,7 @@ class Pack:
         return found
 
     def _places(self) -> list[tuple[str, tuple[tuple[int, ...], str], int]]:
-        """Of each array its vector's key, its shape and dtype, and into how many parts it is split."""
+        """For each array, its vector's key, its shape and dtype, and its number of parts."""
         return [
             (leaf[1], leaf, 1) if dim is None else (leaf[1] + _SPLIT, leaf, self.width)
             for leaf, dim in zip(self.leaves, self.dims, strict=True)
@@ -96,7 +96,7 @@ class Pack:
 
 
 def largest(packs: Iterable[Pack]) -> dict[str, int]:
-    """Elements of each vector that hold any one of `packs`."""
+    """Elements of each vector that is large enough for any one of `packs`."""
     most: dict[str, int] = {}
     for pack in packs:
         most.update((key, max(size, most.get(key, 0))) for key, size in pack.sizes.items())
@@ -104,12 +104,12 @@ def largest(packs: Iterable[Pack]) -> dict[str, int]:
 
 
 def dtype_of(key: str) -> np.dtype[Any]:
-    """Of the vector of this key."""
+    """The dtype of the vector of this key."""
     return np.dtype(key.removesuffix(_SPLIT))
 
 
 def shape_of(key: str, size: int, width: int) -> tuple[int, ...]:
-    """Of the vector of this key with `size` elements on a device."""
+    """The shape of the vector of this key with `size` elements on a device."""
     return (width, size) if key.endswith(_SPLIT) else (size,)
 
 
@@ -124,24 +124,24 @@ def flat_bytes(sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def over(key: str) -> tuple[str, ...]:
-    """The mesh axes over which the vector of this key lies."""
+    """The mesh axes over which the vector of this key is split."""
     return (TENSOR,) if key.endswith(_SPLIT) else ()
 
 
 def laid(flats: Flats, width: int) -> Flats:
-    """Vectors [..., n] or [..., width, n] that lie as their keys say."""
+    """Vectors [..., n] or [..., width, n], sharded as their keys define."""
     if width == 1:
         return flats
     return {key: _over(v, v.ndim - 2 if key.endswith(_SPLIT) else None) for key, v in flats.items()}
 
 
 def alike(array: Any, width: int) -> Any:
-    """The array, whole on each device of a stage; keys of random generators are so by themselves."""
+    """The array, whole on each device of a stage; keys of random generators already are."""
     return array if width == 1 or not isinstance(array.dtype, np.dtype) else _over(array, None)
 
 
 def _rows(array: Any, dim: int, width: int, xp: Any) -> Any:
-    """[width, n]: a row for the part of each device."""
+    """[width, n]: one row for the part of each device."""
     before, size, after = array.shape[:dim], array.shape[dim], array.shape[dim + 1 :]
     parts = xp.moveaxis(xp.reshape(array, (*before, width, size // width, *after)), dim, 0)
     rows = xp.reshape(parts, (width, -1))
@@ -156,5 +156,5 @@ def _joined(rows: Any, dim: int, shape: tuple[int, ...], width: int, xp: Any) ->
 
 
 def _over(array: Any, dim: int | None) -> Any:
-    """With dimension `dim` split over a stage's devices, the others whole."""
+    """A sharding with dimension `dim` split over a stage's devices and the others whole."""
     return _lie_as(array, _SPEC(*(TENSOR if d == dim else None for d in range(array.ndim))))

@@ -1,4 +1,5 @@
-"""What stages of a line would cost at least: priced operator by operator, as if devices shared work for nothing."""
+"""A lower bound of the cost of stages of a line: operator by operator, as if devices shared work without
+communication."""
 
 from __future__ import annotations
 
@@ -22,18 +23,18 @@ __all__ = ["Pieces"]
 
 _CONTRACTIONS = frozenset({"dot_general", "conv_general_dilated"})
 _FUSED = 0.25
-"""Passes over its result that an operator costs which is no contraction: most are fused with their neighbours."""
+"""Memory passes over its result that an operator other than a contraction costs: most are fused with neighbours."""
 
 _TAKEN, _ADDED = 2, 5
-"""Times that parameters are read or written where they are taken out of their vectors, and gradients where they are
-packed and added to those before."""
+"""How often parameters are read or written when they are unpacked from their vectors, and gradients when they are
+packed and added to the earlier ones."""
 
 _PIECES = 32
-"""Segments among which stages are chosen, at most about."""
+"""Approximately the most segments from which stages are formed."""
 
 
 class Pieces:
-    """The line of microbatches of `rows` rows, `entering` bytes each, in segments, and what each of them costs."""
+    """The line for microbatches of `rows` rows, `entering` bytes each, in segments, and the cost of each segment."""
 
     def __init__(
         self, loss_sums: Callable[..., Any], state: TrainState, batch: Any, rows: int, topology: Topology
@@ -54,7 +55,7 @@ class Pieces:
         self.segments: tuple[Segment, ...] = segments(self.line, cuts)
 
     def staged(self, table: Schedule, layout: Layout, memory: float) -> tuple[float, tuple[int, ...]] | None:
-        """Seconds of a step, and where to cut the line, of the best stages that fit; None where none do."""
+        """Seconds of a step and the cuts of the line for the best stages that fit; None if none do."""
         topology, microbatches, policy = self.topology, table.microbatches, SCHEDULES[table.name]
 
         def price(stage: Stage) -> StageCost:
@@ -80,7 +81,7 @@ class Pieces:
         return seconds, tuple(self.bounds[stage.first] for stage in found.stages[1:])
 
     def _passes(self, stage: Stage) -> tuple[float, float]:
-        """Seconds forward and backward for one microbatch, where forward is computed again."""
+        """Seconds forward and backward for one microbatch; backward computes forward again."""
         once, vector = self._between(self._forward, stage), self._parameters(stage) / self.topology.device.bandwidth
         return once + _TAKEN * vector, 3 * once + (_TAKEN + _ADDED) * vector
 
@@ -103,7 +104,7 @@ class Pieces:
         return [{i - first for i in part.entering if first <= i < last} for part in self.segments]
 
     def _between(self, sums: np.ndarray, stage: Stage) -> float:
-        """What the stage's segments add up to."""
+        """The sum over the stage's segments."""
         return float(sums[self.bounds[stage.last]] - sums[self.bounds[stage.first]])
 
     def _parameters(self, stage: Stage) -> float:

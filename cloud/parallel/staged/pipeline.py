@@ -1,14 +1,15 @@
-"""Training in stages: each device holds a part of the model, and microbatches go through all of them.
+"""Pipeline parallelism: each device holds a stage of the model, and microbatches pass through all stages.
 
-One program runs on a mesh of stages × replicas × the devices that share a stage's work. In each tick of the schedule a
-device computes its stage (a branch for each) forward on one microbatch and backward on one, from inputs that it kept,
-and hands on what it made to its neighbours. Gradients of replicas, and of parameters that several stages read, are
-summed once a step; then each stage updates its own parameters. What a stage holds lies in flat vectors, [stages, n]
-over the mesh. How several devices share a stage is the planner's affair (`cloud.parallel.staged.inside`); between
-stages each of them sends its part of what crosses.
+One program runs on a mesh of stages × replicas × the devices of a stage. In each tick of the schedule a device computes
+its stage (one branch per stage) forward on one microbatch and backward on one, from inputs that it kept, and sends the
+results to its neighbours. Gradients of replicas, and of parameters that several stages read, are summed once per step;
+then each stage updates its own parameters. A stage's state is in flat vectors, [stages, n] over the mesh. The planner
+splits a stage over several devices (`cloud.parallel.staged.inside`); between stages each of them sends its part of the
+crossing values.
 
-The numbers are those of `make_step` with as many `accumulate` parts: models whose rows meet (BatchNormalization while
-training) are refused; a loss that couples rows otherwise (experts with a capacity) means its microbatches.
+The results are those of `make_step` with the same number of `accumulate` parts: models whose rows are not independent
+(BatchNormalization in training) are refused; a loss that couples rows otherwise (experts with a capacity) couples those
+of a microbatch.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ _SPEC: Any = jax.sharding.PartitionSpec
 
 
 class Pipelined:
-    """A step of `loss_sums(params, state, batch, key) -> (sums, state)` in stages.
+    """A pipeline-parallel step of `loss_sums(params, state, batch, key) -> (sums, state)`.
 
-    `state` and `batch`: arrays or their shapes, of the whole step. `stages`: how many, cut where they balance and send
-    little, or the places to cut at (see `cloud.parallel.staged.cuts`). `replicas`: of each stage, among which rows are
-    shared out. `tensor`: devices that each replica of a stage has, planned on the fastest links of `topology` (as
-    tabulated for the devices, where not given); `shared`: such plans made before. `schedule`: see
+    `state` and `batch`: arrays or their shapes, of the whole step. `stages`: their number, cut where work is balanced
+    and little is sent, or the places to cut at (see `cloud.parallel.staged.cuts`). `replicas`: number of copies of each
+    stage, which divide the rows. `tensor`: devices of each replica of a stage, planned on the fastest links of
+    `topology` (by default the table entry for the devices); `shared`: such plans made before. `schedule`: see
     `cloud.parallel.staged.schedule`. `devices`: stages × replicas × tensor of them. Raises `PlanError`.
     """
 
@@ -61,11 +62,11 @@ class Pipelined:
         topology: Topology | None = None, shared: Shared | None = None,
     ) -> None:  # fmt: skip
         if state.scale is not None:
-            raise PlanError('a pipeline scales no losses, got precision="float16": use "bfloat16"')
+            raise PlanError('pipeline parallelism has no loss scaling, got precision="float16": use "bfloat16"')
         if options.accumulate != 1 or options.recompute:
             raise PlanError(
-                f"a pipeline's `microbatches` take the place of accumulate, and its stages compute everything again by "
-                f"themselves: expected accumulate=1 and recompute=0, got {options.accumulate} and {options.recompute}"
+                f"in pipeline parallelism `microbatches` take the place of accumulate, and stages always recompute: "
+                f"expected accumulate=1 and recompute=0, got {options.accumulate} and {options.recompute}"
             )
         devices = jax.devices() if devices is None else devices
         self._options, self._replicas, self._tensor = options, replicas, tensor
@@ -103,7 +104,7 @@ class Pipelined:
         """`(placed state, batch) -> (placed state, sums)`; the state is donated."""
 
     def place(self, state: TrainState) -> dict[str, Any]:
-        """The state as `step` takes it, every stage's part on its devices."""
+        """The state in the form of `step`, every stage's part on its devices."""
         held = self.holdings.packed(jax.tree.map(np.asarray, state))
         return {
             "held": jax.tree.map(_put, self._held, held),
@@ -115,19 +116,19 @@ class Pipelined:
         return jax.tree.map(partial(_put, self._over("data")), batch)
 
     def gather(self, placed: Mapping[str, Any]) -> TrainState:
-        """What `place` took, as arrays of the host."""
+        """The inverse of `place`: the state as arrays of the host."""
         whole = jax.jit(lambda tree: tree, out_shardings=everywhere(self.mesh))(dict(placed))
         held, common = jax.tree.map(lambda a: np.asarray(a.addressable_data(0)), (whole["held"], whole["common"]))
         return self.holdings.unpacked(held, replace(self._state, **common))
 
     def lower(self) -> Any:
-        """The step for `mesh`, with nothing allocated; `.compile()` gives the program."""
+        """The step lowered for `mesh`, with nothing allocated; `.compile()` gives the program."""
         held, common = self.holdings.shapes, _common(self._state)
         return self.step.lower({"held": held, "common": common}, self._batch)
 
     @property
     def collectives(self) -> tuple[Collective, ...]:
-        """What a step communicates; see `cloud.parallel.staged.traffic`."""
+        """The collectives of a step; see `cloud.parallel.staged.traffic`."""
         packs = self.holdings.gradients, self.holdings.shared
         made = list(traffic(self.programs, self.shared, self.schedule, self._replicas, packs))
         for axis, size in ((0, self.schedule.stages), (2, self._tensor)) if self._options.clip is not None else ():
@@ -148,7 +149,7 @@ def _shape(value: Any) -> Any:
 
 
 def _common(state: TrainState) -> dict[str, Any]:
-    """What every stage has."""
+    """The values that every stage has."""
     return {"state": state.state, "step": state.step}
 
 
@@ -156,11 +157,11 @@ def _microbatch(batch: Any, replicas: int, microbatches: int) -> Any:
     """The shapes of one microbatch on one replica."""
     rows = {leaf.shape[:1] for leaf in jax.tree.leaves(batch)}
     if len(rows) != 1 or () in rows:
-        raise PlanError(f"expected a batch of arrays with one number of rows in front, got {sorted(rows)}")
+        raise PlanError(f"expected batch arrays with the same first dimension (rows), got {sorted(rows)}")
     ((total,),) = rows
     if total % (replicas * microbatches):
         raise PlanError(
-            f"a batch of {total} rows cannot be shared out to {replicas} replicas × {microbatches} microbatches: "
+            f"a batch of {total} rows cannot be divided among {replicas} replicas × {microbatches} microbatches: "
             f"take a multiple of {replicas * microbatches} rows, or fewer microbatches"
         )
     part = total // (replicas * microbatches)
@@ -175,6 +176,6 @@ def _mesh(devices: Sequence[Any], stages: int, replicas: int, tensor: int) -> ja
 
 
 def _put(sharding: Any, value: Any) -> jax.Array:
-    """Every process has the whole and gives its devices their parts."""
+    """Every process has the whole array and gives its devices their parts."""
     whole = np.asarray(value)
     return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])

@@ -1,4 +1,4 @@
-"""The stages of a pipeline as programs of one form: flat vectors in, flat vectors out, whatever each stage computes."""
+"""The stages of a pipeline as programs with one interface: flat vectors in, flat vectors out."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Arrays: TypeAlias = Sequence[Any]
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """One stage. `params`: the numbers of the parameter arrays it holds; `came` and `goes`: what crosses from the stage
-    before and to the stage after, also what only passes through."""
+    """One stage. `params`: the numbers of the parameter arrays it holds; `came` and `goes`: the values that cross from
+    the stage before and to the stage after, including those that only pass through."""
 
     segment: Segment
     params: tuple[int, ...]
@@ -36,7 +36,7 @@ class Program:
 @dataclass(frozen=True, eq=False)
 class Programs:
     """All stages of one loss. Arguments of the line: constants, then parameters, then the rest from `rest` on.
-    `sizes`: of what crosses; `sums` names the row sums in the order of the line's first results."""
+    `sizes`: of the crossing vectors; `sums` names the row sums in the order of the line's first results."""
 
     line: Line
     constants: tuple[Any, ...]
@@ -48,7 +48,8 @@ class Programs:
 
     @cached_property
     def kinds(self) -> tuple[int, ...]:
-        """Of each stage the first that computes the same, on parameters of its own: one of them need be compiled."""
+        """For each stage, the first one with the same computation on other parameters: only one of them must be
+        compiled."""
         first: dict[Any, int] = {}
         return tuple(first.setdefault(self._kind(stage), number) for number, stage in enumerate(self.stages))
 
@@ -63,28 +64,29 @@ class Programs:
                 stage.segment.results)  # fmt: skip
 
     def avals(self, params: Sequence[int]) -> list[Any]:
-        """Shapes and dtypes of the parameters of these numbers."""
+        """Shapes and dtypes of the parameters with these numbers."""
         return [self.line.jaxpr.invars[len(self.constants) + i].aval for i in params]
 
     def outside(self, number: int) -> tuple[int, ...]:
-        """The arguments of the line, parameters and constants aside, that the stage reads."""
+        """The arguments of the line that the stage reads, without parameters and constants."""
         return tuple(i for i in self.stages[number].segment.entering if i >= self.rest)
 
     def forward(self, number: int, params: Arrays, outside: Arrays, came: Arrays) -> list[Any]:
-        """What crosses to the next stage. `outside`: the values of `self.outside(number)`."""
+        """The values that cross to the next stage. `outside`: the values of `self.outside(number)`."""
         return self._run(number, params, outside, came)[0]
 
     def backward(
         self, number: int, params: Arrays, outside: Arrays, came: Arrays, after: Arrays
     ) -> tuple[list[Any], list[Any], Any]:
-        """Gradients of the stage's trained parameters and of what came (float dtypes), given those of what crosses to
-        the next stage; and the row sums made here, [sums] float32. Forward is computed again."""
+        """Gradients of the stage's trained parameters and of its crossing inputs (float dtypes), from those of the
+        values that cross to the next stage; and the row sums computed here, [sums] float32. Forward is computed
+        again."""
         return self.both(number, params, outside, came, after)[:3]
 
     def both(
         self, number: int, params: Arrays, outside: Arrays, came: Arrays, after: Arrays
     ) -> tuple[list[Any], list[Any], Any, list[Any]]:
-        """As `backward`, and what crosses."""
+        """As `backward`, and also the crossing values."""
         moves = [i in self.trained for i in self.stages[number].params], [is_float(v) for v in came]
 
         def loss(trained: list[Any], floats: list[Any]) -> tuple[tuple[list[Any], Any], tuple[Any, list[Any]]]:
@@ -98,7 +100,7 @@ class Programs:
 
     @property
     def gradient_sizes(self) -> dict[str, int]:
-        """Of the gradients of what crosses."""
+        """Sizes of the gradients of the crossing values."""
         return {key: size for key, size in self.sizes.items() if jnp.issubdtype(dtype_of(key), jnp.inexact)}
 
     def _run(self, number: int, params: Arrays, outside: Arrays, came: Arrays) -> tuple[list[Any], Any]:
@@ -119,9 +121,9 @@ def programs(
     line: Line, constants: Sequence[Any], params: int, state: int, cuts: Sequence[int], trained: frozenset[int],
     width: int = 1,
 ) -> Programs:  # fmt: skip
-    """Of the line of `loss_sums(params, state, batch, key) -> (sums, state)`, whose first two arguments have that many
-    arrays. `trained`: numbers of parameters that are differentiated. `width`: devices of each stage, which send and
-    keep as many parts of what crosses: of its first dimension that divides."""
+    """The stages of the line of `loss_sums(params, state, batch, key) -> (sums, state)`, whose first two arguments have
+    that many arrays. `trained`: numbers of the parameters that are differentiated. `width`: devices of each stage, over
+    which crossing values are split along the first dimension that divides."""
     first, rest = len(constants), len(constants) + params
     sums = _sums(line, rest, state)
     parts = segments(line, cuts)
@@ -139,13 +141,13 @@ def _program(line: Line, part: Segment, first: int, rest: int, extra: set[int], 
 
 def _crossing(variables: Sequence[Any], width: int) -> Pack:
     if odd := [v.aval for v in variables if not isinstance(v.aval.dtype, np.dtype)]:
-        raise PlanError(f"a pipeline's stages send arrays of numbers, got {odd[0].str_short()} at a cut: cut elsewhere")
+        raise PlanError(f"expected arrays of numbers to cross between stages, got {odd[0].str_short()}: cut elsewhere")
     dims = [next((d for d, n in enumerate(v.aval.shape) if n % width == 0 and width > 1), None) for v in variables]
     return Pack.of((v.aval for v in variables), dims, width)
 
 
 def _sums(line: Line, rest: int, state: int) -> tuple[str, ...]:
-    """The names of the sums, which are the first results; the state that follows must be what came in."""
+    """The names of the sums, which are the first results; the state after them must be the unchanged input state."""
     sums, after = line.result
     names = sorted(sums)
     if odd := [name for name in names if sums[name].shape != ()]:
@@ -153,9 +155,9 @@ def _sums(line: Line, rest: int, state: int) -> tuple[str, ...]:
     before = line.jaxpr.invars[rest : rest + state]
     if any(a is not b for a, b in zip(line.jaxpr.outvars[len(names) :], before, strict=True)):
         raise PlanError(
-            f"the model's state, {len(before)} arrays of which the first is {jax.tree.leaves(after)[0]}, changes with "
-            "each batch, as BatchNormalization's does: its rows are not independent, and microbatches would give other "
-            "numbers. Train it without a pipeline"
+            f"the model's state ({len(before)} arrays, the first is {jax.tree.leaves(after)[0]}) changes with each "
+            "batch, as BatchNormalization's does: its rows are not independent, and microbatches would give other "
+            "results. Train it without pipeline parallelism"
         )
     return tuple(names)
 

@@ -1,9 +1,9 @@
-"""Trade work for memory: a loss whose forward segments are computed again where its gradient needs their insides.
+"""Recomputation, which trades work for memory: forward segments of a loss are computed again for its gradient.
 
 Chen, Xu, Zhang, Guestrin, "Training Deep Nets with Sublinear Memory Cost", 2016, with the cuts found in the jaxpr
-instead of named by the user: such that what is kept between segments, and the inside of the largest, come to least.
-XLA keeps the recomputation apart by barriers. Its CPU compiler drops these before it orders operators, and so computes
-again early and saves nothing, unless compiled with `CPU_OPTIONS`.
+instead of named by the user: they minimise the bytes kept between segments plus those inside the largest segment.
+XLA separates the recomputation by barriers. Its CPU compiler drops these before it orders operators, so it recomputes
+early and saves nothing, unless compiled with `CPU_OPTIONS`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ CPU_OPTIONS = {"xla_disable_hlo_passes": "cse_barrier_expander"}
 """For `lowered.compile(CPU_OPTIONS)`: a transformer of eight blocks then falls from 14.5 to 1.9 MB of temporaries."""
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""The shares a planner tries."""
+"""The shares that the planner tries."""
 
 _FINEST = 64
-"""Segments at most: beyond, what is kept between them outweighs their insides in every model we met."""
+"""The most segments: with more, the bytes kept between them exceed those inside in every model we tried."""
 
 
 def recomputed(function: Callable[..., Any], share: float) -> Callable[..., Any]:
-    """`function` with the same results and gradients, of which the first `share` of the forward segments (0 to 1) keep
-    nothing but what enters them. Arguments are pytrees of arrays, the parameters first."""
+    """`function` with the same results and gradients, where the first `share` (0 to 1) of the forward segments keep
+    only their inputs. Arguments are pytrees of arrays, the parameters first."""
     if not 0 <= share <= 1:
         raise PlanError(f"expected a share of recomputed segments between 0 and 1, got {share}")
     if share == 0:
@@ -65,7 +65,7 @@ def _has_scan(part: Segment) -> bool:
 
 
 def _scan(share: float, eqn: Any, values: list[Any]) -> list[Any]:
-    """A loop of the user's, of whose trips the first `share` keep nothing but what enters them."""
+    """A loop of the user's function, where the first `share` of the trips keep only their inputs."""
     length, backward = eqn.params["length"], eqn.params["reverse"]
     first, last = eqn.params["num_consts"], eqn.params["num_consts"] + eqn.params["num_carry"]
     again = round(share * length)
@@ -88,7 +88,8 @@ def _trip(body: Any, constants: list[Any], carry: list[Any], x: list[Any]) -> tu
 
 
 def _cuts(line: Line) -> tuple[int, ...]:
-    """Those that keep least: all that crosses, and the inside of the largest segment while it is computed again."""
+    """The cuts that keep least: all crossing values, plus the inside of the largest segment during its
+    recomputation."""
     total = float(line.held.sum())
     sums = np.concatenate([[0.0], np.cumsum(line.held)])
 

@@ -1,8 +1,9 @@
-"""When each stage of a pipeline computes which microbatch: a table of ticks.
+"""The schedule of a pipeline: which stage computes which microbatch at which tick.
 
-In a tick a stage runs forward, backward, both (forward first) or neither; what it made reaches its neighbour before the
-next tick, and all wait for the slowest. Therefore "paired", which keeps twice the stage inputs of "1f1b", is the faster
-of the two where all stages run in step: M + S - 1 times forward and backward, as against 2 (M + S - 1) times backward.
+In a tick a stage runs forward, backward, both (forward first) or neither; its results reach its neighbour before the
+next tick, and each tick is as long as its slowest stage. Therefore "paired", which keeps twice the stage inputs of
+"1f1b", is the faster of the two with synchronous ticks: M + S - 1 times forward and backward, compared with 2 (M + S -
+1) times backward.
 
 "gpipe": Huang et al., 2019. "1f1b": PipeDream, Harlap et al., 2018 (flushed after each step: Megatron-LM, 2021).
 """
@@ -22,8 +23,8 @@ Table = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`kept(stages from the end, microbatches)`: how many a stage may have begun and not yet finished; `both` in one
-    tick; `patient`: backward only once all is forward."""
+    """`kept(stages from the end, microbatches)`: how many a stage may have begun and not yet finished; `both`: forward
+    and backward in one tick; `patient`: backward only after all forward passes."""
 
     kept: Callable[[int, int], int]
     both: bool = False
@@ -51,35 +52,35 @@ class Schedule:
 
     @property
     def ticks(self) -> int:
-        """How many there are."""
+        """The number of ticks."""
         return len(self.forward)
 
     def kept(self, stage: int) -> int:
-        """The most microbatches whose input the stage holds at once, from its arrival until backward is done."""
+        """The most microbatches whose input the stage holds at once, from arrival to the end of backward."""
         came = _when(self.forward, stage - 1, 1) if stage else _when(self.forward, stage)
         return _most(came, _when(self.backward, stage))
 
     def waiting(self, stage: int) -> int:
-        """The most gradients that have come to the stage and are not yet used."""
+        """The most gradients that have arrived at the stage and are not yet used."""
         if stage == self.stages - 1:
             return 1
         return _most(_when(self.backward, stage + 1, 1), _when(self.backward, stage))
 
     def seconds(self, forward: Sequence[float], backward: Sequence[float]) -> float:
-        """Of all ticks in step, given each stage's seconds for one microbatch."""
+        """Seconds of all ticks, from each stage's seconds for one microbatch."""
         return sum(
             max((f >= 0) * tf + (b >= 0) * tb for f, b, tf, tb in zip(fs, bs, forward, backward, strict=True))
             for fs, bs in zip(self.forward, self.backward, strict=True)
         )
 
     def bubble(self, forward: Sequence[float], backward: Sequence[float]) -> float:
-        """The share of stages' time in which they wait, 0 to 1."""
+        """The share of the stages' time in which they are idle, 0 to 1."""
         work = self.microbatches * (sum(forward) + sum(backward))
         return 1 - work / (self.stages * self.seconds(forward, backward))
 
 
 def schedule(name: str, stages: int, microbatches: int) -> Schedule:
-    """The table of `SCHEDULES[name]`: every stage does what it may as soon as it can, backward before forward."""
+    """The table of `SCHEDULES[name]`: every stage runs each allowed pass as soon as it can, backward before forward."""
     if name not in SCHEDULES:
         raise PlanError(f"expected a schedule of {', '.join(SCHEDULES)}, got {name!r}")
     if stages < 1 or microbatches < 1:
@@ -100,7 +101,7 @@ def schedule(name: str, stages: int, microbatches: int) -> Schedule:
 def _tick(
     policy: Policy, microbatches: int, begun: tuple[int, ...], done: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What each stage does, given how many microbatches each has begun and done before."""
+    """The passes of each stage in a tick, from the numbers of microbatches that each has begun and finished before."""
     stages = len(begun)
     forward, backward = [], []
     for s in range(stages):

@@ -1,4 +1,4 @@
-"""All stages of a pipeline with the plans of those devices that share each of them: what they compute and send."""
+"""All stages of a pipeline, each planned on several devices: their computation and communication."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["Shared", "sharing"]
 
 
 def sharing(programs: Programs, width: int, topology: Topology, **options: Any) -> Shared:
-    """All stages of `programs` on `width` devices each. Parameters that several stages read lie as the first of them
-    likes best. `options`: those of `inside`."""
+    """All stages of `programs` on `width` devices each. Parameters that several stages read are sharded as in the
+    plan of the first of them. `options`: those of `inside`."""
     dims: dict[int, int | None] = {}
     halves: dict[int, Inside] = {}
     for number, (stage, kind) in enumerate(zip(programs.stages, programs.kinds, strict=True)):
@@ -28,16 +28,16 @@ def sharing(programs: Programs, width: int, topology: Topology, **options: Any) 
         for i, dim in zip(stage.params, halves[kind].dims, strict=True):
             if dims.setdefault(i, dim) != dim:
                 raise PlanError(
-                    f"stages {number} and another read parameter number {i}, which would have to be split along "
-                    f"dimension {dim} and {dims[i]}: take stages of one device"
+                    f"stage {number} and another one read parameter number {i}, which would have to be split along "
+                    f"both dimension {dim} and {dims[i]}: use stages of one device"
                 )
     return Shared(programs, width, halves, dims)
 
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """The stages of `programs` as their plans have them; computes what `Programs` does. `dims`: of each parameter, by
-    its number, the dimension that is split."""
+    """The stages of `programs` with their plans applied; the interface of `Programs`. `dims`: the split dimension of
+    each parameter, by its number."""
 
     programs: Programs
     width: int
@@ -63,8 +63,8 @@ class Shared:
         return trained, [g for g in back if is_float(g)], sums
 
     def collectives(self) -> Iterator[Collective]:
-        """In one tick, of the branches that a device may take forward and backward those that compute most, as compiled
-        programs are read; axis 0 is the devices of a stage."""
+        """Collectives in one tick: of the branches that a device may take forward and backward those with the most
+        computation, as in the analysis of compiled programs; axis 0 is the devices of a stage."""
         last = len(self.programs.stages) - 1
         for way in (0, 1):
             kinds = [kind for kind in self.insides if way or kind != last]
@@ -72,8 +72,8 @@ class Shared:
                 yield from max((self._half(kind, way) for kind in kinds), key=_flops).estimate.collectives
 
     def seconds(self, exposed: bool) -> tuple[list[float], list[float]]:
-        """Of each stage for one microbatch, forward and backward; the last's forward pass is part of its backward.
-        `exposed`: with what its devices wait for each other."""
+        """Seconds of each stage for one microbatch, forward and backward; the last stage's forward pass is part of its
+        backward. `exposed`: including the time its devices wait for each other."""
         about = [[self._half(kind, way).estimate for kind in self.programs.kinds] for way in (0, 1)]
         forward, backward = ([e.step_seconds if exposed else e.compute_seconds for e in way] for way in about)
         return [*forward[:-1], 0.0], backward

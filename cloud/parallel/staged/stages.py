@@ -1,9 +1,9 @@
-"""Which segments of the line make a stage, and on how many devices: exactly the best, by dynamic programming.
+"""Which segments of the line form a stage, and on how many devices: the optimum, by dynamic programming.
 
 The time of a step is that of its longest stage for every microbatch, and of the others once (Alpa, Zheng et al., OSDI
 2022, section 5.2): sum of t_i + (M - 1) max t_i. For every value that the largest t_i may take, the least sum is found
-from the last stage backwards; the s-th stage from the end keeps what enters it for s microbatches (`kept`), so memory
-is known while stages are laid.
+from the last stage backwards; the s-th stage from the end keeps its inputs for s microbatches (`kept`), so memory is
+known while stages are formed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ __all__ = ["Cost", "Stage", "StageCost", "Stages", "balanced", "best_stages"]
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """Of one stage: seconds for one microbatch, forward and backward; bytes a device whatever is in flight, and bytes
-    for each microbatch that it keeps."""
+    """The cost of one stage: seconds for one microbatch, forward and backward; fixed bytes per device, and bytes for
+    each microbatch that it keeps."""
 
     seconds: float
     fixed: float = 0.0
@@ -44,7 +44,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """From the first stage to the last; seconds of a step."""
+    """The stages from first to last, and the seconds of a step."""
 
     stages: tuple[Stage, ...]
     seconds: float
@@ -58,8 +58,8 @@ def best_stages(
     segments: int, devices: int, microbatches: int, cost: Cost, *, widths: Sequence[int] = (1,),
     memory: float = math.inf, kept: Callable[[int], int] | None = None,
 ) -> Stages | None:  # fmt: skip
-    """The quickest stages that use all `devices`, in widths of `widths`, and fit `memory` bytes a device; None where
-    nothing does. `kept(s)`: microbatches that the s-th stage from the end keeps; of 1F1B by default."""
+    """The fastest stages that use all `devices`, in widths of `widths`, and fit `memory` bytes per device; None if
+    there are none. `kept(s)`: microbatches that the s-th stage from the end keeps; by default those of 1F1B."""
     keeps = kept or (lambda left: min(left, microbatches))
     lines = _Lines(segments, devices, sorted({width for width in widths if width <= devices}), cost, memory, keeps)
     bound, _ = lines.least(math.inf)
@@ -75,8 +75,8 @@ def best_stages(
 
 
 class _Lines:
-    """What every stage would cost: `seconds[w][i, j]` of segments i to j in width number w; `fits[s - 1]`: whether it
-    may be the s-th stage from the end."""
+    """The cost of every possible stage: `seconds[w][i, j]` of segments i to j in width number w; `fits[s - 1]`: whether
+    it can be the s-th stage from the end."""
 
     def __init__(
         self, segments: int, devices: int, widths: Sequence[int], cost: Cost, memory: float, kept: Callable[[int], int]
@@ -94,7 +94,7 @@ class _Lines:
 
     @property
     def times(self) -> list[float]:
-        """Of all stages, ascending."""
+        """Seconds of all stages, ascending."""
         return [float(time) for time in np.unique(self.seconds[np.isfinite(self.seconds)])]
 
     def least(self, slowest: float) -> tuple[float, tuple[Stage, ...]]:
@@ -116,7 +116,7 @@ class _Lines:
     def _longer(
         self, after: dict[int, Floats], allowed: Floats
     ) -> tuple[dict[int, Floats], dict[int, tuple[Ints, Ints]]]:
-        """From the least sums that `after` has for numbers of devices and first segments, those with a stage before."""
+        """From the least sums `after`, by number of devices and first segment, those with one more stage before."""
         layer, chosen = {}, {}
         for left in range(1, self.devices + 1):
             ways = [w for w, width in enumerate(self.widths) if left - width in after]
@@ -130,7 +130,7 @@ class _Lines:
         return layer, chosen
 
     def _stages(self, came: Sequence[dict[int, tuple[Ints, Ints]]]) -> tuple[Stage, ...]:
-        """Of the whole line on all devices."""
+        """The least sum of the whole line on all devices."""
         left, first, found = self.devices, 0, []
         for chosen in reversed(came):
             width, last = (int(choice[first]) for choice in chosen[left])
@@ -140,20 +140,20 @@ class _Lines:
 
 
 _FINENESS = 6
-"""Segments a stage is made of at most, where they are only balanced."""
+"""The most segments of a stage when stages are only balanced."""
 
 _FLOPS_A_BYTE = 100
-"""What sending is worth where no device is known: between a CPU's 25 and an H100's 1400."""
+"""FLOPs per byte sent, used if the device is unknown: between a CPU's 25 and an H100's 1400."""
 
 
 def balanced(line: Line, stages: int) -> tuple[int, ...]:
-    """Where to cut the line into that many stages of much the same work that send little."""
+    """Where to cut the line into that many stages of similar work that send little."""
     if stages < 1:
         raise PlanError(f"expected at least 1 stage, got {stages}")
     cuts = best_cuts(line, line.flops, float(line.flops.sum()) / (_FINENESS * stages))
     bounds = [0, *cuts, len(line.order)]
     if len(bounds) - 1 < stages:
-        raise PlanError(f"the model has {len(bounds) - 1} segments between thin places, too few for {stages} stages")
+        raise PlanError(f"the model has only {len(bounds) - 1} segments to cut between, too few for {stages} stages")
     sums = np.concatenate([[0.0], np.cumsum(line.flops)])
 
     def cost(stage: Stage) -> StageCost:
@@ -161,5 +161,5 @@ def balanced(line: Line, stages: int) -> tuple[int, ...]:
         return StageCost(float(sums[bounds[stage.last]] - sums[bounds[stage.first]] + _FLOPS_A_BYTE * sent))
 
     found = best_stages(len(bounds) - 1, stages, 4 * stages, cost)
-    assert found is not None  # every stage may have one segment or more
+    assert found is not None  # every stage can have one segment or more
     return tuple(bounds[stage.first] for stage in found.stages[1:])

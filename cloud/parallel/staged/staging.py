@@ -1,8 +1,8 @@
-"""How many stages, replicas, devices of each, and microbatches: the choices that look best, each planned and priced.
+"""Numbers of stages, replicas, devices of each, and microbatches: the most promising choices, planned and costed.
 
-A price has the parts a step has: ticks of the schedule, in which all wait for the slowest stage; what is sent at the
-end of each; gradients summed; the update. A stage computes forward once to hand on and once more before backward. What
-a stage computes and communicates inside is what its plan is expected to cost (`cloud.parallel.staged.inside`).
+The cost has the parts of a step: ticks of the schedule, each as long as the slowest stage; communication at the end of
+each; the sum of gradients; the update. A stage computes forward once to send its results and once more before backward.
+The cost inside a stage is the prediction of its plan (`cloud.parallel.staged.inside`).
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from cloud.train.stepping.step import StepOptions, TrainState
 __all__ = ["Staging", "choose_stages", "pipelines"]
 
 MOST, SECONDS = 6, 60.0
-"""So many choices are planned stage by stage, and so long new ones are begun."""
+"""The most choices that are planned stage by stage, and the seconds after which no new one is begun."""
 
 SIZES, AHEAD = 12, 16
-"""Sizes of microbatches tried at most, and microbatches for each stage."""
+"""The most sizes of microbatches tried, and microbatches for each stage."""
 
 
 @dataclass(frozen=True)
 class Staging:
-    """A choice, as `Pipelined` takes it, and what a step of it is expected to cost. `mesh`: of its devices; `shared`:
-    the plans of its stages where each has several."""
+    """A choice, as arguments of `Pipelined`, and the predicted cost of a step. `mesh`: of its devices; `shared`: the
+    plans of its stages if each has several devices."""
 
     stages: tuple[int, ...]
     replicas: int
@@ -58,27 +58,27 @@ class Staging:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What was chosen, as arguments of `Pipelined`."""
+        """The choice, as arguments of `Pipelined`."""
         return {name: getattr(self, name) for name in ("stages", "replicas", "tensor", "microbatches", "schedule")}
 
     def pipelined(
         self, loss_sums: Callable[..., Any], optimizer: optax.GradientTransformation, options: StepOptions,
         state: TrainState, batch: Any, devices: Sequence[Any] | None = None,
     ) -> Pipelined:  # fmt: skip
-        """The step; arguments as those of `Pipelined`."""
+        """The step; arguments are those of `Pipelined`."""
         return Pipelined(
             loss_sums, optimizer, options, state, batch, devices=devices, shared=self.shared, **self.options
         )  # fmt: skip
 
     def measured(self, step: Pipelined, compiler: Compiler, topology: Topology) -> Measured:
-        """`step`, which is `self.pipelined(...)` for the compiler's devices, as compiled."""
+        """The cost of `step` (`self.pipelined(...)` for the compiler's devices) as compiled."""
         return measure(compiler.compile(step.lower()), self.mesh, topology)
 
 
 def choose_stages(
     loss_sums: Callable[..., Any], state: TrainState, batch: Any, topology: Topology, **options: Any
 ) -> Staging | None:
-    """The quickest of `pipelines`, None where there is none."""
+    """The fastest of `pipelines`, None if there is none."""
     return next(iter(pipelines(loss_sums, state, batch, topology, **options)), None)
 
 
@@ -87,13 +87,13 @@ def pipelines(
     schedules: Sequence[str] = ("paired", "1f1b"), freeze: Sequence[str] = (), backend: str = "gpu",
     seconds: float = SECONDS,
 ) -> list[Staging]:  # fmt: skip
-    """The best pipelines of two stages or more that fit `memory` bytes a device (the topology's by default), quickest
-    first. `state` and `batch`: arrays or shapes, of the whole step. `freeze`: as of `StepOptions`. `backend`: as of
-    `search.plans`. `seconds`: after so many no further choice is planned.
+    """The best pipelines of two stages or more that fit `memory` bytes per device (the topology's by default), fastest
+    first. `state` and `batch`: arrays or shapes, of the whole step. `freeze`: as in `StepOptions`. `backend`: as in
+    `search.plans`. `seconds`: after this time no further choice is planned.
 
-    The cuts of each number of stages are the best by `best_stages`' formula, which knows nothing of the update and of
-    waiting while the pipeline fills. Choices are planned in the order of what they would cost at least; how far off
-    that was for one counts for all of as many devices a replica."""
+    The cuts for each number of stages are the best by the formula of `best_stages`, which ignores the update and the
+    idle time while the pipeline fills. Choices are planned in the order of their lower bounds; the error of the bound
+    of one choice corrects those of all choices with the same number of devices per replica."""
     shapes = jax.tree.map(lambda a: shaped(a.shape, a.dtype), (state, batch))
     limit = topology.memory if memory is None else memory
     todo = list(_bounds(loss_sums, shapes[0], shapes[1], topology, limit, schedules))
@@ -109,7 +109,7 @@ def pipelines(
         tried += 1
         try:
             exact = _planned(one, trained, topology, backend == "gpu")
-        except PlanError:  # no plan for a stage on so many devices, or none in stages at all
+        except PlanError:  # no plan for a stage on this many devices, or no plan in stages at all
             continue
         off[one.layout.tensor] = exact.estimate.step_seconds / one.seconds
         if exact.estimate.peak_bytes <= limit:
@@ -119,7 +119,7 @@ def pipelines(
 
 @dataclass(frozen=True)
 class _Bound:
-    """A choice, and about the seconds it takes at least."""
+    """A choice, and an approximate lower bound of its seconds."""
 
     layout: Layout
     table: Schedule
@@ -148,7 +148,7 @@ def _bounds(
 
 
 def _planned(one: _Bound, trained: frozenset[int], topology: Topology, reduce_scatter: bool) -> Staging:
-    """With every stage planned on its devices."""
+    """The choice with every stage planned on its devices."""
     pieces, layout, table = one.pieces, one.layout, one.table
     width = layout.tensor
     stages = programs(pieces.line, pieces.constants, len(pieces.avals), pieces.kept, one.cuts, trained, width)
@@ -171,9 +171,9 @@ def _planned(one: _Bound, trained: frozenset[int], topology: Topology, reduce_sc
 
 
 def _ticks(shared: Shared, table: Schedule, packs: Sequence[Pack], topology: Topology, exposed: bool) -> float:
-    """Seconds of all ticks, `exposed`: with what a stage's devices wait for each other. Each pass takes the parameters
-    out of their vectors (read, written); a backward pass packs gradients (read, written) and adds them to those before
-    (two vectors as long as the largest stage's are read, one is written)."""
+    """Seconds of all ticks, `exposed`: including the time a stage's devices wait for each other. Each pass unpacks the
+    parameters from their vectors (read, written); a backward pass packs gradients (read, written) and adds them to the
+    earlier ones (two vectors as long as the largest stage's are read, one is written)."""
     own, bandwidth = [sum(flat_bytes(pack.sizes).values()) for pack in packs], topology.device.bandwidth
     longest = sum(flat_bytes(largest(packs)).values())
     forward, backward = shared.seconds(exposed)
@@ -183,7 +183,7 @@ def _ticks(shared: Shared, table: Schedule, packs: Sequence[Pack], topology: Top
 
 
 class _Held(NamedTuple):
-    """Bytes of one device: its part of the state, of gradients, and the most that is there at once."""
+    """Bytes of one device: its part of the state, of gradients, and the peak."""
 
     state: int
     gradients: int
@@ -191,9 +191,10 @@ class _Held(NamedTuple):
 
 
 def _held(pieces: Pieces, stages: Programs, shared: Shared, table: Schedule, packs: tuple[list[Pack], Pack]) -> _Held:
-    """Vectors are as long as those of the largest stage; a stage's parameters are taken out of them as it computes. The
-    batch is there all the time. At the end of a stage's backward pass its gradients are there as arrays, as vectors,
-    and added to those before, which are there too; at the end of the update what it made, beside what that replaces."""
+    """Vectors are as long as those of the largest stage; a stage's parameters are unpacked from them when it computes.
+    The batch is in memory all the time. At the end of a stage's backward pass its gradients exist as arrays, as
+    vectors, and as the sum with the earlier ones, which exist too; at the end of the update, its results exist beside
+    the old values."""
     gradients = sum(flat_bytes(largest(packs[0])).values())
     state = int(gradients * pieces.state_per_parameter)
     crossing = sum(flat_bytes(stages.sizes).values())

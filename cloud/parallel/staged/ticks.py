@@ -1,4 +1,4 @@
-"""What one device of a pipeline does in a step: the ticks of its stage, the sums with others, the update."""
+"""The step on one device of a pipeline: the ticks of its stage, the sums with other devices, the update."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["OnDevice"]
 _LAX: Any = jax.lax
 
 Value: TypeAlias = Callable[[int], Any]
-"""Number of an argument of the line that is no parameter -> its value for one microbatch."""
+"""Number of an argument of the line that is not a parameter -> its value for one microbatch."""
 
 Entering: TypeAlias = Callable[[Any], Value]
 """Number of a microbatch -> its values."""
@@ -32,7 +32,7 @@ Entering: TypeAlias = Callable[[Any], Value]
 @dataclass(frozen=True, eq=False)
 class OnDevice:
     """`(held, common, batch) -> (held, common, sums)` inside `shard_map` over the axes "stage" and "data". `shared`:
-    what the devices of a stage do together, where there are several: constraints decide how values lie over the axis
+    the planned stages if each has several devices: constraints then define how values are sharded over the axis
     "tensor"."""
 
     programs: Programs
@@ -43,7 +43,7 @@ class OnDevice:
     replicas: int
 
     def __call__(self, held: Any, common: Any, batch: Any) -> tuple[Any, Any, Any]:
-        """Of one stage and replica: their vectors [1, n], their rows of the batch."""
+        """The step of one stage and replica: its vectors [1, n], its rows of the batch."""
         held = jax.tree.map(lambda a: a[0], held)
         stage = jax.lax.axis_index("stage")
         gradients, sums = self._gradients(stage, held, common, batch)
@@ -63,7 +63,7 @@ class OnDevice:
         return 1 if self.shared is None else self.shared.width
 
     def _gradients(self, stage: Any, held: Any, common: Any, batch: Any) -> tuple[Flats, Any]:
-        """Of this device's stage and rows: gradients of the loss's sum, and the sums."""
+        """For this device's stage and rows: gradients of the loss's sum, and the sums."""
         table = self.schedule
         nowhere = np.full((table.ticks, 1), -1, np.int32)
         forward, backward = (np.asarray(rows, np.int32) for rows in (table.forward, table.backward))
@@ -93,7 +93,7 @@ class OnDevice:
         return gradients, sums + made, *(laid(ring, self.width) for ring in kept)
 
     def _switch(self, stage: Any, number: Any, compute: Callable[..., Any], *values: Any) -> Any:
-        """The branch of this device's stage, or the one that does nothing where there is no microbatch."""
+        """The branch of this device's stage, or the one that does nothing if there is no microbatch."""
         kinds = sorted(set(self.programs.kinds))
         branch = np.array([kinds.index(kind) for kind in self.programs.kinds])
         params, entering, *arrays = values
@@ -133,7 +133,7 @@ class OnDevice:
         return [entering(i) for i in self.programs.outside(stage)]
 
     def _entering(self, common: Any, batch: Any) -> Entering:
-        """For each microbatch: what enters a stage from outside."""
+        """For each microbatch, the inputs of a stage from outside."""
         microbatches, first = self.schedule.microbatches, self.programs.rest
         state = jax.tree.leaves(common["state"])
         parts = [jnp.moveaxis(a.reshape(-1, microbatches, *a.shape[1:]), 1, 0) for a in jax.tree.leaves(batch)]
@@ -156,7 +156,7 @@ class OnDevice:
         return of
 
     def _rings(self, sizes: Mapping[str, int], depth: int) -> Flats:
-        """Places for so many vectors of what crosses."""
+        """Buffers for this many vectors of crossing values."""
         one = empty(sizes, self.width)
         return laid({key: jnp.zeros((depth, *v.shape), v.dtype) for key, v in one.items()}, self.width)
 
@@ -178,7 +178,7 @@ class OnDevice:
 
 
 def _taken(ring: Flats, number: Any) -> Flats:
-    """What is kept of a microbatch: they come and go in order, so that its number modulo the depth is its place."""
+    """Buffers kept for microbatches, which arrive and finish in order: the index is the number modulo the depth."""
     return {d: jax.lax.dynamic_index_in_dim(v, number % len(v), keepdims=False) for d, v in ring.items()}
 
 

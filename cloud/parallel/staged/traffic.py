@@ -1,4 +1,4 @@
-"""What the devices of a pipeline send one another in a step, as a compiled program has it."""
+"""The communication of a pipeline's devices in a step, as in the compiled program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["gradient_packs", "traffic"]
 
 
 def gradient_packs(programs: Programs, dims: Mapping[int, int | None], width: int) -> tuple[list[Pack], Pack]:
-    """How each stage packs its gradients, and how those of parameters that several stages read are."""
+    """The packing of each stage's gradients, and of those of parameters that several stages read."""
 
     def pack(params: list[int]) -> Pack:
         return Pack.of(programs.avals(params), [dims.get(i) for i in params], width)
@@ -28,8 +28,8 @@ def gradient_packs(programs: Programs, dims: Mapping[int, int | None], width: in
 def traffic(
     programs: Programs, shared: Shared | None, table: Schedule, replicas: int, packs: tuple[list[Pack], Pack]
 ) -> Iterator[Collective]:
-    """Axis 0 of the mesh is the stages, axis 1 the replicas, axis 2 the devices of each. In every tick as much as the
-    busiest stage does. `packs`: of the gradients."""
+    """Axis 0 of the mesh is the stages, axis 1 the replicas, axis 2 the devices of each. Every tick counts as much as
+    the busiest stage. `packs`: of the gradients."""
     stages, width, ticks = table.stages, 1 if shared is None else shared.width, table.ticks
     for way, sizes in (("to", programs.sizes), ("back from", programs.gradient_sizes)):
         for bytes_ in flat_bytes(sizes).values() if stages > 1 else ():

@@ -1,3 +1,3 @@
-"""A step as the planner sees it: the flat jaxpr, and for every primitive a rule that says which loops it has."""
+"""Tracing a step for the planner: the flat jaxpr, and for every primitive a rule that defines its loops."""
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Calls opened up: a jaxpr in which every equation is an operator, as the planner and the pipeline want to walk it.
+"""Inlining of calls: a jaxpr in which every equation is an operator, as planner and pipeline parallelism need it.
 
-`jit`, `closed_call`, `custom_jvp_call`, `custom_vjp_call`, `remat` and their like become the equations of their bodies;
-scans, conditionals and other loops stay whole. What a differentiated `remat` reads passes through an optimisation
-barrier, an equation for each operand (so that each keeps its own split): without it XLA would find the values of the
-forward pass again and recompute nothing.
+`jit`, `closed_call`, `custom_jvp_call`, `custom_vjp_call`, `remat` and similar calls become the equations of their
+bodies; scans, conditionals and other loops stay whole. The operands of a differentiated `remat` pass through an
+optimisation barrier, one equation for each operand (so that each keeps its own split): without it XLA would reuse the
+values of the forward pass and recompute nothing.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ CALLS = {
     "custom_lin": "call_jaxpr",
     "composite": "jaxpr",
 }
-"""Primitives that only call, and the parameter that holds what they call."""
+"""Primitives that only call, and the parameter that holds the called jaxpr."""
 
 
 def flat(closed: Any, *, unroll: bool = False) -> Any:
-    """`closed` (a ClosedJaxpr) with calls opened, some operators rewritten and dead equations dropped; arguments and
-    results as before. Every variable is assigned once, even where one body is called several times. `unroll`: scans of
-    up to `MOST_TRIPS` trips become their trips."""
+    """`closed` (a ClosedJaxpr) with calls inlined, some operators rewritten and dead equations removed; arguments and
+    results stay the same. Every variable is assigned once, even if one body is called several times. `unroll`: scans of
+    up to `MOST_TRIPS` trips are unrolled."""
     opener = _Opener(unroll)
     jaxpr = closed.jaxpr
     results = opener.body(jaxpr, dict(zip(jaxpr.constvars, jaxpr.constvars, strict=True)), jaxpr.invars, "")
@@ -58,7 +58,7 @@ def _with_used_constants(jaxpr: Any, consts: dict[Any, Any]) -> Any:
 
 
 class _Opener:
-    """Collects the equations of one flat jaxpr and the constants of the bodies it opens."""
+    """Collects the equations of one flat jaxpr and the constants of the bodies that it inlines."""
 
     def __init__(self, unroll: bool) -> None:
         self.unroll = unroll
@@ -66,7 +66,7 @@ class _Opener:
         self.constants: dict[Any, Any] = {}
 
     def body(self, jaxpr: Any, names: dict[Any, Any], arguments: Sequence[Any], stack: Any) -> Iterator[Any]:
-        """Appends the equations of `jaxpr` called with `arguments`; what its results are called outside."""
+        """Appends the equations of `jaxpr` called with `arguments`; returns the outer variables of its results."""
         names.update(zip(jaxpr.invars, arguments, strict=True))
 
         def outside(atom: Any) -> Any:

@@ -1,9 +1,10 @@
-"""Operators said in others that split better; the same values.
+"""Operators rewritten in terms of others that can be split better, with the same values.
 
-1. `top_k` -> sort and slice: XLA gathers what it takes the largest of, wherever it lies.
-2. A scan of few trips -> its trips one after another, so that each can be planned from inside.
-3. A scan that adds up products or sums in a carry (the gradient of a recurrent net's weights) -> one that stacks their
-   operands, and one product or sum over all trips after it: parts are then put together once, not at every trip.
+1. `top_k` -> sort and slice: XLA gathers the operand of `top_k` for any sharding.
+2. A scan of few trips -> its trips one after another, so that each can be planned separately.
+3. A scan that accumulates products or sums in a carry (the gradient of a recurrent network's weights) -> one that
+   stacks their operands, and one product or sum over all trips after it: partial results are then combined once, not
+   at every trip.
 """
 
 from __future__ import annotations
@@ -23,19 +24,20 @@ from cloud._jax import written_like
 __all__ = ["MOST_TRIPS", "rewritten"]
 
 MOST_TRIPS = 64
-"""Scans of more trips are never unrolled: programs grow with them, and so does the time to compile."""
+"""Scans of more trips are never unrolled, because program size and compile time grow with them."""
 
 Function = Callable[..., Any]
 
 ROOTS = {"dot_general", "reduce_sum"}
 MOVES = {"transpose", "reshape", "squeeze"}
-"""What may stand between a root and the carry it is added to: linear, and the same before and after the sum."""
+"""Operators allowed between a root and the carry it is added to: linear, with the same result before and after the
+sum."""
 
 
 def rewritten(eqn: Any, unroll: bool, flat: Callable[[Any], Any]) -> Any:
-    """A closed jaxpr that computes what `eqn` does, or None where `eqn` is good as it is.
+    """A closed jaxpr equivalent to `eqn`, or None if `eqn` needs no rewriting.
 
-    unroll: whether short scans become their trips. flat: opens the calls of a closed jaxpr (`inline.flat`).
+    unroll: whether short scans are unrolled. flat: inlines the calls of a closed jaxpr (`inline.flat`).
     """
     if eqn.primitive.name == "top_k":
         function: Function | None = _top_k(eqn)
@@ -50,7 +52,7 @@ def rewritten(eqn: Any, unroll: bool, flat: Callable[[Any], Any]) -> Any:
 
 
 def _top_k(eqn: Any) -> Function:
-    """Largest first, the first of equals first; NaN come last, where `top_k` has them first."""
+    """Largest first, the first of equals first; NaNs come last, while `top_k` puts them first."""
     count, axis = eqn.params["k"], eqn.params.get("axis", -1) % len(eqn.invars[0].aval.shape)
 
     def largest(x: Any) -> list[Any]:
@@ -83,7 +85,8 @@ def _unrolled(eqn: Any) -> Function:
 
 @dataclass(frozen=True)
 class _Sum:
-    """A carry that only adds up: `root` is the product or sum of each trip, `chain` what moves its elements then."""
+    """A carry that only accumulates: `root` is the product or sum of each trip, `chain` the operators that then move
+    its elements."""
 
     carry: int
     root: Any
@@ -110,7 +113,7 @@ def _added_after(eqn: Any, flat: Callable[[Any], Any]) -> Function | None:
         consts, start, stacks = operands[:held], operands[held : held + kept], operands[held + kept :]
 
         def step(carry: Sequence[Any], slices: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-            full = list(start)  # the places of sums, which nothing reads any more
+            full = list(start)  # the places of sums, which are no longer read
             for i, value in zip(staying, carry, strict=True):
                 full[i] = value
             made = trip(*consts, *full, *slices)
@@ -129,7 +132,7 @@ def _added_after(eqn: Any, flat: Callable[[Any], Any]) -> Function | None:
 
 
 def _total(of: _Sum, operands: Sequence[Any]) -> Any:
-    """The sum over all trips of what each adds, from the stacked operands of its root."""
+    """The sum of all trips' contributions, from the stacked operands of the root."""
     params = dict(of.root.params)
     if of.root.primitive.name == "reduce_sum":
         params["axes"] = (0, *(axis + 1 for axis in params["axes"]))

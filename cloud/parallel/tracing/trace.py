@@ -27,8 +27,8 @@ def trace(step: Callable[..., Any], *args: Any, state_argument: int | None = 0, 
 
     Argument `state_argument` is carried: the step's result, or the first of several, is its next value and must be of
     the same tree, shapes and dtypes (else PlanError). None: nothing is carried, all arguments are the batch.
-    `unroll`: scans of up to 64 trips (stacks of layers) become their trips, each planned by itself.
-    Names of what enters are paths: "params.w1" within the state, "batch.x" within an argument called batch."""
+    `unroll`: scans of up to 64 trips (stacks of layers) are unrolled, each trip planned by itself.
+    Names of inputs are paths: "params.w1" within the state, "batch.x" within an argument called batch."""
     closed, results = jax.make_jaxpr(step, return_shape=True)(*args)
     entering = _entering(step, args, state_argument)
     carried = _carried(args, results, state_argument)
@@ -36,8 +36,8 @@ def trace(step: Callable[..., Any], *args: Any, state_argument: int | None = 0, 
 
 
 def digest(graph: Graph) -> str:
-    """What a plan is made for: BLAKE2b of values, operators and their loops; the same in every process, and for steps
-    that differ only in line numbers or in numbers they compute with."""
+    """The identity of the step a plan is made for: BLAKE2b of values, operators and their loops; the same in every
+    process, and for steps that differ only in line numbers or in constants."""
     state = hashlib.blake2b(digest_size=16)
     for value in graph.values:
         state.update(repr((value.shape, str(value.dtype), value.kind, value.name)).encode())
@@ -63,7 +63,7 @@ def _entering(step: Callable[..., Any], args: Sequence[Any], state_argument: int
 
 
 def _roles(step: Callable[..., Any], count: int) -> list[str]:
-    """The names of the arguments, as far as the function tells them."""
+    """The names of the arguments, as far as the function's signature gives them."""
     try:
         parameters = inspect.signature(step).parameters.values()
         names = [each.name for each in parameters if each.kind <= each.POSITIONAL_OR_KEYWORD]
@@ -86,14 +86,14 @@ def _carried(args: Sequence[Any], results: Any, state_argument: int | None) -> l
     new = results[0] if isinstance(results, tuple) and results and _structure(results) != tree else results
     if _structure(new) != tree:
         raise PlanError(
-            f"the step's first result should be the state it was given, a tree like {tree}; it is one like"
-            f" {_structure(new)}; return (state, metrics), or say state_argument=None"
+            f"the step's first result should be the next state, a tree like {tree}; got a tree like"
+            f" {_structure(new)}; return (state, metrics), or set state_argument=None"
         )
     for (path, was), now in zip(old, jax.tree.leaves(new), strict=True):
         if (was.shape, was.dtype) != (now.shape, now.dtype):
             raise PlanError(
                 f"the state's {jax.tree_util.keystr(path)} enters as {was.dtype}{list(was.shape)} and leaves as"
-                f" {now.dtype}{list(now.shape)}; what is carried must keep its shape and dtype"
+                f" {now.dtype}{list(now.shape)}; the state must keep its shapes and dtypes"
             )
     return [before + j if j < len(old) else None for j in range(len(leaves))]
 
@@ -129,7 +129,7 @@ def _graph(closed: Any, entering: Sequence[tuple[str, str]], carried: Sequence[i
 
 
 def _dtype(aval: Any) -> np.dtype[Any]:
-    """Random keys count as their bits, tokens as nothing."""
+    """Random keys count as their bits, tokens as 0."""
     dtype = getattr(aval, "dtype", None)
     if dtype is None:
         return np.dtype("V0")

@@ -72,7 +72,7 @@ def read(pipeline: data.Pipeline, **how: Any) -> list[Any] | None:
     try:
         return list(pipeline.batches(3, 1, **how))
     except DataError as problem:
-        assert "to make a batch of" in str(problem) or "do not fill one batch" in str(problem)
+        assert "no element is left for a batch" in str(problem) or "do not fill one batch" in str(problem)
         return None
 
 

@@ -101,15 +101,15 @@ def _runs(pid: int) -> bool:
         (lambda p: p.map(failing), r"failing failed at element 7: ValueError: seven"),
         (lambda p: p.map(failing).filter(not_third, on="y"), r"failing failed at element 7: ValueError: seven"),
         (lambda p: p.map(doubled, on="z"), r"doubled works on 'z': expected elements with that name, got \['x', 'y'\]"),
-        (lambda p: p.map(lambda x: x[:1], on="x", rows=True), r"expected 8 of them back, got 1"),
-        (lambda p: p.filter(lambda e: False), r"no element is left to make a batch of after filtering by .*<lambda>"),
-        (lambda p: p.filter(lambda e: False).shuffle(), r"no element is left to make a batch of"),
+        (lambda p: p.map(lambda x: x[:1], on="x", rows=True), r"expected 8 rows back, got 1"),
+        (lambda p: p.filter(lambda e: False), r"no element is left for a batch after filtering by .*<lambda>"),
+        (lambda p: p.filter(lambda e: False).shuffle(), r"no element is left for a batch"),
         (lambda p: p.filter(lambda y: y[:1], on="y", rows=True).shuffle(), r"40 truth values, got shape \(1,\)"),
         (lambda p: p.map(lambda e: e["x"]), r'last="pad" adds "mask" to a batch: elements must be dicts'),
         (lambda p: p.map(lambda e: {**e, "x": np.zeros(e["y"])}), r"value\['x'\] is float64\[0\] in row 0"),
         (lambda p: p.map(lambda e: e if e["y"] else {}), r"ragged elements: value is a dict of \[\] in row 0"),
-        (lambda p: p.zip(p), r"zip merges dicts of different names, got \['x', 'y'\] twice"),
-        (lambda p: data.iterable(lambda: iter(())).shuffle(), r"one after the other: .* not shuffled"),
+        (lambda p: p.zip(p), r"zip merges dicts with different keys, got \['x', 'y'\] twice"),
+        (lambda p: data.iterable(lambda: iter(())).shuffle(), r"can only be read in order: .* not shuffled"),
     ],
 )  # fmt: skip
 def test_what_fails_says_where(change: Callable[[data.Pipeline], data.Pipeline], message: str, threads: int) -> None:
@@ -137,8 +137,8 @@ def test_what_cannot_be_asked_for() -> None:
         (lambda: pipeline.batches(position=6), "5 batches: no position after 6"),
         (lambda: pipeline.batches(position=-1), "a position of at least 0"),
         (lambda: pipeline.batches(position={"batch": 1}), "expected a position with"),
-        (lambda: pipeline.batches(1, position=pipeline.batches(0).position()), "of seed 0, the pipeline is read with"),
-        (lambda: numbers(41).batch(8).batches(position=pipeline.batches().position()), "of pipeline '"),
+        (lambda: pipeline.batches(1, position=pipeline.batches(0).position()), "from seed 0, the pipeline is read"),
+        (lambda: numbers(41).batch(8).batches(position=pipeline.batches().position()), "from pipeline '"),
         (lambda: numbers(3).batch(8, "drop").batches(), "3 elements do not fill one batch of 8"),
         (lambda: list(numbers(3).filter(lambda e: True).batch(8, "drop").batches()), "3 elements do not fill"),
         (lambda: pipeline.filter(lambda e: True).batches(process=(0, 2)), "filters whole batches"),
@@ -163,9 +163,9 @@ def test_pipelines_as_files(tmp_path: Path) -> None:
     assert read.fingerprint == pipeline.fingerprint and read.digest() == pipeline.digest()
     np.savez(path, x=np.arange(20.0), y=np.arange(20)[::-1])
     assert read.fingerprint == pipeline.fingerprint and read.digest() != data.npz(path).digest()
-    with pytest.raises(DataError, match="<lambda> cannot be written down"):
+    with pytest.raises(DataError, match="<lambda> cannot be written to a file"):
         data.npz(path).map(lambda e: e).to_dict()
-    with pytest.raises(DataError, match=r"arrays in memory \(x, y\) cannot be written down.*numpy.savez"):
+    with pytest.raises(DataError, match=r"arrays in memory \(x, y\) cannot be written to a file.*numpy.savez"):
         numbers().to_dict()
 
 
@@ -181,7 +181,7 @@ BATCH = {"node": "batch", "size": 2, "last": "pad", "then": [], "of": {"node": "
         ({**BATCH, "size": True}, r"expected int, got True"),
         ({**BATCH, "more": 1}, r"pipeline.batch: expected \['last', 'of', 'size', 'then'\], got .*'more'"),
         ({**BATCH, "of": {"node": "npz", "path": "a", "keys": [1]}}, r"npz.keys\[0\]: expected str, got 1"),
-        ({**BATCH, "of": {"node": "arrays", "arrays": {}}}, "arrays in memory are not held by files"),
+        ({**BATCH, "of": {"node": "arrays", "arrays": {}}}, "a node that files can contain, got arrays in memory"),
         ({**BATCH, "then": [3]}, r"batch.then\[0\]: expected \["),
         ({"node": "items", "make": "os"}, "expected a function as 'module:name', got 'os'"),
         ({"node": "items", "make": "no_such_module:f"}, "no function 'no_such_module:f'"),

@@ -144,7 +144,7 @@ def test_what_a_plan_is_not_for_is_refused() -> None:
     graph = trace(step, state, batch)
     plan = search(graph, LINKS, meshes=[LINE], backend="cpu")
     results = jax.eval_shape(step, state, batch)
-    with pytest.raises(PlanError, match=r"plan is for 8 devices.*there are 4"):
+    with pytest.raises(PlanError, match=r"plan is for 8 devices.*got 4"):
         apply(graph, plan, LINKS, (state, batch), results, jax.devices()[:4])
     with pytest.raises(PlanError, match="made for another step"):
         apply(trace(*mlp(layers=3, d=32)), plan, LINKS, (state, batch), results)

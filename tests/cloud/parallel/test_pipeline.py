@@ -1,4 +1,4 @@
-"""A model in stages trains as it does whole, and communicates what was foretold."""
+"""A model in stages trains like the whole model, and its communication is as predicted."""
 
 from __future__ import annotations
 

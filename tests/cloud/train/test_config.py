@@ -238,7 +238,7 @@ def test_records_are_read_while_training_goes_on(tmp_path: Path) -> None:
     assert not (x[:, 0] == np.sort(x[:, 0])).all() and len(found.digest) == 64
     with pytest.raises(TrainError, match=r"data\.inputs and data\.labels: 'd.records' has no 'labels'"):
         made(tmp_path, LEAST["model"], {"records": "d.records", "inputs": {"x": "signal"}})
-    with pytest.raises(DataError, match="expected one that write_records made"):
+    with pytest.raises(DataError, match="expected one written by write_records"):
         made(tmp_path, LEAST["model"], {"records": "none.records"})
 
 

@@ -53,8 +53,8 @@ def test_explained_drawn_saved_and_compared(config: Path) -> None:
     folder = config.parent
     files = "-o", folder / "plan.json", "--picture", folder / "plan.html"
     text, _ = msedge("plan", config, *HERE, "--explain", "--expert", "dp", "--set", "train.batch=32", *files)
-    assert text.startswith("data parallel over m0") and "8 devices of cpu8 as" in text and "a device at most" in text
-    for words in ("what enters, and how it lies", "where the FLOPs go", "collectives", "what else would have cost"):
+    assert text.startswith("data parallel over m0") and "8 devices of cpu8 as" in text and "peak memory" in text
+    for words in ("inputs of the step and", "with the most FLOPs", "collectives", "costs of other plans"):
         assert words in text
     assert "fsdp" in text and "ep " in text and "</html>" in (folder / "plan.html").read_text()
     pinned = "plan", config, *HERE, "--set", "train.batch=32", "--pin", "params.layer0.weight=0:m0"
@@ -74,9 +74,9 @@ def test_explained_drawn_saved_and_compared(config: Path) -> None:
     [
         (["--topology", "nowhere"], 3, "expected a TOML file or one of"),
         ([*HERE, "--memory", "much"], 3, "--memory: expected bytes"),
-        ([*HERE, "--memory", "1"], 3, "nor does it fit with --set train.recompute=1.0"),
+        ([*HERE, "--memory", "1"], 3, "no plan fits with --set train.recompute=1.0 either"),
         ([*HERE, "--expert", "genius"], 3, "unknown expert 'genius'; known: dp"),
-        ([*HERE, "--pin", "params.nothing=0:m0"], 3, "nothing enters under such a name"),
+        ([*HERE, "--pin", "params.nothing=0:m0"], 3, "no input or operator of that name"),
         ([*HERE, "--pin", "params.layer0.weight=0"], 3, "expected GLOB=DIM:AXIS"),
         ([*HERE, "--model", "mlp"], 2, "one of them"),
     ],
@@ -88,9 +88,9 @@ def test_mistakes(config: Path, words: list[str], code: int, expected: str) -> N
 
 def test_a_built_in_model() -> None:
     text, err = msedge("plan", "--model", "mlp", "--topology", "h100x8", "--expert", "dp", "--seconds", "5")
-    assert text.startswith("data parallel over m0") and "searching for 8 devices of h100x8" in err
+    assert text.startswith("data parallel over m0") and "searching for a plan on 8 devices of h100x8" in err
     _, err = msedge("plan", "--model", "mlp", "--set", "train.batch=1", code=2)
-    assert "no sections to change" in err
+    assert "no configuration to change" in err
 
 
 def test_built_in_models_are_as_large_as_they_say() -> None:

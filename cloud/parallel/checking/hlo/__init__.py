@@ -1,4 +1,4 @@
-"""Compiled programs read back: the text XLA prints, as collectives, FLOPs and bytes."""
+"""Parsing compiled programs: from the text XLA prints to collectives, FLOPs and bytes."""
 
 from cloud.parallel.checking.hlo.program import Found, Program, Work, read_program
 from cloud.parallel.checking.hlo.text import Module, parse

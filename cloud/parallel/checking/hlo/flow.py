@@ -1,5 +1,5 @@
-"""What of a compiled program depends on what, through tuples, loops and branches; so which collectives could run beside
-the computing: those that gather what enters the step, and those that reduce what leaves it."""
+"""Dependencies inside a compiled program, through tuples, loops and branches. They show which collectives could overlap
+with computing: those that gather inputs of the step, and those that reduce its outputs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from cloud.parallel.checking.hlo.text import Computation, Instruction, Module
 __all__ = ["Flow", "Point", "branches_of"]
 
 Point = tuple[str, str, int]
-"""Computation, instruction, and the element of its tuple; -1 for instructions whose elements are not told apart."""
+"""Computation, instruction, and the element of its tuple; -1 for instructions whose elements are not tracked
+separately."""
 
 _TOLD = ("tuple", "while", "conditional", "call")
 
 
 class Flow:
-    """`after[p]`: the points that take p."""
+    """`after[p]`: the points that use p."""
 
     def __init__(self, module: Module) -> None:
         self.module = module
@@ -27,11 +28,11 @@ class Flow:
         self._visit(module.computations[module.entry])
 
     def below(self, points: Iterable[Point]) -> set[Point]:
-        """All that depends on any of these."""
+        """All points that depend on any of these."""
         return _closure(points, self.after)
 
     def above(self, points: Iterable[Point]) -> set[Point]:
-        """All that any of these depends on."""
+        """All points that any of these depends on."""
         return _closure(points, self.before)
 
     def _visit(self, inside: Computation) -> None:
@@ -70,7 +71,7 @@ class Flow:
                 self._join(_points(operand, inside), _points(one, inside))
 
     def _pass(self, source: Instruction, at: Computation, target: Instruction, to: Computation) -> None:
-        """Element by element where both are tuples."""
+        """Connect them, element by element if both are tuples."""
         count = len(target.shape) if isinstance(target.shape, tuple) and _told(target) else 0
         if count == 0:
             self._join(_points(source, at), _points(target, to))

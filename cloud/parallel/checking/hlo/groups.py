@@ -1,9 +1,9 @@
-"""Which devices take part in a collective together, as HLO writes it in four ways, and which mesh axes that is.
+"""The groups of devices of a collective, which HLO writes in four forms, and the mesh axes they correspond to.
 
-    {{0,1},{2,3}}                     spelt out; {} is all devices
+    {{0,1},{2,3}}                     explicit; {} is all devices
     [4,2]<=[2,4]T(1,0)                iota: 0..7 in shape [2,4], transposed, cut into 4 groups of 2
-    mesh['a'=2,'b'=4] {'b'}           axes of a mesh of XLA's own; 'b':(2)2 is part of one, and
-                                      `, device_ids=([2,4]T(1,0))` after the mesh another order of its devices
+    mesh['a'=2,'b'=4] {'b'}           axes of XLA's own mesh; 'b':(2)2 is part of one, and
+                                      `, device_ids=([2,4]T(1,0))` after the mesh is another order of its devices
     source_target_pairs={{0,1},{1,2}} permutations: devices joined by a chain of pairs
 """
 
@@ -28,7 +28,7 @@ _PART = re.compile(r"'([^']+)'(?::\((\d+)\)(\d+))?")
 
 
 def read_groups(text: str, devices: int) -> Groups:
-    """Groups of device positions in the mesh's order. Raises `PlanError` for a form that is not known."""
+    """Groups of device positions in the mesh's order. Raises `PlanError` for an unknown form."""
     text = text.strip()
     if text.startswith("mesh["):
         return _of_mesh(text)
@@ -65,7 +65,7 @@ def _of_mesh(text: str) -> Groups:
     if ids := re.search(r"device_ids=\((.*)\)", names):
         iota = _IOTA.fullmatch(ids[1])
         order = _iota(iota) if iota else np.array(_numbers(ids[1]))
-    # An axis that is used in part is cut in (what is before, the part, what is after).
+    # An axis that is used in part is cut into (before, the part, after).
     dims: list[int] = []
     inside: list[int] = []
     parts = {name: (int(before), int(size)) for name, before, size in _PART.findall(chosen) if size}
@@ -81,7 +81,7 @@ def _of_mesh(text: str) -> Groups:
 
 
 def chains(pairs: str) -> Groups:
-    """Devices that `source_target_pairs` join, each chain ascending."""
+    """Devices connected by `source_target_pairs`, each chain ascending."""
     groups: dict[int, set[int]] = {}
     for source, target in re.findall(r"\{(\d+),\s*(\d+)\}", pairs):
         joined = groups.get(int(source), {int(source)}) | groups.get(int(target), {int(target)})
@@ -90,7 +90,7 @@ def chains(pairs: str) -> Groups:
 
 
 def axes_of(groups: Groups, sizes: Sequence[int]) -> tuple[int, ...]:
-    """The mesh axes along which the groups lie: exactly these where the groups are whole rows of the mesh, else the
-    fewest that the groups lie within (parts of an axis, chains)."""
+    """The mesh axes of the groups: exactly these axes if the groups are whole rows of the mesh, else the fewest axes
+    that contain the groups (parts of an axis, chains)."""
     where = [np.unravel_index(group, tuple(sizes)) for group in groups]
     return tuple(axis for axis in range(len(sizes)) if any(len(set(at[axis].tolist())) > 1 for at in where))

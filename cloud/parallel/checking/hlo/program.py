@@ -1,4 +1,4 @@
-"""A compiled program in the planner's words: its collectives with the mesh axes they run over, its kernels' work."""
+"""A compiled program in the planner's terms: its collectives with the mesh axes they run over, its kernels' work."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _GATHERS, _REDUCES = ("all-gather",), ("all-reduce", "reduce-scatter")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A collective of the program. `prefetchable`: it gathers what enters the step, before any contraction;
-    `deferrable`: it reduces what leaves, no contraction comes after it. Either could run beside the computing. `parts`:
-    bytes and name of each value that it moves, as compilers put several collectives into one."""
+    """A collective of the program. `prefetchable`: it gathers inputs of the step, before any contraction;
+    `deferrable`: it reduces outputs, no contraction comes after it. Either could overlap with computing. `parts`: bytes
+    and name of each value that it moves, since compilers combine several collectives into one."""
 
     collective: Collective
     prefetchable: bool = False
@@ -33,13 +33,14 @@ class Found:
 
     @property
     def hideable(self) -> bool:
-        """Whether it could run beside the computing."""
+        """Whether it could overlap with computing."""
         return self.prefetchable or self.deferrable
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A kernel on one device: FLOPs of its contractions in `dtype` (by NumPy's name), bytes it moves, its runs."""
+    """A kernel on one device: FLOPs of its contractions in `dtype` (by NumPy's name), bytes it moves, and how often it
+    runs."""
 
     flops: float
     bytes: float
@@ -50,7 +51,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`unbounded`: loops whose trips the program does not tell; what is in them is counted once."""
+    """`unbounded`: loops whose trip count is not in the program; their content is counted once."""
 
     found: tuple[Found, ...]
     work: tuple[Work, ...]
@@ -58,23 +59,23 @@ class Program:
 
     @property
     def collectives(self) -> tuple[Collective, ...]:
-        """All of them, in the order they stand in."""
+        """All collectives, in program order."""
         return tuple(one.collective for one in self.found)
 
     @property
     def flops(self) -> float:
-        """Of contractions, on one device."""
+        """FLOPs of contractions, on one device."""
         return sum(one.flops * one.times for one in self.work)
 
     @property
     def bytes(self) -> float:
-        """Moved by kernels between memory and one device."""
+        """Bytes that kernels read from and write to memory, on one device."""
         return sum(one.bytes * one.times for one in self.work)
 
 
 def read_program(text: str, mesh: Mesh) -> Program:
-    """Of `compiled.as_text()`, compiled for a mesh with its devices in order. Raises `PlanError` for other text and
-    for collectives the planner has no price for."""
+    """Parse `compiled.as_text()`, compiled for a mesh with its devices in order. Raises `PlanError` for other text and
+    for collectives without a cost formula."""
     module = parse(text)
     reader = _Reader(module, mesh)
     ran = list(reader.ran(module.computations[module.entry], 1))
@@ -90,7 +91,7 @@ class _Reader:
         self.unbounded: list[str] = []
 
     def ran(self, inside: Computation, times: int) -> Iterator[_Ran]:
-        """Every instruction that runs, and how often. Of a conditional: the branch that moves the most."""
+        """Every instruction that runs, and how often. For a conditional: the branch that moves the most."""
         for one in inside.instructions.values():
             yield one, inside, times
             if one.opcode == "while":
@@ -156,12 +157,12 @@ def _collective(opcode: str) -> str:
     """The kind of collective that starts here, else ""."""
     kind = opcode.removesuffix("-start")
     if kind in _REFUSED:
-        raise PlanError(f"the planner has no price for {kind}: compile the step without it")
+        raise PlanError(f"the planner has no cost formula for {kind}: compile the step without it")
     return kind if kind in _KINDS else ""
 
 
 def _result(one: Instruction) -> Shape:
-    """Starts of collectives other than all-reduces give (operands, results, ...)."""
+    """Starts of collectives other than all-reduces return (operands, results, ...)."""
     if one.opcode.endswith("-start") and one.opcode != "all-reduce-start" and isinstance(one.shape, tuple):
         return one.shape[1]
     return one.shape
@@ -181,14 +182,14 @@ def _parts(one: Instruction, inside: Computation) -> tuple[tuple[int, str], ...]
 
 
 def _named(one: Instruction, inside: Computation, steps: int = 8) -> str:
-    """What JAX calls the operation; of those the compiler added, what they were made from."""
+    """JAX's name of the operation; for those that the compiler added, the operation they were made from."""
     if one.where != one.name or not one.operands or not steps:
         return one.where
     return _named(inside.instructions[one.operands[0]], inside, steps - 1)
 
 
 def _bound(module: Module, loop: Instruction) -> int | None:
-    """Of a loop that counts up by one to a constant: the constant that its condition compares with."""
+    """The trip count of a loop that counts up by one to a constant: the constant in its condition."""
     condition = module.computations[loop.called("condition")[0]]
     constants = [one for one in condition.instructions.values() if one.opcode == "constant"]
     for name in (name for one in condition.instructions.values() for name in one.called("calls")):

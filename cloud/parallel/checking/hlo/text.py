@@ -1,5 +1,5 @@
-"""Compiled programs as XLA prints them (HLO text): computations of instructions. Only what is asked for is looked into:
-shapes, operands, attributes. Layouts are read over."""
+"""Compiled programs as XLA prints them (HLO text): computations of instructions. Shapes, operands and
+attributes are parsed on demand; layouts are skipped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Array", "Computation", "Instruction", "Module", "Shape", "arrays", "
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """Element type as HLO names it ("f32", "bf16", "pred"), and dimensions."""
+    """Element type by its HLO name ("f32", "bf16", "pred"), and dimensions."""
 
     dtype: str
     dims: tuple[int, ...]
@@ -29,7 +29,7 @@ class Array:
 
     @property
     def bytes(self) -> int:
-        """Types narrower than a byte are packed."""
+        """Size; types narrower than a byte are packed."""
         return (self.size * _bits(self.dtype) + 7) // 8
 
 
@@ -46,7 +46,7 @@ def arrays(shape: Shape) -> Iterator[Array]:
 
 
 def shape_bytes(shape: Shape) -> int:
-    """Of all its arrays."""
+    """Bytes of all its arrays."""
     return sum(array.bytes for array in arrays(shape))
 
 
@@ -54,7 +54,7 @@ def _bits(dtype: str) -> int:
     if dtype == "pred":
         return 8
     width = re.match(r"[a-z]+(\d+)", dtype)
-    return int(width[1]) if width else 0  # token and opaque hold nothing
+    return int(width[1]) if width else 0  # token and opaque take no memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,13 @@ class Instruction:
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """Names of the instructions it takes."""
+        """Names of its operand instructions."""
         if self.opcode in ("constant", "parameter"):
             return ()
         return tuple(item.split()[-1].lstrip("%") for item in items(self.inside))
 
     def attribute(self, key: str) -> str | None:
-        """The text after `key=`, None where there is none."""
+        """The text after `key=`, None if it is absent."""
         if f"{key}=" not in self.tail:
             return None
         prefix = f"{key}="
@@ -83,12 +83,12 @@ class Instruction:
         at = next((at for at, part in enumerate(parts) if part.startswith(prefix)), None)
         if at is None:
             return None
-        # A mesh whose devices are in another order goes on after a comma.
+        # For a mesh whose devices are in another order, the attribute continues after a comma.
         more = [f", {part}" for part in parts[at + 1 : at + 2] if part.startswith("device_ids=")]
         return "".join([parts[at][len(prefix) :], *more])
 
     def numbers(self, key: str) -> tuple[int, ...]:
-        """The whole numbers of the attribute `{1,2}`; empty where there is none."""
+        """The integers of the attribute `{1,2}`; empty if it is absent."""
         return tuple(int(number) for number in re.findall(r"\d+", self.attribute(key) or ""))
 
     def called(self, key: str) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ class Instruction:
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """The backend's configuration, where it is JSON; else empty."""
+        """The backend's configuration if it is JSON; else empty."""
         try:
             found = json.loads(self.attribute("backend_config") or "{}")
         except json.JSONDecodeError:
@@ -106,14 +106,14 @@ class Instruction:
 
     @property
     def where(self) -> str:
-        """The name JAX gave the operation, as `jit(step)/jvp()/dot_general`; else the instruction's."""
+        """JAX's name of the operation, such as `jit(step)/jvp()/dot_general`; else the instruction's."""
         found = re.search(r'op_name="((?:[^"\\]|\\.)*)"', self.tail)
         return found[1] if found else self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """Instructions by name, in the order they are printed in: scheduled programs run in it."""
+    """Instructions by name, in printed order, which is the execution order of scheduled programs."""
 
     name: str
     instructions: Mapping[str, Instruction]
@@ -121,7 +121,7 @@ class Computation:
 
     @property
     def result(self) -> Instruction:
-        """What it gives."""
+        """The instruction that gives its result."""
         return self.instructions[self.root]
 
     @property
@@ -133,7 +133,7 @@ class Computation:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """`entry` names the computation that is run."""
+    """`entry` names the main computation."""
 
     computations: Mapping[str, Computation]
     entry: str
@@ -147,7 +147,7 @@ _MARKS = re.compile(r'["(){}\[\]]|\\.')
 
 
 def parse(text: str) -> Module:
-    """What `compiled.as_text()` gives, read. Raises `PlanError` where it is no HLO text."""
+    """Parse the result of `compiled.as_text()`. Raises `PlanError` for text that is not HLO."""
     computations: dict[str, Computation] = {}
     entry, name, root = "", "", ""
     body: dict[str, Instruction] = {}

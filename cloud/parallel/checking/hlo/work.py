@@ -1,4 +1,4 @@
-"""What an instruction of a compiled program computes and moves: FLOPs of contractions, bytes read and written."""
+"""The work of an instruction of a compiled program: FLOPs of contractions, bytes read and written."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ NO_KERNEL = frozenset({
     "opt-barrier", "while", "conditional", "call", "domain", "add-dependency", "async-start", "async-update",
     "async-done", "copy-start", "copy-done",
 })  # fmt: skip
-"""Opcodes that are no kernel of their own: names for values, and control."""
+"""Opcodes that are not kernels: names for values, and control."""
 
 Operands = Sequence[Instruction]
 
 
 def contraction(one: Instruction, inside: Computation, module: Module) -> tuple[float, str]:
-    """FLOPs of the matrix products and convolutions in an instruction (2 a multiply-add that counts: neither padding
-    nor holes), and the type of their operands; (0, "") where there are none."""
+    """FLOPs of the matrix products and convolutions in an instruction (2 per multiply-add, without those on
+    padding and dilation gaps), and the type of their operands; (0, "") if there are none."""
     found = [_flops(part, within) for part, within in _fused(one, inside, module)]
     return sum(flops for flops, _ in found), next((dtype for flops, dtype in found if flops), "")
 
 
 def _fused(one: Instruction, inside: Computation, module: Module) -> Iterator[tuple[Instruction, Computation]]:
-    """The instruction, or those of the fusion that it is, with the computation each stands in."""
+    """The instruction, or the instructions inside a fusion, each with its computation."""
     if one.opcode != "fusion":
         yield one, inside
         return
@@ -50,7 +50,7 @@ def _flops(one: Instruction, inside: Computation) -> tuple[float, str]:
 
 
 def _kind(one: Instruction) -> str:
-    """The opcode, or of a library's call its name."""
+    """The opcode, or the name of a library call."""
     if one.opcode != "custom-call":
         return one.opcode
     target = (one.attribute("custom_call_target") or "").strip('"')
@@ -61,7 +61,7 @@ _MATMULS = ("__cublas$gemm", "__cublas$lt$matmul", "__onednn$matmul")
 
 
 def _first(shape: Shape) -> Array:
-    """Of a library's call, what it computes: the workspace comes after."""
+    """The computed results of a library call, without the workspace that follows them."""
     return next(arrays(shape))
 
 
@@ -79,7 +79,7 @@ def _library_dot(one: Instruction, operands: Operands) -> float:
 
 def _convolution(source: int, kernel: int, result: int) -> Callable[[Instruction, Operands], float]:
     """A rule for convolutions whose input, kernel and output are these operands, -1 being the call's own result:
-    gradients are calls that name the convolution they belong to."""
+    gradients are calls that name their convolution."""
 
     def rule(one: Instruction, operands: Operands) -> float:
         shapes = [_first(shape).dims for shape in (*(operand.shape for operand in operands), one.shape)]
@@ -106,14 +106,14 @@ _WINDOW = (("stride", 1), ("pad", 0), ("lhs_dilate", 1), ("rhs_dilate", 1))
 
 
 def _window(text: str) -> Mapping[str, list[int]]:
-    """`{size=3x3 pad=1_1x1_1}`; of padding, what is before."""
+    """Parse `{size=3x3 pad=1_1x1_1}`; of padding, only the amount before."""
     found = re.findall(r"(\w+)=([\dx_\-]+)", text)
     return {key: [int(part.split("_")[0]) for part in value.split("x")] for key, value in found}
 
 
 @lru_cache(maxsize=4096)
 def _pairs(source: int, kernel: int, result: int, stride: int, pad: int, holes: int, spread: int) -> int:
-    """How many pairs (output position, kernel position) of one dimension meet an element of the input."""
+    """The number of pairs (output position, kernel position) of one dimension that read an element of the input."""
     at = np.arange(result)[:, None] * stride + np.arange(kernel)[None, :] * spread - pad
     return int(np.count_nonzero((at >= 0) & (at <= (source - 1) * holes) & (at % holes == 0)))
 
@@ -129,15 +129,16 @@ _CONTRACTIONS: Mapping[str, Callable[[Instruction, Operands], float]] = {
 }
 
 
-# What reads a piece of its first operand, and what writes a piece of it in place (with the operand that is the piece).
+# Opcodes that read a part of their first operand, and those that update a part of it in place (with the operand that
+# holds the part).
 _PIECES = ("dynamic-slice", "slice", "gather")
 _PATCHES: Mapping[str, int] = {"dynamic-update-slice": 1, "scatter": 2}
 _NAMES = ("bitcast", "tuple", "get-tuple-element")
 
 
 def moved(one: Instruction, inside: Computation, module: Module) -> float:
-    """Bytes of memory that a kernel reads and writes: its operands and results, of those it takes a piece of or patches
-    in place only the piece."""
+    """Bytes of memory that a kernel reads and writes: its operands and results; only the part where it reads or updates
+    a part."""
     operands = [inside.instructions[name] for name in one.operands]
     if one.opcode != "fusion":
         return _written(one, inside) + sum(_read(operand, [one]) for operand in operands)
@@ -159,7 +160,7 @@ def _read(value: Instruction, users: Sequence[Instruction]) -> float:
 
 
 def _users(value: Instruction, inside: Computation) -> list[Instruction]:
-    """What reads a value, also by another name."""
+    """The instructions that read a value, also under another name."""
     found = []
     for user in inside.instructions.values():
         if value.name in user.operands:
@@ -176,7 +177,7 @@ def _renamed(user: Instruction, name: Instruction, value: Instruction) -> Instru
 
 
 def _roots(root: Instruction, inside: Computation) -> list[Instruction]:
-    """What a fusion's results are computed by."""
+    """The instructions that compute a fusion's results."""
     if root.opcode not in _NAMES:
         return [root]
     return [part for name in root.operands for part in _roots(inside.instructions[name], inside)]

@@ -1,4 +1,4 @@
-"""Tensors as boxes, cut as they lie on the mesh; of `picture`."""
+"""Tensors drawn as boxes, cut as they are sharded over the mesh; part of `picture`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def tensor(name: str, shape: tuple[int, ...], split: Split, mesh: Mesh, times: i
         f'width="{wide:.2f}" height="{high:.2f}"/>'
         for i in range(rows) for j in range(columns)
     )  # fmt: skip
-    if down and across:  # the part of the first device is cut by two axes: the second has the other half
+    if down and across:  # two axes cut the first device's part: the second half takes the other axis' colour
         cells += f'<rect class="cell m{across[0] % 4}" x="{wide / 2:.2f}" width="{wide / 2:.2f}" height="{high:.2f}"/>'
     many = f" ×{times}" if times > 1 else ""
     words = split_text(shape, split)
@@ -37,8 +37,8 @@ def tensor(name: str, shape: tuple[int, ...], split: Split, mesh: Mesh, times: i
 
 
 def _cuts(split: Split) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Axes that cut a box downwards and across: of two split dimensions the first and the others; of one, the last
-    dimension is drawn across."""
+    """Axes that cut a box downwards and across: of several split dimensions, the first is drawn downwards and the
+    others across; of one, the last dimension is drawn across."""
     dims = [d for d, axes in enumerate(split) if axes]
     if not dims:
         return (), ()

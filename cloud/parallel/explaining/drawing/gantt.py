@@ -1,4 +1,4 @@
-"""A pipeline's schedule as a picture: a row a stage, a column a tick."""
+"""A pipeline-parallel schedule as a picture: one row per stage, one column per tick."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def gantt(schedule: Schedule) -> str:
     waiting = schedule.bubble(ones, [2.0] * schedule.stages)
     return (
         f"<p>{schedule.name}: {schedule.stages} stages, {schedule.microbatches} microbatches, {schedule.ticks} ticks; "
-        f"stages wait {waiting:.0%} of the time, a backward tick taken as twice a forward one. Forward is drawn in the "
-        'first colour, backward in the second.</p><div class="scroll">'
+        f"stages are idle {waiting:.0%} of the time, if a backward tick takes twice as long as a forward one. Forward "
+        'is drawn in the first colour, backward in the second.</p><div class="scroll">'
         f'<svg style="width:{wide}px;height:{high}px" viewBox="0 0 {wide} {high}" role="img" aria-label="schedule">'
         f'{names}<g class="tick">{"".join(cells)}</g></svg></div>'
     )
 
 
 def _cell(kind: str, number: int, tick: int, stage: int, part: int, parts: int) -> str:
-    """One of `parts` things a stage does in a tick, one above the other."""
+    """One of `parts` computations of a stage in a tick, drawn one above the other."""
     high = HIGH / parts
     x, y = LEFT + WIDE * tick, HIGH * stage + high * part
     words = f'<text x="{x + WIDE / 2}" y="{y + high / 2 + 4:g}" text-anchor="middle">{number}</text>'

@@ -1,4 +1,4 @@
-"""What a device holds over a step, as stacked areas; of `picture`."""
+"""Memory use of a device over a step, as stacked areas; part of `picture`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from converter.report.html import size_text
 __all__ = ["busy", "holding"]
 
 POINTS = 160
-"""Of the curve; of a longer step the fullest moment of each stretch."""
+"""Points of the curve; for a longer step, the fullest moment of each interval."""
 
 Numbers = npt.NDArray[np.float64]
 
 
 def busy(ledger: Ledger) -> int:
-    """Moments worth drawing: the optimiser's operators come last in the step but run as gradients come to be."""
+    """Moments worth drawing: the optimiser's operators are last in the step but run as soon as gradients are known."""
     after = late(ledger.graph)
     return max((ledger.lives.at[k] for k, last in enumerate(after) if not last), default=0) + 1
 
 
 def holding(ledger: Ledger, limit: float) -> str:
-    """SVG under labels of HTML, which keep their size on narrow pages. The limit is drawn where it is not far above."""
+    """SVG with HTML labels on top, which keep their size on narrow pages. The limit is drawn if it is not far above."""
     curves = np.stack([ledger.memory[kind] for kind in KINDS])[:, : busy(ledger)]
     total = curves.sum(0)
     stretches = np.array_split(np.arange(total.size), min(POINTS, total.size))
@@ -42,7 +42,7 @@ def holding(ledger: Ledger, limit: float) -> str:
     if near:
         y = 100 - 100 * limit / top
         line = f'<line class="limit" x1="0" x2="100" y1="{y:.2f}" y2="{y:.2f}" vector-effect="non-scaling-stroke"/>'
-        tags += f'<b style="top:{y:.1f}%" class="right">a device has {size_text(limit)}</b>'
+        tags += f'<b style="top:{y:.1f}%" class="right">device memory {size_text(limit)}</b>'
     return (
         '<div class="memory"><svg viewBox="0 0 100 100" preserveAspectRatio="none" role="img" '
         f'aria-label="memory over the step">{"".join(layers)}{line}</svg>{tags}</div>'
@@ -50,7 +50,7 @@ def holding(ledger: Ledger, limit: float) -> str:
 
 
 def _outline(below: Numbers, above: Numbers, top: float) -> str:
-    """Of one layer, there and back."""
+    """The outline of one layer: along its top and back along its bottom."""
     last = max(len(above) - 1, 1)
     upper = [(100 * i / last, 100 - 100 * y / top) for i, y in enumerate(above)]
     lower = [(100 * i / last, 100 - 100 * y / top) for i, y in enumerate(below)]

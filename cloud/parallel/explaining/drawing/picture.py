@@ -1,5 +1,6 @@
-"""A plan as one HTML page that needs nothing else: how tensors lie, when what moves, what memory is for, where time
-goes. Mesh axes have a colour each; a tensor is drawn as it is cut, with the part that the first device holds filled."""
+"""A plan as one self-contained HTML page: how tensors are sharded, when collectives run, what memory is used for, and
+where time is spent. Each mesh axis has a colour; a tensor is drawn cut as it is sharded, with the first device's part
+filled."""
 
 from __future__ import annotations
 
@@ -28,10 +29,10 @@ from converter.report.html import document, facts, figure_cell, size_text, table
 __all__ = ["picture"]
 
 MARKS = 300
-"""Collectives drawn, those that take longest."""
+"""The most collectives drawn: those that take longest."""
 
 WORKERS = 12
-"""Operators whose results are drawn."""
+"""The most operators whose results are drawn."""
 
 @dataclass(frozen=True)
 class _Shown:
@@ -48,7 +49,7 @@ class _Shown:
 def picture(graph: Graph, plan: Plan, topology: Topology, rivals: Mapping[str, Other] | None = None, *,
             memory: float | None = None, reduce_scatter: bool = True,
             schedule: Schedule | None = None) -> str:  # fmt: skip
-    """The page; arguments as those of `explain`. `schedule`: of a pipeline, drawn tick by tick."""
+    """The page; arguments are those of `explain`. `schedule`: of pipeline parallelism, drawn tick by tick."""
     made = explain(graph, plan, topology, rivals, memory=memory, reduce_scatter=reduce_scatter)
     others = {name: one.estimate for name, one in (rivals or {}).items() if not isinstance(one, PlanError)}
     shown = _Shown(made, Ledger(graph, plan, topology, reduce_scatter), others, schedule)
@@ -62,9 +63,9 @@ def _head(shown: _Shown) -> str:
     cards = [
         (duration(made.step_seconds), "a step"),
         (duration(made.compute_seconds), "computing"),
-        (duration(made.exposed_seconds), "of collectives that nothing hides"),
-        (duration(hidden) if hidden > 0 else "", "of collectives behind computing"),
-        (size_text(made.peak_bytes), f"a device at most, of {size_text(made.limit)}"),
+        (duration(made.exposed_seconds), "of collectives not hidden by computing"),
+        (duration(hidden) if hidden > 0 else "", "of collectives hidden by computing"),
+        (size_text(made.peak_bytes), f"peak memory per device, of {size_text(made.limit)}"),
     ]
     title = escape(made.strategy[:1].upper() + made.strategy[1:])
     return f'<h1>{title}</h1><p class="soft">{escape(made.topology)}; {escape(made.mesh)}</p>{facts(cards)}'
@@ -89,12 +90,12 @@ def _times(shown: _Shown) -> str:
     without = [one for one in shown.made.rivals if one.step_seconds is None]
     listed = "".join(f"<li><b>{escape(one.name)}</b> {escape(one.loses)}</li>" for one in without)
     refused = f'<ul class="findings">{listed}</ul>' if listed else ""
-    key = _key((("k0", "computing"), ("k4", "collectives that nothing hides"), ("line", "those behind computing")))
-    return f"<h2>Where time goes</h2>{key}{''.join(lanes)}{refused}"
+    key = _key((("k0", "computing"), ("k4", "collectives not hidden"), ("line", "hidden by computing")))
+    return f"<h2>Where time is spent</h2>{key}{''.join(lanes)}{refused}"
 
 
 def _tensors(shown: _Shown) -> str:
-    """Parameters and the batch, a row for each kind of block."""
+    """Parameters and the batch, one row for each kind of block."""
     graph, plan, ledger = shown.ledger.graph, shown.ledger.plan, shown.ledger
     blocks: dict[str, dict[tuple[str, Shape, Split], int]] = {}
     for v, split in zip(graph.entering, plan.entering, strict=True):
@@ -110,7 +111,7 @@ def _tensors(shown: _Shown) -> str:
         + "</div>"
         for row, found in blocks.items()
     ]
-    return f"<h2>How tensors lie</h2>{_axes_key(shown)}{''.join(rows)}"
+    return f"<h2>How tensors are sharded</h2>{_axes_key(shown)}{''.join(rows)}"
 
 
 Shape = tuple[int, ...]
@@ -125,7 +126,7 @@ def _block(name: str) -> tuple[str, str]:
 
 
 def _workers(shown: _Shown) -> str:
-    """Results of the operators with most FLOPs, in the order of the step."""
+    """Results of the operators with the most FLOPs, in the order of the step."""
     graph, plan = shown.ledger.graph, shown.ledger.plan
     lies, found = lying(graph, plan), dict[tuple[str, Shape, Split], float]()
     count: dict[tuple[str, Shape, Split], int] = {}
@@ -140,11 +141,11 @@ def _workers(shown: _Shown) -> str:
     boxes = "".join(
         tensor(*key, plan.mesh, count[key], f"{found[key] / total:.0%} of FLOPs") for key in found if key in kept
     )
-    return f'<h2>What the biggest operators make</h2><div class="block">{boxes}</div>' if boxes else ""
+    return f'<h2>Results of the largest operators</h2><div class="block">{boxes}</div>' if boxes else ""
 
 
 def _step(shown: _Shown) -> str:
-    """Collectives when they happen, above what memory holds."""
+    """Collectives at the time when they run, above the memory use."""
     ledger = shown.ledger
     drawn = busy(ledger)
     longest = sorted(ledger.moved, key=lambda one: -one.seconds)[:MARKS]
@@ -152,13 +153,13 @@ def _step(shown: _Shown) -> str:
     marks = "".join(
         _mark(one, _moment(ledger, one, drawn) / drawn, sqrt(one.seconds / most), ledger) for one in longest
     )
-    over = f'<div class="over">{marks}</div>' if marks else "<p>Nothing moves between devices.</p>"
+    over = f'<div class="over">{marks}</div>' if marks else "<p>The devices exchange no data.</p>"
     kinds = [(f"k{n}", kind) for n, kind in enumerate(KINDS) if ledger.memory[kind].max() > 0]
     return (
-        f"<h2>The step, moment by moment</h2><p>Above: collectives, as large as they take long, in the colour of the "
-        f"mesh axis. Below: what a device holds.</p>{_axes_key(shown)}<figure>{over}{holding(ledger, shown.made.limit)}"
+        f"<h2>Collectives and memory over the step</h2><p>Above: collectives, sized by their time, coloured by "
+        f"mesh axis. Below: memory per device.</p>{_axes_key(shown)}<figure>{over}{holding(ledger, shown.made.limit)}"
         f'<div class="ends">{_phases(ledger, drawn)}</div></figure>{_key(kinds)}'
-        f"<p>Fullest in {escape(shown.made.peak_at)}.</p>"
+        f"<p>The peak is in {escape(shown.made.peak_at)}.</p>"
     )
 
 
@@ -167,7 +168,7 @@ def _moment(ledger: Ledger, one: Moved, last: int) -> int:
 
 
 def _phases(ledger: Ledger, last: int) -> str:
-    """Where forward and backward begin, as JAX names operators."""
+    """Where forward and backward begin, from JAX's names of operators."""
     found = next((k for k, op in enumerate(ledger.graph.ops) if "transpose(" in op.where), None)
     back = None if found is None else ledger.lives.at[found]
     words = '<span style="left:0">forward</span>'
@@ -191,13 +192,13 @@ def _moves(shown: _Shown) -> str:
         for one in shown.made.moves
     ]  # fmt: skip
     heads = ("#time", "kind", "over", "#times", "#bytes", "why")
-    return f"<h2>Collectives of a step</h2>{table(heads, rows)}" if rows else ""
+    return f"<h2>Collectives per step</h2>{table(heads, rows)}" if rows else ""
 
 
 def _pipeline(shown: _Shown) -> str:
     if shown.schedule is None:
         return ""
-    return f"<h2>The best pipeline, tick by tick</h2>{gantt(shown.schedule)}"
+    return f"<h2>Schedule of the best pipeline-parallel plan</h2>{gantt(shown.schedule)}"
 
 
 def _axes_key(shown: _Shown) -> str:

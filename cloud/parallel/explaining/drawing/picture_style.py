@@ -1,4 +1,4 @@
-"""What `picture` adds to `converter/report/page.css`; axes of the mesh are m0 to m3, kinds of memory k0 to k5."""
+"""The CSS that `picture` adds to `converter/report/page.css`; mesh axes are m0 to m3, kinds of memory k0 to k5."""
 
 from __future__ import annotations
 

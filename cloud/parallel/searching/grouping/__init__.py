@@ -1,1 +1,1 @@
-"""Operators that are decided together: groups, repeated blocks, parts of a step."""
+"""Operators that share one decision: groups, repeated blocks, parts of a step."""

@@ -1,9 +1,9 @@
-"""Repeated blocks, decided once.
+"""Folding of repeated blocks, so that each is decided once.
 
 The groups of a deep network are mostly copies of one another. Colour refinement (Weisfeiler and Lehman, 1968) gives
-every group a colour from its own structure and, round by round, from its neighbours'; groups of one colour are one
-*class*. After `ROUNDS` rounds two groups of a class cannot be told apart by anything that close; more rounds would in
-the end tell every layer by its distance from the loss.
+every group a colour from its own structure and, round by round, from its neighbours'; groups of one colour form one
+*class*. After `ROUNDS` rounds, two groups of a class have the same neighbourhood up to that distance; with more rounds
+every layer would finally differ by its distance from the loss.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ __all__ = ["ROUNDS", "Flow", "Folded", "Place", "folded"]
 ROUNDS = 1
 
 Place = tuple[int, int, int]
-"""Where a value is made or read: (class, position in its group's `ops`, result or operand). What enters is made at
-position -1; what is carried is read there."""
+"""Where a value is made or read: (class, position in its group's `ops`, result or operand). Inputs are made at position
+-1; carried values are read there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A value on its way out of its group. `readers`: the places in other groups that read it. `value`: one of those
-    that this stands for, `weight` of them."""
+    """A value that other groups read. `readers`: the places in those groups. `value`: one of the `weight` similar
+    values that this flow represents."""
 
     value: int
     maker: Place
@@ -37,9 +37,9 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """`classes[c]`: the groups alike; the first stands for all. `of[g]`: the class of group g. `made_at[v]`: where
-    value v is made. `flows`: alike ones merged. `flow_of`: (value, far) -> index in `flows`; `far` counts the
-    reading times of a value whose copies are made anew for each (`Plan.regather`)."""
+    """`classes[c]`: the groups of a class; the first represents all. `of[g]`: the class of group g. `made_at[v]`: where
+    value v is made. `flows`: similar ones merged. `flow_of`: (value, far) -> index in `flows`; `far` numbers the
+    reading times of a value that is copied again for each of them (`Plan.regather`)."""
 
     classes: tuple[tuple[int, ...], ...]
     of: tuple[int, ...]
@@ -50,8 +50,8 @@ class Folded:
 
 def folded(graph: Graph, groups: Sequence[Group], marks: Sequence[Hashable], far: Mapping[tuple[int, int], int],
            rounds: int = ROUNDS) -> Folded:  # fmt: skip
-    """`marks[g]`: what else tells group g from others (demands made of it). `far[k, i]`: in which reading time operand
-    i of operator k is read, 0 where not said. `rounds` < 0: nothing is folded."""
+    """`marks[g]`: a further key of group g (its constraints). `far[k, i]`: the reading time of operand i of operator k,
+    0 if absent. `rounds` < 0: nothing is folded."""
     links = _links(graph, groups)
     each = range(len(groups))
     colours = list(each) if rounds < 0 else _refined(_own(graph, groups, marks, links), links, rounds)
@@ -81,7 +81,7 @@ def folded(graph: Graph, groups: Sequence[Group], marks: Sequence[Hashable], far
 
 @dataclass(frozen=True, slots=True)
 class _Links:
-    """As `Place`, but with groups in place of classes: who makes a value, and who in other groups reads it."""
+    """As `Place`, but with groups instead of classes: where a value is made, and where other groups read it."""
 
     made: dict[int, Place]
     readers: dict[int, list[Place]]
@@ -112,7 +112,7 @@ def _links(graph: Graph, groups: Sequence[Group]) -> _Links:
 
 
 def _own(graph: Graph, groups: Sequence[Group], marks: Sequence[Hashable], links: _Links) -> list[Hashable]:
-    """What each group is by itself."""
+    """The structure of each group by itself."""
     results = {value for value, argument in zip(graph.leaving, graph.carried, strict=True) if argument is None}
 
     def described(g: int, group: Group) -> Hashable:

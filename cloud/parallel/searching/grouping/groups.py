@@ -1,15 +1,16 @@
-"""Operators that are decided together: one choice a group instead of one an operator.
+"""Operators that share one decision: one choice per group instead of one per operator.
 
-A group has a leader: a value that enters, or an operator that does work of its own (a product, a convolution, a
-lookup). The others follow it in one of two directions:
+A group has a leader: an input of the step, or an operator with substantial work (a product, a convolution, a lookup).
+The others follow it in one of two directions:
 
-1. *followers* take their main operand as it lies: what is elementwise, moves dimensions, or reduces to a small result;
-2. *growers* give their reader what it wants: broadcasts and whatever is made of them alone. So a bias is split as the
-   activations it is added to, not the other way round.
+1. *followers* adopt the split of their main operand: elementwise operators, those that move dimensions, and reductions
+   to a small result;
+2. *growers* produce the split that their reader needs: broadcasts and everything computed from them alone. So a bias is
+   split like the activations it is added to, not the other way round.
 
-A follower's main operand is its largest; among equals an operator's result before what enters, then the latest made.
-So an optimiser's chain of (gradient, moments, parameter) follows the gradient's product, a residual sum the branch
-that ends there, and a backward operator the gradient rather than what the forward pass kept.
+A follower's main operand is its largest; among equals an operator's result before an input, then the one made last. So
+an optimiser's chain of (gradient, moments, parameter) follows the gradient's product, a residual sum follows the branch
+that ends there, and a backward operator follows the gradient rather than a value kept from the forward pass.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from cloud.parallel.searching.options import degree, made, wanted
 __all__ = ["SMALL", "Derived", "Group", "Member", "derive", "grouped"]
 
 SMALL = 1 / 64
-"""A reduction follows its operand where its result has at most this share of the operand's elements: putting so little
-together is cheap wherever the axes lie. Larger ones (a gradient summed over the batch) choose for themselves."""
+"""A reduction follows its operand if its result has at most this share of the operand's elements: combining so little
+is cheap over any axes. Larger ones (a gradient summed over the batch) are decided separately."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Operator `op` of a group. `operand` >= 0: its operand of that number lies as an earlier member (or the leader)
-    made it, and decides. -1: its result is wanted by an earlier member, `reader` = (operator, operand)."""
+    """Operator `op` of a group. `operand` >= 0: it adopts the split of that operand, which an earlier member (or the
+    leader) made. -1: it produces the split that an earlier member needs, `reader` = (operator, operand)."""
 
     op: int
     operand: int
@@ -41,8 +42,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Led by operator `leader`, or, where that is -1, by the entering value `value`. `members` without the leader,
-    each after the one that decides it."""
+    """The leader is operator `leader` or, if that is -1, the input `value`. `members` are without the leader, each
+    after the one that it follows."""
 
     leader: int
     value: int
@@ -60,7 +61,7 @@ Derived = dict[int, Assignment]
 
 @remembered
 def grouped(graph: Graph) -> tuple[Group, ...]:
-    """Every operator and every entering value in exactly one group; those of entering values first."""
+    """Every operator and every input in exactly one group; the groups of inputs first."""
     homes = _Homes(graph)
     for k, op in enumerate(graph.ops):
         homes.put(k, op)
@@ -69,7 +70,7 @@ def grouped(graph: Graph) -> tuple[Group, ...]:
 
 
 class _Homes:
-    """Which group everything is in; written once."""
+    """The group of each operator and input; written once."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -80,7 +81,7 @@ class _Homes:
         self.elements = [prod(value.shape) for value in graph.values]
 
     def put(self, k: int, op: Op) -> None:
-        """Operators come in order; growers wait for their readers."""
+        """Assign operators in order; growers wait for their readers."""
         main = self._main(op)
         if op.follows and self._known(op, main) < self._results(op):
             self.pending.append(k)
@@ -90,7 +91,7 @@ class _Homes:
             self._lead(k)
 
     def settle(self) -> None:
-        """Growers, last first, so that a grower's reader is settled when its turn comes."""
+        """Assign growers, last first, so that a grower's reader already has its group."""
         readers: dict[int, list[tuple[int, int]]] = {}
         for k, op in enumerate(self.graph.ops):
             for i, value in enumerate(op.inputs):
@@ -106,7 +107,7 @@ class _Homes:
                 self._join(homes[k], Member(k, -1, reader))
 
     def _main(self, op: Op) -> int:
-        """The operand that decides, -1 where none is in a group yet."""
+        """The operand to follow, -1 if none is in a group yet."""
 
         def rank(i: int) -> tuple[int, bool, int]:
             value = op.inputs[i]
@@ -139,7 +140,7 @@ class _Homes:
 
 
 def derive(graph: Graph, group: Group, lead: Assignment | Split, mesh: Mesh) -> Derived:
-    """What the leader's choice (an Assignment, or the Split of an entering value) means for every member."""
+    """The assignments of all members that follow from the leader's choice (an Assignment, or the Split of an input)."""
     lies: dict[int, Split] = {}
     derived: Derived = {}
     if isinstance(lead, Assignment):
@@ -162,8 +163,8 @@ def derive(graph: Graph, group: Group, lead: Assignment | Split, mesh: Mesh) -> 
 
 
 def _carried(loops: Sequence[Loop], walked: Iterable[int | None], split: Split, mesh: Mesh) -> Split:
-    """The loops that walk dimensions split so, as far as their trips divide: of (rows x columns) merged into one
-    dimension the loop is that of the rows, and takes no more axes than the rows divide by."""
+    """The split of the loops that follows from the split of the dimensions, as far as their trips divide: if (rows x
+    columns) are merged into one dimension, its loop is that of the rows, with only as many axes as divide the rows."""
     taken: list[tuple[int, ...]] = [()] * len(loops)
     for loop, axes in zip(walked, split, strict=True):
         if loop is not None and not taken[loop]:

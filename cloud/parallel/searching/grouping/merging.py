@@ -1,7 +1,7 @@
-"""Sums over devices that the compiler makes one of: the parts of `a` and of `b` are added before they are put together
-where only `a + b` is read, be they transposed. An example: the gradient of a weight used twice, as a tied embedding's.
+"""Sums over devices that the compiler merges: if only `a + b` is read (transposed or not), the partial results of `a`
+and `b` are added before they are reduced. An example is the gradient of a weight used twice, such as a tied embedding.
 
-The GPU's compiler does this to all-reduces and to reduce-scatters; the CPU's does not.
+The GPU compiler does this to all-reduces and reduce-scatters; the CPU compiler does not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ADDS = ("add", "add_any")
 
 
 def merged(graph: Graph, plan: Plan) -> frozenset[tuple[int, int]]:
-    """(operator, result) of the sums that another one takes in."""
+    """(operator, result) of the sums that are merged into another one."""
     readers = Counter(v for op in graph.ops for v in op.inputs) + Counter(graph.leaving)
     found = {each.value: each for each in sums(graph, plan) if each.axes}
     lies, gone = lying(graph, plan), set[tuple[int, int]]()

@@ -1,7 +1,7 @@
-"""Parts of a step by depth, for where alike blocks had better not all decide alike.
+"""Parts of a step by depth, so that repeated blocks may be decided differently.
 
-Folding makes one decision for all blocks of a kind. Where memory is short that is all or nothing: either every block
-spreads what it holds, or none does. With the blocks told apart by part, some of them may.
+Folding makes one decision for all blocks of a kind. If memory is short, that is all or nothing: either every block
+shards its tensors, or none does. With one decision per part, only some blocks need to.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ __all__ = ["parts"]
 
 
 def parts(graph: Graph, groups: Sequence[Group], count: int) -> list[int]:
-    """The part of each group, 0 to `count` - 1: parameters by the order in which they are first read, as many in each;
-    the rest, backward operators and the optimiser's among them, as the parameter they are nearest to."""
+    """The part of each group, 0 to `count` - 1: parameters by the order in which they are first read, in equal numbers;
+    the other groups, including backward and optimiser operators, as the nearest parameter."""
     if count == 1:
         return [0] * len(groups)
     home = {group.value: g for g, group in enumerate(groups) if group.value >= 0}

@@ -1,7 +1,8 @@
-"""What enters the step and has to do with one group only, decided with that group.
+"""Inputs of the step that only one group uses, decided together with that group.
 
-An optimiser's moments are read and replaced by one update: whichever way that is split, the moments had best lie. Such
-a node is taken out of the problem, its best option for each of its neighbour's remembered: two nodes of three go."""
+An optimiser's moments are read and replaced by one update, and are best split in the same way as it. Such a node is
+removed from the problem, and its best option for each option of its neighbour is stored: this removes two of three
+nodes."""
 
 from __future__ import annotations
 
@@ -21,9 +22,9 @@ Choice = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Merged:
-    """`problem` has the nodes of the whole one, those taken out with a single option. `best[e]`: the neighbour of node
-    e, and the option of e for each of its neighbour's. `held[t]`: the neighbour that decides about transfer t, and
-    the bytes a copy takes for each of its options."""
+    """`problem` has the nodes of the whole problem; removed ones have a single option. `best[e]`: the neighbour of node
+    e, and the best option of e for each of the neighbour's. `held[t]`: the neighbour that determines transfer t, and
+    the bytes of a copy for each of its options."""
 
     problem: Problem
     best: Mapping[int, tuple[int, Choice]]
@@ -31,7 +32,7 @@ class Merged:
     left: Mapping[int, int]
 
     def options(self, chosen: Sequence[int]) -> tuple[int, ...]:
-        """Of the whole problem."""
+        """The options of the whole problem."""
         whole = list(chosen)
         for e, (g, best) in self.best.items():
             whole[e] = int(best[chosen[g]])

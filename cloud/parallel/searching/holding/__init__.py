@@ -1,1 +1,1 @@
-"""What a device holds while a step runs: the schedule of kernels, live memory, rows of the integer programme."""
+"""Memory of a device during a step: the schedule of kernels, live values, constraints of the integer program."""

@@ -1,11 +1,11 @@
-"""What a device holds while a step runs.
+"""Memory of a device during a step.
 
-At rest: the state, and the batch until its last reader. State that is replaced is replaced in place. A computed value
-needs memory only where compilers put it there: a cheap elementwise operator is computed again inside each kernel that
-reads it, so it is kept only if some reader is a kernel of another kind (a product, a lookup, a collective), and its
-operands live as long as whoever computes it again; a value that all want otherwise is dropped once it was moved. When
-kernels run: `schedule`. What compilers need beside values (`Scratch`): workspaces, where a pool's results came from,
-operands laid out anew.
+Permanent: the state, and the batch until its last reader. New state replaces the old in place. A computed value needs
+memory only if compilers store it: a cheap elementwise operator is computed again inside each kernel that reads it, so
+its result is stored only if some reader is another kind of kernel (a product, a lookup, a collective), and its operands
+live as long as the kernels that compute it again; a value that all readers need in another split is freed once it has
+been moved. When kernels run: `schedule`. Further memory of compilers (`Scratch`): workspaces, the argument positions of
+a pool's results, operands copied to another layout.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DEAR = frozenset({"tanh", "log", "log1p", "expm1", "pow", "erf", "erf_inv", "er
 
 
 WORKSPACE = 32 << 20
-"""Bytes of cuBLAS's workspace on Hopper."""
+"""Bytes of the cuBLAS workspace on Hopper."""
 
 
 Spans = dict[int, tuple[int, int]]
@@ -40,9 +40,9 @@ Spans = dict[int, tuple[int, int]]
 
 @dataclass(frozen=True)
 class Lives:
-    """`at[k]`: the moment operator k runs; `until[k]`: the last moment its operands are read by it, or by those that
-    compute it again. `spans[v]`: first and last moment of each value that needs memory of its own, entering ones
-    included. `readers[v]`: operators that read it. `steps`: the number of moments."""
+    """`at[k]`: the moment operator k runs; `until[k]`: the last moment its operands are read, by it or by kernels that
+    compute it again. `spans[v]`: first and last moment of each stored value, including inputs. `readers[v]`: operators
+    that read it. `steps`: the number of moments."""
 
     at: tuple[int, ...]
     until: tuple[int, ...]
@@ -54,7 +54,7 @@ class Lives:
     leaving: frozenset[int] = frozenset()
 
     def copy_span(self, value: int, readers: Sequence[int]) -> tuple[int, int]:
-        """From when to when a copy of the value is there that these operators read; -1 is the end of the step."""
+        """The lifetime of a copy of the value that these operators read; -1 is the end of the step."""
         at = [self.at[k] if k >= 0 else self.steps - 1 for k in readers]
         until = [self.until[k] if k >= 0 else self.steps - 1 for k in readers]
         return min(self.eager.get(value, self.steps), *at), max(until)
@@ -64,13 +64,13 @@ class Lives:
         return {*self.readers.get(value, ()), *([-1] if value in self.leaving else [])}
 
     def begun(self, graph: Graph, k: int) -> int:
-        """From when there is memory for what operator k makes."""
+        """The moment from which the result of operator k has memory."""
         return min((self.spans[v][0] for v in graph.ops[k].outputs if v in self.spans), default=self.at[k])
 
 
 class Scratch(NamedTuple):
-    """Bytes that the compiler needs beside the program's values, from moment `first` to `last`: `bytes` of its own, or
-    `times` as many as operand `operand` of operator `op` takes, as that wants it."""
+    """Bytes that the compiler needs besides the program's values, from moment `first` to `last`: `bytes`, or `times`
+    the bytes of operand `operand` of operator `op` in the split that the operator needs."""
 
     first: int
     last: int
@@ -87,8 +87,8 @@ def is_fused(op: Op) -> bool:
 
 @remembered
 def lives(graph: Graph, hides: bool = False) -> Lives:
-    """When each value that needs memory of its own is there. `hides`: whether the compiler orders kernels so that
-    collectives hide (`schedule.hides`)."""
+    """The lifetime of each stored value. `hides`: whether the compiler reorders kernels to hide collectives
+    (`schedule.hides`)."""
     readers: dict[int, list[int]] = {}
     for k, op in enumerate(graph.ops):
         for v in op.inputs:
@@ -120,7 +120,7 @@ def lives(graph: Graph, hides: bool = False) -> Lives:
 
 
 def _added_to(graph: Graph, readers: Mapping[int, Sequence[int]], spans: Mapping[int, tuple[int, int]]) -> Spans:
-    """Of two products whose sum alone is read, the second is added to the first where that lies."""
+    """If only the sum of two products is read, the second is accumulated into the memory of the first."""
     products = {v for op in graph.ops if op.primitive == "dot_general" for v in op.outputs}
     changed = {}
     for op in graph.ops:
@@ -133,15 +133,15 @@ def _added_to(graph: Graph, readers: Mapping[int, Sequence[int]], spans: Mapping
 
 
 def _products(graph: Graph, at: Sequence[int]) -> Iterator[Scratch]:
-    """cuBLAS takes a workspace."""
+    """The workspace of cuBLAS."""
     for k, op in enumerate(graph.ops):
         if op.primitive == "dot_general":
             yield Scratch(at[k], at[k], k, bytes=WORKSPACE)
 
 
 def _moved_batches(graph: Graph, at: Sequence[int]) -> Iterator[Scratch]:
-    """An operand of a batched product whose batch dimensions are not its first (heads after words) is laid out anew,
-    once for all that read it so."""
+    """An operand of a batched product whose batch dimensions are not its first (heads after positions) is copied to
+    another layout, once for all operators that read it so."""
     reading: dict[int, list[tuple[int, int]]] = {}
     for k, op in enumerate(graph.ops):
         if op.primitive == "dot_general" and op.inputs[0] >= 0 <= op.inputs[1]:
@@ -155,14 +155,14 @@ def _moved_batches(graph: Graph, at: Sequence[int]) -> Iterator[Scratch]:
 
 
 def _places(graph: Graph, k: int, first: int, last: int) -> Scratch:
-    """Where in its window each result of a pool came from: an int32 for each dimension."""
+    """The position in its window of each result of a pool: an int32 for each dimension."""
     result = graph.values[graph.ops[k].inputs[0]]
     return Scratch(first, last, k, 0, 4 * len(result.shape) / result.dtype.itemsize)
 
 
 class Held(NamedTuple):
-    """Bytes a device holds from moment `first` to `last`, of `value`: itself, or, where `copy`, lying otherwise or
-    still in parts."""
+    """Bytes of `value` on a device from moment `first` to `last`: itself or, if `copy`, a resharded copy or a partial
+    result."""
 
     first: int
     last: int
@@ -172,7 +172,7 @@ class Held(NamedTuple):
 
 
 def held(graph: Graph, plan: Plan, topology: Topology, spans: Lives) -> Iterator[Held]:
-    """All that needs memory."""
+    """Everything that needs memory."""
 
     def size(value: int, split: Split) -> int:
         return local_bytes(graph.values[value].shape, graph.values[value].dtype.itemsize, split, plan.mesh)
@@ -210,13 +210,13 @@ def _readers(found: Sequence[Copy]) -> set[int]:
 
 
 def in_parts(split: Split, parts: float, left: float) -> float:
-    """Bytes beside what is `left` of a value of which devices hold `parts` until those are added up: scattered along
-    another dimension than its first, compilers lay it out anew before."""
+    """Bytes of the partial results `parts` of a value beyond the `left` ones, until they are reduced: if scattered
+    along another dimension than the first, compilers copy them to another layout before."""
     return parts - left + (parts if parts > left and any(split[1:]) and not split[0] else 0.0)
 
 
 def curve(graph: Graph, plan: Plan, topology: Topology, found: Lives | None = None) -> npt.NDArray[np.float64]:
-    """Bytes a device holds at each moment of the step under `plan`."""
+    """Bytes that a device holds at each moment of the step under `plan`."""
     spans = found or lives(graph, hides(topology))
     change = np.zeros(spans.steps + 1)
     for one in held(graph, plan, topology, spans):
@@ -226,7 +226,7 @@ def curve(graph: Graph, plan: Plan, topology: Topology, found: Lives | None = No
 
 
 def _stored(op: Op, readers: Sequence[Op], again: bool) -> bool:
-    """`again`: even what is dear is computed twice rather than kept."""
+    """`again`: even expensive operators are computed again rather than stored."""
     if op.primitive == "gather" and len(readers) == 1 and is_fused(readers[0]):
         return False  # a lookup runs inside the kernel that reads it
     dear = op.primitive in _DEAR and len(readers) > 1 and not again

@@ -1,4 +1,4 @@
-"""The memory rows of a `Question`: what a device holds at a moment, as a function of the options."""
+"""The memory constraints (rows) of a `Question`: the bytes of a device at a moment, as a function of the options."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Counts = npt.NDArray[np.float64]
 
 
 class Moments:
-    """How many of each place's values, and of each transfer's copies, are alive at every moment; what they weigh
-    depends on the options."""
+    """How many of each place's values, and of each transfer's copies, are alive at every moment; their bytes depend on
+    the options."""
 
     def __init__(self, question: Question) -> None:
         self.question = question
@@ -50,7 +50,7 @@ class Moments:
         self.scattered = {c: self._scattered(question.nodes[c]) for c in self.sums}
 
     def row(self, moment: int, limit: float) -> Row:
-        """What must fit at `moment`."""
+        """The constraint of `moment`."""
         nodes: dict[int, Floats] = {}
         for place, counts in self.places.items():
             if counts[moment]:
@@ -81,7 +81,8 @@ class Moments:
         return total
 
     def fullest(self, most: int) -> list[int]:
-        """Moments worth a row from the start: the highest peaks were everything whole, and were all state spread."""
+        """Moments that get a row from the start: the highest peaks if everything is whole, and if all state is
+        sharded."""
         whole = sum((counts * self.bytes[place].max() for place, counts in self.places.items()), np.zeros(self.steps))
         least = sum((counts * self.bytes[place].min() for place, counts in self.places.items()), np.zeros(self.steps))
         return sorted({m for total in (whole, least) for m in np.argsort(-total, kind="stable")[: most // 2].tolist()})
@@ -103,7 +104,7 @@ class Moments:
         return np.array([self._size(value, node.made(place, o)) for o in range(len(node.leads))])
 
     def _scattered(self, node: Node) -> Floats:
-        """Of each option: the bytes that partial results take more than what is left of them."""
+        """For each option: the bytes that partial results take beyond the reduced results."""
         graph = self.question.shape.graph
         op = graph.ops[node.group.leader]
         more = []
@@ -116,8 +117,8 @@ class Moments:
         return np.array(more)
 
     def _scratch(self) -> tuple[Floats, dict[int, Floats]]:
-        """At each moment what the compiler needs whatever is chosen, and for each class [moment, option] what depends
-        on its option."""
+        """At each moment, the compiler's bytes for any choice, and for each class [moment, option] those that depend on
+        its option."""
         shape = self.question.shape
         home = {k: (g, pos) for g, group in enumerate(shape.groups) for pos, k in enumerate(group.ops)}
         fixed = np.zeros(self.steps)

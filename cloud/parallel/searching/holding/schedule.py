@@ -1,12 +1,12 @@
 """When kernels run.
 
-XLA puts a step's kernels in an order that keeps little in memory, which is near enough the program's own. On devices of
-which it has a table of latencies (Hopper and later) it then orders them anew, from the last kernel to the first, so
-that collectives have something to hide behind: of the kernels that nothing waits for any more it takes one whose
-readers have been placed for a while before one that was just set free, and the later one before the earlier. So the
-chain of a backward pass, of which each link waits for the one placed just before, takes turns with whatever only the
-optimiser waits for: gradients of weights come one a link, all of them near the end, and what they read is kept till
-then. What only prepares something, and lets nothing else run, comes when there is nothing better.
+XLA orders a step's kernels to keep little in memory, which is close to the program's own order. On devices with a table
+of latencies (Hopper and later) it then reorders them, from the last kernel to the first, so that computing can hide
+collectives: of the kernels whose readers are all placed, it takes one whose readers were placed a while ago before one
+that has just become ready, and the later one before the earlier. So the chain of a backward pass, in which each kernel
+becomes ready only when the next one is placed, alternates with kernels that only the optimiser needs: the gradients of
+weights are computed one per link of the chain, all of them near the end, and their operands are kept until then.
+Kernels that only prepare something, and make no other kernel ready, are placed when there is nothing better.
 (`latency_hiding_scheduler.cc` of openxla/xla: "kLessStall", then "kOriginalOrder".)
 """
 
@@ -26,9 +26,9 @@ __all__ = ["Order", "hides", "in_place", "in_turns"]
 
 
 class Order(NamedTuple):
-    """`at[k]`: the moment operator k runs, or first runs where its readers' kernels compute it; `until[k]`: the last
-    moment its operands are read, by it or by those kernels. `prepared[k]`: the moment of the kernel that prepares what
-    operator k works on (`_prepared`). `steps`: the number of moments."""
+    """`at[k]`: the moment operator k runs, or first runs if its readers' kernels compute it; `until[k]`: the last
+    moment its operands are read, by it or by those kernels. `prepared[k]`: the moment of the kernel that prepares the
+    buffer of operator k (`_prepared`). `steps`: the number of moments."""
 
     at: tuple[int, ...]
     until: tuple[int, ...]
@@ -41,13 +41,13 @@ Moments = tuple[int, ...]
 
 
 def hides(topology: Topology) -> bool:
-    """Whether XLA orders kernels anew for this device, so that collectives hide."""
+    """Whether XLA reorders kernels for this device to hide collectives."""
     return topology.device == DEVICES["h100"][0]
 
 
 def in_place(graph: Graph, readers: Readers, stored: Collection[int]) -> Order:
-    """As the program has it; but operators that only lead out of the step (the optimiser's) run as soon as what they
-    need is there, not after the whole backward pass."""
+    """Program order; but operators that only lead to outputs of the step (the optimiser's) run as soon as their
+    operands are computed, not after the whole backward pass."""
     ready, at = [0] * len(graph.values), []
     for k, (op, last) in enumerate(zip(graph.ops, late(graph), strict=True)):
         at.append(max((ready[v] for v in op.inputs if v >= 0), default=0) if last else k)
@@ -64,8 +64,8 @@ def in_place(graph: Graph, readers: Readers, stored: Collection[int]) -> Order:
 
 
 def in_turns(graph: Graph, readers: Readers, stored: Collection[int]) -> Order:
-    """Placed from the last to the first, kernels just set free after all others, later ones first; the optimiser's
-    after everything."""
+    """Kernels placed from the last to the first; those that have just become ready after all others, later ones first;
+    the optimiser's after everything."""
     home, needs, sources = _kernels(graph, stored)
     preparing = dict(enumerate(_prepared(graph), len(home)))
     for kernel, (ops, values) in preparing.items():
@@ -91,8 +91,8 @@ def in_turns(graph: Graph, readers: Readers, stored: Collection[int]) -> Order:
 
 
 def _placed(graph: Graph, readers: Readers, stored: Collection[int], slots: Sequence[int]) -> tuple[Moments, Moments]:
-    """`at` and `until` of `Order`. `slots[k]`: the moment of operator k's own kernel, -1 where it runs inside its
-    readers'."""
+    """`at` and `until` of `Order`. `slots[k]`: the moment of operator k's own kernel, -1 if it runs inside its readers'
+    kernels."""
     at, until = list(slots), list(slots)
     for k in range(len(slots) - 1, -1, -1):
         op = graph.ops[k]
@@ -105,9 +105,9 @@ def _placed(graph: Graph, readers: Readers, stored: Collection[int], slots: Sequ
 
 
 def _prepared(graph: Graph) -> list[tuple[list[int], list[int]]]:
-    """Kernels that only prepare: (operators that work on what they make, values that they read). What operators scatter
-    into starts as zeros (or another number): all that are alike are filled by one kernel. And backward a pool looks up
-    where in each window its result came from, which is worked out from the pool's operand."""
+    """Kernels that only prepare: (operators that use their results, values that they read). The buffers that operators
+    scatter into start as zeros (or another number): similar ones are filled by one kernel. And the backward pass of a
+    pool needs the position of each result in its window, which is computed from the pool's operand."""
     plain = {v for op in graph.ops if op.primitive == "broadcast_in_dim" and op.inputs[0] < 0 for v in op.outputs}
     alike: dict[tuple[tuple[int, ...], str], list[int]] = {}
     pools = []
@@ -124,10 +124,11 @@ Kernels = tuple[list[int], dict[int, set[int]], Callable[[int], set[int]]]
 
 
 def _kernels(graph: Graph, stored: Collection[int]) -> Kernels:
-    """The kernel of each operator, named by an operator of it, -1 where it runs inside its readers'; the kernels each
-    kernel needs; and the operators that must have run for a value to be there. A reduction shares the kernel of the
-    elementwise operator that made its operand, else that of the other reductions of the same operand; one that adds
-    nothing up is none. What is made of state alone by operators that cost nothing is ready whenever it is wanted."""
+    """The kernel of each operator, identified by one of its operators, -1 if it runs inside its readers' kernels; the
+    kernels that each kernel needs; and the operators that must run before a value exists. A reduction shares the kernel
+    of the elementwise operator that made its operand, else that of the other reductions of the same operand; a
+    reduction over nothing is not a kernel. Values computed from state alone by operators without cost are always
+    ready."""
     ahead, leading = early(graph), late(graph)
     maker = {v: k for k, op in enumerate(graph.ops) for v in op.outputs}
     home: list[int] = []

@@ -1,4 +1,4 @@
-"""What loops an equation has: a table from primitives to rules, a family a file."""
+"""The loops of an equation: a table from primitives to rules, one file per family."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ RULES: dict[str, Callable[[Any], Nest]] = {
         whole,
     ),
 }
-"""Every primitive that somebody has thought about; others are whole, which is right and never split."""
+"""Every primitive with a known rule; all others are kept whole, which is correct but never split."""
 
 
 def describe(eqn: Any) -> Nest:

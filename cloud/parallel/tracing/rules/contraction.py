@@ -1,4 +1,4 @@
-"""Matrix products and convolutions, grouped ones and those that appear in gradients among them."""
+"""Matrix products and convolutions, including grouped ones and those in gradients."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ def dot(eqn: Any) -> Nest:
 
 def convolution(eqn: Any) -> Nest:
     """`conv_general_dilated`: images and output features are loops, input features add. Of a grouped convolution the
-    groups are the loop (the major factor of both feature dimensions). Space is whole, unless the window is a point; all
-    is, in groups of several input features each, for XLA gathers images and kernel of these, however they lie."""
+    groups are the loop (the major factor of both feature dimensions). Spatial dimensions are whole unless the window
+    has one element; all dimensions are whole if groups have several input features each, because XLA then gathers
+    images and kernel for any sharding."""
     images, kernel = shapes(eqn.invars)
     (result,) = shapes(eqn.outvars)
     numbers = eqn.params["dimension_numbers"]
@@ -72,7 +73,7 @@ def _unmoved(params: Any, i: int) -> bool:
 
 
 def _hits(params: Any, i: int, size: int, window: int, made: int) -> int:
-    """How many pairs of a result's place and a window's place meet an element, neither padding nor a dilation's gap."""
+    """The number of pairs (result position, window position) that read an element, not padding or a dilation gap."""
     stride, apart, gaps = params["window_strides"][i], params["rhs_dilation"][i], params["lhs_dilation"][i]
     at = np.arange(made)[:, None] * stride + np.arange(window) * apart - params["padding"][i][0]
     return int(np.count_nonzero((at >= 0) & (at <= (size - 1) * gaps) & (at % gaps == 0)))

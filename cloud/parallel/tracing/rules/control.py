@@ -1,9 +1,9 @@
-"""Scans, loops and conditionals: what may be split follows from their bodies.
+"""Scans, loops and conditionals: their possible splits follow from their bodies.
 
-Every dimension of every value inside, and every loop of every operator inside, is a point; a loop is joined with the
-dimensions it walks, what is carried with itself. A joined set is a loop of the whole if no operator inside needs one of
-its dimensions whole or puts its parts together, and no value or operator has it twice: splitting it then asks for
-nothing inside. All others stay whole.
+Every dimension of every value inside, and every loop of every operator inside, is a point; a loop is joined with its
+dimensions, and a carried value with itself in the next trip. A joined set is a loop of the whole equation if no
+operator inside needs one of its dimensions whole or combines its partial results, and no value or operator has it
+twice: splitting it then needs no communication inside. All others stay whole.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Describe: TypeAlias = Callable[[Any], Nest]
 
 
 class _Sets:
-    """Disjoint sets of points, and which of them may not be split."""
+    """Disjoint sets of points, and which of them must not be split."""
 
     def __init__(self) -> None:
         self.parent: dict[Point, Point] = {}
@@ -52,18 +52,18 @@ class _Sets:
             self.size[a] = math.gcd(self.size.get(a, 0), self.size.pop(b, 0))
 
     def apart(self, points: Iterable[Point]) -> None:
-        """No two of these may be one: their set is blocked."""
+        """If two of these are in one set, block it."""
         roots = [self.find(point) for point in points]
         self.blocked.update(root for root in roots if roots.count(root) > 1)
 
     def free(self) -> Callable[[Point], Point | None]:
-        """The name of a point's set, None of those that may not be split; to be asked when all is joined."""
+        """The name of a point's set, None if it must not be split; valid after all joins."""
         whole = {self.find(point) for point in self.blocked}
         return lambda point: None if (root := self.find(point)) in whole else root
 
 
 class _Inside:
-    """The bodies of one equation, walked. describe: the loops of an equation inside (`rules.describe`)."""
+    """The analysed bodies of one equation. describe: the loops of an equation inside (`rules.describe`)."""
 
     def __init__(self, describe: Describe) -> None:
         self.describe = describe
@@ -72,7 +72,7 @@ class _Inside:
         self.flops: list[float] = []
 
     def body(self, closed: Any) -> tuple[list[Any], list[Any]]:
-        """Walks a body; its arguments and results, to be joined with what is outside."""
+        """Analyses a body; returns its arguments and results, to be joined with the outer values."""
         jaxpr = flat(closed).jaxpr
         flops = 0.0
         for var in (*jaxpr.constvars, *jaxpr.invars):
@@ -109,14 +109,14 @@ class _Inside:
                     self.sets.join(loops[number], (atom, d))
 
     def same(self, one: Any, other: Any, skip: int = 0) -> None:
-        """Two values that are one; `skip` leading dimensions of `other` aside. A literal is the same everywhere."""
+        """Joins two equal values, without `skip` leading dimensions of `other`. A literal is the same everywhere."""
         if isinstance(one, core.Literal) or isinstance(other, core.Literal):
             return
         for d in range(len(shapes([one])[0])):
             self.sets.join((one, d), (other, d + skip))
 
     def nest(self, eqn: Any, flops: float, stacked: Sequence[Any] = ()) -> Nest:
-        """The equation's own loops; the leading dimension of what is `stacked` is whole."""
+        """The loops of the equation itself; the leading dimension of `stacked` values is whole."""
         for side in self.sides:
             self.sets.apart(side)
         for atom in (*eqn.invars, *eqn.outvars):
@@ -139,7 +139,7 @@ class _Inside:
 
 
 def scan(eqn: Any, describe: Describe) -> Nest:
-    """Carried values keep their split; what is scanned over and what is stacked are whole along the trips."""
+    """Carried values keep their split; scanned and stacked values are whole along the trips."""
     inside = _Inside(describe)
     inside.outside(eqn)
     held, kept = eqn.params["num_consts"], eqn.params["num_carry"]
@@ -155,7 +155,7 @@ def scan(eqn: Any, describe: Describe) -> Nest:
 
 
 def repeated(eqn: Any, describe: Describe) -> Nest:
-    """`while`: as a scan that stacks nothing. Its trips are not known; work is counted for one."""
+    """`while`: as a scan without stacked results. The number of trips is unknown; work is counted for one."""
     inside = _Inside(describe)
     inside.outside(eqn)
     asks, held = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
@@ -173,7 +173,8 @@ def repeated(eqn: Any, describe: Describe) -> Nest:
 
 
 def conditional(eqn: Any, describe: Describe) -> Nest:
-    """`cond`: every branch lets its operands and results be split alike; the work is the costliest branch's."""
+    """`cond`: operands and results are split in the same way in every branch; the work is that of the costliest
+    branch."""
     inside = _Inside(describe)
     inside.outside(eqn)
     for branch in eqn.params["branches"]:

@@ -1,5 +1,5 @@
-"""Operators that compute each element of the result from the elements in its place, and those that make elements from
-nothing but their place."""
+"""Operators that compute each element of the result from the elements at the same position, and those that compute it
+from the position alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COSTS = {
         1.0,
     ),
 }
-"""Floating-point operations an element, as a processor's vector units spend them: only the order of size matters."""
+"""Floating-point operations per element on vector units: only the order of magnitude matters."""
 
 
 def elementwise(eqn: Any) -> Nest:
@@ -50,7 +50,7 @@ def from_place(eqn: Any) -> Nest:
 
 
 def bits(eqn: Any) -> Nest:
-    """`random_bits`: the generator counts places, so that any part can be drawn alone from the whole key."""
+    """`random_bits`: the generator is counter-based, so that any part can be drawn separately from the whole key."""
     (shape,), keys = shapes(eqn.outvars), shapes(eqn.invars)
     own = len(keys[0])
     labels = [None if d < own else d for d in range(len(shape))]

@@ -10,12 +10,12 @@ from cloud.parallel.tracing.rules.nest import Labels, Nest, elements, shapes, we
 __all__ = ["gather", "scatter"]
 
 COMBINES = {"scatter-add": "add", "scatter-mul": "mul", "scatter-min": "min", "scatter-max": "max"}
-"""How the parts of each scatter are put together."""
+"""How the partial results of each scatter are combined."""
 
 
 def gather(eqn: Any) -> Nest:
     """Dimensions of the indices are loops, and so are dimensions of the operand that are taken whole. The dimension
-    looked up is one too: a device finds the rows it has, zeros for others, and the sum is what was asked for."""
+    looked up is one too: a device finds the rows it has, zeros for others, and the sum is the result."""
     numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
     own, places = shapes(eqn.invars)[:2]
     (shape,) = shapes(eqn.outvars)
@@ -33,7 +33,8 @@ def gather(eqn: Any) -> Nest:
 
 
 def scatter(eqn: Any) -> Nest:
-    """Rows and window dimensions of the operand are loops, and where updates combine, so are their own: they add."""
+    """Rows and window dimensions of the operand are loops; if updates are combined, so are their dimensions: they
+    add."""
     numbers = eqn.params["dimension_numbers"]
     own, places, new = shapes(eqn.invars)
     how = COMBINES.get(eqn.primitive.name)

@@ -1,5 +1,5 @@
 """Operators that only move elements. A dimension that is moved whole is a loop; one that is cut, padded, joined or
-turned round is not, for its parts do not stay on their devices."""
+reversed is not, because its parts do not stay on their devices."""
 
 from __future__ import annotations
 
@@ -27,22 +27,23 @@ def squeeze(eqn: Any) -> Nest:
 
 
 def broadcast(eqn: Any) -> Nest:
-    """Dimensions of the operand that are as long in the result are loops; so are the new ones, which read nothing."""
+    """Dimensions of the operand with the same length in the result are loops; so are the new ones, which read
+    nothing."""
     (own, *_), (shape,) = shapes(eqn.invars), shapes(eqn.outvars)
     labels = [d if own[i] == shape[d] else None for i, d in enumerate(eqn.params["broadcast_dimensions"])]
     return weave(eqn, [labels, *([()] * (len(eqn.invars) - 1))], [range(len(shape))], follows=True)
 
 
 def reverse(eqn: Any) -> Nest:
-    """`rev`: dimensions that are not turned round are loops."""
+    """`rev`: dimensions that are not reversed are loops."""
     (shape,) = shapes(eqn.invars)
     labels = [None if d in eqn.params["dimensions"] else d for d in range(len(shape))]
     return weave(eqn, [labels], [labels], follows=True)
 
 
 def reshape(eqn: Any) -> Nest:
-    """Where dimensions are merged or divided, the major ones of both sides go together: of (a, b) -> (a·b,) the loop
-    has the a trips of which each is a run of elements in both."""
+    """If dimensions are merged or divided, the major ones of both sides form a loop: for (a, b) -> (a·b,) it has a
+    trips, each a contiguous run of elements on both sides."""
     if eqn.params.get("dimensions") is not None:
         return whole(eqn)
     (own,), (shape,) = shapes(eqn.invars[:1]), shapes(eqn.outvars)
@@ -57,7 +58,8 @@ def reshape(eqn: Any) -> Nest:
 
 
 def _groups(own: Sequence[int], shape: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The major dimensions of each least run of dimensions with as many elements on either side; ones left out."""
+    """The major dimensions of each minimal run of dimensions with the same number of elements on both sides, without
+    dimensions of size 1."""
     left = [d for d, size in enumerate(own) if size > 1]
     right = [d for d, size in enumerate(shape) if size > 1]
     while left and right:

@@ -1,4 +1,4 @@
-"""How a rule writes down the loops of an operator: a label for every dimension, as letters in an einsum."""
+"""How a rule describes the loops of an operator: a label for every dimension, like the letters of an einsum."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cloud.parallel.graph import Loop
 __all__ = ["Labels", "Nest", "elements", "shapes", "weave", "whole"]
 
 Labels = Sequence[Hashable | None]
-"""Of one operand or result: what walks each dimension; None where it must be whole."""
+"""For one operand or result: the loop of each dimension; None if it must be whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +27,19 @@ class Nest:
 
 
 def shapes(atoms: Iterable[Any]) -> list[tuple[int, ...]]:
-    """Of operands or results; () for what is no array (tokens)."""
+    """Shapes of operands or results; () for values that are not arrays (tokens)."""
     return [tuple(getattr(atom.aval, "shape", ())) for atom in atoms]
 
 
 def elements(atoms: Iterable[Any]) -> int:
-    """Of all together."""
+    """Elements of all together."""
     return sum(math.prod(shape) for shape in shapes(atoms))
 
 
 def weave(eqn: Any, reads: Sequence[Labels], writes: Sequence[Labels], *, sizes: Mapping[Any, int] | None = None,
           reduces: Mapping[Any, str] | None = None, flops: float = 0.0, follows: bool = False) -> Nest:  # fmt: skip
-    """The nest whose loops are the labels. A loop has as many trips as `sizes` says, else as the greatest common
-    divisor of the dimensions it walks; those of one trip are left out, for nothing can split them."""
+    """The nest whose loops are the labels. The trips of a loop are given by `sizes`, else the greatest common
+    divisor of its dimensions; loops of one trip are omitted, because they cannot be split."""
     given, trips = dict(sizes or {}), dict[Hashable, int]()
     every = [*zip(reads, shapes(eqn.invars), strict=True), *zip(writes, shapes(eqn.outvars), strict=True)]
     for labels, shape in every:
@@ -57,7 +57,7 @@ def weave(eqn: Any, reads: Sequence[Labels], writes: Sequence[Labels], *, sizes:
 
 
 def whole(eqn: Any, flops: float = 0.0) -> Nest:
-    """Nothing may be split: right for any operator."""
+    """No dimension may be split: correct for any operator."""
     reads = tuple((None,) * len(shape) for shape in shapes(eqn.invars))
     writes = tuple((None,) * len(shape) for shape in shapes(eqn.outvars))
     return Nest((), reads, writes, flops)

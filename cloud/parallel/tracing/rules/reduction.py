@@ -1,4 +1,4 @@
-"""Operators that put the elements of some dimensions together, look along one, or slide a window over some."""
+"""Operators that reduce some dimensions, search along one, or slide a window over some."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ REDUCES = {
     "reduce_and": "and",
     "reduce_or": "or",
 }
-"""How partial results of each reduction are put together."""
+"""How partial results of each reduction are combined."""
 
 
 def reduce(eqn: Any) -> Nest:
-    """Kept dimensions are loops of the result; the others are put together."""
+    """Kept dimensions are loops of the result; the others are reduced."""
     axes, kind = eqn.params["axes"], REDUCES[eqn.primitive.name]
     (shape,) = shapes(eqn.invars)
     kept = [d for d in range(len(shape)) if d not in axes]
@@ -33,7 +33,7 @@ def argument(eqn: Any) -> Nest:
 
 
 def reduce_by_function(eqn: Any) -> Nest:
-    """`reduce` by a function nobody knows: the reduced dimensions are whole."""
+    """`reduce` by an unknown function: the reduced dimensions are whole."""
     return _without(eqn, eqn.params["dimensions"])
 
 
@@ -47,7 +47,7 @@ def _without(eqn: Any, axes: Any) -> Nest:
 
 
 def along(eqn: Any) -> Nest:
-    """`cumsum` and its like, `sort`: the dimension walked is whole, all others are loops."""
+    """`cumsum` and similar ones, `sort`: the dimension they run along is whole, all others are loops."""
     params = eqn.params
     (shape, *_) = shapes(eqn.invars)
     axis = params.get("axis", params.get("dimension", -1)) % len(shape)

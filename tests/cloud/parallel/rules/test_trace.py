@@ -266,7 +266,7 @@ def test_digest() -> None:
 
 
 def test_state_must_come_back() -> None:
-    with pytest.raises(PlanError, match="first result should be the state"):
+    with pytest.raises(PlanError, match="first result should be the next state"):
         trace(lambda state, x: (x, state), {"w": real(4)}, real(4))
     with pytest.raises(PlanError, match=r"\['w'\] enters as float32\[4\] and leaves as bfloat16\[4\]"):
         trace(lambda state, x: ({"w": state["w"].astype(jnp.bfloat16)}, 0.0), {"w": real(4)}, real(4))
