@@ -134,8 +134,8 @@ class Wire(_Section, frozen=True):
         _READ.need(
             not down.feedback and not down.find(SignDS) and (down.selection is None or follows(down)),
             "codec.down",
-            'a form of values (float16, int8, int4), with "difference" before it or not, and a selection (mask, topk) '
-            'only with "difference", whose next one holds what was left out: no feedback, no signds',
+            'a number format (float16, int8, int4), with "difference" before it or not, and a selection (mask, topk) '
+            'only with "difference", since the next difference includes what was left out; no feedback, no signds',
             list(self.down),
         )
 
@@ -241,7 +241,7 @@ def parse(words: Mapping[str, Any], folder: Path = Path()) -> Config:
     )
     if pipeline.privacy.sampling == "poisson" and file.rounds.over_selection:
         raise FederatedError(
-            'rounds.over_selection: expected 0 with privacy.sampling = "poisson": chance alone must choose'
+            'rounds.over_selection: expected 0 with privacy.sampling = "poisson": chance alone must choose devices'
         )
     parts["algorithm"] = algorithm_from(file.algorithm)
     return Config(**parts, pipeline=pipeline, source=words, folder=folder)
@@ -250,31 +250,31 @@ def parse(words: Mapping[str, Any], folder: Path = Path()) -> Config:
 TEMPLATE = """\
 # A federated run: msedge federate run.toml --simulate 0 (all devices of the shards)
 #                  msedge federate run.toml --superlink 127.0.0.1:9092
-# Lines behind `#` show defaults. Paths are relative to this file.
+# Lines that begin with `#` show defaults. Paths are relative to this file.
 
 [model]
 bundle = "model.mslite"        # made by: msedge convert model.onnx -o model.mslite --trainable '*'
 
 [data]
-shards = "devices.npz"         # arrays by input name, labels, device (whose each example is); or a folder of NAME.npz
-# test = 0.25                  # the share of its examples a device keeps to test on
+shards = "devices.npz"         # arrays by input name, labels, device (owner of each example); or a folder of NAME.npz
+# test = 0.25                  # the share of its examples that a device keeps for testing
 
 [algorithm]
 name = "fedavg"                # its hyperparameters follow: rate = 0.05
 
 [local]
-# steps = 10                   # of the algorithm, in a round
-# batch = 20                   # examples a step
+# steps = 10                   # local steps per round
+# batch = 20                   # examples per step
 
 [rounds]
 count = 20
-# fraction = 1.0               # of the devices, how many a round wants
+# fraction = 1.0               # the share of the devices that a round wants
 # minimum = 1
-# quorum = 0.5                 # of those, how many must answer
-# attempts = 3                 # at a round before the run gives up
-# over_selection = 0.0         # how many more are asked
-# deadline = 600.0             # seconds
-# compensate = false           # devices that answer rarely count more when they do
+# quorum = 0.5                 # the share of those that must answer
+# attempts = 3                 # at one round before the run fails
+# over_selection = 0.0         # the share of additional devices that are asked
+# deadline = 600.0             # seconds until a round ends
+# compensate = false           # answers of devices that answer rarely get more weight
 # seed = 0
 # mode = "sync"                # or "async": then [async] size, concurrency, exponent, most
 
@@ -303,12 +303,12 @@ count = 20
 # examples = 1000000           # that a device may claim
 
 [state]
-checkpoint = "run.state"       # the server's, after each round: --resume goes on from there
-# devices = ""                 # what simulated devices keep
+checkpoint = "run.state"       # the server's, after each round: --resume continues from it
+# devices = ""                 # the state of simulated devices
 
 [sync]
-# store = ""                   # devices' own versions, of those whose owners agreed
-# only = []                    # such as ["head*"]: tune these alone; a server computes the rest once for all devices
+# store = ""                   # personal versions, of devices whose owners agreed
+# only = []                    # such as ["head*"]: tune only these; a server computes the rest once for all devices
 # versions = 3
 # days = 90.0
 

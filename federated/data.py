@@ -169,7 +169,7 @@ def shards(path: Path, labels: str = "labels", device: str = "device") -> dict[s
     else:
         arrays = _arrays(path)
         if device not in arrays:
-            raise FederatedError(f"{path}: expected an array {device!r} of whose each example is; {_held(arrays)}")
+            raise FederatedError(f"{path}: expected an array {device!r}: each example's owner; {_held(arrays)}")
         owners = arrays.pop(device)
         data = _batch(path, arrays, labels)
         if owners.shape != (size(data),):

@@ -109,8 +109,8 @@ def serve(exchange: Exchange, words: Mapping[str, object]) -> Federation:
     resume = bool(words.get("resume")) and there
     if there and not resume:
         raise FederatedError(
-            f"state.checkpoint: expected {str(config.path(keep))!r} not to be there when a run begins, and it is of an "
-            "earlier run; go on with it by --resume, or move it away"
+            f"state.checkpoint: expected {str(config.path(keep))!r} not to exist when a run begins; it belongs to an "
+            "earlier run: continue that run with --resume, or move the file"
         )
     return run(config, start, exchange, resume=resume, watch=lambda row: print(json.dumps(row), flush=True))
 
@@ -121,7 +121,7 @@ def run(
     """A run, or the rest of one, and its report, which a run that gives up leaves as well."""
     keep = config.path(config.state.checkpoint) if config.state.checkpoint else None
     if resume and keep is None:
-        raise FederatedError("--resume: expected state.checkpoint in the configuration to go on from, got none")
+        raise FederatedError("--resume: expected state.checkpoint in the configuration to continue from, got none")
     going_on = checkpoint.load(keep, config, start) if resume and keep is not None else None
     federation = going_on or Federation.begin(config, start)
     conducting = conduct_async if config.rounds.mode == "async" else conduct
@@ -143,7 +143,7 @@ def _after(federation: Federation) -> After:
         return lambda exchange, nodes: {}
     if words.only and not federation.config.report.bundle:
         raise FederatedError(
-            "sync.only: expected report.bundle beside it, got none; heads belong to the model they were tuned on"
+            "sync.only: expected report.bundle together with it, got none; heads fit only the model they were tuned on"
         )
     store = PersonalStore(federation.config.path(words.store), Retention(words.versions, words.days))
     return lambda exchange, nodes: {"sync": sync(federation, exchange, nodes, store, *_published(federation))}

@@ -82,7 +82,7 @@ class Trainer:
         checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
     ) -> None:  # fmt: skip
         if last not in ("pad", "drop"):
-            raise TrainError(f'last is "pad" or "drop", got {last!r}')
+            raise TrainError(f'expected last to be "pad" or "drop", got {last!r}')
         self.task = as_task(model, trainable=trainable, frozen=freeze)
         if metrics is None:
             metrics = ("accuracy",) if loss == "softmax_cross_entropy" else ()
@@ -250,7 +250,7 @@ class Trainer:
         begun, before = time.perf_counter(), self._here()
         training, times = self._steps(feed, goal)
         if self._here() == before._replace(epochs=before.epochs + 1):
-            raise TrainError("an epoch has no batch: expected data for at least one; make batches smaller")
+            raise TrainError("an epoch has no batch: expected data for at least one; use smaller batches")
         tested = None if held_out is None else self._evaluate(held_out)
         seconds = time.perf_counter() - begun
         times["other"] = seconds - sum(times.values())

@@ -27,7 +27,7 @@ PARTS = ("data", "step", "other")
 """Of a step's time."""
 WORDS = {
     "step/loss": "Loss of each step", "train/loss": "Training loss", "validation/loss": "Validation loss",
-    "rate": "Learning rate", "step/skipped": "Steps left out", "step/gradient_norm": "Gradient norm",
+    "rate": "Learning rate", "step/skipped": "Skipped steps", "step/gradient_norm": "Gradient norm",
 }  # fmt: skip
 FIRST = ("step/loss", "train/loss", "validation/loss", "train/accuracy", "validation/accuracy", "rate")
 """Curves in this order, then others."""
@@ -64,7 +64,7 @@ def _head(shown: _Shown) -> str:
     run = shown.first
     commit = f", commit {run.git['commit'][:10]}{' with changes' if run.git['dirty'] else ''}" if run.git else ""
     ended = f'<p class="poor">Ended by: {escape(run.error)}</p>' if run.error else ""
-    words = f"{run.id} · {run.state} · begun {_date(run.created)}{commit}"
+    words = f"{run.id} · {run.state} · started {_date(run.created)}{commit}"
     return f'<h1>{escape(run.name or run.id)}</h1><p class="soft">{escape(words)}</p>{ended}'
 
 
@@ -135,8 +135,8 @@ def _times(shown: _Shown) -> str:
         return ""
     cells = ([text_cell(label), *(figure_cell(_duration(parts[p])) for p in PARTS)] for label, parts in rows.items())
     return (
-        "<h2>Where the time goes</h2><p>Waiting for data; computing the step; all else: validation, the record, "
-        f'checkpoints.</p><div class="half">{drawn}{table(("a step", *(f"#{p}" for p in PARTS)), cells)}</div>'
+        "<h2>Where the time goes</h2><p>Waiting for data; computing the step; everything else: validation, the record, "
+        f'checkpoints.</p><div class="half">{drawn}{table(("per step", *(f"#{p}" for p in PARTS)), cells)}</div>'
     )
 
 
@@ -147,9 +147,9 @@ def _weights(shown: _Shown) -> str:
         return ""
     drawn = "".join(_spread(name, found[name]) for name in found if name in moved)
     rest = len(found) - len(moved)
-    note = f" The {rest} whose norm moved least are not drawn." if rest else ""
+    note = f" The {rest} whose norm changed least are not shown." if rest else ""
     return (
-        f"<h2>Weights</h2><p>How the values of a parameter are spread, after the first epoch and after the last.{note}"
+        f"<h2>Weights</h2><p>The distribution of a parameter's values after the first epoch and after the last.{note}"
         f'</p><div class="charts">{drawn}</div>'
     )
 
@@ -173,7 +173,7 @@ def _lineage(shown: _Shown) -> str:
         return ""
     boxes = []
     for number, link in enumerate(chain):
-        made_of = f"made of {', '.join(str(n + 1) for n in link.sources)}" if link.sources else "from outside"
+        made_of = f"made from {', '.join(str(n + 1) for n in link.sources)}" if link.sources else "from outside"
         boxes.append(
             f'<li class="{"here" if link.digest == shown.first.id else ""}"><b>{number + 1} · {escape(link.kind)}</b>'
             f"<code>{escape(link.digest[:16])}</code><span>{escape(link.text)}</span><i>{made_of}</i></li>"
@@ -202,20 +202,20 @@ def _settings(shown: _Shown) -> str:
         return f"<h2>Settings</h2>{_pairs(tables[0])}" if keys else ""
     same = {key: tables[0][key] for key in keys if key not in differ}
     rows = [[text_cell(key), *(text_cell(_short(made.get(key, "default"))) for made in tables)] for key in differ]
-    apart = table(("key", *map(escape, shown.runs)), rows) if rows else "<p>Nothing was set differently.</p>"
-    common = f"<details><summary>what was set alike</summary>{_pairs(same)}</details>" if same else ""
-    return f"<h2>Set differently</h2>{apart}{common}"
+    apart = table(("key", *map(escape, shown.runs)), rows) if rows else "<p>All settings are the same.</p>"
+    common = f"<details><summary>common settings</summary>{_pairs(same)}</details>" if same else ""
+    return f"<h2>Different settings</h2>{apart}{common}"
 
 
 def _ground(shown: _Shown) -> str:
     parts = []
     for label, run in shown.runs.items():
         told = _pairs({**flat(run.environment), **{f"git.{k}": v for k, v in run.git.items()}, "seed": run.seed})
-        parts.append(f"<details><summary>what {escape(label)} ran on</summary>{told}</details>")
+        parts.append(f"<details><summary>environment of {escape(label)}</summary>{told}</details>")
         rows = [[text_cell(_date(e.time)), text_cell(e.kind), text_cell(e.text)] for e in shown.store.events(run.id)]
         if rows:
             parts.append(
-                f"<details><summary>what happened to {escape(label)}</summary>"
+                f"<details><summary>events of {escape(label)}</summary>"
                 f"{table(('when', 'what', ''), rows)}</details>"
             )
     return f"<h2>Environment</h2>{''.join(parts)}"

@@ -165,7 +165,7 @@ class Device:
         if party.terms.work != work_digest(task.meta, task.broadcast):
             raise FederatedError(
                 "secure sum: expected the model and the work that all devices of the sum agreed on, got others; the "
-                "server must tell all of them the same"
+                "server must send the same to all of them"
             )
         weight = 1.0 if task.pipeline.uniform else weight
         vector = grid.quantise(update, min(weight, grid.heaviest), Spec.of(update), rng).vector
@@ -177,7 +177,7 @@ class Device:
     def _party(self, meta: Mapping[str, Any]) -> SecureDevice:
         kept = self.store.load(self.name, self._slot(meta), int(meta["round"]) + 1) or {}
         if not len(kept.get("party", ())):
-            raise FederatedError("secure sum: expected to have made keys for this round, and there are none; wait for "
+            raise FederatedError("secure sum: expected keys that this device made for this round, got none; wait for "
                                  "the next round")
         return SecureDevice.restore(kept["party"].tobytes())
 

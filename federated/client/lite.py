@@ -65,7 +65,7 @@ class LiteLearner:
 
     def meta_gradient(self, params: Tree, rates: Tree, support: Batch, query: Batch) -> tuple[Gradient, Tree]:
         """Raises FederatedError always: bundles hold first derivatives only."""
-        raise FederatedError("a device has no second derivatives; choose the algorithm's first-order form")
+        raise FederatedError("devices cannot compute second derivatives; use the algorithm's first-order variant")
 
     def evaluate(self, params: Tree, batch: Batch) -> Evaluation:
         """See `federated.learner.Learner`."""

@@ -19,8 +19,8 @@ __all__ = ["device_from"]
 KEYS = {
     "device": "the device's name, the same after a restart",
     "bundle": "the trainable bundle",
-    "data": "its examples: an .npz, or a folder of them, of which the device's own are taken",
-    "state": "the file where it keeps what is its own",
+    "data": "its examples: an .npz file, or a folder of them; it uses only its own examples",
+    "state": "the file that holds its own state",
 }
 
 

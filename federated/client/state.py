@@ -47,7 +47,7 @@ class StateStore:
             if found not in (0, VERSION):
                 raise FederatedError(
                     f"{self._shown}: expected states of version {VERSION}, got version {found}; a newer msedge wrote "
-                    "them: install that one, or choose another file"
+                    "them: install that version, or choose another file"
                 )
             self._base.execute(f"pragma user_version = {VERSION}")
 

@@ -47,5 +47,5 @@ def _bits(reader: Reader, count: int) -> Array:
     packed = reader.array((count + 7) // 8, "u1", "positions")
     bits = np.unpackbits(packed)
     if bits[count:].any():
-        raise FederatedError("payload damaged: bits are set behind its positions")
+        raise FederatedError("payload damaged: bits are set after its positions")
     return bits[:count]

@@ -101,6 +101,6 @@ class Int4(_Integers):
         packed = reader.array((count + 1) // 2, "u1", "integers")
         nibbles = np.stack([packed & 15, packed >> 4], axis=1).reshape(-1)
         if nibbles[count:].any():
-            raise FederatedError("payload damaged: bits are set behind its integers")
+            raise FederatedError("payload damaged: bits are set after its integers")
         # Two's complement in 4 bits: flip the sign bit, then take it away.
         return (nibbles[:count] ^ 8).astype(np.int8) - np.int8(8)

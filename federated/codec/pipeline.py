@@ -174,7 +174,7 @@ class Codec:
             )
         if digest != _digest(self, spec):
             raise FederatedError(
-                "the payload is of another model or codec than expected; both ends need the same bundle and [codec]"
+                "the payload belongs to another model or codec; both ends need the same bundle and [codec]"
             )
         body = reader.take(length, "body")
         reader.done()
@@ -206,10 +206,10 @@ class Codec:
         """The reference a difference was taken to, after making sure that it is the same here."""
         crc = bytes(reader.take(4, "the reference's checksum"))
         if not self.find(Difference) or reference is None:
-            raise FederatedError("the payload is a difference, and there is no tree here to add it to; send it whole")
+            raise FederatedError("the payload is a difference, and no tree here to add it to; send the full tree")
         known = spec.flatten(reference)
         if crc != _crc(known):
-            raise FederatedError("the payload is a difference to another tree than the one here; send it whole")
+            raise FederatedError("the payload is a difference to a tree that is not the one here; send the full tree")
         return known
 
     def _vector(self, reader: Reader, spec: Spec) -> Array:

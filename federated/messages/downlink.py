@@ -120,7 +120,7 @@ def catch_up(
             continue
         if digest(tree) == words["digest"]:
             return tree
-    raise Behind(f"expected to hold a version from {oldest} to {words['model']} of the model, and hold none")
+    raise Behind(f"expected a stored model of version {oldest} to {words['model']}, got none")
 
 
 def digest(tree: Tree) -> str:

@@ -101,7 +101,7 @@ def _head(text: bytes, what: str) -> tuple[dict[str, Any], list[Any]]:
     try:
         head = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as problem:
-        _refuse(what, f"a head that is no JSON ({problem})")
+        _refuse(what, f"a head that is not JSON ({problem})")
     match head:
         case {"meta": dict(meta), "arrays": list(rows)}:
             return meta, rows
@@ -109,7 +109,7 @@ def _head(text: bytes, what: str) -> tuple[dict[str, Any], list[Any]]:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _row(row: Any, what: str) -> tuple[Path, np.dtype, tuple[int, ...]]:
@@ -137,4 +137,4 @@ def _place(tree: dict[str, Any], path: Path, array: np.ndarray, what: str) -> No
 
 
 def _refuse(what: str, got: str) -> NoReturn:
-    raise FederatedError(f"{what}: expected what this version of msedge writes, got {got}; both ends need the same one")
+    raise FederatedError(f"{what}: expected this msedge's format, got {got}; both ends need the same one")

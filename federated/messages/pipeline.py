@@ -122,7 +122,7 @@ class Pipeline:
             if feature in self.features and other not in self.features
         ]
         if wrong:
-            raise FederatedError("these do not go together: " + "; ".join(wrong))
+            raise FederatedError("these settings cannot be combined: " + "; ".join(wrong))
 
     @cached_property
     def features(self) -> frozenset[str]:
@@ -133,7 +133,7 @@ class Pipeline:
             "error feedback": self.codec.feedback,
             "a sparse codec": self.codec.find(TopK) or self.codec.find(Mask),
             "signds": self.codec.find(SignDS),
-            "a lossy form of values": self.codec.values.name in ("float16", "int8", "int4"),
+            "a lossy number format": self.codec.values.name in ("float16", "int8", "int4"),
             "clipping": private.clip > 0,
             "an adaptive bound": private.adaptive > 0,
             "clipping by layer": private.by_layer,
@@ -255,21 +255,21 @@ class Pipeline:
 
 EXCLUDES = (
     ("secure sums", "a robust rule", "the server sees no single update that a rule could compare; clip on devices"),
-    ("secure sums", "a sparse codec", "masks cancel only where all devices send the same elements"),
-    ("secure sums", "signds", "masks cancel only where all devices send the same elements"),
-    ("secure sums", "a lossy form of values", "integers are summed on one scale; privacy.bits says how many bits"),
+    ("secure sums", "a sparse codec", "masks cancel only if all devices send the same elements"),
+    ("secure sums", "signds", "masks cancel only if all devices send the same elements"),
+    ("secure sums", "a lossy number format", "integers are summed on one scale; privacy.bits says how many bits"),
     ("secure sums", "error feedback", "fixed point rounds without bias and leaves nothing to send later"),
-    ("secure sums", "a difference", "sums are of whole updates"),
+    ("secure sums", "a difference", "full updates are summed"),
     ("secure sums", "asynchronous rounds", "masks cancel between devices of one round only"),
     ("secure sums", "an adaptive bound", "each device would show whether its update was within the bound"),
-    ("secure sums", "compensate", "the server would weigh single updates, which it does not see"),
-    ("noise", "compensate", "a weight above 1 stretches the bound that the noise was made for"),
-    ("noise", "asynchronous rounds", "a device may be in one step several times, which the account does not cover"),
+    ("secure sums", "compensate", "the server cannot weight single updates, which it does not see"),
+    ("noise", "compensate", "a weight above 1 exceeds the bound for which the noise was chosen"),
+    ("noise", "asynchronous rounds", "a device may be in one step several times, which the accounting does not cover"),
     ("central noise", "a robust rule", "one device moves a median or Krum's choice by more than bound / devices"),
-    ("local noise", "error feedback", "what noise hid in one round would be sent in the next"),
-    ("local noise", "signds", "signds is private by itself; noise before it adds nothing to what it promises"),
+    ("local noise", "error feedback", "what the noise hid in one round would be sent in the next"),
+    ("local noise", "signds", "signds is private by itself; noise before it adds nothing to its guarantee"),
     ("local noise", "an adaptive bound", "each device would show whether its update was within the bound"),
-    ("a robust rule", "asynchronous rounds", "distances between updates to different versions say who is late"),
+    ("a robust rule", "asynchronous rounds", "distances between updates to different versions show who is late"),
     ("an adaptive bound", "asynchronous rounds", "updates were clipped to the bounds of different versions"),
     ("an adaptive bound", "clipping by layer", "the bound follows the norm of whole updates"),
 )
@@ -278,8 +278,8 @@ EXCLUDES = (
 NEEDS = (
     ("noise", "clipping", "noise covers what one device can change, which privacy.clip bounds"),
     ("secure sums", "clipping", "sums must not overflow, so privacy.clip must bound their elements"),
-    ("an adaptive bound", "clipping", "privacy.clip is what the bound begins with"),
-    ("clipping by layer", "clipping", "privacy.clip is the norm that layers share"),
+    ("an adaptive bound", "clipping", "privacy.clip is the initial bound"),
+    ("clipping by layer", "clipping", "privacy.clip is the norm that is divided among the layers"),
     ("a noisy adaptive bound", "noise on the count", "the number within the bound is private; set privacy.count_noise"),
 )
 """(one, what it needs, why)"""

@@ -88,7 +88,7 @@ def noise_for(epsilon: float, delta: float, rate: float = 1.0, rounds: int = 1) 
         raise FederatedError(f"privacy: expected epsilon > 0 and rounds >= 1, got {epsilon}, {rounds}")
     low, high = 0.01, 1e6
     if cost(high) > epsilon:
-        raise FederatedError(f"privacy: no noise reaches epsilon {epsilon} at delta {delta}; allow more of one of them")
+        raise FederatedError(f"privacy: no noise reaches epsilon {epsilon} at delta {delta}; allow larger ones")
     while high / low > 1.001:
         middle = (low * high) ** 0.5
         low, high = (middle, high) if cost(middle) > epsilon else (low, middle)

@@ -68,7 +68,7 @@ class Bulyan(_Scoring):
     def combine(self, rows: Array, weights: Array) -> tuple[Array, tuple[int, ...]]:
         """Devices count alike."""
         devices, liars = len(rows), _liars(self.share, len(rows))
-        self.need(devices, 4 * liars + 3, f"{liars} that may lie")
+        self.need(devices, 4 * liars + 3, f"{liars} that may be malicious")
         squares, left = _squares(rows), list(range(devices))
         chosen = []
         for _ in range(devices - 2 * liars):
@@ -133,7 +133,7 @@ def _ranked(squares: Array, liars: int) -> list[int]:
 
 def _best(rule: Aggregator, rows: Array, liars: int, count: int) -> tuple[Array, tuple[int, ...]]:
     """The mean of the `count` rows of the lowest scores, and the rest's positions."""
-    rule.need(len(rows), 2 * liars + 3, f"{liars} that may lie")
+    rule.need(len(rows), 2 * liars + 3, f"{liars} that may be malicious")
     order = _ranked(_squares(rows), liars)
     return rows[sorted(order[:count])].mean(axis=0, dtype=np.float64), tuple(sorted(order[count:]))
 

@@ -96,7 +96,7 @@ class Buffered:
             received = read_update(reply, expected, federation.pipeline, federation.payload, federation.config.limits)
             federation.arrived(sent.name, sent.version)
             if late > federation.config.buffer.most:
-                raise Refused("stale", f"{late} versions late, at most {federation.config.buffer.most} are taken")
+                raise Refused("stale", f"{late} versions late, expected at most {federation.config.buffer.most}")
         except Refused as refused:
             if refused.reason == "behind":
                 federation.lost(sent.name)
@@ -193,7 +193,7 @@ def conduct_async(
         if exchange.now() - heard > config.attempts * config.deadline or rules.fruitless >= in_vain:
             raise FederatedError(
                 f"step {federation.round + 1}: expected {federation.config.buffer.size} updates, got "
-                f"{len(rules.buffer)}, and none for {exchange.now() - heard:.0f} s and {rules.fruitless} answers; "
+                f"{len(rules.buffer)}, no valid one for {exchange.now() - heard:.0f} s and {rules.fruitless} answers; "
                 f"refused: {dict(rules.refused) or 'none'}{quoted(rules.details)}"
             )
         if not replies:

@@ -64,14 +64,14 @@ def load(path: str | os.PathLike[str], config: Config, start: Start) -> Federati
             data = file.read()
     except OSError as error:
         raise FederatedError(
-            f"cannot read checkpoint {shown!r}: {error.strerror}; run without --resume to start anew"
+            f"cannot read checkpoint {shown!r}: {error.strerror}; run without --resume to start a new run"
         ) from error
     meta, body = unpack(data, f"checkpoint {shown!r}", most=len(data))  # its rows and members have no bound
     for key, wanted in (("version", VERSION), ("bundle", start.bundle), ("config", fingerprint(config))):
         if meta.get(key) != wanted:
             raise FederatedError(
-                f"checkpoint {shown!r}: its {key} is not this run's; restore what was changed, or run without "
-                "--resume to start anew"
+                f"checkpoint {shown!r}: its {key} is not this run's; undo the change, or run without "
+                "--resume to start a new run"
             )
     try:
         return Federation(
@@ -90,7 +90,7 @@ def load(path: str | os.PathLike[str], config: Config, start: Start) -> Federati
             bound=float(meta["bound"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FederatedError(f"checkpoint {shown!r}: expected a run's state, got {error!r}; start anew") from error
+        raise FederatedError(f"checkpoint {shown!r}: expected a run's state, got {error!r}; start a new run") from error
 
 
 def _link(config: Config, meta: Mapping[str, Any], body: Mapping[str, Any]) -> Downlink:

@@ -72,8 +72,9 @@ def conduct(
         failures = 0 if row["counted"] else failures + 1
         if failures >= rounds.attempts:
             raise FederatedError(
-                f"round {attempt.number}: {row['answered']} of {row['asked']} devices answered and {attempt.quorum} "
-                f"must, {failures} times in a row; refused: {row['refused'] or 'none'}{quoted(row['details'])}"
+                f"round {attempt.number}: {row['answered']} of {row['asked']} devices answered, expected "
+                f"{attempt.quorum}, {failures} times in a row; "
+                f"refused: {row['refused'] or 'none'}{quoted(row['details'])}"
             )
 
 
@@ -136,7 +137,7 @@ def _plain(attempt: Round, exchange: Exchange) -> dict[str, Any]:
 def _secure(attempt: Round, exchange: Exchange) -> dict[str, Any]:
     """Four exchanges, each with the round's deadline."""
     if len(attempt.asked) < 2:
-        attempt.details.append("a secure sum takes two devices or more: a sum of one would be its update")
+        attempt.details.append("a secure sum needs at least two devices: a sum over one device would be its update")
         return attempt.close()
     secure = SecureRound(attempt)
     for stage in STAGES:

@@ -163,7 +163,7 @@ class Federation:
             name, examples = read_hello(reply, self.run, self.start.bundle, self.config.limits)
             known = self.members.get(name)
             if known is not None and known.node != node and known.node in nodes:
-                raise Refused("impostor", f"{name!r} is at another node")
+                raise Refused("impostor", f"{name!r} is registered at another node")
         except Refused as refused:
             self.turned_away[refused.reason] += 1
             return
@@ -372,7 +372,7 @@ class Round:
             if name is None:
                 raise Refused("unasked", f"node {node} was not asked")
             if name in self.received:
-                raise Refused("duplicate", "an update of this round is there already")
+                raise Refused("duplicate", "an update for this round was already received")
             expected = Expected("update", name, federation.run, self.number, federation.attempt)
             received = read_update(reply, expected, federation.pipeline, federation.payload, federation.config.limits)
         except Refused as refused:
@@ -388,7 +388,7 @@ class Round:
     def refuse(self, name: str | None, refused: Refused) -> None:
         """Count a reply that is not used."""
         self.refused[refused.reason] += 1
-        self.details.append(f"{name or 'a stranger'}: {refused.reason}: {refused}"[:300])
+        self.details.append(f"{name or 'unknown'}: {refused.reason}: {refused}"[:300])
         if name is not None:
             self.federation.members[name].refused += 1
 

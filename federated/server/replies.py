@@ -32,18 +32,18 @@ __all__ = [
 REASONS: Mapping[str, str] = {
     "failed": "the device crashed or the transport reported an error",
     "refused": "the device declined, and said why",
-    "behind": "it has lost the model that differences were to, and the whole model did not help",
-    "unreadable": "bytes that are no message: damaged or cut short",
+    "behind": "it lost the model version that differences refer to, and sending the full model did not help",
+    "unreadable": "bytes that are not a message: damaged or truncated",
     "version": "written by another version of msedge, or for another bundle",
     "replayed": "of another run, another round or another attempt at it",
     "duplicate": "the device had answered before",
     "unasked": "from a device that was not asked",
-    "impostor": "it bears another device's name",
+    "impostor": "it uses another device's name",
     "malformed": "fields that are missing or make no sense",
     "examples": "more examples than `limits.examples`, or none",
     "payload": "other names, shapes or dtypes than the model's, or values that are not finite",
     "norm": "an update larger than `limits.norm`",
-    "stale": "an update on a version of the model that is too old",
+    "stale": "an update to a model version that is too old",
 }
 
 

@@ -104,7 +104,7 @@ class SecureRound:
         kind = "update" if stage == "train" else "secure"
         try:
             if self.numbers[name] in self.answers:
-                raise Refused("duplicate", "an answer is there already")
+                raise Refused("duplicate", "an answer was already received")
             expected = Expected(kind, name, federation.run, attempt.number, federation.attempt)
             self.answers[self.numbers[name]] = read_secure(reply, expected)
         except Refused as refused:

@@ -162,7 +162,7 @@ def _difference(device: str, params: Tree, base: Tree) -> dict[str, Any]:
     delta: dict[str, Any] = {}
     for name, leaf in tree.leaves(params):
         if name not in base:
-            raise FederatedError(f"device {device!r}: {name!r} is no parameter of the bundle")
+            raise FederatedError(f"device {device!r}: {name!r} is not a parameter of the bundle")
         mine, theirs = np.asarray(leaf), np.asarray(base[name])
         if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
             raise FederatedError(

@@ -23,7 +23,7 @@ QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 APP: Mapping[str, str] = {
     "pyproject.toml": """\
-# The app that a SuperLink runs: it names msedge's own ServerApp and ClientApp.
+# The app that a SuperLink runs: it names msedge's ServerApp and ClientApp.
 [build-system]
 requires = ["hatchling"]
 build-backend = "hatchling.build"
@@ -31,7 +31,7 @@ build-backend = "hatchling.build"
 [project]
 name = "msedge-fleet"
 version = "1.0.0"
-description = "msedge learns on devices"
+description = "Federated learning with msedge"
 license = "Apache-2.0"
 dependencies = []
 
@@ -46,7 +46,7 @@ clientapp = "msedge_fleet.client:app"
 config = ""
 resume = false
 """,
-    "msedge_fleet/__init__.py": '"""msedge over Flower."""\n',
+    "msedge_fleet/__init__.py": '"""The Flower app."""\n',
     "msedge_fleet/server.py": '''\
 """What the SuperLink runs."""
 
@@ -82,7 +82,7 @@ def submit(
     telemetry is off unless the environment turns it on."""
     flwr = shutil.which("flwr", path=os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", ""))))
     if flwr is None:
-        raise MissingExtraError("flwr", "federated", "runs on real devices go over Flower")
+        raise MissingExtraError("flwr", "federated", "runs on real devices use Flower")
     path = Path(config).resolve()
     for text in (str(path), superlink, str(certificates or "")):
         if any(mark in text for mark in "\"'\\\n"):

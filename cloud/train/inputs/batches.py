@@ -39,7 +39,7 @@ class Dataset:
         """Checked data. `inputs` is a mapping, or the one array of a model with one input."""
         if not isinstance(inputs, Mapping):
             if len(names) != 1:
-                raise TrainError(f"the model has inputs {list(names)}; give a mapping of name to array")
+                raise TrainError(f"the model has inputs {list(names)}; give a mapping from name to array")
             inputs = {names[0]: inputs}
         arrays = {name: np.asarray(array) for name, array in inputs.items()}
         target = None if labels is None else np.asarray(labels)
@@ -47,7 +47,7 @@ class Dataset:
         if target is not None:
             sizes["labels"] = len(target) if target.ndim else 0
         if len(set(sizes.values())) != 1:
-            raise TrainError(f"expected as many examples in every array, got {sizes}")
+            raise TrainError(f"expected the same number of examples in every array, got {sizes}")
         size = next(iter(sizes.values()))
         if size == 0:
             raise TrainError("the data is empty: expected at least one example")

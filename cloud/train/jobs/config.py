@@ -48,7 +48,7 @@ class Model(_Section, frozen=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         _one_of("model", {"zoo": self.zoo, "onnx": self.onnx, "function": self.function})
-        need(not (self.onnx and self.options), "model.options", "none for a file", dict(self.options))
+        need(not (self.onnx and self.options), "model.options", "none with model.onnx", dict(self.options))
 
 
 _SOURCES = ("builtin", "npz", "text", "folder", "records", "function")
@@ -88,9 +88,9 @@ class Data(_Section, frozen=True):
         _one_of("data", {name: getattr(self, name) for name in _SOURCES})
         need(not self.options or bool(self.function), "data.options", "none without data.function", dict(self.options))
         apart = bool(self.npz) or not (self.validation_inputs or self.validation_labels)
-        need(apart, "data.validation_inputs and validation_labels", "none but with data.npz", self.validation_labels)
+        need(apart, "data.validation_inputs and validation_labels", "none without data.npz", self.validation_labels)
         both = bool(self.validation_inputs) == bool(self.validation_labels)
-        need(both, "data.validation_labels", "both it and data.validation_inputs, or neither", self.validation_labels)
+        need(both, "data.validation_labels", "to be set together with data.validation_inputs", self.validation_labels)
 
 
 class Train(_Section, frozen=True):
@@ -130,7 +130,7 @@ class Train(_Section, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        need(self.epochs >= (not self.steps), "train.epochs", "at least 1, or 0 beside train.steps", self.epochs)
+        need(self.epochs >= (not self.steps), "train.epochs", "at least 1, or 0 together with train.steps", self.epochs)
         one = self.smoothing == 0 or self.loss == "softmax_cross_entropy"
         need(one, "train.smoothing", "0 unless the loss is softmax_cross_entropy", self.smoothing)
 
@@ -151,7 +151,7 @@ class Parallel(_Section, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        need(not self.plan or self.mode == "auto", "parallel.plan", 'mode = "auto" beside it', self.mode)
+        need(not self.plan or self.mode == "auto", "parallel.plan", 'mode = "auto" together with it', self.mode)
         chosen = not self.compiled or (self.mode == "auto" and not self.plan)
         need(chosen, "parallel.compiled", '0, or mode = "auto" and no plan', self.compiled)
         if self.memory:

@@ -96,7 +96,7 @@ def limited(inputs: Arrays, labels: npt.NDArray[Any], config: Config) -> tuple[A
 def _as_many(inputs: Arrays, labels: npt.NDArray[Any]) -> None:
     sizes = {name: array.shape[0] if array.ndim else 0 for name, array in {**inputs, "labels": labels}.items()}
     if len(set(sizes.values())) != 1 or not sizes["labels"]:
-        raise TrainError(f"data: expected as many examples in every array, and at least one, got {sizes}")
+        raise TrainError(f"data: expected the same number of examples in every array, at least one, got {sizes}")
 
 
 def rows_apart(count: int, config: Config) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:

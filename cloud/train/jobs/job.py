@@ -64,7 +64,7 @@ class Job:
 
     def _left(self, what: str, most: int, done: int) -> int | None:
         if most and done >= most:
-            raise TrainError(f"nothing is left to do: {done} of {most} {what} are done; ask for more of them")
+            raise TrainError(f"nothing is left to do: {done} of {most} {what} are done; set a larger number")
         return most - done if most else None
 
 
@@ -96,8 +96,8 @@ def rate_of(said: Train, steps: int) -> Rate:
     """The learning rate over `steps`, all epochs together; of no known number it can only be constant."""
     if steps == 0 and (said.warmup or said.schedule != "constant"):
         raise TrainError(
-            f"train.schedule: expected constant and no warm-up, got {said.schedule!r} and {said.warmup}: only reading "
-            "the data tells how many steps there are; or set train.steps"
+            f"train.schedule: expected constant and no warm-up, got {said.schedule!r} and {said.warmup}: the number "
+            "of steps is known only after reading the data. Set train.steps to use them"
         )
     warmup = round(said.warmup * steps)
     if said.schedule == "cosine":
@@ -158,7 +158,7 @@ def _check_best(config: Config, examples: Examples) -> None:
     best, known = config.checkpoint.best, ("loss", *config.train.metrics)
     need(not best or best in known, "checkpoint.best", f"one of {', '.join(known)}", best)
     judged = not best or examples.validation is not None
-    need(judged, "checkpoint.best", "data to validate on beside it (data.validation above 0)", best)
+    need(judged, "checkpoint.best", "validation data together with it (data.validation above 0)", best)
 
 
 def _check_classes(model: Any, examples: Examples) -> None:
@@ -234,7 +234,7 @@ def _convert(source: Path | None, data: bytes, target: Path, quantize: Any, exam
 
     needs = quantize in ("int8", "int16x8")
     if needs and examples.sample is None:
-        raise TrainError("export.quantize: ranges are measured on arrays by input name; the data gives none")
+        raise TrainError("export.quantize: calibration needs arrays by input name; the data provides none")
     model = os.fspath(source) if source is not None else ir.from_proto(_proto(data))
     convert(model, output=target, quantize=quantize, calibration=dict(examples.sample or {}) if needs else None)
 

@@ -69,7 +69,7 @@ def _module(name: str, folder: Path, key: str) -> Any:
         raise
     except Exception as error:  # user code: a module that the job names
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
-            where = f"in {str(folder)!r} or where Python looks"
+            where = f"in {str(folder)!r} or on Python's search path"
             raise TrainError(f"{key}: there is no module {name!r} {where}") from error
         raise TrainError(f"{key}: importing {name!r} failed: {_words(error)}") from error
     finally:

@@ -47,7 +47,7 @@ def written(about: About, arrays: Mapping[str, Any]) -> bytes:
     try:
         return json.dumps(said, sort_keys=True, indent=1).encode()
     except (TypeError, ValueError) as error:
-        raise CheckpointError(f"expected facts that JSON can say: {error}") from error
+        raise CheckpointError(f"expected metadata that JSON can hold: {error}") from error
 
 
 def named(state: TrainState) -> list[tuple[str, Any]]:
@@ -65,17 +65,17 @@ def alike(said: Iterable[Any], arrays: Mapping[str, Any], path: Path) -> None:
     """Raises CheckpointError, which lists them, where the arrays that are said to be saved are not those here."""
     saved = {name: (tuple(shape), dtype) for name, shape, dtype in said}
     here = {name: (a.shape, str(a.dtype)) for name, a in arrays.items()}
-    wrong = [f"{name!r} is not in it" for name in here.keys() - saved.keys()]
+    wrong = [f"{name!r} is not in the checkpoint" for name in here.keys() - saved.keys()]
     wrong += [f"{name!r} is not in the trainer" for name in saved.keys() - here.keys()]
     both = [name for name in here if name in saved and here[name] != saved[name]]
-    wrong += [f"{name!r} is {_shown(saved[name])} in it, {_shown(here[name])} here" for name in both]
+    wrong += [f"{name!r} is {_shown(saved[name])} in it, {_shown(here[name])} in the trainer" for name in both]
     if not wrong and list(saved) != list(here):
         wrong = ["its arrays are in another order"]
     if wrong:
         more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
         raise CheckpointError(
-            f"checkpoint {path.name} is of another model or optimiser: {'; '.join(sorted(wrong)[:5])}{more}. Build the "
-            "trainer as it was, or begin without resuming"
+            f"checkpoint {path.name} belongs to another model or optimiser: {'; '.join(sorted(wrong)[:5])}{more}. Use "
+            "the same model and settings, or start without resuming"
         )
 
 
@@ -90,7 +90,7 @@ def said_by(path: Path) -> tuple[dict[str, Any], str]:
     except CheckpointError as error:
         return {}, str(error)
     if said.get("version") != _VERSION:
-        return {}, f"it is of version {said.get('version')!r}, this reads {_VERSION}"
+        return {}, f"it has version {said.get('version')!r}; expected version {_VERSION}"
     return said, ""
 
 

@@ -135,7 +135,7 @@ class Checkpoints:
             warnings.warn(f"checkpoint {path.name} cannot be read: {problem}", RuntimeWarning, stacklevel=2)
             step = said_by_first(self._chosen(False, step) if jax.process_index() == 0 else -1)
         raise CheckpointError(
-            f"expected a checkpoint in {str(self.folder)!r}; there is none that can be read: begin without resuming"
+            f"expected a checkpoint in {str(self.folder)!r}; none there can be read: start without resuming"
         )
 
     def _chosen(self, best: bool, below: int | None = None) -> int:
@@ -146,7 +146,7 @@ class Checkpoints:
             problem = problem_of(path) or said_by(path)[1]
             if not problem:
                 return _step_of(path)
-            warnings.warn(f"passed over checkpoint {path.name}: {problem}", RuntimeWarning, stacklevel=3)
+            warnings.warn(f"skipped checkpoint {path.name}: {problem}", RuntimeWarning, stacklevel=3)
         return -1
 
     def _read(self, path: Path, like: TrainState, arrays: Mapping[str, Any]) -> TrainState:

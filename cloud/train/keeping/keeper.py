@@ -39,8 +39,8 @@ class Keeper:
         was, self._resumed = self._resumed, None
         if was is not None and was.place == place and place.of_epoch and dict(was.data) != self._data:
             raise CheckpointError(
-                f"the checkpoint is of the middle of an epoch over {dict(was.data)}; this data is {self._data}. Go on "
-                "with the same data and batches, or set trainer.steps_of_epoch = 0 to begin the epoch anew"
+                f"the checkpoint is from the middle of an epoch over {dict(was.data)}; this data is {self._data}. Go "
+                "on with the same data and batches, or set trainer.steps_of_epoch = 0 to restart the epoch"
             )
 
     def after_step(self, steps: int, stop: bool) -> tuple[bool, bool]:
@@ -87,14 +87,14 @@ class Keeper:
         """See `Trainer.resume`."""
         if self.checkpoints is None:
             raise CheckpointError(
-                "expected a trainer with checkpoints to resume from: Trainer(checkpoints=folder), in a file "
+                "expected a trainer with checkpoints to resume from: Trainer(checkpoints=folder), in a TOML file "
                 '[checkpoint] folder = "kept"'
             )
         found = self.checkpoints.restore(like, best=best)
         if found.about.seed != self._seed:
             raise CheckpointError(
-                f"checkpoint {found.path.name} is of a run with seed {found.about.seed}, this one has {self._seed}: "
-                "examples and random numbers would be others; train with that seed"
+                f"checkpoint {found.path.name} is from a run with seed {found.about.seed}, this one has {self._seed}: "
+                "examples and random numbers would differ; train with that seed"
             )
         self._resumed, self._at = found.about, found.about.place
         return found
@@ -106,7 +106,7 @@ class Keeper:
             return None
         if name != "loss" and name not in validation.metrics:
             known = ", ".join(["loss", *validation.metrics])
-            raise CheckpointError(f"expected the best checkpoint to be that of {known}; got {name!r}")
+            raise CheckpointError(f"expected the best checkpoint to be chosen by one of {known}; got {name!r}")
         return -validation.loss if name == "loss" else validation.metrics[name]
 
 

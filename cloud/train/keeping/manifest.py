@@ -35,7 +35,7 @@ def problem_of(folder: Path) -> str:
             if there[name].stat().st_size != size:
                 return f"{name!r} has {there[name].stat().st_size} bytes, expected {size}"
             if _digest(there[name]) != digest:
-                return f"{name!r} is not what was written"
+                return f"{name!r} differs from what was written"
     except CheckpointError as error:
         return str(error)
     except OSError as error:

@@ -71,7 +71,7 @@ def supervise(
 
     count = _fitting(processes, least, fits)
     if not count:
-        raise TrainError(f"no number of processes from {least} to {processes} divides the batch: take another size")
+        raise TrainError(f"no number of processes from {least} to {processes} divides the batch: use another size")
     if count < processes:
         tell(f"the batch does not divide among {processes} processes: starting {count}")
     attempt = 0
@@ -88,7 +88,7 @@ def supervise(
                 short = f"fewer than {least} are left" if not left else f"gave up after {restarts} restarts"
                 tell(f"{end.why}; {short}")
                 return Outcome(1, count, attempt, tuple(log))
-            tell(f"{end.why}; starting anew with {left} of {count} processes")
+            tell(f"{end.why}; restarting with {left} of {count} processes")
             count, attempt = left, attempt + 1
 
 
@@ -206,7 +206,7 @@ def _watched(workers: Sequence[_Worker], crew: _Crew, patience: float) -> _End:
         if crew.stopping:
             if len(found) == len(codes) or time.monotonic() - crew.stopping > _GRACE:
                 saved = all(code in (0, PREEMPTED) for code in codes.values())
-                return _End(max(found), "stopped") if saved else _End(1, "stopped, but not all was saved")
+                return _End(max(found), "stopped") if saved else _End(1, "stopped, but not every process saved")
             continue
         if lost := _lost({worker.index: code for worker, code in codes.items()}):
             names = ", ".join(f"process {index} by {name}" for index, name in lost.items())
@@ -214,6 +214,6 @@ def _watched(workers: Sequence[_Worker], crew: _Crew, patience: float) -> _End:
         if failed := {worker: code for worker, code in codes.items() if code and code != PREEMPTED}:
             return _End(max(failed.values()), "\n".join(worker.failure(code) for worker, code in failed.items()))
         if len(found) == len(codes):
-            return _End(None, "preempted, with everything saved") if PREEMPTED in found else _End(0)
+            return _End(None, "preempted, every process saved") if PREEMPTED in found else _End(0)
         if time.time() - max(worker.heart.stat().st_mtime for worker in workers) > patience:
-            return _End(None, f"nobody got on for {patience:g} s")
+            return _End(None, f"no process made progress for {patience:g} s")

@@ -96,7 +96,7 @@ def _initialize(address: str | None = None, count: int | None = None, index: int
         jax.distributed.initialize(address, count, index)
     except (RuntimeError, ValueError) as error:
         where = f" at {address}" if address else ""
-        raise TrainError(f"could not meet the other processes{where}: {error}") from error
+        raise TrainError(f"could not connect to the other processes{where}: {error}") from error
 
 
 def _number(name: str, text: str, least: int) -> int:
@@ -109,7 +109,7 @@ def _end_with(pipe: int) -> None:
     """The other end of the pipe is held by whoever started this process; without it there is nobody to stop it."""
     with open(pipe, "rb") as held:
         held.read()
-    print("the supervisor is gone", file=sys.stderr)
+    print("the supervisor has ended", file=sys.stderr)
     end_at_once(1)
 
 

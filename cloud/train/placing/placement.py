@@ -51,7 +51,7 @@ class Alone:
 
     def __init__(self, step: Step) -> None:
         if (count := jax.process_count()) > 1:
-            raise TrainError(f'{count} processes cannot train on one device: take parallel = "data" or "auto"')
+            raise TrainError(f'{count} processes cannot train on one device: use parallel = "data" or "auto"')
         self.step = _jitted(step)
         self._copies = jax.default_backend() != "cpu"
 

@@ -65,8 +65,8 @@ class Auto:
         topology, devices = self.topology or Topology.of_devices(jax.devices()), jax.device_count()
         if topology.size != devices:
             raise PlanError(
-                f"the topology {topology.name} has {topology.size} devices, here are {devices}: name one of as many, "
-                "or none for those that are here"
+                f"the topology {topology.name} has {topology.size} devices, this machine {devices}: name one of "
+                "that size, or none for the devices present"
             )
         staged = self._stages(recipe, state, batch, topology)
         found: Planned | None = None
@@ -217,14 +217,14 @@ def _digest(about: Any) -> str:
 
 def _of_plan(found: Planned) -> str:
     about = found.plan.estimate
-    again = f", {found.recompute:.0%} of the forward pass computed again" if found.recompute else ""
+    again = f", {found.recompute:.0%} of the forward pass recomputed" if found.recompute else ""
     sizes = " x ".join(map(str, found.plan.mesh.sizes))
     return f"plan: mesh {sizes}, {len(about.collectives)} collectives{again}; {_expected(about)}"
 
 
 def _of_stages(choice: Staging) -> str:
     stages = len(choice.stages) + 1
-    shared = f" × {choice.tensor} that share its work" if choice.tensor > 1 else ""
+    shared = f" × {choice.tensor} by tensor parallelism" if choice.tensor > 1 else ""
     return (
         f"plan: {stages} stages of {choice.replicas} devices{shared}, {choice.microbatches} microbatches, "
         f"{choice.schedule}; {_expected(choice.estimate)}"
@@ -232,4 +232,4 @@ def _of_stages(choice: Staging) -> str:
 
 
 def _expected(about: Estimate) -> str:
-    return f"{1e3 * about.step_seconds:.3g} ms a step and {about.peak_bytes / 2**20:.0f} MiB a device expected"
+    return f"expected {1e3 * about.step_seconds:.3g} ms per step, {about.peak_bytes / 2**20:.0f} MiB per device"

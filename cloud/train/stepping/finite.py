@@ -41,7 +41,7 @@ def first_bad(function: Callable[..., Any], **arguments: Any) -> str:
     closed = jax.make_jaxpr(lambda arguments: function(**arguments))(arguments)
     found = list(_makers(flat(closed), jax.tree.leaves(arguments)))
     nan = [text for text in found if text.startswith("nan")]
-    return next(iter(nan or found), "no value of the forward pass; look at what the loss's gradient divides by")
+    return next(iter(nan or found), "every value of the forward pass is finite; check divisions in the loss's gradient")
 
 
 def _makers(closed: Any, arguments: list[Any]) -> Iterator[str]:
@@ -58,7 +58,7 @@ def _makers(closed: Any, arguments: list[Any]) -> Iterator[str]:
         values.update(zip(eqn.outvars, results, strict=True))
         for result in results:
             if (row := _bad(result)) is not None and all(_bad(operand) is None for operand in operands):
-                yield f"{row} made by {eqn.primitive.name} at {written_at(eqn.source_info)}"
+                yield f"{row} produced by {eqn.primitive.name} at {written_at(eqn.source_info)}"
                 if row.startswith("nan"):
                     return
 

@@ -83,11 +83,11 @@ class StepOptions:
         if self.accumulate < 1:
             raise TrainError(f"expected to accumulate over at least 1 microbatch, got {self.accumulate}")
         if self.clip is not None and not self.clip > 0:
-            raise TrainError(f"expected to clip gradients at a norm above 0, got {self.clip}")
+            raise TrainError(f"expected a norm above 0 to clip gradients to, got {self.clip}")
         if self.average is not None and not 0 < self.average < 1:
-            raise TrainError(f"expected a moving mean of weights to keep a share between 0 and 1, got {self.average}")
+            raise TrainError(f"expected a decay between 0 and 1 for the moving average of weights, got {self.average}")
         if not 0 <= self.recompute <= 1:
-            raise TrainError(f"expected a share of 0 to 1 to compute again, got {self.recompute}")
+            raise TrainError(f"expected a share from 0 to 1 of the forward pass to recompute, got {self.recompute}")
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Objective:
             inputs = self.augment(jax.random.fold_in(key, 1), inputs)
             if not isinstance(inputs, Mapping) or set(inputs) != set(batch["inputs"]):
                 found = sorted(inputs) if isinstance(inputs, Mapping) else type(inputs).__name__
-                raise TrainError(f"expected augment to give back the inputs {sorted(batch['inputs'])}, got {found}")
+                raise TrainError(f"expected augment to return the inputs {sorted(batch['inputs'])}, got {found}")
         output, state = self.training_outputs(params, state, inputs, jax.random.fold_in(key, 0))
         return self._sums(output, batch), state
 
@@ -146,7 +146,7 @@ class Objective:
             values = _by_row(name, function, output, batch["labels"])
             if values.shape != mask.shape:
                 raise TrainError(
-                    f"expected {name} to give one value an example, shape {mask.shape}, got {values.shape}"
+                    f"expected {name} to return one value per example, shape {mask.shape}, got {values.shape}"
                 )
             sums[name] = jnp.sum(jnp.where(mask > 0, values, 0))
         return sums

@@ -33,7 +33,7 @@ def as_task(model: Any, *, trainable: Sequence[str] | None = None, frozen: Seque
         return NnxTask(model)
     raise TrainError(
         f"expected an onnx_ir.Model, a flax.nnx.Module, (linen module, variables) or a Task, got "
-        f"{type(model).__name__}; of a JAX function make a JaxTask(function, params)"
+        f"{type(model).__name__}; wrap a JAX function: JaxTask(function, params)"
     )
 
 

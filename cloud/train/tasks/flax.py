@@ -80,7 +80,7 @@ class LinenTask(_ByFunction):
     def __init__(self, module: Any, variables: Mapping[str, Any]) -> None:
         self._module = module
         if "params" not in variables:
-            raise TrainError(f'expected variables with "params", as module.init gives them, got {sorted(variables)}')
+            raise TrainError(f'expected variables with "params", as module.init returns them, got {sorted(variables)}')
         names = _parameters(type(module).__call__, 1)
         self._told = {name: name in _WHILE_TRAINING for name in names if name in (*_WHILE_TRAINING, *_WHILE_NOT)}
         state = {name: value for name, value in variables.items() if name != "params"}

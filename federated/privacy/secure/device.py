@@ -47,7 +47,7 @@ class SecureDevice:
         self._at(Stage.SHARES)
         keys = unpack_rows(unpack(request, Stage.ALL_KEYS, self.terms, self.number), 3 * crypto.KEY)
         if keys.get(self.number) != self._own():
-            raise FederatedError("secure sum: the server gave out other keys than this device's own")
+            raise FederatedError("secure sum: the server distributed keys for this device that are not its own")
         self._enough(keys, self.terms.devices)
         if len({key for row in keys.values() for key in (row[:32], row[32:64])}) != 2 * len(keys):
             raise FederatedError("secure sum: two devices have the same key")
@@ -69,7 +69,7 @@ class SecureDevice:
         self._at(Stage.MASKED)
         sealed = unpack_rows(unpack(request, Stage.ALL_SHARES, self.terms, self.number), 2 * shamir.SHARE + crypto.TAG)
         if self.number in sealed:
-            raise FederatedError("secure sum: got a share of this device's own")
+            raise FederatedError("secure sum: got a share that this device made itself")
         self._enough([*sealed, self.number], self._keys)
         kind = np.dtype(f"<u{self.terms.bits // 8}")
         if vector.shape != (self.terms.size,) or vector.dtype != kind:
@@ -89,7 +89,7 @@ class SecureDevice:
         survivors = unpack_rows(unpack(request, Stage.SURVIVORS, self.terms, self.number), 0)
         self._enough(survivors, [*self._sealed, self.number])
         if self.number not in survivors:
-            raise FederatedError("secure sum: the server left this device out, though its input was sent")
+            raise FederatedError("secure sum: the server excluded this device although it sent its input")
         rows = {}
         for peer, sealed in self._sealed.items():
             shares = crypto.unseal(self._channel(peer, self.number), sealed, self.terms.digest)
@@ -132,7 +132,7 @@ class SecureDevice:
     def _enough(self, present: Mapping[int, bytes] | list[int], known: Any) -> None:
         """FederatedError where the server names too few devices, or strangers."""
         if strangers := set(present) - set(known):
-            raise FederatedError(f"secure sum: device {min(strangers)} was not there before")
+            raise FederatedError(f"secure sum: device {min(strangers)} was not in the stage before")
         if len(present) < self.terms.threshold:
             raise FederatedError(f"secure sum: expected {self.terms.threshold} devices or more, got {len(present)}")
 

@@ -72,6 +72,6 @@ class FixedPoint:
         """
         signed = total.view(f"<i{self.bits // 8}").astype(np.float64)
         if signed[-1] <= 0:
-            raise FederatedError("secure sum: all weights are 0; nothing to take a mean of")
+            raise FederatedError("secure sum: all weights are 0; the mean is undefined")
         vector = (signed[:-1] / signed[-1] * self.bound).astype(np.float32)
         return spec.unflatten(vector), float(signed[-1] * self.heaviest / self.levels)

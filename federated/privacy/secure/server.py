@@ -96,7 +96,7 @@ class SecureServer:
     def _proven(self, one: int, secret: bytes, proof: Callable[[bytes], bytes], at: int) -> bytes:
         """The secret, if it is the one whose proof the device gave with its keys."""
         if proof(secret) != self._keys[one][at : at + 32]:
-            raise FederatedError(f"secure sum: shares of device {one} were tampered with; try the round anew")
+            raise FederatedError(f"secure sum: shares of device {one} were tampered with; repeat the round")
         return secret
 
     def _take(
@@ -117,7 +117,7 @@ class SecureServer:
         if len(found) < self.terms.threshold:
             raise FederatedError(
                 f"secure sum: {len(found)} devices gave {stage.name}, {self.terms.threshold} are needed; "
-                "try the round anew, with more devices or a longer deadline"
+                "repeat the round, with more devices or a longer deadline"
             )
         return found
 

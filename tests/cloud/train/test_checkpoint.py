@@ -146,12 +146,12 @@ def other_version(folder: Path) -> None:
 
 
 SPOILT = {
-    "an array": (spoil_array, "is not what was written"),
+    "an array": (spoil_array, "differs from what was written"),
     "a part": (lose_part, "files are missing, such as 'arrays/ocdbt.process_0"),
     "a short file": (lambda folder: (newest(folder) / "about.json").write_bytes(b"{"), "has 1 bytes, expected"),
     "the manifest": (lambda folder: (newest(folder) / "manifest.json").write_text('{"files": 3}'), "is damaged"),
     "no manifest": (lambda folder: (newest(folder) / "manifest.json").unlink(), "cannot read 'manifest.json'"),
-    "another version": (other_version, "of version 7, this reads 1"),
+    "another version": (other_version, "version 7; expected version 1"),
 }
 
 
@@ -166,13 +166,13 @@ def test_a_damaged_one_is_passed_over(folder: Path, kind: str) -> None:
 
 
 def test_none_at_all(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"expected a checkpoint in .* none that can be read"):
+    with pytest.raises(CheckpointError, match=r"expected a checkpoint in .* none there can be read"):
         trainer(tmp_path / "nowhere").resume()
     with pytest.raises(CheckpointError, match=r"Trainer\(checkpoints=folder\)"):
         trainer().resume()
     for path in folder.iterdir():
         (path / "manifest.json").unlink()
-    with pytest.warns(RuntimeWarning), pytest.raises(CheckpointError, match="none that can be read"):
+    with pytest.warns(RuntimeWarning), pytest.raises(CheckpointError, match="none there can be read"):
         trainer(folder).resume()
 
 
@@ -265,7 +265,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=r"expected .* of at least"):
             Checkpoints(tmp_path, **options)
     kept = Checkpoints(tmp_path / "facts", facts={"what": object()})
-    with pytest.raises(CheckpointError, match="expected facts that JSON can say"):
+    with pytest.raises(CheckpointError, match="expected metadata that JSON can hold"):
         kept.save(run.whole_state(), About(Place(0, 0, 1), 0, {}, None, kept.facts))
 
 

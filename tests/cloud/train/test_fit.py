@@ -170,7 +170,7 @@ def test_many_devices_train_as_one_does(model: str) -> None:
 
 
 def test_what_does_not_divide_among_devices_is_refused() -> None:
-    with pytest.raises(TrainError, match="12 rows does not divide among 8 devices: take one of 8 or 16"):
+    with pytest.raises(TrainError, match="12 rows does not divide among 8 devices: use 8 or 16"):
         trainer(parallel="data").fit((X, Y), 1, 12)
     with pytest.raises(TrainError, match=r"one of none, data, auto, .*, got 'tensor'"):
         trainer(parallel="tensor")

@@ -51,7 +51,7 @@ def test_a_page_of_one_run(store: Store) -> None:
 def test_a_page_of_two_runs_tells_them_apart(store: Store) -> None:
     runs = [store.run(filled(store, "a")), store.run(filled(store, "b", batch=7))]
     page = runs_page(store, runs)
-    assert "2 runs" in page and "Set differently" in page and "train.batch" in page and "what was set alike" in page
+    assert "2 runs" in page and "Different settings" in page and "train.batch" in page and "common settings" in page
     assert page.count('class="c1" points') >= 4
     alike = runs_page(store, [runs[0], runs[0]])
     assert runs[0].id in alike
