@@ -84,7 +84,7 @@ def without_dead(jaxpr: Any) -> Any:
 
 
 def written_at(source: Any) -> str:
-    """An equation's place in the source, from its `source_info`: "model.py:12 transpose(jvp(block))", as far as is known."""
+    """An equation's place in the source (`source_info`): "model.py:12 transpose(jvp(block))", if known."""
     from jax._src import source_info_util
 
     frame = source_info_util.user_frame(source.traceback)

@@ -1,7 +1,7 @@
 """A fleet's computation as pure functions of arrays, which the simulator compiles.
 
 Devices come as arrays [groups, group, ...]: a `lax.scan` over groups, `vmap` over the devices of one group, groups
-split over JAX's devices. Payloads are summed one group at a time, so memory depends on the group's size, not on the fleet's.
+split over JAX's devices. Payloads are summed one group at a time, so memory depends on the group, not on the fleet.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself: how far its run is, and which arrays it holds, so that others are told apart."""
+"""A checkpoint's description: how far its run is, and which arrays it contains, so that a mismatch is noticed."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _PACKAGES = ("jax", "jaxlib", "numpy", "optax", "orbax-checkpoint")
 
 
 class About(NamedTuple):
-    """What a checkpoint says of its run: how far it is, its seed, what its batches are made of, a figure it is to be
-    kept for (the larger, the better), other facts such as configuration and plan."""
+    """A checkpoint's description of its run: its position, its seed, what its batches are made from, the score it may
+    be kept for (larger is better), other facts such as configuration and plan."""
 
     place: Place
     seed: int
@@ -36,7 +36,7 @@ class About(NamedTuple):
 
 
 def written(about: About, arrays: Mapping[str, Any]) -> bytes:
-    """The contents of `about.json`. Raises CheckpointError for facts that JSON cannot say."""
+    """The contents of `about.json`. Raises CheckpointError for facts that JSON cannot hold."""
     said = about._asdict() | {
         "version": _VERSION,
         "place": about.place._asdict(),
@@ -57,12 +57,13 @@ def named(state: TrainState) -> list[tuple[str, Any]]:
 
 
 def filled(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """By number, as names may hold what files' must not; without empty ones, which orbax does not write."""
+    """Arrays by number, because names may contain characters that file names must not; without empty arrays, which
+    orbax does not write."""
     return {str(i): array for i, array in enumerate(arrays.values()) if array.size}
 
 
 def alike(said: Iterable[Any], arrays: Mapping[str, Any], path: Path) -> None:
-    """Raises CheckpointError, which lists them, where the arrays that are said to be saved are not those here."""
+    """Raises CheckpointError, which lists the differences, if the saved arrays are not those of the trainer."""
     saved = {name: (tuple(shape), dtype) for name, shape, dtype in said}
     here = {name: (a.shape, str(a.dtype)) for name, a in arrays.items()}
     wrong = [f"{name!r} is not in the checkpoint" for name in here.keys() - saved.keys()]
@@ -84,7 +85,7 @@ def _shown(array: tuple[tuple[int, ...], str]) -> str:
 
 
 def said_by(path: Path) -> tuple[dict[str, Any], str]:
-    """`about.json`, and what is wrong with it."""
+    """`about.json`, and what is wrong with it ("" if nothing)."""
     try:
         said = read_json(path / ABOUT)
     except CheckpointError as error:
@@ -95,12 +96,12 @@ def said_by(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def as_about(said: Mapping[str, Any]) -> About:
-    """The same as was written."""
+    """The inverse of `written`."""
     return About(Place(**said["place"]), *(said[name] for name in About._fields[1:]))
 
 
 def score_of(path: Path) -> float:
-    """What the checkpoint is to be kept for; -inf where there is no figure."""
+    """The checkpoint's score; -inf without one."""
     score = said_by(path)[0].get("score")
     return float(score) if isinstance(score, int | float) else -float("inf")
 

@@ -160,7 +160,7 @@ def test_a_damaged_one_is_passed_over(folder: Path, kind: str) -> None:
     spoil, words = SPOILT[kind]
     spoil(folder)
     run = trainer(folder)
-    with pytest.warns(RuntimeWarning, match=f"passed over checkpoint step-000000000006: .*{words}"):
+    with pytest.warns(RuntimeWarning, match=f"skipped checkpoint step-000000000006: .*{words}"):
         assert run.resume().name == "step-000000000004"
     assert run.steps_done == 4
 
@@ -178,7 +178,7 @@ def test_none_at_all(folder: Path, tmp_path: Path) -> None:
 
 def test_of_another_run(stopped: Path) -> None:
     wide = {**PARAMS, "a": np.ones((4, 9), np.float32), "b": np.ones((9, 2), np.float32)}
-    with pytest.raises(CheckpointError, match=r"'params\.a' is float32\[4, 8\] in it, float32\[4, 9\] here"):
+    with pytest.raises(CheckpointError, match=r"'params\.a' is float32\[4, 8\] in it, float32\[4, 9\] in the trainer"):
         trainer(stopped, wide).resume()
     with pytest.raises(CheckpointError, match=r"'slots\.0\.mu\.a' is not in the trainer"):
         trainer(stopped, optimizer=optax.sgd(0.1)).resume()
@@ -217,7 +217,7 @@ def test_every_epoch_and_the_best(tmp_path: Path) -> None:
     assert run.resume(best=True).name == "step-000000000002"
     assert run.evaluate((X, Y)).loss == pytest.approx(losses[0])
     kept.best = "f1"
-    with pytest.raises(CheckpointError, match="that of loss, accuracy; got 'f1'"):
+    with pytest.raises(CheckpointError, match="chosen by one of loss, accuracy; got 'f1'"):
         run.fit((X, Y), 1, 32, validation=(X, Y))
 
 

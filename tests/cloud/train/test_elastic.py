@@ -53,7 +53,7 @@ def test_all_goes_well() -> None:
         ("if me == 1: print('out of cheese'); sys.exit(3)\ntime.sleep(60)", {}, 3, 3,
          ["process 1 failed with exit status 3:\nout of cheese"]),
         (f"sys.exit(0 if attempt else {PREEMPTED})", {}, 0, 3,
-         ["preempted, with everything saved; restarting with 3 of 3"]),
+         ["preempted, every process saved; restarting with 3 of 3"]),
         ("if not attempt: time.sleep(60)", {"patience": 0.4}, 0, 3, ["no process made progress for 0.4 s; restarting"]),
     ],
 )  # fmt: skip
@@ -165,7 +165,7 @@ def test_two_processes_train_as_one_device_does(tmp_path: Path, alone: Alone) ->
     [
         ("data", "kill=8", 1, "lost process 1 by SIGKILL; restarting with 1 of 2 processes"),  # 4th step of an epoch
         ("auto", "kill=7", 1, "lost process 1 by SIGKILL; restarting with 1 of 2 processes"),  # planned anew
-        ("data", "stop=7", 2, "preempted, with everything saved; restarting with 2 of 2 processes"),
+        ("data", "stop=7", 2, "preempted, every process saved; restarting with 2 of 2 processes"),
     ],
 )
 def test_an_interrupted_run_ends_as_if_it_had_not_been(
