@@ -1,4 +1,4 @@
-"""Which device a node is: read from what the node was started with (`flower-supernode --node-config`)."""
+"""The device of a node, read from the node's configuration (`flower-supernode --node-config`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEYS = {
 
 
 def device_from(words: Mapping[str, object]) -> Device:
-    """The device. FederatedError names the key that is missing or the file that is wrong."""
+    """The device. Raises FederatedError, naming the missing key or the wrong file."""
     missing = [key for key in KEYS if not isinstance(words.get(key), str)]
     if missing:
         raise FederatedError(
