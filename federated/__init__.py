@@ -1,4 +1,4 @@
-"""Learning from a fleet without seeing its data: personal models, meta-learning, Flower as transport.
+"""Federated learning: training on a fleet's data without collecting it; personal models, meta-learning, Flower.
 
     run = federated.simulate(federated.read_config("run.toml"), fleet)
 

@@ -1,5 +1,5 @@
-"""A federated run as one HTML page: accuracy and loss round by round, every device before and after it adapts, who was
-left behind, bytes, privacy spent, and what was refused. Made from the run's JSON report (`federated.run.report`).
+"""A federated run as one HTML page: accuracy and loss per round, every device before and after it adapts, the worst
+devices, bytes, privacy spent, and refused replies. Made from the run's JSON report (`federated.run.report`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Report = Mapping[str, Any]
 GROUPS = {"training": "devices that train", "held_out": "held-out devices"}
 SHORT = {"training": "train", "held_out": "held out"}
 MOST = 60
-"""Devices drawn one by one; of more, the best and the worst."""
+"""The most devices that are drawn separately; of more, the best and the worst."""
 
 
 def fleet_page(report: Report) -> str:

@@ -1,5 +1,5 @@
-"""Training runs as one HTML page: their curves over each other, what steps spend their time on, how weights spread,
-where files came from, the plan, what was set differently, what it ran on. Made from a store of runs (`cloud.track`).
+"""Training runs as one HTML page: their curves in common charts, how the time of a step is spent, distributions of
+weights, lineage, the plan, different settings, environments. Made from a store of runs (`cloud.track`).
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 __all__ = ["runs_page"]
 
 POINTS = 240
-"""Of a curve; of longer ones every n-th is drawn, as the mean of those around it for step/ curves."""
+"""The most points of a curve; of longer ones every n-th is drawn, for step/ curves as the mean of its neighbours."""
 TENSORS = 12
-"""Weights whose spread is drawn; of more, those with the most change in norm."""
+"""The most weights whose distributions are drawn; of more, those whose norm changed most."""
 PARTS = ("data", "step", "other")
-"""Of a step's time."""
+"""The parts of a step's time."""
 WORDS = {
     "step/loss": "Loss of each step", "train/loss": "Training loss", "validation/loss": "Validation loss",
     "rate": "Learning rate", "step/skipped": "Skipped steps", "step/gradient_norm": "Gradient norm",
 }  # fmt: skip
 FIRST = ("step/loss", "train/loss", "validation/loss", "train/accuracy", "validation/accuracy", "rate")
-"""Curves in this order, then others."""
+"""These curves come first, in this order."""
 LEFT_OUT = ("epoch", "step/examples", "time/epoch")
 
 
 @dataclass(frozen=True)
 class _Shown:
-    """The runs of a page by the name each has on it."""
+    """The runs of a page by the label each has on it."""
 
     store: Store
     runs: Mapping[str, Run]
@@ -50,7 +50,7 @@ class _Shown:
 
 
 def runs_page(store: Store, runs: Sequence[Run]) -> str:
-    """The whole page of one or more runs; of the first also its files, weights and plan."""
+    """The whole page of one or more runs; for the first also its files, weights and plan."""
     named = {run.name if run.name and [r.name for r in runs].count(run.name) == 1 else run.id: run for run in runs}
     shown = _Shown(store, named)
     body = "\n".join(section(shown) for section in SECTIONS)
@@ -106,13 +106,13 @@ def _curve(shown: _Shown, name: str) -> str:
 
 
 def _title(where: str, figure: str = "") -> str:
-    """Of a curve without words of its own."""
+    """The title of a curve that is not in `WORDS`."""
     known = {"step": f"{figure} of each step", "train": f"training {figure}"}
     return known.get(where, f"{where} {figure}").capitalize()
 
 
 def _thin(shown: _Shown, run: Run, name: str) -> dict[int, float | None]:
-    """Points by step. Each step's own values jump about: of many, means of neighbours are drawn."""
+    """Points by step. Values of single steps are noisy: of many, means of neighbours are drawn."""
     series = shown.store.scalars(run.id, name)
     size = -(-len(series) // POINTS) or 1
     made: dict[int, float | None] = {}
@@ -127,7 +127,7 @@ def _times(shown: _Shown) -> str:
     for label, run in shown.runs.items():
         parts = {part: shown.store.scalars(run.id, f"time/{part}").values for part in PARTS}
         if all(parts.values()):
-            # The first epoch holds the compiler's time, if there is another.
+            # The first epoch includes compilation: leave it out if there are others.
             kept = {part: values[1:] or values for part, values in parts.items()}
             rows[label] = {part: sum(values) / len(values) for part, values in kept.items()}
     drawn = shares("Time of a step, mean over epochs after the first", rows)
@@ -155,7 +155,7 @@ def _weights(shown: _Shown) -> str:
 
 
 def _moved(over: Sequence[Histogram]) -> float:
-    """Last norm over first."""
+    """The last norm divided by the first."""
     return max(over[-1].norm, 1e-12) / max(over[0].norm, 1e-12)
 
 
