@@ -39,7 +39,7 @@ def test_a_page_of_one_run(store: Store) -> None:
     page = runs_page(store, [store.run(run)])
     for words in (
         "Loss of each step", "Training loss", "Validation loss", "Learning rate", "0.875", "1000 steps", "500 ms",
-        "w: norm 50 → 100", "step 500", "from outside", "made of 2", "/m.onnx", "2.0 KiB", "mesh.sizes", "2 4",
+        "w: norm 50 → 100", "step 500", "from outside", "made from 2", "/m.onnx", "2.0 KiB", "mesh.sizes", "2 4",
         "train.rate", "packages.numpy", "checkpoint",
     ):  # fmt: skip
         assert words in page, words
