@@ -1,9 +1,9 @@
-"""The cloud: train models with JAX on one device or many, and hand them back as ONNX.
+"""The cloud: train models with JAX on one device or many, and export them as ONNX.
 
     trainer = cloud.Trainer(model, parallel="auto")
     trainer.fit((x, y), epochs=10, batch_size=256)
 
-`cloud.data` holds data pipelines, `cloud.zoo` models to begin with, `cloud.engine` ONNX graphs as JAX functions.
+`cloud.data` holds data pipelines, `cloud.zoo` ready-made models, `cloud.engine` turns ONNX graphs into JAX functions.
 Importing this package loads neither JAX nor ONNX; each public name is imported when it is first used.
 """
 

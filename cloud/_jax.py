@@ -1,4 +1,4 @@
-"""Every use of JAX that has moved between minor releases; written for 0.10. Other modules keep to its public API."""
+"""Every use of JAX that changed between minor releases; written for 0.10. Other modules use only its public API."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 
 
 def is_traced(value: Any) -> bool:
-    """True where `value` is a placeholder inside a transformation, so that its elements cannot be read."""
+    """Whether `value` is a placeholder inside a transformation, so that its elements cannot be read."""
     return isinstance(value, jax.core.Tracer)
 
 
@@ -47,24 +47,24 @@ _SPEC: Any = jax.sharding.PartitionSpec
 
 
 def everywhere(mesh: jax.sharding.Mesh) -> jax.sharding.NamedSharding:
-    """Where a value lies that every device of `mesh` holds whole."""
+    """The sharding of a value that every device of `mesh` holds completely (replicated)."""
     return jax.sharding.NamedSharding(mesh, _SPEC())
 
 
 def rows_over(mesh: jax.sharding.Mesh) -> jax.sharding.NamedSharding:
-    """Where a value lies whose leading dimension is shared out to all devices of `mesh`."""
+    """The sharding of a value whose leading dimension is split over all devices of `mesh`."""
     return jax.sharding.NamedSharding(mesh, _SPEC(mesh.axis_names))
 
 
 def shaped(shape: Sequence[Any], dtype: Any, sharding: Any = None) -> Any:
-    """A `jax.ShapeDtypeStruct`, which has no types of its own."""
+    """A `jax.ShapeDtypeStruct`, which has no type annotations."""
     struct: Any = jax.ShapeDtypeStruct
     return struct(tuple(shape), dtype, sharding=sharding)
 
 
 def shared_out(function: Callable[[Any, Any], tuple[Any, Any]], mesh: jax.sharding.Mesh) -> Callable[..., Any]:
-    """`function(common, shared) -> (common, shared)` on every device of `mesh`, a trace of which sees its own part of
-    the leading axes of what is shared."""
+    """`function(common, shared) -> (common, shared)` on every device of `mesh`; a trace of it sees only its own part of
+    the leading axes of `shared`."""
     specs = _SPEC(), _SPEC(mesh.axis_names)
     run: Callable[..., Any] = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=specs, check_vma=False)
     return run
@@ -77,14 +77,14 @@ def sums_of_all(values: Any, mesh: jax.sharding.Mesh) -> Any:
 
 
 def without_dead(jaxpr: Any) -> Any:
-    """The jaxpr without equations nobody reads, inside scans too; its arguments stay as they are."""
+    """The jaxpr without equations whose results are unused, also inside scans; its arguments stay as they are."""
     from jax._src.interpreters import partial_eval
 
     return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
 
 
 def written_at(source: Any) -> str:
-    """Where an equation (its `source_info`) was written: "model.py:12 transpose(jvp(block))", as far as is known."""
+    """An equation's place in the source (`source_info`): "model.py:12 transpose(jvp(block))", if known."""
     from jax._src import source_info_util
 
     frame = source_info_util.user_frame(source.traceback)
@@ -100,7 +100,7 @@ def knows_platform(name: str) -> bool:
 
 
 def described_devices(platform: str, shape: str, target: str) -> list[Any]:
-    """Devices that need not be here, to compile for: `shape` as "1x2x8" (2 hosts of 8), `target` as the text of XLA's
+    """Devices to compile for, present or not: `shape` as "1x2x8" (2 hosts of 8), `target` as the text of XLA's
     `GpuTargetConfigProto`."""
     from jax.experimental import topologies
 
@@ -109,20 +109,20 @@ def described_devices(platform: str, shape: str, target: str) -> list[Any]:
 
 
 def written_like(source: Any) -> AbstractContextManager[None]:
-    """Equations traced inside count as written where the one with this `source_info` was."""
+    """Equations traced inside get this `source_info` as their place in the source."""
     from jax._src import source_info_util
 
     return source_info_util.user_context(source.traceback)
 
 
 def auto_mesh(devices: Any, names: tuple[str, ...]) -> jax.sharding.Mesh:
-    """A mesh whose axes the compiler splits over by itself, as far as constraints leave it free."""
+    """A mesh over whose axes the compiler decides the sharding itself, as far as constraints allow."""
     kinds: Any = (jax.sharding.AxisType.Auto,) * len(names)
     return jax.sharding.Mesh(devices, names, axis_types=kinds)
 
 
 def split_over(mesh: jax.sharding.Mesh, split: tuple[tuple[int, ...], ...]) -> jax.sharding.NamedSharding:
-    """Where a value lies whose dimensions are split over the axes of these numbers."""
+    """The sharding of a value whose dimensions are split over the mesh axes with these indices."""
     names = mesh.axis_names
     return jax.sharding.NamedSharding(mesh, _SPEC(*(tuple(names[axis] for axis in axes) or None for axes in split)))
 
@@ -133,7 +133,7 @@ def is_literal(atom: Any) -> bool:
 
 
 def bound(equation: Any, operands: list[Any]) -> list[Any]:
-    """The results of an equation computed of other operands; they keep its name and place in the source."""
+    """The results of an equation for other operands; they keep its name and place in the source."""
     from jax._src import source_info_util
 
     primitive, source = equation.primitive, equation.source_info
@@ -144,7 +144,7 @@ def bound(equation: Any, operands: list[Any]) -> list[Any]:
 
 
 def most_of_all(numbers: Sequence[int]) -> list[int]:
-    """The largest of each number in all processes, which all call this; it waits for steps handed over before."""
+    """The maximum of each number over all processes, which must all call this; waits for steps submitted before."""
     from jax.experimental import multihost_utils
 
     gathered: Any = multihost_utils.process_allgather(np.array(numbers, np.int32))
@@ -152,7 +152,7 @@ def most_of_all(numbers: Sequence[int]) -> list[int]:
 
 
 def said_by_first(number: int) -> int:
-    """The number that the first process says; all call this."""
+    """The number given by the first process; all processes must call this."""
     if jax.process_count() == 1:
         return number
     from jax.experimental import multihost_utils

@@ -1,4 +1,4 @@
-"""What can go wrong in the cloud. Text: what was expected, what was got, where, and the fix."""
+"""The errors of the cloud. Their text says what was expected, what was given, where, and the fix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class EngineError(MsedgeError):
 
 
 class TrainError(MsedgeError):
-    """Training cannot start or go on: empty or ill-shaped data, a loss that is not finite, a bad option."""
+    """Training cannot start or continue: empty data or wrong shapes, a loss that is not finite, a bad option."""
 
 
 class DataError(MsedgeError):
@@ -20,7 +20,7 @@ class DataError(MsedgeError):
 
 
 class PlanError(MsedgeError):
-    """A step cannot be split as asked: too little memory, sizes that do not divide, a plan made for something else."""
+    """A step cannot be split: too little memory, sizes that do not divide, a plan made for something else."""
 
 
 class CheckpointError(MsedgeError):
@@ -32,6 +32,6 @@ class TrackError(MsedgeError):
 
 
 def take_multiple(rows: int, ways: int) -> str:
-    """The fix for a batch of `rows` that `ways` does not divide: "take one of 8 or 16"."""
+    """The fix for a batch of `rows` that `ways` does not divide: "use 8 or 16"."""
     below = rows // ways * ways
-    return f"take one of {f'{below} or ' if below else ''}{below + ways}"
+    return f"use {f'{below} or ' if below else ''}{below + ways}"

@@ -1,4 +1,4 @@
-"""Learning from a fleet without seeing its data: personal models, meta-learning, Flower as transport.
+"""Federated learning: training on a fleet's data without collecting it; personal models, meta-learning, Flower.
 
     run = federated.simulate(federated.read_config("run.toml"), fleet)
 
@@ -73,7 +73,7 @@ _HOMES = {
 }
 """Every public name and the module that defines it."""
 
-__getattr__ = lazy("federated", _HOMES, "federated", "messages between the server and its devices go over Flower")
+__getattr__ = lazy("federated", _HOMES, "federated", "the server and its devices exchange messages with Flower")
 
 
 def __dir__() -> list[str]:

@@ -1,6 +1,6 @@
 """A federated run as a TOML file: every section is a `Table`, checked as it is read; errors name the key.
 
-A key that is not set has the default that stands here; a key that does not exist is an error.
+A key that is not set has the default given here; a key that does not exist is an error.
 """
 
 from __future__ import annotations
@@ -56,73 +56,73 @@ class Model(_Section, frozen=True):
 
 class Data(_Section, frozen=True):
     """Where examples are. `shards`: one .npz with arrays by input name, `labels` and `device`, or a folder of NAME.npz;
-    simulated devices are its names. A real device has data of its own: its node's configuration says where."""
+    simulated devices are its names. For a real device, its node's configuration gives the path of its data."""
 
     shards: str = ""
     labels: str = "labels"
     device: str = "device"
     test: Share = 0.25
-    """The share of each label's examples that a device keeps to test its model on."""
+    """The share of each label's examples that a device keeps to test its model."""
 
 
 class Local(_Section, frozen=True):
-    """What a device does in a round: `steps` of the algorithm on batches of `batch` examples."""
+    """The local work of a round: `steps` of the algorithm on batches of `batch` examples."""
 
     steps: Count = 10
     batch: Count = 20
 
 
 class Rounds(_Section, frozen=True):
-    """How many rounds, and who is in them."""
+    """The number of rounds, and which devices take part."""
 
     count: Count = 10
     fraction: _Part = 1.0
-    """Of the devices that may train, how many a round wants."""
+    """The share of the devices that may train that a round wants."""
     minimum: Count = 1
-    """Devices that must have come before a round begins, and that it wants at least."""
+    """The number of devices that must be there before a round begins, and the least that it wants."""
     quorum: _Part = 0.5
-    """Of the devices wanted, how many must answer; a round with fewer changes nothing and is tried again."""
+    """The share of wanted devices that must answer; a round with fewer changes nothing and is repeated."""
     attempts: Count = 3
     over_selection: Annotated[float, Meta(ge=0, le=10)] = 0.0
-    """How many more are asked than are wanted, for those that fail: 0.3 asks 30 % more."""
+    """The share of additional devices that are asked because some fail: 0.3 asks 30 % more than wanted."""
     deadline: Positive = 600.0
-    """Seconds that devices have to answer."""
+    """Seconds within which devices must answer."""
     compensate: bool = False
-    """Whether devices that answer rarely count more when they do."""
+    """Whether answers of devices that answer rarely get more weight."""
     seed: Seed = 0
     mode: Literal["sync", "async"] = "sync"
 
 
 class Buffer(_Section, frozen=True):
-    """Rounds without waiting (`rounds.mode = "async"`): see `federated.server.asynchronous`."""
+    """Asynchronous rounds (`rounds.mode = "async"`): see `federated.server.asynchronous`."""
 
     size: Count = 10
-    """Updates that make one step of the server."""
+    """The number of updates per server step."""
     concurrency: Count = 20
-    """Devices that work at any time."""
+    """The number of devices that work at the same time."""
     exponent: NotNegative = 0.5
-    """An update that is s versions late counts 1 / (1 + s)^exponent."""
+    """An update that is s versions late has weight 1 / (1 + s)^exponent."""
     most: Whole = 20
-    """Versions an update may be late; later ones are refused."""
+    """The most versions that an update may be late; later ones are refused."""
 
 
 class Evaluation(_Section, frozen=True):
-    """Accuracy before and after a device adapts to `support` examples of each label, on devices that train and on ones
-    that never do."""
+    """Accuracy before and after a device adapts to `support` examples of each label, on devices that train and on
+    held-out ones."""
 
     every: Whole = 5
-    """Rounds between evaluations; there is one after the last in any case. 0: none at all."""
+    """Rounds between evaluations; there is always one after the last. 0: no evaluation."""
     held_out: Share = 0.0
-    """The share of devices that never train."""
+    """The share of devices that are held out: they never train."""
     support: Count = 5
     steps: Count = 10
     batch: Count = 20
     devices: Count = 100
-    """The most devices of each kind that are asked."""
+    """The most devices of each kind that are evaluated."""
 
 
 class Wire(_Section, frozen=True):
-    """Codecs by name: what devices send (`up`) and are sent (`down`)."""
+    """Codecs by name: for messages from devices (`up`) and to devices (`down`)."""
 
     up: tuple[str, ...] = ()
     down: tuple[str, ...] = ()
@@ -134,54 +134,55 @@ class Wire(_Section, frozen=True):
         _READ.need(
             not down.feedback and not down.find(SignDS) and (down.selection is None or follows(down)),
             "codec.down",
-            'a form of values (float16, int8, int4), with "difference" before it or not, and a selection (mask, topk) '
-            'only with "difference", whose next one holds what was left out: no feedback, no signds',
+            'a number format (float16, int8, int4), with "difference" before it or not, and a selection (mask, topk) '
+            'only with "difference", since the next difference includes what was left out; no feedback, no signds',
             list(self.down),
         )
 
 
 class Limits(_Section, frozen=True):
-    """What an update may be; others are refused, counted and named in the report."""
+    """Limits of an update; others are refused, counted and named in the report."""
 
     norm: Positive = 1e6
     """The largest Euclidean norm."""
     examples: Count = 1_000_000
-    """The most examples a device may claim: its weight in the mean; and labels that an evaluation may be of."""
+    """The most examples that a device may claim, which is its weight in the mean, and the most labels of an
+    evaluation."""
 
 
 class State(_Section, frozen=True):
-    """Files that outlive processes."""
+    """Files with state that survives processes."""
 
     checkpoint: str = ""
-    """The server's, written after each round; "" for none."""
+    """The server's checkpoint, written after each round; "" for none."""
     devices: str = ""
-    """What simulated devices keep of their own; "" for memory. A real device's node says where its file is."""
+    """The state of simulated devices; "" for memory. For a real device, its node's configuration gives the path."""
 
 
 class Sync(_Section, frozen=True):
-    """Where devices' personal versions go after each evaluation, of those whose owners agreed; "": nowhere."""
+    """The store of personal versions, filled after each evaluation from devices whose owners agreed; "": none."""
 
     store: str = ""
     only: tuple[str, ...] = ()
-    """Glob patterns of the parameters that differ from device to device: these alone are tuned, so that a server
-    computes the rest once for requests of many devices; (): whatever the algorithm adapts."""
+    """Glob patterns of the parameters that differ from device to device: only these are tuned, so that a server
+    computes the rest once for requests of many devices; (): all that the algorithm adapts."""
     versions: Count = 3
-    """The newest that are kept of each device."""
+    """The number of newest versions kept per device."""
     days: Positive = 90.0
-    """How long."""
+    """The retention in days."""
 
 
 class Report(_Section, frozen=True):
-    """What is left in the end; "" for none."""
+    """Files written at the end; "" for none."""
 
     json: str = ""
-    """Every round as a row, and the summary."""
+    """A JSON file with a row per round, and the summary."""
     bundle: str = ""
     """The global model as a new bundle."""
 
 
 class _Sections(_Section, frozen=True):
-    """The sections that a run uses as they are."""
+    """The sections that a run uses directly."""
 
     model: Model
     data: Data = Data()
@@ -197,7 +198,7 @@ class _Sections(_Section, frozen=True):
 
 
 class _File(_Sections, frozen=True):
-    """The file whole, with the sections that `algorithm_from` and `Pipeline.of` read."""
+    """The whole file, with the sections that `algorithm_from` and `Pipeline.of` read."""
 
     algorithm: Mapping[str, Any] = msgspec.field(default_factory=lambda: {"name": "fedavg"})
     privacy: Mapping[str, Any] = msgspec.field(default_factory=dict)
@@ -205,25 +206,26 @@ class _File(_Sections, frozen=True):
 
 
 class Config(_Sections, frozen=True, kw_only=True):
-    """A run. `pipeline` is what happens to updates: the sections [codec], [privacy] and [robust] put together."""
+    """A run. `pipeline` is the update transforms: the sections [codec], [privacy] and [robust] combined."""
 
     algorithm: Algorithm
     pipeline: Pipeline = msgspec.field(default_factory=Pipeline)
     source: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    """The file's own words, which devices are sent parts of."""
+    """The parsed file; parts of it are sent to devices."""
     folder: Path = Path()
-    """What relative paths are relative to."""
+    """The base of relative paths."""
 
     def __post_init__(self) -> None:
-        """Nothing: its parts were checked when they were made."""
+        """Does nothing: its parts were checked when they were created."""
 
     def path(self, text: str) -> Path:
-        """A path of the file."""
+        """A path in the file, resolved."""
         return self.folder / text
 
 
 def read(path: str | os.PathLike[str]) -> Config:
-    """The configuration in a TOML file; paths in it are relative to its folder. FederatedError names the key."""
+    """The configuration in a TOML file; paths in it are relative to its folder. Raises FederatedError, naming the
+    key."""
     return parse(_READ.file(path), Path(path).resolve().parent)
 
 
@@ -241,7 +243,7 @@ def parse(words: Mapping[str, Any], folder: Path = Path()) -> Config:
     )
     if pipeline.privacy.sampling == "poisson" and file.rounds.over_selection:
         raise FederatedError(
-            'rounds.over_selection: expected 0 with privacy.sampling = "poisson": chance alone must choose'
+            'rounds.over_selection: expected 0 with privacy.sampling = "poisson": chance alone must choose devices'
         )
     parts["algorithm"] = algorithm_from(file.algorithm)
     return Config(**parts, pipeline=pipeline, source=words, folder=folder)
@@ -250,31 +252,31 @@ def parse(words: Mapping[str, Any], folder: Path = Path()) -> Config:
 TEMPLATE = """\
 # A federated run: msedge federate run.toml --simulate 0 (all devices of the shards)
 #                  msedge federate run.toml --superlink 127.0.0.1:9092
-# Lines behind `#` show defaults. Paths are relative to this file.
+# Lines that begin with `#` show defaults. Paths are relative to this file.
 
 [model]
 bundle = "model.mslite"        # made by: msedge convert model.onnx -o model.mslite --trainable '*'
 
 [data]
-shards = "devices.npz"         # arrays by input name, labels, device (whose each example is); or a folder of NAME.npz
-# test = 0.25                  # the share of its examples a device keeps to test on
+shards = "devices.npz"         # arrays by input name, labels, device (owner of each example); or a folder of NAME.npz
+# test = 0.25                  # the share of its examples that a device keeps for testing
 
 [algorithm]
 name = "fedavg"                # its hyperparameters follow: rate = 0.05
 
 [local]
-# steps = 10                   # of the algorithm, in a round
-# batch = 20                   # examples a step
+# steps = 10                   # local steps per round
+# batch = 20                   # examples per step
 
 [rounds]
 count = 20
-# fraction = 1.0               # of the devices, how many a round wants
+# fraction = 1.0               # the share of the devices that a round wants
 # minimum = 1
-# quorum = 0.5                 # of those, how many must answer
-# attempts = 3                 # at a round before the run gives up
-# over_selection = 0.0         # how many more are asked
-# deadline = 600.0             # seconds
-# compensate = false           # devices that answer rarely count more when they do
+# quorum = 0.5                 # the share of those that must answer
+# attempts = 3                 # at one round before the run fails
+# over_selection = 0.0         # the share of additional devices that are asked
+# deadline = 600.0             # seconds until a round ends
+# compensate = false           # answers of devices that answer rarely get more weight
 # seed = 0
 # mode = "sync"                # or "async": then [async] size, concurrency, exponent, most
 
@@ -303,12 +305,12 @@ count = 20
 # examples = 1000000           # that a device may claim
 
 [state]
-checkpoint = "run.state"       # the server's, after each round: --resume goes on from there
-# devices = ""                 # what simulated devices keep
+checkpoint = "run.state"       # the server's, after each round: --resume continues from it
+# devices = ""                 # the state of simulated devices
 
 [sync]
-# store = ""                   # devices' own versions, of those whose owners agreed
-# only = []                    # such as ["head*"]: tune these alone; a server computes the rest once for all devices
+# store = ""                   # personal versions, of devices whose owners agreed
+# only = []                    # such as ["head*"]: tune only these; a server computes the rest once for all devices
 # versions = 3
 # days = 90.0
 

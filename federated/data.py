@@ -1,6 +1,6 @@
-"""Data of a fleet: devices' examples, batches drawn from them, and ways to come by heterogeneous devices.
+"""Data of a fleet: devices' examples, batches drawn from them, and ways to simulate heterogeneous devices.
 
-Everything is deterministic in the generator or seed it is given, so that the simulators, a real device and a rerun
+Everything is deterministic given its generator or seed, so that the simulators, a real device and a rerun
 draw the same batches.
 """
 
@@ -34,7 +34,7 @@ def pick(data: Batch, rows: Array) -> Batch:
 
 
 def join(parts: Sequence[Batch]) -> Batch:
-    """All examples of several devices: what a data centre would train on."""
+    """All examples of several devices, as for centralised training."""
     if not parts:
         raise FederatedError("expected the data of at least one device to join, got none")
     names = parts[0].inputs
@@ -45,8 +45,8 @@ def join(parts: Sequence[Batch]) -> Batch:
 def draw(data: Batch, rng: np.random.Generator, steps: int, n: int) -> Batch:
     """`steps` batches of n examples: Batch [steps, n, ...].
 
-    Examples come in random order, all of them before one comes again; every batch is full, whatever the device has, so
-    that devices with little data take steps of the same shape as all others. FederatedError without any example.
+    Examples come in random order, without repetition until all were drawn; every batch is full, regardless of the
+    number of examples, so that the steps of all devices have the same shape. Raises FederatedError for empty data.
     """
     count = size(data)
     if not count:
@@ -57,7 +57,7 @@ def draw(data: Batch, rng: np.random.Generator, steps: int, n: int) -> Batch:
 
 
 def split(data: Batch, share: float, rng: np.random.Generator) -> tuple[Batch, Batch]:
-    """Two random parts, `share` of every label's examples in the first, rounded down, but one example at least."""
+    """Two random parts, `share` of every label's examples in the first, rounded down, but at least one example."""
     first = np.zeros(size(data), bool)
     for alike in _alike(data.labels):
         rows = rng.permutation(alike)
@@ -68,11 +68,11 @@ def split(data: Batch, share: float, rng: np.random.Generator) -> tuple[Batch, B
 
 
 def support_query(data: Batch, per_class: int, rng: np.random.Generator) -> tuple[Batch, Batch]:
-    """Some examples of every label to adapt on, and all others to ask afterwards; where labels are measurements, as
-    many of all.
+    """Some examples of every label to adapt on, and all others for testing afterwards; if labels are measurements, the
+    same number of examples from all.
 
-    Of a label with few examples one is left to ask about as long as there are two: the support is never empty, the
-    query is only where no label has a second example.
+    Of a label with few examples one is left for testing as long as there are two: the support is never empty, the
+    query is empty only if no label has a second example.
     """
     support = np.zeros(size(data), bool)
     for alike in _alike(data.labels):
@@ -82,25 +82,25 @@ def support_query(data: Batch, per_class: int, rng: np.random.Generator) -> tupl
 
 
 def _alike(labels: Array) -> list[Array]:
-    """Rows of each label where these are whole numbers [n]; of measurements all rows together."""
+    """Rows of each label if labels are integers [n]; for measurements all rows together."""
     if labels.ndim == 1 and labels.dtype.kind in "iub":
         return [np.flatnonzero(labels == label) for label in np.unique(labels)]
     return [np.arange(len(labels))]
 
 
 def by_device(data: Batch, devices: Array) -> dict[str, Batch]:
-    """The natural split: examples of one person, speaker or machine, named by an array [n], in order of their names."""
+    """The natural split: examples of one person, speaker or machine, named by an array [n], sorted by name."""
     return {str(name): pick(data, np.flatnonzero(devices == name)) for name in np.unique(devices)}
 
 
 def dirichlet(
     labels: Array, devices: int, alpha: float, rng: np.random.Generator, least: int = 1, tries: int = 100
 ) -> list[Array]:
-    """Rows of each device, every label shared out in proportions drawn from Dirichlet(alpha): the smaller alpha, the
-    fewer labels a device sees. Drawn anew until each device has `least` rows.
+    """Rows of each device, every label split in proportions drawn from Dirichlet(alpha): the smaller alpha, the fewer
+    labels a device has. Repeated until each device has `least` rows.
 
     Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
-    2019, in the form that shares out labels (Yurochkin et al. 2019). FederatedError where `tries` draws do not do.
+    2019, in the form that splits labels (Yurochkin et al. 2019). Raises FederatedError if `tries` draws fail.
     """
     for _ in range(tries):
         parts: list[list[Array]] = [[] for _ in range(devices)]
@@ -123,9 +123,9 @@ def synthetic(alpha: float, beta: float, devices: int = 100, seed: int = 0) -> l
 
     Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, section 5.1, with the numbers of examples
     of T. Dinh et al., "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020: five times
-    int(lognormal(4, 2)) + 50, that is 205,795 for 100 devices and seed 0. `alpha` spreads models, `beta` inputs; both
-    are standard deviations, as in the programs both papers published, whose order of draws from the legacy generator
-    this is.
+    int(lognormal(4, 2)) + 50, that is 205,795 for 100 devices and seed 0. `alpha` is the spread of models, `beta` that
+    of inputs; both are standard deviations, as in the programs published with both papers, whose order of draws from
+    the legacy generator is used.
     """
     rng = np.random.RandomState(seed)
     counts = (rng.lognormal(4, 2, devices).astype(int) + 50) * 5
@@ -157,9 +157,9 @@ def sinusoids(rng: np.random.Generator, tasks: int, n: int) -> list[Batch]:
 def shards(path: Path, labels: str = "labels", device: str = "device") -> dict[str, Batch]:
     """Devices' examples by name, from one .npz file or a folder of them.
 
-    A file holds arrays of one length: `labels`, the model's inputs by name, and `device` [n], who each example is from.
-    In a folder every `NAME.npz` is device NAME's and holds no `device`. FederatedError names the file and what is
-    wrong; a device without examples is an error, because a run would only meet it rounds later.
+    A file holds arrays of one length: `labels`, the model's inputs by name, and `device` [n], the owner of each
+    example. In a folder every `NAME.npz` belongs to device NAME and has no `device`. Raises FederatedError, naming the
+    file and the problem; a device without examples is an error, because a run would notice it only rounds later.
     """
     if path.is_dir():
         files = sorted(path.glob("*.npz"))
@@ -169,7 +169,7 @@ def shards(path: Path, labels: str = "labels", device: str = "device") -> dict[s
     else:
         arrays = _arrays(path)
         if device not in arrays:
-            raise FederatedError(f"{path}: expected an array {device!r} of whose each example is; {_held(arrays)}")
+            raise FederatedError(f"{path}: expected an array {device!r}: each example's owner; {_held(arrays)}")
         owners = arrays.pop(device)
         data = _batch(path, arrays, labels)
         if owners.shape != (size(data),):

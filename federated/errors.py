@@ -1,4 +1,4 @@
-"""What can go wrong when a fleet learns, as the user sees it."""
+"""The error of federated learning that users meet."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How good the model is for each device, before it adapts and after: participating devices and ones never seen.
+"""How good the model is for each device, before it adapts and after: participating and held-out devices.
 
-A mean over devices hides those that the common model fails, so the worst tenth stands beside it. Everything is plain
-data for reports (`dataclasses.asdict`).
+A mean over devices hides devices for which the common model fails, so the mean of the worst tenth is given too.
+Everything is plain data for reports (`dataclasses.asdict`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from federated.tree import Tree
 __all__ = ["Score", "Spread", "Summary", "before_after", "centralised", "score", "summarise"]
 
 CENTRALISED_STEPS = 64
-"""Batches that `centralised` draws at once: what bounds its memory."""
+"""Batches that `centralised` draws at once, which bounds its memory."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure over devices, each counting once: the mean, and the mean of the worst tenth (one device at least)."""
+    """A figure over devices with equal weights: the mean, and the mean of the worst tenth (at least one device)."""
 
     mean: float
     worst_decile: float
@@ -45,7 +45,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Summary:
-    """Figures over `devices` that had something to be asked about; `silent` had not."""
+    """Figures over `devices` that had examples to test on; `silent` devices had none."""
 
     devices: int
     silent: int
@@ -65,7 +65,7 @@ def before_after(
 
 
 def score(device: str, before: Evaluation, after: Evaluation) -> Score:
-    """Sums as means; zeros for a device that was asked nothing."""
+    """Sums as means; zeros for a device without test examples."""
     count = max(int(before.examples), 1)
     return Score(
         device,
@@ -78,7 +78,7 @@ def score(device: str, before: Evaluation, after: Evaluation) -> Score:
 
 
 def summarise(scores: Iterable[Score]) -> Summary:
-    """Figures over the devices that were asked something; NaN where none was."""
+    """Figures over the devices with test examples; NaN without any."""
     everyone = list(scores)
     asked = [entry for entry in everyone if entry.examples]
     return Summary(
@@ -92,7 +92,7 @@ def summarise(scores: Iterable[Score]) -> Summary:
 
 
 def _spread(badness: Sequence[float], sign: int) -> Spread:
-    """Of figures that are worse the higher they are, `sign` times what they stand for."""
+    """The spread of figures that are worse the higher they are; `sign` converts them to the original figure."""
     if not badness:
         return Spread(float("nan"), float("nan"))
     worst = np.sort(badness)[::-1][: max(1, len(badness) // 10)]
@@ -102,7 +102,7 @@ def _spread(badness: Sequence[float], sign: int) -> Spread:
 def centralised(
     learner: Learner, params: Tree, devices: Sequence[Batch], steps: int, n: int, rate: float, rng: np.random.Generator
 ) -> Tree:
-    """SGD on everybody's examples in one place: the baseline that gives privacy up."""
+    """SGD on all devices' examples in one place: the baseline without privacy."""
     everything = join(devices)
     for first in range(0, steps, CENTRALISED_STEPS):
         drawn = draw(everything, rng, min(CENTRALISED_STEPS, steps - first), n)

@@ -1,4 +1,4 @@
-"""What algorithms ask of whatever computes gradients: a bundle on a device, or JAX in the simulator."""
+"""The interface between algorithms and what computes gradients: a bundle on a device, or JAX in the simulator."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Batch(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """The mean loss over a batch (float32 scalar), its gradients, and values that training moves otherwise (running
-    statistics); `grads` and `statistics` together hold names of the parameter tree, each once."""
+    """The mean loss over a batch (float32 scalar), its gradients, and values that training changes otherwise (running
+    statistics); `grads` and `statistics` together contain names of the parameter tree, each once."""
 
     loss: Array
     grads: Tree
@@ -30,8 +30,8 @@ class Gradient(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """Sums over the examples that were looked at; the loss's mean is `loss / examples`. Where an example has several
-    labels, or some that do not count, `examples` is of labels."""
+    """Sums over the evaluated examples; the mean loss is `loss / examples`. If an example has several
+    labels, or some that are ignored, `examples` counts labels."""
 
     loss: Array
     correct: Array
@@ -42,11 +42,11 @@ class Learner(Protocol):
     """Pure functions of a parameter tree."""
 
     second_order: bool
-    """Whether `meta_gradient` is there."""
+    """Whether `meta_gradient` is available."""
 
     @property
     def params(self) -> Tree:
-        """The values training starts from: trainable parameters and running statistics by name."""
+        """The initial values: trainable parameters and running statistics by name."""
 
     def gradient(self, params: Tree, batch: Batch) -> Gradient:
         """Loss and gradients at `params`, the model in training form."""
@@ -66,9 +66,9 @@ class Learner(Protocol):
 
 
 def sgd(params: Tree, gradient: Gradient, rate: Any) -> dict[str, Any]:
-    """One step of gradient descent; statistics take their new values. What has no gradient stays.
+    """One step of gradient descent; statistics take their new values. Parameters without a gradient stay.
 
-    `rate`: a number, or a tree with a rate for every element of what has a gradient.
+    `rate`: a number, or a tree with a rate for every element that has a gradient.
     """
     grads = gradient.grads
     moving = tree.take(params, grads)

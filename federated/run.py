@@ -1,4 +1,4 @@
-"""Runs from beginning to end: a fleet simulated in this process, or real devices behind a SuperLink."""
+"""Complete runs: a fleet simulated in this process, or real devices behind a SuperLink."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["Fleet", "report", "run", "serve", "simulate", "start_of"]
 
 @dataclass(frozen=True)
 class Fleet:
-    """Devices in this process: their examples by name, the learner that they share, and what their owners agreed to
+    """Devices in this process: their examples by name, their common learner, and their owners' consent
     (`federated.server.store.CONSENTS`)."""
 
     learner: Learner
@@ -41,7 +41,7 @@ class Fleet:
 
 
 def start_of(path: str | os.PathLike[str]) -> tuple[LiteLearner, Start]:
-    """A trainable bundle's learner, and what a run on it starts from."""
+    """A trainable bundle's learner, and the start of a run with it."""
     learner = LiteLearner(path)
     held = bundle.read(path)
     return learner, Start(learner.params, tuple(held.uses["gradients"].writes.values()), held.digest)
@@ -50,7 +50,7 @@ def start_of(path: str | os.PathLike[str]) -> tuple[LiteLearner, Start]:
 def fleet_of(config: Config, devices: int = 0) -> Fleet:
     """The fleet that `model.bundle` and `data.shards` name: its first `devices` by name, or all of them (0).
 
-    Raises FederatedError for files that cannot be read or hold too few devices.
+    Raises FederatedError for files that cannot be read or have too few devices.
     """
     if not config.data.shards:
         raise FederatedError("data.shards: expected the examples of the simulated devices, got none")
@@ -70,9 +70,9 @@ def simulate(
     watch: Watch = lambda row: None,
     delay: Callable[[str, int], float] | None = None,
 ) -> Federation:
-    """A whole run in this process, by the ServerApp and ClientApp of a real one.
+    """A whole run in this process, with the same ServerApp and ClientApp as a real one.
 
-    `delay(device, nth)`: seconds of simulated time until a device's nth answer is there (`LocalGrid`).
+    `delay(device, nth)`: seconds of simulated time until a device's nth answer arrives (`LocalGrid`).
     """
     from federated.transport.local import run_here
 
@@ -94,8 +94,8 @@ def simulate(
 
 
 def serve(exchange: Exchange, words: Mapping[str, object]) -> Federation:
-    """What the ServerApp does: the run of the configuration file that `words` (`flwr run --run-config`) name: `config`,
-    and `resume` for one that goes on from its checkpoint where there is one. Prints each round as a line of JSON.
+    """The ServerApp's work: the run of the configuration file that `words` (`flwr run --run-config`) name: `config`,
+    and `resume` to continue from its checkpoint if there is one. Prints each round as a line of JSON.
 
     Raises FederatedError without a configuration, or for a checkpoint of an earlier run without `resume`.
     """
@@ -109,8 +109,8 @@ def serve(exchange: Exchange, words: Mapping[str, object]) -> Federation:
     resume = bool(words.get("resume")) and there
     if there and not resume:
         raise FederatedError(
-            f"state.checkpoint: expected {str(config.path(keep))!r} not to be there when a run begins, and it is of an "
-            "earlier run; go on with it by --resume, or move it away"
+            f"state.checkpoint: expected {str(config.path(keep))!r} not to exist when a run begins; it belongs to an "
+            "earlier run: continue that run with --resume, or move the file"
         )
     return run(config, start, exchange, resume=resume, watch=lambda row: print(json.dumps(row), flush=True))
 
@@ -118,10 +118,10 @@ def serve(exchange: Exchange, words: Mapping[str, object]) -> Federation:
 def run(
     config: Config, start: Start, exchange: Exchange, *, resume: bool = False, watch: Watch = lambda row: None
 ) -> Federation:
-    """A run, or the rest of one, and its report, which a run that gives up leaves as well."""
+    """A run, or the rest of one, and its report, which is written by a failed run too."""
     keep = config.path(config.state.checkpoint) if config.state.checkpoint else None
     if resume and keep is None:
-        raise FederatedError("--resume: expected state.checkpoint in the configuration to go on from, got none")
+        raise FederatedError("--resume: expected state.checkpoint in the configuration to continue from, got none")
     going_on = checkpoint.load(keep, config, start) if resume and keep is not None else None
     federation = going_on or Federation.begin(config, start)
     conducting = conduct_async if config.rounds.mode == "async" else conduct
@@ -137,21 +137,21 @@ def run(
 
 
 def _after(federation: Federation) -> After:
-    """What follows an evaluation: devices' own versions come home, if [sync] says where."""
+    """What follows an evaluation: personal versions are collected, if [sync] names a store."""
     words = federation.config.sync
     if not words.store:
         return lambda exchange, nodes: {}
     if words.only and not federation.config.report.bundle:
         raise FederatedError(
-            "sync.only: expected report.bundle beside it, got none; heads belong to the model they were tuned on"
+            "sync.only: expected report.bundle together with it, got none; heads fit only the model they were tuned on"
         )
     store = PersonalStore(federation.config.path(words.store), Retention(words.versions, words.days))
     return lambda exchange, nodes: {"sync": sync(federation, exchange, nodes, store, *_published(federation))}
 
 
 def _published(federation: Federation) -> tuple[str, Tree]:
-    """The bundle that versions of this round are versions of: the global model's, written anew, where the report names
-    one, so that it and the store always go together; else the one the run began with. Its digest and parameters."""
+    """The bundle to which this round's personal versions belong: the global model's, newly written, if the report names
+    one, so that it and the store always match; otherwise the run's initial one. Its digest and parameters."""
     start, config = federation.start, federation.config
     if not config.report.bundle:
         return start.bundle, start.params
@@ -161,7 +161,7 @@ def _published(federation: Federation) -> tuple[str, Tree]:
 
 
 def report(federation: Federation) -> dict[str, Any]:
-    """Everything that happened, as plain data."""
+    """The report of the run, as plain data."""
     rows = federation.rows
     refused: dict[str, int] = {}
     for row in rows:

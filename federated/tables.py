@@ -1,7 +1,7 @@
-"""Tables of TOML and JSON files as typed values: msgspec checks them, this module says in words what is wrong.
+"""Tables of TOML and JSON files as typed values: msgspec validates them, this module describes errors.
 
-A file is described by subclasses of `Table`. Annotations say what a key may hold; `msgspec.Meta` bounds numbers, and
-its `description` replaces the words that errors would use. A `Reader` raises its package's own error, which names the
+A file is described by subclasses of `Table`. Annotations give a key's type; `msgspec.Meta` bounds numbers, and its
+`description` replaces the words that errors would use. A `Reader` raises its package's own error, which names the
 file, the key, what was expected, what was found, and the nearest key that exists.
 """
 
@@ -32,7 +32,7 @@ Count = Annotated[int, Meta(ge=1)]
 Whole = Annotated[int, Meta(ge=0)]
 Seed = Annotated[int, Meta(ge=0, le=(1 << 63) - 1, description="a whole number from 0 to below 2^63")]
 Number = Annotated[float, Meta(gt=-_MOST, lt=_MOST)]
-"""Neither infinite nor NaN."""
+"""A finite float."""
 NotNegative = Annotated[float, Meta(ge=0, lt=_MOST)]
 Positive = Annotated[float, Meta(gt=0, lt=_MOST)]
 Share = Annotated[float, Meta(ge=0, lt=1, description="a share from 0 to below 1")]
@@ -54,7 +54,7 @@ def _shown(value: object) -> str:
 class Reader:
     """Reads values of one kind of file.
 
-    error: makes what is raised for whatever is wrong. fix: how to get such a file. shown: how errors quote a value.
+    error: the class of errors. fix: how to get such a file. shown: how errors quote a value.
     """
 
     error: Callable[[str], Exception]
@@ -78,13 +78,13 @@ class Reader:
             raise self.wrong(key, what, got)
 
     def wrong(self, key: str, what: str, got: object) -> Exception:
-        """The error that something else was expected."""
+        """The error for a value that is not as expected."""
         return self.error(f"{key}: expected {what}, got {self.shown(got)}")
 
     def read(self, kind: type[T], value: object, where: str = "") -> T:
-        """`value` as `kind`: a Table, a dataclass, or whatever else msgspec converts to.
+        """`value` as `kind`: a Table, a dataclass, or any other type that msgspec converts to.
 
-        where: the key of `value`; "" or a text that ends with ": " for a whole file.
+        where: the key of `value`; "" or a string that ends with ": " for a whole file.
         """
         try:
             return _converted(value, kind)
@@ -92,7 +92,7 @@ class Reader:
             raise self.error(self._fault(value, kind, where)) from error
 
     def _fault(self, value: Any, kind: Any, where: str) -> str:
-        """What is wrong with a value that msgspec refuses: at the innermost part that it refuses."""
+        """What is wrong with a value that msgspec refuses, at the innermost wrong part."""
         plain, _ = _bare(kind)
         if _is_union(plain):
             plain = next((_bare(one)[0] for one in get_args(plain) if _alike(value, one)), plain)
@@ -126,18 +126,18 @@ class Reader:
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A table of a file. Values set in Python obey the same annotations as those of a file."""
+    """A table of a file. Values set in Python are validated like those of a file."""
 
     reader: ClassVar[Reader] = Reader(ValueError, "")
 
     def __post_init__(self) -> None:
-        """Raise the reader's error; subclasses that check more call this first."""
+        """Raises the reader's error; subclasses with more checks call this first."""
         for key, hint in _hints(type(self)).items():
             self.reader.read(hint, getattr(self, key), f"{type(self).__name__}.{key}")
 
 
 def _converted(value: object, kind: type[T]) -> T:
-    """Raises ValidationError or RecursionError for a value that is not of the kind."""
+    """Raises ValidationError or RecursionError for a value of another kind."""
     if dataclasses.is_dataclass(kind) and isinstance(value, Mapping) and not {*value} <= {*_keys(kind)}:
         raise msgspec.ValidationError("an unknown key")  # which msgspec ignores in a dataclass
     return msgspec.convert(value, kind)
@@ -152,7 +152,7 @@ def _is_taken(value: object, kind: Any) -> bool:
 
 
 def expected(kind: Any) -> str:
-    """What a value of this annotation may be, in words."""
+    """A description of the values that an annotation allows."""
     plain, meta = _bare(kind)
     if meta and meta.description:
         return meta.description
@@ -169,7 +169,7 @@ def expected(kind: Any) -> str:
 
 
 def _bounds(meta: Meta) -> str:
-    """Such as " of at least 0 and below 1"; the bounds of `Number` are not said."""
+    """Such as " of at least 0 and below 1"; the bounds of `Number` are omitted."""
     limits = (("of at least", meta.ge), ("above", meta.gt), ("at most", meta.le), ("below", meta.lt))
     said = [(word, limit) for word, limit in limits if limit is not None and abs(limit) < _MOST]
     texts = [f"{word} {f'{limit:,}' if isinstance(limit, int) else f'{limit:g}'}" for word, limit in said]
@@ -194,7 +194,7 @@ def _is_record(plain: Any) -> bool:
 
 
 def _alike(value: Any, kind: Any) -> bool:
-    """Whether a value has the form of one part of a union, such that its inside says what is wrong."""
+    """Whether a value has the form of one part of a union, so that the error is inside it."""
     plain = _bare(kind)[0]
     if isinstance(value, Mapping):
         return _is_record(plain) or get_origin(plain) in (dict, Mapping)
@@ -202,7 +202,7 @@ def _alike(value: Any, kind: Any) -> bool:
 
 
 def _parts(value: Any, plain: Any, where: str) -> Iterator[tuple[Any, Any, str]]:
-    """What a table or a list holds: value, annotation, place."""
+    """The contents of a table or a list: value, annotation, place."""
     origin, inner = get_origin(plain), get_args(plain)
     if _is_record(plain) and isinstance(value, Mapping):
         yield from ((value[key], hint, _at(where, key)) for key, (hint, _) in _keys(plain).items() if key in value)

@@ -1,7 +1,7 @@
 """Parameter trees: nested dicts of arrays, and their arithmetic.
 
-Only operators and methods that NumPy's and JAX's arrays share are used, so that what is written with these functions
-runs on a device as it stands and under `jax.jit` and `jax.vmap` in the simulator.
+Only operators and methods common to NumPy's and JAX's arrays are used, so that code written with these functions runs
+unchanged on a device and under `jax.jit` and `jax.vmap` in the simulator.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Tree: TypeAlias = Mapping[str, Any]
 
 
 def map_leaves(function: Callable[..., Array], tree: Tree, *others: Tree) -> dict[str, Any]:
-    """`function` of every leaf, and of the leaves of the same name in the other trees. KeyError where one lacks it."""
+    """`function` of every leaf, and of the leaves of the same name in the other trees. KeyError if one lacks it."""
     return {
         name: map_leaves(function, leaf, *(other[name] for other in others))
         if isinstance(leaf, Mapping)
@@ -77,7 +77,7 @@ def dot(a: Tree, b: Tree) -> Any:
 
 
 def weighted_mean(trees: Sequence[Tree], weights: Sequence[Any]) -> dict[str, Any]:
-    """The sum of weight * tree over the sum of weights, in the order given: sums in floats hang on it."""
+    """The sum of weight * tree over the sum of weights, in the order given, on which floating-point sums depend."""
     whole = sum(weights)
     result = scale(trees[0], weights[0] / whole)
     for tree, weight in zip(trees[1:], weights[1:], strict=True):
@@ -92,7 +92,7 @@ def split(tree: Tree, patterns: Sequence[str]) -> tuple[dict[str, Any], dict[str
 
 
 def take(tree: Tree, names: Any) -> dict[str, Any]:
-    """The entries of these names that are there, in the tree's order."""
+    """The entries with these names that exist, in the tree's order."""
     return {name: leaf for name, leaf in tree.items() if name in names}
 
 

@@ -1,4 +1,4 @@
-"""Federated learning in the cloud: gradients by JAX, and a simulator of whole fleets."""
+"""Federated learning in the cloud: gradients computed by JAX, and a simulator of whole fleets."""
 
 from __future__ import annotations
 

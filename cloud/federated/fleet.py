@@ -1,7 +1,7 @@
-"""A fleet's work as pure functions of arrays: what the simulator compiles.
+"""A fleet's computation as pure functions of arrays, which the simulator compiles.
 
-Devices come as arrays [groups, group, ...]: a `lax.scan` over groups, the devices of one side by side by `vmap`, groups
-shared out among JAX's devices. Payloads are summed as they come, so that memory hangs on the group, not on the fleet.
+Devices come as arrays [groups, group, ...]: a `lax.scan` over groups, `vmap` over the devices of one group, groups
+split over JAX's devices. Payloads are summed one group at a time, so memory depends on the group, not on the fleet.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Adapting", "Training", "adapt", "apart", "train", "with_hyperparamet
 
 class Training(NamedTuple):
     """What devices do in a round, leaves [groups, group, ...]: their numbers in the fleet, whether they took part
-    before, rows of the pool [..., steps, n], weights (0: nobody, there to fill a group)."""
+    before, rows of the pool [..., steps, n], weights (0: a placeholder that fills a group)."""
 
     numbers: Any
     known: Any
@@ -36,8 +36,8 @@ class Training(NamedTuple):
 
 
 class Adapting(NamedTuple):
-    """What devices are asked, leaves [groups, group, ...]: numbers, known, rows to adapt on [..., steps, n], rows to be
-    judged on [..., queries] and which of those count."""
+    """Devices to evaluate, leaves [groups, group, ...]: numbers, known, rows to adapt on [..., steps, n], rows to test
+    on [..., queries] and which of those count."""
 
     numbers: Any
     known: Any
@@ -47,8 +47,8 @@ class Adapting(NamedTuple):
 
 
 def apart(algorithm: Algorithm) -> tuple[Algorithm, dict[str, float]]:
-    """The kind of algorithm, its float fields zero, and those fields: arguments of what is compiled, so that trying
-    another learning rate compiles nothing."""
+    """The kind of algorithm, with its float fields zero, and those fields: arguments of the compiled function, so that
+    trying another learning rate needs no compilation."""
     values = {field.name: getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)}
     numbers = {name: value for name, value in values.items() if isinstance(value, float)}
     return with_hyperparameters(algorithm, dict.fromkeys(numbers, 0.0)), numbers
@@ -66,7 +66,7 @@ def train(
     algorithm: Algorithm, learner: JaxLearner, mesh: Mesh, pool: Batch, state: Tree, personal: Tree, asked: Training,
     fraction: Any,
 ) -> tuple[Tree, Tree, Any]:  # fmt: skip
-    """A round: the next state, everyone's personal state [fleet, ...], mean training losses [groups, group]."""
+    """A round: the next state, the personal state of all devices [fleet, ...], mean training losses [groups, group]."""
     broadcast = algorithm.broadcast(state)
 
     def device(common: Any, one: Training) -> tuple[Any, Any]:
@@ -88,7 +88,7 @@ def train(
 def adapt(
     algorithm: Algorithm, learner: JaxLearner, mesh: Mesh, pool: Batch, state: Tree, personal: Tree, asked: Adapting
 ) -> tuple[Evaluation, Evaluation]:
-    """Every device before and after it adapted; leaves [groups, group]."""
+    """The evaluation of every device before and after adapting; leaves [groups, group]."""
     broadcast = algorithm.broadcast(state)
 
     def device(common: Any, one: Adapting) -> tuple[Any, Any]:
@@ -104,7 +104,7 @@ def adapt(
 
 
 def _over_fleet(mesh: Mesh, device: Callable[[Any, Any], tuple[Any, Any]], common: Any, asked: Any) -> tuple[Any, Any]:
-    """The sum of the first results of `device(common, one)` over all devices, the second ones stacked as asked."""
+    """The sum of the first results of `device(common, one)` over all devices, the second ones stacked like `asked`."""
 
     def share(common: Any, asked: Any) -> tuple[Any, Any]:
         def group(sums: Any, asked: Any) -> tuple[Any, Any]:
@@ -121,7 +121,7 @@ def _over_fleet(mesh: Mesh, device: Callable[[Any, Any], tuple[Any, Any]], commo
 
 
 def _personal(algorithm: Algorithm, broadcast: Tree, personal: Tree, number: Any, known: Any) -> Tree:
-    """What a device keeps of its own: as it was left, or what a new device gets."""
+    """A device's personal state: as it was kept, or the initial one for a new device."""
     fresh = algorithm.enrol(broadcast)
     own: Tree = jax.tree.map(
         lambda all, new: jnp.where(known, all.at[number].get(mode="clip"), new), personal, fresh
@@ -130,6 +130,6 @@ def _personal(algorithm: Algorithm, broadcast: Tree, personal: Tree, number: Any
 
 
 def _numbers(pool: Batch, rows: Any) -> Batch:
-    """A batch of numbers, for `JaxLearner.over`."""
+    """A batch of example numbers, for `JaxLearner.over`."""
     batch: Batch = jax.tree.map(lambda _: rows, pool)
     return batch

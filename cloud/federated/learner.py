@@ -1,4 +1,4 @@
-"""`JaxLearner`: what federated algorithms ask of a learner, of an ONNX model by JAX."""
+"""`JaxLearner`: the learner interface of federated algorithms for an ONNX model, computed by JAX."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Carry = TypeVar("Carry")
 class JaxLearner:
     """The learner of `model`'s one output: pure functions that can be jitted, mapped and differentiated.
 
-    `loss`: a name out of `cloud.train.stepping.losses.LOSSES`, or a function (output, labels) -> one float an example;
+    `loss`: a name in `cloud.train.stepping.losses.LOSSES`, or a function (output, labels) -> one float per example;
     `trainable`: glob patterns of initialisers, see `cloud.engine.lower`. Batches name the model's inputs.
     """
 
@@ -39,16 +39,16 @@ class JaxLearner:
         self._function = as_products(lower(model, training=True, trainable=trainable))
         if len(self._function.outputs) != 1:
             names = [spec.name for spec in self._function.outputs]
-            raise TrainError(f"expected a model with one output for the loss, got {names}; drop the others")
+            raise TrainError(f"expected a model with one output for the loss, got {names}; remove the others")
         if isinstance(loss, str) and loss not in LOSSES:
             raise TrainError(f"expected a loss of {', '.join(LOSSES)}, or a function, got {loss!r}")
         self._loss = LOSSES[loss] if isinstance(loss, str) else loss
         self._pool: Batch | None = None
 
     def over(self, pool: Batch) -> JaxLearner:
-        """This learner for batches of numbers: every leaf holds numbers of examples in `pool` [examples, ...].
+        """This learner for batches of indices: every leaf holds indices of examples in `pool` [examples, ...].
 
-        Examples are read where a step computes with them, so that no copy of a device's whole data is made first.
+        Examples are gathered in the step that uses them, so that a device's whole data is never copied.
         """
         learner = copy.copy(self)
         learner._pool = pool
@@ -102,7 +102,7 @@ class JaxLearner:
         return jax.lax.scan(step, carry, batches)
 
     def _read(self, batch: Batch) -> Batch:
-        """The examples a batch names, or the batch where it holds them."""
+        """The examples that a batch refers to, or the batch itself if it contains them."""
         if self._pool is None:
             return batch
         examples: Batch = jax.tree.map(lambda leaf, rows: leaf[rows], self._pool, batch)
@@ -122,7 +122,7 @@ class JaxLearner:
 
 
 def _right(output: Any, labels: Any) -> Any:
-    """Per example, 1 where the highest output is that of the label; zeros for regression."""
+    """Per example, 1 if the highest output is the label's; zeros for regression."""
     if not np.issubdtype(labels.dtype, np.integer):
         return jnp.zeros(len(labels), jnp.float32)
     return (jnp.argmax(output, axis=-1) == labels).astype(jnp.float32)

@@ -1,8 +1,8 @@
 """Convolutions as matrix products.
 
-On a CPU, XLA runs a convolution inside a loop without its fast kernels: two convolutions along time with their
-gradients take 78 ms a step in a `lax.scan` and 1.2 ms as products (batch 32, 9 channels of 128 values; outside of a
-loop both take 1.2 ms). The simulator lives in loops.
+On a CPU, XLA does not use its fast kernels for a convolution inside a loop: two convolutions along time with their
+gradients take 78 ms per step in a `lax.scan` and 1.2 ms as products (batch 32, 9 channels of 128 values; outside a loop
+both take 1.2 ms). The simulator runs its steps inside loops.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["as_products"]
 
 
 def as_products(function: EngineFunction) -> EngineFunction:
-    """The same function, its convolutions computed as products where they are not in groups."""
+    """The same function with ungrouped convolutions computed as matrix products."""
     steps = tuple(
         dataclasses.replace(step, row=_PRODUCT)
         if step.op == "Conv" and step.attributes.get("group", 1) == 1
@@ -38,7 +38,7 @@ def _conv(
     *, auto_pad: str = "NOTSET", dilations: Sequence[int] | None = None, group: int = 1,
     kernel_shape: Sequence[int] | None = None, pads: Sequence[int] | None = None, strides: Sequence[int] | None = None,
 ) -> Any:  # fmt: skip
-    """x [N, C, d...], w [M, C, k...], b [M]: what every tap of the kernel reads, side by side, times the kernel."""
+    """x [N, C, d...], w [M, C, k...], b [M]: the inputs of every kernel tap, concatenated, times the kernel."""
     rank, extents = x.ndim - 2, w.shape[2:]
     strides, dilations = per_axis(strides, rank), per_axis(dilations, rank)
     padding = window_pads(auto_pad, pads, x.shape[2:], extents, strides, dilations)

@@ -1,6 +1,6 @@
-"""`Simulator`: thousands of devices as one compiled computation a round.
+"""`Simulator`: thousands of devices as one compiled computation per round.
 
-All examples lie in one pool of arrays and a device is the rows of its own, so that drawing batches is drawing row
+All examples are in one pool of arrays, and a device is a set of row numbers in it; drawing a batch means drawing row
 numbers.
 """
 
@@ -29,13 +29,13 @@ from federated.tree import Tree
 __all__ = ["Report", "Rows", "Simulator"]
 
 Rows: TypeAlias = npt.NDArray[np.integer[Any]]
-"""Numbers of examples in the pool: those of one device."""
+"""Row numbers of one device's examples in the pool."""
 
 _Asked = TypeVar("_Asked", fleet.Training, fleet.Adapting)
 
 
 class Report(NamedTuple):
-    """Who took part in a round, by name, and their mean training losses (float32 [devices])."""
+    """The names of the devices that took part in a round, and their mean training losses (float32 [devices])."""
 
     round: int
     devices: list[str]
@@ -43,7 +43,7 @@ class Report(NamedTuple):
 
 
 class _Lot(NamedTuple):
-    """All that a round's draws hang on, besides what a simulator never changes."""
+    """Everything that a round's draws depend on, besides what is constant in a simulator."""
 
     number: int
     fraction: float
@@ -53,11 +53,11 @@ class _Lot(NamedTuple):
 class Simulator:
     """A fleet under one algorithm, on all of JAX's devices.
 
-    `pool`: examples, arrays [examples, ...]; `shards`: the rows of each device by its name; a round draws `steps` local
-    steps of batches of `size` examples. `group`: how many devices compute side by side: matrices of small models
-    multiply faster together, convolutions one device at a time. Equal seeds give equal runs, and the devices and
-    batches of every other simulator. `state` (the server's), `personal` (everyone's, [fleet, ...]) and `rounds` are all
-    that a run has come to. Float fields of `algorithm` may be changed between rounds and compile nothing anew.
+    `pool`: examples, arrays [examples, ...]; `shards`: the rows of each device by its name; in a round, each device
+    takes `steps` local steps on batches of `size` examples. `group`: how many devices compute in parallel: small models
+    with matrix products run faster in groups, convolutions one device at a time. Equal seeds give equal runs, and equal
+    devices and batches in every simulator. `state` (the server's), `personal` (of all devices, [fleet, ...]) and
+    `rounds` are the whole state of a run. Float fields of `algorithm` may be changed between rounds without compiling.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Simulator:
         self._mesh = Mesh(np.array(jax.devices()), ("fleet",))
         placed = everywhere(self._mesh)
         self._pool = jax.device_put(pool, placed)
-        # Typed and placed as a round leaves them: otherwise the second round would compile anew.
+        # With the types and placement that a round returns: otherwise the second round would compile again.
         self.state: Tree = jax.device_put(jax.tree.map(_strong, algorithm.init(learner.params)), placed)
         enrolled = jax.eval_shape(lambda state: algorithm.enrol(algorithm.broadcast(state)), self.state)
         nobody = jax.tree.map(lambda leaf: jnp.zeros((len(shards), *leaf.shape), leaf.dtype), enrolled)
@@ -94,7 +94,7 @@ class Simulator:
         self.state, self.personal, losses = self._run(fleet.train, self._grouped(asked), share)
         self._known[devices] = True
         self.rounds = lot.number
-        # JAX computes by now: what the next round will likely need is drawn meanwhile.
+        # While JAX computes, draw what the next round will probably need.
         following = lot._replace(number=lot.number + 1)
         self._ahead = following, self._lot(following)
         return Report(lot.number, names, np.asarray(losses).reshape(-1)[: len(names)])
@@ -103,10 +103,10 @@ class Simulator:
         self, devices: Sequence[str], support: Sequence[Rows], query: Sequence[Rows],
         *, steps: int, size: int, seed: int = 0,
     ) -> tuple[Evaluation, Evaluation]:  # fmt: skip
-        """Each device on its `query` rows, before and after it adapted in `steps` batches of `size` of its `support`.
+        """Each device on its `query` rows, before and after adapting on `steps` batches of `size` from `support`.
 
-        A name of the fleet starts from what that device keeps, any other is a device never seen; one may come several
-        times. Leaves of the results are NumPy arrays [devices].
+        A name of the fleet starts from that device's personal state; any other name is a new device. A name may occur
+        several times. Leaves of the results are NumPy arrays [devices].
         """
         numbers = np.array([self._index.get(name, len(self._names)) for name in devices])
         known = np.append(self._known, False)[numbers]
@@ -120,7 +120,7 @@ class Simulator:
         return before, after
 
     def _lot(self, lot: _Lot) -> tuple[list[str], Rows]:
-        """Who takes part, and their rows [devices, steps, size], in order within a batch: memory is read forwards."""
+        """The devices that take part, and their rows [devices, steps, size], sorted within a batch for locality."""
         names = choose(self._names, wanted(len(self._names), lot.fraction, 1), self._seed, lot.number)
         rows = [
             self._drawn(self._shards[self._index[name]], ("train", lot.number, name), lot.steps, self._size)
@@ -129,7 +129,7 @@ class Simulator:
         return names, np.sort(np.stack(rows))
 
     def _drawn(self, rows: Rows, words: tuple[int | str, ...], steps: int, size: int) -> Rows:
-        """Rows [steps, size], drawn as examples are."""
+        """Rows [steps, size], drawn in the same way as examples."""
         rng = np.random.default_rng(seed_of(self._seed, *words))
         drawn: Rows = draw(Batch({}, rows), rng, steps, size).labels
         return drawn
@@ -141,8 +141,8 @@ class Simulator:
         )
 
     def _grouped(self, asked: _Asked) -> _Asked:
-        """Leaves [devices, ...] as [groups, group, ...], as many groups as JAX's devices share evenly. Who fills them
-        up is a number beyond the fleet, its other leaves zero."""
+        """Leaves [devices, ...] as [groups, group, ...], a number of groups that JAX's devices share evenly. The rest
+        is filled with a device number beyond the fleet, whose other leaves are zero."""
         count = len(asked.numbers)
         group = min(self._group, -(-count // self._mesh.size))
         missing = -count % (group * self._mesh.size)
@@ -159,12 +159,12 @@ class Simulator:
 def _compute(
     function: Any, kind: Algorithm, learner: JaxLearner, mesh: Mesh, numbers: Tree, *arguments: Any
 ) -> Any:  # fmt: skip
-    """Compiled once for a kind of algorithm and a learner, whatever the numbers and whichever simulator."""
+    """Compiled once per kind of algorithm and learner, for all hyperparameters and simulators."""
     return function(fleet.with_hyperparameters(kind, numbers), learner, mesh, *arguments)
 
 
 def _strong(leaf: Any) -> jax.Array:
-    """An array whose type other operands do not change."""
+    """An array whose type is not promoted by other operands (not weakly typed)."""
     return jnp.asarray(leaf, jnp.asarray(leaf).dtype)
 
 

@@ -1,4 +1,4 @@
-"""Names of contents: BLAKE2b-256 in hex, which the converter gives the sources of bundles too."""
+"""Content digests: BLAKE2b-256 in hex, as the converter uses for the sources of bundles."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _CHUNK = 1 << 20
 
 
 def digest_of_file(path: str | os.PathLike[str]) -> str:
-    """Of a file's bytes: 64 hexadecimal digits. Of a bundle it is not the bundle's own digest, which its header holds.
+    """The digest of a file's bytes: 64 hexadecimal digits. A bundle's own digest, in its header, is a different one.
 
-    Raises TrackError for what cannot be read.
+    Raises TrackError for a file that cannot be read.
     """
     made = hashlib.blake2b(digest_size=32)
     try:
@@ -33,7 +33,7 @@ def digest_of_file(path: str | os.PathLike[str]) -> str:
 
 
 def digest_of_arrays(arrays: Mapping[str, Any]) -> str:
-    """Of names, dtypes, shapes and values, whatever the order of names: 64 hexadecimal digits."""
+    """The digest of names, dtypes, shapes and values, in any order of names: 64 hexadecimal digits."""
     made = hashlib.blake2b(digest_size=32)
     for name in sorted(arrays):
         array = np.asarray(arrays[name])
@@ -43,6 +43,6 @@ def digest_of_arrays(arrays: Mapping[str, Any]) -> str:
 
 
 def digest_of_plain(value: Any) -> str:
-    """Of what JSON can say: 64 hexadecimal digits."""
+    """The digest of a JSON value: 64 hexadecimal digits."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.blake2b(text.encode(), digest_size=32).hexdigest()

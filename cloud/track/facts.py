@@ -1,4 +1,4 @@
-"""What a run ran on, and of which sources: facts that explain a difference later."""
+"""A run's environment and source version, which may explain differences between runs later."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def host() -> str:
 
 
 def environment() -> dict[str, Any]:
-    """Versions of what computes, the machine and, once JAX runs in this process, its devices."""
+    """Versions of the packages, the machine and, if JAX is in use in this process, its devices."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -50,7 +50,7 @@ def _devices() -> dict[str, Any]:
 
 
 def device_memory() -> tuple[int, int] | None:
-    """Bytes in use at most so far and in all, of this process's first device; None where it does not say (CPUs)."""
+    """(Peak bytes in use, total bytes) of this process's first device; None if it does not report them (CPUs)."""
     jax = sys.modules.get("jax")
     found = (jax.local_devices()[0].memory_stats() if jax is not None else None) or {}
     used = found.get("peak_bytes_in_use")
@@ -58,7 +58,7 @@ def device_memory() -> tuple[int, int] | None:
 
 
 def git_state(folder: Path) -> dict[str, Any]:
-    """{"commit", "branch", "dirty"} of the work tree around `folder`; {} where there is none, or no git."""
+    """{"commit", "branch", "dirty"} of the work tree around `folder`; {} without a work tree or git."""
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return {}

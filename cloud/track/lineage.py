@@ -1,4 +1,4 @@
-"""Where a file came from: data and first model -> run -> ONNX -> bundle, as far back as the store knows."""
+"""Where a file came from: data and first model -> run -> ONNX -> bundle, as far as the store has records."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["Link", "identity", "lineage"]
 
 @dataclass(frozen=True)
 class Link:
-    """One thing of the chain. `kind`: "data", "model", "run", or an artifact's ("onnx", "bundle" …); `digest` is the
-    run's id for a run; `sources` are the places in the chain of what it was made of."""
+    """One element of the chain. `kind`: "data", "model", "run", or an artifact's ("onnx", "bundle" …); `digest` is the
+    run's id for a run; `sources` are the positions in the chain of what it was made from."""
 
     kind: str
     digest: str
@@ -28,7 +28,7 @@ class Link:
 
 
 def identity(path: str | os.PathLike[str]) -> tuple[str, str]:
-    """(digest, digest of what it was made of or "") of a file; a bundle says both itself. Raises TrackError."""
+    """(digest, digest of its source or "") of a file; a bundle contains both. Raises TrackError."""
     from lite_runtime import bundle
 
     shown = os.fspath(path)
@@ -43,9 +43,9 @@ def identity(path: str | os.PathLike[str]) -> tuple[str, str]:
 
 
 def lineage(store: Store, what: str | os.PathLike[str]) -> list[Link]:
-    """The chain to `what`: a file, a digest (64 hexadecimal digits), or a run, which is followed by what it left.
+    """The chain to `what`: a file, a digest (64 hexadecimal digits), or a run, followed by the files it wrote.
 
-    Sources stand before what was made of them. Raises TrackError where `what` is none of these.
+    Sources come before what was made from them. Raises TrackError if `what` is none of these.
     """
     chain = _Chain(store)
     word = os.fspath(what)
@@ -63,17 +63,17 @@ def lineage(store: Store, what: str | os.PathLike[str]) -> list[Link]:
 
 
 def _run(store: Store, word: str) -> str:
-    """Its id. What looks like a file's name was one that is not there."""
+    """Its id. A word that looks like a file name is reported as a missing file."""
     try:
         return store.run(word).id
     except TrackError as error:
         if Path(word).suffix or os.sep in word:
-            raise TrackError(f"there is no file {word!r}; as a run: {error}") from error
+            raise TrackError(f"there is no file {word!r}, and it is no run either: {error}") from error
         raise
 
 
 class _Chain:
-    """Grows from the front: whatever is asked for has its sources put before it, each thing once."""
+    """Built from the front: the sources of an element are added before it, each element once."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -86,7 +86,7 @@ class _Chain:
         return len(self.links) - 1
 
     def _known(self, key: str) -> bool:
-        """Whether a thing has its place, or is being found it: a file that is its own ancestor ends there."""
+        """Whether an element is in the chain or being added: this ends the search if a file is its own ancestor."""
         if key in self._places:
             return True
         self._places[key] = None
@@ -114,13 +114,13 @@ class _Chain:
         if self.store.makers(made.source):
             self.file(made.source, "", "")
             sources = self._at(made.source)
-        else:  # made of nothing that was kept, but by the run
+        else:  # it has no recorded source other than the run
             self.run(run_id)
             sources = self._at(run_id)
         self._put(made.digest, Link(made.kind, made.digest, made.path, sources))
 
     def file(self, digest: str, text: str, source: str, kind: str = "") -> None:
-        """`text`, `source` and `kind` are what is known of it where the store knows nothing."""
+        """`text`, `source` and `kind` describe it if the store has no record."""
         if digest in self._places:
             return
         makers = self.store.makers(digest)
@@ -134,7 +134,7 @@ class _Chain:
 
 
 def _words_of(section: object) -> str:
-    """What a configuration says of data or model, in short."""
+    """A short form of a configuration's data or model section."""
     if not isinstance(section, dict):
         return ""
     said = (f"{key} = {value}" for key, value in section.items() if value not in ("", None, [], {}))

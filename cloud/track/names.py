@@ -1,4 +1,4 @@
-"""Names of runs that people can say: amber-otter-417."""
+"""Pronounceable names of runs: amber-otter-417."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ salmon seal shrew sloth snail stork swan tapir tern tiger toad trout vole whale 
 
 
 def fresh_name() -> str:
-    """One of some three million."""
+    """A random name, one of about three million."""
     return f"{secrets.choice(_HOW)}-{secrets.choice(_WHO)}-{secrets.randbelow(900) + 100}"

@@ -1,4 +1,4 @@
-"""`Recorder`: writes one run's scalars from a thread of its own, so that a step pays for an append and nothing else."""
+"""`Recorder`: writes one run's scalars in its own thread, so that a step costs only an append to a list."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from cloud.track.store import Row, Store
 __all__ = ["Recorder"]
 
 _EVERY, _BEAT = 0.5, 5.0
-"""Seconds between writings, and between signs of life."""
+"""Seconds between writes, and between heartbeats."""
 _MOST = 1_000_000
-"""Steps kept waiting while the file cannot be written; what is older is given up."""
+"""Steps kept in memory while the file cannot be written; older ones are dropped."""
 
 
 class Recorder:
     """Scalars and heartbeat of the run `run` in the store at `path`, until `close`.
 
-    A file that cannot be written (a full disk) stops nothing: steps wait in memory, and `close` raises TrackError if
-    they still cannot be written then.
+    A file that cannot be written (a full disk) does not stop training: steps wait in memory, and `close` raises
+    TrackError if they still cannot be written then.
     """
 
     def __init__(self, path: str | os.PathLike[str], run: str) -> None:
@@ -41,7 +41,7 @@ class Recorder:
         self._waiting.append((step, time.time(), values))
 
     def close(self) -> None:
-        """Write what waits and stop; raises TrackError where that cannot be done."""
+        """Write the steps that wait and stop. Raises TrackError if that fails."""
         if self._closing.is_set():
             return
         self._closing.set()

@@ -1,5 +1,5 @@
-"""Rows of the store as what it tells of runs. A file may be damaged: what a column holds is checked, and wrong is a
-ValueError, TypeError or KeyError."""
+"""Rows of the store as the types of `cloud.track.runs`. A file may be damaged, so every column is checked; a wrong
+value is a ValueError, TypeError or KeyError."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ __all__ = ["artifact_of", "event_of", "histogram_of", "name_of", "newest_of", "p
 Columns = Sequence[Any]
 
 _LATEST = 1e11
-"""Seconds since 1970 that a date can be made of."""
+"""The most seconds since 1970 that can be converted to a date."""
 _LARGEST = 1 << 31
-"""Above the number of any process."""
+"""Above every process ID."""
 
 
 def name_of(row: Columns) -> str:
-    """Of (text,)."""
+    """From (text,)."""
     return _text(row[0])
 
 
 def point_of(row: Columns) -> tuple[int, float, float]:
-    """Of (step, value, time); a gap is NaN."""
+    """From (step, value, time); a gap is NaN."""
     step, value, time = row
     return _whole(step), _number(value), _time(time)
 
 
 def newest_of(row: Columns) -> tuple[str, float]:
-    """Of (name, value, step)."""
+    """From (name, value, step)."""
     return _text(row[0]), _number(row[1])
 
 
 def histogram_of(row: Columns) -> tuple[str, Histogram]:
-    """Of (name, step, spread)."""
+    """From (name, step, spread)."""
     name, step, spread = row
     said = _table(spread)
     edges, counts = tuple(map(float, said["edges"])), tuple(map(_whole, said["counts"]))
@@ -48,18 +48,18 @@ def histogram_of(row: Columns) -> tuple[str, Histogram]:
 
 
 def artifact_of(row: Columns) -> Artifact:
-    """Of (kind, path, digest, bytes, time, source)."""
+    """From (kind, path, digest, bytes, time, source)."""
     kind, path, digest, size, time, source = row
     return Artifact(_text(kind), _text(path), _text(digest), _whole(size), _time(time), _text(source))
 
 
 def event_of(row: Columns) -> Event:
-    """Of (time, kind, text)."""
+    """From (time, kind, text)."""
     return Event(_time(row[0]), _text(row[1]), _text(row[2]))
 
 
 def run_of(row: Columns) -> Run:
-    """Of all columns of `runs`."""
+    """From all columns of `runs`."""
     (made, name, state, created, ended, heartbeat, where, process, parent, config, environment, git, seed, data, model,
      plan_digest, plan, error) = row  # fmt: skip
     if not 0 <= _whole(process) < _LARGEST:
@@ -74,7 +74,7 @@ def run_of(row: Columns) -> Run:
 
 
 def _git(text: Any) -> dict[str, Any]:
-    """Empty, or what `cloud.track.facts.git_state` gives."""
+    """Empty, or the result of `cloud.track.facts.git_state`."""
     found = _table(text)
     if found:
         _text(found["commit"]), _text(found["branch"]), found["dirty"]

@@ -1,4 +1,4 @@
-"""What a store tells of a run."""
+"""The data types of a store's records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 __all__ = ["LOST_AFTER", "STATES", "Artifact", "Event", "Histogram", "Run", "Series"]
 
 STATES = ("running", "finished", "failed", "stopped", "lost")
-"""lost is not stored: it is a running one that gives no sign of life."""
+""""lost" is not stored: it is a running one without heartbeats."""
 
 LOST_AFTER = 60.0
 """Seconds without a heartbeat (there is one every five) after which a run counts as lost."""
@@ -19,8 +19,8 @@ LOST_AFTER = 60.0
 
 @dataclass(frozen=True)
 class Run:
-    """One run. Times in seconds since 1970; `parent` is the run it went on from; `data`, `model` and `plan_digest` name
-    contents in hex, "" where not known; `state` is one of STATES."""
+    """One run. Times in seconds since 1970; `parent` is the run that it continues; `data`, `model` and `plan_digest`
+    are content digests in hex, "" if not known; `state` is one of STATES."""
 
     id: str
     name: str
@@ -43,7 +43,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """How long it took, or takes until now; of a lost one, until it last gave a sign."""
+        """Its duration, until now if it is running; for a lost run, until its last heartbeat."""
         until = self.ended if self.ended is not None else self.heartbeat if self.state == "lost" else time.time()
         return until - self.created
 
@@ -62,7 +62,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How values were spread at a step: `counts[i]` between `edges[i]` and `edges[i + 1]`; `norm` is Euclidean."""
+    """The distribution of values at a step: `counts[i]` between `edges[i]` and `edges[i + 1]`; `norm` is Euclidean."""
 
     step: int
     edges: tuple[float, ...]
@@ -73,8 +73,8 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A file that a run left. `digest`: see `cloud.track.digests.digest_of_file`; of a bundle, its own. `source`: the
-    digest of what it was made of, "" where that is the run itself."""
+    """A file that a run wrote. `digest`: see `cloud.track.digests.digest_of_file`; for a bundle, its own digest.
+    `source`: the digest of what it was made from, "" if that is the run itself."""
 
     kind: str
     path: str

@@ -11,7 +11,7 @@ from cloud.errors import TrackError
 __all__ = ["SCHEMA", "VERSION", "opened"]
 
 VERSION = 1
-"""Of the tables, kept in SQLite's user_version."""
+"""The version of the tables, kept in SQLite's user_version."""
 
 SCHEMA = """
 CREATE TABLE runs (
@@ -43,7 +43,7 @@ _PATIENCE = 15.0
 def opened(path: str, *, create: bool) -> sqlite3.Connection:
     """A connection in autocommit mode to a store of this version. Raises TrackError."""
     if not create and not Path(path).is_file():
-        raise TrackError(f"there is no store of runs at {path!r}; msedge train writes one, --runs says which")
+        raise TrackError(f"there is no store of runs at {path!r}; msedge train creates one, --runs selects one")
     try:
         database = sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
@@ -51,7 +51,7 @@ def opened(path: str, *, create: bool) -> sqlite3.Connection:
     try:
         _prepare(database)
         found = database.execute("PRAGMA user_version").fetchone()[0]
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # a damaged file's error may hold anything
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the error for a damaged file may contain any bytes
         database.close()
         raise TrackError(f"cannot use {path!r} as a store of runs: {error}; name another file with --runs") from error
     if found != VERSION:
@@ -61,14 +61,14 @@ def opened(path: str, *, create: bool) -> sqlite3.Connection:
 
 
 def _prepare(database: sqlite3.Connection) -> None:
-    """Tables and write-ahead log where the file is new; someone else's is left as it is."""
+    """Create tables and the write-ahead log in a new file; a file with other contents is not changed."""
     database.execute("PRAGMA synchronous = normal")
     if not _is_new(database):
         return
     _log_ahead(database)
     database.execute("BEGIN IMMEDIATE")
     try:
-        if _is_new(database):  # still: another process may have been first
+        if _is_new(database):  # checked again: another process may have been faster
             for statement in SCHEMA.split(";"):
                 database.execute(statement)
             database.execute(f"PRAGMA user_version = {VERSION}")
@@ -84,7 +84,7 @@ def _is_new(database: sqlite3.Connection) -> bool:
 
 
 def _log_ahead(database: sqlite3.Connection) -> None:
-    """SQLite does not wait its turn for this switch; we do."""
+    """SQLite does not wait for other processes when it switches this mode, so we retry."""
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:

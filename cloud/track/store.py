@@ -1,4 +1,4 @@
-"""`Store`: the SQLite file in which runs are kept. Processes may share it."""
+"""`Store`: the SQLite file that records runs. Several processes may use it at once."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ __all__ = ["Store", "default_path"]
 
 Made = TypeVar("Made")
 Row = tuple[str, int, float, float]
-"""(name, step, time, value) of a scalar."""
+"""(name, step, time, value) of one value of a scalar."""
 
 
 def default_path() -> Path:
-    """What MSEDGE_RUNS says, or runs.sqlite in the working folder."""
+    """The path in MSEDGE_RUNS, or runs.sqlite in the working folder."""
     return Path(os.environ.get("MSEDGE_RUNS") or "runs.sqlite")
 
 
 class Store:
-    """Runs in the file `path`; with `create` it is made where there is none, else TrackError says so.
+    """Runs in the file `path`; `create` creates it if it does not exist, otherwise a missing file is a TrackError.
 
-    Methods may be called from several threads of one process in turn, not at once; every call is a transaction.
+    Methods may be called from several threads of one process, one at a time; every call is a transaction.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, create: bool = False) -> None:
@@ -43,7 +43,7 @@ class Store:
         self._series: dict[tuple[str, str], int] = {}
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._database.close()
 
     def __enter__(self) -> Store:
@@ -59,7 +59,7 @@ class Store:
         git: Mapping[str, Any] | None = None, seed: int | None = None, data: str = "", model: str = "",
         plan_digest: str = "", plan: Mapping[str, Any] | None = None, parent: str = "",
     ) -> str:  # fmt: skip
-        """A new run of this process, in state "running"; its id."""
+        """Add a run of this process, in state "running"; returns its id."""
         now = time.time()
         facts = [_json(config or {}), _json(environment or {}), _json(git or {}), seed, data, model, plan_digest]
         while True:
@@ -67,21 +67,21 @@ class Store:
             row = [made, name, "running", now, None, now, host(), os.getpid(), parent, *facts, _json(plan), ""]
             marks = ", ".join("?" * len(row))
             with self._transaction() as database:
-                # A name taken already inserts nothing.
+                # An id that is taken inserts nothing.
                 if database.execute(f"INSERT OR IGNORE INTO runs VALUES ({marks})", row).rowcount:
                     return made
 
     def describe(self, run: str, **facts: Any) -> None:
-        """Set what became known later: data, model, plan_digest, plan, environment, seed."""
+        """Set fields that became known later: data, model, plan_digest, plan, environment, seed."""
         columns = ("data", "model", "plan_digest", "plan", "environment", "seed")
         if unknown := [name for name in facts if name not in columns]:
-            raise TrackError(f"expected facts of a run out of {', '.join(columns)}; got {', '.join(unknown)}")
+            raise TrackError(f"expected fields of a run among {', '.join(columns)}; got {', '.join(unknown)}")
         values = [_json(v) if name in ("plan", "environment") else v for name, v in facts.items()]
         with self._transaction() as database:
             database.execute(f"UPDATE runs SET {', '.join(f'{c} = ?' for c in facts)} WHERE id = ?", [*values, run])
 
     def reopen(self, run: str) -> None:
-        """Take up a run again, in this process."""
+        """Continue a run in this process."""
         with self._transaction() as database:
             words = "UPDATE runs SET state = 'running', ended = NULL, heartbeat = ?, host = ?, process = ? WHERE id = ?"
             database.execute(words, (time.time(), host(), os.getpid(), run))
@@ -94,12 +94,12 @@ class Store:
             database.execute(words, (state, now, now, error, run))
 
     def beat(self, run: str) -> None:
-        """A sign of life."""
+        """Write a heartbeat."""
         with self._transaction() as database:
             database.execute("UPDATE runs SET heartbeat = ? WHERE id = ?", (time.time(), run))
 
     def add_scalars(self, run: str, rows: Iterable[Row]) -> None:
-        """A step told again replaces what was told before. What is not finite is kept as a gap."""
+        """A step that is added again replaces its old values. Values that are not finite are stored as gaps."""
         with self._transaction() as database:
             database.executemany(
                 "INSERT OR REPLACE INTO scalars VALUES (?, ?, ?, ?)",
@@ -110,31 +110,31 @@ class Store:
             )
 
     def add_histogram(self, run: str, name: str, made: Histogram) -> None:
-        """Keep how values were spread."""
+        """Record a distribution of values."""
         spread = {"edges": made.edges, "counts": made.counts, "mean": made.mean, "norm": made.norm}
         with self._transaction() as database:
             row = (run, name, made.step, _json(spread))
             database.execute("INSERT OR REPLACE INTO histograms VALUES (?, ?, ?, ?)", row)
 
     def add_artifact(self, run: str, made: Artifact) -> None:
-        """Keep where a file is, what it holds and what it was made of."""
+        """Record a file: its path, its digest and what it was made from."""
         with self._transaction() as database:
             row = (run, made.kind, made.path, made.digest, made.bytes, made.time, made.source)
             database.execute("INSERT OR REPLACE INTO artifacts VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
     def add_event(self, run: str, kind: str, text: str) -> None:
-        """Keep that something happened, now."""
+        """Record an event with the present time."""
         with self._transaction() as database:
             database.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (run, time.time(), kind, text))
 
     # --- reading
 
     def runs(self) -> list[Run]:
-        """All of them, the newest first."""
+        """All runs, the newest first."""
         return self._read(run_of, "SELECT * FROM runs ORDER BY created DESC, rowid DESC")
 
     def run(self, which: str) -> Run:
-        """The run of that id, or of its only beginning, or of that name (the newest); "latest" is the newest of all.
+        """The run with that id, a unique beginning of one, or a name (its newest run); "latest" is the newest of all.
 
         Raises TrackError.
         """
@@ -147,18 +147,18 @@ class Store:
         begins = [run for run in known if run.id.startswith(which)]
         named = [run for run in known if run.name == which]
         if len(begins) > 1 and not named:
-            raise TrackError(f"{which!r} begins several runs: {', '.join(run.id for run in begins)}; say more of it")
+            raise TrackError(f"{which!r} begins several runs: {', '.join(run.id for run in begins)}; give more letters")
         if found := named or begins:
             return found[0]
         shown = ", ".join(run.id for run in known[:5]) or "none yet"
         raise TrackError(f"{self.path!r} has no run {which!r}; the newest are {shown} (msedge runs list shows all)")
 
     def names(self, run: str) -> list[str]:
-        """Of the run's scalars."""
+        """The names of the run's scalars."""
         return self._read(name_of, "SELECT name FROM series WHERE run = ? ORDER BY name", run)
 
     def scalars(self, run: str, name: str, most: int | None = None) -> Series:
-        """A scalar over steps; of more than `most` points every n-th, and the last."""
+        """A scalar over steps; with more than `most` points, every n-th and the last."""
         points = self._read(
             point_of, "SELECT step, value, time FROM scalars JOIN series ON scalars.series = series.id "
             "WHERE run = ? AND name = ? ORDER BY step", run, name,
@@ -178,7 +178,7 @@ class Store:
         return dict(pairs)
 
     def histograms(self, run: str) -> dict[str, list[Histogram]]:
-        """By name, in the order of steps."""
+        """Distributions by name, in the order of steps."""
         found: dict[str, list[Histogram]] = {}
         words = "SELECT name, step, spread FROM histograms WHERE run = ? ORDER BY name, step"
         for name, made in self._read(histogram_of, words, run):
@@ -186,7 +186,7 @@ class Store:
         return found
 
     def artifacts(self, run: str) -> list[Artifact]:
-        """What the run left, the oldest first."""
+        """Files that the run wrote, the oldest first."""
         words = "SELECT kind, path, digest, bytes, time, source FROM artifacts WHERE run = ? ORDER BY time"
         return self._read(artifact_of, words, run)
 
@@ -196,7 +196,7 @@ class Store:
         return self._read(lambda row: (name_of(row[:1]), artifact_of(row[1:])), words, digest)
 
     def events(self, run: str) -> list[Event]:
-        """What happened, in order."""
+        """The run's events, in order."""
         return self._read(event_of, "SELECT time, kind, text FROM events WHERE run = ? ORDER BY time, rowid", run)
 
     # --- inside
@@ -209,19 +209,19 @@ class Store:
                 yield self._database
                 self._database.execute("COMMIT")
             except BaseException:
-                self._series.clear()  # ids given out in what is taken back
+                self._series.clear()  # they may contain ids of the transaction that is rolled back
                 self._database.execute("ROLLBACK")
                 raise
         except sqlite3.Error as error:
             raise TrackError(f"cannot write to {self.path!r}: {error}; check space and permissions") from error
 
     def _read(self, made: Callable[[Sequence[Any]], Made], words: str, *values: Any) -> list[Made]:
-        """What `made` makes of each row found."""
+        """`made(row)` for each row found."""
         try:
             return [made(row) for row in self._database.execute(words, values)]
         except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
             raise TrackError(
-                f"cannot read {self.path!r}: {error}; it is damaged: take a copy of it, or begin another (--runs)"
+                f"cannot read {self.path!r}: {error}; it is damaged: restore a copy, or start another store (--runs)"
             ) from error
 
     def _series_of(self, database: sqlite3.Connection, run: str, name: str) -> int:
@@ -236,5 +236,5 @@ def _json(value: Any) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, sort_keys=True)
     except (TypeError, ValueError) as error:
-        raise TrackError(f"expected facts of a run that JSON can say, got {type(value).__name__}: {error}") from error
+        raise TrackError(f"expected fields of a run that JSON can hold, got {type(value).__name__}: {error}") from error
 

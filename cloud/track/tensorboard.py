@@ -1,6 +1,6 @@
-"""Runs as TensorBoard's event files, written with tensorboardX's messages and record writer.
+"""Runs as TensorBoard event files, written with tensorboardX's messages and record writer.
 
-`tensorboardX.SummaryWriter` itself is not used: it names files by the time of writing, so that exporting a run twice
+`tensorboardX.SummaryWriter` itself is not used: it puts the time of writing in the file name, so exporting a run twice
 would show every point twice, and it replaces characters in names.
 """
 
@@ -20,15 +20,15 @@ __all__ = ["export"]
 
 
 def export(store: Store, run: Run, folder: Path) -> Path:
-    """Write a run's scalars and histograms to `folder`/`run.id`; the file's path. Raises TrackError, and
-    ModuleNotFoundError where tensorboardX is not installed."""
+    """Write a run's scalars and histograms to `folder`/`run.id`; returns the file's path. Raises TrackError, and
+    ModuleNotFoundError without tensorboardX."""
     from tensorboardX.record_writer import RecordWriter
 
     target = folder / run.id / f"events.out.tfevents.{int(run.created)}.{run.host}"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise TrackError(f"cannot make the folder {str(target.parent)!r}: {error.strerror}; choose another") from error
+        raise TrackError(f"cannot create the folder {str(target.parent)!r}: {error.strerror}; use another") from error
     try:
         with TemporaryDirectory() as scratch:
             written = Path(scratch) / "events"
@@ -61,7 +61,7 @@ def _events(store: Store, run: Run) -> Iterator[Any]:
 
 
 def _histogram(made: Histogram) -> Any:
-    """A HistogramProto; its moments are those of the buckets' middles."""
+    """A HistogramProto; its moments are computed from the middles of the buckets."""
     from tensorboardX.proto.summary_pb2 import HistogramProto
 
     middles = [(low + high) / 2 for low, high in zip(made.edges, made.edges[1:], strict=False)]
@@ -72,7 +72,7 @@ def _histogram(made: Histogram) -> Any:
         num=total,
         sum=made.mean * total,
         sum_squares=sum(n * m * m for n, m in zip(made.counts, middles, strict=True)),
-        # A bucket is named by its upper edge; an empty one up to the lowest edge says where the first begins.
+        # A bucket is defined by its upper edge; an empty one up to the lowest edge marks where the first begins.
         bucket_limit=made.edges,
         bucket=[0, *made.counts],
     )

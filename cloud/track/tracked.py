@@ -1,4 +1,4 @@
-"""`Tracked`: a trainer's callback that keeps its run in a store."""
+"""`Tracked`: a trainer's callback that records its run in a store."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from cloud.train.reports import EpochReport
 __all__ = ["Tracked", "spread"]
 
 _BINS = 40
-"""At most: of few values, about the square root of their number."""
+"""The most buckets; for few values, about the square root of their number."""
 _TENSORS = 100
-"""Parameters whose values are kept epoch by epoch: of more, the largest."""
+"""The most parameters whose distributions are recorded each epoch: the largest ones."""
 _SAMPLE = 200_000
-"""Values of a parameter that are counted: of more, every n-th."""
+"""The most values of a parameter that are counted; with more, every n-th."""
 
 
 class Tracked(Callback):
-    """Keeps a run in the store at `path`, which is made where there is none: every step's scalars, every epoch's
-    validation, step time and spread of weights, how it ended.
+    """Records a run in the store at `path`, which is created if it does not exist: every step's scalars, every epoch's
+    validation, step time and distribution of weights, and how the run ended.
 
-    `config`: what JSON can say of the settings; `data`, `model`, `plan_digest`: digests of what it starts from;
-    `parent`: the run it goes on from (else the one whose checkpoint the trainer resumed); `rate(step)`: the learning
-    rate; `stops`: errors that mean somebody stopped the run rather than that it failed. A step costs an append to a
-    list. In a run of many processes the first one tracks.
+    `config`: the settings as JSON data; `data`, `model`, `plan_digest`: digests of what it starts from; `parent`: the
+    run that it continues (by default the one whose checkpoint the trainer resumed); `rate(step)`: the learning rate;
+    `stops`: errors that mean that the run was stopped by the user rather than that it failed. A step costs one append
+    to a list. In a run with several processes the first one records.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Tracked(Callback):
         self._recorder: Recorder | None = None
 
     def started(self, trainer: Fitting) -> None:
-        """A new run; further calls of `fit` go on with it."""
+        """Start a run; further calls of `fit` continue it."""
         if jax.process_index():
             return
         with Store(self.path, create=True) as store:
@@ -72,13 +72,13 @@ class Tracked(Callback):
         self._trainer, self._recorder = trainer, Recorder(self.path, self.run)
 
     def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Under step/NAME."""
+        """Record the step's values as step/NAME."""
         self._step = step
         if self._recorder is not None:
             self._recorder.scalars(step, {f"step/{name}": value for name, value in metrics.items()})
 
     def epoch_done(self, report: EpochReport) -> None:
-        """Under train/NAME, validation/NAME, time/PART (seconds a step; time/epoch of all), rate, weights/NAME."""
+        """Record train/NAME, validation/NAME, time/PART (seconds per step; time/epoch: total), rate, weights/NAME."""
         if self._recorder is None or self._trainer is None:
             return
         values = {"epoch": float(report.epoch), "time/epoch": report.seconds}
@@ -90,7 +90,7 @@ class Tracked(Callback):
             values["rate"] = self._rate(self._step)
         self._recorder.scalars(self._step, values)
         if jax.process_count() > 1:
-            return  # split weights would have to be put together by all of them
+            return  # only all processes together could gather sharded weights
         spreads = {name: spread(self._step, a) for name, a in _largest(self._trainer.whole_state().params).items()}
 
         def write(store: Store) -> None:
@@ -100,40 +100,40 @@ class Tracked(Callback):
         self._keep(write)
 
     def placed(self, plan: Mapping[str, Any]) -> None:
-        """The plan, and its digest."""
+        """Record the plan and its digest."""
         self.describe(plan=dict(plan), plan_digest=str(plan.get("digest", "")))
 
     def saved(self, path: Path) -> None:
-        """An event."""
+        """Record an event."""
         self.event("checkpoint", str(path))
 
     def stopping(self, why: str) -> None:
-        """Say that `fit` is about to end early because somebody asked for it."""
+        """Note that `fit` will end early because it was asked to stop."""
         self._why = why
 
     def finished(self, trainer: Fitting) -> None:
-        """The end, as it should be, or early by request."""
+        """Record the end: completed, or stopped on request."""
         self._end("stopped" if self._why else "finished", self._why)
 
     def failed(self, error: BaseException) -> None:
-        """The end, by an error."""
+        """Record the end by an error."""
         stopped = isinstance(error, self._stops)
         self._end("stopped" if stopped else "failed", str(error) or type(error).__name__)
 
     def event(self, kind: str, text: str) -> None:
-        """Keep that something happened."""
+        """Record an event."""
         if self.run:
             self._keep(lambda store: store.add_event(self.run, kind, text))
 
     def describe(self, **facts: Any) -> None:
-        """Set what became known after the start: see `Store.describe`."""
+        """Set fields that became known after the start: see `Store.describe`."""
         if self.run:
             self._keep(lambda store: store.describe(self.run, **facts))
         else:
             self._facts |= facts
 
     def left(self, kind: str, path: str | os.PathLike[str]) -> None:
-        """Keep that the run left a file: "onnx", "bundle" … A bundle says itself what it was made of."""
+        """Record a file that the run wrote: "onnx", "bundle" … A bundle itself contains what it was made from."""
         if self.run:
             digest, source = identity(path)
             size = os.path.getsize(path)
@@ -153,22 +153,22 @@ class Tracked(Callback):
         self._keep(end)
 
     def _keep(self, write: Callable[[Store], None]) -> None:
-        """A record that cannot be written is a warning, and ends no training."""
+        """A record that cannot be written causes a warning; training continues."""
         try:
             with Store(self.path) as store:
                 write(store)
         except TrackError as problem:
-            warnings.warn(f"the record of run {self.run} is not whole: {problem}", RuntimeWarning, stacklevel=3)
+            warnings.warn(f"the record of run {self.run} is incomplete: {problem}", RuntimeWarning, stacklevel=3)
 
 
 def _parent(trainer: Fitting, store: Store) -> str:
-    """The run whose checkpoint this one goes on from, if the store knows it."""
+    """The run whose checkpoint this one continues from, if it is in the store."""
     said = trainer.checkpoints.restored.get("run", "") if trainer.checkpoints is not None else ""
     return next((run.id for run in store.runs() if run.id == said), "")
 
 
 def spread(step: int, array: Any) -> Histogram:
-    """How a tensor's finite values are spread; counts are of a sample where there are very many."""
+    """The distribution of a tensor's finite values; of very many values a sample is counted."""
     values = np.asarray(array, np.float64).ravel()
     norm = float(np.sqrt(np.square(values).sum()))
     values = values[:: max(1, values.size // _SAMPLE)]

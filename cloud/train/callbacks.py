@@ -1,4 +1,4 @@
-"""What may watch a run: a tracker, a live view, anything with these methods."""
+"""Callbacks: what may observe a run (a tracker, a live view, any object with these methods)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ __all__ = ["Callback", "Callbacks", "Fitting"]
 
 
 class Fitting(Protocol):
-    """What a callback may ask of the `Trainer` it watches."""
+    """The part of `Trainer` that a callback may use."""
 
     epochs_done: int
-    """Epochs over the trainer's whole life."""
+    """Epochs done since the trainer was created."""
     steps_done: int
-    """Steps over the trainer's whole life."""
+    """Steps done since the trainer was created."""
 
     @property
     def checkpoints(self) -> Checkpoints | None:
-        """Where it saves, if it does."""
+        """Where it saves checkpoints, or None."""
 
     @property
     def stopped(self) -> bool:
@@ -33,26 +33,26 @@ class Fitting(Protocol):
         raise NotImplementedError
 
     def whole_state(self) -> TrainState:
-        """Parameters, optimiser and state, every array whole."""
+        """Parameters, optimiser and state, every array gathered."""
         raise NotImplementedError
 
     def stop(self) -> None:
-        """End `fit` after the present step."""
+        """End `fit` after the current step."""
 
 
 class Callback:
-    """Watches a run; what it does not care for stays as it is here. An error it raises ends training."""
+    """Observes a run; override the methods that are needed. An error that a callback raises ends training."""
 
     def started(self, trainer: Fitting) -> None:
         """`fit` begins."""
 
     def placed(self, plan: Mapping[str, Any]) -> None:
-        """Before the first step on devices that a plan shares work out to: what JSON can say of it, its digest too."""
+        """Before the first step that is sharded by a plan: the plan as JSON data, including its digest."""
 
     def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Step number `step` (counted from 1 over the trainer's whole life) is done: means over its rows, "loss" and
-        metrics by name, and "examples", their number (float16: "skipped" is 1 for a step left out). Told in order but
-        late, several steps at once: nobody waits for the device to tell it."""
+        """Step number `step` (counted from 1 since the trainer was created) is done: means over its rows, "loss" and
+        metrics by name, and "examples", their number (float16: "skipped" is 1 for a skipped step). Called in order but
+        late, for several steps at once, because training does not wait for the device to report."""
 
     def epoch_done(self, report: EpochReport) -> None:
         """An epoch and its validation are done."""
@@ -61,14 +61,14 @@ class Callback:
         """A checkpoint is complete."""
 
     def finished(self, trainer: Fitting) -> None:
-        """`fit` ends as it should."""
+        """`fit` ends without an error."""
 
     def failed(self, error: BaseException) -> None:
-        """`fit` ends by this error (a KeyboardInterrupt too), which is raised again afterwards."""
+        """`fit` ends with this error (a KeyboardInterrupt too), which is raised again afterwards."""
 
 
 class Callbacks(Callback):
-    """Several as one, told in order."""
+    """Several callbacks as one, called in order."""
 
     def __init__(self, members: Sequence[Callback]) -> None:
         self.members = tuple(members)

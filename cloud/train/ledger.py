@@ -1,4 +1,4 @@
-"""What steps said of themselves, read when the device has got there, so that it is never kept waiting."""
+"""The results of steps, read when the device has finished them, so that the device never waits."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from cloud.train.reports import Evaluation, means_of
 __all__ = ["Ledger", "NotFinite", "Packed"]
 
 _LEAST_AHEAD, _MOST_AHEAD, _BYTES_AHEAD = 4, 32, 2**28
-"""Steps handed to the device and not yet read: so many, for their batches are in its memory."""
+"""The most steps that are submitted and not yet read; their batches take device memory."""
 
 _EVERY = 0.1
-"""Seconds between looks at what is done."""
+"""Seconds between checks of which steps are done."""
 
 
 class NotFinite(Exception):
@@ -38,8 +38,8 @@ class Packed(NamedTuple):
 
 
 class Ledger:
-    """Sums of the steps of one epoch. `tell(step, means)` hears of each in order; `first` is the number of steps done
-    before. `seconds` were spent waiting for the device."""
+    """Sums of the steps of one epoch. `tell(step, means)` is called for each in order; `first` is the number of steps
+    done before. `seconds` were spent waiting for the device."""
 
     def __init__(self, first: int, tell: Callable[[int, Mapping[str, float]], None] | None) -> None:
         self.steps = first
@@ -51,7 +51,7 @@ class Ledger:
         self._looked = time.perf_counter()
 
     def add(self, sums: Mapping[str, Any] | Packed, batch: Any = None) -> None:
-        """Take note of a step just handed over with `batch`. Raises NotFinite, perhaps for an earlier step."""
+        """Add a step that was just submitted with `batch`. Raises NotFinite, perhaps for an earlier step."""
         self._waiting.append(sums)
         self._ahead = self._ahead or _ahead_of(batch)
         if len(self._waiting) >= self._ahead:
@@ -60,7 +60,7 @@ class Ledger:
             self._read(sum(_is_ready(sums) for sums in self._waiting))
 
     def close(self) -> Evaluation:
-        """Wait for all steps; their means together."""
+        """Wait for all steps; returns the means over all of them."""
         self.settle()
         return means_of(self._totals)
 
@@ -71,7 +71,7 @@ class Ledger:
     def _read(self, count: int) -> None:
         begun = time.perf_counter()
         if count:
-            _wait_for(self._waiting[count - 1])  # once: to be woken for each of them costs more than a small step
+            _wait_for(self._waiting[count - 1])  # once: waking up for each of them costs more than a small step
         found = [_numbers(self._waiting.popleft()) for _ in range(count)]
         self._looked = time.perf_counter()
         self.seconds += self._looked - begun
@@ -111,5 +111,5 @@ def _numbers(sums: Mapping[str, Any] | Packed) -> dict[str, float]:
 
 
 def _others(sums: Mapping[str, float]) -> dict[str, float]:
-    """What is no mean: "examples", and "skipped" in float16."""
+    """Values that are not means: "examples", and "skipped" in float16."""
     return {name: value for name, value in sums.items() if name != "loss" and not name.startswith("metric ")}

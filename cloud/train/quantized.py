@@ -1,15 +1,16 @@
-"""Quantisation-aware training in one call: a trained float model becomes an integer one that learned to live with it.
+"""Quantisation-aware training in one call: a trained float model becomes an integer model trained for it.
 
-Held-out accuracy on MNIST at 14 by 14 (20,000 images to train on, 5,000 held out), int8 activations and weights of four
-bits where channels have 32 weights and more; training for 2 epochs from where float training ended:
+Held-out accuracy on MNIST at 14 by 14 (20,000 training images, 5,000 held out), int8 activations and weights of four
+bits in channels with 32 weights or more; 2 further epochs after float training:
 
     network                    float   rounded to four bits   trained on (scales constant)   (scales learned)
     ResNet-8 of 4, 4, 4        92.7 %                 79.4 %                         92.9 %             92.8 %
     ResNet-8 of 4, 8, 8        96.5 %                 94.6 %                         96.7 %             96.4 %
     DS-CNN of 32, 3 blocks     96.3 %                 95.1 %                         96.2 %             96.5 %
 
-The rate was 3e-3, and integer bundles were measured. It is not the further training that helps: after the same two
-epochs in floats, rounding leaves 74.4, 94.2 and 93.9 %. With eight bits rounding alone loses 0.1 % at most on these.
+The rate was 3e-3, and the integer bundles were measured. The gain does not come from the additional training: after the
+same two epochs in floats, rounding leaves 74.4, 94.2 and 93.9 %. With eight bits rounding alone loses at most 0.1 %
+here.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ _CALIBRATION_ROWS = 256
 
 @dataclass(frozen=True)
 class QuantizedRun:
-    """A finished run. `model`: QDQ form, integer weights; `convert(run.model)` gives the integer bundle as it is, and
-    `trainer` holds the fake-quantised model it was frozen from."""
+    """A finished run. `model`: QDQ form with integer weights; `convert(run.model)` gives the integer bundle directly.
+    `trainer` holds the fake-quantised model from which it was frozen."""
 
     model: ir.Model
     trainer: Trainer
@@ -64,9 +65,9 @@ def quantize_aware(
     """Prepare a copy of the trained `model` (batch norms folded, dropout dropped), quantise it with weights kept as
     floats (`converter.quantize.qat`), train on (inputs, labels) for `epochs`, freeze the weights to integers.
 
-    `calibration`: rows that activations are measured on, by default rows spread evenly over `data`. `optimizer`: for
-    weights and biases; Adam whose rate falls from `rate` to zero along half a cosine by default. `learn_scales`: train
-    scales of weights and activations too, by Adam at that same rate relative to themselves. The other arguments are
+    `calibration`: rows for calibrating activations, by default rows spread evenly over `data`. `optimizer`: for weights
+    and biases; by default Adam whose rate falls from `rate` to zero along half a cosine. `learn_scales`: also train the
+    scales of weights and activations, by Adam at that same rate relative to their values. The other arguments are
     those of `Trainer` and its `fit`. Raises QuantizeError and TrainError.
     """
     prepared = to_ir(model.clone())
@@ -94,9 +95,10 @@ def quantize_aware(
 def with_scales(
     weights: optax.GradientTransformation, scales: optax.GradientTransformation, names: Collection[str]
 ) -> optax.GradientTransformation:
-    """`weights` for all parameters but the scales called `names`, which move by what `scales` says times themselves.
+    """`weights` for all parameters except the scales called `names`, whose updates are those of `scales` times their
+    values.
 
-    That is descent on their logarithm: whatever their magnitude they move alike, and stay positive.
+    That is gradient descent on their logarithm: they change relative to their magnitude, and stay positive.
     """
     relative = optax.chain(_by_parameter(), scales, _by_parameter())
     return optax.multi_transform(

@@ -1,4 +1,4 @@
-"""ResNet-8 on handwritten digits: the small real run that the demo shows and tests lean on."""
+"""ResNet-8 on handwritten digits: the small real run that the demo shows and tests use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["DigitsRun", "train_digits"]
 
 @dataclass(frozen=True)
 class DigitsRun:
-    """A finished run: `held_out` is measured on images no step has seen; `seconds` count compilation in."""
+    """A finished run: `held_out` is the accuracy on held-out images; `seconds` include compilation."""
 
     trainer: Trainer
     split: DigitsSplit
@@ -33,7 +33,7 @@ def train_digits(
 ) -> DigitsRun:  # fmt: skip
     """Nesterov momentum with warm-up and cosine decay, weight decay, smoothed labels and small random affine moves.
 
-    The seed settles the split, the initial weights, the order of examples and the moves.
+    The seed determines the split, the initial weights, the order of examples and the moves.
     """
     begun = time.perf_counter()
     split = load_digits_split(seed, size)

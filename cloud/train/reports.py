@@ -1,4 +1,4 @@
-"""What training tells of itself."""
+"""The reports of training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["EpochReport", "Evaluation", "means_of", "summed"]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Means over `examples`; `metrics` holds those asked for by name."""
+    """Means over `examples`; `metrics` holds the requested ones by name."""
 
     loss: float
     metrics: Mapping[str, float]
@@ -21,15 +21,15 @@ class Evaluation:
 
     @property
     def accuracy(self) -> float | None:
-        """The metric of that name, where there is one."""
+        """The metric "accuracy", if it was measured."""
         return self.metrics.get("accuracy")
 
 
 @dataclass(frozen=True)
 class EpochReport:
-    """Epoch number `epoch` of the trainer's whole life, of `epochs` (0: steps decide how many): `training` as seen
-    while the weights moved, `validation` after it, seconds of both together; of these `times` went into waiting for
-    "data", into the "step" (handing it over and waiting for it), into "other"."""
+    """Epoch number `epoch` since the trainer was created, of `epochs` (0: the number of steps decides): `training` as
+    measured while the weights changed, `validation` after it, seconds of both together; `times` is how much of them was
+    spent waiting for "data", on the "step" (submitting it and waiting for it) and on "other"."""
 
     epoch: int
     epochs: int
@@ -46,12 +46,12 @@ class EpochReport:
 
     @property
     def accuracy(self) -> float | None:
-        """Mean training accuracy, where measured."""
+        """Mean training accuracy, if it was measured."""
         return self.training.accuracy
 
 
 def summed(parts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Sums over rows of several batches, added up in order."""
+    """Sums over rows of several batches, added in order."""
     total: dict[str, float] = {}
     for part in jax.device_get(list(parts)):
         for name, value in part.items():
@@ -60,7 +60,7 @@ def summed(parts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def means_of(sums: Mapping[str, float]) -> Evaluation:
-    """The means that sums over rows (`cloud.train.stepping.step.Sums`) amount to; of no rows at all they are 0."""
+    """The means from sums over rows (`cloud.train.stepping.step.Sums`); without any rows they are 0."""
     examples = sums.get("examples", 0.0)
     means = {name: value / (examples or 1.0) for name, value in sums.items()}
     metrics = {name.removeprefix("metric "): mean for name, mean in means.items() if name.startswith("metric ")}

@@ -1,4 +1,4 @@
-"""`Trainer`: fit a model with JAX, on one device or many, and hand it back as ONNX."""
+"""`Trainer`: fit a model with JAX, on one device or many, and export it as ONNX."""
 
 from __future__ import annotations
 
@@ -49,27 +49,27 @@ __all__ = ["EpochReport", "Evaluation", "Trainer"]
 
 
 class Trainer:
-    """Trains `model`: an `onnx_ir.Model` (its float initialisers, or those that glob patterns `trainable` name), a Flax
-    module, or any `cloud.train.tasks.Task`, such as a `JaxTask` around a function.
+    """Trains `model`: an `onnx_ir.Model` (its float initialisers, or those that match the glob patterns `trainable`), a
+    Flax module, or any `cloud.train.tasks.Task`, such as a `JaxTask` around a function.
 
-    `loss` and the values of `metrics` are names out of `LOSSES` and `METRICS`, or functions of (output, labels) that
-    give one float an example; output is the model's only output, or the dict of all. `augment(key, inputs)` changes
-    a batch's dict of inputs on the device, in training only. `optimizer` is any optax transformation, Adam with rate
-    1e-3 by default.
+    `loss` and the values of `metrics` are names in `LOSSES` and `METRICS`, or functions of (output, labels) that return
+    one float per example; output is the model's only output, or the dict of all. `augment(key, inputs)` changes a
+    batch's dict of inputs on the device, only in training. `optimizer` is any optax transformation, by default Adam
+    with rate 1e-3.
 
-    `precision`: what the model computes in, "float32", "bfloat16" or "float16" (with loss scaling); weights stay
-    float32. `accumulate`: microbatches a batch is computed in. `clip`: gradients' largest global norm. `recompute`:
-    share of the forward pass computed again rather than kept. `freeze`: glob patterns of parameters that stay as they
-    are; what frozen first layers make of arrays is computed once and kept, where that pays. `average`: evaluate,
-    predict and export with a moving mean of weights that keeps this share every step. `gradient_norm`: tell callbacks
-    of it every step (clipping tells it anyway). `parallel`: "none", "data" (every device computes part of each batch),
-    "auto" (the planner decides), a `Plan` made earlier or its file, or what makes a `Placement` of a recipe
-    (`cloud.train.placing.planned.Auto` with options of its own). `checkpoints`: where to save, or just the folder;
-    `resume` goes on from there.
+    `precision`: the dtype of the model's computation, "float32", "bfloat16" or "float16" (with loss scaling); weights
+    stay float32. `accumulate`: microbatches per batch. `clip`: the largest global norm of gradients. `recompute`: share
+    of the forward pass that is recomputed instead of stored. `freeze`: glob patterns of parameters that are not
+    trained; the outputs of frozen first layers for arrays are computed once and kept, if that is faster. `average`:
+    evaluate, predict and export with a moving average of the weights that keeps this share per step. `gradient_norm`:
+    report it to callbacks every step (always with clipping). `parallel`: "none", "data" (every device computes part of
+    each batch), "auto" (the planner decides), a `Plan` or its file, or a function that makes a `Placement` from a
+    recipe (such as `cloud.train.placing.planned.Auto` with its options). `checkpoints`: where to save, or just the
+    folder; `resume` continues from there.
 
     Runs with the same seed, data and devices give the same weights (on GPUs, with XLA's deterministic operations
-    switched on). The last batch of an epoch is filled up (`last="pad"`) with examples from the epoch's start: these
-    take part in BatchNormalization's statistics but not in loss, gradient and metrics. `last="drop"` skips it.
+    enabled). The last batch of an epoch is filled (`last="pad"`) with examples from the epoch's start: these take part
+    in BatchNormalization's statistics but not in loss, gradient and metrics. `last="drop"` skips an incomplete batch.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Trainer:
         checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
     ) -> None:  # fmt: skip
         if last not in ("pad", "drop"):
-            raise TrainError(f'last is "pad" or "drop", got {last!r}')
+            raise TrainError(f'expected last to be "pad" or "drop", got {last!r}')
         self.task = as_task(model, trainable=trainable, frozen=freeze)
         if metrics is None:
             metrics = ("accuracy",) if loss == "softmax_cross_entropy" else ()
@@ -107,20 +107,20 @@ class Trainer:
 
     @property
     def params(self) -> Any:
-        """The weights as they stand; the next `fit` uses up these arrays, so copy what must outlive it."""
+        """The current weights; the next `fit` donates these arrays, so copy them to keep them."""
         return _own(self.whole_state().params)
 
     @property
     def state(self) -> Any:
-        """BatchNormalization's running statistics as they stand, under the same terms as `params`."""
+        """BatchNormalization's current running statistics; the next `fit` donates them too."""
         return _own(self.whole_state().state)
 
     def whole_state(self) -> TrainState:
-        """All that steps move, every array whole, under the same terms as `params`."""
+        """Everything that steps change, every array gathered; the next `fit` donates it too."""
         return self._state if self._placement is None else self._placement.gather(self._state)
 
     def weights(self) -> tuple[Any, Any]:
-        """(params, state) that `evaluate`, `predict` and `export` use: the moving mean where there is one."""
+        """(params, state) that `evaluate`, `predict` and `export` use: the moving average if there is one."""
         now = self.whole_state()
         if now.average is None:
             return now.params, now.state
@@ -129,16 +129,16 @@ class Trainer:
 
     @property
     def recipe(self) -> Recipe:
-        """What a step is made of: objective, optimiser, options."""
+        """The parts of a step: objective, optimiser, options."""
         return self._recipe
 
     @property
     def pure_step(self) -> Step:
-        """The step as it would run on one device, not jitted: what is planned."""
+        """The step as it would run on one device, not jitted; the planner's input."""
         return self._recipe.step()
 
     def watch(self, *callbacks: Callback) -> None:
-        """Add callbacks, which hear of all that happens from now on."""
+        """Add callbacks, which are called from now on."""
         self._callbacks = Callbacks([*self._callbacks.members, *callbacks])
 
     def fit(
@@ -146,12 +146,12 @@ class Trainer:
         *, steps: int | None = None, validation: tuple[Arrays, npt.ArrayLike] | Any = None,
         progress: Callable[[EpochReport], None] | None = None,
     ) -> list[EpochReport]:  # fmt: skip
-        """Train for `epochs`, or `steps`, or what is shorter if both are given (one epoch if neither), on (inputs,
-        labels), or on a pipeline, whose batches have a size of their own; further calls go on where this one ended, in
-        the middle of an epoch too, whose rest then counts as one.
+        """Train for `epochs` or `steps`, or until the first is reached if both are given (one epoch if neither), on
+        (inputs, labels) or on a pipeline, which has its own batch size. Further calls continue where this one ended,
+        also in the middle of an epoch, whose rest then counts as one epoch.
 
-        Raises `TrainError` at a loss that is not finite, naming the first value that is not; weights are then those
-        before the step that made it (within one process).
+        Raises `TrainError` at a loss that is not finite, naming the first value that is not; the weights are then those
+        before the step that produced it (within one process).
         """
         whole = feed_of(data, self.task.inputs, size=batch_size, last=self._last, seed=self.options.seed)
         held_out = None if validation is None else self._held_out(validation, batch_size)
@@ -182,15 +182,15 @@ class Trainer:
         return reports
 
     def stop(self) -> None:
-        """Let a `fit` that is going on end after the present step, or all processes' within about a second if there are
-        many; what is left of the epoch is done by the next."""
+        """End a running `fit` after the current step; with several processes, all of them within about a second. The
+        next `fit` does the rest of the epoch."""
         self._asked = True
 
     def resume(self, *, best: bool = False) -> Path:
-        """Go on from the newest checkpoint that is whole (or the best), bit by bit as if never interrupted; which one.
+        """Continue from the newest (or best) intact checkpoint, bit by bit as if never interrupted; returns its path.
 
-        Damaged ones are passed over with a warning. Raises CheckpointError where there is none, and for one of another
-        model, optimiser or seed.
+        Damaged ones are skipped with a warning. Raises CheckpointError if there is none, and for one of another model,
+        optimiser or seed.
         """
         state, about, path = self._keeper.restore(self._state, best)
         self._state, (self.epochs_done, self.steps_of_epoch, self.steps_done) = state, about.place
@@ -203,7 +203,7 @@ class Trainer:
 
     @property
     def checkpoints(self) -> Checkpoints | None:
-        """Where this trainer saves."""
+        """Where this trainer saves, or None."""
         return self._keeper.checkpoints
 
     def evaluate(self, data: tuple[Arrays, npt.ArrayLike] | Any, batch_size: int = 256) -> Evaluation:
@@ -211,7 +211,7 @@ class Trainer:
         return self._evaluate(self._held_out(data, batch_size))
 
     def predict(self, inputs: Arrays, batch_size: int = 256) -> Any:
-        """The model's output for all examples in inference form: an array, or a dict where there are several."""
+        """The model's output for all examples in inference form: an array, or a dict of several."""
         dataset, weights, found = Dataset.of(inputs, None, self.task.inputs), self.weights(), []
         for batch in batches(dataset, np.arange(dataset.size), batch_size, "pad"):
             kept = int(batch.mask.sum())
@@ -220,13 +220,13 @@ class Trainer:
         return jax.tree.map(lambda *arrays: np.concatenate(arrays), *found)
 
     def export(self) -> ir.Model:
-        """The model in inference form with the weights as they stand."""
+        """The model in inference form with the current weights."""
         return self.task.export(*self.weights())
 
     @contextmanager
     def _from_the_cut(self, whole: Feed, goal: Goal) -> Iterator[Feed]:
-        """Where frozen weights come first and arrays are gone through more than once: train on what these weights make
-        of them (see `cloud.train.inputs.prefix`)."""
+        """If frozen layers come first and arrays are read more than once: train on the outputs of these layers (see
+        `cloud.train.inputs.prefix`)."""
         cut = None
         epochs = goal.epochs_left(self._here(), whole.steps) if isinstance(whole, ArrayFeed) else 0
         if epochs > 1 and self._may_cut and isinstance(whole, ArrayFeed):
@@ -250,7 +250,7 @@ class Trainer:
         begun, before = time.perf_counter(), self._here()
         training, times = self._steps(feed, goal)
         if self._here() == before._replace(epochs=before.epochs + 1):
-            raise TrainError("an epoch has no batch: expected data for at least one; make batches smaller")
+            raise TrainError("an epoch has no batch: expected data for at least one; use smaller batches")
         tested = None if held_out is None else self._evaluate(held_out)
         seconds = time.perf_counter() - begun
         times["other"] = seconds - sum(times.values())
@@ -258,7 +258,7 @@ class Trainer:
         return EpochReport(before.epochs + 1, goal.epochs or 0, training, tested, seconds, steps, times)
 
     def _steps(self, feed: Feed, goal: Goal) -> tuple[Evaluation, dict[str, float]]:
-        """What is left of an epoch and to be done; means, and seconds spent on data and on steps."""
+        """The rest of an epoch, up to the goal; returns means, and seconds spent on data and on steps."""
         tell = self._callbacks.stepped if self._callbacks.members else None
         begun, ledger = time.perf_counter(), Ledger(self.steps_done, tell)
         coming = Coming(feed.epoch(self.epochs_done, self.steps_of_epoch))
@@ -271,7 +271,7 @@ class Trainer:
                     self._rewind.take(self._state, self._here())
                 save, self._stopping = self._keeper.after_step(self.steps_done, self._asked)
                 if save:
-                    ledger.settle()  # what is saved is known to be good
+                    ledger.settle()  # everything saved is known to be finite
                     self._tell(self._keeper.save(self._state, self._here(ended=coming.over())))
             training = ledger.close()
         except NotFinite as bad:
@@ -301,7 +301,7 @@ class Trainer:
         return Place(epochs, of_epoch, self.steps_done)
 
     def _place(self, batch: Batch) -> Placement:
-        """Before the first step: where it runs."""
+        """Before the first step: decide where it runs."""
         processes = jax.process_count()
         rows = jax.tree.map(lambda a: shaped((len(a) * processes, *np.shape(a)[1:]), a.dtype), batch)
         shapes = jax.eval_shape(lambda: self._state)
@@ -319,7 +319,7 @@ class Trainer:
         return means_of(summed([self._measure(*weights, place(batch)) for batch in held_out.epoch(0)]))
 
     def _what_is_not_finite(self, feed: Feed, bad: NotFinite) -> str:
-        """For people; weights become those before the step that made the first value that is not finite."""
+        """An error text; restores the weights before the step that produced the first non-finite value."""
         for step in (bad.step, bad.step - 1):
             batch = self._again(feed, step)
             found = culprit(self._recipe.objective, self.options.seed, self.whole_state(), batch)
@@ -331,7 +331,7 @@ class Trainer:
         )
 
     def _again(self, feed: Feed, step: int) -> Batch:
-        """Back, and forward again to where `step` is the next; its batch."""
+        """Go back, then forward again until `step` is the next one; returns its batch."""
         kept = self._rewind.back(self._state)
         if kept is not None:
             self._state, (self.epochs_done, self.steps_of_epoch, self.steps_done) = kept

@@ -1,5 +1,5 @@
-"""A federated run as one HTML page: accuracy and loss round by round, every device before and after it adapts, who was
-left behind, bytes, privacy spent, and what was refused. Made from the run's JSON report (`federated.run.report`).
+"""A federated run as one HTML page: accuracy and loss per round, every device before and after it adapts, the worst
+devices, bytes, privacy spent, and refused replies. Made from the run's JSON report (`federated.run.report`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from edge.pages.charts import Pair, curves, dumbbells
 __all__ = ["fleet_page"]
 
 Report = Mapping[str, Any]
-GROUPS = {"training": "devices that train", "held_out": "devices never seen"}
-SHORT = {"training": "train", "held_out": "never seen"}
+GROUPS = {"training": "devices that train", "held_out": "held-out devices"}
+SHORT = {"training": "train", "held_out": "held out"}
 MOST = 60
-"""Devices drawn one by one; of more, the best and the worst."""
+"""The most devices that are drawn separately; of more, the best and the worst."""
 
 
 def fleet_page(report: Report) -> str:
@@ -40,7 +40,7 @@ def _facts(report: Report) -> str:
         if summary is not None:
             before, after = summary["accuracy_before"], summary["accuracy_after"]
             for figure, of in (("mean", "mean accuracy on"), ("worst_decile", "worst tenth of")):
-                pairs.append((_share(after[figure]), f"{of} {words} once adapted; {_share(before[figure])} before"))
+                pairs.append((_share(after[figure]), f"{of} {words} after adapting; {_share(before[figure])} before"))
     rounds = max(1, len(report["rows"]))
     pairs += [
         (size_text(report["bytes_up"] / rounds), "sent by all devices in a round"),
@@ -82,10 +82,10 @@ def _devices(report: Report) -> str:
     pairs.sort(key=lambda pair: pair.after or 0.0)
     left_out = len(pairs) - MOST
     shown = pairs if left_out <= 0 else pairs[: MOST // 2] + pairs[-MOST // 2 :]
-    note = "" if left_out <= 0 else f" The {left_out} devices in the middle are not drawn."
+    note = "" if left_out <= 0 else f" The {left_out} devices in the middle are not shown."
     return (
-        "<h2>Device by device</h2><p>Accuracy with the model as it comes (hollow) and once the device has adapted to a "
-        "few examples of its own (full), the worst first; the other colour marks devices that took no part in "
+        "<h2>Device by device</h2><p>Accuracy with the global model (hollow) and after the device has adapted to a "
+        "few of its own examples (filled), worst first; the second colour marks devices that took no part in "
         f"training.{note}</p>"
         f'<div class="half">{dumbbells("Accuracy before and after adapting", shown, _percent)}</div>'
     )
@@ -107,7 +107,7 @@ def _fairness(report: Report) -> str:
     if not rows:
         return ""
     heads = ("", "adapting", "#devices", "#accuracy", "#worst tenth", "#loss", "#worst tenth")
-    return "<h2>Who is left behind</h2>" + table(heads, rows)
+    return "<h2>Accuracy of the worst devices</h2>" + table(heads, rows)
 
 
 def _refused(report: Report) -> str:
@@ -116,11 +116,11 @@ def _refused(report: Report) -> str:
     if silent:
         counted["silent until the deadline"] = silent
     if not counted:
-        return "<h2>Refused</h2><p>Nothing: every device that was asked answered in time and in order.</p>"
+        return "<h2>Refused</h2><p>Nothing: every device that was asked answered in time with a valid reply.</p>"
     rows = ((text_cell(reason), figure_cell(str(count))) for reason, count in sorted(counted.items()))
     details = [line for row in report["rows"] for line in row.get("details", [])][:40]
     listed = "".join(f"<li>{escape(line)}</li>" for line in details)
-    more = f"<details><summary>in their words</summary><ul>{listed}</ul></details>" if details else ""
+    more = f"<details><summary>messages</summary><ul>{listed}</ul></details>" if details else ""
     return "<h2>Refused</h2>" + table(("reason", "#replies"), rows) + more
 
 
@@ -133,7 +133,7 @@ def _rounds(report: Report) -> str:
             figure_cell(size_text(row["bytes_up"])),
             figure_cell(size_text(row["bytes_down"])),
             figure_cell(f"{row['seconds']:.2f} s"),
-            text_cell("" if row["counted"] else "too few answers: tried again"),
+            text_cell("" if row["counted"] else "too few answers: repeated"),
         )
         for row in report["rows"]
     )

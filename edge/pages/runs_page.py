@@ -1,5 +1,5 @@
-"""Training runs as one HTML page: their curves over each other, what steps spend their time on, how weights spread,
-where files came from, the plan, what was set differently, what it ran on. Made from a store of runs (`cloud.track`).
+"""Training runs as one HTML page: their curves in common charts, how the time of a step is spent, distributions of
+weights, lineage, the plan, different settings, environments. Made from a store of runs (`cloud.track`).
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 __all__ = ["runs_page"]
 
 POINTS = 240
-"""Of a curve; of longer ones every n-th is drawn, as the mean of those around it for step/ curves."""
+"""The most points of a curve; of longer ones every n-th is drawn, for step/ curves as the mean of its neighbours."""
 TENSORS = 12
-"""Weights whose spread is drawn; of more, those with the most change in norm."""
+"""The most weights whose distributions are drawn; of more, those whose norm changed most."""
 PARTS = ("data", "step", "other")
-"""Of a step's time."""
+"""The parts of a step's time."""
 WORDS = {
     "step/loss": "Loss of each step", "train/loss": "Training loss", "validation/loss": "Validation loss",
-    "rate": "Learning rate", "step/skipped": "Steps left out", "step/gradient_norm": "Gradient norm",
+    "rate": "Learning rate", "step/skipped": "Skipped steps", "step/gradient_norm": "Gradient norm",
 }  # fmt: skip
 FIRST = ("step/loss", "train/loss", "validation/loss", "train/accuracy", "validation/accuracy", "rate")
-"""Curves in this order, then others."""
+"""These curves come first, in this order."""
 LEFT_OUT = ("epoch", "step/examples", "time/epoch")
 
 
 @dataclass(frozen=True)
 class _Shown:
-    """The runs of a page by the name each has on it."""
+    """The runs of a page by the label each has on it."""
 
     store: Store
     runs: Mapping[str, Run]
@@ -50,7 +50,7 @@ class _Shown:
 
 
 def runs_page(store: Store, runs: Sequence[Run]) -> str:
-    """The whole page of one or more runs; of the first also its files, weights and plan."""
+    """The whole page of one or more runs; for the first also its files, weights and plan."""
     named = {run.name if run.name and [r.name for r in runs].count(run.name) == 1 else run.id: run for run in runs}
     shown = _Shown(store, named)
     body = "\n".join(section(shown) for section in SECTIONS)
@@ -64,7 +64,7 @@ def _head(shown: _Shown) -> str:
     run = shown.first
     commit = f", commit {run.git['commit'][:10]}{' with changes' if run.git['dirty'] else ''}" if run.git else ""
     ended = f'<p class="poor">Ended by: {escape(run.error)}</p>' if run.error else ""
-    words = f"{run.id} · {run.state} · begun {_date(run.created)}{commit}"
+    words = f"{run.id} · {run.state} · started {_date(run.created)}{commit}"
     return f'<h1>{escape(run.name or run.id)}</h1><p class="soft">{escape(words)}</p>{ended}'
 
 
@@ -106,13 +106,13 @@ def _curve(shown: _Shown, name: str) -> str:
 
 
 def _title(where: str, figure: str = "") -> str:
-    """Of a curve without words of its own."""
+    """The title of a curve that is not in `WORDS`."""
     known = {"step": f"{figure} of each step", "train": f"training {figure}"}
     return known.get(where, f"{where} {figure}").capitalize()
 
 
 def _thin(shown: _Shown, run: Run, name: str) -> dict[int, float | None]:
-    """Points by step. Each step's own values jump about: of many, means of neighbours are drawn."""
+    """Points by step. Values of single steps are noisy: of many, means of neighbours are drawn."""
     series = shown.store.scalars(run.id, name)
     size = -(-len(series) // POINTS) or 1
     made: dict[int, float | None] = {}
@@ -127,7 +127,7 @@ def _times(shown: _Shown) -> str:
     for label, run in shown.runs.items():
         parts = {part: shown.store.scalars(run.id, f"time/{part}").values for part in PARTS}
         if all(parts.values()):
-            # The first epoch holds the compiler's time, if there is another.
+            # The first epoch includes compilation: leave it out if there are others.
             kept = {part: values[1:] or values for part, values in parts.items()}
             rows[label] = {part: sum(values) / len(values) for part, values in kept.items()}
     drawn = shares("Time of a step, mean over epochs after the first", rows)
@@ -135,8 +135,8 @@ def _times(shown: _Shown) -> str:
         return ""
     cells = ([text_cell(label), *(figure_cell(_duration(parts[p])) for p in PARTS)] for label, parts in rows.items())
     return (
-        "<h2>Where the time goes</h2><p>Waiting for data; computing the step; all else: validation, the record, "
-        f'checkpoints.</p><div class="half">{drawn}{table(("a step", *(f"#{p}" for p in PARTS)), cells)}</div>'
+        "<h2>Where the time goes</h2><p>Waiting for data; computing the step; everything else: validation, the record, "
+        f'checkpoints.</p><div class="half">{drawn}{table(("per step", *(f"#{p}" for p in PARTS)), cells)}</div>'
     )
 
 
@@ -147,15 +147,15 @@ def _weights(shown: _Shown) -> str:
         return ""
     drawn = "".join(_spread(name, found[name]) for name in found if name in moved)
     rest = len(found) - len(moved)
-    note = f" The {rest} whose norm moved least are not drawn." if rest else ""
+    note = f" The {rest} whose norm changed least are not shown." if rest else ""
     return (
-        f"<h2>Weights</h2><p>How the values of a parameter are spread, after the first epoch and after the last.{note}"
+        f"<h2>Weights</h2><p>The distribution of a parameter's values after the first epoch and after the last.{note}"
         f'</p><div class="charts">{drawn}</div>'
     )
 
 
 def _moved(over: Sequence[Histogram]) -> float:
-    """Last norm over first."""
+    """The last norm divided by the first."""
     return max(over[-1].norm, 1e-12) / max(over[0].norm, 1e-12)
 
 
@@ -173,7 +173,7 @@ def _lineage(shown: _Shown) -> str:
         return ""
     boxes = []
     for number, link in enumerate(chain):
-        made_of = f"made of {', '.join(str(n + 1) for n in link.sources)}" if link.sources else "from outside"
+        made_of = f"made from {', '.join(str(n + 1) for n in link.sources)}" if link.sources else "from outside"
         boxes.append(
             f'<li class="{"here" if link.digest == shown.first.id else ""}"><b>{number + 1} · {escape(link.kind)}</b>'
             f"<code>{escape(link.digest[:16])}</code><span>{escape(link.text)}</span><i>{made_of}</i></li>"
@@ -202,20 +202,20 @@ def _settings(shown: _Shown) -> str:
         return f"<h2>Settings</h2>{_pairs(tables[0])}" if keys else ""
     same = {key: tables[0][key] for key in keys if key not in differ}
     rows = [[text_cell(key), *(text_cell(_short(made.get(key, "default"))) for made in tables)] for key in differ]
-    apart = table(("key", *map(escape, shown.runs)), rows) if rows else "<p>Nothing was set differently.</p>"
-    common = f"<details><summary>what was set alike</summary>{_pairs(same)}</details>" if same else ""
-    return f"<h2>Set differently</h2>{apart}{common}"
+    apart = table(("key", *map(escape, shown.runs)), rows) if rows else "<p>All settings are the same.</p>"
+    common = f"<details><summary>common settings</summary>{_pairs(same)}</details>" if same else ""
+    return f"<h2>Different settings</h2>{apart}{common}"
 
 
 def _ground(shown: _Shown) -> str:
     parts = []
     for label, run in shown.runs.items():
         told = _pairs({**flat(run.environment), **{f"git.{k}": v for k, v in run.git.items()}, "seed": run.seed})
-        parts.append(f"<details><summary>what {escape(label)} ran on</summary>{told}</details>")
+        parts.append(f"<details><summary>environment of {escape(label)}</summary>{told}</details>")
         rows = [[text_cell(_date(e.time)), text_cell(e.kind), text_cell(e.text)] for e in shown.store.events(run.id)]
         if rows:
             parts.append(
-                f"<details><summary>what happened to {escape(label)}</summary>"
+                f"<details><summary>events of {escape(label)}</summary>"
                 f"{table(('when', 'what', ''), rows)}</details>"
             )
     return f"<h2>Environment</h2>{''.join(parts)}"

@@ -1,4 +1,4 @@
-"""Federated algorithms, a paper a file."""
+"""Federated algorithms, one file per paper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""APFL: a device predicts with a mixture of its own model and the global one, and learns how much of each.
+"""APFL: a device predicts with a mixture of its own model and the global one, and learns the proportion.
 
 Deng, Kamani, Mahdavi, "Adaptive Personalized Federated Learning", 2020, algorithm 1 with the adaptive mixture of
 section 3: w <- w - rate * grad f(w); with m = a v + (1 - a) w, v <- v - rate * a * grad f(m), and
@@ -23,8 +23,8 @@ __all__ = ["APFL"]
 
 @dataclass(frozen=True)
 class APFL(FedAvg):
-    """`mixture` (a): where the share of the personal model starts; `mixture_rate`: of learning it, 0 keeps it;
-    `rate` serves w and v.
+    """`mixture` (a): the initial share of the personal model; `mixture_rate`: the rate at which it is learned, 0 keeps
+    it constant; `rate` is used for w and v.
 
     Broadcast and payload as in FedAvg. Personal: `params` (v), `mixture` (a, float32 scalar).
     """
@@ -39,7 +39,7 @@ class APFL(FedAvg):
             raise FederatedError(f"apfl: expected a mixture within [0, 1], got {self.mixture}")
 
     def enrol(self, broadcast: Tree) -> Tree:
-        """The global model, and the share to start from."""
+        """The global model, and the initial share."""
         params = broadcast["params"]
         return {"params": params, "mixture": tree.total(params) * 0 + self.mixture}
 

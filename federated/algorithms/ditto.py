@@ -1,4 +1,4 @@
-"""Ditto: FedAvg, and beside it a model of its own for each device, held near the global one.
+"""Ditto: FedAvg, and in addition a personal model for each device, kept close to the global one.
 
 Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021, algorithm 1:
 v <- v - rate * (grad f(v) + lambda * (v - w)). With lambda = 0 devices learn alone.
@@ -20,7 +20,7 @@ __all__ = ["Ditto"]
 
 @dataclass(frozen=True)
 class Ditto(FedAvg):
-    """`penalty` (lambda); `tuning_rate`: of the personal model's steps; the others as in FedAvg.
+    """`penalty` (lambda); `tuning_rate`: the rate of the personal model's steps; the others as in FedAvg.
 
     Broadcast and payload as in FedAvg. Personal: `params` (v).
     """
@@ -29,11 +29,11 @@ class Ditto(FedAvg):
     penalty: float = 0.1
 
     def enrol(self, broadcast: Tree) -> Tree:
-        """The global model as the first personal one."""
+        """The global model as the initial personal one."""
         return {"params": broadcast["params"]}
 
     def local(self, learner: Learner, broadcast: Tree, personal: Tree, batches: Batch) -> tuple[Update, Tree]:
-        """FedAvg's steps, then as many of the personal model, towards the w that was sent."""
+        """FedAvg's steps, then the same number for the personal model, towards the w that was received."""
         update, _ = super().local(learner, broadcast, personal, batches)
         return update, {"params": self._near(learner, broadcast, personal, batches).params}
 

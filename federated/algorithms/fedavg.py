@@ -1,7 +1,7 @@
-"""FedAvg: devices run SGD from the global model, the server averages what they moved.
+"""FedAvg: devices run SGD from the global model, the server averages their differences.
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017, algorithm 1.
-Adapting to a device is plain fine-tuning: the baseline that personal methods have to beat.
+Adapting to a device is plain fine-tuning: the baseline for personalised methods.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["FedAvg"]
 class FedAvg(Algorithm):
     """`rate`: of local SGD; `server_rate`: of the server's step; `tuning_rate`: of SGD when a device adapts.
 
-    Broadcast: `params`. Payload: `params`, how far the device moved, statistics included. Nothing personal.
+    Broadcast: `params`. Payload: `params`, the device's difference, statistics included. No personal state.
     """
 
     name = "fedavg"
@@ -36,7 +36,7 @@ class FedAvg(Algorithm):
         return Update({"params": tree.sub(there.params, broadcast["params"])}, 1.0, there.loss), personal
 
     def apply(self, state: Tree, mean: Tree, fraction: Any) -> Tree:
-        """Move along the mean difference."""
+        """Add the mean difference times `server_rate`."""
         return {**state, "params": tree.add(state["params"], mean["params"], self.server_rate)}
 
     def personalise(self, learner: Learner, broadcast: Tree, personal: Tree, support: Batch) -> Tree:

@@ -1,4 +1,4 @@
-"""FedMeta: devices adapt on some examples, ask others, and send the gradient of the answer at the common start.
+"""FedMeta: devices adapt on some examples, evaluate on others, and send that loss's gradient at the common start.
 
 Chen et al., "Federated Meta-Learning with Fast Convergence and Efficient Communication", 2018, algorithm 1, over MAML
 (Finn, Abbeel, Levine, "Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks", ICML 2017), its first-order
@@ -24,10 +24,10 @@ __all__ = ["FOMAML", "MAML", "MetaSGD", "MetaSGDExact"]
 
 @dataclass(frozen=True)
 class FOMAML(ServerStep):
-    """`rate`: of the `inner_steps` on a support batch; the others are the server's, see `ServerStep`.
+    """`rate`: of the `inner_steps` on a support batch; the others belong to the server's optimiser, see `ServerStep`.
 
-    A local step takes a batch to adapt on and one to ask. Broadcast: `params`. Payload: `params`, minus the query's
-    gradient, mean over the steps, all taken at the broadcast parameters; `statistics`, how far they moved.
+    A local step takes a batch to adapt on and one to evaluate on. Broadcast: `params`. Payload: `params`, minus the
+    query gradient, mean over the steps, all taken at the broadcast parameters; `statistics`, their change.
     """
 
     name = "fomaml"
@@ -63,7 +63,7 @@ class FOMAML(ServerStep):
         return tree.map_leaves(lambda x: x * 0 + self.rate, broadcast["params"])
 
     def personalise(self, learner: Learner, broadcast: Tree, personal: Tree, support: Batch) -> Tree:
-        """Steps as in training."""
+        """The same steps as in training."""
         return descend(learner, broadcast["params"], support, self.rates(broadcast)).params
 
 
@@ -77,10 +77,10 @@ class MAML(FOMAML):
 
 @dataclass(frozen=True)
 class MetaSGD(FOMAML):
-    """A rate for every element, learned with `rates_rate` times the server's step; `rate` is where they start.
+    """A rate for every element, learned with `rates_rate` times the server's step; `rate` is their initial value.
 
-    State, broadcast and payload hold `rates` beside `params`. To first order; for the rates' gradients that is exact
-    with one inner step.
+    State, broadcast and payload also have `rates`. First-order; for the gradients of the rates that is exact with one
+    inner step.
     """
 
     name = "meta_sgd"
@@ -97,7 +97,7 @@ class MetaSGD(FOMAML):
         return {"params": state["params"], "rates": state["rates"]}
 
     def rates(self, broadcast: Tree) -> Tree:
-        """Those learned so far."""
+        """The rates learned so far."""
         learned: Tree = broadcast["rates"]
         return learned
 

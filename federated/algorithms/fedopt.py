@@ -18,9 +18,9 @@ __all__ = ["FedAdagrad", "FedAdam", "FedMomentum", "FedYogi"]
 
 @dataclass(frozen=True)
 class FedAdam(ServerStep):
-    """`rate`: of local SGD; `tuning_rate`: of SGD when a device adapts; the others are the server's.
+    """`rate`: of local SGD; `tuning_rate`: of SGD when a device adapts; the others belong to the server's optimiser.
 
-    Broadcast: `params`. Payload: `params` and `statistics`, how far the device moved. Nothing personal.
+    Broadcast: `params`. Payload: `params` and `statistics`, the device's difference. No personal state.
     """
 
     name = "fedadam"
@@ -39,7 +39,8 @@ class FedAdam(ServerStep):
 
 @dataclass(frozen=True)
 class FedYogi(FedAdam):
-    """FedAdam whose second moment changes by as much as is new, whatever it was."""
+    """FedAdam whose second moment changes by an amount that depends only on the new value's size, not on the old
+    moment."""
 
     name = "fedyogi"
     server: str = "yogi"
@@ -47,7 +48,7 @@ class FedYogi(FedAdam):
 
 @dataclass(frozen=True)
 class FedAdagrad(FedAdam):
-    """A second moment that only grows, and no first: the paper's choice of beta1 = 0."""
+    """A second moment that only grows, and no first moment: the paper's choice of beta1 = 0."""
 
     name = "fedadagrad"
     server: str = "adagrad"

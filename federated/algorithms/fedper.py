@@ -23,11 +23,11 @@ __all__ = ["FedBN", "FedPer", "FedRep"]
 
 @dataclass(frozen=True)
 class FedPer(Algorithm):
-    """`own`: glob patterns of what stays on the device; `rate`: of local SGD; `server_rate`; `tuning_rate`: of SGD when
-    a device adapts.
+    """`own`: glob patterns of the parameters that stay on the device; `rate`: of local SGD; `server_rate`;
+    `tuning_rate`: of SGD when a device adapts.
 
-    Broadcast: `params`; what devices keep themselves is in it as it was at the start, for those that are new. Payload:
-    `params`, how far the shared ones moved. Personal: `params`, the device's own.
+    Broadcast: `params`; the parameters that stay on devices are in it with their initial values, for new devices.
+    Payload: `params`, the change of the shared ones. Personal: `params`, the device's own.
     """
 
     name = "fedper"
@@ -47,11 +47,11 @@ class FedPer(Algorithm):
         return super().init(params)
 
     def enrol(self, broadcast: Tree) -> Tree:
-        """The device's own parameters as they were at the start."""
+        """The device's own parameters with their initial values."""
         return {"params": tree.split(broadcast["params"], self.own)[0]}
 
     def local(self, learner: Learner, broadcast: Tree, personal: Tree, batches: Batch) -> tuple[Update, Tree]:
-        """Train; send what is shared, keep what is not."""
+        """Train; send the shared parameters, keep the others."""
         before = self.start(broadcast, personal)
         params, loss = self.train(learner, before, batches)
         own, shared = tree.split(params, self.own)
@@ -62,7 +62,7 @@ class FedPer(Algorithm):
         return self.steps(learner, params, batches, self.rate, params)
 
     def apply(self, state: Tree, mean: Tree, fraction: Any) -> Tree:
-        """Move what is shared along the mean difference."""
+        """Add the mean difference times `server_rate` to the shared parameters."""
         params = state["params"]
         moved = tree.add(tree.take(params, mean["params"]), mean["params"], self.server_rate)
         return {**state, "params": tree.merge(params, moved)}
@@ -84,8 +84,9 @@ class FedPer(Algorithm):
 
 @dataclass(frozen=True)
 class FedRep(FedPer):
-    """The head on the first `head_steps` of a round's batches, the body on the others; of fewer batches the last is the
-    body's, and an only one is for both. Adapting trains the head alone, as the paper does for new devices."""
+    """Trains the head on the first `head_steps` of a round's batches, the body on the others. If there are fewer
+    batches, the last is for the body; a single one is for both. Adapting trains only the head, as the paper does for
+    new devices."""
 
     name = "fedrep"
     head_steps: int = 5
@@ -105,7 +106,7 @@ class FedRep(FedPer):
 
 @dataclass(frozen=True)
 class FedBN(FedPer):
-    """FedPer whose `own` are the scales, shifts and statistics of normalisation."""
+    """FedPer with `own` set to the scales, shifts and statistics of normalisation."""
 
     name = "fedbn"
     own: tuple[str, ...] = ("*bn*", "*norm*")

@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose devices are held near the global model.
+"""FedProx: FedAvg whose devices are kept close to the global model.
 
 Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, algorithm 2: a device minimises its loss plus
 mu / 2 * |w - w_global|^2. With mu = 0 it is FedAvg.
@@ -20,7 +20,7 @@ __all__ = ["FedProx"]
 
 @dataclass(frozen=True)
 class FedProx(FedAvg):
-    """`mu`: weight of the penalty; everything else as in FedAvg, also what is sent and that adapting is fine-tuning."""
+    """`mu`: weight of the penalty; everything else, including payload and adapting, as in FedAvg."""
 
     name = "fedprox"
     mu: float = 0.1

@@ -1,4 +1,4 @@
-"""Devices that learn alone: what everything else must beat for a device to have a reason to take part."""
+"""Devices that learn alone: the baseline that must be beaten to make taking part worthwhile for a device."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class LocalOnly(Algorithm):
         return {"params": broadcast["params"]}
 
     def local(self, learner: Learner, broadcast: Tree, personal: Tree, batches: Batch) -> tuple[Update, Tree]:
-        """Steps of SGD that nobody hears of."""
+        """Steps of SGD; nothing is sent."""
         there = descend(learner, personal["params"], batches, self.rate)
         return Update({}, 1.0, there.loss), {"params": there.params}
 
     def apply(self, state: Tree, mean: Tree, fraction: Any) -> Tree:
-        """Nothing was learned."""
+        """The state is unchanged."""
         return state
 
     def start(self, broadcast: Tree, personal: Tree) -> Tree:

@@ -1,13 +1,14 @@
-"""MetaHead: a body that all devices learn so that it is flat and quick to adapt, and a head of its own for each device.
+"""MetaHead: a body learned by all devices to be flat and quick to adapt, and a head for each device.
 
-Ours, out of published parts. Of two batches the common model takes a step on the first, by the gradient a little uphill
-(Foret et al., "Sharpness-Aware Minimization", ICLR 2021; on devices: Qu et al., "Generalized Federated Learning via
-Sharpness Aware Minimization", ICML 2022): flat minima carry over to people never seen. Then one by the gradient on the
-second where a step on the first leads (Finn et al. 2017, first order; several a round: Fallah et al. 2020): what is
-learned adapts within few steps. The head stays on the device (Arivazhagan et al. 2019).
+Our own combination of published methods. Of two batches the common model takes a step on the first, with the gradient
+taken a little uphill (Foret et al., "Sharpness-Aware Minimization", ICLR 2021; on devices: Qu et al., "Generalized
+Federated Learning via Sharpness Aware Minimization", ICML 2022): flat minima generalise better to new people. Then it
+takes one with the gradient on the second batch at the point that a step on the first leads to (Finn et al. 2017, first
+order; several per round: Fallah et al. 2020): the result adapts within few steps. The head stays on the device
+(Arivazhagan et al. 2019).
 
-Rates learned as in Meta-SGD were part of it and lost: devices that take part are fitted already, so that any rate looks
-good on them; what they learned made steps on people never seen too long.
+Learned rates as in Meta-SGD were tried and lost: participating devices are fitted already, so that any rate looks good
+on them; the learned rates made steps on new people too long.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from federated.tree import Tree
 __all__ = ["MetaHead"]
 
 TINY = 1e-12
-"""Keeps a gradient of nothing but zeros from being divided by its norm."""
+"""Avoids a division by zero for a gradient of zeros."""
 
 
 @dataclass(frozen=True)
 class MetaHead(FedPer):
-    """`own`: glob patterns of the head; `rate`: of local steps; `sharpness`: how far uphill gradients are taken, 0 at
-    the spot; `inner_rate`: of the step ahead of a meta-step; `server_rate`; `tuning_rate`: of the device's own head on
-    a round's batches, and of SGD when a device adapts.
+    """`own`: glob patterns of the head; `rate`: of local steps; `sharpness`: how far uphill gradients are taken (0: not
+    at all); `inner_rate`: of the look-ahead in a meta-step; `server_rate`; `tuning_rate`: of the device's head on a
+    round's batches, and of SGD when a device adapts.
 
-    A local step takes two batches and costs four gradients; the head costs two more. Broadcast: `params`, with the head
-    that a new device starts from. Payload: `params`, how far the device moved them, that head included. Personal:
+    A local step takes two batches and costs four gradients; the head costs two more. Broadcast: `params`, with the
+    initial head for new devices. Payload: `params`, the device's changes, including that of the common head. Personal:
     `params`, the device's head.
     """
 
@@ -48,7 +49,7 @@ class MetaHead(FedPer):
     uniform: bool = field(default=True, kw_only=True)
 
     def local(self, learner: Learner, broadcast: Tree, personal: Tree, batches: Batch) -> tuple[Update, Tree]:
-        """Steps of the common model; then of the device's own head on the body it now has."""
+        """Steps of the common model, then of the device's head on the resulting body."""
 
         def step(params: Tree, pair: Batch) -> tuple[Tree, Any]:
             first, second = part(pair, 0), part(pair, 1)
@@ -64,7 +65,7 @@ class MetaHead(FedPer):
         return Update({"params": tree.sub(params, start)}, 1.0, losses.mean()), {"params": tree.take(trained, head)}
 
     def uphill(self, learner: Learner, params: Tree, batch: Batch) -> Gradient:
-        """The gradient `sharpness` along the gradient from here."""
+        """The gradient at the point that is `sharpness` further along the gradient."""
         here = learner.gradient(params, batch)
         norm = tree.dot(here.grads, here.grads) ** 0.5
         there = sgd(params, here, -self.sharpness / (norm + TINY))

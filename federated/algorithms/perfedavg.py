@@ -1,9 +1,9 @@
-"""Per-FedAvg: train what is good one gradient step later, by several local steps of MAML.
+"""Per-FedAvg: train parameters that are good after one gradient step, by several local steps of MAML.
 
 Fallah, Mokhtari, Ozdaglar, "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
 Meta-Learning Approach", NeurIPS 2020, algorithm 1: with v = w - alpha * grad f(w; D), a step is
-w <- w - beta * (I - alpha * hessian f(w; D'')) grad f(v; D'). The first-order form leaves the Hessian out; HF takes its
-product with the gradient by differences. With alpha = 0 both are FedAvg.
+w <- w - beta * (I - alpha * hessian f(w; D'')) grad f(v; D'). The first-order form omits the Hessian; HF computes its
+product with the gradient by finite differences. With alpha = 0 both are FedAvg.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["PerFedAvg", "PerFedAvgHF"]
 class PerFedAvg(Algorithm):
     """`alpha`: rate of the step to adapt; `beta`: of local meta-steps; `server_rate`: of the server's.
 
-    A local step takes batches D, D'. Broadcast: `params`. Payload: `params`, how far the device moved.
+    A local step takes batches D, D'. Broadcast: `params`. Payload: `params`, the device's difference.
     """
 
     name = "perfedavg"
@@ -49,17 +49,18 @@ class PerFedAvg(Algorithm):
         return learner.gradient(ahead, part(group, 1))
 
     def apply(self, state: Tree, mean: Tree, fraction: Any) -> Tree:
-        """Move along the mean difference."""
+        """Add the mean difference times `server_rate`."""
         return {**state, "params": tree.add(state["params"], mean["params"], self.server_rate)}
 
     def personalise(self, learner: Learner, broadcast: Tree, personal: Tree, support: Batch) -> Tree:
-        """The step to adapt, once per batch; the paper takes one."""
+        """The adapting step, once per batch; the paper takes one."""
         return descend(learner, broadcast["params"], support, self.alpha).params
 
 
 @dataclass(frozen=True)
 class PerFedAvgHF(PerFedAvg):
-    """With the Hessian's product: grad f(v) - alpha * (grad f(w + delta g) - grad f(w - delta g)) / (2 delta) on D''.
+    """With the Hessian-vector product: grad f(v) - alpha * (grad f(w + delta g) - grad f(w - delta g)) / (2 delta) on
+    D''.
 
     A local step takes batches D, D', D''; it costs twice the gradients of the first-order form.
     """

@@ -1,4 +1,4 @@
-"""pFedMe: each device's own model is the Moreau envelope's argument; the global model follows them.
+"""pFedMe: each device's personal model minimises a Moreau envelope; the global model follows these models.
 
 T. Dinh, Tran, Nguyen, "Personalized Federated Learning with Moreau Envelopes", NeurIPS 2020, algorithm 1: for every
 batch, theta ~ argmin f(theta) + lambda / 2 * |theta - w|^2 by a few steps, then w <- w - eta * lambda * (w - theta).
@@ -21,9 +21,9 @@ __all__ = ["PFedMe"]
 @dataclass(frozen=True)
 class PFedMe(Algorithm):
     """`rate`: of the `inner_steps` (K) towards theta; `outer_rate` (eta): of the device's copy of the global model;
-    `penalty` (lambda); `server_rate` (beta): how much of the mean the server takes.
+    `penalty` (lambda); `server_rate` (beta): the share of the mean that the server takes over.
 
-    Broadcast: `params` (w). Payload: `params`, how far the device moved its copy. Personal: `params` (theta).
+    Broadcast: `params` (w). Payload: `params`, the change of the device's copy. Personal: `params` (theta).
     """
 
     name = "pfedme"
@@ -35,11 +35,11 @@ class PFedMe(Algorithm):
     uniform: bool = field(default=True, kw_only=True)
 
     def enrol(self, broadcast: Tree) -> Tree:
-        """The global model as the first personal one."""
+        """The global model as the initial personal one."""
         return {"params": broadcast["params"]}
 
     def local(self, learner: Learner, broadcast: Tree, personal: Tree, batches: Batch) -> tuple[Update, Tree]:
-        """Alternate steps of theta and w. Statistics of w are theta's."""
+        """Alternate steps of theta and w. The statistics of w are those of theta."""
         copy, theta, loss = self._alternate(learner, broadcast["params"], batches)
         return Update({"params": tree.sub(copy, broadcast["params"])}, 1.0, loss), {"params": theta}
 
@@ -57,7 +57,7 @@ class PFedMe(Algorithm):
         return self._alternate(learner, broadcast["params"], support)[1]
 
     def _alternate(self, learner: Learner, params: Tree, batches: Batch) -> tuple[Tree, Tree, Any]:
-        """w, theta, the mean loss. Theta goes on from where it was for the batch before."""
+        """w, theta, the mean loss. Theta continues from its value for the previous batch."""
 
         def step(carry: tuple[Tree, Tree], batch: Batch) -> tuple[tuple[Tree, Tree], Any]:
             copy, theta = carry

@@ -1,4 +1,4 @@
-"""Algorithms by name, and out of a configuration."""
+"""Algorithms by name, and from a configuration."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ALGORITHMS: Mapping[str, type[Algorithm]] = {kind.name: kind for kind in KINDS}
 
 
 def algorithm_from(config: Mapping[str, Any]) -> Algorithm:
-    """`name` says which, every other key is one of its fields. Raises FederatedError for an unknown name or
+    """`name` selects the algorithm, every other key is one of its fields. Raises FederatedError for an unknown name or
     field, a value of another type, a number out of range."""
     values = dict(config)
     name = values.pop("name", None)

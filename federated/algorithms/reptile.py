@@ -1,9 +1,9 @@
-"""Reptile: move the start of learning towards where devices end up.
+"""Reptile: move the initial parameters towards those that devices reach.
 
 Nichol, Achiam, Schulman, "On First-Order Meta-Learning Algorithms", 2018, algorithm 2 (batched): phi <- phi + epsilon *
-mean(SGD_k(phi) - phi). In a round it is FedAvg with a server's step below 1 and devices that count alike (Jiang et al.,
-"Improving Federated Learning Personalization via Model Agnostic Meta Learning", 2019, say so); it adapts as it trained,
-with the rate of the inner steps.
+mean(SGD_k(phi) - phi). In a round it is FedAvg with a server step below 1 and equal weights for devices (as noted by
+Jiang et al., "Improving Federated Learning Personalization via Model Agnostic Meta Learning", 2019); it adapts in the
+same way as it trains, with the rate of the inner steps.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""SCAFFOLD: control variates take the drift of heterogeneous devices out of their steps.
+"""SCAFFOLD: control variates remove the drift of heterogeneous devices from their steps.
 
 Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020, algorithm 1, with
-option II for the controls: c_i <- c_i - c + (x - y) / (K * rate), which for plain SGD is the mean of the gradients met
-on the way, and is computed as that: no small difference is divided by a small rate.
+option II for the controls: c_i <- c_i - c + (x - y) / (K * rate), which for plain SGD is the mean of the gradients on
+the way. It is computed as that mean, so that no small difference is divided by a small rate.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ __all__ = ["Scaffold"]
 
 @dataclass(frozen=True)
 class Scaffold(FedAvg):
-    """Fields as in FedAvg; devices count alike, as the mean of the controls demands.
+    """Fields as in FedAvg; devices have equal weights, as the mean of the controls requires.
 
-    Broadcast: `params`, `control` (the mean of all devices' controls). Payload: `params`, `control`, how far each
-    moved. Personal: `control`. Controls of statistics stay zero.
+    Broadcast: `params`, `control` (the mean of all devices' controls). Payload: `params`, `control`, the change of
+    each. Personal: `control`. The controls of statistics stay zero.
     """
 
     name = "scaffold"

@@ -1,4 +1,4 @@
-"""The server's optimiser: the mean payload is a direction that momentum or adaptive rates turn into a step.
+"""The server's optimiser: the mean payload is a direction, from which momentum or adaptive rates make a step.
 
 Reddi et al., "Adaptive Federated Optimization", ICLR 2021, algorithm 2 (adagrad, adam, yogi; without bias correction,
 the second moment starts at tau^2); Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution for
@@ -21,20 +21,20 @@ __all__ = ["SECOND_MOMENTS", "SERVERS", "ServerStep"]
 SECOND_MOMENTS: Mapping[str, Callable[[Array, Array, float], Array]] = {
     "adagrad": lambda v, d, _: v + d * d,
     "adam": lambda v, d, beta: beta * v + (1 - beta) * (d * d),
-    # v - (1 - beta) * d^2 * sign(v - d^2), the sign by products so that floats keep their width.
+    # v - (1 - beta) * d^2 * sign(v - d^2), the sign computed by products so that floats keep their dtype.
     "yogi": lambda v, d, beta: v - (1 - beta) * (d * d * (v > d * d) - d * d * (v < d * d)),
 }
-"""The second moment of a direction d after the next one: v, d, beta2 -> v."""
+"""The next second moment for a direction d: v, d, beta2 -> v."""
 
 SERVERS = ("sgd", "momentum", *SECOND_MOMENTS)
 
 
 @dataclass(frozen=True)
 class ServerStep(Algorithm):
-    """Payloads hold directions under the names in `learned`; `statistics`, if there are any, are averaged as they are.
+    """Payloads hold directions under the names in `learned`; `statistics`, if any, are averaged without the optimiser.
 
-    `server`: one of `SERVERS`; `server_rate`: its rate; `beta1`, `beta2`: decay of the moments; `tau`: what keeps
-    steps finite where moments are small. State: what is learned, and `slots` with `first` and `second` moments of each.
+    `server`: one of `SERVERS`; `server_rate`: its rate; `beta1`, `beta2`: decay of the moments; `tau`: avoids too large
+    steps for small moments. State: what is learned, and `slots` with `first` and `second` moments of each.
     """
 
     learned: ClassVar[tuple[str, ...]] = ("params",)
@@ -53,7 +53,7 @@ class ServerStep(Algorithm):
             raise FederatedError(f"{self.name}: expected beta1 and beta2 below 1, got {self.beta1} and {self.beta2}")
 
     def init(self, params: Tree) -> Tree:
-        """The model and the moments its optimiser keeps."""
+        """The model and the moments of its optimiser."""
         state = super().init(params)
         return {**state, "slots": self.slots({"params": params})}
 
@@ -80,7 +80,7 @@ class ServerStep(Algorithm):
         return {**after, "slots": slots}
 
     def _step(self, values: Tree, moments: Tree, direction: Tree) -> tuple[Tree, Tree]:
-        """The values and moments after a step; those without a direction, statistics, stay."""
+        """The values and moments after a step; values without a direction (statistics) stay."""
         change, after = direction, {}
         if "first" in moments:
             share = 1.0 if self.server == "momentum" else 1 - self.beta1

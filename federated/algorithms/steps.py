@@ -1,4 +1,4 @@
-"""What several algorithms do on a device: descend, adapt, look ahead, and send what came of it."""
+"""Operations that several algorithms use on a device: descent, adapting, look-ahead, and the payload of the result."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["Descent", "accumulate", "change", "descend", "groups", "look_ahead",
 
 
 class Descent(NamedTuple):
-    """Where steps of descent led: the parameters, the mean loss on the way, the names of the statistics among the
-    parameters, and the sum of the plain gradients if it was asked for (zero for statistics)."""
+    """The result of descent: the parameters, the mean loss on the way, the names of the statistics among the
+    parameters, and the sum of the plain gradients if it was requested (zero for statistics)."""
 
     params: Tree
     loss: Any
@@ -30,8 +30,8 @@ def descend(
     pull: Callable[[Tree], Tree] | None = None,
     summed: bool = False,
 ) -> Descent:
-    """SGD over batches [steps, n, ...]; `rate`: a number, or a tree of a rate for every element. `pull(params)`: a tree
-    added to each gradient, the slope of a penalty. `summed`: add up the gradients without it."""
+    """SGD over batches [steps, n, ...]; `rate`: a number, or a tree with a rate for every element. `pull(params)`: a
+    tree added to each gradient, the gradient of a penalty. `summed`: sum the gradients without it."""
 
     def step(carry: tuple[Tree, Tree], batch: Batch) -> tuple[tuple[Tree, Tree], Any]:
         params, gradients = carry
@@ -49,8 +49,8 @@ def descend(
 def tune(
     learner: Learner, params: Tree, batches: Batch, rate: float, moving: Collection[str], statistics: bool = True
 ) -> tuple[Tree, Any]:
-    """SGD over batches [steps, n, ...] of the parameters of these names: all parameters, the mean loss. Statistics
-    follow unless told not to."""
+    """SGD over batches [steps, n, ...] of the parameters of these names: returns all parameters and the mean loss.
+    Statistics are updated unless `statistics` is False."""
 
     def step(params: Tree, batch: Batch) -> tuple[Tree, Any]:
         gradient = learner.gradient(params, batch)
@@ -63,10 +63,11 @@ def tune(
 
 
 def look_ahead(learner: Learner, params: Tree, rates: Tree, support: Batch, query: Batch) -> tuple[Gradient, Tree]:
-    """`Learner.meta_gradient` to first order: second derivatives are taken to be zero (Finn et al. 2017, section 5.2).
+    """`Learner.meta_gradient` to first order: second derivatives are assumed to be zero (Finn et al. 2017, section
+    5.2).
 
-    What is left are the query's gradient where the support led, and for the rates minus its product with the sum of the
-    gradients on the way, which for one step is exact.
+    What remains is the query's gradient at the point reached on the support, and for the rates minus its product with
+    the sum of the gradients on the way, which is exact for one step.
     """
     there = descend(learner, params, support, rates, summed=True)
     gradient = learner.gradient(there.params, query)
@@ -74,13 +75,13 @@ def look_ahead(learner: Learner, params: Tree, rates: Tree, support: Batch, quer
 
 
 def accumulate(whole: Tree, some: Tree) -> dict[str, Any]:
-    """`whole` with the entries of `some` added that have a place in it."""
+    """`whole` plus those entries of `some` that exist in it."""
     fitting = tree.take(some, whole)
     return tree.merge(whole, tree.add(tree.take(whole, fitting), fitting))
 
 
 def change(before: Tree, after: Tree, statistics: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A payload: what parameters moved by, and apart from them what statistics did, where there are any."""
+    """A payload: the change of parameters, and separately the change of statistics, if any."""
     moved = tree.sub(after, before)
     kept = tree.take(moved, statistics)
     trained = {name: leaf for name, leaf in moved.items() if name not in kept}
@@ -88,7 +89,7 @@ def change(before: Tree, after: Tree, statistics: tuple[str, ...] = ()) -> dict[
 
 
 def groups(batches: Batch, count: int) -> Batch:
-    """Batches [steps * count, n, ...] as [steps, count, n, ...]: what a meta-learner's step takes at once."""
+    """Batches [steps * count, n, ...] as [steps, count, n, ...]: `count` is what one step of a meta-learner takes."""
     return _each(batches, lambda array: array.reshape(array.shape[0] // count, count, *array.shape[1:]))
 
 

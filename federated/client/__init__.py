@@ -1,1 +1,1 @@
-"""The device side: answers to messages, the learner, personal state and what the owner of a device demands."""
+"""The device side: answers to messages, the learner, personal state and the owner's demands."""

@@ -1,7 +1,7 @@
-"""What a device's owner asks of privacy before an update leaves: the device declines what offers less.
+"""The privacy that a device's owner demands before an update leaves: the device declines rounds that offer less.
 
-The server says in every message what is done to updates, and a device does as it is told; this is where it says no.
-Clipping, noise of the device's own and masks it sees to itself; noise that the server adds is the server's word.
+The server's message says what is done to updates, and a device follows it; here it may decline. Clipping, the device's
+own noise and masks are applied by the device itself; for noise that the server adds, the device must trust the server.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from federated.tables import NotNegative, Reader, Table, Whole
 __all__ = ["Demands"]
 
 class Demands(Table, frozen=True):
-    """By default none. Fields are named as the words of `--node-config` are."""
+    """By default none. Fields are named like the keys of `--node-config`."""
 
     reader: ClassVar[Reader] = Reader(FederatedError, "")
     most_clip: Annotated[float, Meta(gt=0)] = math.inf
     """Updates are clipped to this norm or less."""
     least_noise: NotNegative = 0.0
-    """Noise of this multiplier of the bound or more is added, by the device or as the server promises."""
+    """Noise of at least this multiple of the bound is added, by the device or, as promised, by the server."""
     least_own_noise: NotNegative = 0.0
-    """The device itself adds noise of this multiplier or more."""
+    """The device itself adds noise of at least this multiplier."""
     secure_only: bool = False
-    """Updates leave in secure sums only."""
+    """Updates are sent only in secure sums."""
     least_devices: Whole = 0
-    """Secure sums only, of so many devices or more."""
+    """Updates are sent only in secure sums of this many devices or more."""
 
     @classmethod
     def of(cls, words: Mapping[str, object]) -> Demands:
-        """From a node's configuration, of which only these words are read. FederatedError names the one of another
-        type."""
+        """From a node's configuration; other keys are ignored. Raises FederatedError, naming the key, for a value of
+        another type."""
         return cls.reader.read(
             cls, {key: words[key] for key in cls.__struct_fields__ if key in words}, "--node-config: "
         )
 
     def check(self, privacy: Privacy, multiplier: float) -> None:
-        """FederatedError where a message that asks for an update offers less."""
+        """Raises FederatedError if a message that asks for an update offers less."""
         noise = multiplier if privacy.noise != "none" else 0.0
         clip = privacy.clip or math.inf
         offers = [
@@ -62,7 +62,7 @@ class Demands(Table, frozen=True):
                 raise FederatedError(f"this device's owner demands {name}: expected {expected}, got {got}")
 
     def check_sum(self, fewest: int) -> None:
-        """FederatedError for a secure sum that may be of `fewest` devices, which are too few."""
+        """Raises FederatedError if `fewest`, the smallest number of devices in a secure sum, is too small."""
         if fewest < self.least_devices:
             raise FederatedError(
                 f"this device's owner demands least_devices: expected a sum of {self.least_devices} devices or more, "

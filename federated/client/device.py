@@ -1,15 +1,15 @@
-"""What a device does: it answers messages, which are bytes, with bytes. Nothing here knows how they travel.
+"""A device: it answers messages, which are bytes, with bytes, independently of the transport.
 
-A message is a packed object and tree (`federated.messages.packed`); `kind` says what is wanted:
+A message is a packed object and tree (`federated.messages.packed`); `kind` is the request:
 
     hello     -> hello       the device's name, how many examples it trains on, which bundle it has
-    train     -> update      the algorithm's local work on data of the device's own, encoded
+    train     -> update      the algorithm's local work on the device's data, encoded
     secure    -> secure      a stage of a secure sum (`federated.server.secure_round`)
-    sync      -> personal    its own version of the model, if its owner agreed
+    sync      -> personal    its personal version of the model, if its owner agreed
     evaluate  -> evaluation  sums before and after adapting to a few examples
 
-A message that does not fit is answered with a refusal that says why. Everything random follows from the run's seed, the
-round and the device's name, and personal state from an earlier round: asked again, a device gives the same answer.
+An invalid message is answered with a refusal that gives the reason. All randomness follows from the run's seed, the
+round and the device's name, and personal state from an earlier round: a repeated request gets the same answer.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from lite_runtime.errors import MsedgeError
 __all__ = ["VERSION", "Device"]
 
 VERSION = 1
-"""Of the messages; both ends must have the same."""
+"""The version of the messages; both ends must have the same."""
 TUNING = 0.05
-"""The rate of SGD for algorithms that have none of their own."""
+"""The rate of SGD for algorithms without such a hyperparameter."""
 
 Reply: TypeAlias = tuple[dict[str, Any], Tree]
 
 
 @dataclass(frozen=True)
 class Task:
-    """A message, read: what a round asks of every device."""
+    """A decoded message: what every device of a round has to do."""
 
     meta: Mapping[str, Any]
     broadcast: Tree
@@ -66,8 +66,8 @@ class Task:
         return int(self.meta["round"])
 
     def told(self, loss: Any, within: float) -> dict[str, float | None]:
-        """What a device tells besides its update: nothing that noise or masks were to hide. A loss that is not finite
-        is no JSON and becomes None, which the server refuses."""
+        """What a device reports besides its update: nothing that noise or masks are meant to hide. A loss that is not
+        finite is not JSON and becomes None, which the server refuses."""
         privacy = self.pipeline.privacy
         told: dict[str, float | None] = {"within": within} if privacy.adaptive else {}
         return told if self.pipeline.quiet else told | {"loss": float(loss) if np.isfinite(loss) else None}
@@ -79,7 +79,7 @@ class Task:
 
 @dataclass
 class Device:
-    """`bundle`: digest of the bundle that the learner runs."""
+    """`bundle`: the digest of the learner's bundle."""
 
     name: str
     learner: Learner
@@ -87,14 +87,14 @@ class Device:
     store: StateStore
     bundle: str
     source: NoiseSource | None = None
-    """Of local noise; None: the operating system's."""
+    """The source of local noise; None: the operating system's generator."""
     consent: str = "none"
-    """What its owner agreed to: see `federated.server.store.CONSENTS`."""
+    """The owner's consent: see `federated.server.store.CONSENTS`."""
     demands: Demands = field(default_factory=Demands)
-    """What its owner asks of privacy before an update leaves."""
+    """The privacy that the owner demands before an update leaves."""
 
     def answer(self, message: bytes) -> bytes:
-        """The reply. FederatedError only for bytes that are no message at all."""
+        """The reply. Raises FederatedError only for bytes that are not a message at all."""
         meta, _ = _opened(message)
         try:
             reply, content = _KINDS[_kind(message)](self, message)
@@ -106,8 +106,8 @@ class Device:
         return pack({"version": VERSION, "device": self.name} | same | reply, content)
 
     def hello(self, message: bytes) -> Reply:
-        """Who this is. A run greets a device when it begins: what earlier runs left here goes, secrets of their sums
-        among it."""
+        """Who this is. A run greets a device when it begins: state of earlier runs is deleted then, including the
+        secrets of their sums."""
         run = str(_opened(message)[0]["run"])
         self.store.forget_others(self.name, (run, _model(run)))
         return {"kind": "hello", "examples": size(self.data), "bundle": self.bundle}, {}
@@ -134,8 +134,8 @@ class Device:
         return {"kind": "update", "examples": size(train)} | task.told(update.loss, leaving.within), {"data": data}
 
     def secure(self, message: bytes) -> Reply:
-        """A stage of a secure sum other than `train`. Its secrets are kept between messages and no longer: what a sum
-        left that came to no end goes when the next begins."""
+        """A stage of a secure sum other than `train`. Its secrets are kept only between its messages: those of a sum
+        that was not completed are deleted when the next one begins."""
         meta, body = _opened(message)
         request, slot = body["secure"].tobytes(), self._slot(meta)
         if meta["stage"] == "keys":
@@ -151,7 +151,7 @@ class Device:
         return {"kind": "secure"}, {"data": np.frombuffer(answer, np.uint8)}
 
     def _masked(self, message: bytes, task: Task, update: Tree, weight: float, rng: np.random.Generator) -> np.ndarray:
-        """The update on the sum's grid, behind masks (uint8 [n])."""
+        """The update on the sum's grid, masked (uint8 [n])."""
         _, body = _opened(message)
         words = task.meta.get("secure")
         known = {"bound", "devices", "bits", "heaviest"}
@@ -165,7 +165,7 @@ class Device:
         if party.terms.work != work_digest(task.meta, task.broadcast):
             raise FederatedError(
                 "secure sum: expected the model and the work that all devices of the sum agreed on, got others; the "
-                "server must tell all of them the same"
+                "server must send the same to all of them"
             )
         weight = 1.0 if task.pipeline.uniform else weight
         vector = grid.quantise(update, min(weight, grid.heaviest), Spec.of(update), rng).vector
@@ -177,17 +177,17 @@ class Device:
     def _party(self, meta: Mapping[str, Any]) -> SecureDevice:
         kept = self.store.load(self.name, self._slot(meta), int(meta["round"]) + 1) or {}
         if not len(kept.get("party", ())):
-            raise FederatedError("secure sum: expected to have made keys for this round, and there are none; wait for "
+            raise FederatedError("secure sum: expected keys that this device made for this round, got none; wait for "
                                  "the next round")
         return SecureDevice.restore(kept["party"].tobytes())
 
     def _slot(self, meta: Mapping[str, Any]) -> str:
-        """Where a sum's secrets are kept: apart for each attempt, so that none is ever answered with another's."""
+        """Where a sum's secrets are kept: separately for each attempt, so that they are never mixed up."""
         return f"sum {meta['attempt']} {meta['run']}"
 
     def evaluate(self, message: bytes) -> Reply:
-        """How good the model is here, as it comes and after adapting. Devices that train adapt to examples they train
-        on and are asked about others; those that never do are asked about all they did not adapt to."""
+        """How good the model is on this device, before and after adapting. Devices that train adapt to examples of
+        their training part and are tested on the others; devices that never train are tested on all other examples."""
         task = self._task(message)
         meta = task.meta
         personal = task.algorithm.enrol(task.broadcast)
@@ -204,7 +204,7 @@ class Device:
         return {"kind": "evaluation", "before": _sums(before), "after": _sums(after)}, {}
 
     def personal(self, message: bytes) -> Reply:
-        """This device's own version of the model, adapted to its examples, if its owner agreed to give it away."""
+        """This device's personal version of the model, adapted to its examples, if its owner agreed to send it."""
         if self.consent == "none":
             return {"kind": "personal", "consent": "none"}, {}
         task = self._task(message)
@@ -221,7 +221,7 @@ class Device:
         return {"kind": "personal", "consent": self.consent}, params
 
     def _tuned(self, task: Task, personal: Tree, batches: Batch) -> Tree:
-        """The common model with these of its parameters tuned, from the device's own where it has them."""
+        """The common model with the selected parameters tuned, starting from the device's own if it has them."""
         common = task.broadcast["params"]
         names = tree.split(common, [str(pattern) for pattern in task.meta["only"]])[0]
         start = tree.merge(common, tree.take(personal.get("params", {}), names))
@@ -240,7 +240,7 @@ class Device:
         return self._keep(task, catch_up(codec, words, body["data"].tobytes(), Spec.of(task.broadcast), held))
 
     def _keep(self, task: Task, broadcast: Tree) -> Task:
-        """Hold this version of the model, beside the one before it. What was held for other runs goes."""
+        """Keep this version of the model in addition to the previous one. Versions kept for other runs are deleted."""
         run, version = _model(task.meta["run"]), task.meta["model"]
         if version and task.meta.get("parts") != []:
             if self.store.load(self.name, run, version + 1) is None:
@@ -249,7 +249,7 @@ class Device:
         return replace(task, broadcast=broadcast)
 
     def _held(self, task: Task) -> Iterator[tuple[int, Tree]]:
-        """Versions of the model that are here, the newest first; the last is the bundle's own."""
+        """Versions of the model on this device, the newest first; the last is the bundle's."""
         before = task.meta["model"] + 1
         while kept := self.store.load(self.name, _model(task.meta["run"]), before):
             before = int(kept["version"])
@@ -269,19 +269,19 @@ class Device:
 
 
 def _model(run: str) -> str:
-    """Where the model that a run's devices were sent is kept."""
+    """The key under which the model received in a run is kept."""
     return f"model {run}"
 
 
 @lru_cache(maxsize=2)
 def _opened(message: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The simulator's devices are all sent the same bytes: they are read once."""
+    """Decoded once: in simulation all devices receive the same bytes."""
     return unpack(message)
 
 
 @lru_cache(maxsize=2)
 def _kind(message: bytes) -> str:
-    """What kind of message this is, all of it checked. FederatedError."""
+    """The message's kind, after checking the whole message. Raises FederatedError."""
     meta, body = _opened(message)
     if meta.get("version") != VERSION:
         raise FederatedError(f"expected messages of version {VERSION}, got {meta.get('version')!r}")
@@ -294,8 +294,8 @@ def _kind(message: bytes) -> str:
 
 @lru_cache(maxsize=2)
 def _task(message: bytes, learner: Any, bundle: str) -> Task:
-    """What a message asks of devices with this learner (told apart by identity), with the model that it holds whole,
-    or the bundle's own where it holds differences. FederatedError: they cannot do it."""
+    """The task of a message for devices with this learner (compared by identity), with the model if it was sent whole,
+    or the bundle's if it was sent as differences. Raises FederatedError if they cannot do it."""
     meta, body = _opened(message)
     if meta.get("bundle") != bundle:
         raise FederatedError(
@@ -312,7 +312,7 @@ def _task(message: bytes, learner: Any, bundle: str) -> Task:
 
 
 def _check(meta: Mapping[str, Any], body: Tree, kind: str) -> None:
-    """FederatedError for fields that are missing, of other types, or ask for more than a device should do."""
+    """Raises FederatedError for fields that are missing, have wrong types, or ask for more than a device should do."""
     for key, types in _FIELDS[kind].items():
         if not isinstance(meta.get(key), types) or (isinstance(meta.get(key), bool) and bool not in types):
             got = repr(meta.get(key))[:80]
@@ -335,7 +335,7 @@ def _check(meta: Mapping[str, Any], body: Tree, kind: str) -> None:
 
 
 def _encode(codec: Codec, payload: Tree, rng: np.random.Generator, residual: Tree | None) -> tuple[np.ndarray, Tree]:
-    """An update in bytes (uint8 [n]) and what they lost. Nothing to send is no bytes."""
+    """An update as bytes (uint8 [n]), and its residual. An empty payload gives no bytes."""
     if not any(True for _ in tree.leaves(payload)):
         return np.zeros(0, np.uint8), {}
     encoded = codec.encode(payload, rng, residual=residual)
@@ -347,7 +347,7 @@ def _sums(found: Evaluation) -> list[float]:
 
 
 MOST = 10_000_000
-"""Examples that a device looks at in one round, at most, whatever the server asks."""
+"""The most examples that a device processes in one round, whatever the server requests."""
 _NUMBER = (float, int)
 _ROUND = {"run": (str,), "round": (int,), "attempt": (int,)}
 _WORK = {

@@ -1,4 +1,4 @@
-"""`LiteLearner`: what federated algorithms ask of a learner, of a trainable bundle by `lite_runtime` on a device."""
+"""`LiteLearner`: the learner interface of federated algorithms for a trainable bundle, run by `lite_runtime`."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ __all__ = ["LiteLearner", "stacked"]
 Carry = TypeVar("Carry")
 
 CHUNK = 256
-"""Examples that `evaluate` asks about at once: what bounds its memory."""
+"""Examples that `evaluate` processes at once, which bounds its memory."""
 PREFIX, LABELS = "grad/", "labels"
 NEEDED = ("gradients", "evaluate")
 
 
 class LiteLearner:
-    """A bundle converted with `trainable`, by its signatures `gradients` and `evaluate`; without, FederatedError.
+    """A bundle converted with `trainable`, used through its signatures `gradients` and `evaluate`. Without them:
+    FederatedError.
 
-    `source`, `threads`, `backend`: as for `lite_runtime.load`. Parameters are what has a gradient, statistics what
-    `gradients` writes. An algorithm asks at ever new parameters, so that here the bundle's state is what it is to the
-    graphs, inputs and outputs: nothing is loaded, swapped or packed between two calls, and none changes another.
+    `source`, `threads`, `backend`: as for `lite_runtime.load`. Parameters are the arrays with gradients, statistics
+    those that `gradients` writes. An algorithm uses new parameters in every call, so the bundle's state is passed as
+    inputs and outputs of its graphs: nothing is loaded, swapped or packed between two calls, and calls are independent.
     """
 
     second_order = False
@@ -54,7 +55,7 @@ class LiteLearner:
 
     @property
     def params(self) -> dict[str, Array]:
-        """Trainable parameters, then running statistics, as they are in the bundle."""
+        """Trainable parameters, then running statistics, with the bundle's values."""
         return dict(self._params)
 
     def gradient(self, params: Tree, batch: Batch) -> Gradient:
@@ -64,8 +65,8 @@ class LiteLearner:
         return Gradient(found["loss"], grads, {name: found[output] for output, name in self._statistics.items()})
 
     def meta_gradient(self, params: Tree, rates: Tree, support: Batch, query: Batch) -> tuple[Gradient, Tree]:
-        """Raises FederatedError always: bundles hold first derivatives only."""
-        raise FederatedError("a device has no second derivatives; choose the algorithm's first-order form")
+        """Always raises FederatedError: bundles contain only first derivatives."""
+        raise FederatedError("devices cannot compute second derivatives; use the algorithm's first-order variant")
 
     def evaluate(self, params: Tree, batch: Batch) -> Evaluation:
         """See `federated.learner.Learner`."""
@@ -99,7 +100,8 @@ class LiteLearner:
 
 
 def stacked(outs: Sequence[Any]) -> Any:
-    """Trees or arrays of one form, each leaf with a new leading axis [len(outs), ...]. FederatedError for none."""
+    """Stacks trees or arrays of the same form: each leaf gets a new leading axis [len(outs), ...]. FederatedError if
+    empty."""
     if not outs:
         raise FederatedError("expected at least one batch to learn from, got none")
     if isinstance(outs[0], Mapping):

@@ -1,4 +1,4 @@
-"""Which device a node is: read from what the node was started with (`flower-supernode --node-config`)."""
+"""The device of a node, read from the node's configuration (`flower-supernode --node-config`)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["device_from"]
 KEYS = {
     "device": "the device's name, the same after a restart",
     "bundle": "the trainable bundle",
-    "data": "its examples: an .npz, or a folder of them, of which the device's own are taken",
-    "state": "the file where it keeps what is its own",
+    "data": "its examples: an .npz file, or a folder of them; it uses only its own examples",
+    "state": "the file that holds its own state",
 }
 
 
 def device_from(words: Mapping[str, object]) -> Device:
-    """The device. FederatedError names the key that is missing or the file that is wrong."""
+    """The device. Raises FederatedError, naming the missing key or the wrong file."""
     missing = [key for key in KEYS if not isinstance(words.get(key), str)]
     if missing:
         raise FederatedError(

@@ -1,8 +1,8 @@
-"""What a device keeps of its own between rounds: personal parameters, learned rates, residuals of its codec.
+"""A device's state between rounds: personal parameters, learned rates, residuals of its codec.
 
-One SQLite file. A state is stored with the run and the round that made it, and a round starts from the newest state of
-an *earlier* round: a round that is asked for again (the server was killed and resumed) gives the same answer again.
-SQLite's journal makes a commit whole or absent whenever the process dies.
+One SQLite file. A state is stored with the run and the round that produced it, and a round starts from the newest state
+of an *earlier* round: a round that is requested again (the server was killed and resumed) gives the same answer. With
+SQLite's journal a commit is complete or absent whenever the process dies.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ create table if not exists state (
 
 
 class StateStore:
-    """States by device, run and round; a device goes by its node key's name.
+    """States by device, run and round; a device is identified by the name of its node key.
 
-    `path` None keeps them in memory. `durable` waits for the disk at each commit, so that a power cut loses nothing;
-    without it a killed process still loses nothing. The newest `keep` states of a device and run are kept.
+    `path` None keeps them in memory. `durable` waits for the disk at each commit, so that a power failure loses
+    nothing; without it a killed process still loses nothing. The newest `keep` states of a device and run are kept.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, durable: bool = True, keep: int = 2) -> None:
@@ -47,19 +47,19 @@ class StateStore:
             if found not in (0, VERSION):
                 raise FederatedError(
                     f"{self._shown}: expected states of version {VERSION}, got version {found}; a newer msedge wrote "
-                    "them: install that one, or choose another file"
+                    "them: install that version, or choose another file"
                 )
             self._base.execute(f"pragma user_version = {VERSION}")
 
     def load(self, device: str, run: str, before: int) -> dict[str, Any] | None:
-        """The newest state that a round earlier than `before` left; None if there is none."""
+        """The newest state of a round earlier than `before`; None if there is none."""
         query = "select data from state where device = ? and run = ? and round < ? order by round desc limit 1"
         with self._guarded():
             row = self._base.execute(query, (device, run, before)).fetchone()
         return None if row is None else unpack(row[0], f"{self._shown}: state of {device}")[1]
 
     def save(self, device: str, run: str, number: int, tree: Tree) -> None:
-        """Keep what round `number` left; what earlier rounds left goes, but for the newest."""
+        """Keep the state of round `number`; delete states of earlier rounds except the newest."""
         data = pack({}, tree)
         newest = "select round from state where device = ? and run = ? order by round desc limit ?"
         with self._guarded(), self._transaction():
@@ -70,18 +70,18 @@ class StateStore:
             )
 
     def forget(self, device: str, runs: str = "*") -> None:
-        """Delete what is kept for a device: everything, or that of runs whose names match a pattern with `*`."""
+        """Delete a device's state: all of it, or that of runs whose names match a pattern with `*`."""
         with self._guarded():
             self._base.execute("delete from state where device = ? and run glob ?", (device, runs))
 
     def forget_others(self, device: str, runs: Collection[str]) -> None:
-        """Delete what is kept for a device, but for these runs."""
+        """Delete a device's state except that of these runs."""
         kept = ", ".join("?" * len(runs))
         with self._guarded():
             self._base.execute(f"delete from state where device = ? and run not in ({kept})", (device, *runs))
 
     def close(self) -> None:
-        """Close the file; the store is not to be used afterwards."""
+        """Close the file; the store must not be used afterwards."""
         self._base.close()
 
     @contextlib.contextmanager

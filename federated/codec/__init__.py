@@ -1,4 +1,4 @@
-"""Fewer bytes on the wire: what a round's trees travel as."""
+"""Codecs: how the trees of a round are compressed for sending."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts a codec is put together from, and the reader that trusts no length it is told."""
+"""The parts of a codec, and a reader that trusts no length in a message."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Reader:
         self._rest = memoryview(data)
 
     def take(self, count: int, what: str) -> memoryview:
-        """The next `count` bytes. FederatedError where fewer are left."""
+        """The next `count` bytes. Raises FederatedError if fewer are left."""
         if count > len(self._rest):
             raise FederatedError(f"payload cut short: expected {count} bytes of {what}, got {len(self._rest)}")
         taken, self._rest = self._rest[:count], self._rest[count:]
@@ -32,13 +32,13 @@ class Reader:
         return np.frombuffer(self.take(count * np.dtype(dtype).itemsize, what), dtype)
 
     def done(self) -> None:
-        """FederatedError where bytes are left over."""
+        """Raises FederatedError if bytes are left over."""
         if len(self._rest):
             raise FederatedError(f"payload too long: {len(self._rest)} bytes follow its end")
 
 
 class Choice(NamedTuple):
-    """Which elements travel: what tells the receiver so, sorted int64 positions, and their float32 values."""
+    """Which elements are sent: a header for the receiver, sorted int64 positions, and their float32 values."""
 
     header: bytes
     positions: Array
@@ -52,19 +52,19 @@ class Part(ABC):
 
 
 class Selection(Part):
-    """Chooses which elements of a vector travel; those left out arrive as zero."""
+    """Selects which elements of a vector are sent; the others arrive as zero."""
 
     unbiased: ClassVar[bool]
-    """Whether the receiver's expectation is the vector, where no error feedback repairs what is left out."""
+    """Whether the expectation of what is received is the vector, without error feedback."""
 
     @abstractmethod
     def choose(self, vector: Array, rng: np.random.Generator, feedback: bool) -> Choice:
-        """The elements of a finite float32 vector that travel; `feedback`: what is lost now is sent later, so plain
+        """The elements of a finite float32 vector that are sent; `feedback`: what is lost now is sent later, so plain
         values are wanted rather than unbiased ones."""
 
     @abstractmethod
     def positions(self, reader: Reader, size: int) -> Array:
-        """The positions a header names, sorted, each once, below `size`. FederatedError for any other header."""
+        """The positions in a header, sorted, each once, below `size`. Raises FederatedError for any other header."""
 
 
 class Values(Part):
@@ -74,8 +74,8 @@ class Values(Part):
 
     @abstractmethod
     def pack(self, values: Array, counts: Array, rng: np.random.Generator) -> bytes:
-        """float32 values of magnitude up to LIMIT as bytes. `counts`, int64, says how many come of each array."""
+        """float32 values of magnitude up to LIMIT as bytes. `counts`, int64, is the number of values of each array."""
 
     @abstractmethod
     def unpack(self, reader: Reader, counts: Array) -> Array:
-        """The values as float32, finite. FederatedError for bytes that `pack` does not write."""
+        """The values as float32, finite. Raises FederatedError for bytes that `pack` does not write."""

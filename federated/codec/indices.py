@@ -1,7 +1,7 @@
 """Sorted numbers in few bits: Elias (1974) and Fano (1971).
 
-The low bits of k numbers below n are written as they are; the high parts as a string of bits, where the i-th one stands
-at high + i. That takes about 2 + log2(n / k) bits a number, within half a bit of what any code needs.
+The low bits of k numbers below n are written as they are; the high parts as a bit string, in which the i-th 1 is at
+position high + i. That takes about 2 + log2(n / k) bits per number, within half a bit of what any code needs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def unpack_indices(reader: Reader, count: int, size: int) -> Array:
 
 
 def _sizes(count: int, size: int) -> tuple[int, int]:
-    """Low bits a number; bits of the string of high parts."""
+    """Low bits per number; length of the bit string of high parts."""
     low_bits = max(0, (size // max(count, 1)).bit_length() - 1)
     return low_bits, count + (size >> low_bits) + 1
 
@@ -47,5 +47,5 @@ def _bits(reader: Reader, count: int) -> Array:
     packed = reader.array((count + 7) // 8, "u1", "positions")
     bits = np.unpackbits(packed)
     if bits[count:].any():
-        raise FederatedError("payload damaged: bits are set behind its positions")
+        raise FederatedError("payload damaged: bits are set after its positions")
     return bits[:count]

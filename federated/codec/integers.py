@@ -1,7 +1,7 @@
-"""Values as small integers times a scale, rounded up or down by chance so that their expectation is the value.
+"""Values as small integers times a scale, with unbiased random rounding.
 
 Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding", NeurIPS 2017, with the
-largest magnitude in place of the norm.
+largest magnitude instead of the norm.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SMALLEST = np.finfo(np.float32).tiny
 
 @dataclass(frozen=True)
 class _Integers(Values):
-    """Integers in [-top, top] times a float32 scale an array, or a scale every `block` values (0: an array)."""
+    """Integers in [-top, top] times a float32 scale per array, or per `block` values (0: per array)."""
 
     top: ClassVar[int]
     block: int = 0
@@ -33,7 +33,7 @@ class _Integers(Values):
             raise FederatedError(f'codec "{self.name}": expected 0 or more values a block, got {self.block}')
 
     def pack(self, values: Array, counts: Array, rng: np.random.Generator) -> bytes:
-        """The scales, then the integers. A block whose scale would be less than a normal number becomes zeros."""
+        """The scales, then the integers. A block whose scale would be subnormal becomes zeros."""
         counts = self._counts(counts)
         if not len(counts):
             return b""
@@ -58,7 +58,7 @@ class _Integers(Values):
         return integers * np.repeat(scales, counts)
 
     def _counts(self, counts: Array) -> Array:
-        """Values a scale; none is 0."""
+        """Values per scale; none is 0."""
         if not self.block:
             return counts[counts > 0]
         full, rest = divmod(int(counts.sum()), self.block)
@@ -101,6 +101,6 @@ class Int4(_Integers):
         packed = reader.array((count + 1) // 2, "u1", "integers")
         nibbles = np.stack([packed & 15, packed >> 4], axis=1).reshape(-1)
         if nibbles[count:].any():
-            raise FederatedError("payload damaged: bits are set behind its integers")
-        # Two's complement in 4 bits: flip the sign bit, then take it away.
+            raise FederatedError("payload damaged: bits are set after its integers")
+        # Two's complement in 4 bits: flip the sign bit, then subtract it.
         return (nibbles[:count] ^ 8).astype(np.int8) - np.int8(8)

@@ -1,4 +1,4 @@
-"""A random share of the elements, drawn from a seed that travels in their place."""
+"""A random share of the elements, drawn from a seed that is sent instead of positions."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["Mask"]
 
 @dataclass(frozen=True)
 class Mask(Selection):
-    """Each element travels with probability `keep`, divided by it so that the receiver's expectation is the vector
-    (Konečný et al. 2016, "random mask"). Before error feedback it travels as it is."""
+    """Each element is sent with probability `keep`, divided by it so that the expectation is the vector (Konečný et al.
+    2016, "random mask"). With error feedback values are sent undivided."""
 
     name = "mask"
     unbiased = True
@@ -34,7 +34,8 @@ class Mask(Selection):
         return Choice(header, positions, values if feedback else values / np.float32(self.keep))
 
     def positions(self, reader: Reader, size: int) -> Array:
-        """Drawn again from the seed. PCG64's raw output is fixed by its definition, whatever NumPy's version is."""
+        """Drawn again from the seed. PCG64's raw output is defined by its specification, independently of NumPy's
+        version."""
         seed = int.from_bytes(reader.take(8, "a mask's seed"), "little")
         raw = np.random.PCG64(seed).random_raw((size + 1) // 2)
         drawn = np.asarray(raw, "<u8").view("<u4")[:size]

@@ -1,12 +1,12 @@
-"""Codecs by name, put together, and their wire format.
+"""Codecs composed of named parts, and their wire format.
 
     ["difference", "feedback", "topk:0.05", "int8"]
 
-A codec is at most one part of each kind, in this order: `difference` to a tree that both ends know, `feedback` of what
-was lost last time, a selection (`mask`, `topk`, `signds`), a form of values (`float16`, `int8`, `int4`; without one,
+A codec has at most one part of each kind, in this order: `difference` to a tree that both ends know, `feedback` of what
+the last payload lost, a selection (`mask`, `topk`, `signds`), a number format (`float16`, `int8`, `int4`; without one,
 float32). `name:value` sets a part's first parameter, `name:value,other=value` more of them.
 
-A payload is, in little-endian order: "mf", version, flags (1: a difference; 2: whole), 8 bytes that stand for codec and
+A payload is, in little-endian order: "mf", version, flags (1: a difference; 2: whole), 8 bytes of a digest of codec and
 spec, the body's length and its CRC-32; then the body: the reference's CRC-32 if it is a difference, the selection's
 header, the values.
 """
@@ -43,15 +43,15 @@ _IS_DIFFERENCE, _IS_WHOLE = 1, 2
 
 @dataclass(frozen=True)
 class Difference(Part):
-    """Sends what changed since a tree that both ends hold, where the caller names one. What algorithms send up is a
-    difference already; down, a device that holds nothing yet is sent the `whole` tree."""
+    """Sends the change since a tree that both ends have, if the caller names one. What algorithms send up is a
+    difference already; down, a device that has no tree yet is sent the `whole` tree."""
 
     name = "difference"
 
 
 @dataclass(frozen=True)
 class Feedback(Part):
-    """Adds what the last payload lost before the next is made: Seide et al., "1-Bit Stochastic Gradient Descent",
+    """Error feedback: adds what the last payload lost to the next: Seide et al., "1-Bit Stochastic Gradient Descent",
     Interspeech 2014; Karimireddy et al., "Error Feedback Fixes SignSGD", ICML 2019."""
 
     name = "feedback"
@@ -64,7 +64,7 @@ _ORDER = (Difference, Feedback, Selection, Values)
 
 
 class Encoded(NamedTuple):
-    """A payload, and what it lost: to be given to the next `encode` ({} without "feedback")."""
+    """A payload, and its residual, an argument of the next `encode` ({} without "feedback")."""
 
     data: bytes
     residual: Tree
@@ -78,7 +78,7 @@ class Codec:
 
     @classmethod
     def parse(cls, names: Sequence[str]) -> Codec:
-        """FederatedError for an unknown part or parameter, or parts that do not follow one another."""
+        """Raises FederatedError for an unknown part or parameter, or parts in a wrong order."""
         return cls(tuple(_parse(name) for name in names))
 
     def __post_init__(self) -> None:
@@ -98,13 +98,13 @@ class Codec:
 
     @cached_property
     def selection(self) -> Selection | None:
-        """What chooses the elements that travel; None: all do."""
+        """The part that selects the elements to send; None: all are sent."""
         part = self.find(Selection)
         return part if isinstance(part, Selection) else None
 
     @cached_property
     def values(self) -> Values:
-        """What writes them."""
+        """The part that writes their values."""
         if isinstance(self.selection, SignDS):
             return self.selection.values
         part = self.find(Values)
@@ -131,10 +131,10 @@ class Codec:
     ) -> Encoded:
         """The tree in bytes.
 
-        `reference`: what the receiver holds already, exactly (what it decoded, not what was sent); used by
-        "difference" alone. `residual`: of the last payload; None or {}: none yet; used by "feedback" alone.
-        `whole`: send every element of the tree itself, for a receiver that holds nothing: form of values alone.
-        FederatedError where one of them is not finite, too large or does not look like the tree.
+        `reference`: the receiver's tree, exactly (what it decoded, not what was sent); only for "difference".
+        `residual`: of the last payload; None or {}: none yet; only for "feedback". `whole`: send every element of the
+        tree itself, for a receiver without a tree: only the number format is applied.
+        Raises FederatedError if an element is not finite or too large, or if a tree has another form.
         """
         spec = Spec.of(tree)
         vector = spec.flatten(tree)
@@ -158,10 +158,10 @@ class Codec:
         return Encoded(data, spec.unflatten(vector - self._vector(Reader(body), spec)))
 
     def decode(self, data: bytes, spec: Spec, *, reference: Tree | None = None) -> dict[str, Any]:
-        """The tree, of `spec`. Memory is bounded by the spec's size whatever the bytes say.
+        """The tree, of `spec`. Memory is bounded by the spec's size for any bytes.
 
-        FederatedError, naming what is wrong, for every payload that `encode` did not make with the same codec, spec
-        and reference: damaged, cut short, too long, of another version, out of range, not finite.
+        Raises FederatedError, with the reason, for every payload that `encode` did not make with the same codec, spec
+        and reference: damaged, truncated, too long, of another version, out of range, not finite.
         """
         reader = Reader(data)
         magic, version, flags, digest, length, crc = _HEADER.unpack(reader.take(_HEADER.size, "header"))
@@ -174,7 +174,7 @@ class Codec:
             )
         if digest != _digest(self, spec):
             raise FederatedError(
-                "the payload is of another model or codec than expected; both ends need the same bundle and [codec]"
+                "the payload belongs to another model or codec; both ends need the same bundle and [codec]"
             )
         body = reader.take(length, "body")
         reader.done()
@@ -190,30 +190,30 @@ class Codec:
         return spec.unflatten(vector)
 
     def _form(self, whole: bool) -> Codec:
-        """This codec, or its form of values alone."""
+        """This codec, or only its number format."""
         return Codec(tuple(part for part in self.parts if isinstance(part, Values))) if whole else self
 
     def _sealed(self, body: bytes, flags: int, spec: Spec) -> bytes:
         return _HEADER.pack(_MAGIC, _VERSION, flags, _digest(self, spec), len(body), zlib.crc32(body)) + body
 
     def _choose(self, vector: Array, rng: np.random.Generator, later: bool) -> Choice:
-        """`later`: what is left out comes with the next payload, of a difference or by feedback."""
+        """`later`: what is left out is sent with the next payload, in its difference or by feedback."""
         if self.selection is None:
             return Choice(b"", np.arange(0), vector)
         return self.selection.choose(vector, rng, later)
 
     def _known(self, reader: Reader, spec: Spec, reference: Tree | None) -> Array:
-        """The reference a difference was taken to, after making sure that it is the same here."""
+        """The reference of a difference, after checking that it is the same here."""
         crc = bytes(reader.take(4, "the reference's checksum"))
         if not self.find(Difference) or reference is None:
-            raise FederatedError("the payload is a difference, and there is no tree here to add it to; send it whole")
+            raise FederatedError("the payload is a difference, and no tree here to add it to; send the full tree")
         known = spec.flatten(reference)
         if crc != _crc(known):
-            raise FederatedError("the payload is a difference to another tree than the one here; send it whole")
+            raise FederatedError("the payload is a difference to a tree that is not the one here; send the full tree")
         return known
 
     def _vector(self, reader: Reader, spec: Spec) -> Array:
-        """The flat vector that a body says, without the reference."""
+        """The flat vector in a body, without the reference."""
         if self.selection is None:
             return self.values.unpack(reader, np.diff(spec.bounds))
         positions = self.selection.positions(reader, spec.size)
@@ -223,7 +223,7 @@ class Codec:
 
 
 def _counts(codec: Codec, positions: Array, spec: Spec) -> Array:
-    """How many of the values that travel come of each array."""
+    """How many of the values sent belong to each array."""
     return np.diff(spec.bounds if codec.selection is None else np.searchsorted(positions, spec.bounds))
 
 

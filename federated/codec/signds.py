@@ -1,9 +1,9 @@
 """SignDS: some positions and one sign, chosen so that they hide which elements were really large.
 
 Jiang, Zhou & Grossklags, "SignDS-FL: Local Differentially Private Federated Learning with Sign-based Dimension
-Selection", ACM TIST 13(5), 2022. A sign s is tossed. The `share` of elements where s * value is largest are the top.
-The exponential mechanism then picks a set of positions: sets of which at least a threshold lie in the top are e^epsilon
-times as likely as the others. The sets' likelihoods sum to the same whatever the data is, so one report is
+Selection", ACM TIST 13(5), 2022. A sign s is drawn. The `share` of elements with the largest s * value are the top. The
+exponential mechanism then picks a set of positions: sets with at least a threshold of positions in the top are
+e^epsilon times as likely as the others. The sets' likelihoods have the same sum for any data, so one report is
 epsilon-differentially private for the device that sends it, without a norm to clip.
 
 Most sets above the threshold are barely above it: a threshold of 60 % makes 60 % of the positions right, however large
@@ -31,8 +31,8 @@ __all__ = ["Sign", "SignDS"]
 
 @dataclass(frozen=True)
 class SignDS(Selection):
-    """`step`: what a chosen element moves by, up or down. `seeded` 1: chance comes from the round's generator, which
-    the server can run as well; repeatable, for simulations, and not private. 0: from the operating system's."""
+    """`step`: the change of a selected element, up or down. `seeded` 1: randomness comes from the round's generator,
+    which the server can reproduce; repeatable, for simulations, and not private. 0: from the operating system's."""
 
     name = "signds"
     unbiased = False
@@ -50,7 +50,7 @@ class SignDS(Selection):
 
     @property
     def values(self) -> Sign:
-        """What its values are written by."""
+        """The part that writes its values."""
         return Sign(self.step)
 
     def choose(self, vector: Array, rng: np.random.Generator, feedback: bool) -> Choice:
@@ -67,13 +67,13 @@ class SignDS(Selection):
         inside = np.zeros(size, bool)
         inside[largest(sign * vector, self._top(size))] = True
         top, others = np.flatnonzero(inside), np.flatnonzero(~inside)
-        # The largest of random words are a random subset.
+        # The positions of the largest random words are a random subset.
         chosen = top[largest(words(len(top)), hits)], others[largest(words(len(others)), count - hits)]
         positions = np.sort(np.concatenate(chosen))
         return Choice(pack_indices(positions, size), positions, np.full(count, sign * self.step, np.float32))
 
     def positions(self, reader: Reader, size: int) -> Array:
-        """As many as the parameters say."""
+        """Their number follows from the parameters."""
         return unpack_indices(reader, self._plan(size)[0], size)
 
     def _top(self, size: int) -> int:
@@ -95,7 +95,7 @@ class Sign(Values):
         return bytes([int(values[0] > 0)])
 
     def unpack(self, reader: Reader, counts: Array) -> Array:
-        """Refuses another byte."""
+        """Refuses any other byte."""
         sign = reader.take(1, "a sign")[0]
         if sign > 1:
             raise FederatedError(f"payload damaged: expected a sign of 0 or 1, got {sign}")
@@ -104,7 +104,8 @@ class Sign(Values):
 
 @lru_cache(maxsize=16)
 def _plan(size: int, top: int, epsilon: float) -> tuple[int, int, Array]:
-    """How many positions to send, the threshold, and the chances float64 [count + 1] that 0, 1, … are in the top."""
+    """How many positions to send, the threshold, and the probabilities float64 [count + 1] that 0, 1, … are in the
+    top."""
     factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, size + 1)))])
 
     def choose(n: int, k: Array) -> Array:
@@ -121,7 +122,7 @@ def _plan(size: int, top: int, epsilon: float) -> tuple[int, int, Array]:
     def gain(plan: tuple[int, int]) -> float:
         return float(chances(*plan) @ (2 * np.arange(plan[0] + 1) - plan[0]))
 
-    # The gain moves slowly with both: counts each some 10 % above the last, thresholds in tenths of the count.
+    # The gain changes slowly with both: try counts in steps of some 10 %, thresholds in tenths of the count.
     counts = sorted({min(top, max(1, int(1.1**exponent))) for exponent in range(256)})
     plans = [(count, ceil(tenths * count / 10)) for count in counts for tenths in range(5, 11)]
     count, threshold = max(plans, key=gain)

@@ -1,4 +1,4 @@
-"""What a tree looks like without its values: what both ends of a message know beforehand."""
+"""The structure of a tree without its values, which both ends of a message know beforehand."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from federated.tree import Array, Tree
 __all__ = ["LIMIT", "Leaf", "Spec", "in_range"]
 
 LIMIT = 1e38
-"""The largest magnitude that travels: a third of float32's range, so that scales and sums of three stay finite."""
+"""The largest magnitude that can be sent: a third of float32's range, so that scales and sums of three stay finite."""
 
 Path = tuple[str, ...]
 
 
 class Leaf(NamedTuple):
-    """One array of a tree: where it lies, its shape, its dtype's name."""
+    """One array of a tree: its path, its shape, its dtype's name."""
 
     path: Path
     shape: tuple[int, ...]
@@ -34,7 +34,8 @@ class Leaf(NamedTuple):
 
 @dataclass(frozen=True)
 class Spec:
-    """The arrays of a tree, ordered by path whatever order the dicts are in: both ends count elements alike."""
+    """The arrays of a tree, sorted by path regardless of the order of dicts: both ends number elements in the same
+    way."""
 
     leaves: tuple[Leaf, ...]
 
@@ -45,7 +46,7 @@ class Spec:
 
     @cached_property
     def bounds(self) -> Array:
-        """int64 [leaves + 1]: where each array begins in the flat vector, and its end."""
+        """int64 [leaves + 1]: the start of each array in the flat vector, and the vector's end."""
         return np.array([0, *accumulate(prod(leaf.shape) for leaf in self.leaves)], np.int64)
 
     @cached_property
@@ -55,13 +56,14 @@ class Spec:
 
     @cached_property
     def digest(self) -> bytes:
-        """8 bytes that differ where names, shapes or dtypes do."""
+        """8 bytes that depend on names, shapes and dtypes."""
         return blake2b(repr([tuple(leaf) for leaf in self.leaves]).encode(), digest_size=8).digest()
 
     def flatten(self, tree: Tree) -> Array:
         """The tree's elements as one new float32 vector [size].
 
-        FederatedError where the tree has other names, shapes or dtypes, or an element is not finite or beyond LIMIT.
+        Raises FederatedError if the tree has other names, shapes or dtypes, or an element is not finite or beyond
+        LIMIT.
         """
         found = list(_walk(tree))
         if any(
@@ -99,7 +101,7 @@ def in_range(values: Array) -> bool:
 
 @lru_cache(maxsize=64)
 def _spec(leaves: tuple[Leaf, ...]) -> Spec:
-    """One Spec for all trees that look alike, so that its bounds and digest are worked out once."""
+    """One Spec for all trees with the same structure, so that its bounds and digest are computed once."""
     for leaf in leaves:
         if leaf.dtype not in ("float16", "float32", "float64"):
             raise FederatedError(
@@ -121,7 +123,7 @@ def _walk(tree: Tree, path: Path = ()) -> Iterator[tuple[Path, Array]]:
 
 
 def _difference(expected: tuple[Leaf, ...], found: list[tuple[Path, Array]]) -> str:
-    """The first thing in which a tree is not as expected, in words."""
+    """A description of the first difference between a tree and what was expected."""
     wanted = {leaf.path: leaf for leaf in expected}
     got = dict(found)
     for path in (*wanted, *got):

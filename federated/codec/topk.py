@@ -17,7 +17,7 @@ __all__ = ["TopK", "largest"]
 
 @dataclass(frozen=True)
 class TopK(Selection):
-    """The `share` of elements that are largest in magnitude, at least one. Biased: put "feedback" before it."""
+    """The `share` of elements that are largest in magnitude, at least one. Biased: use it with "feedback"."""
 
     name = "topk"
     unbiased = False
@@ -33,7 +33,7 @@ class TopK(Selection):
         return Choice(pack_indices(positions, len(vector)), positions, vector[positions])
 
     def positions(self, reader: Reader, size: int) -> Array:
-        """As many as the share says."""
+        """Their number follows from the share."""
         return unpack_indices(reader, self._count(size), size)
 
     def _count(self, size: int) -> int:

@@ -1,1 +1,1 @@
-"""What devices and servers exchange: packed trees, differences of models, and the transformations of an update."""
+"""What devices and servers exchange: packed trees, differences of models, and the update transforms."""

@@ -1,11 +1,11 @@
-"""What devices are sent of the model: the whole of it, or what changed since a version that they hold.
+"""How the model is sent to devices: whole, or as the difference from a version that they have.
 
-A version of the model is what devices are sent after so many steps of the server; version 0 follows from the bundle
-alone, so every device has it. With "difference" in `codec.down` versions form a chain: each is the one before as
+A version of the model is what devices receive after that number of server steps; version 0 follows from the bundle
+alone, so every device has it. With "difference" in `codec.down` versions form a chain: each is the previous one as
 devices decoded it, plus an encoded difference. What a selection left out or rounding lost is part of the next
-difference, so nothing drifts. A device is sent the links it lacks, or the whole version, exactly, where they are not
-remembered any more: the server remembers as many as are shorter than the whole. Without "difference" everybody is sent
-the whole model, in the codec's form of values.
+difference, so errors do not accumulate. A device is sent the differences it lacks, or the exact whole version if they
+are no longer stored: the server stores as many as are together shorter than the whole. Without "difference" all devices
+are sent the whole model, in the codec's number format.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = ["Behind", "Downlink", "catch_up", "digest", "first", "follows", "read
 
 
 class Behind(FederatedError):
-    """A device holds none of the versions that a message's differences lead from."""
+    """A device has none of the versions from which a message's differences start."""
 
 
 @dataclass(frozen=True)
 class Downlink:
-    """The server's end. `tree`: what devices that are sent this version hold then; without "difference", what is
-    encoded for them. `log`: the newest differences, which lead from one version to the next, the last one to this."""
+    """The server's end. `tree`: what devices have after receiving this version; without "difference", what is encoded
+    for them. `log`: the newest differences, each from one version to the next, the last one to this version."""
 
     codec: Codec
     seed: int
@@ -49,7 +49,7 @@ class Downlink:
         return cls(codec, seed, first(broadcast) if follows(codec) else broadcast)
 
     def next(self, broadcast: Tree) -> Downlink:
-        """The next version. FederatedError for values that do not travel: training diverged."""
+        """The next version. Raises FederatedError for values that cannot be sent: training diverged."""
         version = self.version + 1
         if not follows(self.codec):
             return replace(self, tree=broadcast, version=version)
@@ -61,16 +61,16 @@ class Downlink:
         return replace(self, tree=self.codec.decode(data, spec, reference=self.tree), version=version, log=log)
 
     def lacks(self, holds: int | None) -> int | None:
-        """How many differences bring a device here that holds this version; None: it has to be sent the whole."""
+        """How many differences a device with version `holds` needs; None: it must be sent the whole version."""
         missing = self.version - holds if holds is not None and follows(self.codec) else -1
         return missing if 0 <= missing <= len(self.log) else None
 
     def decoded(self) -> Tree:
-        """What devices that were sent this version hold."""
+        """What devices have after receiving this version."""
         return self.tree if follows(self.codec) else read_whole(self.codec, self._whole, Spec.of(self.tree))
 
     def content(self, links: int | None) -> tuple[dict[str, Any], np.ndarray]:
-        """Fields and bytes (uint8 [n]) of a message: the newest `links` differences; None: the whole."""
+        """Fields and bytes (uint8 [n]) of a message: the newest `links` differences; None: the whole version."""
         parts = [self._whole] if links is None else list(self.log[len(self.log) - links :])
         lengths = None if links is None else [len(part) for part in parts]
         words = {"model": self.version, "parts": lengths, "digest": self._digest}
@@ -89,22 +89,22 @@ class Downlink:
 
 
 def first(broadcast: Tree) -> dict[str, Any]:
-    """Version 0 as both ends work it out: with the precision that travels."""
+    """Version 0 as both ends compute it: in the precision that is sent."""
     spec = Spec.of(broadcast)
     return spec.unflatten(spec.flatten(broadcast))
 
 
 def read_whole(codec: Codec, data: bytes, spec: Spec) -> dict[str, Any]:
-    """On the device: a version that came whole. FederatedError."""
+    """On the device: reads a version that was sent whole. Raises FederatedError."""
     return _plain(codec).decode(data, spec)
 
 
 def catch_up(
     codec: Codec, words: Mapping[str, Any], data: bytes, spec: Spec, held: Iterable[tuple[int, Tree]]
 ) -> Tree:
-    """On the device: the version of a message with differences, from the first of the versions it holds that leads
-    there; one of the right number need not: a server that died may have gone on with other noise. Behind where none
-    does; FederatedError for a message that makes no sense."""
+    """On the device: the version of a message with differences, computed from the first matching version in `held`. One
+    with the right number may still not match: a restarted server may have continued with other noise. Raises Behind if
+    none matches; FederatedError for an invalid message."""
     ends = list(accumulate(words["parts"], initial=0))
     oldest = words["model"] - len(words["parts"])
     if oldest < 0 or ends[-1] != len(data):
@@ -120,19 +120,19 @@ def catch_up(
             continue
         if digest(tree) == words["digest"]:
             return tree
-    raise Behind(f"expected to hold a version from {oldest} to {words['model']} of the model, and hold none")
+    raise Behind(f"expected a stored model of version {oldest} to {words['model']}, got none")
 
 
 def digest(tree: Tree) -> str:
-    """What tells versions apart."""
+    """A digest that identifies a version."""
     return blake2b(Spec.of(tree).flatten(tree).astype("<f4", copy=False), digest_size=8).hexdigest()
 
 
 def follows(codec: Codec) -> bool:
-    """Whether devices keep what they were sent, to add differences to."""
+    """Whether devices keep the model they received, to add differences to it."""
     return codec.find(Difference) is not None
 
 
 def _plain(codec: Codec) -> Codec:
-    """How a whole version is written: exactly where differences to it will follow."""
+    """The codec for whole versions: exact if differences to them will follow."""
     return Codec() if follows(codec) else codec

@@ -1,10 +1,10 @@
-"""A JSON object and a tree of arrays as one run of bytes: what messages carry and checkpoints keep.
+"""A JSON object and a tree of arrays as one byte string, the format of messages and checkpoints.
 
     magic "MSF1" | head's length, uint32 | SHA-256 of all that follows | 8 zeros | head | arrays
 
-The head is JSON, {"meta": {...}, "arrays": [[path, dtype, shape], ...]}, filled up with spaces so that arrays begin at
-multiples of 16 bytes; they follow one another in the order of the head, each filled up to 16 bytes, little-endian and
-in C order. Reading copies nothing: arrays are read-only views of the bytes, which are checked before a view is made.
+The head is JSON, {"meta": {...}, "arrays": [[path, dtype, shape], ...]}, padded with spaces so that arrays begin at
+multiples of 16 bytes; arrays follow in the order of the head, each padded to 16 bytes, little-endian and in C order.
+Reading copies nothing: arrays are read-only views of the bytes, which are validated before a view is created.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ MAGIC = b"MSF1"
 ALIGN = 16
 FRONT = struct.Struct("<4sI32s8x")  # 48 bytes, a multiple of ALIGN
 MOST_HEAD = 1 << 22
-"""Bytes of a message's head: some 50,000 arrays."""
+"""The most bytes of a message's head, enough for some 50,000 arrays."""
 MOST_CLAIMED = 1 << 48
-"""Elements that a shape may speak of, sizes of 0 aside: NumPy makes no array beyond, not even an empty one."""
+"""The most elements of a shape, ignoring sizes of 0: NumPy creates no larger array, not even an empty one."""
 DEEPEST = 16
 DTYPES = {
-    name: np.dtype(np.dtype(name).newbyteorder("<").str)  # NumPy's own object where it can be: 23 µs less a first run
+    name: np.dtype(np.dtype(name).newbyteorder("<").str)  # NumPy's singleton if possible: 23 µs less in a first run
     for name in "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64".split()
 }
 
@@ -42,12 +42,12 @@ Path = tuple[str, ...]
 
 @lru_cache(maxsize=64)
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """`dtype.name`, which NumPy works out anew whenever it is asked: some µs an array."""
+    """`dtype.name`, which NumPy computes at every access: some µs per array."""
     return dtype.name
 
 
 def pack(meta: Mapping[str, Any], tree: Tree) -> bytes:
-    """One run of bytes; equal arguments give equal bytes. ValueError for a NaN in `meta`, or another dtype."""
+    """One byte string; equal arguments give equal bytes. Raises ValueError for NaN in `meta`, or another dtype."""
     arrays = [(path, np.asarray(leaf)) for path, leaf in _leaves(tree, ())]
     for path, array in arrays:
         if dtype_name(array.dtype) not in DTYPES:
@@ -63,8 +63,8 @@ def pack(meta: Mapping[str, Any], tree: Tree) -> bytes:
 
 
 def unpack(data: bytes, what: str = "message", most: int = MOST_HEAD) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The object and the tree. FederatedError, naming `what`, for anything `pack` does not write, and for a head of
-    more than `most` bytes."""
+    """The object and the tree. Raises FederatedError, naming `what`, for anything that `pack` does not write, and for a
+    head of more than `most` bytes."""
     if len(data) < FRONT.size or data[:4] != MAGIC:
         _refuse(what, f"{len(data)} bytes that do not begin with {MAGIC!r}")
     _, length, digest = FRONT.unpack_from(data)
@@ -101,7 +101,7 @@ def _head(text: bytes, what: str) -> tuple[dict[str, Any], list[Any]]:
     try:
         head = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as problem:
-        _refuse(what, f"a head that is no JSON ({problem})")
+        _refuse(what, f"a head that is not JSON ({problem})")
     match head:
         case {"meta": dict(meta), "arrays": list(rows)}:
             return meta, rows
@@ -109,7 +109,7 @@ def _head(text: bytes, what: str) -> tuple[dict[str, Any], list[Any]]:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _row(row: Any, what: str) -> tuple[Path, np.dtype, tuple[int, ...]]:
@@ -137,4 +137,4 @@ def _place(tree: dict[str, Any], path: Path, array: np.ndarray, what: str) -> No
 
 
 def _refuse(what: str, got: str) -> NoReturn:
-    raise FederatedError(f"{what}: expected what this version of msedge writes, got {got}; both ends need the same one")
+    raise FederatedError(f"{what}: expected this msedge's format, got {got}; both ends need the same one")

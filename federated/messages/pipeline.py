@@ -1,9 +1,9 @@
-"""What happens to an update between a device and the mean, and which of it goes together.
+"""The update transforms between a device and the mean, and which of them can be combined.
 
     on the device   clip -> local noise -> codec, or fixed point and masks
     on the server   codec, or the sum -> clip again -> robust rule or mean -> central noise
 
-Combinations that would break a promise are refused before the first round: `EXCLUDES` and `NEEDS` say which and why.
+Combinations that would break a guarantee are refused before the first round: `EXCLUDES` and `NEEDS` list them.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ class Privacy(Table, frozen=True):
     clip: NotNegative = 0.0
     """The Euclidean norm that an update is scaled down to; 0: none."""
     by_layer: bool = False
-    """Whether each array is held to its part of the norm."""
+    """Whether each array is clipped to its part of the norm."""
     adaptive: Share = 0.0
-    """The share of devices whose updates should be within the bound, which then follows it; 0: the bound stays."""
+    """The share of devices whose updates should be within the bound, which is adapted to it; 0: a fixed bound."""
     count_noise: NotNegative = 0.0
-    """With `adaptive` and noise: the deviation of noise on the number of devices within the bound."""
+    """With `adaptive` and noise: the standard deviation of noise on the number of devices within the bound."""
     noise: Literal["none", "central", "local"] = "none"
     multiplier: NotNegative = 0.0
-    """Noise as a multiple of the bound; 0: what `epsilon` takes."""
+    """Noise as a multiple of the bound; 0: as required by `epsilon`."""
     epsilon: NotNegative = 0.0
-    """What all rounds together may cost."""
+    """The privacy budget of all rounds together."""
     delta: Annotated[float, Meta(gt=0, lt=1, description="a number in (0, 1), less than 1 / devices")] = 1e-5
     sampling: Literal["fixed", "poisson"] = "fixed"
-    """How devices are chosen: so many of them, or each by a toss of its own, which costs less epsilon."""
+    """How devices are chosen: a fixed number, or each independently at random, which costs less epsilon."""
     secure: bool = False
-    """Whether the server sees sums only."""
+    """Secure aggregation: whether the server sees only sums."""
     threshold: Annotated[float, Meta(gt=0.5, le=1, description="a share above 0.5, at most 1")] = 0.6
-    """With `secure`: the share of a round's devices that must stay to its end, above a half."""
+    """With `secure`: the share of a round's devices that must stay until its end, above a half."""
     bits: Literal[16, 32] = 32
-    """With `secure`: of each integer on the wire, 16 or 32."""
+    """With `secure`: the bits of each integer on the wire, 16 or 32."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,12 +71,12 @@ class Privacy(Table, frozen=True):
 
     @classmethod
     def of(cls, words: Mapping[str, Any]) -> Privacy:
-        """From the section of a file. FederatedError names the key."""
+        """From the section of a file. Raises FederatedError, naming the key."""
         return _READ.read(cls, words, "privacy")
 
 
 class Outgoing(NamedTuple):
-    """What leaves a device for the codec; whether its norm was within the bound (1.0 or 0.0), for `adaptive`."""
+    """The update that goes to the codec; whether its norm was within the bound (1.0 or 0.0), for `adaptive`."""
 
     tree: Tree
     within: float
@@ -84,9 +84,9 @@ class Outgoing(NamedTuple):
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A run's parts. `asynchronous`: rounds without waiting; `compensate`: devices that answer rarely count more.
+    """A run's update transforms. `asynchronous`: asynchronous rounds; `compensate`: rare answers get more weight.
 
-    FederatedError for combinations that do not go together, with the reason.
+    Raises FederatedError for combinations that exclude each other, with the reason.
     """
 
     codec: Codec = field(default_factory=Codec)
@@ -122,18 +122,18 @@ class Pipeline:
             if feature in self.features and other not in self.features
         ]
         if wrong:
-            raise FederatedError("these do not go together: " + "; ".join(wrong))
+            raise FederatedError("these settings cannot be combined: " + "; ".join(wrong))
 
     @cached_property
     def features(self) -> frozenset[str]:
-        """What the tables below speak of."""
+        """The names of active features, as used in the tables below."""
         private = self.privacy
         present = {
             "a difference": self.codec.find(Difference),
             "error feedback": self.codec.feedback,
             "a sparse codec": self.codec.find(TopK) or self.codec.find(Mask),
             "signds": self.codec.find(SignDS),
-            "a lossy form of values": self.codec.values.name in ("float16", "int8", "int4"),
+            "a lossy number format": self.codec.values.name in ("float16", "int8", "int4"),
             "clipping": private.clip > 0,
             "an adaptive bound": private.adaptive > 0,
             "clipping by layer": private.by_layer,
@@ -151,13 +151,13 @@ class Pipeline:
 
     @property
     def uniform(self) -> bool:
-        """Whether every update counts with weight 1: a weight would stretch the bound that noise was made for, and is
-        a claim of the device's own, by which a liar would outweigh everybody in a robust rule."""
+        """Whether every update has weight 1: a weight would exceed the bound for which the noise was chosen, and it is
+        claimed by the device, so that a malicious device could outweigh all others in a robust rule."""
         return self.privacy.noise != "none" or "a robust rule" in self.features
 
     @property
     def quiet(self) -> bool:
-        """Whether devices keep their losses and norms to themselves: no noise or mask would cover them."""
+        """Whether devices do not report losses and norms, because no noise or mask would protect them."""
         return self.privacy.noise != "none" or self.privacy.secure
 
     @cached_property
@@ -182,10 +182,10 @@ class Pipeline:
         multiplier: float = 0.0,
         expected: float | None = None,
     ) -> Aggregate:
-        """On the server: what decoded updates come to, with central noise of this multiplier if there is any.
+        """On the server: the aggregate of decoded updates, with central noise of this multiplier if there is any.
 
         Under central noise updates are clipped once more: a codec may have lengthened them, or a device lied.
-        `expected`: under Poisson sampling, the number of devices that was to be expected, by which the sum is divided.
+        `expected`: under Poisson sampling, the expected number of devices, by which the sum is divided.
         """
         if self.clip is None or self.privacy.noise != "central":
             return self.rule(updates, weights)
@@ -195,14 +195,15 @@ class Pipeline:
     def add_noise(
         self, mean: Tree, devices: int, source: NoiseSource, multiplier: float, expected: float | None = None
     ) -> Tree:
-        """Central noise on a mean of clipped updates, such as secure sums give."""
+        """Central noise on a mean of clipped updates, such as the result of a secure sum."""
         if self.clip is None or self.privacy.noise != "central":
             return mean
         divisor = expected or devices
         return self._noise(self.clip, multiplier).of_mean(tree.scale(mean, devices / divisor), divisor, source)
 
     def multiplier(self, rounds: int, rate: float) -> float:
-        """The noise multiplier: as given, or what `epsilon` takes for that many rounds. `rate`: of devices a round."""
+        """The noise multiplier: as given, or as required by `epsilon` for that many rounds. `rate`: the share of
+        devices per round."""
         if self.privacy.noise == "none":
             return 0.0
         if self.privacy.multiplier:
@@ -210,12 +211,12 @@ class Pipeline:
         return noise_for(self.privacy.epsilon, self.privacy.delta, self._rate(rate), rounds)
 
     def charge(self, account: Accountant, multiplier: float, rate: float, rounds: int = 1) -> Accountant:
-        """The account after `rounds` more. Without Poisson sampling, or with local noise, count those rounds that the
-        device which was in most of them was in."""
+        """The account after `rounds` more. Without Poisson sampling, or with local noise, the rounds of the device that
+        took part in most of them are counted."""
         return account if self.privacy.noise == "none" else account.charge(multiplier, self._rate(rate), rounds)
 
     def update_multiplier(self, multiplier: float) -> float:
-        """The multiplier of noise on the update itself, where the count for `adaptive` needs a part of it."""
+        """The multiplier of noise on the update itself, if the count for `adaptive` needs a part of it."""
         return self._bound.multiplier(multiplier) if "a noisy adaptive bound" in self.features else multiplier
 
     def next(self, within: float, devices: int, normal: float) -> Pipeline:
@@ -226,17 +227,17 @@ class Pipeline:
         return self.at(self._bound.next(within, devices, normal).bound)
 
     def at(self, bound: float) -> Pipeline:
-        """With another clipping bound: a round's, or a checkpoint's."""
+        """The same with another clipping bound: a round's, or a checkpoint's."""
         return replace(self, privacy=msgspec.structs.replace(self.privacy, clip=bound))
 
     def fixed_point(self, devices: int, heaviest: float, multiplier: float = 0.0) -> FixedPoint:
-        """How updates become integers for a secure sum of so many devices, none with more weight than `heaviest` (take
-        no more than there is: it sets the grid). Local noise of this multiplier has room for six deviations."""
+        """How updates become integers for a secure sum of this many devices, none with more weight than `heaviest` (use
+        the largest real weight: it determines the grid). Leaves room for six deviations of local noise."""
         room = 1 + 12 * multiplier * (self.privacy.noise == "local")
         return FixedPoint(self.privacy.clip * room, devices, self.privacy.bits, 1.0 if self.uniform else heaviest)
 
     def threshold(self, devices: int) -> int:
-        """How many of a secure sum's devices must stay to the end."""
+        """How many of a secure sum's devices must stay until its end."""
         return max(devices // 2 + 1, math.ceil(self.privacy.threshold * devices - 1e-9))
 
     @property
@@ -249,27 +250,27 @@ class Pipeline:
         return GaussianNoise(clip, multiplier, self.privacy.noise)
 
     def _rate(self, rate: float) -> float:
-        """What the accountant may call a device's chance to be in a round."""
+        """The probability of taking part in a round that the accountant may assume."""
         return rate if self.privacy.sampling == "poisson" and self.privacy.noise == "central" else 1.0
 
 
 EXCLUDES = (
     ("secure sums", "a robust rule", "the server sees no single update that a rule could compare; clip on devices"),
-    ("secure sums", "a sparse codec", "masks cancel only where all devices send the same elements"),
-    ("secure sums", "signds", "masks cancel only where all devices send the same elements"),
-    ("secure sums", "a lossy form of values", "integers are summed on one scale; privacy.bits says how many bits"),
+    ("secure sums", "a sparse codec", "masks cancel only if all devices send the same elements"),
+    ("secure sums", "signds", "masks cancel only if all devices send the same elements"),
+    ("secure sums", "a lossy number format", "integers are summed on one scale; privacy.bits says how many bits"),
     ("secure sums", "error feedback", "fixed point rounds without bias and leaves nothing to send later"),
-    ("secure sums", "a difference", "sums are of whole updates"),
+    ("secure sums", "a difference", "full updates are summed"),
     ("secure sums", "asynchronous rounds", "masks cancel between devices of one round only"),
     ("secure sums", "an adaptive bound", "each device would show whether its update was within the bound"),
-    ("secure sums", "compensate", "the server would weigh single updates, which it does not see"),
-    ("noise", "compensate", "a weight above 1 stretches the bound that the noise was made for"),
-    ("noise", "asynchronous rounds", "a device may be in one step several times, which the account does not cover"),
+    ("secure sums", "compensate", "the server cannot weight single updates, which it does not see"),
+    ("noise", "compensate", "a weight above 1 exceeds the bound for which the noise was chosen"),
+    ("noise", "asynchronous rounds", "a device may be in one step several times, which the accounting does not cover"),
     ("central noise", "a robust rule", "one device moves a median or Krum's choice by more than bound / devices"),
-    ("local noise", "error feedback", "what noise hid in one round would be sent in the next"),
-    ("local noise", "signds", "signds is private by itself; noise before it adds nothing to what it promises"),
+    ("local noise", "error feedback", "what the noise hid in one round would be sent in the next"),
+    ("local noise", "signds", "signds is private by itself; noise before it adds nothing to its guarantee"),
     ("local noise", "an adaptive bound", "each device would show whether its update was within the bound"),
-    ("a robust rule", "asynchronous rounds", "distances between updates to different versions say who is late"),
+    ("a robust rule", "asynchronous rounds", "distances between updates to different versions show who is late"),
     ("an adaptive bound", "asynchronous rounds", "updates were clipped to the bounds of different versions"),
     ("an adaptive bound", "clipping by layer", "the bound follows the norm of whole updates"),
 )
@@ -278,8 +279,8 @@ EXCLUDES = (
 NEEDS = (
     ("noise", "clipping", "noise covers what one device can change, which privacy.clip bounds"),
     ("secure sums", "clipping", "sums must not overflow, so privacy.clip must bound their elements"),
-    ("an adaptive bound", "clipping", "privacy.clip is what the bound begins with"),
-    ("clipping by layer", "clipping", "privacy.clip is the norm that layers share"),
+    ("an adaptive bound", "clipping", "privacy.clip is the initial bound"),
+    ("clipping by layer", "clipping", "privacy.clip is the norm that is divided among the layers"),
     ("a noisy adaptive bound", "noise on the count", "the number within the bound is private; set privacy.count_noise"),
 )
 """(one, what it needs, why)"""

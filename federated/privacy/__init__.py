@@ -1,4 +1,4 @@
-"""Bounds, noise, the account of what it cost, and sums nobody can look into."""
+"""Clipping, noise, privacy accounting, and secure aggregation."""
 
 from __future__ import annotations
 

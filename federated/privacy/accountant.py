@@ -1,8 +1,8 @@
-"""What noise buys: Rényi differential privacy, added up over rounds and turned into (epsilon, delta).
+"""Privacy accounting: Rényi differential privacy, summed over rounds and converted to (epsilon, delta).
 
 Mironov, "Rényi Differential Privacy", CSF 2017; Mironov, Talwar & Zhang, "Rényi Differential Privacy of the Sampled
 Gaussian Mechanism", 2019; Canonne, Kamath & Steinke, "The Discrete Gaussian for Differential Privacy", NeurIPS 2020,
-proposition 12, for the conversion. Two runs are neighbours if one device's data is there or is not.
+proposition 12, for the conversion. Neighbouring runs differ in the presence of one device's data.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from federated.tree import Array
 __all__ = ["ORDERS", "Accountant", "Spent", "epsilon_of", "noise_for", "renyi"]
 
 ORDERS = np.array([*(1 + tenths / 10 for tenths in range(1, 100)), *range(11, 64), 128, 256, 512, 1024], np.float64)
-"""The orders at which divergences are added up: dense where small epsilons are won, sparse up to a thousand."""
+"""The orders at which divergences are summed: dense where small epsilons are found, sparse up to a thousand."""
 
 
 class Spent(NamedTuple):
     """`rounds` rounds with Gaussian noise of `noise` times the clipping bound on the sum, each device taking part with
     probability `rate`, independently of the others and of other rounds (Poisson sampling).
 
-    A selection of a fixed size is not that: account for it as rate 1, over the rounds a device can at most be in.
+    A selection of fixed size is different: account for it with rate 1, over the most rounds of any device.
     """
 
     noise: float
@@ -38,12 +38,12 @@ class Spent(NamedTuple):
 
 @dataclass(frozen=True)
 class Accountant:
-    """What was spent, as data that a checkpoint holds."""
+    """What was spent, as data for a checkpoint."""
 
     spent: tuple[Spent, ...] = ()
 
     def charge(self, noise: float, rate: float = 1.0, rounds: int = 1) -> Accountant:
-        """The account after `rounds` more. FederatedError for a negative noise or a rate outside (0, 1]."""
+        """The account after `rounds` more. Raises FederatedError for a negative noise or a rate outside (0, 1]."""
         if not (noise >= 0 and isfinite(noise) and 0 < rate <= 1 and rounds >= 0):
             raise FederatedError(
                 f"privacy: expected noise >= 0, rate in (0, 1], rounds >= 0, got {noise}, {rate}, {rounds}"
@@ -54,7 +54,7 @@ class Accountant:
         return Accountant((*self.spent, new))
 
     def epsilon(self, delta: float) -> float:
-        """The least epsilon at this delta that ORDERS yield; infinity if a round had no noise."""
+        """The smallest epsilon at this delta over ORDERS; infinity if a round had no noise."""
         if not 0 < delta < 1:
             raise FederatedError(f"privacy: expected delta in (0, 1), got {delta}; take less than 1 / devices")
         spent = sum((each.rounds * renyi(each.noise, each.rate) for each in self.spent), 0 * ORDERS)
@@ -66,7 +66,7 @@ class Accountant:
 
     @classmethod
     def from_data(cls, data: Sequence[Sequence[Any]]) -> Accountant:
-        """What `as_data` gave. FederatedError for anything else."""
+        """The inverse of `as_data`. Raises FederatedError for anything else."""
         account = cls()
         for each in data:
             if len(each) != 3 or any(isinstance(part, bool) or not isinstance(part, int | float) for part in each):
@@ -76,9 +76,9 @@ class Accountant:
 
 
 def noise_for(epsilon: float, delta: float, rate: float = 1.0, rounds: int = 1) -> float:
-    """The noise multiplier, to 0.1 % and never too small, with which `rounds` rounds cost at most `epsilon`.
+    """The noise multiplier with which `rounds` rounds cost at most `epsilon`, to 0.1 % and never too small.
 
-    FederatedError where none up to a million does.
+    Raises FederatedError if no multiplier up to a million is enough.
     """
 
     def cost(noise: float) -> float:
@@ -88,7 +88,7 @@ def noise_for(epsilon: float, delta: float, rate: float = 1.0, rounds: int = 1) 
         raise FederatedError(f"privacy: expected epsilon > 0 and rounds >= 1, got {epsilon}, {rounds}")
     low, high = 0.01, 1e6
     if cost(high) > epsilon:
-        raise FederatedError(f"privacy: no noise reaches epsilon {epsilon} at delta {delta}; allow more of one of them")
+        raise FederatedError(f"privacy: no noise reaches epsilon {epsilon} at delta {delta}; allow larger ones")
     while high / low > 1.001:
         middle = (low * high) ** 0.5
         low, high = (middle, high) if cost(middle) > epsilon else (low, middle)
@@ -108,10 +108,10 @@ def renyi(noise: float, rate: float) -> Array:
 def _sampled(noise: float, rate: float, order: float) -> float:
     """log E[(1 - q + q exp((2 x - 1) / 2 s²))^a] / (a - 1) over x ~ N(0, s²): Mironov et al. 2019, theorem 4.
 
-    The trapezium rule, which for a function without singularities near the axis errs by e^(-2 pi distance / step): the
-    nearest lies pi s² away. The integrand's mass lies between that of the powers 0 and a, at 0 and at a. Good to 1e-10;
-    the paper's series for fractional orders, as dp-accounting 0.6 adds it up, is 1 to 5 % high at orders below 2 and
-    often does not converge.
+    The trapezium rule, which for a function without singularities near the axis has error e^(-2 pi distance / step);
+    the nearest one is at distance pi s². The integrand's mass is between those of the powers 0 and a, at 0 and at a.
+    Accurate to 1e-10; the paper's series for fractional orders, as summed by dp-accounting 0.6, is 1 to 5 % high at
+    orders below 2 and often does not converge.
     """
     variance = noise * noise
     step = min(noise / 8, variance / 4)
@@ -125,7 +125,8 @@ def _sampled(noise: float, rate: float, order: float) -> float:
 def epsilon_of(divergences: Array, orders: Array, delta: float) -> float:
     """Canonne et al., proposition 12, at the best of the orders: the epsilon of mechanisms with these divergences.
 
-    0 where a divergence, which bounds Kullback and Leibler's, keeps the outputs within delta of one another anyway.
+    0 if a divergence, which bounds the Kullback-Leibler divergence, keeps the outputs within delta of each other
+    anyway.
     """
     if not np.isfinite(divergences).all():
         return inf

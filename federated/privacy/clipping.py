@@ -1,6 +1,6 @@
-"""Bounds on how much one device can move a sum.
+"""Clipping: bounds on how much one device can change a sum.
 
-Written with arithmetic alone, so that it runs under `jax.vmap` in the simulator as it does on a device.
+Uses only arithmetic, so that it also runs under `jax.vmap` in the simulator.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from federated.tree import Tree
 __all__ = ["AdaptiveBound", "Clip", "Clipped", "FlatClip", "LayerClip"]
 
 _TINY = 1e-30
-"""Keeps 0 / 0 away; far below any norm that matters."""
+"""Avoids 0 / 0; far below any relevant norm."""
 
 
 class Clipped(NamedTuple):
-    """A tree of bounded norm; the norm it had; 1.0 if it was within the bound already, else 0.0."""
+    """A tree of bounded norm; the norm it had; 1.0 if it was already within the bound, else 0.0."""
 
     tree: Tree
     norm: Any
@@ -35,9 +35,9 @@ class Clip(ABC):
 
     @abstractmethod
     def __call__(self, update: Tree) -> Clipped:
-        """The tree where it is small, a smaller one of the same direction (of each array, by layer) where not.
+        """The tree if it is within the bound, otherwise a smaller one of the same direction (of each array, by layer).
 
-        A NaN stays one: whoever receives the tree refuses it.
+        A NaN stays NaN: the receiver refuses the tree.
         """
 
 
@@ -64,7 +64,8 @@ class FlatClip(Clip):
 
 @dataclass(frozen=True)
 class LayerClip(Clip):
-    """Each of n arrays to bound / √n (McMahan et al. 2018, "per-layer clipping"), so that the whole stays in bound."""
+    """Each of n arrays to bound / √n (McMahan et al. 2018, "per-layer clipping"), so that the whole tree stays within
+    the bound."""
 
     bound: float
 
@@ -87,8 +88,8 @@ class AdaptiveBound:
     Adaptive Clipping", NeurIPS 2021, algorithm 1.
 
     `count_noise` is the standard deviation of noise on the number of devices within the bound, which is itself private
-    (the paper takes a twentieth of the devices). What it costs is paid by noise on the update that is `multiplier(z)`
-    times the bound, so that both together are as private as z.
+    (the paper uses a twentieth of the devices). Its cost is compensated by noise on the update with multiplier
+    `multiplier(z)`, so that both together are as private as z.
     """
 
     bound: float = 0.1
@@ -117,8 +118,8 @@ class AdaptiveBound:
     def multiplier(self, noise: float) -> float:
         """The noise multiplier of the update at which update and count together have multiplier `noise`.
 
-        Andrew et al., theorem 1: z = (z_update^-2 + (2 count_noise)^-2)^-1/2. FederatedError where the count's noise is
-        too little for that.
+        Andrew et al., theorem 1: z = (z_update^-2 + (2 count_noise)^-2)^-1/2. Raises FederatedError if the count's
+        noise is too small for that.
         """
         if not noise:
             return 0.0

@@ -1,4 +1,4 @@
-"""Gaussian noise that nobody can foresee, and how much of it a round needs."""
+"""Unpredictable Gaussian noise, and how much of it a round needs."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class NoiseSource(ABC):
 
 
 class SecureSource(NoiseSource):
-    """From the operating system's generator, which a reader of the results cannot run backwards as he could NumPy's.
+    """From the operating system's generator, which cannot be reconstructed from the results, as NumPy's could.
 
-    Box & Muller's transform. Each number is half the sum of four: which floats a single transform can produce depends
-    on its uniform inputs' grid and gives values away (Mironov, "On Significance of the Least Significant Bits for
+    Box & Muller's transform. Each number is half the sum of four: the floats that a single transform can produce depend
+    on the grid of its uniform inputs and reveal values (Mironov, "On Significance of the Least Significant Bits for
     Differential Privacy", CCS 2012); with sums of several, finding the inputs costs too much (Holohan & Braghin,
     "Secure Random Sampling in Differential Privacy", ESORICS 2021).
     """
 
     def normal(self, size: int) -> Array:
-        """32 bytes of randomness a number; about 3 million numbers a second."""
+        """Uses 32 bytes of randomness per number; about 3 million numbers per second."""
         words = np.frombuffer(os.urandom(size * 32), np.uint64).reshape(4, size)
         uniform = ((words >> 11) + 0.5) * 2.0**-53
         radius = np.sqrt(-2 * np.log(uniform[:2]))
@@ -45,7 +45,7 @@ class SecureSource(NoiseSource):
 
 
 class SeededSource(NoiseSource):
-    """NumPy's generator: repeatable, for tests and simulations. What it adds is not private."""
+    """NumPy's generator: repeatable, for tests and simulations. It gives no privacy."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
@@ -57,11 +57,11 @@ class SeededSource(NoiseSource):
 
 @dataclass(frozen=True)
 class GaussianNoise:
-    """The Gaussian mechanism over clipped updates: `multiplier` is what `Accountant.charge` is told.
+    """The Gaussian mechanism over clipped updates: `multiplier` is the argument of `Accountant.charge`.
 
-    "central": the server adds it to the sum, whose sensitivity to one device's presence is the clip's bound; devices
-    trust the server. "local": each device adds it to its own update; any two updates may differ by twice the bound.
-    Every update counts with weight 1: a weight would stretch the bound.
+    "central": the server adds it to the sum, whose sensitivity to one device's presence is the clipping bound; devices
+    must trust the server. "local": each device adds it to its own update; any two updates may differ by twice the
+    bound. Every update has weight 1: other weights would exceed the bound.
     """
 
     clip: Clip
@@ -75,14 +75,14 @@ class GaussianNoise:
             )
 
     def of_device(self, clipped: Tree, source: NoiseSource) -> Tree:
-        """What a device sends of its clipped update."""
+        """The noisy form of a clipped update, which a device sends."""
         if self.where == "central":
             return clipped
         return add_noise(clipped, 2 * self.multiplier * self.clip.bound, source)
 
     def of_mean(self, mean: Tree, devices: float, source: NoiseSource) -> Tree:
-        """The mean with the server's noise. `devices`: what the sum was divided by; under Poisson sampling the expected
-        number, rate * devices, since the number that came is private too."""
+        """The mean with the server's noise. `devices`: the divisor of the sum; under Poisson sampling the expected
+        number, rate * devices, since the actual number is private too."""
         if self.where == "local":
             return mean
         return add_noise(mean, self.multiplier * self.clip.bound / devices, source)

@@ -1,4 +1,4 @@
-"""Means that a few lying devices cannot move far."""
+"""Robust aggregation: means that a few malicious devices cannot change much."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AGGREGATORS: dict[str, type[Aggregator]] = {
 
 
 def aggregator_from(name: str, parameters: Mapping[str, Any] | None = None) -> Aggregator:
-    """The rule of a name with its parameters. FederatedError for a name or parameter that there is not."""
+    """The rule of that name with its parameters. Raises FederatedError for an unknown name or parameter."""
     if name not in AGGREGATORS:
         raise FederatedError(f"robust: unknown rule {name!r}; expected one of {', '.join(AGGREGATORS)}")
     return _READ.read(AGGREGATORS[name], parameters or {}, f"robust {name}: ")

@@ -1,4 +1,4 @@
-"""The shape of an aggregation, and the plain ones."""
+"""The interface of aggregation rules, and the simple ones."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ __all__ = ["Aggregate", "Aggregator", "Mean", "NormBound", "weighted_sum"]
 
 
 class Aggregate(NamedTuple):
-    """What devices' trees come to, and which of them (by position) had no part in it."""
+    """The aggregate of devices' trees, and which of them (by position) were excluded."""
 
     tree: Tree
     left_out: tuple[int, ...]
 
 
 class Aggregator(ABC):
-    """Frozen dataclasses; fields are parameters. Results depend on the order of devices in rounding at most."""
+    """Frozen dataclasses; fields are parameters. The order of devices affects results only by rounding."""
 
     name: ClassVar[str]
     tolerates: ClassVar[str]
-    """How many devices may lie, in words."""
+    """How many devices may be malicious, in words."""
 
     def __call__(self, trees: Sequence[Tree], weights: Sequence[float]) -> Aggregate:
-        """The trees' common value. Rules that count devices take all alike and leave weights aside: a weight is a
-        claim of the device's own, and a liar claims much.
+        """The aggregate of the trees. Rules that count devices give all the same weight and ignore `weights`: a weight
+        is claimed by the device, and a malicious one claims a lot.
 
-        FederatedError where trees differ in names or shapes, hold NaN, or are too few for the rule.
+        Raises FederatedError if trees differ in names or shapes, contain NaN, or are too few for the rule.
         """
         if not trees or len(trees) != len(weights):
             raise FederatedError(f"aggregation: expected as many weights as trees, got {len(weights)}, {len(trees)}")
@@ -48,17 +48,17 @@ class Aggregator(ABC):
 
     @abstractmethod
     def combine(self, rows: Array, weights: Array) -> tuple[Array, tuple[int, ...]]:
-        """The common value of float32 rows [devices, size], and which rows had no part in it."""
+        """The aggregate of float32 rows [devices, size], and which rows were excluded."""
 
     def need(self, devices: int, least: int, why: str) -> None:
-        """FederatedError where there are fewer devices than the rule needs."""
+        """Raises FederatedError if there are fewer devices than the rule needs."""
         if devices < least:
             raise FederatedError(f"{self.name}: expected at least {least} devices for {why}, got {devices}")
 
 
 @dataclass(frozen=True)
 class Mean(Aggregator):
-    """The weighted mean: one device can move it anywhere."""
+    """The weighted mean: one device can change it arbitrarily."""
 
     name = "mean"
     tolerates = "no device"
@@ -84,7 +84,7 @@ class NormBound(Aggregator):
             raise FederatedError(f"norm_bound: expected a finite bound from 0, got {self.bound}")
 
     def combine(self, rows: Array, weights: Array) -> tuple[Array, tuple[int, ...]]:
-        """All rows have a part."""
+        """No row is excluded."""
         norms = np.array([np.linalg.norm(row.astype(np.float64)) for row in rows])
         bound = self.bound or float(np.median(norms))
         factors = np.divide(bound, norms, where=norms > bound, out=np.ones_like(norms))
@@ -92,7 +92,7 @@ class NormBound(Aggregator):
 
 
 def weighted_sum(rows: Array, weights: Array) -> Array:
-    """In float64, in order, row by row: a product with all rows as float64 takes 1.6 times as long."""
+    """In float64, in order, row by row: a matrix product with all rows as float64 takes 1.6 times as long."""
     total = np.zeros(rows.shape[1])
     for weight, row in zip(weights, rows, strict=True):
         total += np.multiply(row, weight, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Devices that lie, for tests and benchmarks of rules that should bear them."""
+"""Malicious devices, for tests and benchmarks of robust rules."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["flipped", "liars"]
 
 
 def liars(names: Collection[str], share: float, seed: int) -> set[str]:
-    """The `share` of devices that lie, rounded to the nearest number of them; the same ones in every round."""
+    """The malicious `share` of devices, rounded to the nearest number; the same ones in every round."""
     ordered = sorted(names, key=lambda name: (seed_of(seed, "liar", name), name))
     return set(ordered[: round(share * len(ordered))])
 
 
 def flipped(update: Tree, factor: float = 10.0) -> Tree:
-    """The update that undoes `factor` such updates: its sign turned and its length multiplied."""
+    """The update that undoes `factor` such updates: its sign inverted and its length multiplied."""
     return tree.scale(update, -factor)

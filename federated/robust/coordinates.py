@@ -1,4 +1,4 @@
-"""Rules that look at one element at a time: Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal
+"""Rules that work on one element at a time: Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal
 Statistical Rates", ICML 2018."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Median(Aggregator):
     tolerates = "fewer than half of the devices"
 
     def combine(self, rows: Array, weights: Array) -> tuple[Array, tuple[int, ...]]:
-        """The mean of the middle two of an even number."""
+        """For an even number, the mean of the middle two."""
         return np.median(rows, axis=0), ()
 
 
@@ -40,7 +40,7 @@ class TrimmedMean(Aggregator):
             raise FederatedError(f"trimmed_mean: expected a share in [0, 0.5), got {self.share}")
 
     def combine(self, rows: Array, weights: Array) -> tuple[Array, tuple[int, ...]]:
-        """Devices count alike."""
+        """Devices have equal weights."""
         devices = len(rows)
         cut = ceil(self.share * devices - 1e-9)
         self.need(devices, 2 * cut + 1, f"share {self.share}")

@@ -1,10 +1,10 @@
-"""Rounds without waiting: the server keeps devices busy and takes a step for every few updates, whenever they come.
+"""Asynchronous rounds: the server keeps devices busy and takes a step for every few updates, whenever they arrive.
 
 Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022 (FedBuff), algorithm 1: a
-buffer of K updates makes one step, each scaled by 1 / (1 + s)^a for the s steps that the server took while it was made
-(a = 1/2 there). Scaled, not reweighted: a buffer of late updates makes a small step. A device that fails or stays away
-past the deadline frees its place, and another is asked. A device that has worked on a version of the model is asked
-again when there is a newer one: its draws follow from the version, so the same update would count twice.
+buffer of K updates makes one step, each scaled by 1 / (1 + s)^a for the s steps that the server took in the meantime
+(a = 1/2 there). Scaled, not reweighted: a buffer of late updates makes a small step. A device that fails or is silent
+beyond the deadline frees its place, and another is asked. A device that has worked on a version of the model is asked
+again only when there is a newer one: its random draws follow from the version, so the same update would count twice.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = ["Buffered", "conduct_async", "discount"]
 
 
 def discount(staleness: int, exponent: float) -> float:
-    """How much an update counts that is `staleness` versions late."""
+    """The weight of an update that is `staleness` versions late."""
     return float((1 + staleness) ** -exponent)
 
 
 @dataclass(frozen=True)
 class Sent:
-    """A message on its way."""
+    """A message that is not answered yet."""
 
     node: int
     name: str
@@ -44,7 +44,7 @@ class Sent:
 
 @dataclass
 class Buffered:
-    """The rules, without I/O: who is asked next, what an answer counts, when the server steps."""
+    """The rules, without I/O: which devices are asked next, the weight of an answer, when the server steps."""
 
     federation: Federation
     busy: dict[str, Sent] = field(default_factory=dict)
@@ -56,13 +56,13 @@ class Buffered:
     bytes_down: int = 0
     draws: int = 0
     tried: set[str] = field(default_factory=set)
-    """Devices whose answer to the present version is here."""
+    """Devices that have answered for the current version."""
     fruitless: int = 0
-    """Answers since the last one that was of use."""
+    """Answers since the last useful one."""
 
     def wanted(self, nodes: Collection[int]) -> list[tuple[str, int]]:
         """Idle devices to ask now, name and node, so that `async.concurrency` work. Those that have answered already
-        only where nothing else can happen: all have, and no step came of it."""
+        are asked only if nothing else is possible: all have answered, without reaching a step."""
         there = self.federation.present(nodes)
         working = {sent.name for sent in self.busy.values()}
         idle = [name for name in there if name not in working]
@@ -76,14 +76,14 @@ class Buffered:
         return [(name, there[name]) for name in chosen]
 
     def sent(self, ticket: str, node: int, name: str, size: int, now: float) -> None:
-        """A message of `size` bytes went out."""
+        """A message of `size` bytes was sent."""
         self.busy[ticket] = Sent(node, name, self.federation.round, now)
         self.federation.members[name].asked += 1
         self.asked += 1
         self.bytes_down += size
 
     def take(self, ticket: str, reply: bytes | Failure) -> None:
-        """An answer; its device is idle again."""
+        """Process an answer; its device is idle again."""
         sent = self.busy.pop(ticket)
         federation = self.federation
         member = federation.members[sent.name]
@@ -96,7 +96,7 @@ class Buffered:
             received = read_update(reply, expected, federation.pipeline, federation.payload, federation.config.limits)
             federation.arrived(sent.name, sent.version)
             if late > federation.config.buffer.most:
-                raise Refused("stale", f"{late} versions late, at most {federation.config.buffer.most} are taken")
+                raise Refused("stale", f"{late} versions late, expected at most {federation.config.buffer.most}")
         except Refused as refused:
             if refused.reason == "behind":
                 federation.lost(sent.name)
@@ -110,7 +110,7 @@ class Buffered:
         self.buffer.append((received, late))
 
     def expire(self, now: float) -> int:
-        """Free the places of devices that are silent beyond the deadline; how many."""
+        """Free the places of devices that are silent beyond the deadline; returns how many."""
         deadline = self.federation.config.rounds.deadline
         gone = [ticket for ticket, sent in self.busy.items() if now - sent.at >= deadline]
         for ticket in gone:
@@ -124,7 +124,7 @@ class Buffered:
         return len(self.buffer) >= self.federation.config.buffer.size
 
     def step(self) -> dict[str, Any]:
-        """Learn from the buffer; the report's row."""
+        """Learn from the buffer; returns the report's row."""
         federation, config = self.federation, self.federation.config.buffer
         updates = []
         for each, late in self.buffer:
@@ -159,9 +159,9 @@ def conduct_async(
     watch: Watch = lambda row: None,
     after: After = lambda exchange, nodes: {},
 ) -> None:
-    """Steps until the last. Updates that were under way when a server died are asked for again.
+    """Steps until the last. Updates that were pending when a server died are requested again.
 
-    FederatedError where nothing comes for `rounds.attempts` deadlines, or as many answers in a row are of no use.
+    Raises FederatedError if nothing arrives for `rounds.attempts` deadlines, or too many answers in a row are useless.
     """
     owed(federation, exchange, keep=keep, watch=watch, after=after)
     rules = Buffered(federation)
@@ -175,7 +175,7 @@ def conduct_async(
             for node, message in letters.items():
                 for ticket, to in exchange.send("train", {node: message}).items():
                     rules.sent(ticket, to, names[node], len(message), exchange.now())
-        asked_at = exchange.now()  # what comes during the evaluation below is polled before its device is given up
+        asked_at = exchange.now()  # answers that arrive during the evaluation are polled before devices expire
         replies = exchange.poll(list(rules.busy))
         for ticket, reply in replies:
             rules.take(ticket, reply)
@@ -193,7 +193,7 @@ def conduct_async(
         if exchange.now() - heard > config.attempts * config.deadline or rules.fruitless >= in_vain:
             raise FederatedError(
                 f"step {federation.round + 1}: expected {federation.config.buffer.size} updates, got "
-                f"{len(rules.buffer)}, and none for {exchange.now() - heard:.0f} s and {rules.fruitless} answers; "
+                f"{len(rules.buffer)}, no valid one for {exchange.now() - heard:.0f} s and {rules.fruitless} answers; "
                 f"refused: {dict(rules.refused) or 'none'}{quoted(rules.details)}"
             )
         if not replies:

@@ -1,7 +1,7 @@
-"""A federation on disk, so that a server that dies goes on where it was: one file, replaced whole after each round.
+"""A federation's checkpoint, from which a restarted server continues: one file, replaced atomically after each round.
 
-It holds the algorithm's state, the round, the registry of devices and the report's rows. There is no generator to keep:
-everything random follows from the seed and the round's number.
+It contains the algorithm's state, the round, the registry of devices and the report's rows. No random generator is
+stored: all randomness follows from the seed and the round's number.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ __all__ = ["load", "save"]
 VERSION = 2
 _FREE = ("report", "state", "sync")
 _MAY_CHANGE = {"rounds": ("count", "deadline", "attempts", "minimum", "quorum"), "evaluation": ("every",)}
-"""What a resumed run may say otherwise: whole sections, and keys of others."""
+"""What a resumed run may change: whole sections, and keys of others."""
 
 
 def save(path: str | os.PathLike[str], federation: Federation) -> None:
-    """Replace the file. A process killed meanwhile leaves the old one or the new one."""
+    """Replace the file. If the process is killed meanwhile, the old or the new file is left."""
     meta = {
         "version": VERSION,
         "run": federation.run,
@@ -57,21 +57,21 @@ def save(path: str | os.PathLike[str], federation: Federation) -> None:
 
 
 def load(path: str | os.PathLike[str], config: Config, start: Start) -> Federation:
-    """The federation as it was. FederatedError for a file that is damaged, or of another run than `config` says."""
+    """The federation as saved. Raises FederatedError for a damaged file, or one of a run with another configuration."""
     shown = os.fspath(path)
     try:
         with open(path, "rb") as file:
             data = file.read()
     except OSError as error:
         raise FederatedError(
-            f"cannot read checkpoint {shown!r}: {error.strerror}; run without --resume to start anew"
+            f"cannot read checkpoint {shown!r}: {error.strerror}; run without --resume to start a new run"
         ) from error
-    meta, body = unpack(data, f"checkpoint {shown!r}", most=len(data))  # its rows and members have no bound
+    meta, body = unpack(data, f"checkpoint {shown!r}", most=len(data))  # its rows and members have no limit
     for key, wanted in (("version", VERSION), ("bundle", start.bundle), ("config", fingerprint(config))):
         if meta.get(key) != wanted:
             raise FederatedError(
-                f"checkpoint {shown!r}: its {key} is not this run's; restore what was changed, or run without "
-                "--resume to start anew"
+                f"checkpoint {shown!r}: its {key} is not this run's; undo the change, or run without "
+                "--resume to start a new run"
             )
     try:
         return Federation(
@@ -90,11 +90,11 @@ def load(path: str | os.PathLike[str], config: Config, start: Start) -> Federati
             bound=float(meta["bound"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FederatedError(f"checkpoint {shown!r}: expected a run's state, got {error!r}; start anew") from error
+        raise FederatedError(f"checkpoint {shown!r}: expected a run's state, got {error!r}; start a new run") from error
 
 
 def _link(config: Config, meta: Mapping[str, Any], body: Mapping[str, Any]) -> Downlink:
-    """What devices are sent: as it was where they hold it, or anew from the state."""
+    """The downlink: as saved if devices have that model, or computed from the state."""
     codec, seed = Codec.parse(config.codec.down), config.rounds.seed
     if not follows(codec):
         return Downlink(codec, seed, config.algorithm.broadcast(body["state"]), int(meta["round"]))
@@ -104,9 +104,9 @@ def _link(config: Config, meta: Mapping[str, Any], body: Mapping[str, Any]) -> D
 
 
 def fingerprint(config: Config) -> str:
-    """A digest of all that a resumed run must have in common with the one before."""
+    """A digest of everything that a resumed run must have in common with the original."""
     free = dict(_MAY_CHANGE)
-    if config.pipeline.privacy.epsilon:  # the number of rounds decides how much noise each needs
+    if config.pipeline.privacy.epsilon:  # the number of rounds determines how much noise each needs
         free["rounds"] = tuple(key for key in free["rounds"] if key != "count")
     kept = {
         name: {key: value for key, value in section.items() if key not in free.get(name, ())}

@@ -1,4 +1,4 @@
-"""Running a federation over whatever carries messages: meet the devices, ask them, wait, learn, keep, report."""
+"""The main loop of a federation, over any transport: greet the devices, ask them, wait, learn, save, report."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ Watch = Callable[[dict[str, Any]], None]
 
 
 class Exchange(Protocol):
-    """What carries messages. Time is the exchange's own: a simulation's clock need not be the wall's."""
+    """The transport of messages. It has its own clock: a simulation's time need not be real time."""
 
     def nodes(self) -> Collection[int]:
-        """Nodes that are there now."""
+        """Nodes that are present now."""
 
     def send(self, kind: str, messages: Mapping[int, bytes]) -> dict[str, int]:
-        """Send messages to nodes; a ticket for each that could be sent, and its node."""
+        """Send messages to nodes; returns a ticket for each that could be sent, with its node."""
 
     def poll(self, tickets: Collection[str]) -> list[tuple[str, bytes | Failure]]:
-        """Replies that have come to these tickets and were not handed out before."""
+        """Replies for these tickets that arrived and were not returned before."""
 
     def now(self) -> float:
-        """Seconds since some moment; never goes back, whatever clocks are set to."""
+        """Seconds since some moment; monotonic."""
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, at most this much."""
+        """Wait at most this long."""
 
 
 class Carried(NamedTuple):
-    """Bytes of messages to devices and from them."""
+    """The bytes sent to devices and received from them."""
 
     bytes_down: int
     bytes_up: int
@@ -55,10 +55,10 @@ def conduct(
     watch: Watch = lambda row: None,
     after: After = lambda exchange, nodes: {},
 ) -> None:
-    """Rounds until the last. `keep`: where to leave a checkpoint after each; `watch` gets each row; `after` is done
-    after rounds that end in an evaluation, and what it gives is in the row too.
+    """Runs rounds until the last. `keep`: where to save a checkpoint after each; `watch` is called with each row;
+    `after` is called after rounds that end in an evaluation, and its result is added to the row.
 
-    FederatedError where devices do not come, or a round fails as often as `rounds.attempts` allows.
+    Raises FederatedError if devices do not come, or if a round fails as often as `rounds.attempts` allows.
     """
     rounds = federation.config.rounds
     owed(federation, exchange, keep=keep, watch=watch, after=after)
@@ -72,8 +72,9 @@ def conduct(
         failures = 0 if row["counted"] else failures + 1
         if failures >= rounds.attempts:
             raise FederatedError(
-                f"round {attempt.number}: {row['answered']} of {row['asked']} devices answered and {attempt.quorum} "
-                f"must, {failures} times in a row; refused: {row['refused'] or 'none'}{quoted(row['details'])}"
+                f"round {attempt.number}: {row['answered']} of {row['asked']} devices answered, expected "
+                f"{attempt.quorum}, {failures} times in a row; "
+                f"refused: {row['refused'] or 'none'}{quoted(row['details'])}"
             )
 
 
@@ -87,10 +88,10 @@ def finish(
     watch: Watch,
     after: After,
 ) -> None:
-    """What follows a round: keep what was learned, evaluate where that is due, tell.
+    """What follows a round: save what was learned, evaluate if that is due, report.
 
-    Kept before devices are sent the new model to evaluate it: a server that died in between would else make the round
-    anew, and let out two results of it where the account of privacy knows of one.
+    The checkpoint is saved before devices are sent the new model for evaluation: otherwise a server that died in
+    between would repeat the round and publish two results of it, while the privacy account counts one.
     """
     row = federation.rows[-1]
     row["seconds"] = exchange.now() - begun
@@ -113,7 +114,7 @@ def owed(
     watch: Watch,
     after: After,
 ) -> None:
-    """Of a run that goes on: the evaluation that the server died in."""
+    """For a resumed run: the evaluation during which the server died."""
     row = federation.rows[-1] if federation.rows else {"counted": False}
     if row["counted"] and federation.due() and "evaluation" not in row:
         begun = exchange.now() - row["seconds"]
@@ -121,7 +122,7 @@ def owed(
 
 
 def quoted(details: Sequence[str]) -> str:
-    """The last of what went wrong, for an error's end."""
+    """The last problems, for the end of an error."""
     return "".join(f"; {detail}" for detail in details[-3:])
 
 
@@ -136,7 +137,7 @@ def _plain(attempt: Round, exchange: Exchange) -> dict[str, Any]:
 def _secure(attempt: Round, exchange: Exchange) -> dict[str, Any]:
     """Four exchanges, each with the round's deadline."""
     if len(attempt.asked) < 2:
-        attempt.details.append("a secure sum takes two devices or more: a sum of one would be its update")
+        attempt.details.append("a secure sum needs at least two devices: a sum over one device would be its update")
         return attempt.close()
     secure = SecureRound(attempt)
     for stage in STAGES:
@@ -156,8 +157,8 @@ def _secure(attempt: Round, exchange: Exchange) -> dict[str, Any]:
 def evaluate(
     federation: Federation, exchange: Exchange, nodes: Collection[int], row: dict[str, Any]
 ) -> dict[str, Any]:
-    """Ask devices how good the model is; a summary for those that train and one for those that never do. Its bytes
-    count in the round's `row`."""
+    """Ask devices how good the model is; returns a summary for those that train and one for the held-out ones. Its
+    bytes are added to the round's `row`."""
     found = {}
     for survey in federation.survey(nodes):
         deadline = federation.config.rounds.deadline
@@ -169,7 +170,7 @@ def evaluate(
 
 
 def meet(federation: Federation, exchange: Exchange) -> Collection[int]:
-    """Greet nodes that are new, and wait for `rounds.minimum` devices; the nodes that are there."""
+    """Greet new nodes, and wait for `rounds.minimum` devices; returns the nodes that are present."""
     rounds = federation.config.rounds
     until = exchange.now() + rounds.deadline
     turned_away: set[int] = set()
@@ -193,8 +194,8 @@ def gather(
     deadline: float,
     take: Callable[[int, bytes | Failure], bytes | None],
 ) -> Carried:
-    """Send to all, and take replies until everybody has answered or the deadline has passed. What `take` returns is
-    sent to that node, and its next reply waited for."""
+    """Send to all, and process replies until all have answered or the deadline has passed. What `take` returns is sent
+    to that node, and another reply is expected."""
     until = exchange.now() + deadline
     open_ = exchange.send(kind, messages)
     down, up = sum(map(len, messages.values())), 0

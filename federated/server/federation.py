@@ -1,7 +1,7 @@
-"""The server's side of a run: who is in it, what was learned, what happened. No I/O, no clock, no transport.
+"""The server's side of a run: its devices, what was learned, the report. No I/O, no clock, no transport.
 
-`Federation` is all that outlives a process (`federated.server.checkpoint` keeps it); `Round` is one round while it is
-open.
+`Federation` is the state that survives a process (saved by `federated.server.checkpoint`); `Round` is one round in
+progress.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["Federation", "Member", "Round", "Start", "Survey"]
 
 @dataclass
 class Member:
-    """A device that has come: its node at present, and what it did so far."""
+    """A device that has joined: its current node, and its history."""
 
     node: int
     examples: int
@@ -48,12 +48,12 @@ class Member:
     answered: int = 0
     refused: int = 0
     holds: int | None = 0
-    """The version of the model that it certainly holds; None: it has lost what it held."""
+    """The version of the model that it certainly has; None: it has lost its copy."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where a run starts: the parameters of the bundle, which of them have no gradient, the bundle's digest."""
+    """The start of a run: the parameters of the bundle, which of them have no gradient, the bundle's digest."""
 
     params: Tree
     statistics: tuple[str, ...]
@@ -62,17 +62,18 @@ class Start:
 
 @dataclass
 class Federation:
-    """A run between rounds. `state` is the algorithm's, after `round` rounds; `rows` say what each brought."""
+    """A run between rounds. `state` is the algorithm's, after `round` rounds; `rows` are the report's rows, one per
+    round."""
 
     config: Config
     start: Start
     state: Tree
     link: Downlink
-    """What devices are sent of the state."""
+    """The downlink: how the model is sent to devices."""
     run: str = field(default_factory=lambda: secrets.token_hex(8))
     secret: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
-    """Seeds Poisson sampling: it costs less epsilon only while nobody can work out who was in a round, and devices are
-    told `rounds.seed`."""
+    """Seeds Poisson sampling: it costs less epsilon only as long as participation stays secret, and `rounds.seed` is
+    sent to devices."""
     round: int = 0
     attempt: int = 0
     members: dict[str, Member] = field(default_factory=dict)
@@ -80,7 +81,7 @@ class Federation:
     turned_away: Counter[str] = field(default_factory=Counter)
     account: Accountant = field(default_factory=Accountant)
     bound: float = 0.0
-    """What updates are clipped to at present."""
+    """The current clipping bound."""
     source: NoiseSource = field(default_factory=SecureSource)
     _pipeline: Pipeline | None = None
     _lines: list[bytes] = field(default_factory=list)
@@ -91,12 +92,12 @@ class Federation:
         state = _settled(config.algorithm.init(start.params))
         link = Downlink.begin(Codec.parse(config.codec.down), config.rounds.seed, config.algorithm.broadcast(state))
         made = cls(config, start, state, link, bound=config.pipeline.privacy.clip)
-        made.pipeline.update_multiplier(made.multiplier)  # noise that cannot be is refused now, not after a round
+        made.pipeline.update_multiplier(made.multiplier)  # impossible noise is refused now, not after a round
         made._refuse_noisy_statistics()
         return made
 
     def _refuse_noisy_statistics(self) -> None:
-        """FederatedError where noise would fall on running statistics."""
+        """Raises FederatedError if noise would be added to running statistics."""
         noise = self.pipeline.privacy.noise
         if noise == "none" or self.payload is None:
             return
@@ -111,24 +112,24 @@ class Federation:
 
     @property
     def algorithm(self) -> Algorithm:
-        """The run's."""
+        """The run's algorithm."""
         return self.config.algorithm
 
     @cached_property
     def payload(self) -> Spec | None:
-        """What updates look like."""
+        """The structure of updates."""
         return payload_spec(self.algorithm, self.start.params, self.start.statistics)
 
     @property
     def pipeline(self) -> Pipeline:
-        """What happens to updates, at the present clipping bound."""
+        """The update transforms, with the current clipping bound."""
         if self._pipeline is None or self._pipeline.privacy.clip != self.bound:
             self._pipeline = self.config.pipeline.at(self.bound)
         return self._pipeline
 
     @cached_property
     def multiplier(self) -> float:
-        """Of the noise, such that all rounds together cost what was said."""
+        """The noise multiplier with which all rounds together stay within the configured budget."""
         return self.config.pipeline.multiplier(self.config.rounds.count, self.config.rounds.fraction)
 
     @property
@@ -137,8 +138,8 @@ class Federation:
         return self.round >= self.config.rounds.count
 
     def told(self) -> bytes:
-        """The rows as lines of JSON. All but the last, whose evaluation may be to come, change no more and are written
-        once: all of them in every round would be seconds a round in the end."""
+        """The rows as lines of JSON. All but the last, whose evaluation may be pending, no longer change and are
+        encoded once: encoding all of them in every round would take seconds per round in the end."""
         lines = [json.dumps(row, allow_nan=False).encode() for row in self.rows[len(self._lines) :]]
         self._lines += lines[:-1]
         return b"\n".join([*self._lines, *lines[-1:]])
@@ -147,23 +148,24 @@ class Federation:
         """The global parameters."""
         return self.algorithm.model(self.state)
 
-    # -- who is there ---------------------------------------------------------------------------------------------
+    # -- devices that are present -----------------------------------------------------------------------------------
 
     def strangers(self, nodes: Collection[int]) -> list[int]:
-        """Nodes that no member is at, in order."""
+        """Nodes without a member, in order."""
         return sorted(set(nodes) - {member.node for member in self.members.values()})
 
     def hello(self) -> bytes:
-        """What strangers are asked."""
+        """The message to new nodes."""
         return pack({"version": VERSION, "kind": "hello", "run": self.run}, {})
 
     def welcome(self, node: int, reply: bytes | Failure, nodes: Collection[int]) -> None:
-        """Take a stranger in, or count why not. A name whose node is still there is not given to another."""
+        """Admit a new node, or count the reason for refusing it. A name whose node is still present is not given to
+        another."""
         try:
             name, examples = read_hello(reply, self.run, self.start.bundle, self.config.limits)
             known = self.members.get(name)
             if known is not None and known.node != node and known.node in nodes:
-                raise Refused("impostor", f"{name!r} is at another node")
+                raise Refused("impostor", f"{name!r} is registered at another node")
         except Refused as refused:
             self.turned_away[refused.reason] += 1
             return
@@ -173,7 +175,7 @@ class Federation:
             known.node, known.examples = node, examples
 
     def present(self, nodes: Collection[int], *, held_out: bool = False) -> dict[str, int]:
-        """Members that are there, by name: those that train, or those that never do."""
+        """Members that are present, by name: those that train, or the held-out ones."""
         apart = rounds.held_out(sorted(self.members), self.config.evaluation.held_out, self.config.rounds.seed)
         return {
             name: member.node
@@ -181,13 +183,13 @@ class Federation:
             if member.node in nodes and (name in apart) == held_out
         }
 
-    # -- what they are asked --------------------------------------------------------------------------------------
+    # -- messages to devices ----------------------------------------------------------------------------------------
 
     def task(
         self, kind: str, number: int, more: Mapping[str, Any], body: Tree | None = None, links: int | None = None
     ) -> bytes:
-        """A message that is the same for every device of a round, but for `more`, `body` and `links`: how many
-        differences the model is sent as (None: whole)."""
+        """A message that is the same for every device of a round, except for `more`, `body` and `links`: as how many
+        differences the model is sent (None: whole)."""
         config = self.config
         model, data = self.link.content(links)
         meta = {
@@ -217,29 +219,30 @@ class Federation:
         return self.task("train", number, {"steps": local.steps, "batch": local.batch, **(more or {})}, body, links)
 
     def links(self, name: str) -> int | None:
-        """How many differences a device lacks; None: it is to be sent the whole model."""
+        """How many differences a device lacks; None: it must be sent the whole model."""
         return self.link.lacks(self.members[name].holds)
 
     def letters(self, asked: Mapping[int, str], write: Callable[[int | None], bytes]) -> dict[int, bytes]:
-        """A message for each node, written once for all that lack as much."""
+        """A message for each node, encoded once for all nodes that lack the same number of differences."""
         lacking = {node: self.links(name) for node, name in asked.items()}
         made = {links: write(links) for links in set(lacking.values())}
         return {node: made[links] for node, links in lacking.items()}
 
     def arrived(self, name: str, version: int) -> None:
-        """A device showed that it holds this version."""
+        """A device has proven that it has this version."""
         member = self.members[name]
         member.holds = max(version, member.holds or 0)
 
     def lost(self, name: str) -> bool:
-        """A device says that it lacks what a difference was to; whether to send it the whole, which it did not get."""
+        """A device lacks the reference of a difference. Returns whether to send it the whole model, if it did not get
+        that."""
         member = self.members[name]
         there = member.holds is not None
         member.holds = None
         return there
 
     def open(self, nodes: Collection[int]) -> Round:
-        """The next round, or the next attempt at it. Raises FederatedError where too few devices are there."""
+        """The next round, or the next attempt at it. Raises FederatedError if too few devices are present."""
         config = self.config.rounds
         there = self.present(nodes)
         if len(there) < config.minimum or not there:
@@ -260,7 +263,7 @@ class Federation:
         return Round(self, number, {there[name]: name for name in chosen}, want, len(there))
 
     def survey(self, nodes: Collection[int]) -> list[Survey]:
-        """Whom to evaluate on after the round just over: some that train, some that never do."""
+        """The devices to evaluate after the last round: some that train, some held-out ones."""
         config = self.config
         surveys = []
         for held_out in (False, True):
@@ -273,13 +276,13 @@ class Federation:
         return surveys
 
     def due(self) -> bool:
-        """Whether the round just over ends in an evaluation."""
+        """Whether the last round ends in an evaluation."""
         every = self.config.evaluation.every
         return bool(every) and (self.round % every == 0 or self.done)
 
     def advance(self, received: Sequence[tuple[Received, float]], there: int) -> tuple[str, ...]:
-        """One step of the server: updates with weights, which count in the order of their devices' names. `there`: how
-        many devices might have been in it. Whom the robust rule left out."""
+        """One step of the server from updates with weights, which are combined in the order of their devices' names.
+        `there`: how many devices could have taken part. Returns the names that the robust rule excluded."""
         ordered = sorted(received, key=lambda each: each[0].device)
         pipeline = self.pipeline
         mean: Tree = {}
@@ -296,17 +299,17 @@ class Federation:
         return tuple(ordered[at][0].device for at in left_out)
 
     def expected(self, there: int) -> float | None:
-        """Under Poisson sampling, how many devices a round should have."""
+        """Under Poisson sampling, the expected number of devices in a round."""
         return self.config.rounds.fraction * there if self.pipeline.privacy.sampling == "poisson" else None
 
     def learn(self, mean: Tree, devices: int, there: int, stretch: float) -> None:
-        """One step from a mean of so many updates that nobody saw one by one, each up to `stretch` times longer than
-        it was clipped to: noise covers that too."""
+        """One step from a secure mean of `devices` updates, each up to `stretch` times longer than it was clipped to:
+        the noise covers that too."""
         noisy = self.pipeline.add_noise(mean, devices, self.source, self.multiplier * stretch, self.expected(there))
         self.step(noisy, devices / there)
 
     def step(self, mean: Tree, fraction: float) -> None:
-        """The algorithm's step, and what it cost."""
+        """The algorithm's step, and its privacy cost."""
         state = _settled(self.algorithm.apply(self.state, mean, fraction))
         self.link = self.link.next(self.algorithm.broadcast(state))
         self.account = self.pipeline.charge(self.account, self.multiplier, self.config.rounds.fraction)
@@ -315,20 +318,20 @@ class Federation:
         self.attempt = 0
 
     def fail(self) -> None:
-        """An attempt in vain. Updates that devices noised themselves have been sent all the same, and the next attempt
-        sends others: it costs what a round does."""
+        """An attempt failed. Updates with noise from the devices were sent nevertheless, and the next attempt sends
+        others: it costs as much as a round."""
         if self.pipeline.privacy.noise == "local":
             self.account = self.pipeline.charge(self.account, self.multiplier, self.config.rounds.fraction)
         self.attempt += 1
 
     def epsilon(self) -> float | None:
-        """What the rounds so far cost; None where nothing was promised, or no noise was added."""
+        """The privacy cost of the rounds so far; None without a guarantee, or without noise."""
         privacy = self.pipeline.privacy
         spent = self.account.epsilon(privacy.delta) if privacy.noise != "none" else math.inf
         return spent if math.isfinite(spent) else None
 
     def weight(self, received: Received) -> float:
-        """How much an update counts."""
+        """The weight of an update."""
         uniform = self.algorithm.uniform or self.pipeline.uniform
         weight = 1.0 if uniform else float(received.examples)
         member = self.members[received.device]
@@ -337,13 +340,13 @@ class Federation:
         return weight
 
     def sum_weight(self, name: str) -> float:
-        """The most that a device may count in a sum nobody sees into: what it said when it came."""
+        """The largest weight of a device in a secure sum: the number of examples it reported when it joined."""
         return 1.0 if self.algorithm.uniform or self.pipeline.uniform else float(self.members[name].examples)
 
 
 @dataclass
 class Round:
-    """One attempt at a round: `asked` are devices' names by node, `there` how many might have been."""
+    """One attempt at a round: `asked` are devices' names by node, `there` how many could have been asked."""
 
     federation: Federation
     number: int
@@ -357,22 +360,22 @@ class Round:
     bytes_up: int = 0
 
     def messages(self) -> dict[int, bytes]:
-        """What each node is sent."""
+        """The message to each node."""
         return self.federation.letters(self.asked, self._work)
 
     def _work(self, links: int | None) -> bytes:
         return self.federation.work(self.number, links=links)
 
     def take(self, node: int, reply: bytes | Failure) -> bytes | None:
-        """A reply; what to send its device instead of what it could not read. One that is not in order is counted and
-        otherwise forgotten."""
+        """Process a reply; returns a message to send instead of one that the device could not read. An invalid reply is
+        counted and otherwise ignored."""
         federation = self.federation
         name = self.asked.get(node)
         try:
             if name is None:
                 raise Refused("unasked", f"node {node} was not asked")
             if name in self.received:
-                raise Refused("duplicate", "an update of this round is there already")
+                raise Refused("duplicate", "an update for this round was already received")
             expected = Expected("update", name, federation.run, self.number, federation.attempt)
             received = read_update(reply, expected, federation.pipeline, federation.payload, federation.config.limits)
         except Refused as refused:
@@ -388,7 +391,7 @@ class Round:
     def refuse(self, name: str | None, refused: Refused) -> None:
         """Count a reply that is not used."""
         self.refused[refused.reason] += 1
-        self.details.append(f"{name or 'a stranger'}: {refused.reason}: {refused}"[:300])
+        self.details.append(f"{name or 'unknown'}: {refused.reason}: {refused}"[:300])
         if name is not None:
             self.federation.members[name].refused += 1
 
@@ -398,7 +401,7 @@ class Round:
         return max(1, int(np.ceil(self.federation.config.rounds.quorum * self.want - 1e-9)))
 
     def close(self) -> dict[str, Any]:
-        """Learn from what came, or leave the model as it is where that was too little; the report's row."""
+        """Learn from the updates, or leave the model unchanged if there were too few; returns the report's row."""
         federation = self.federation
         updates = [self.received[name] for name in sorted(self.received)]
         left_out: tuple[str, ...] = ()
@@ -414,7 +417,7 @@ class Round:
         return self.row(enough, len(updates), left_out)
 
     def row(self, counted: bool, answered: int, left_out: tuple[str, ...]) -> dict[str, Any]:
-        """What the report says of the round."""
+        """The report's row for the round."""
         federation = self.federation
         refused = sum(count for reason, count in self.refused.items() if reason not in _EXTRA)
         row: dict[str, Any] = {
@@ -436,7 +439,7 @@ class Round:
 
 
 def told(federation: Federation, updates: Sequence[Received]) -> dict[str, float | None]:
-    """The mean loss and the median norm; None where they would tell what noise is to hide."""
+    """The mean loss and the median norm; None if they would reveal what the noise must hide."""
     losses = [each.loss for each in updates if each.loss is not None]
     if federation.pipeline.quiet or not losses:
         return {"loss": None, "norm": None}
@@ -444,7 +447,7 @@ def told(federation: Federation, updates: Sequence[Received]) -> dict[str, float
 
 
 _EXTRA = ("unasked", "duplicate")
-"""Refusals of replies that came beside the one each device was asked for."""
+"""Refusals of replies that arrived in addition to the requested one."""
 
 
 @dataclass
@@ -459,7 +462,7 @@ class Survey:
     refused: Counter[str] = field(default_factory=Counter)
 
     def messages(self) -> dict[int, bytes]:
-        """What each node is sent."""
+        """The message to each node."""
         return self.federation.letters(self.asked, self._question)
 
     def _question(self, links: int | None) -> bytes:
@@ -467,7 +470,7 @@ class Survey:
         return federation.task("evaluate", federation.round, {"held_out": self.held_out, **self.words}, links=links)
 
     def take(self, node: int, reply: bytes | Failure) -> bytes | None:
-        """A reply; what to send its device instead of what it could not read."""
+        """Process a reply; returns a message to send instead of one that the device could not read."""
         federation = self.federation
         name = self.asked.get(node)
         try:
@@ -498,5 +501,5 @@ class Survey:
 
 
 def _settled(state: Tree) -> Tree:
-    """Numbers as arrays of one width, so that a state that went through a checkpoint computes the same."""
+    """Numbers as arrays of one dtype, so that a state restored from a checkpoint computes the same."""
     return tree.map_leaves(lambda leaf: np.float32(leaf) if isinstance(leaf, float) else np.asarray(leaf), state)

@@ -1,6 +1,6 @@
-"""Reading what devices send: nothing of a reply is used before all of it is found to be in order.
+"""Reading devices' replies: a reply is validated completely before any part of it is used.
 
-What is not in order is refused with one of `REASONS`, by which the report counts it.
+An invalid reply is refused with one of `REASONS`, by which the report counts it.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ __all__ = [
 REASONS: Mapping[str, str] = {
     "failed": "the device crashed or the transport reported an error",
     "refused": "the device declined, and said why",
-    "behind": "it has lost the model that differences were to, and the whole model did not help",
-    "unreadable": "bytes that are no message: damaged or cut short",
+    "behind": "it lost the model version that differences refer to, and sending the full model did not help",
+    "unreadable": "bytes that are not a message: damaged or truncated",
     "version": "written by another version of msedge, or for another bundle",
     "replayed": "of another run, another round or another attempt at it",
     "duplicate": "the device had answered before",
     "unasked": "from a device that was not asked",
-    "impostor": "it bears another device's name",
+    "impostor": "it uses another device's name",
     "malformed": "fields that are missing or make no sense",
     "examples": "more examples than `limits.examples`, or none",
     "payload": "other names, shapes or dtypes than the model's, or values that are not finite",
     "norm": "an update larger than `limits.norm`",
-    "stale": "an update on a version of the model that is too old",
+    "stale": "an update to a model version that is too old",
 }
 
 
 LARGEST = 1e30
-"""Of losses: means and sums of these over a fleet are numbers still, which JSON can hold."""
+"""The largest loss: means and sums over a fleet stay finite, as JSON requires."""
 
 
 class Failure(str):
-    """Instead of a reply: why there is none."""
+    """The reason why there is no reply."""
 
     __slots__ = ()
 
@@ -61,14 +61,14 @@ class Refused(Exception):
     """A reply that is not used; `reason` is one of REASONS."""
 
     def __init__(self, reason: str, detail: str) -> None:
-        # Some of it is a device's own words, which end in reports and on terminals.
+        # Parts of it come from the device, and are shown in reports and on terminals.
         super().__init__("".join(letter if letter.isprintable() else "?" for letter in detail[:500]))
         self.reason = reason
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What a reply has to be."""
+    """What a reply must match."""
 
     kind: str
     device: str
@@ -79,13 +79,13 @@ class Expected:
 
 @dataclass(frozen=True)
 class Received:
-    """An update that is in order."""
+    """A valid update."""
 
     device: str
     payload: Tree
     examples: int
     loss: float | None
-    """None where devices do not tell."""
+    """None if devices do not report it."""
     norm: float
     bytes: int
     within: float
@@ -93,7 +93,7 @@ class Received:
 
 
 def read_hello(reply: bytes | Failure, run: str, bundle: str, limits: Limits) -> tuple[str, int]:
-    """A device's name and how many examples it has. Refused."""
+    """A device's name and how many examples it has. Raises Refused."""
     meta, _ = _read(reply)
     _fits(meta.get("run") == run, "replayed", f"expected run {run!r}, got {meta.get('run')!r}")
     _answers(meta, "hello")
@@ -107,7 +107,7 @@ def read_hello(reply: bytes | Failure, run: str, bundle: str, limits: Limits) ->
 def read_update(
     reply: bytes | Failure, expected: Expected, pipeline: Pipeline, spec: Spec | None, limits: Limits
 ) -> Received:
-    """An update, decoded. Refused."""
+    """An update, decoded. Raises Refused."""
     meta, body = _expected(reply, expected)
     examples = _examples(meta, limits)
     loss, within = meta.get("loss"), meta.get("within", 0)
@@ -121,13 +121,13 @@ def read_update(
 
 
 def read_secure(reply: bytes | Failure, expected: Expected) -> bytes:
-    """A message of the secure sum's, which its own rules read further. Refused."""
+    """A message of the secure sum, whose protocol reads its contents. Raises Refused."""
     _, body = _expected(reply, expected)
     return _bytes(body)
 
 
 def read_personal(reply: bytes | Failure, expected: Expected) -> tuple[str, dict[str, Any]]:
-    """What a device's owner agreed to, and its parameters, unchecked: `PersonalStore.put` checks them. Refused."""
+    """The owner's consent, and the parameters, unchecked: `PersonalStore.put` checks them. Raises Refused."""
     meta, body = _expected(reply, expected)
     consent = meta.get("consent")
     _fits(consent in CONSENTS, "malformed", f"expected one of {', '.join(CONSENTS)}, got {_short(consent)}")
@@ -135,7 +135,7 @@ def read_personal(reply: bytes | Failure, expected: Expected) -> tuple[str, dict
 
 
 def read_evaluation(reply: bytes | Failure, expected: Expected, limits: Limits) -> Score:
-    """What a device scored before and after adapting. Refused."""
+    """A device's score before and after adapting. Raises Refused."""
     meta, _ = _expected(reply, expected)
     before, after = (_sums(meta.get(key), limits) for key in ("before", "after"))
     _fits(before.examples == after.examples, "malformed", "expected the same examples before and after")
@@ -206,7 +206,7 @@ def _sums(words: Any, limits: Limits) -> Evaluation:
 
 
 def _short(value: object) -> str:
-    """What a device wrote, cut to a length that is fit for a report."""
+    """A device's text, shortened for a report."""
     return repr(value)[:80]
 
 

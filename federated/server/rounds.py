@@ -1,11 +1,11 @@
-"""The rules of a round: who is asked, how many must answer, who is kept for evaluation. Pure functions of a seed.
+"""The rules of a round: which devices are asked, how many must answer, which are held out. Pure functions of a seed.
 
-Devices go by their names, never by the order in which they appeared or answered: the same seed gives the same rounds
-in the simulator and over a network, and after a restart. Who is asked does not depend on how fast a device is. A round
-waits for everybody it asked until its deadline; it does not close early when enough have answered, which would leave
-the slow out every time (Bonawitz et al., "Towards Federated Learning at Scale", MLSys 2019, close early; over-selection
-here only makes up for devices that fail). What still leaves slow devices out is the deadline; `reliability` lets those
-who answer rarely count more when they do (inverse propensity weights; Horvitz and Thompson 1952).
+Devices are identified by name, never by the order in which they appeared or answered: the same seed gives the same
+rounds in the simulator, over a network, and after a restart. Selection does not depend on a device's speed. A round
+waits for all devices it asked until its deadline; it does not close early when enough have answered, which would always
+exclude the slow ones (Bonawitz et al., "Towards Federated Learning at Scale", MLSys 2019, close early; over-selection
+here only compensates for devices that fail). The deadline still excludes slow devices; `reliability` gives more weight
+to the answers of devices that answer rarely (inverse propensity weights; Horvitz and Thompson 1952).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["asked", "choose", "held_out", "reliability", "seed_of", "toss", "wan
 
 
 def seed_of(seed: str | int, *words: str | int) -> int:
-    """A seed of 64 bits for what `words` name."""
+    """A 64-bit seed for the purpose that `words` name."""
     text = "\0".join(f"{type(word).__name__} {word}" for word in (seed, *words))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
@@ -43,16 +43,18 @@ def choose(names: Collection[str], count: int, seed: int, number: int, attempt: 
 
 
 def toss(names: Collection[str], fraction: float, secret: str, number: int, attempt: int = 0) -> list[str]:
-    """Each name with probability `fraction`, by a toss of its own that only who knows the secret can repeat (Poisson
-    sampling), sorted."""
+    """Each name with probability `fraction`, by an independent draw that only the holder of the secret can repeat
+    (Poisson sampling), sorted."""
     return sorted(name for name in names if seed_of(secret, "toss", number, attempt, name) < fraction * 2**64)
 
 
 def held_out(names: Sequence[str], share: float, seed: int) -> set[str]:
-    """The devices that never train: each by a draw of its own, so that one that joins later changes no other's lot."""
+    """The devices that never train: each drawn independently, so that a device that joins later does not change the
+    others."""
     return {name for name in names if seed_of(seed, "held out", name) < share * 2**64}
 
 
 def reliability(times_asked: int, times_answered: int) -> float:
-    """How likely a device answers, from what it did so far (Laplace's rule); dividing by it makes up for silence."""
+    """The probability that a device answers, from its history (Laplace's rule); dividing by it compensates for
+    silence."""
     return (times_answered + 1) / (times_asked + 1)

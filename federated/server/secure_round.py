@@ -1,11 +1,12 @@
-"""A round whose updates the server never sees, only their sum: four exchanges instead of one.
+"""A round with secure aggregation: the server sees only the sum of the updates. Four exchanges instead of one.
 
     keys     devices make keys                           -> KEYS
-    shares   devices share what unmasks them             -> SHARES
+    shares   devices share their mask secrets            -> SHARES
     train    devices learn, and send their update masked -> MASKED
-    reveal   those that stayed unmask the sum            -> REVEALED
+    reveal   remaining devices unmask the sum            -> REVEALED
 
-Whoever fails between two exchanges is out; the sum is of those who sent an update (`federated.privacy.secure`).
+A device that fails between two exchanges is excluded; the sum is over the devices that sent an update
+(`federated.privacy.secure`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ STAGES = ("keys", "shares", "train", "reveal")
 
 @dataclass
 class SecureRound:
-    """The rules, without I/O. `messages(stage)` says what to send to whom; `take` reads an answer; `close` ends it."""
+    """The rules, without I/O. `messages(stage)` returns the messages by node; `take` reads an answer; `close` ends
+    it."""
 
     round: Round
     answers: dict[int, bytes] = field(default_factory=dict)
@@ -41,7 +43,7 @@ class SecureRound:
 
     def __post_init__(self) -> None:
         federation = self.round.federation
-        # Devices go by numbers in the protocol: by the order of their names.
+        # The protocol numbers devices in the order of their names.
         names = sorted(self.round.asked.values())
         self.numbers = {name: at for at, name in enumerate(names, 1)}
         self.nodes = {self.numbers[name]: node for node, name in self.round.asked.items()}
@@ -63,8 +65,8 @@ class SecureRound:
         self.server = SecureServer(terms)
 
     def messages(self, stage: str) -> dict[int, bytes]:
-        """To each node that is still in: what it is sent. Uses up the answers of the stage before. FederatedError
-        where too few are left."""
+        """The message for each node that still takes part. Consumes the answers of the previous stage. Raises
+        FederatedError if too few are left."""
         step: dict[str, Callable[[], dict[int, bytes]]] = {
             "keys": self.server.requests,
             "shares": lambda: self.server.all_keys(self.answers),
@@ -92,19 +94,19 @@ class SecureRound:
         return self.round.federation.work(self.round.number, {"secure": asdict(self.grid)}, {"secure": secure}, links)
 
     def _agreed(self) -> bytes:
-        """The digest of what every device will be told, worked out as a device does."""
+        """The digest of every device's task, computed as on a device."""
         words, _ = unpack(self._told(b"", None))
         return work_digest(words, self.round.federation.link.decoded())
 
     def take(self, node: int, reply: bytes | Failure, stage: str) -> bytes | None:
-        """An answer; what to send its device instead of what it could not read. One that is not in order is counted
-        and its device is out."""
+        """Process an answer; returns a message to send instead of one that the device could not read. An invalid answer
+        is counted and its device is excluded."""
         federation, attempt = self.round.federation, self.round
         name = attempt.asked[node]
         kind = "update" if stage == "train" else "secure"
         try:
             if self.numbers[name] in self.answers:
-                raise Refused("duplicate", "an answer is there already")
+                raise Refused("duplicate", "an answer was already received")
             expected = Expected(kind, name, federation.run, attempt.number, federation.attempt)
             self.answers[self.numbers[name]] = read_secure(reply, expected)
         except Refused as refused:
@@ -117,7 +119,7 @@ class SecureRound:
         return None
 
     def close(self) -> dict[str, Any]:
-        """Learn from the sum, or leave the model as it is where too few stayed; the report's row."""
+        """Learn from the sum, or leave the model unchanged if too few devices stayed; returns the report's row."""
         federation, attempt = self.round.federation, self.round
         devices: tuple[int, ...] = ()
         if not self.failed:

@@ -1,7 +1,7 @@
-"""Personal versions of a model, brought home from devices for the cloud to serve: what differs from the global bundle.
+"""Personal versions of a model, collected from devices for serving: their differences from the global bundle.
 
-One SQLite file. A version is kept only with its device's consent, for as long as the retention says, and is checked
-against the bundle it belongs to before it is written; devices can be forgotten whole.
+One SQLite file. A version is stored only with its device's consent, for the configured retention, and is checked
+against its bundle before it is written; all data of a device can be deleted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from federated.tree import Tree
 __all__ = ["CONSENTS", "PersonalStore", "Retention", "Version"]
 
 CONSENTS = ("none", "backup", "serve")
-"""none: nothing leaves the device; backup: kept for the device alone; serve: the cloud may predict with it."""
+"""none: nothing leaves the device; backup: stored only for the device; serve: a server may also predict with it."""
 
 DAY = 86_400.0
 
@@ -39,7 +39,7 @@ CREATE TABLE IF NOT EXISTS versions (
 
 @dataclass(frozen=True)
 class Retention:
-    """How long personal versions live: the newest `versions` of a device, none older than `days`."""
+    """The retention of personal versions: the newest `versions` of a device, none older than `days`."""
 
     versions: int = 3
     days: float = 90.0
@@ -53,7 +53,7 @@ class Retention:
 
 @dataclass(frozen=True)
 class Version:
-    """A personal version: `delta` is to be added to the state of the bundle whose digest is `base`; `created` in
+    """A personal version: `delta` is added to the state of the bundle with digest `base`; `created` in
     seconds since 1970."""
 
     device: str
@@ -65,7 +65,7 @@ class Version:
     delta: Mapping[str, Any]
 
     def params(self, base: Tree) -> dict[str, Any]:
-        """The device's parameters: the bundle's with the difference added; others are the bundle's own."""
+        """The device's parameters: the bundle's with the difference added; other parameters are the bundle's."""
         return {
             name: (leaf + self.delta[name]).astype(np.asarray(leaf).dtype) if name in self.delta else leaf
             for name, leaf in base.items()
@@ -73,7 +73,7 @@ class Version:
 
 
 class PersonalStore:
-    """Personal versions in the SQLite file `path`. Processes may share it; methods are transactions."""
+    """Personal versions in the SQLite file `path`. Several processes may use it; methods are transactions."""
 
     def __init__(self, path: str | os.PathLike[str], retention: Retention = Retention()) -> None:
         self.path, self.retention = os.fspath(path), retention
@@ -83,10 +83,10 @@ class PersonalStore:
     def put(
         self, device: str, base: str, params: Tree, base_params: Tree, *, round: int, consent: str
     ) -> Version | None:
-        """Keep a device's parameters as the difference from the bundle `base`; None where it does not consent, and
-        whatever was kept of it before is then removed.
+        """Store a device's parameters as the difference from the bundle `base`; returns None without consent, and then
+        deletes whatever was stored for the device before.
 
-        Raises FederatedError for parameters the bundle does not have, of other shapes or dtypes, or not finite.
+        Raises FederatedError for parameters that the bundle does not have, with other shapes or dtypes, or not finite.
         """
         if consent not in CONSENTS:
             raise FederatedError(f"consent: expected one of {', '.join(CONSENTS)}, got {consent!r}")
@@ -103,8 +103,8 @@ class PersonalStore:
         return made
 
     def get(self, device: str, version: int | None = None, *, serving: bool = False) -> Version | None:
-        """A device's version, the newest by default; None where there is none, or, if `serving`, where the device
-        did not consent to that when it gave it, or does not now."""
+        """A device's version, by default the newest; None if there is none, or, if `serving`, if the device did not
+        consent to serving when it sent the version, or does not consent now."""
         query = "SELECT * FROM versions WHERE device = ? AND (? IS NULL OR version = ?) ORDER BY version DESC LIMIT 1"
         consent = "SELECT consent FROM versions WHERE device = ? ORDER BY version DESC LIMIT 1"
         with self._database() as database:
@@ -118,20 +118,20 @@ class PersonalStore:
         return Version(name, number, base, round, agreed, created, found)
 
     def devices(self) -> dict[str, int]:
-        """Every device of which something is kept, and its newest version."""
+        """Every device with stored versions, and its newest version."""
         with self._database() as database:
             self._expire(database)
             return dict(database.execute("SELECT device, max(version) FROM versions GROUP BY device ORDER BY device"))
 
     def stamps(self) -> dict[str, tuple[int, float]]:
-        """`devices`, with when that version was made: numbers begin anew for a device that was forgotten."""
+        """`devices`, with the time of that version: numbering restarts for a device that was deleted."""
         query = "SELECT device, max(version), created FROM versions GROUP BY device"  # created: of that very row
         with self._database() as database:
             self._expire(database)
             return {device: (version, created) for device, version, created in database.execute(query)}
 
     def forget(self, device: str) -> int:
-        """Remove all of a device's versions; how many there were."""
+        """Delete all of a device's versions; returns how many there were."""
         with self._database() as database:
             return database.execute("DELETE FROM versions WHERE device = ?", (device,)).rowcount
 
@@ -146,7 +146,7 @@ class PersonalStore:
 
     @contextlib.contextmanager
     def _database(self) -> Iterator[sqlite3.Connection]:
-        """A connection whose work is one transaction; deleted rows are overwritten with zeros."""
+        """A connection with one transaction; deleted rows are overwritten with zeros."""
         try:
             with contextlib.closing(sqlite3.connect(self.path, timeout=30)) as database:
                 database.execute("PRAGMA secure_delete = ON")
@@ -158,11 +158,11 @@ class PersonalStore:
 
 
 def _difference(device: str, params: Tree, base: Tree) -> dict[str, Any]:
-    """What differs, entry by entry of a flat tree; entries that are equal are left out."""
+    """The difference of flat trees, without the entries that are equal."""
     delta: dict[str, Any] = {}
     for name, leaf in tree.leaves(params):
         if name not in base:
-            raise FederatedError(f"device {device!r}: {name!r} is no parameter of the bundle")
+            raise FederatedError(f"device {device!r}: {name!r} is not a parameter of the bundle")
         mine, theirs = np.asarray(leaf), np.asarray(base[name])
         if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
             raise FederatedError(

@@ -1,5 +1,4 @@
-"""Devices' personal versions come home, where their owners agreed: see `federated.server.store` for what is kept how
-long."""
+"""Collecting devices' personal versions, if their owners agreed: see `federated.server.store` for the retention."""
 
 from __future__ import annotations
 
@@ -21,9 +20,9 @@ __all__ = ["sync"]
 def sync(
     federation: Federation, exchange: Exchange, nodes: Collection[int], store: PersonalStore, base: str, params: Tree
 ) -> dict[str, Any]:
-    """Ask devices that were in the run for their versions; how many were kept, and how many owners declined.
+    """Ask devices that took part for their versions; returns how many were stored, and how many owners declined.
 
-    base, params: the digest of the bundle that will be served, and its parameters: what is kept is what differs.
+    base, params: the digest of the bundle that will be served, and its parameters: the difference from them is stored.
     """
     there = federation.present(nodes) | federation.present(nodes, held_out=True)
     asked = {node: name for name, node in there.items()}

@@ -1,6 +1,6 @@
-"""What a round's updates look like, worked out from the model and the algorithm alone.
+"""The structure of a round's updates, computed from the model and the algorithm alone.
 
-The server must know the shape of every update before it reads the first. It follows from running the algorithm once
+The server must know the shape of every update before it reads the first one. It is found by running the algorithm once
 with a learner whose gradients are zero.
 """
 
@@ -25,7 +25,7 @@ Carry = TypeVar("Carry")
 
 @dataclass
 class _Still:
-    """A learner that knows the names and shapes of parameters and learns nothing."""
+    """A learner with the names and shapes of parameters and zero gradients."""
 
     params: Tree
     statistics: tuple[str, ...]
@@ -55,7 +55,7 @@ class _Still:
 
 
 def payload_spec(algorithm: Algorithm, params: Tree, statistics: tuple[str, ...]) -> Spec | None:
-    """What devices send; None where they send nothing. `statistics`: the parameters without gradient."""
+    """The structure of what devices send; None if they send nothing. `statistics`: the parameters without gradient."""
     broadcast = algorithm.broadcast(algorithm.init(params))
     nothing = np.zeros((2 * algorithm.batches_a_step, 1), np.float32)
     update, _ = algorithm.local(

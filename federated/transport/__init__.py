@@ -1,1 +1,1 @@
-"""Flower as transport: the only part that knows flwr, whose interfaces change between minor versions."""
+"""Flower as transport: the only part that imports flwr, whose interfaces change between minor versions."""

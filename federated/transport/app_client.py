@@ -1,4 +1,4 @@
-"""The ClientApp: a Flower message to a device, its answer back."""
+"""The ClientApp: passes Flower messages to a device and returns its answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["app", "client_app"]
 
 
 def client_app(device_of: Callable[[Context], Device]) -> ClientApp:
-    """A ClientApp whose nodes are devices; one that fails raises, and Flower tells the server."""
+    """A ClientApp whose nodes are devices; an error of a device is raised, and Flower reports it to the server."""
     made = ClientApp()
 
     def answer(message: Message, context: Context) -> Message:
@@ -32,4 +32,4 @@ def _device(context: Context) -> Device:
 
 
 app = client_app(_device)
-"""What a SuperNode runs; its `--node-config` says which device it is (`federated.client.nodes`)."""
+"""What a SuperNode runs; its `--node-config` names the device (`federated.client.nodes`)."""

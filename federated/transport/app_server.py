@@ -15,4 +15,4 @@ def _main(exchange: GridExchange, words: Mapping[str, object]) -> None:
 
 
 app = server_app(_main)
-"""What a SuperLink runs; `flwr run --run-config` says which configuration it reads."""
+"""What a SuperLink runs; `flwr run --run-config` names its configuration."""

@@ -17,7 +17,7 @@ __all__ = ["GridExchange", "server_app"]
 
 
 class GridExchange:
-    """Messages over a grid of Flower's (`federated.server.conduct.Exchange`)."""
+    """Messages over a Flower grid (`federated.server.conduct.Exchange`)."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -28,13 +28,13 @@ class GridExchange:
         return set(self._grid.get_node_ids())
 
     def send(self, kind: str, messages: Mapping[int, bytes]) -> dict[str, int]:
-        """Messages to nodes; equal contents are stored once. Those that Flower did not take are left out."""
+        """Send messages to nodes; equal contents are stored once. Those that Flower did not accept are left out."""
         carried = {message: content(message) for message in set(messages.values())}
         sent = self._grid.push_messages([Message(carried[message], node, kind) for node, message in messages.items()])
         return {name: node for name, node in zip(sent, messages, strict=False) if name}
 
     def poll(self, tickets: Collection[str]) -> list[tuple[str, bytes | Failure]]:
-        """What has come."""
+        """The replies that have arrived."""
         replies = self._grid.pull_messages(list(tickets))
         return [(reply.metadata.reply_to_message_id, _reply(reply)) for reply in replies]
 
@@ -43,7 +43,7 @@ class GridExchange:
         return self._clock.now() if self._clock else time.monotonic()
 
     def wait(self, seconds: float) -> None:
-        """Sleep, or let the grid's clock run."""
+        """Sleep, or advance the grid's clock."""
         if self._clock:
             self._clock.wait(seconds)
         else:
@@ -60,7 +60,7 @@ def _reply(message: Message) -> bytes | Failure:
 
 
 def server_app(main: Callable[[GridExchange, Mapping[str, object]], None]) -> ServerApp:
-    """A ServerApp that does `main` with messages and the run's configuration."""
+    """A ServerApp that calls `main` with an exchange and the run's configuration."""
     made = ServerApp()
 
     @made.main()

@@ -1,8 +1,8 @@
 """A grid in this process: the same ServerApp and ClientApp, no Ray, no sockets, no serialisation.
 
-Devices work one after another when their messages are sent. With `delay`, an answer is there only once the grid's own
-clock has come so far, and the clock runs as fast as the server waits: stragglers, deadlines and asynchronous rounds of
-hours are simulated in the time of the work alone, the same each time.
+Devices work one after another when their messages are sent. With `delay`, an answer is available only once the grid's
+own clock has reached its time, and the clock runs as fast as the server waits: stragglers, deadlines and asynchronous
+rounds of hours are simulated in the time of the computation alone, reproducibly.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ __all__ = ["LocalGrid"]
 RUN = 1
 SERVER = 1
 FAILED = 100
-"""An error code of ours: the app on the device raised."""
+"""Our error code for an app that raised on the device."""
 
 
 class LocalGrid(Grid):
     """`names`: the devices; node ids count from 2, node configurations hold `device`.
 
-    `delay(name, nth)`: seconds until a device's nth answer (from 0) is there, infinity for one that never comes.
+    `delay(name, nth)`: seconds until a device's nth answer (from 0) arrives, infinity for one that never comes.
     """
 
     def __init__(
         self, app: ClientApp, names: Iterable[str], delay: Callable[[str, int], float] | None = None
     ) -> None:
-        # Messages take the sender's identity from there; a process of Flower's own would have set it.
+        # Messages read the sender's identity from it; Flower's own processes set it.
         TaskIdentity.task_id = TaskIdentity.run_id = RUN
         TaskIdentity.node_id = SERVER
         self._app, self._delay = app, delay
@@ -46,25 +46,25 @@ class LocalGrid(Grid):
         }
 
     def now(self) -> float:
-        """Seconds by the grid's clock: the wall's where devices have no delay."""
+        """Seconds by the grid's clock: real time if devices have no delay."""
         return self._clock if self._delay else self._clock + perf_counter()
 
     def wait(self, seconds: float) -> None:
-        """Let the clock run."""
+        """Advance the clock."""
         self._clock += seconds
 
     def set_run(self, run: Run) -> None:
-        """Nothing: there is one run."""
+        """Does nothing: there is only one run."""
 
     @property
     def run(self) -> Run:
-        """There is none to speak of."""
+        """Not implemented: the grid has no run."""
         raise NotImplementedError("a grid in this process has no run")
 
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:
-        """A message, as by its constructor."""
+        """A message, as from its constructor."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
@@ -72,7 +72,7 @@ class LocalGrid(Grid):
         return list(self.contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Have the devices work; ids to pull the answers by."""
+        """Let the devices work; returns ids for pulling the answers."""
         ids = []
         for message in messages:
             self._count += 1
@@ -87,16 +87,16 @@ class LocalGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The answers that are there."""
+        """The answers that are available."""
         there = [name for name in message_ids if name in self._ready and self._ready[name][0] <= self._clock]
         return [self._ready.pop(name)[1] for name in there]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Both at once, for whoever does not mind the clock."""
+        """Both in one call: only answers that are available at once."""
         return self.pull_messages(self.push_messages(messages))
 
     def _answer(self, message: Message, context: Context) -> Message:
         try:
             return self._app(message, context)
-        except Exception as error:  # user code: an app, whose error the server gets as from a SuperNode
+        except Exception as error:  # user code: an app; the server gets its error as from a SuperNode
             return Message(Error(FAILED, f"{type(error).__name__}: {error}"), reply_to=message)

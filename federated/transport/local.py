@@ -1,4 +1,4 @@
-"""A run in this process: the ServerApp and the ClientApp of a real one, over a grid without sockets."""
+"""A run in this process: the same ServerApp and ClientApp as in a real one, over a grid without sockets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run_here(
     devices: Mapping[str, Device],
     delay: Callable[[str, int], float] | None = None,
 ) -> None:
-    """Do `main` as the server of `devices`. `delay`: see `LocalGrid`."""
+    """Run `main` as the server of `devices`. `delay`: see `LocalGrid`."""
     app = client_app(lambda context: devices[str(context.node_config["device"])])
     grid = LocalGrid(app, devices, delay)
     server_app(lambda exchange, words: main(exchange))(grid, Context(0, 0, {}, RecordDict(), {}))

@@ -1,4 +1,4 @@
-"""Our bytes inside Flower's messages: one record with one array, which Flower carries without looking into it."""
+"""Our bytes inside Flower's messages: one record with one array, which Flower does not interpret."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ FORM = "msedge.packed"
 
 
 def content(data: bytes) -> RecordDict:
-    """What a message carries."""
+    """The content of a message."""
     array = Array(dtype="uint8", shape=(len(data),), stype=FORM, data=data)
     return RecordDict({RECORD: ArrayRecord({ARRAY: array})})
 
 
 def read(message: Message) -> bytes:
-    """The bytes of a message. FederatedError for a message that is none of ours."""
+    """The bytes of a message. Raises FederatedError for a message of another application."""
     record = message.content.get(RECORD)
     if isinstance(record, ArrayRecord) and list(record) == [ARRAY] and record[ARRAY].stype == FORM:
         return record[ARRAY].data

@@ -1,7 +1,7 @@
-"""Starting a run on a SuperLink: the app it is given, and the command that gives it.
+"""Starting a run on a SuperLink: the app, and the command that submits it.
 
-The app is two lines that name our ServerApp and ClientApp; the code itself, the bundle and the data are where msedge is
-installed, not in the app, so that a SuperLink cannot put code on devices that accept only apps they trust.
+The app only names our ServerApp and ClientApp; the code itself, the bundle and the data are where msedge is
+installed, not in the app, so that a SuperLink cannot run other code on devices that accept only trusted apps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 APP: Mapping[str, str] = {
     "pyproject.toml": """\
-# The app that a SuperLink runs: it names msedge's own ServerApp and ClientApp.
+# The app that a SuperLink runs: it names msedge's ServerApp and ClientApp.
 [build-system]
 requires = ["hatchling"]
 build-backend = "hatchling.build"
@@ -31,7 +31,7 @@ build-backend = "hatchling.build"
 [project]
 name = "msedge-fleet"
 version = "1.0.0"
-description = "msedge learns on devices"
+description = "Federated learning with msedge"
 license = "Apache-2.0"
 dependencies = []
 
@@ -46,7 +46,7 @@ clientapp = "msedge_fleet.client:app"
 config = ""
 resume = false
 """,
-    "msedge_fleet/__init__.py": '"""msedge over Flower."""\n',
+    "msedge_fleet/__init__.py": '"""The Flower app."""\n',
     "msedge_fleet/server.py": '''\
 """What the SuperLink runs."""
 
@@ -76,13 +76,13 @@ def submit(
     config: str | os.PathLike[str], superlink: str, *, certificates: str | os.PathLike[str] | None = None,
     resume: bool = False, log: int | None = None,
 ) -> int:
-    """Have the SuperLink at `superlink` (host:port) run a configuration, and show its log until it ends; Flower's exit
-    code. `certificates`: the PEM file that proves the SuperLink; None: no TLS. The file must be where the ServerApp
-    runs: the SuperLink's machine. `log`: the file descriptor that the log goes to; None: standard output. Flower's
-    telemetry is off unless the environment turns it on."""
+    """Let the SuperLink at `superlink` (host:port) run a configuration, and show its log until it ends; returns
+    Flower's exit code. `certificates`: the PEM file that authenticates the SuperLink; None: no TLS. The configuration
+    must be on the machine of the ServerApp: the SuperLink's. `log`: the file descriptor for the log; None: standard
+    output. Flower's telemetry is off unless the environment turns it on."""
     flwr = shutil.which("flwr", path=os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", ""))))
     if flwr is None:
-        raise MissingExtraError("flwr", "federated", "runs on real devices go over Flower")
+        raise MissingExtraError("flwr", "federated", "runs on real devices use Flower")
     path = Path(config).resolve()
     for text in (str(path), superlink, str(certificates or "")):
         if any(mark in text for mark in "\"'\\\n"):

@@ -287,5 +287,5 @@ def test_bad_arguments() -> None:
         quantize_aware(tiny_net(), (X, Y), epochs=0)
     with pytest.raises(TrainError, match="a pair"):
         quantize_aware(tiny_net(), X)  # type: ignore[arg-type]
-    with pytest.raises(TrainError, match="as many examples"):
+    with pytest.raises(TrainError, match="same number of examples"):
         quantize_aware(tiny_net(), (X, Y[:5]))

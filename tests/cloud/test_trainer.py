@@ -165,7 +165,7 @@ def test_digits_split_is_stratified_and_seeded() -> None:
     ("data", "message"),
     [
         ((X[:0], Y[:0]), "the data is empty"),
-        ((X, Y[:5]), r"as many examples in every array, got \{'x': 330, 'labels': 5\}"),
+        ((X, Y[:5]), r"same number of examples in every array, got \{'x': 330, 'labels': 5\}"),
         (X, r"a pair \(inputs, labels\), got ndarray"),
     ],
 )
@@ -185,7 +185,7 @@ def test_bad_options() -> None:
         Trainer(parsed("net (float[2] x) => (float[2] y) { y = Abs(x) }"))
     with pytest.raises(TrainError, match="expected epochs of at least 1, got 0"):
         Trainer(tiny_net()).fit((X, Y), epochs=0)
-    with pytest.raises(TrainError, match="one value an example"):
+    with pytest.raises(TrainError, match="one value per example"):
         Trainer(tiny_net(), loss=lambda output, labels: jnp.mean(output), metrics=()).fit((X, Y))
 
 

@@ -88,7 +88,7 @@ def test_an_earlier_runs_checkpoint_is_not_written_over(tmp_path: Path, monkeypa
         f'[state]\ncheckpoint = "{keep}"\n'
     )
     keep.write_bytes(b"another run's")
-    with pytest.raises(FederatedError, match=r"state\.checkpoint: .* go on with it by --resume, or move it"):
+    with pytest.raises(FederatedError, match=r"state\.checkpoint: .* continue that run with --resume, or move the"):
         serve(None, {"config": str(file), "resume": False})  # type: ignore[arg-type]  # nothing is sent
     assert keep.read_bytes() == b"another run's"
 

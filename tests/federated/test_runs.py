@@ -359,7 +359,7 @@ def test_a_round_without_quorum_is_tried_again_and_changes_nothing() -> None:
 
 
 def test_a_run_that_cannot_go_on_says_so() -> None:
-    with pytest.raises(FederatedError, match=r"round 1: 0 of 3 devices answered and 2 must, 3 times in a row"):
+    with pytest.raises(FederatedError, match=r"round 1: 0 of 3 devices answered, expected 2, 3 times in a row"):
         play(config(rounds={"deadline": 5.0}), fleet(3), delay=lambda name, nth: float("inf") if nth else 0.0)
     with pytest.raises(FederatedError, match=r"rounds\.minimum: expected at least 5 devices"):
         play(config(rounds={"minimum": 5, "deadline": 5.0}), fleet(3))

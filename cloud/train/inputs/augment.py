@@ -14,10 +14,10 @@ Augment: TypeAlias = Callable[[jax.Array, dict[str, jax.Array]], dict[str, jax.A
 
 
 def random_affine(*, shift: float = 1.0, zoom: float = 0.1, shear: float = 0.15, fill: float = 0.0) -> Augment:
-    """Move, scale and slant every image [batch, channels, height, width] by its own uniform draw.
+    """Move, scale and slant every image [batch, channels, height, width] by its own uniform random amounts.
 
-    `shift` is in pixels, `zoom` and `shear` are shares; slanting both ways makes small rotations. Linear
-    interpolation, one axis after the other, as products with small matrices; `fill` comes in at the edges.
+    `shift` is in pixels, `zoom` and `shear` are shares; shearing in both directions gives small rotations. Linear
+    interpolation, one axis after the other, as products with small matrices; `fill` is used outside the image.
     """
 
     def one(key: jax.Array, x: jax.Array) -> jax.Array:
@@ -26,7 +26,7 @@ def random_affine(*, shift: float = 1.0, zoom: float = 0.1, shear: float = 0.15,
         return jnp.moveaxis(_sample(rows, *draws[3:]), 3, 2) + fill
 
     def _sample(x: jax.Array, move: jax.Array, scale: jax.Array, slant: jax.Array) -> jax.Array:
-        """Resample the last axis; `slant` moves each line of the axis before it by its distance from the middle."""
+        """Resample the last axis; `slant` moves each line in proportion to its distance from the middle."""
         lines, size = x.shape[2:]
         place = jnp.arange(size) - (size - 1) / 2
         line = (jnp.arange(lines) - (lines - 1) / 2)[:, None]

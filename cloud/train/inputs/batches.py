@@ -1,4 +1,4 @@
-"""Arrays in memory as batches of one size. What a full data pipeline does beyond that lives elsewhere."""
+"""Arrays in memory as batches of one size. `cloud.data` has full data pipelines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WHOLE = slice(None)
 
 
 class Batch(NamedTuple):
-    """Rows of a data set; `mask` [batch] is 1 for rows that count and 0 for those that fill the last batch up."""
+    """Rows of a data set; `mask` [batch] is 1 for rows that count and 0 for padding of the last batch."""
 
     inputs: dict[str, npt.NDArray[Any]]
     labels: npt.NDArray[Any] | None
@@ -39,7 +39,7 @@ class Dataset:
         """Checked data. `inputs` is a mapping, or the one array of a model with one input."""
         if not isinstance(inputs, Mapping):
             if len(names) != 1:
-                raise TrainError(f"the model has inputs {list(names)}; give a mapping of name to array")
+                raise TrainError(f"the model has inputs {list(names)}; give a mapping from name to array")
             inputs = {names[0]: inputs}
         arrays = {name: np.asarray(array) for name, array in inputs.items()}
         target = None if labels is None else np.asarray(labels)
@@ -47,7 +47,7 @@ class Dataset:
         if target is not None:
             sizes["labels"] = len(target) if target.ndim else 0
         if len(set(sizes.values())) != 1:
-            raise TrainError(f"expected as many examples in every array, got {sizes}")
+            raise TrainError(f"expected the same number of examples in every array, got {sizes}")
         size = next(iter(sizes.values()))
         if size == 0:
             raise TrainError("the data is empty: expected at least one example")
@@ -55,7 +55,7 @@ class Dataset:
 
     def take(self, rows: npt.NDArray[np.intp], mask: npt.NDArray[np.float32]) -> Batch:
         """The batch of those rows."""
-        # `take` is up to four times as fast as indexing, which is made for more than whole rows.
+        # `take` is up to four times as fast as indexing, which handles more cases than whole rows.
         labels = None if self.labels is None else self.labels.take(rows, axis=0)
         return Batch({name: a.take(rows, axis=0) for name, a in self.inputs.items()}, labels, mask)
 
@@ -68,7 +68,7 @@ def pair(data: Any) -> tuple[Any, Any]:
 
 
 def epoch_order(size: int, seed: int, epoch: int) -> npt.NDArray[np.intp]:
-    """The order of examples in an epoch; depends on the seed and the epoch's number alone."""
+    """The order of examples in an epoch; depends only on the seed and the epoch's number."""
     return np.random.default_rng((seed, epoch)).permutation(size)
 
 
@@ -76,10 +76,11 @@ def batches(
     data: Dataset, order: npt.NDArray[np.intp], batch_size: int, last: str,
     *, first: int = 0, part: slice = _WHOLE, ways: int = 1,
 ) -> Iterator[Batch]:  # fmt: skip
-    """Batches of exactly `batch_size` (see `rows_of_batch`), from number `first` on, of each the rows `part`.
+    """Batches of exactly `batch_size` (see `rows_of_batch`), starting with number `first`; of each batch the rows
+    `part`.
 
-    `last` says what becomes of the remainder: "pad" fills it with examples from the start of the order, masked out;
-    "drop" leaves it out.
+    `last` says what happens to an incomplete last batch: "pad" fills it with examples from the start of the order,
+    masked out; "drop" skips it.
     """
     size = rows_of_batch(data.size, batch_size, ways)
     full = np.ones(size, np.float32)[part]
@@ -93,5 +94,5 @@ def batches(
 
 
 def rows_of_batch(size: int, batch_size: int, ways: int = 1) -> int:
-    """`batch_size`, but no more than the data's `size`; then the next number that `ways` divides."""
+    """`batch_size`, at most the data's `size`, rounded up to a multiple of `ways`."""
     return -(-min(batch_size, size) // ways) * ways

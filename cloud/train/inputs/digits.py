@@ -13,7 +13,7 @@ from lite_runtime.errors import MissingExtraError
 __all__ = ["BACKGROUND", "DigitsSplit", "load_digits_split"]
 
 BACKGROUND = -1.0
-"""The value of empty paper; ink goes up to 1."""
+"""The value of the background; ink has values up to 1."""
 
 _SIDE = 8
 
@@ -28,9 +28,9 @@ class DigitsSplit(NamedTuple):
 
 
 def load_digits_split(seed: int = 0, size: int = 12, held_out: float = 0.2) -> DigitsSplit:
-    """A stratified split: of every class the share `held_out` is kept back.
+    """A stratified split: the share `held_out` of every class is held out.
 
-    Images are repeated as many whole times as fit into `size` by `size`, and stand centred on background.
+    Images are repeated as many whole times as fit into `size` by `size`, and are centred on background.
     Raises TrainError for a share or a size out of range, MissingExtraError without scikit-learn.
     """
     try:

@@ -18,14 +18,14 @@ __all__ = ["ArrayFeed", "Coming", "Feed", "PipelineFeed", "feed_of"]
 
 
 class Feed(Protocol):
-    """Batches of one epoch after the other, the same ones for the same seed; each process gets its rows of them."""
+    """Batches epoch by epoch, the same ones for the same seed; each process gets its own rows of each batch."""
 
     def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
         """This process's rows of the batches of epoch `number`, from batch `first` on."""
 
 
 class Coming:
-    """Batches as they are asked for; `waited`: seconds until they were there."""
+    """Batches on demand; `waited`: seconds spent waiting for them."""
 
     def __init__(self, batches: Iterator[Batch]) -> None:
         self.waited = 0.0
@@ -33,7 +33,7 @@ class Coming:
         self._kept: Batch | None = None
 
     def take(self) -> Batch | None:
-        """The next one; None behind the last."""
+        """The next batch; None after the last."""
         if self._kept is not None:
             found, self._kept = self._kept, None
             return found
@@ -43,14 +43,14 @@ class Coming:
         return batch
 
     def over(self) -> bool:
-        """Whether none is left."""
+        """Whether no batch is left."""
         self._kept = self.take()
         return self._kept is None
 
 
 @dataclass(frozen=True)
 class ArrayFeed:
-    """Arrays in memory, shuffled anew every epoch (`seed` None: in their own order), in batches that `ways` divides."""
+    """Arrays in memory, reshuffled every epoch (`seed` None: in order), in batches of a multiple of `ways`."""
 
     data: Dataset
     size: int
@@ -60,7 +60,7 @@ class ArrayFeed:
 
     @property
     def steps(self) -> int:
-        """Of an epoch."""
+        """Steps per epoch."""
         rows = rows_of_batch(self.data.size, self.size, self.ways)
         return self.data.size // rows if self.last == "drop" else -(-self.data.size // rows)
 
@@ -74,8 +74,8 @@ class ArrayFeed:
 
 @dataclass(frozen=True)
 class PipelineFeed:
-    """Anything with `batches(seed, epoch, position, process)` that gives dicts of arrays: the model's inputs by name,
-    "labels", and "mask" where rows only fill up."""
+    """Any object with `batches(seed, epoch, position, process)` that returns dicts of arrays: the model's inputs by
+    name, "labels", and "mask" if some rows are padding."""
 
     pipeline: Any
     inputs: tuple[str, ...]
@@ -95,7 +95,7 @@ class PipelineFeed:
 def feed_of(
     data: Any, inputs: tuple[str, ...], *, size: int, last: str = "pad", seed: int | None = None, ways: int = 1
 ) -> Feed:
-    """`data`: a pair (inputs, labels) of arrays, or a pipeline, which makes batches of its own size."""
+    """`data`: a pair (inputs, labels) of arrays, or a pipeline, which determines its own batch size."""
     if hasattr(data, "batches") and not isinstance(data, Mapping):
         return PipelineFeed(data, inputs, 0 if seed is None else seed)
     found, labels = pair(data)
@@ -103,7 +103,7 @@ def feed_of(
 
 
 def _share(rows: int) -> slice:
-    """Which of a batch's rows are this process's."""
+    """The rows of a batch that belong to this process."""
     index, count = jax.process_index(), jax.process_count()
     if rows % count:
         raise TrainError(

@@ -1,3 +1,3 @@
-"""A TOML file to a run: its keys, what it names, and the trainer that comes of it."""
+"""From a TOML file to a run: its keys, the model and data it names, and the resulting trainer."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A training run as a TOML file: every section is a `Table`, checked as it is read; errors name the key.
 
-A key that is not set has the default that stands here; a key that does not exist is an error.
+A key that is not set has the default given here; a key that does not exist is an error.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ def _one_of(table: str, said: Mapping[str, str]) -> None:
 
 class Model(_Section, frozen=True):
     """What is trained: one of `zoo` (a builder of `cloud.zoo`), `onnx` (a file), `function` ("module:function", which
-    gives an `onnx_ir.Model`, a Flax module or a task). `options` are keyword arguments of a builder or function."""
+    returns an `onnx_ir.Model`, a Flax module or a task). `options` are keyword arguments of a builder or function."""
 
     zoo: str = ""
     onnx: str = ""
     function: str = ""
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
     trainable: tuple[str, ...] = ()
-    """Glob patterns of the initialisers that are weights; (): all that can be."""
+    """Glob patterns of the initialisers that are weights; (): all that can be trained."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _one_of("model", {"zoo": self.zoo, "onnx": self.onnx, "function": self.function})
-        need(not (self.onnx and self.options), "model.options", "none for a file", dict(self.options))
+        need(not (self.onnx and self.options), "model.options", "none with model.onnx", dict(self.options))
 
 
 _SOURCES = ("builtin", "npz", "text", "folder", "records", "function")
@@ -56,8 +56,8 @@ _SOURCES = ("builtin", "npz", "text", "folder", "records", "function")
 
 class Data(_Section, frozen=True):
     """Where examples are: one of `builtin` ("digits"), `npz` (a file of arrays), `text` (a file, byte by byte),
-    `folder` (of images, in a folder a class), `records` (a file that `cloud.data.write_records` made), `function`
-    ("module:function", which gives (inputs, labels), a pipeline of `cloud.data`, or a pair of such: for training and
+    `folder` (of images, one folder per class), `records` (written by `cloud.data.write_records`), `function`
+    ("module:function", which returns (inputs, labels), a pipeline of `cloud.data`, or two of these: for training and
     for validation)."""
 
     builtin: Literal["", "digits"] = ""
@@ -69,37 +69,37 @@ class Data(_Section, frozen=True):
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """Keyword arguments of the function."""
     inputs: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """The file's array (of records: the value) for each of the model's inputs; without it they are named alike."""
+    """The file's array (of records: the value) for each of the model's inputs; by default the one of the same name."""
     labels: str = "labels"
     validation_inputs: Mapping[str, str] = msgspec.field(default_factory=dict)
     validation_labels: str = ""
     validation: Share = 0.1
-    """The share of examples held out, where the file has no arrays for validation. 0: none."""
+    """The share of examples held out, if the file has no validation arrays. 0: none."""
     scale: Number = 1.0
-    """What whole numbers are multiplied by where the model takes floats, before `offset` is added."""
+    """Where the model takes floats, integers become value * scale + offset."""
     offset: Number = 0.0
     length: Count = 128
-    """Of a text's windows."""
+    """The length of a text's windows."""
     limit: Whole = 0
-    """The most examples used, drawn by the seed; 0: all."""
+    """The most examples to use, chosen by the seed; 0: all."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _one_of("data", {name: getattr(self, name) for name in _SOURCES})
         need(not self.options or bool(self.function), "data.options", "none without data.function", dict(self.options))
         apart = bool(self.npz) or not (self.validation_inputs or self.validation_labels)
-        need(apart, "data.validation_inputs and validation_labels", "none but with data.npz", self.validation_labels)
+        need(apart, "data.validation_inputs and validation_labels", "none without data.npz", self.validation_labels)
         both = bool(self.validation_inputs) == bool(self.validation_labels)
-        need(both, "data.validation_labels", "both it and data.validation_inputs, or neither", self.validation_labels)
+        need(both, "data.validation_labels", "to be set together with data.validation_inputs", self.validation_labels)
 
 
 class Train(_Section, frozen=True):
     """How it is trained."""
 
     epochs: Whole = 10
-    """0: as many as `steps` take, which is meant where only these are given. Of both, what is shorter counts."""
+    """0: as many as `steps` need, also if only `steps` is set. With both, the run ends at the first that is reached."""
     steps: Whole = 0
-    """The run ends after exactly so many, in the middle of an epoch too; 0: with its epochs."""
+    """The run ends after exactly this many, also in the middle of an epoch; 0: after its epochs."""
     batch: Count = 64
     optimizer: Literal["adam", "adamw", "sgd", "momentum", "lion", "muon", "thor"] = "adam"
     rate: Positive = 1e-3
@@ -108,12 +108,12 @@ class Train(_Section, frozen=True):
     warmup: Share = 0.0
     """The share of steps in which the rate rises from 0."""
     momentum: Share = 0.9
-    """Of optimizer = "momentum" (Nesterov's)."""
+    """For optimizer = "momentum" (Nesterov's)."""
     weight_decay: NotNegative = 0.0
-    """Of arrays of rank 2 and up: decoupled for adamw, lion, muon and thor, else part of the gradient."""
+    """For arrays of rank 2 and up: decoupled for adamw, lion, muon and thor, otherwise added to the gradient."""
     loss: str = "softmax_cross_entropy"
     smoothing: Share = 0.0
-    """The share of a label's weight that all classes get evenly."""
+    """The share of a label's weight that is spread evenly over all classes."""
     metrics: tuple[str, ...] = ("accuracy",)
     augment: str = ""
     """"module:function", which changes a batch's inputs: see `Trainer`."""
@@ -122,7 +122,7 @@ class Train(_Section, frozen=True):
     accumulate: Count = 1
     clip: NotNegative = 0.0
     gradient_norm: bool = False
-    """Recorded every step, as it is before clipping; with clip it is anyway."""
+    """Record the norm before clipping every step; with clip it is always recorded."""
     freeze: tuple[str, ...] = ()
     recompute: Fraction = 0.0
     average: Share = 0.0
@@ -130,28 +130,28 @@ class Train(_Section, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        need(self.epochs >= (not self.steps), "train.epochs", "at least 1, or 0 beside train.steps", self.epochs)
+        need(self.epochs >= (not self.steps), "train.epochs", "at least 1, or 0 together with train.steps", self.epochs)
         one = self.smoothing == 0 or self.loss == "softmax_cross_entropy"
         need(one, "train.smoothing", "0 unless the loss is softmax_cross_entropy", self.smoothing)
 
 
 class Parallel(_Section, frozen=True):
-    """Over which devices. `mode`: "none" (one), "data" (each computes part of every batch), "auto" (as the planner
+    """The devices used. `mode`: "none" (one), "data" (each computes part of every batch), "auto" (as the planner
     decides)."""
 
     mode: Literal["none", "data", "auto"] = "none"
     plan: str = ""
-    """A file that `msedge plan -o` wrote for this run, followed instead of searching."""
+    """A file that `msedge plan -o` wrote for this run, used instead of searching."""
     topology: str = ""
-    """What `msedge plan` plans for, and "auto": a preset or a TOML file; "": the devices that are here."""
+    """The topology for `msedge plan` and "auto": a preset or a TOML file; "": the devices present."""
     memory: str = ""
-    """The same, of one device, such as "16GiB"; "": what the topology says."""
+    """Likewise: memory of one device, such as "16GiB"; "": the topology's."""
     compiled: Whole = 0
-    """Of "auto": so many plans that look best are compiled and the best program is taken; 0: the estimate decides."""
+    """For "auto": compile this many of the best plans and use the best program; 0: the estimate decides."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        need(not self.plan or self.mode == "auto", "parallel.plan", 'mode = "auto" beside it', self.mode)
+        need(not self.plan or self.mode == "auto", "parallel.plan", 'mode = "auto" together with it', self.mode)
         chosen = not self.compiled or (self.mode == "auto" and not self.plan)
         need(chosen, "parallel.compiled", '0, or mode = "auto" and no plan', self.compiled)
         if self.memory:
@@ -159,36 +159,36 @@ class Parallel(_Section, frozen=True):
 
 
 class Checkpoint(_Section, frozen=True):
-    """Where a run is kept so that `msedge train --resume` goes on from there; no folder: nowhere."""
+    """Where checkpoints are saved, from which `msedge train --resume` continues; no folder: no checkpoints."""
 
     folder: str = ""
     every: Whole = 0
     """Steps between them; 0: at the end of each epoch."""
     keep: Count = 3
     best: str = ""
-    """Validation's "loss" or a metric: the checkpoint that is best in it stays too."""
+    """Validation's "loss" or a metric: the checkpoint with its best value is kept too."""
 
 
 class Export(_Section, frozen=True):
-    """What is left in the end; "" for none."""
+    """Files written at the end; "" for none."""
 
     onnx: str = ""
     bundle: str = ""
     quantize: Literal["none", "fp16", "dynamic", "int8", "int16x8", "w8", "w4"] = "none"
-    """Of the bundle; ranges are measured on examples of the training data."""
+    """The bundle's quantisation; it is calibrated on examples of the training data."""
 
 
 class Track(_Section, frozen=True):
     """The record of the run."""
 
     store: str = ""
-    """The SQLite file; "": what MSEDGE_RUNS says, or runs.sqlite in the working folder."""
+    """The SQLite file; "": the path in MSEDGE_RUNS, or runs.sqlite in the working folder."""
     name: str = ""
     keep: bool = True
 
 
 class _File(_Section, frozen=True):
-    """The file whole."""
+    """The whole file."""
 
     model: Model
     data: Data
@@ -200,16 +200,16 @@ class _File(_Section, frozen=True):
 
 
 class Config(_File, frozen=True):
-    """A run. `source` is the file's own words, `folder` what relative paths are relative to."""
+    """A run. `source` is the parsed file, `folder` the base of relative paths."""
 
     source: Mapping[str, Any] = msgspec.field(default_factory=dict)
     folder: Path = Path()
 
     def __post_init__(self) -> None:
-        """Nothing: its parts were checked when they were made."""
+        """Does nothing: its parts were checked when they were created."""
 
     def path(self, text: str) -> Path:
-        """A path of the file."""
+        """A path in the file, resolved."""
         return self.folder / text
 
 
@@ -225,7 +225,7 @@ def read(path: str | os.PathLike[str], changes: Iterable[str] = ()) -> Config:
 
 
 def parse(words: Mapping[str, Any], folder: Path = Path()) -> Config:
-    """The configuration that a parsed file says."""
+    """The configuration that a parsed file describes."""
     train, tables = words.get("train"), words
     if isinstance(train, Mapping) and train.get("steps"):
         tables = {**words, "train": {"epochs": 0, **train}}

@@ -1,4 +1,4 @@
-"""`Examples`, what a run is trained on; and arrays brought into the form that a model takes."""
+"""`Examples`, the data of a run, and the conversion of arrays to the form that a model takes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ __all__ = ["Arrays", "Examples", "Taken", "fitted", "limited", "rows_apart", "so
 
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 Taken: TypeAlias = Mapping[str, tuple[tuple[int | None, ...], np.dtype[Any]] | None]
-"""Shape behind the batch and dtype of a model's inputs by name, None where it does not say."""
+"""Shape without the batch dimension, and dtype, of a model's inputs by name; None if unknown."""
 
 SAMPLE = 200
-"""Examples that ranges are measured on when a bundle is quantised."""
+"""Examples used for calibration when a bundle is quantised."""
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Training data and, where there is any, validation data, as `Trainer.fit` takes them; `count` examples are trained
-    on (0: only reading tells); `digest` names the contents, "" where nothing does; `sample`: some inputs by name."""
+    """Training data and, if there is any, validation data, as `Trainer.fit` takes them; `count`: training examples (0:
+    known only after reading); `digest` of the contents, "" if unknown; `sample`: some inputs by name."""
 
     train: Any
     validation: Any
@@ -37,7 +37,7 @@ class Examples:
 
 
 def taken(model: Any) -> Taken:
-    """What a model takes: an `onnx_ir.Model` says all, others the names."""
+    """What a model takes: of an `onnx_ir.Model` names, shapes and dtypes; of others the names."""
     if not isinstance(model, ir.Model):
         return dict.fromkeys(as_task(model).inputs)
     weights = set(model.graph.initializers)
@@ -51,8 +51,8 @@ def _said(value: ir.Value) -> tuple[tuple[int | None, ...], np.dtype[Any]] | Non
 
 
 def fitted(array: npt.NDArray[Any], wanted: Any, said: Data, name: str) -> npt.NDArray[Any]:
-    """`array` in the (shape, dtype) `wanted` of input `name`: axes of 1 come and go, whole numbers become floats. Where
-    the model does not say, they do if data.scale or data.offset is given. Raises TrainError."""
+    """`array` in the (shape, dtype) `wanted` for input `name`: axes of 1 are added or removed, integers become floats.
+    If the model does not specify them, they do so if data.scale or data.offset is given. Raises TrainError."""
     if wanted is None:
         scaled = array.dtype.kind in "iub" and (said.scale, said.offset) != (1, 0)
         return array.astype(np.float32) * np.float32(said.scale) + np.float32(said.offset) if scaled else array
@@ -80,12 +80,12 @@ def whole(labels: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def some(inputs: Mapping[str, Any]) -> Arrays:
-    """A sample, from all over the data: files are often in the order of their labels."""
+    """A sample spread evenly over the data, because files are often sorted by label."""
     return {name: np.asarray(array[:: -(-len(array) // SAMPLE)]) for name, array in inputs.items()}
 
 
 def limited(inputs: Arrays, labels: npt.NDArray[Any], config: Config) -> tuple[Arrays, npt.NDArray[Any]]:
-    """No more examples than data.limit, drawn by the seed. Raises TrainError for arrays of different lengths."""
+    """At most data.limit examples, chosen by the seed. Raises TrainError for arrays of different lengths."""
     _as_many(inputs, labels)
     rows = _drawn(len(labels), config)
     if len(rows) == len(labels):
@@ -96,11 +96,12 @@ def limited(inputs: Arrays, labels: npt.NDArray[Any], config: Config) -> tuple[A
 def _as_many(inputs: Arrays, labels: npt.NDArray[Any]) -> None:
     sizes = {name: array.shape[0] if array.ndim else 0 for name, array in {**inputs, "labels": labels}.items()}
     if len(set(sizes.values())) != 1 or not sizes["labels"]:
-        raise TrainError(f"data: expected as many examples in every array, and at least one, got {sizes}")
+        raise TrainError(f"data: expected the same number of examples in every array, at least one, got {sizes}")
 
 
 def rows_apart(count: int, config: Config) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Which of `count` examples are trained on and which are held out, both in their old order, drawn by the seed."""
+    """Which of `count` examples are used for training and which are held out, both in their original order, chosen by
+    the seed."""
     rows = _drawn(count, config)
     held = round(config.data.validation * len(rows))
     order = np.random.default_rng((config.train.seed, 0x5EED)).permutation(len(rows))
@@ -115,7 +116,7 @@ def _drawn(count: int, config: Config) -> npt.NDArray[np.intp]:
 
 
 def split(inputs: Arrays, labels: npt.NDArray[Any], config: Config, digest: str) -> Examples:
-    """Arrays of which a share is held out. Raises TrainError for arrays of different lengths."""
+    """Examples from arrays, with a share held out. Raises TrainError for arrays of different lengths."""
     _as_many(inputs, labels)
     parts = rows_apart(len(labels), config)
     train, held = (({name: array[rows] for name, array in inputs.items()}, labels[rows]) for rows in parts)

@@ -1,4 +1,4 @@
-"""A training run put together from its configuration, up to the files it leaves."""
+"""A training run built from its configuration, including the files it exports."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ Rate: TypeAlias = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Job:
-    """A trainer and what it is to do: `epochs` (0: as many as `until` takes), at most `until` steps (0: any number).
-    `steps`: of an epoch, 0 where only reading the data tells. `config`: what JSON can say of the settings; `model`:
-    digest of the file training starts from."""
+    """A trainer and its task: `epochs` (0: as many as `until` needs), at most `until` steps (0: no limit). `steps` per
+    epoch, 0 if known only after reading the data. `config`: the settings as JSON data; `model`: digest of the file that
+    training starts from."""
 
     trainer: Trainer
     examples: Examples
@@ -52,11 +52,11 @@ class Job:
 
     @property
     def total(self) -> int:
-        """Steps of the whole run, 0 where only reading the data tells."""
+        """Steps of the whole run, 0 if known only after reading the data."""
         return _total(self.epochs, self.until, self.steps)
 
     def fit(self) -> list[EpochReport]:
-        """Train to the end; of a trainer that was resumed, what is left."""
+        """Train to the end; a resumed trainer does what is left."""
         epochs = self._left("epochs", self.epochs, self.trainer.epochs_done)
         steps = self._left("steps", self.until, self.trainer.steps_done)
         data = self.examples
@@ -64,7 +64,7 @@ class Job:
 
     def _left(self, what: str, most: int, done: int) -> int | None:
         if most and done >= most:
-            raise TrainError(f"nothing is left to do: {done} of {most} {what} are done; ask for more of them")
+            raise TrainError(f"nothing is left to do: {done} of {most} {what} are done; set a larger number")
         return most - done if most else None
 
 
@@ -93,11 +93,11 @@ OPTIMIZERS: Mapping[str, Callable[[Rate, Train], optax.GradientTransformation]] 
 
 
 def rate_of(said: Train, steps: int) -> Rate:
-    """The learning rate over `steps`, all epochs together; of no known number it can only be constant."""
+    """The learning rate over `steps`, over all epochs; if their number is unknown, it can only be constant."""
     if steps == 0 and (said.warmup or said.schedule != "constant"):
         raise TrainError(
-            f"train.schedule: expected constant and no warm-up, got {said.schedule!r} and {said.warmup}: only reading "
-            "the data tells how many steps there are; or set train.steps"
+            f"train.schedule: expected constant and no warm-up, got {said.schedule!r} and {said.warmup}: the number "
+            "of steps is known only after reading the data. Set train.steps to use them"
         )
     warmup = round(said.warmup * steps)
     if said.schedule == "cosine":
@@ -111,7 +111,7 @@ def rate_of(said: Train, steps: int) -> Rate:
 
 
 def optimizer_of(said: Train, steps: int) -> tuple[optax.GradientTransformation, Rate]:
-    """What [train] says of optimiser and learning rate, for a run of `steps`."""
+    """The optimiser and learning rate of [train], for a run of `steps`."""
     rate = rate_of(said, steps)
     return OPTIMIZERS[said.optimizer](rate, said), rate
 
@@ -142,7 +142,7 @@ def job_of(config: Config) -> Job:
 
 
 def _check_targets(config: Config) -> None:
-    """What is to be written can be, as far as it is known before anything is computed."""
+    """Check before computing anything, as far as possible, that all requested files can be written."""
     for key, target in (("onnx", config.export.onnx), ("bundle", config.export.bundle)):
         path = config.path(target).absolute()
         if target and not path.parent.is_dir():
@@ -158,7 +158,7 @@ def _check_best(config: Config, examples: Examples) -> None:
     best, known = config.checkpoint.best, ("loss", *config.train.metrics)
     need(not best or best in known, "checkpoint.best", f"one of {', '.join(known)}", best)
     judged = not best or examples.validation is not None
-    need(judged, "checkpoint.best", "data to validate on beside it (data.validation above 0)", best)
+    need(judged, "checkpoint.best", "validation data together with it (data.validation above 0)", best)
 
 
 def _check_classes(model: Any, examples: Examples) -> None:
@@ -183,7 +183,7 @@ def _checkpoints(config: Config) -> Checkpoints | None:
 
 
 def _parallel(config: Config) -> str | Prepare:
-    """The planner's modules load where a plan is wanted."""
+    """The planner's modules are loaded only if a plan is wanted."""
     if config.parallel.mode != "auto":
         return config.parallel.mode
     from cloud.train.jobs.placing import placing
@@ -210,7 +210,7 @@ def _loss(config: Config) -> str | PerExample:
 
 
 def exported(job: Job, config: Config) -> dict[str, Path]:
-    """Write what [export] asks for; where, by kind ("onnx", "bundle"). Of both, the bundle is made from the file."""
+    """Write the files of [export]; returns paths by kind ("onnx", "bundle"). The bundle is made from the ONNX file."""
     said = config.export
     if not (said.onnx or said.bundle):
         return {}
@@ -234,7 +234,7 @@ def _convert(source: Path | None, data: bytes, target: Path, quantize: Any, exam
 
     needs = quantize in ("int8", "int16x8")
     if needs and examples.sample is None:
-        raise TrainError("export.quantize: ranges are measured on arrays by input name; the data gives none")
+        raise TrainError("export.quantize: calibration needs arrays by input name; the data provides none")
     model = os.fspath(source) if source is not None else ir.from_proto(_proto(data))
     convert(model, output=target, quantize=quantize, calibration=dict(examples.sample or {}) if needs else None)
 

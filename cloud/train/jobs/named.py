@@ -1,4 +1,4 @@
-"""Functions that a file names, "module:function": found, and called so that what they raise is told as theirs."""
+"""Functions that a file names, "module:function": found, and called so that errors are attributed to user code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["called", "named_function"]
 def named_function(text: str, folder: Path, key: str) -> Callable[..., Any]:
     """The function that "module:function" names; modules are looked for in `folder` too.
 
-    Raises TrainError, which names `key`; so does the function, for whatever it raises itself.
+    Raises TrainError, which names `key`; calling the function also raises TrainError for whatever it raises itself.
     """
     module, colon, name = text.partition(":")
     need(bool(colon and module and name), key, '"module:function"', text)
@@ -69,7 +69,7 @@ def _module(name: str, folder: Path, key: str) -> Any:
         raise
     except Exception as error:  # user code: a module that the job names
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
-            where = f"in {str(folder)!r} or where Python looks"
+            where = f"in {str(folder)!r} or on Python's search path"
             raise TrainError(f"{key}: there is no module {name!r} {where}") from error
         raise TrainError(f"{key}: importing {name!r} failed: {_words(error)}") from error
     finally:
@@ -77,7 +77,7 @@ def _module(name: str, folder: Path, key: str) -> Any:
 
 
 def _words(error: Exception) -> str:
-    """What was raised, and the last line of the source that was reached."""
+    """The error, and the last source line that was reached."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     said = f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""Where a configured run's step is placed when the planner decides."""
+"""The placement of a configured run's step when the planner decides."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["placing"]
 
 
 def placing(config: Config) -> Prepare:
-    """Where [parallel] with mode = "auto" has the step run; files are read when it is asked, before the first step."""
+    """The placement by [parallel] with mode = "auto"; files are read when it is called, before the first step."""
     said = config.parallel
 
     def placed(recipe: Recipe, state: TrainState, batch: Batch) -> Placement:

@@ -1,4 +1,4 @@
-"""A configured run as the planner meets it: the pure step and the shapes it takes; a plan held against a compiler."""
+"""A configured run as the planner sees it: the pure step and its shapes; a plan compared with the compiler's result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["checked", "stages_of", "step_of", "topology_of"]
 
 
 def topology_of(name: str) -> Topology:
-    """The topology of that name or file; of "" the devices that are here. Raises `PlanError`."""
+    """The topology of that name or file; for "" the devices present. Raises `PlanError`."""
     return Topology.named(name) if name else Topology.of_devices(jax.devices())
 
 
@@ -36,13 +36,13 @@ def step_of(config: Config) -> tuple[Callable[..., Any], Any, Any]:
 
 
 def _shapes(job: Job) -> tuple[Any, Any]:
-    """Of the state, and of a whole batch."""
+    """The shapes of the state and of a whole batch."""
     feed = feed_of(job.examples.train, job.trainer.task.inputs, size=job.batch, last="pad", seed=0)
     return jax.eval_shape(job.trainer.whole_state), jax.eval_shape(lambda: dict(next(feed.epoch(0))))
 
 
 def stages_of(config: Config, topology: Topology, memory: float | None = None) -> Staging | None:
-    """The best pipeline for a run's step, None where it has none: see `choose_stages`."""
+    """The best pipeline for a run's step, None if there is none: see `choose_stages`."""
     job = job_of(config)
     if topology.size == 1 or not Staged.can(job.trainer.recipe):
         return None
@@ -51,7 +51,7 @@ def stages_of(config: Config, topology: Topology, memory: float | None = None) -
         return choose_stages(
             job.trainer.objective.loss_sums, state, batch, topology, memory=memory, freeze=config.train.freeze
         )  # fmt: skip
-    except PlanError:  # its rows meet, say
+    except PlanError:  # for example, its rows depend on each other
         return None
 
 
@@ -59,7 +59,7 @@ def checked(
     graph: Graph, plan: Plan, topology: Topology, step: Callable[..., Any], arguments: Sequence[Any],
     compiler: Literal["cpu", "gpu"],
 ) -> Report:  # fmt: skip
-    """The plan applied to the step, compiled for as many devices, and compared with what was predicted."""
+    """The plan applied to the step, compiled for that many devices, and compared with the prediction."""
     used = compilers.cpu(topology.size) if compiler == "cpu" else compilers.gpu(topology)
     applied = apply(graph, plan, topology, arguments, jax.eval_shape(step, *arguments), used.devices)
     return check(applied, plan.estimate, plan.mesh, topology, used)

@@ -1,4 +1,4 @@
-"""How a run's TOML file is read, by `federated.tables` with this package's error, and changed from a command line."""
+"""Reading a run's TOML file with `federated.tables` and this package's error, and changes from the command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ need = READ.need
 
 
 def overridden(words: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
-    """`words` with "section.key=value" texts put in; a value is TOML, or else a text as it stands."""
+    """`words` with "section.key=value" changes applied; a value is TOML, or otherwise a plain string."""
     made: dict[str, Any] = {name: dict(table) if isinstance(table, Mapping) else table for name, table in words.items()}
     for change in changes:
         path, equals, text = change.partition("=")

@@ -1,4 +1,4 @@
-"""What a configuration's [model] and [data] name, brought here: models, arrays, pipelines."""
+"""Loading what a configuration's [model] and [data] name: models, arrays, data pipelines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Examples", "examples_of", "model_of"]
 
 
 def model_of(config: Config) -> tuple[Any, str]:
-    """What [model] names, and its file's digest ("" where there is no file)."""
+    """The model of [model], and its file's digest ("" without a file)."""
     said = config.model
     if said.onnx:
         path = config.path(said.onnx)
@@ -48,7 +48,7 @@ def _hashable(value: Any) -> Any:
 
 
 def examples_of(config: Config, model: Any) -> Examples:
-    """What [data] names, in the shapes and dtypes that `model` takes where it says so (an `onnx_ir.Model` does).
+    """The data of [data], in the shapes and dtypes that `model` specifies, if it does (an `onnx_ir.Model` does).
 
     Raises TrainError or DataError.
     """
@@ -57,7 +57,7 @@ def examples_of(config: Config, model: Any) -> Examples:
 
 
 def _function(config: Config, takes: Taken) -> Examples:
-    """What a user's function gave: a pipeline, (inputs, labels), or two of these."""
+    """The result of a user's function: a pipeline, (inputs, labels), or two of these."""
     said = config.data
     given = called(named_function(said.function, config.folder, "data.function"), said.options, "data")
     if _is_pipeline(given):
@@ -137,7 +137,7 @@ def _npz(config: Config, takes: Taken) -> Examples:
 
 
 def _text(config: Config, takes: Taken) -> Examples:
-    """Windows side by side; validation is the text's end."""
+    """Adjacent windows; validation uses the end of the text."""
     path, length = config.path(config.data.text), config.data.length
     digest = digest_of_file(path)
     data = np.frombuffer(path.read_bytes(), np.uint8).astype(np.int32)
@@ -157,4 +157,4 @@ _READERS: Mapping[str, Callable[[Config, Taken], Examples]] = {
     "builtin": _digits, "npz": _npz, "text": _text, "folder": streamed.folder, "records": streamed.records,
     "function": _function,
 }  # fmt: skip
-"""A row a source."""
+"""One row per source."""

@@ -1,4 +1,4 @@
-"""[data] that is read while training goes on: images in a folder a class, files of records."""
+"""[data] that is read during training: images with one folder per class, files of records."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class _Fit:
 
 
 def folder(config: Config, takes: Taken) -> Examples:
-    """Images, in the size and with the channels that the model takes: labels are the numbers of folders in the order of
-    their names."""
+    """Images, in the size and with the channels that the model takes; labels are the indices of the folders, sorted by
+    name."""
     path = config.path(config.data.folder)
     name, wanted = next(iter(takes.items()))
     shape = wanted[0] if wanted is not None else (None, None, 3)
@@ -76,7 +76,7 @@ def folder(config: Config, takes: Taken) -> Examples:
 
 
 def records(config: Config, takes: Taken) -> Examples:
-    """A file that `cloud.data.write_records` made: arrays by name in every record."""
+    """A file written by `cloud.data.write_records`: arrays by name in every record."""
     path = config.path(config.data.records)
     source = open_source(data.records(path).node)
     if not len(source):
@@ -98,7 +98,7 @@ def _streamed(source: Any, fit: _Fit, config: Config, digest: str) -> Examples:
 
 
 def _sample(rows: _Rows, fit: _Fit) -> Arrays | None:
-    """Where ranges are to be measured; also the first look at the data, before anything is compiled."""
+    """Examples for calibration; this also reads the data for the first time, before anything is compiled."""
     needed = fit.config.export.quantize in ("int8", "int16x8")
     chosen = range(0, len(rows), -(-len(rows) // SAMPLE)) if needed else range(1)
     elements = [rows[number] for number in chosen]

@@ -1,3 +1,3 @@
-"""What is kept of a run so that it can go on: checkpoints, and when they are made."""
+"""Checkpoints, from which a run can continue, and when they are saved."""
 
 from __future__ import annotations

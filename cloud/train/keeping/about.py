@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself: how far its run is, and which arrays it holds, so that others are told apart."""
+"""A checkpoint's description: how far its run is, and which arrays it contains, so that a mismatch is noticed."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _PACKAGES = ("jax", "jaxlib", "numpy", "optax", "orbax-checkpoint")
 
 
 class About(NamedTuple):
-    """What a checkpoint says of its run: how far it is, its seed, what its batches are made of, a figure it is to be
-    kept for (the larger, the better), other facts such as configuration and plan."""
+    """A checkpoint's description of its run: its position, its seed, what its batches are made from, the score it may
+    be kept for (larger is better), other facts such as configuration and plan."""
 
     place: Place
     seed: int
@@ -36,7 +36,7 @@ class About(NamedTuple):
 
 
 def written(about: About, arrays: Mapping[str, Any]) -> bytes:
-    """The contents of `about.json`. Raises CheckpointError for facts that JSON cannot say."""
+    """The contents of `about.json`. Raises CheckpointError for facts that JSON cannot hold."""
     said = about._asdict() | {
         "version": _VERSION,
         "place": about.place._asdict(),
@@ -47,7 +47,7 @@ def written(about: About, arrays: Mapping[str, Any]) -> bytes:
     try:
         return json.dumps(said, sort_keys=True, indent=1).encode()
     except (TypeError, ValueError) as error:
-        raise CheckpointError(f"expected facts that JSON can say: {error}") from error
+        raise CheckpointError(f"expected metadata that JSON can hold: {error}") from error
 
 
 def named(state: TrainState) -> list[tuple[str, Any]]:
@@ -57,25 +57,26 @@ def named(state: TrainState) -> list[tuple[str, Any]]:
 
 
 def filled(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """By number, as names may hold what files' must not; without empty ones, which orbax does not write."""
+    """Arrays by number, because names may contain characters that file names must not; without empty arrays, which
+    orbax does not write."""
     return {str(i): array for i, array in enumerate(arrays.values()) if array.size}
 
 
 def alike(said: Iterable[Any], arrays: Mapping[str, Any], path: Path) -> None:
-    """Raises CheckpointError, which lists them, where the arrays that are said to be saved are not those here."""
+    """Raises CheckpointError, which lists the differences, if the saved arrays are not those of the trainer."""
     saved = {name: (tuple(shape), dtype) for name, shape, dtype in said}
     here = {name: (a.shape, str(a.dtype)) for name, a in arrays.items()}
-    wrong = [f"{name!r} is not in it" for name in here.keys() - saved.keys()]
+    wrong = [f"{name!r} is not in the checkpoint" for name in here.keys() - saved.keys()]
     wrong += [f"{name!r} is not in the trainer" for name in saved.keys() - here.keys()]
     both = [name for name in here if name in saved and here[name] != saved[name]]
-    wrong += [f"{name!r} is {_shown(saved[name])} in it, {_shown(here[name])} here" for name in both]
+    wrong += [f"{name!r} is {_shown(saved[name])} in it, {_shown(here[name])} in the trainer" for name in both]
     if not wrong and list(saved) != list(here):
         wrong = ["its arrays are in another order"]
     if wrong:
         more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
         raise CheckpointError(
-            f"checkpoint {path.name} is of another model or optimiser: {'; '.join(sorted(wrong)[:5])}{more}. Build the "
-            "trainer as it was, or begin without resuming"
+            f"checkpoint {path.name} belongs to another model or optimiser: {'; '.join(sorted(wrong)[:5])}{more}. Use "
+            "the same model and settings, or start without resuming"
         )
 
 
@@ -84,23 +85,23 @@ def _shown(array: tuple[tuple[int, ...], str]) -> str:
 
 
 def said_by(path: Path) -> tuple[dict[str, Any], str]:
-    """`about.json`, and what is wrong with it."""
+    """`about.json`, and what is wrong with it ("" if nothing)."""
     try:
         said = read_json(path / ABOUT)
     except CheckpointError as error:
         return {}, str(error)
     if said.get("version") != _VERSION:
-        return {}, f"it is of version {said.get('version')!r}, this reads {_VERSION}"
+        return {}, f"it has version {said.get('version')!r}; expected version {_VERSION}"
     return said, ""
 
 
 def as_about(said: Mapping[str, Any]) -> About:
-    """The same as was written."""
+    """The inverse of `written`."""
     return About(Place(**said["place"]), *(said[name] for name in About._fields[1:]))
 
 
 def score_of(path: Path) -> float:
-    """What the checkpoint is to be kept for; -inf where there is no figure."""
+    """The checkpoint's score; -inf without one."""
     score = said_by(path)[0].get("score")
     return float(score) if isinstance(score, int | float) else -float("inf")
 

@@ -1,5 +1,5 @@
-"""What all processes do together after a step, though each has wishes of its own (one got a signal, one's clock says it
-is time for a checkpoint): they ask one another about once a second, so that steps need not wait for it."""
+"""Decisions that all processes take together after a step, although each has its own reasons (one received a signal,
+another's timer says that a checkpoint is due): they exchange them about once a second, so that steps need not wait."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _MOST = 1000
 
 
 class Agreement:
-    """One for a run; every process asks it after every step, and gets the same answers."""
+    """One per run; every process calls it after every step, and all get the same answers."""
 
     def __init__(self) -> None:
         self._left, self._asked, self._since = 1, 0, time.monotonic()
 
     def ask(self, *wishes: bool, now: bool = False) -> tuple[bool, ...]:
-        """Which of the wishes come true: those that any process has, a while later. One process alone gets its own at
-        once; so do many when all say `now`."""
+        """Which of the wishes are granted: those that any process has, after a delay. A single process gets its own at
+        once; several do too when all pass `now`."""
         if jax.process_count() == 1:
             return wishes
         self._left, self._asked = self._left - 1, self._asked + 1

@@ -1,8 +1,8 @@
-"""Checkpoints: all that a step moves, how far the run is, and what it is; written aside while training goes on.
+"""Checkpoints: everything that a step changes, and the run's position and facts; written while training continues.
 
-A folder a checkpoint, "step-000000000120": arrays as orbax writes them (each process those parts that it holds, so that
-they can be read onto other devices), `about.json`, and a manifest with digests of both. It is put together under a
-hidden name and gets its own when complete, so that what can be seen is whole.
+One folder per checkpoint, "step-000000000120": arrays as orbax writes them (each process writes the parts that it
+holds, so that they can be read onto other devices), `about.json`, and a manifest with digests of both. It is written
+under a hidden name and renamed when complete, so that every visible checkpoint is complete.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ARRAYS = "arrays"
 
 
 class Restored(NamedTuple):
-    """A state as it was, and what was said of it."""
+    """The restored state and its description."""
 
     state: TrainState
     about: About
@@ -41,11 +41,12 @@ class Restored(NamedTuple):
 
 
 class Checkpoints:
-    """Those of one run, in `folder`, which is made where there is none; processes that train together must all see it.
+    """The checkpoints of one run, in `folder`, which is created if missing; processes that train together must all have
+    access to it.
 
-    `steps`, `seconds`: how often one is due; of neither, at the end of each epoch. `keep`: so many of the newest stay.
-    `best`: the one with the best value of that name in validation stays too, "loss" (the smallest) or a metric (the
-    largest). `facts`: what JSON can say of the run and a checkpoint is to hold, such as its configuration and plan.
+    `steps`, `seconds`: the interval between checkpoints; with neither, at the end of each epoch. `keep`: the number of
+    newest checkpoints that are kept. `best`: the checkpoint with the best validation value of that name is kept too:
+    "loss" (smallest) or a metric (largest). `facts`: JSON data about the run to store, such as configuration and plan.
     """
 
     def __init__(
@@ -74,9 +75,9 @@ class Checkpoints:
         return [path for step, path in sorted(found) if step >= 0]
 
     def save(self, state: TrainState, about: About) -> None:
-        """Begin to write a checkpoint; `state` may be used up as soon as this returns. All processes call it.
+        """Begin to write a checkpoint; `state` may be donated as soon as this returns. All processes call it.
 
-        It waits for the one before. Raises CheckpointError where writing cannot begin; see `wait` for what comes later.
+        It waits for the previous one. Raises CheckpointError if writing cannot begin; see `wait` for later errors.
         """
         self.settle()
         target = self.folder / f"{_NAME}{about.place.steps:012d}"
@@ -92,31 +93,31 @@ class Checkpoints:
         self._thread.start()
 
     def wait(self) -> list[Path]:
-        """Until nothing is being written; see `finished`. Raises CheckpointError for a checkpoint that failed."""
+        """Wait until nothing is being written; see `finished`. Raises CheckpointError for a checkpoint that failed."""
         self.settle()
         if self._failures:
             raise self._failures.pop()
         return self.finished()
 
     def settle(self) -> None:
-        """Until nothing is being written, well or not."""
+        """Wait until nothing is being written; failures are not raised."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
     def finished(self) -> list[Path]:
-        """Checkpoints that became complete and have not been told yet; failures become warnings."""
+        """Checkpoints completed since the last call; failures become warnings."""
         while self._failures:
             warnings.warn(str(self._failures.pop(0)), RuntimeWarning, stacklevel=2)
         done, self._done = self._done, []
         return done
 
     def restore(self, like: TrainState, *, best: bool = False) -> Restored:
-        """The newest checkpoint (or the best) that is whole, its arrays lying as those of `like`, bit by bit as they
-        were. All processes call it.
+        """The newest (or best) intact checkpoint, bit by bit as it was saved, its arrays placed like those of `like`.
+        All processes call it.
 
-        Damaged ones are passed over with a warning. Raises CheckpointError where none can be read, and for one of
-        another model or optimiser.
+        Damaged ones are skipped with a warning. Raises CheckpointError if none can be read, and for one of another
+        model or optimiser.
         """
         self.settle()
         step = self._chosen(best) if jax.process_index() == 0 else -1
@@ -135,18 +136,18 @@ class Checkpoints:
             warnings.warn(f"checkpoint {path.name} cannot be read: {problem}", RuntimeWarning, stacklevel=2)
             step = said_by_first(self._chosen(False, step) if jax.process_index() == 0 else -1)
         raise CheckpointError(
-            f"expected a checkpoint in {str(self.folder)!r}; there is none that can be read: begin without resuming"
+            f"expected a checkpoint in {str(self.folder)!r}; none there can be read: start without resuming"
         )
 
     def _chosen(self, best: bool, below: int | None = None) -> int:
-        """The step of the newest whole one, or the best; -1 where there is none."""
+        """The step of the newest intact checkpoint, or the best; -1 if there is none."""
         there = [path for path in self.there() if below is None or _step_of(path) < below]
         order = sorted(there, key=lambda path: (score_of(path) if best else 0.0, _step_of(path)), reverse=True)
         for path in order:
             problem = problem_of(path) or said_by(path)[1]
             if not problem:
                 return _step_of(path)
-            warnings.warn(f"passed over checkpoint {path.name}: {problem}", RuntimeWarning, stacklevel=3)
+            warnings.warn(f"skipped checkpoint {path.name}: {problem}", RuntimeWarning, stacklevel=3)
         return -1
 
     def _read(self, path: Path, like: TrainState, arrays: Mapping[str, Any]) -> TrainState:
@@ -163,7 +164,7 @@ class Checkpoints:
     def _begin(self, part: Path, about: About, arrays: Mapping[str, Any]) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            for left in self.folder.glob(f".{_NAME}*"):  # by a process that was killed
+            for left in self.folder.glob(f".{_NAME}*"):  # left by a process that was killed
                 shutil.rmtree(left)
             part.mkdir()
         except OSError as error:
@@ -208,7 +209,7 @@ def _saving(arrays: Mapping[str, Any]) -> Any:
 
 
 def _lying(array: Any, like: Any) -> Any:
-    """Not bound to its device where `like` is not, so that it can go to any other, other processes' too."""
+    """Not committed to a device if `like` is not, so that it can be moved to any device, also of other processes."""
     return array if like.committed else jnp.array(np.asarray(array))
 
 
@@ -218,7 +219,7 @@ def _step_of(path: Path) -> int:
 
 
 def _retire(paths: Iterable[Path]) -> None:
-    """Hidden first, so that nobody sees half of one."""
+    """Delete them; each is hidden first, so that a half-deleted one is never visible."""
     for path in paths:
         hidden = path.with_name(f".{path.name}.gone")
         os.replace(path, hidden)

@@ -1,4 +1,4 @@
-"""Between a trainer and its checkpoints: when one is due, what it says, whether it fits what is trained now."""
+"""Connects a trainer to its checkpoints: when one is due, what it contains, whether it fits the present training."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = ["Keeper"]
 
 
 class Keeper:
-    """Says after every step, the same in all processes, whether to save and whether to stop. Without `checkpoints`
-    nothing is ever to be saved."""
+    """Decides after every step, the same in all processes, whether to save and whether to stop. Without `checkpoints`
+    it never saves."""
 
     def __init__(self, checkpoints: Checkpoints | None, seed: int) -> None:
         self.checkpoints = checkpoints
@@ -33,18 +33,18 @@ class Keeper:
         self._at, self._time = Place(0, 0, 0), time.monotonic()
 
     def begin(self, feed: Feed, place: Place) -> None:
-        """Training begins at `place` with these batches. Raises CheckpointError where a checkpoint of the middle of an
-        epoch was of others."""
+        """Training begins at `place` with these batches. Raises CheckpointError if a checkpoint from the middle of an
+        epoch used other batches."""
         self._data = _facts(feed)
         was, self._resumed = self._resumed, None
         if was is not None and was.place == place and place.of_epoch and dict(was.data) != self._data:
             raise CheckpointError(
-                f"the checkpoint is of the middle of an epoch over {dict(was.data)}; this data is {self._data}. Go on "
-                "with the same data and batches, or set trainer.steps_of_epoch = 0 to begin the epoch anew"
+                f"the checkpoint is from the middle of an epoch over {dict(was.data)}; this data is {self._data}. Go "
+                "on with the same data and batches, or set trainer.steps_of_epoch = 0 to restart the epoch"
             )
 
     def after_step(self, steps: int, stop: bool) -> tuple[bool, bool]:
-        """(save, stop): what to do now, `steps` done; `stop`: this process wishes to."""
+        """(save, stop): what to do after `steps` steps; `stop`: this process wants to stop."""
         self._heart.beat()
         kept = self.checkpoints
         if kept is None:
@@ -62,7 +62,7 @@ class Keeper:
         return (kept.steps is None and kept.seconds is None) or self._score(validation) is not None, stop
 
     def save(self, state: TrainState, place: Place, validation: Evaluation | None = None) -> list[Path]:
-        """Begin to; checkpoints that have become complete since the last time."""
+        """Begin to save; returns checkpoints that were completed since the last call."""
         if self.checkpoints is None:
             return []
         about = About(place, self._seed, self._data, self._score(validation), self.checkpoints.facts)
@@ -87,31 +87,31 @@ class Keeper:
         """See `Trainer.resume`."""
         if self.checkpoints is None:
             raise CheckpointError(
-                "expected a trainer with checkpoints to resume from: Trainer(checkpoints=folder), in a file "
+                "expected a trainer with checkpoints to resume from: Trainer(checkpoints=folder), in a TOML file "
                 '[checkpoint] folder = "kept"'
             )
         found = self.checkpoints.restore(like, best=best)
         if found.about.seed != self._seed:
             raise CheckpointError(
-                f"checkpoint {found.path.name} is of a run with seed {found.about.seed}, this one has {self._seed}: "
-                "examples and random numbers would be others; train with that seed"
+                f"checkpoint {found.path.name} is from a run with seed {found.about.seed}, this one has {self._seed}: "
+                "examples and random numbers would differ; train with that seed"
             )
         self._resumed, self._at = found.about, found.about.place
         return found
 
     def _score(self, validation: Evaluation | None) -> float | None:
-        """What a checkpoint is to be kept for: the larger, the better."""
+        """A checkpoint's score: larger is better."""
         name = self.checkpoints.best if self.checkpoints is not None else ""
         if not name or validation is None:
             return None
         if name != "loss" and name not in validation.metrics:
             known = ", ".join(["loss", *validation.metrics])
-            raise CheckpointError(f"expected the best checkpoint to be that of {known}; got {name!r}")
+            raise CheckpointError(f"expected the best checkpoint to be chosen by one of {known}; got {name!r}")
         return -validation.loss if name == "loss" else validation.metrics[name]
 
 
 def _facts(feed: Feed) -> dict[str, Any]:
-    """What tells batches apart from others, as far as it can be had for nothing."""
+    """What identifies the batches, as far as it is available at no cost."""
     if isinstance(feed, ArrayFeed):
         return {"examples": feed.data.size, "batch": feed.size, "last": feed.last}
     pipeline = getattr(feed.pipeline, "fingerprint", "") if isinstance(feed, PipelineFeed) else ""

@@ -1,4 +1,4 @@
-"""A folder that is complete and as it was written, or known not to be: digests of all its files, written last."""
+"""Detects incomplete or changed folders: a manifest with digests of all files, written last."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MANIFEST = "manifest.json"
 
 
 def seal(folder: Path) -> None:
-    """Write down size and BLAKE2b of every file below `folder`. Raises CheckpointError."""
+    """Write a manifest with size and BLAKE2b of every file below `folder`. Raises CheckpointError."""
     files = {name: [path.stat().st_size, _digest(path)] for name, path in _files(folder)}
     data = json.dumps({"version": 1, "files": files}, sort_keys=True).encode()
     write_atomically(folder / MANIFEST, data, CheckpointError)
@@ -35,7 +35,7 @@ def problem_of(folder: Path) -> str:
             if there[name].stat().st_size != size:
                 return f"{name!r} has {there[name].stat().st_size} bytes, expected {size}"
             if _digest(there[name]) != digest:
-                return f"{name!r} is not what was written"
+                return f"{name!r} differs from what was written"
     except CheckpointError as error:
         return str(error)
     except OSError as error:

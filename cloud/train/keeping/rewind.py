@@ -1,8 +1,8 @@
-"""A state from a little while ago, so that a run can go back to just before a step that went wrong.
+"""A recent copy of the state, so that a run can return to just before a step that failed.
 
-A step could instead keep its old weights where its loss is not finite: that choice, an elementwise select or a
-conditional, costs 16 to 17 % of an Adam step of a perceptron (784-512-512-10, 64 rows, one core). A copy a minute and
-the steps since then once more cost nothing that can be measured.
+A step could instead keep its old weights if its loss is not finite: that choice, an elementwise select or a
+conditional, costs 16 to 17 % of an Adam step of a perceptron (784-512-512-10, 64 rows, one core). One copy per minute,
+and repeating the steps since then, has no measurable cost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _EVERY = 60.0
 
 
 class Place(NamedTuple):
-    """How far a run is: whole epochs, steps of the one begun, steps altogether."""
+    """A run's position: completed epochs, steps of the current one, steps in total."""
 
     epochs: int
     of_epoch: int
@@ -30,7 +30,7 @@ class Place(NamedTuple):
 
 
 class Goal(NamedTuple):
-    """Where training ends: at so many whole epochs or steps altogether, whichever comes first; None: any number."""
+    """Where training ends: after this many epochs or steps in total, whichever comes first; None: no limit."""
 
     epochs: int | None
     steps: int | None
@@ -40,13 +40,13 @@ class Goal(NamedTuple):
         return place.steps == self.steps or place.epochs == self.epochs
 
     def epochs_left(self, place: Place, steps: int) -> int:
-        """Epochs of so many `steps` until there, begun ones too."""
+        """Epochs of this many `steps` until the goal, including incomplete ones."""
         whole = [] if self.epochs is None else [self.epochs - place.epochs]
         return min(whole + ([] if self.steps is None else [-(-(self.steps - place.steps) // max(steps, 1))]))
 
 
 class Rewind:
-    """Holds one copy of a state in the host's memory; none where other processes hold parts of it."""
+    """Holds one copy of a state in host memory; no copy if other processes hold parts of the state."""
 
     def __init__(self) -> None:
         self._kept: tuple[TrainState, Place] | None = None
@@ -58,13 +58,13 @@ class Rewind:
         return time.monotonic() - self._taken > _EVERY
 
     def take(self, state: TrainState, place: Place) -> None:
-        """Keep a copy of `state`, whose steps are known to be good."""
+        """Keep a copy of `state`, whose steps are known to be finite."""
         self._taken = time.monotonic()
         if all(leaf.is_fully_addressable for leaf in jax.tree.leaves(state)):
             self._kept = jax.tree.map(lambda leaf: np.array(leaf), state), place
 
     def back(self, like: TrainState) -> tuple[TrainState, Place] | None:
-        """The kept state, lying on devices as `like` does (whose values do not matter), and its place."""
+        """The kept state, placed on devices like `like` (whose values are not used), and its position."""
         if self._kept is None:
             return None
         state, place = self._kept

@@ -1,3 +1,3 @@
-"""Runs of many processes, and what happens when one of them is lost."""
+"""Runs with several processes, and recovery when one of them is lost."""
 
 from __future__ import annotations

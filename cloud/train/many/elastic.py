@@ -1,8 +1,8 @@
-"""Training that outlives its processes: start several, and when one is lost, go on with the rest.
+"""Training that survives the loss of processes: start several, and if one is lost, continue with the rest.
 
-A process that is lost leaves the others waiting in a collective for ever. So they are all killed, and as many as are
-left start anew: they meet at another port, plan and split anew, read the newest checkpoint and go on with the same
-batches, which depend on seed, epoch and step alone.
+The loss of one process leaves the others waiting in a collective operation for ever. Therefore all are killed, and the
+remaining number is restarted: they meet at another port, plan and shard again, read the newest checkpoint and continue
+with the same batches, which depend only on seed, epoch and step.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from cloud.train.many.processes import VARIABLES, free_port
 __all__ = ["RESTARTS", "Outcome", "supervise"]
 
 RESTARTS = "MSEDGE_RESTARTS"
-"""Environment: how often the processes have been started anew. Above 0, a worker resumes if there is a checkpoint."""
+"""Environment variable: how often the processes were restarted. Above 0, a worker resumes from a checkpoint if any."""
 
 _LOOK = 0.05
 _GRACE = 60.0
-"""Seconds to save in, between a signal to stop and the end."""
+"""Seconds for saving, between a signal to stop and the kill."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: the exit status for who asked, how many processes were left, how often they were started anew,
-    and in words what happened on the way."""
+    """How a run ended: the exit status for the caller, how many processes were left, the number of restarts, and a log
+    of messages."""
 
     status: int
     processes: int
@@ -51,14 +51,14 @@ def supervise(
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
     environment: Mapping[str, str] = os.environ,
 ) -> Outcome:  # fmt: skip
-    """Run `command` as `processes` processes that train together (see `processes.join`) on this machine, to the end.
+    """Run `command` as `processes` processes that train together (see `processes.join`) on this machine, until it ends.
 
-    A process killed by a signal is lost; the rest start anew, `restarts` times at most and no fewer than `least`, in a
-    number that `fits` (that divides the batch, say). Where nobody gets on for `patience` seconds, and where all exit
-    with `PREEMPTED`, all start anew. A process that exits with another status ends the run: doing it again would not
-    help. The first one writes to this process's stdout and stderr; of another, what it wrote last is said when it
-    fails. `devices`: parts of the CPU for each. SIGINT and SIGTERM are passed on, as SIGTERM: workers have a minute to
-    save.
+    A process killed by a signal is lost; the rest are restarted, at most `restarts` times and with at least `least`
+    processes, in a number that `fits` accepts (one that divides the batch, for example). All are restarted too if no
+    process makes progress for `patience` seconds, or if all exit with `PREEMPTED`. A process that exits with another
+    status ends the run: repeating it would not help. The first process writes to this process's stdout and stderr; the
+    last output of another is shown when it fails. `devices`: parts of the CPU for each. SIGINT and SIGTERM are passed
+    on, as SIGTERM; workers then have a minute to save.
     """
     if not 1 <= least <= processes:
         raise TrainError(f"expected at least 1 process and no fewer than {least}, got {processes}")
@@ -71,7 +71,7 @@ def supervise(
 
     count = _fitting(processes, least, fits)
     if not count:
-        raise TrainError(f"no number of processes from {least} to {processes} divides the batch: take another size")
+        raise TrainError(f"no number of processes from {least} to {processes} divides the batch: use another size")
     if count < processes:
         tell(f"the batch does not divide among {processes} processes: starting {count}")
     attempt = 0
@@ -88,12 +88,12 @@ def supervise(
                 short = f"fewer than {least} are left" if not left else f"gave up after {restarts} restarts"
                 tell(f"{end.why}; {short}")
                 return Outcome(1, count, attempt, tuple(log))
-            tell(f"{end.why}; starting anew with {left} of {count} processes")
+            tell(f"{end.why}; restarting with {left} of {count} processes")
             count, attempt = left, attempt + 1
 
 
 def _fitting(most: int, least: int, fits: Callable[[int], bool]) -> int:
-    """The largest number that may be; 0 where there is none."""
+    """The largest number that `fits`; 0 if there is none."""
     return next((count for count in range(most, least - 1, -1) if fits(count)), 0)
 
 
@@ -105,7 +105,7 @@ class _Worker:
     output: IO[bytes] | None
 
     def failure(self, code: int) -> str:
-        """For people, with the last lines that were written where nobody could see them."""
+        """A message with the last lines of output, which were not shown."""
         what = f"process {self.index} failed with exit status {code}"
         if self.output is None:
             return what
@@ -125,10 +125,10 @@ class _Crew:
 
     @contextlib.contextmanager
     def started(self, count: int, attempt: int) -> Iterator[list[_Worker]]:
-        """`count` workers, none of which is left afterwards."""
+        """`count` workers; all have ended afterwards."""
         address = f"127.0.0.1:{free_port()}"
         with tempfile.TemporaryDirectory(prefix="msedge-") as folder, contextlib.ExitStack() as stack:
-            held, leash = os.pipe()  # workers end when nobody holds `leash` any more
+            held, leash = os.pipe()  # workers end when `leash` is closed in this process
             stack.callback(os.close, leash)
             stack.callback(self._kill)
             try:
@@ -165,7 +165,7 @@ class _Crew:
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
-        """Pass signals to stop on to whoever works."""
+        """Pass signals to stop on to the workers."""
 
         def stop(number: int, _frame: FrameType | None) -> None:
             self.stopping = self.stopping or time.monotonic()
@@ -182,7 +182,7 @@ class _Crew:
 
 
 class _End(NamedTuple):
-    """Of one attempt: exit status of the whole, or None to start anew; what happened; how many were lost."""
+    """The end of one attempt: exit status of the run, or None to restart; the reason; how many were lost."""
 
     status: int | None
     why: str = ""
@@ -190,15 +190,15 @@ class _End(NamedTuple):
 
 
 def _lost(codes: Mapping[int, int | None]) -> dict[int, str]:
-    """Signals by which processes were killed; those that aborted because of such a one (as they do by themselves when
-    a peer is gone) are not lost."""
+    """Signals by which processes were killed; processes that aborted because of such a loss (as they do when a peer
+    disappears) are not lost."""
     killed = {index: -code for index, code in codes.items() if code is not None and code < 0}
     first = {index: number for index, number in killed.items() if number != signal.SIGABRT} or killed
     return {index: signal.Signals(number).name for index, number in first.items()}
 
 
 def _watched(workers: Sequence[_Worker], crew: _Crew, patience: float) -> _End:
-    """Wait until it is clear how it ended."""
+    """Wait until the attempt has ended."""
     while True:
         time.sleep(_LOOK)
         codes = {worker: worker.process.poll() for worker in workers}
@@ -206,7 +206,7 @@ def _watched(workers: Sequence[_Worker], crew: _Crew, patience: float) -> _End:
         if crew.stopping:
             if len(found) == len(codes) or time.monotonic() - crew.stopping > _GRACE:
                 saved = all(code in (0, PREEMPTED) for code in codes.values())
-                return _End(max(found), "stopped") if saved else _End(1, "stopped, but not all was saved")
+                return _End(max(found), "stopped") if saved else _End(1, "stopped, but not every process saved")
             continue
         if lost := _lost({worker.index: code for worker, code in codes.items()}):
             names = ", ".join(f"process {index} by {name}" for index, name in lost.items())
@@ -214,6 +214,6 @@ def _watched(workers: Sequence[_Worker], crew: _Crew, patience: float) -> _End:
         if failed := {worker: code for worker, code in codes.items() if code and code != PREEMPTED}:
             return _End(max(failed.values()), "\n".join(worker.failure(code) for worker, code in failed.items()))
         if len(found) == len(codes):
-            return _End(None, "preempted, with everything saved") if PREEMPTED in found else _End(0)
+            return _End(None, "preempted, every process saved") if PREEMPTED in found else _End(0)
         if time.time() - max(worker.heart.stat().st_mtime for worker in workers) > patience:
-            return _End(None, f"nobody got on for {patience:g} s")
+            return _End(None, f"no process made progress for {patience:g} s")

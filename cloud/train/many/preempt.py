@@ -1,4 +1,4 @@
-"""Signals that end a run as it should: after the present step, with everything saved."""
+"""Signals that end a run cleanly: after the current step, with everything saved."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from types import FrameType
 __all__ = ["PREEMPTED", "stopping_on_signals"]
 
 PREEMPTED = 75
-"""How a process exits that was stopped by a signal and has saved: start it again and it goes on (sysexits.h: try again
-later)."""
+"""The exit status of a process that was stopped by a signal and has saved: start it again and it continues (sysexits.h:
+try again later)."""
 
 
 @contextmanager
 def stopping_on_signals(
     stop: Callable[[str], None], signals: Sequence[signal.Signals] = (signal.SIGINT, signal.SIGTERM)
 ) -> Iterator[list[str]]:
-    """Within, the first such signal calls `stop(its name)`, such as `lambda name: trainer.stop()`; a second one
-    interrupts. Holds the names of those that came. For the main thread.
+    """Inside the block, the first such signal calls `stop(its name)`, such as `lambda name: trainer.stop()`; a second
+    one interrupts. Yields the names of the signals received. For the main thread.
 
         with stopping_on_signals(lambda name: trainer.stop()) as came:
             trainer.fit(data, 10)

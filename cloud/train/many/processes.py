@@ -1,7 +1,7 @@
-"""Training in many processes: how one learns that it is not alone. Do it before anything else asks JAX.
+"""Training with several processes: connecting them. Must be done before any other use of JAX.
 
 Set for each process: MSEDGE_COORDINATOR ("host:port" of the first one), MSEDGE_PROCESSES (how many), MSEDGE_PROCESS
-(which one, from 0); or start them with SLURM or Open MPI, which say it themselves. `cloud.train.many.elastic` starts
+(its number, from 0); or start them with SLURM or Open MPI, whose variables JAX reads. `cloud.train.many.elastic` starts
 them on one machine.
 """
 
@@ -25,14 +25,14 @@ __all__ = ["VARIABLES", "Heartbeat", "end_at_once", "free_port", "is_first", "jo
 
 VARIABLES = ("MSEDGE_COORDINATOR", "MSEDGE_PROCESSES", "MSEDGE_PROCESS")
 _LAUNCHERS = {"SLURM_STEP_NUM_TASKS": "SLURM_JOB_ID", "OMPI_COMM_WORLD_SIZE": "OMPI_MCA_orte_hnp_uri"}
-"""What says how many processes a launcher started, and what JAX finds the first one by."""
+"""By launcher: the variable with the number of processes, and the one by which JAX finds the first process."""
 
 
 def join(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """Meet the other processes, if there are any; (which one this is, how many there are).
+    """Connect to the other processes, if any; returns (this one's number, how many there are).
 
-    MSEDGE_DEVICES: split this process's CPU into so many devices. Raises TrainError for settings that make no sense
-    and where the others do not come within five minutes.
+    MSEDGE_DEVICES: split this process's CPU into this many devices. Raises TrainError for invalid settings,
+    and if the others do not connect within five minutes.
     """
     if leash := environment.get("MSEDGE_LEASH"):
         threading.Thread(target=_end_with, args=(int(leash),), daemon=True).start()
@@ -52,8 +52,8 @@ def together(
     environment: Mapping[str, str] = os.environ, *, status: int = 1,
     tell: Callable[[Exception], None] = traceback.print_exception,
 ) -> Iterator[tuple[int, int]]:  # fmt: skip
-    """`join`; an error that leaves the block is told and ends one of many processes at once, with `status`. (By itself
-    Python would first wait for the others to end, which wait for this one in a collective.)"""
+    """`join`; an error that leaves the block is printed and ends one of several processes at once, with `status`. (By
+    itself Python would first wait for the others to end, which wait for this one in a collective operation.)"""
     where = join(environment)
     try:
         yield where
@@ -70,7 +70,7 @@ def is_first() -> bool:
 
 
 def end_at_once(status: int) -> NoReturn:
-    """Leave the other processes without a word."""
+    """Exit without waiting for the other processes."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
@@ -96,7 +96,7 @@ def _initialize(address: str | None = None, count: int | None = None, index: int
         jax.distributed.initialize(address, count, index)
     except (RuntimeError, ValueError) as error:
         where = f" at {address}" if address else ""
-        raise TrainError(f"could not meet the other processes{where}: {error}") from error
+        raise TrainError(f"could not connect to the other processes{where}: {error}") from error
 
 
 def _number(name: str, text: str, least: int) -> int:
@@ -106,15 +106,15 @@ def _number(name: str, text: str, least: int) -> int:
 
 
 def _end_with(pipe: int) -> None:
-    """The other end of the pipe is held by whoever started this process; without it there is nobody to stop it."""
+    """Exit when the pipe closes: the supervisor holds its other end, and without it nothing would stop this process."""
     with open(pipe, "rb") as held:
         held.read()
-    print("the supervisor is gone", file=sys.stderr)
+    print("the supervisor has ended", file=sys.stderr)
     end_at_once(1)
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens at just now."""
+    """A port of 127.0.0.1 that is free at present."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port: int = listening.getsockname()[1]
@@ -122,7 +122,8 @@ def free_port() -> int:
 
 
 class Heartbeat:
-    """Touches the file MSEDGE_HEARTBEAT, where that is set, at most once a second: its process gets on."""
+    """Touches the file MSEDGE_HEARTBEAT, if that is set, at most once a second: shows that the process makes
+    progress."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._path = environment.get("MSEDGE_HEARTBEAT")

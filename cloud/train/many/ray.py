@@ -1,7 +1,7 @@
-"""The same training and the same models under Ray, where that runs the machines: `pip install 'msedge[ray]'`.
+"""The same training and prediction on a Ray cluster: `pip install 'msedge[ray]'`.
 
-Ray starts the workers, and starts them anew when one is lost; everything else (where batches come from, plans,
-checkpoints) is as it is without Ray.
+Ray starts the workers and restarts them when one is lost; everything else (where batches come from, plans, checkpoints)
+is as it is without Ray.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ def ray_trainer(
     what: str | os.PathLike[str] | Callable[[], Job], *, changes: Sequence[str] = (), scaling: Any = None,
     run: Any = None,
 ) -> Any:  # fmt: skip
-    """A `DataParallelTrainer` of Ray Train; its `fit()` runs in every worker the TOML file `what` (with `changes`,
-    "section.key=value"), or the job that the function `what` makes.
+    """A `DataParallelTrainer` of Ray Train. Its `fit()` runs, in every worker, the TOML file `what` (with `changes`,
+    "section.key=value") or the job that the function `what` returns.
 
-    `scaling`: a `ray.train.ScalingConfig`: workers, each with its GPUs; `run`: a `ray.train.RunConfig`, such as how
-    many failures to survive. Workers go on from the newest checkpoint of the job's folder, which all of them must see,
-    if there is one. Each epoch's figures are reported to Ray; the first worker exports what [export] says.
+    `scaling`: a `ray.train.ScalingConfig`: workers, each with its GPUs; `run`: a `ray.train.RunConfig`, for example the
+    number of failures to tolerate. Workers continue from the newest checkpoint in the job's folder, if there is one;
+    all of them need access to it. Each epoch's metrics are reported to Ray; the first worker exports the files of
+    [export].
     """
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
@@ -44,7 +45,8 @@ def ray_trainer(
 
 
 class _Reporting(Callback):
-    """Tells Ray of every epoch; all workers do. Ray keeps figures only with a checkpoint: the first one's has them."""
+    """Reports every epoch to Ray, from all workers. Ray keeps metrics only with a checkpoint: the first worker's has
+    them."""
 
     def epoch_done(self, report: EpochReport) -> None:
         """See `Callback`."""
@@ -64,7 +66,7 @@ class _Reporting(Callback):
 
 
 def _work(said: Mapping[str, Any]) -> None:
-    """What a worker does."""
+    """The function that each worker runs."""
     import ray
     from ray import train
     from ray.train.collective import broadcast_from_rank_zero
@@ -84,11 +86,11 @@ def _work(said: Mapping[str, Any]) -> None:
     if index == 0:
         export()
     else:
-        job.trainer.weights()  # takes part in putting them together
+        job.trainer.weights()  # takes part in gathering them
 
 
 def _job(what: str | Callable[[], Job], changes: Sequence[str]) -> tuple[Job, Callable[[], object]]:
-    """The job, and what writes its files."""
+    """The job, and a function that writes its files."""
     if callable(what):
         return what(), lambda: None
     from cloud.train.jobs.config import read
@@ -100,8 +102,8 @@ def _job(what: str | Callable[[], Job], changes: Sequence[str]) -> tuple[Job, Ca
 
 
 class Predictor:
-    """A bundle or an ONNX file, for `ray.data.Dataset.map_batches`: columns named as the model's inputs are go in, and
-    columns named as its outputs are come out, beside those of `keep`."""
+    """A bundle or an ONNX file, for `ray.data.Dataset.map_batches`: it reads the columns named like the model's inputs,
+    and returns columns named like its outputs, in addition to those of `keep`."""
 
     def __init__(self, path: str, keep: Sequence[str] = ()) -> None:
         self._inputs, self._run = (_of_bundle if path.endswith(".mslite") else _of_onnx)(path)
@@ -119,8 +121,8 @@ def predict(
     dataset: Any, path: str | os.PathLike[str], *, batch_size: int = 256, workers: int = 1, keep: Sequence[str] = (),
     **resources: Any,
 ) -> Any:  # fmt: skip
-    """The `ray.data.Dataset` of what the model at `path` (a bundle or an ONNX file, seen by all workers) makes of
-    `dataset`, computed by `workers` actors; `resources`, such as num_gpus=1, are each one's. See `Predictor`."""
+    """The `ray.data.Dataset` of the outputs of the model at `path` (a bundle or an ONNX file, readable by all workers)
+    for `dataset`, computed by `workers` actors; `resources`, such as num_gpus=1, are each one's. See `Predictor`."""
     return dataset.map_batches(
         Predictor, fn_constructor_args=(os.path.abspath(path), tuple(keep)), batch_size=batch_size,
         batch_format="numpy", concurrency=workers, **resources,

@@ -1,4 +1,4 @@
-"""Optimisers beyond optax's: each a gradient transformation of arrays alone."""
+"""Optimisers beyond optax's: each a gradient transformation that needs only arrays."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A weight as a stack of equal matrices: what second-order methods precondition instead of the whole.
+"""A weight as a stack of equal matrices: which second-order methods precondition instead of the whole weight.
 
-A weight of any rank becomes a matrix by merging neighbouring axes where that comes out most square (a convolution
+A weight of any rank becomes a matrix by merging neighbouring axes so that it is as square as possible (a convolution
 [out, in, h, w] becomes [out, in*h*w]); axes of the matrix longer than the block size are cut into equal pieces, the
 last filled with zeros. Rows and columns of zeros have no gradient, so they stay zero through everything that follows.
 """
@@ -28,7 +28,8 @@ class Blocks:
 
     @classmethod
     def of(cls, shape: tuple[int, ...], block: int) -> Blocks | None:
-        """How to cut `shape` into blocks of at most `block` x `block`; None for what has no two axes longer than 1."""
+        """How to cut `shape` into blocks of at most `block` x `block`; None for a shape without two axes longer than
+        1."""
         if sum(size > 1 for size in shape) < 2:
             return None
         cuts = [(math.prod(shape[:k]), math.prod(shape[k:])) for k in range(1, len(shape))]

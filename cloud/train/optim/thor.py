@@ -1,8 +1,8 @@
-"""Second order with Kronecker factors, whose bases are renewed where a layer's curvature has moved.
+"""Second order with Kronecker factors, whose bases are renewed for layers whose curvature has changed.
 
-Sources: THOR (Chen et al., AAAI 2021: layer by layer, blocks, refresh decided by the trace of the factors, ever more
-rarely), Shampoo (Gupta et al., 2018: factors of the gradient itself, so that any function can be trained), SOAP (Vyas
-et al., 2024: Adam in the factors' eigenbasis, which stays right between refreshes).
+Sources: THOR (Chen et al., AAAI 2021: layer by layer, blocks, refresh decided by the trace of the factors, less and
+less often), Shampoo (Gupta et al., 2018: factors of the gradient itself, so that any function can be trained), SOAP
+(Vyas et al., 2024: Adam in the factors' eigenbasis, which stays valid between refreshes).
 
 For a block G of a weight's gradient (see `blocks`), with left and right factors L = E[G Gᵀ], R = E[Gᵀ G] and their
 eigenvectors U, V:
@@ -12,7 +12,7 @@ eigenvectors U, V:
     D  = U (Uᵀ E[G] V / (√s + ε)) Vᵀ
 
 Between refreshes only s is updated, which costs four products of a block's size. A layer's basis is renewed when its
-turn comes *and* its factors have turned away from it; where they have not, the layer's interval doubles.
+interval is over *and* its factors have rotated away from it; otherwise the layer's interval doubles.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Tree = Any
 
 
 class ThorLayer(NamedTuple):
-    """Of one weight in [n] blocks of h x w: momentum and second moment [n, h, w] (the latter in the bases), factors and
-    bases [n, h, h] and [n, w, w], the step of the next look at them, steps between looks, and refreshes so far."""
+    """The state of one weight in [n] blocks of h x w: momentum and second moment [n, h, w] (the latter in the bases),
+    factors and bases [n, h, h] and [n, w, w], the step of the next check, steps between checks, refreshes so far."""
 
     momentum: Any
     second: Any
@@ -47,7 +47,7 @@ class ThorLayer(NamedTuple):
 
 
 class _Plain(NamedTuple):
-    """Of a bias or a normalisation's scale: Adam's moments."""
+    """The state of a bias or a normalisation's scale: Adam's moments."""
 
     momentum: Any
     second: Any
@@ -64,10 +64,10 @@ def scale_by_thor(
     *, b1: float = 0.95, b2: float = 0.95, factor_decay: float = 0.95, eps: float = 1e-8, block: int = 128,
     threshold: float = 0.1, first: int = 5, longest: int = 100,
 ) -> optax.GradientTransformation:  # fmt: skip
-    """Directions as the module says, for `optax.chain`. `b1`, `b2`: decay of momentum and second moment;
-    `factor_decay`: of the factors. `block`: largest side of a block. A basis is looked at after `first` steps, then
-    every `interval`; it is renewed where the share of a factor's off-diagonal weight in it is over `threshold`, else
-    the interval doubles, up to `longest`."""
+    """Update directions as described at the top of the module, for `optax.chain`. `b1`, `b2`: decay of momentum and
+    second moment; `factor_decay`: of the factors. `block`: largest side of a block. A basis is checked after `first`
+    steps, then every `interval`; it is renewed if the share of a factor's off-diagonal weight in it is above
+    `threshold`, else the interval doubles, up to `longest`."""
 
     def init(params: Tree) -> ThorState:
         return ThorState(jnp.zeros((), jnp.int32), tuple(_fresh(p, block, first) for p in jax.tree.leaves(params)))
@@ -88,7 +88,7 @@ def scale_by_thor(
 def thor(
     rate: float | optax.Schedule, *, weight_decay: float = 0.0, **options: Any
 ) -> optax.GradientTransformation:
-    """`scale_by_thor(**options)` with decoupled weight decay of the arrays `decay_mask` picks, times -`rate`."""
+    """`scale_by_thor(**options)` with decoupled weight decay of the arrays that `decay_mask` selects, times -`rate`."""
     return optax.chain(
         scale_by_thor(**options),
         optax.add_decayed_weights(weight_decay, mask=decay_mask),
@@ -133,7 +133,7 @@ def _into(layer: ThorLayer, x: Any) -> Any:
 
 
 def _look(layer: ThorLayer, count: Any, threshold: float, longest: int) -> ThorLayer:
-    """Renew the bases where they no longer fit; wait longer where they do."""
+    """Renew the bases that no longer fit; for others, double the interval."""
     stale = jnp.maximum(_stray(layer.left, layer.left_basis), _stray(layer.right, layer.right_basis)) > threshold
     layer = jax.lax.cond(stale, _renew, lambda s: s, layer)
     interval = jnp.where(stale, layer.interval, jnp.minimum(2 * layer.interval, longest))
@@ -141,7 +141,7 @@ def _look(layer: ThorLayer, count: Any, threshold: float, longest: int) -> ThorL
 
 
 def _stray(factor: Any, basis: Any) -> Any:
-    """Of the factor's weight, the share that is off the diagonal in the basis: largest over the blocks."""
+    """The share of the factor's weight that is off the diagonal in the basis: the maximum over the blocks."""
     inside = jnp.einsum("nji,njk,nkl->nil", basis, factor, basis)
     diagonal = jnp.sum(jnp.square(jnp.diagonal(inside, axis1=1, axis2=2)), -1)
     whole = jnp.sum(inside * inside, (1, 2))
@@ -149,8 +149,8 @@ def _stray(factor: Any, basis: Any) -> Any:
 
 
 def _renew(layer: ThorLayer) -> ThorLayer:
-    """Eigenvectors of the factors; the second moment follows into the new basis as if its entries were variances of
-    independent draws: E[(Aᵀ X B)²] = (A²)ᵀ E[X²] B²."""
+    """Eigenvectors of the factors; the second moment is transformed to the new basis as if its entries were variances
+    of independent draws: E[(Aᵀ X B)²] = (A²)ᵀ E[X²] B²."""
     left, right = jnp.linalg.eigh(layer.left)[1], jnp.linalg.eigh(layer.right)[1]
     a = jnp.einsum("nji,njk->nik", layer.left_basis, left)
     b = jnp.einsum("nji,njk->nik", layer.right_basis, right)

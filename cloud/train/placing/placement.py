@@ -1,4 +1,4 @@
-"""Where a step runs: how state and batches lie on devices, and the compiled step that takes them so."""
+"""Where a step runs: how state and batches are placed on devices, and the compiled step for that placement."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ __all__ = ["Alone", "DataParallel", "Placement", "Prepare", "packing"]
 
 
 class Placement(Protocol):
-    """A step on devices. Plans and pipelines have this shape too. `ways`: rows of a batch are shared out to so many."""
+    """A step on devices. Plans and pipelines implement it too. `ways`: into how many parts a batch's rows are split."""
 
     ways: int
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What JSON can say of the plan that is followed; nothing where there is none."""
+        """The plan in use as JSON data; empty without a plan."""
 
     def place(self, state: TrainState) -> TrainState:
-        """A whole state as `step` takes it; `state` may be used up."""
+        """A whole state in the form that `step` takes; `state` may be donated."""
 
     def place_batch(self, batch: Batch) -> Batch:
-        """This process's rows of a batch as `step` takes them."""
+        """This process's rows of a batch in the form that `step` takes."""
 
     def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Sums | Packed]:
-        """One step of what was placed; `state` is used up. Nobody waits for it."""
+        """One step on placed values; `state` is donated. Returns without waiting for the device."""
 
     def gather(self, state: TrainState) -> TrainState:
-        """The state with every array whole, for evaluating, saving and exporting; nothing is used up."""
+        """The state with every array gathered, for evaluating, saving and exporting; nothing is donated."""
 
 
 Prepare: TypeAlias = Callable[[Recipe, TrainState, Batch], Placement]
-"""What a step is made of, and a state and a batch (all rows) as `jax.ShapeDtypeStruct`s -> where it runs."""
+"""A recipe, and a state and a batch (all rows) as `jax.ShapeDtypeStruct`s -> a placement."""
 
 
 class Alone:
@@ -51,7 +51,7 @@ class Alone:
 
     def __init__(self, step: Step) -> None:
         if (count := jax.process_count()) > 1:
-            raise TrainError(f'{count} processes cannot train on one device: take parallel = "data" or "auto"')
+            raise TrainError(f'{count} processes cannot train on one device: use parallel = "data" or "auto"')
         self.step = _jitted(step)
         self._copies = jax.default_backend() != "cpu"
 
@@ -60,7 +60,7 @@ class Alone:
         return state
 
     def place_batch(self, batch: Batch) -> Batch:
-        """On the CPU a jitted call reads NumPy's arrays where they lie; elsewhere the copy starts here."""
+        """On the CPU a jitted call reads NumPy's arrays in place; on other devices the copy starts here."""
         placed: Batch = jax.device_put(batch) if self._copies else batch
         return placed
 
@@ -70,9 +70,9 @@ class Alone:
 
 
 class DataParallel:
-    """Every device has the whole state and computes its share of each batch's rows; gradients are added up.
+    """Every device holds the whole state and computes its share of each batch's rows; gradients are summed.
 
-    Batches that do not divide raise TrainError. Several processes each bring their rows.
+    Batches that cannot be divided evenly raise TrainError. Each process provides its own rows.
     """
 
     facts: Mapping[str, Any] = MappingProxyType({})
@@ -106,8 +106,8 @@ class DataParallel:
 
 
 def packing(step: Step) -> tuple[Callable[[TrainState, Batch], tuple[TrainState, Any]], list[str]]:
-    """`step` with its sums as one vector, since each array that comes out costs the host ten microseconds; their names,
-    known once it was traced."""
+    """`step` with its sums as one vector, because each output array costs the host ten microseconds; and their names,
+    known after it was traced."""
     names: list[str] = []
 
     def packed(state: TrainState, batch: Batch) -> tuple[TrainState, Any]:

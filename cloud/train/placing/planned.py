@@ -1,4 +1,4 @@
-"""`parallel="auto"`: the planner decides how a step lies on the devices that are here, or a plan made earlier does."""
+"""`parallel="auto"`: the planner decides how a step is sharded over the devices present, or an earlier plan does."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from cloud.train.stepping.step import Batch, Recipe, Sums, TrainState
 __all__ = ["Auto", "Planned", "Staged"]
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
-"""Of the forward pass computed again, tried one after the other where nothing fits with less."""
+"""Shares of the forward pass to recompute, tried in order if nothing fits with less."""
 
 SLOWER = 2.3
-"""Pipelines take up to so much longer than expected (1.1 to 2.3 times, read back from compiled programs)."""
+"""Pipelines take up to this factor longer than estimated (1.1 to 2.3 times, measured on compiled programs)."""
 
 
 @dataclass(frozen=True)
 class Auto:
-    """Decides when shapes are known, at the first batch; what `Trainer(parallel=...)` takes.
+    """Decides when shapes are known, at the first batch; an argument of `Trainer(parallel=...)`.
 
-    `topology`: of the devices, else as tabulated for their kind. `memory`: bytes a device, else the topology's. `plan`:
-    one made earlier for this very step. `pins`: demands (see `cloud.parallel.searching.demands`). `seconds`: for the
-    search. `pipelines`: whether stages are thought of too. `compiled`: so many of the plans that look best, experts'
-    among them, are compiled, and that with the best program is taken; 0: the estimate decides, in a tenth of the time.
-    `said`: told what was decided, in a sentence.
+    `topology`: of the devices, by default from a table by their kind. `memory`: bytes per device, by default the
+    topology's. `plan`: one made earlier for exactly this step. `pins`: constraints (see
+    `cloud.parallel.searching.demands`). `seconds`: for the search. `pipelines`: whether to consider pipeline
+    parallelism too. `compiled`: how many of the best plans, including the experts', are compiled to use the one with
+    the best program; 0: the estimate decides, in a tenth of the time. `said`: called with the decision, one sentence.
 
-    Where no plan fits, or memory stands in the way of a cheaper one, more and more of the forward pass is computed
-    again, and the cheapest of these plans taken. A pipeline is taken where it is expected to be quicker than the best
-    plan, by more than pipelines turn out slower than expected (`SLOWER`), or nothing else fits. Raises `Infeasible`
-    where nothing does.
+    If no plan fits, or memory prevents a cheaper one, larger and larger shares of the forward pass are recomputed, and
+    the cheapest of these plans is used. Pipeline parallelism is used if its estimate is faster than the best plan by
+    more than the factor by which pipelines are slower than estimated (`SLOWER`), or if nothing else fits. Raises
+    `Infeasible` if nothing fits.
     """
 
     topology: Topology | None = None
@@ -65,8 +65,8 @@ class Auto:
         topology, devices = self.topology or Topology.of_devices(jax.devices()), jax.device_count()
         if topology.size != devices:
             raise PlanError(
-                f"the topology {topology.name} has {topology.size} devices, here are {devices}: name one of as many, "
-                "or none for those that are here"
+                f"the topology {topology.name} has {topology.size} devices, this machine {devices}: name one of "
+                "that size, or none for the devices present"
             )
         staged = self._stages(recipe, state, batch, topology)
         found: Planned | None = None
@@ -101,7 +101,7 @@ class Auto:
         return min(found, key=lambda one: one.plan.estimate.step_seconds)
 
     def _stages(self, recipe: Recipe, state: TrainState, batch: Batch, topology: Topology) -> Staging | None:
-        """The best pipeline; None where none is wanted or none can be."""
+        """The best pipeline parallelism; None if it is not wanted or not possible."""
         if not self.pipelines or self.plan is not None or self.pins or topology.size == 1 or not Staged.can(recipe):
             return None
         try:
@@ -110,7 +110,7 @@ class Auto:
                 recipe.objective.loss_sums, state, batch, topology, memory=self.memory, backend=backend,
                 freeze=recipe.options.freeze,
             )
-        except PlanError:  # rows that meet, say: such a step has no stages
+        except PlanError:  # for example, rows depend on each other: such a step has no stages
             return None
 
     def _say(self, text: str) -> None:
@@ -119,7 +119,7 @@ class Auto:
 
 
 class Planned:
-    """A step on devices as a plan has it. `recompute`: share of the forward pass computed again."""
+    """A step sharded by a plan. `recompute`: share of the forward pass that is recomputed."""
 
     def __init__(self, applied: Applied, names: list[str], recompute: float) -> None:
         self.applied, self.recompute = applied, recompute
@@ -130,7 +130,7 @@ class Planned:
 
     @property
     def plan(self) -> Plan:
-        """What is followed."""
+        """The plan in use."""
         return self.applied.plan
 
     @property
@@ -149,7 +149,7 @@ class Planned:
         return placed
 
     def place_batch(self, batch: Batch) -> Batch:
-        """See `Placement`. Of several processes each brings its rows; which devices need them is the plan's affair."""
+        """See `Placement`. Each process provides its own rows; the plan determines which devices need them."""
         processes = jax.process_count()
         if processes == 1:
             placed: Batch = self.applied.place_batch(dict(batch))
@@ -177,7 +177,7 @@ class Planned:
 
 
 class Staged:
-    """A step in stages, by `cloud.parallel.staged.pipeline`."""
+    """A step with pipeline parallelism, by `cloud.parallel.staged.pipeline`."""
 
     def __init__(self, recipe: Recipe, state: TrainState, batch: Batch, choice: Staging) -> None:
         self.choice, self.ways = choice, choice.replicas * choice.microbatches
@@ -196,7 +196,7 @@ class Staged:
 
     @staticmethod
     def can(recipe: Recipe) -> bool:
-        """Whether the recipe asks for nothing that pipelines lack."""
+        """Whether pipelines support everything that the recipe asks for."""
         options = recipe.options
         return (
             options.accumulate == 1 and not (options.recompute or options.gradient_norm)
@@ -217,14 +217,14 @@ def _digest(about: Any) -> str:
 
 def _of_plan(found: Planned) -> str:
     about = found.plan.estimate
-    again = f", {found.recompute:.0%} of the forward pass computed again" if found.recompute else ""
+    again = f", {found.recompute:.0%} of the forward pass recomputed" if found.recompute else ""
     sizes = " x ".join(map(str, found.plan.mesh.sizes))
     return f"plan: mesh {sizes}, {len(about.collectives)} collectives{again}; {_expected(about)}"
 
 
 def _of_stages(choice: Staging) -> str:
     stages = len(choice.stages) + 1
-    shared = f" × {choice.tensor} that share its work" if choice.tensor > 1 else ""
+    shared = f" × {choice.tensor} by tensor parallelism" if choice.tensor > 1 else ""
     return (
         f"plan: {stages} stages of {choice.replicas} devices{shared}, {choice.microbatches} microbatches, "
         f"{choice.schedule}; {_expected(choice.estimate)}"
@@ -232,4 +232,4 @@ def _of_stages(choice: Staging) -> str:
 
 
 def _expected(about: Estimate) -> str:
-    return f"{1e3 * about.step_seconds:.3g} ms a step and {about.peak_bytes / 2**20:.0f} MiB a device expected"
+    return f"expected {1e3 * about.step_seconds:.3g} ms per step, {about.peak_bytes / 2**20:.0f} MiB per device"

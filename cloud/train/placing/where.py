@@ -1,4 +1,4 @@
-"""What `Trainer(parallel=...)` takes, as what makes a placement of a recipe."""
+"""The values of `Trainer(parallel=...)` as functions that place a recipe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Parallel = str | Path | Plan | Prepare
 
 
 def prepare_of(parallel: Parallel) -> Prepare:
-    """"none", "data", "auto", a plan, its file, or what makes a placement itself. Raises TrainError."""
+    """"none", "data", "auto", a plan, its file, or a function that makes a placement. Raises TrainError."""
     known: dict[str, Prepare] = {
         "none": lambda recipe, state, batch: Alone(recipe.step()),
         "data": lambda recipe, state, batch: DataParallel(recipe.step()),
@@ -35,7 +35,7 @@ def prepare_of(parallel: Parallel) -> Prepare:
 
 
 def _planned(plan: Plan | None) -> Prepare:
-    """The planner's own modules load where a plan is wanted."""
+    """The planner's modules are loaded only if a plan is wanted."""
     from cloud.train.placing.planned import Auto
 
     return Auto(plan=plan)

@@ -1,4 +1,4 @@
-"""Which value was the first to be no finite number: the forward pass again, operator by operator."""
+"""Finds the first value that is not finite: repeats the computation operator by operator."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def culprit(objective: Objective, seed: int, before: TrainState, batch: Batch) -
 
 
 def first_bad(function: Callable[..., Any], **arguments: Any) -> str:
-    """In words: an array among the arguments, else the first operator that makes NaN of finite operands, else the first
-    that makes an infinity. Slow: every operator is compiled and run by itself."""
+    """A description of an array among the arguments, else of the first operator that produces NaN from finite operands,
+    else of the first that produces an infinity. Slow: every operator is compiled and run separately."""
     for name, tree in arguments.items():
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
             if (row := _bad(leaf)) is not None:
@@ -41,11 +41,11 @@ def first_bad(function: Callable[..., Any], **arguments: Any) -> str:
     closed = jax.make_jaxpr(lambda arguments: function(**arguments))(arguments)
     found = list(_makers(flat(closed), jax.tree.leaves(arguments)))
     nan = [text for text in found if text.startswith("nan")]
-    return next(iter(nan or found), "no value of the forward pass; look at what the loss's gradient divides by")
+    return next(iter(nan or found), "every value of the forward pass is finite; check divisions in the loss's gradient")
 
 
 def _makers(closed: Any, arguments: list[Any]) -> Iterator[str]:
-    """What every operator that makes what is not finite of what is made, up to the first NaN."""
+    """A description for every operator that produces non-finite values from finite ones, up to the first NaN."""
     values: dict[Any, Any] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     values.update(zip(closed.jaxpr.invars, arguments, strict=True))
 
@@ -58,13 +58,13 @@ def _makers(closed: Any, arguments: list[Any]) -> Iterator[str]:
         values.update(zip(eqn.outvars, results, strict=True))
         for result in results:
             if (row := _bad(result)) is not None and all(_bad(operand) is None for operand in operands):
-                yield f"{row} made by {eqn.primitive.name} at {written_at(eqn.source_info)}"
+                yield f"{row} produced by {eqn.primitive.name} at {written_at(eqn.source_info)}"
                 if row.startswith("nan"):
                     return
 
 
 def _bad(array: Any) -> str | None:
-    """"nan in row 3" of an array that is not all finite."""
+    """Such as "nan in row 3", for an array that is not all finite."""
     if not jax.numpy.issubdtype(jax.numpy.result_type(array), np.floating):
         return None
     found = np.asarray(array, np.float32)

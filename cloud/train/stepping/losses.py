@@ -1,4 +1,4 @@
-"""Losses and metrics by name: (model output, labels) -> one float an example, [batch]."""
+"""Losses and metrics by name: (model output, labels) -> one float per example, [batch]."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ PerExample: TypeAlias = Callable[[Any, Any], Any]
 
 
 def _softmax_cross_entropy(logits: Any, labels: Any) -> Any:
-    """Integer class labels [batch], or probabilities shaped like the logits. Of sequences [batch, length, classes] with
-    labels [batch, length]: the mean over the sequence."""
+    """Integer class labels [batch], or probabilities shaped like the logits. For sequences [batch, length, classes]
+    with labels [batch, length]: the mean over the sequence."""
     if labels.ndim == logits.ndim:
         return _by_row(optax.losses.softmax_cross_entropy(logits, labels))
     return _by_row(optax.losses.softmax_cross_entropy_with_integer_labels(logits, labels))
@@ -31,7 +31,7 @@ def _by_row(values: Any) -> Any:
 def smoothed_cross_entropy(share: float) -> PerExample:
     """Softmax cross-entropy against labels that give `share` of their weight evenly to all classes.
 
-    Logits stay small and the network less sure of itself, which helps on small data. The loss cannot reach zero.
+    Logits stay small and predictions less confident, which helps on small data. The loss cannot reach zero.
     """
 
     def loss(logits: Any, labels: Any) -> Any:
@@ -55,13 +55,14 @@ def _huber(output: Any, target: Any) -> Any:
 
 
 def _sigmoid_cross_entropy(logits: Any, labels: Any) -> Any:
-    """Each output by itself is yes or no; labels 0 to 1, shaped like the logits (their last 1 may be missing)."""
+    """Each output is a separate binary decision; labels 0 to 1, shaped like the logits (their last 1 may be
+    missing)."""
     labels = labels.reshape(logits.shape).astype(logits.dtype)
     return _by_row(optax.losses.sigmoid_binary_cross_entropy(logits, labels))
 
 
 def _given(output: Any, labels: Any) -> Any:
-    """The model's output is its loss, one an example: for models that are given their targets among their inputs."""
+    """The model's output is its loss, one per example: for models whose inputs include the targets."""
     del labels
     return _by_row(output)
 
@@ -72,7 +73,7 @@ def _accuracy(logits: Any, labels: Any) -> Any:
 
 
 def _top_5_accuracy(logits: Any, labels: Any) -> Any:
-    """Is the label among the five likeliest classes?"""
+    """Whether the label is among the five most likely classes."""
     _, likeliest = jax.lax.top_k(logits, min(5, logits.shape[-1]))
     return _by_row(jnp.any(likeliest == labels[..., None], axis=-1).astype(jnp.float32))
 

@@ -1,4 +1,4 @@
-"""Helpers over optax: the usual recipe for convolutional networks, spelled once."""
+"""Helpers over optax: the usual recipe for convolutional networks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def cosine_schedule(peak: float, steps: int, *, warmup: int = 0, end: float = 0.
 
 
 def decay_mask(params: Any) -> Any:
-    """True for what weight decay should shrink: arrays of rank 2 and up, so neither biases nor normalisation scales."""
+    """True for arrays with weight decay: those of rank 2 and up, so neither biases nor normalisation scales."""
     return jax.tree.map(lambda array: array.ndim >= 2, params)
 
 
 def momentum_sgd(
     rate: float | optax.Schedule, *, momentum: float = 0.9, nesterov: bool = True, weight_decay: float = 0.0
 ) -> optax.GradientTransformation:
-    """SGD with momentum; `weight_decay` joins the gradient (L2) of the arrays `decay_mask` picks."""
+    """SGD with momentum; `weight_decay` is added to the gradient (L2) of the arrays that `decay_mask` selects."""
     return optax.chain(
         optax.add_decayed_weights(weight_decay, mask=decay_mask),
         optax.sgd(rate, momentum=momentum, nesterov=nesterov),

@@ -1,11 +1,11 @@
-"""What a step computes in, while weights, optimiser and sums stay float32 (Micikevicius et al., "Mixed Precision
-Training", ICLR 2018).
+"""Mixed precision: a step's dtype, while weights, optimiser and sums stay float32 (Micikevicius et al., "Mixed
+Precision Training", ICLR 2018).
 
-Weights and inputs become narrow where they enter the model, outputs become float32 again where they leave it; between
-the two the model decides (ONNX operators that take statistics or exponentials compute in float32, see
-`cloud.engine.precision`). float16 has so small a range that gradients vanish: the loss is multiplied by a scale, and
-gradients divided by it. A step whose gradients overflow is left out and halves the scale; `GROW_AFTER` good ones in a
-row double it.
+Weights and inputs are cast to the narrow type where they enter the model, outputs back to float32 where they leave it;
+in between the model decides (ONNX operators that compute statistics or exponentials use float32, see
+`cloud.engine.precision`). float16 has such a small range that gradients vanish: the loss is multiplied by a scale, and
+gradients are divided by it. A step whose gradients overflow is skipped and halves the scale; `GROW_AFTER` finite steps
+in a row double it.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _FIRST, _LEAST, _MOST = 2.0**15, 1.0, 2.0**24
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LossScale:
-    """`value` () float32, and how many steps in a row were `good` () int32."""
+    """`value` () float32, and the number of consecutive `good` steps, () int32."""
 
     value: Any
     good: Any
 
 
 def first_scale() -> LossScale:
-    """Where training in float16 starts."""
+    """The initial scale for float16."""
     return LossScale(jnp.full((), _FIRST, jnp.float32), jnp.zeros((), jnp.int32))
 
 
@@ -61,7 +61,7 @@ def next_scale(scale: LossScale, finite: Any) -> LossScale:
 
 
 def is_least(scale: LossScale) -> Any:
-    """() bool: no smaller scale is to be had, so what overflows now does so by itself."""
+    """() bool: the scale is already the smallest, so an overflow is not caused by it."""
     return scale.value <= _LEAST
 
 
@@ -80,5 +80,5 @@ def _cast(tree: Any, which: Any, dtype: Any) -> Any:
 
 
 def all_finite(tree: Any) -> Any:
-    """() bool."""
+    """() bool: whether all values are finite."""
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))

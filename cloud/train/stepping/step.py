@@ -1,7 +1,7 @@
-"""One step of training as a pure function of state and batch, with the meaning it has on a single device.
+"""One step of training as a pure function of state and batch, as defined on a single device.
 
-It is what gets jitted, planned and split: nothing in it knows of devices. Losses and metrics are sums over rows until
-the very end, so that microbatches, devices and processes that each have some of the rows add up to the same numbers.
+This function is jitted, planned and sharded; nothing in it depends on devices. Losses and metrics are sums over rows
+until the very end, so that microbatches, devices and processes with parts of the rows add up to the same numbers.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ __all__ = [
 ]  # fmt: skip
 
 Batch: TypeAlias = Mapping[str, Any]
-"""{"inputs": arrays by name, "labels": array or tree, "mask": [rows] float32, 0 for rows that only fill up}."""
+"""{"inputs": arrays by name, "labels": array or tree, "mask": [rows] float32, 0 for padding rows}."""
 
 Sums: TypeAlias = dict[str, Any]
-"""() float32 each, over the rows that count: "loss", "metric NAME", and "examples", their number."""
+"""() float32 each, over rows that are not padding: "loss", "metric NAME", and "examples", their number."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TrainState:
-    """All that a step replaces; its buffers are donated.
+    """Everything that a step replaces; its buffers are donated.
 
-    `slots`: the optimiser's. `step`: () int32, steps done. `scale`: of the loss, for float16. `average`: a moving mean
-    of trained parameters.
+    `slots`: the optimiser's. `step`: () int32, steps done. `scale`: of the loss, for float16. `average`: a moving
+    average of trained parameters.
     """
 
     params: Tree
@@ -64,10 +64,10 @@ Step: TypeAlias = Callable[[TrainState, Batch], tuple[TrainState, Sums]]
 
 @dataclass(frozen=True)
 class StepOptions:
-    """How a step is made of an objective. `accumulate`: microbatches a batch is computed in, one after the other;
-    `clip`: the global norm that gradients are scaled down to; `average`: the share of a moving mean of weights that a
-    step keeps; `freeze`: glob patterns of parameters that stay; `recompute`: share of the forward pass that is computed
-    again in the backward pass rather than kept; `gradient_norm`: tell it, as it is before clipping."""
+    """How an objective becomes a step. `accumulate`: the number of microbatches per batch, computed one after another;
+    `clip`: the global norm that gradients are scaled down to; `average`: the share that the moving average of weights
+    keeps per step; `freeze`: glob patterns of parameters that are not trained; `recompute`: share of the forward pass
+    that is recomputed in the backward pass instead of stored; `gradient_norm`: report it, as it is before clipping."""
 
     seed: int = 0
     accumulate: int = 1
@@ -83,16 +83,16 @@ class StepOptions:
         if self.accumulate < 1:
             raise TrainError(f"expected to accumulate over at least 1 microbatch, got {self.accumulate}")
         if self.clip is not None and not self.clip > 0:
-            raise TrainError(f"expected to clip gradients at a norm above 0, got {self.clip}")
+            raise TrainError(f"expected a norm above 0 to clip gradients to, got {self.clip}")
         if self.average is not None and not 0 < self.average < 1:
-            raise TrainError(f"expected a moving mean of weights to keep a share between 0 and 1, got {self.average}")
+            raise TrainError(f"expected a decay between 0 and 1 for the moving average of weights, got {self.average}")
         if not 0 <= self.recompute <= 1:
-            raise TrainError(f"expected a share of 0 to 1 to compute again, got {self.recompute}")
+            raise TrainError(f"expected a share from 0 to 1 of the forward pass to recompute, got {self.recompute}")
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What is made small: the loss of a task's output against labels, summed over rows; metrics are summed beside it.
+    """What is minimised: the loss of a task's output and labels, summed over rows; metrics are summed with it.
 
     `augment` changes inputs in training. `precision`: see `cloud.train.stepping.precision`.
     """
@@ -114,7 +114,7 @@ class Objective:
             inputs = self.augment(jax.random.fold_in(key, 1), inputs)
             if not isinstance(inputs, Mapping) or set(inputs) != set(batch["inputs"]):
                 found = sorted(inputs) if isinstance(inputs, Mapping) else type(inputs).__name__
-                raise TrainError(f"expected augment to give back the inputs {sorted(batch['inputs'])}, got {found}")
+                raise TrainError(f"expected augment to return the inputs {sorted(batch['inputs'])}, got {found}")
         output, state = self.training_outputs(params, state, inputs, jax.random.fold_in(key, 0))
         return self._sums(output, batch), state
 
@@ -124,7 +124,7 @@ class Objective:
         return self._sums(output, batch)
 
     def outputs(self, params: Tree, state: Tree, inputs: Mapping[str, Any]) -> Any:
-        """What the model gives in inference form."""
+        """The model's output in inference form."""
         return self._outputs(params, state, inputs, None, train=False)[0]
 
     def training_outputs(self, params: Tree, state: Tree, inputs: Mapping[str, Any], rng: jax.Array) -> Any:
@@ -146,14 +146,14 @@ class Objective:
             values = _by_row(name, function, output, batch["labels"])
             if values.shape != mask.shape:
                 raise TrainError(
-                    f"expected {name} to give one value an example, shape {mask.shape}, got {values.shape}"
+                    f"expected {name} to return one value per example, shape {mask.shape}, got {values.shape}"
                 )
             sums[name] = jnp.sum(jnp.where(mask > 0, values, 0))
         return sums
 
 
 def _by_row(name: str, function: PerExample, output: Any, labels: Any) -> Any:
-    """A loss or metric, whose own errors become TrainErrors that say what it was given."""
+    """A loss or metric, whose errors become TrainErrors that describe its arguments."""
     try:
         return function(output, labels)
     except (AttributeError, TypeError, ValueError) as error:
@@ -164,20 +164,20 @@ def _by_row(name: str, function: PerExample, output: Any, labels: Any) -> Any:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a step is made of."""
+    """The parts of a step: objective, optimiser, options."""
 
     objective: Objective
     optimizer: optax.GradientTransformation
     options: StepOptions
 
     def step(self, recompute: float | None = None) -> Step:
-        """See `make_step`; with another share of the forward pass computed again."""
+        """See `make_step`; optionally with another share of the forward pass recomputed."""
         options = self.options if recompute is None else replace(self.options, recompute=recompute)
         return make_step(self.objective, self.optimizer, options)
 
 
 def initial_state(objective: Objective, optimizer: optax.GradientTransformation, options: StepOptions) -> TrainState:
-    """The state before the first step: arrays of its own, since steps donate them."""
+    """The state before the first step: newly created arrays, since steps donate them."""
     params, state = objective.task.init()
     frozen = which_frozen(params, options.freeze)
 
@@ -198,8 +198,8 @@ def make_step(objective: Objective, optimizer: optax.GradientTransformation, opt
     """(state, batch) -> (state, sums), pure and not jitted.
 
     The loss of a step is `sums["loss"] / sums["examples"]`; gradients are of that mean. A float16 step that overflows
-    changes the scale alone and has the sums 0 and "skipped" 1. Where gradients are clipped or options say so,
-    "gradient_norm" is beside the sums.
+    changes only the scale and has the sums 0 and "skipped" 1. If gradients are clipped or the options ask for it,
+    "gradient_norm" is among the sums.
     """
     optimizer = optax.with_extra_args_support(optimizer)
     loss_sums = _recomputed(objective.loss_sums, options.recompute)
@@ -236,7 +236,7 @@ def make_step(objective: Objective, optimizer: optax.GradientTransformation, opt
 
 
 def _unless_overflown(fine: Any, before: TrainState, after: TrainState, sums: Sums) -> tuple[TrainState, Sums]:
-    """`after` if the step was `fine`, else as it was `before`; the next loss scale. With no smaller scale to be had the
+    """`after` if the step was `fine`, else `before`; and the next loss scale. If the scale is already the smallest, the
     loss becomes NaN, which ends training."""
     assert before.scale is not None
     skipped = ~fine & ~is_least(before.scale)
@@ -250,9 +250,9 @@ def _unless_overflown(fine: Any, before: TrainState, after: TrainState, sums: Su
 def _gradient(
     scaled: Callable[..., tuple[Any, Any]], trained: Tree, state: Tree, batch: Batch, key: jax.Array, accumulate: int
 ) -> tuple[Tree, Sums, Tree]:
-    """Gradient of the batch's mean loss, sums, state; in `accumulate` parts of every `accumulate`-th row.
+    """Gradient of the batch's mean loss, sums, state; in `accumulate` parts that take every `accumulate`-th row each.
 
-    Neighbouring rows go to different parts, so that a batch whose rows are shared out to devices stays where it is.
+    Neighbouring rows go to different parts, so that the rows of a sharded batch stay on their devices.
     """
     if accumulate == 1:
         gradient, (sums, state) = jax.grad(scaled, has_aux=True)(trained, state, batch, key, None)
@@ -287,8 +287,8 @@ def _clipped(gradient: Tree, norm: Any, most: float) -> Tree:
 
 
 def moving_mean(step: Any, before: Tree, new: Tree, keep: float) -> Tree:
-    """The mean after step number `step` ([] integers, counted from 0): it keeps the share `keep`, but less in the first
-    steps, (1 + n) / (10 + n), so that where training started is soon forgotten."""
+    """The average after step number `step` ([] integers, counted from 0): it keeps the share `keep`, but less in the
+    first steps, (1 + n) / (10 + n), so that the initial weights are soon forgotten."""
     n = step.astype(jnp.float32)
     share = jnp.minimum(keep, (1 + n) / (10 + n))
     return jax.tree.map(lambda mean, now: (share * mean + (1 - share) * now).astype(mean.dtype), before, new)

@@ -1,4 +1,4 @@
-"""Which task a model is, by what it is."""
+"""The task for a model, by the model's type."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ __all__ = ["as_task"]
 
 
 def as_task(model: Any, *, trainable: Sequence[str] | None = None, frozen: Sequence[str] = ()) -> Task:
-    """A task as it is; an `onnx_ir.Model`; a `flax.nnx.Module`; a pair (linen module, variables).
+    """The task for a model: a task, returned unchanged; an `onnx_ir.Model`; a `flax.nnx.Module`; a pair (linen module,
+    variables).
 
     `trainable` and `frozen` are for ONNX models (`OnnxTask`). Raises TrainError for anything else.
     """
@@ -33,10 +34,10 @@ def as_task(model: Any, *, trainable: Sequence[str] | None = None, frozen: Seque
         return NnxTask(model)
     raise TrainError(
         f"expected an onnx_ir.Model, a flax.nnx.Module, (linen module, variables) or a Task, got "
-        f"{type(model).__name__}; of a JAX function make a JaxTask(function, params)"
+        f"{type(model).__name__}; wrap a JAX function: JaxTask(function, params)"
     )
 
 
 def _is(module: str, value: Any) -> bool:
-    """Whether a class called Module in `module`, which need not be installed, is a class of `value`'s."""
+    """Whether a class called Module in `module`, which need not be installed, is among the classes of `value`."""
     return any(kind.__name__ == "Module" and kind.__module__ == module for kind in type(value).__mro__)

@@ -24,10 +24,10 @@ _TOLERANCE = 1e-4
 
 
 def to_onnx(function: Callable[..., Any], examples: Mapping[str, jax.ShapeDtypeStruct]) -> ir.Model:
-    """`function(*inputs)` by jax2onnx; inputs are called as in `examples`, their first dimension may be any size.
+    """`function(*inputs)` as ONNX, by jax2onnx; inputs are named as in `examples`, their first dimension has any size.
 
-    The model's outputs (by `cloud.engine`) are compared with the function's on random inputs: TrainError where they
-    are further apart than 1e-4 of the largest, or where jax2onnx cannot write an operator.
+    The model's outputs (by `cloud.engine`) are compared with the function's on random inputs. Raises TrainError if they
+    differ by more than 1e-4 of the largest, or if jax2onnx cannot export an operator.
     """
     try:
         from jax2onnx import to_onnx as convert
@@ -39,7 +39,7 @@ def to_onnx(function: Callable[..., Any], examples: Mapping[str, jax.ShapeDtypeS
     specs = [shaped((_rows(), *spec.shape[1:]), spec.dtype) for spec in examples.values()]
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # it asks Flax for what has another name by now
+            warnings.simplefilter("ignore", DeprecationWarning)  # it uses names that Flax has deprecated
             model: ir.Model = convert(
                 _flat(function), specs, opset=_OPSET, return_mode="ir", input_names=list(examples), output_names=names
             )
@@ -58,8 +58,8 @@ def _check(model: ir.Model, inputs: Mapping[str, Any], wanted: Mapping[str, Any]
         apart = float(np.max(np.abs(np.asarray(outputs[name]) - expected), initial=0))
         if not apart <= _TOLERANCE * max(1.0, float(np.max(np.abs(expected), initial=0))):
             raise TrainError(
-                f"the exported model's output {name!r} is {apart:.3g} away from the function's on random inputs; "
-                "does the function hold something that jax2onnx writes otherwise?"
+                f"the exported model's output {name!r} differs by {apart:.3g} from the function's on random inputs; "
+                "jax2onnx may export one of its operations differently"
             )
 
 
@@ -68,7 +68,7 @@ def _rows() -> Any:
 
 
 def _flat(function: Callable[..., Any]) -> Callable[..., Any]:
-    """With several outputs as a tuple, which is what jax2onnx knows."""
+    """With several outputs as a tuple, which jax2onnx supports."""
 
     def call(*inputs: Any) -> Any:
         found = function(*inputs)
@@ -78,7 +78,7 @@ def _flat(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _random(examples: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, npt.NDArray[Any]]:
-    """Floats about zero; integers 0 and 1, which every table has rows for."""
+    """Floats about zero; integers 0 and 1, which are valid indices of every table."""
     rng = np.random.default_rng(0)
 
     def one(spec: jax.ShapeDtypeStruct) -> npt.NDArray[Any]:

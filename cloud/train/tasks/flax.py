@@ -19,11 +19,11 @@ __all__ = ["LinenTask", "NnxTask"]
 
 _WHILE_TRAINING = ("train", "training", "is_training")
 _WHILE_NOT = ("deterministic", "use_running_average")
-"""Arguments by which modules are told, and what they are when a module trains: True, and False."""
+"""Arguments that tell a module whether it trains; their values in training: True, and False."""
 
 
 class _ByFunction:
-    """A task that a `JaxTask` does."""
+    """A task that delegates to a `JaxTask`."""
 
     inputs: tuple[str, ...]
     _task: JaxTask
@@ -45,7 +45,7 @@ class _ByFunction:
 
 class NnxTask(_ByFunction):
     """A `flax.nnx.Module`, which is not changed. Its `Param`s are parameters, random streams follow the step's key, all
-    other variables are state. `train()` and `eval()` of the module say what it does in training and inference."""
+    other variables are state. Its `train()` and `eval()` determine the behaviour in training and inference."""
 
     def __init__(self, module: Any) -> None:
         nnx = _flax("nnx")
@@ -73,14 +73,14 @@ class NnxTask(_ByFunction):
 class LinenTask(_ByFunction):
     """A Linen `module` and its `variables`: the collection "params" is trained, the others are state.
 
-    Where its `__call__` takes `train`, `training` or `is_training`, it is told so; `deterministic` and
-    `use_running_average` are told the opposite. Every random stream it asks for follows the step's key.
+    If its `__call__` takes `train`, `training` or `is_training`, they are set accordingly; `deterministic` and
+    `use_running_average` to the opposite. Every random stream that it uses follows the step's key.
     """
 
     def __init__(self, module: Any, variables: Mapping[str, Any]) -> None:
         self._module = module
         if "params" not in variables:
-            raise TrainError(f'expected variables with "params", as module.init gives them, got {sorted(variables)}')
+            raise TrainError(f'expected variables with "params", as module.init returns them, got {sorted(variables)}')
         names = _parameters(type(module).__call__, 1)
         self._told = {name: name in _WHILE_TRAINING for name in names if name in (*_WHILE_TRAINING, *_WHILE_NOT)}
         state = {name: value for name, value in variables.items() if name != "params"}
@@ -100,14 +100,14 @@ class LinenTask(_ByFunction):
 
 
 class _Streams(dict[str, jax.Array]):
-    """A key for every name Linen's streams are known by."""
+    """A key for every name that a Linen stream may have."""
 
     def __init__(self, rng: jax.Array) -> None:
         super().__init__({name: jax.random.fold_in(rng, i) for i, name in enumerate(("dropout", "noise", "default"))})
 
 
 def _reseeded(streams: Any, rng: jax.Array | None) -> Any:
-    """Random streams that start anew from `rng`; as they were where there is none."""
+    """Random streams restarted from `rng`; unchanged without one."""
     if rng is None:
         return streams
     leaves = [
@@ -118,19 +118,19 @@ def _reseeded(streams: Any, rng: jax.Array | None) -> Any:
 
 
 def _filled(structure: Any, tree: Tree) -> Any:
-    """NNX's own tree of that structure with the arrays of a tree of dicts."""
+    """NNX's tree of that structure with the arrays of a tree of dicts."""
     return jax.tree.unflatten(structure, jax.tree.leaves(tree))
 
 
 def _parameters(function: Callable[..., Any], skip: int) -> list[str]:
-    """Names of the parameters after the first `skip` that a caller must give or that tell of training."""
+    """Names of the parameters after the first `skip` that a caller must pass or that tell whether the module trains."""
     told = (*_WHILE_TRAINING, *_WHILE_NOT)
     found = list(inspect.signature(function).parameters.values())[skip:]
     return [p.name for p in found if p.default is p.empty or p.name in told]
 
 
 def _with_inputs(run: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
-    """`run(params, state, *inputs, rng, train)` with its inputs' names to be seen."""
+    """`run(params, state, *inputs, rng, train)` with the names of its inputs in its signature."""
 
     def call(*arguments: Any, rng: Any, train: bool) -> Any:
         return run(*arguments, rng=rng, train=train)

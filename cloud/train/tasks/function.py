@@ -21,10 +21,10 @@ __all__ = ["JaxTask"]
 class JaxTask:
     """`function(params, *inputs) -> output`, or with `state`: `function(params, state, *inputs) -> (output, state)`.
 
-    Inputs are called as the function's positional parameters are. Keyword-only parameters `rng` (a key, None in
-    inference) and `train` (a bool) are filled in where the function has them. An output may be an array or a dict of
-    them. `examples`: arrays (or shapes with dtypes) by input name that `export` traces the function with; by default
-    those the function was last called with. Rows, the first dimension, may be any number in what is exported.
+    Inputs are named like the function's positional parameters. Keyword-only parameters `rng` (a key, None in inference)
+    and `train` (a bool) are filled in if the function has them. An output may be an array or a dict of arrays.
+    `examples`: arrays (or shapes with dtypes) by input name with which `export` traces the function; by default those
+    of its last call. The exported model accepts any number of rows, the first dimension.
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class JaxTask:
     def apply(
         self, params: Tree, state: Tree, inputs: Mapping[str, Any], rng: jax.Array | None, train: bool
     ) -> tuple[Any, Tree]:
-        """See `Task`. Raises TrainError for inputs of other names, and for a function that returns no state."""
+        """See `Task`. Raises TrainError for inputs with other names, and for a function that returns no state."""
         if set(inputs) != set(self.inputs):
             raise TrainError(f"expected inputs {list(self.inputs)}, got {sorted(inputs)}")
         self._examples = {name: _shape(inputs[name]) for name in self.inputs}
         return self._call(params, state, [inputs[name] for name in self.inputs], rng, train)
 
     def export(self, params: Tree, state: Tree) -> ir.Model:
-        """By jax2onnx, and checked: see `cloud.train.tasks.exported`. Raises TrainError where shapes are unknown."""
+        """By jax2onnx, and checked: see `cloud.train.tasks.exported`. Raises TrainError if shapes are unknown."""
         from cloud.train.tasks.exported import to_onnx
 
         if missing := [name for name in self.inputs if name not in self._examples]:
@@ -85,5 +85,5 @@ def _inputs(function: Callable[..., Any], skip: int) -> tuple[tuple[str, ...], s
 
 def _shape(example: Any) -> Any:
     dtype = jnp.result_type(example)
-    narrow = jnp.issubdtype(dtype, np.floating) and dtype.itemsize < 4  # what a step in mixed precision made of it
+    narrow = jnp.issubdtype(dtype, np.floating) and dtype.itemsize < 4  # the dtype in a mixed-precision step
     return shaped(np.shape(example), np.float32 if narrow else dtype)

@@ -17,7 +17,7 @@ __all__ = ["OnnxTask"]
 
 class OnnxTask:
     """`model` (ai.onnx, opset 18 or later), whose initialisers matching the glob patterns `trainable` are parameters;
-    by default all that `cloud.engine.lower` takes for weights. BatchNormalization whose scale is `frozen` (patterns
+    by default all that `cloud.engine.lower` treats as weights. BatchNormalization whose scale is `frozen` (patterns
     too) keeps its statistics and normalises with them. The model is not changed."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""`Task`: all that a trainer asks of whatever it trains."""
+"""`Task`: the interface between a trainer and the model it trains."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ import onnx_ir as ir
 __all__ = ["Task", "Tree"]
 
 Tree: TypeAlias = Any
-"""Arrays in any nesting that JAX knows as a pytree; dicts by preference, whose keys name what they hold."""
+"""Arrays in any pytree of JAX; preferably dicts, whose keys name the arrays."""
 
 
 class Task(Protocol):
-    """A model whose weights are given to it: pure functions of parameters (what gradients move), state (what the
-    forward pass itself moves, such as BatchNormalization's running statistics) and inputs by name, rows first."""
+    """A model without its weights: pure functions of parameters (changed by gradients), state (changed by the forward
+    pass itself, such as BatchNormalization's running statistics) and inputs by name, rows first."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of the inputs of `apply`."""
 
     def init(self) -> tuple[Tree, Tree]:
-        """Parameters and state as training starts from them; the caller copies what it changes."""
+        """The initial parameters and state; the caller copies what it changes."""
 
     def apply(
         self, params: Tree, state: Tree, inputs: Mapping[str, Any], rng: jax.Array | None, train: bool
     ) -> tuple[Any, Tree]:
-        """Output (an array, or a dict of several) and the state afterwards: the same one unless `train`.
+        """Output (an array, or a dict of several) and the state afterwards, which is unchanged unless `train`.
 
-        `rng` is a key where `train`, else None. Parameters and inputs may come as bfloat16 or float16: then the task
-        computes in that type, but for what needs float32 (statistics, exponentials).
+        `rng` is a key if `train`, else None. Parameters and inputs may be bfloat16 or float16: then the task computes
+        in that type, except for operations that need float32 (statistics, exponentials).
         """
 
     def export(self, params: Tree, state: Tree) -> ir.Model:

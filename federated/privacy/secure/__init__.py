@@ -1,4 +1,4 @@
-"""Sums of devices' updates that reveal nothing but the sum, though devices drop out on the way."""
+"""Secure aggregation: reveals only the sum of devices' updates, even if devices drop out."""
 
 from __future__ import annotations
 

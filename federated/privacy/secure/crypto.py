@@ -1,4 +1,4 @@
-"""Key agreement, sealed boxes and key streams, out of the `cryptography` package, which Flower brings along."""
+"""Key agreement, sealed boxes and key streams, from the `cryptography` package, on which Flower depends."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 __all__ = ["KEY", "TAG", "agree", "check", "derive", "key_stream", "public_key", "seal", "unseal"]
 
 KEY, TAG = 32, 16
-"""Bytes of a key, secret or public; bytes that a sealed message is longer."""
+"""Bytes of a key, secret or public; the bytes that sealing adds to a message."""
 
 _NONCE = bytes(12)
-"""Every key that is derived here seals one message: a number used once has nothing to tell apart."""
+"""Every key derived here seals only one message, so a constant nonce is safe."""
 
 
 def derive(secret: bytes, purpose: bytes, size: int = KEY) -> bytes:
-    """HKDF with SHA-256 (RFC 5869): bytes of their own for every purpose."""
+    """HKDF with SHA-256 (RFC 5869): different bytes for every purpose."""
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -28,12 +28,12 @@ def derive(secret: bytes, purpose: bytes, size: int = KEY) -> bytes:
 
 
 def public_key(secret: bytes) -> bytes:
-    """X25519 (RFC 7748): what peers are told."""
+    """X25519 (RFC 7748): sent to peers."""
     return _private(secret).public_key().public_bytes_raw()
 
 
 def agree(secret: bytes, peer: bytes) -> bytes:
-    """The secret that both ends come to. FederatedError for a public key that would give it away."""
+    """The secret that both ends compute. Raises FederatedError for a public key that would reveal it."""
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
     try:
@@ -44,26 +44,26 @@ def agree(secret: bytes, peer: bytes) -> bytes:
 
 @lru_cache(maxsize=2)
 def _private(secret: bytes) -> X25519PrivateKey:
-    """Made once for the many peers it is used with: that takes as long as an agreement."""
+    """Created once for many peers, because that takes as long as a key agreement."""
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
     return X25519PrivateKey.from_private_bytes(secret)
 
 
 def check(peer: bytes) -> None:
-    """FederatedError where `agree` would refuse this public key, whatever the secret."""
+    """Raises FederatedError if `agree` would refuse this public key for any secret."""
     agree(bytes(range(KEY)), peer)
 
 
 def seal(key: bytes, message: bytes, context: bytes) -> bytes:
-    """ChaCha20-Poly1305 (RFC 8439), once a key; TAG bytes longer than the message."""
+    """ChaCha20-Poly1305 (RFC 8439), only once per key; TAG bytes longer than the message."""
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
     return ChaCha20Poly1305(key).encrypt(_NONCE, message, context)
 
 
 def unseal(key: bytes, sealed: bytes, context: bytes) -> bytes:
-    """The message. FederatedError where it, or its context, is not what was sealed with this key."""
+    """The message. Raises FederatedError if it, or its context, differs from what was sealed with this key."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
@@ -74,7 +74,7 @@ def unseal(key: bytes, sealed: bytes, context: bytes) -> bytes:
 
 
 def key_stream(key: bytes, size: int) -> bytes:
-    """`size` bytes that look random to whoever lacks the key: AES-256 in counter mode, at a gigabyte a second."""
+    """`size` bytes that look random without the key: AES-256 in counter mode, about a gigabyte per second."""
     from cryptography.hazmat.primitives.ciphers import Cipher
     from cryptography.hazmat.primitives.ciphers.algorithms import AES256
     from cryptography.hazmat.primitives.ciphers.modes import CTR

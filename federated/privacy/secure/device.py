@@ -19,11 +19,11 @@ __all__ = ["SecureDevice", "pair_mask", "self_mask"]
 
 
 class SecureDevice:
-    """Four answers to four requests, in this order, each once: `keys`, `shares`, `masked`, `revealed`.
+    """Answers four requests, in this order, each once: `keys`, `shares`, `masked`, `revealed`.
 
-    All of its randomness comes of one seed, so that an answer worked out again after a crash is the same answer. A
-    request that is out of order, of another round, or that would give away this or another device's input is refused
-    with FederatedError. `save` holds secrets: keep it on the device and only until the round is over.
+    All of its randomness is derived from one seed, so that an answer computed again after a crash is the same. A
+    request that is out of order, belongs to another round, or would reveal this or another device's input is refused
+    with FederatedError. `save` contains secrets: keep it on the device and only until the round is over.
     """
 
     def __init__(self, request: bytes, number: int, seed: bytes | None = None) -> None:
@@ -36,18 +36,18 @@ class SecureDevice:
         self._sealed: dict[int, bytes] = {}
 
     def keys(self) -> bytes:
-        """KEYS: two public keys, one to send shares under and one to mask with, and the hash of the seed of the mask of
-        its own, by which the server knows later that it put it together right."""
+        """KEYS: two public keys, one to send shares with and one to mask with, and the hash of the self mask's seed,
+        with which the server later checks the seed that it combined from shares."""
         self._at(Stage.KEYS)
         return self._answer(Stage.KEYS, self._own())
 
     def shares(self, request: bytes) -> bytes:
-        """SHARES: for every device that takes part, sealed for it: its share of the masking key and of the own mask's
+        """SHARES: for every device that takes part, sealed for it: its share of the masking key and of the self mask's
         seed."""
         self._at(Stage.SHARES)
         keys = unpack_rows(unpack(request, Stage.ALL_KEYS, self.terms, self.number), 3 * crypto.KEY)
         if keys.get(self.number) != self._own():
-            raise FederatedError("secure sum: the server gave out other keys than this device's own")
+            raise FederatedError("secure sum: the server distributed keys for this device that are not its own")
         self._enough(keys, self.terms.devices)
         if len({key for row in keys.values() for key in (row[:32], row[32:64])}) != 2 * len(keys):
             raise FederatedError("secure sum: two devices have the same key")
@@ -69,7 +69,7 @@ class SecureDevice:
         self._at(Stage.MASKED)
         sealed = unpack_rows(unpack(request, Stage.ALL_SHARES, self.terms, self.number), 2 * shamir.SHARE + crypto.TAG)
         if self.number in sealed:
-            raise FederatedError("secure sum: got a share of this device's own")
+            raise FederatedError("secure sum: got a share that this device made itself")
         self._enough([*sealed, self.number], self._keys)
         kind = np.dtype(f"<u{self.terms.bits // 8}")
         if vector.shape != (self.terms.size,) or vector.dtype != kind:
@@ -83,13 +83,13 @@ class SecureDevice:
         return self._answer(Stage.MASKED, total.tobytes())
 
     def revealed(self, request: bytes) -> bytes:
-        """REVEALED: of every device that stayed, the share of its own mask's seed; of every other one that sent shares,
-        the share of its masking key. Never both of one device."""
+        """REVEALED: for every device that stayed, the share of its self mask's seed; for every other one that sent
+        shares, the share of its masking key. Never both for one device."""
         self._at(Stage.REVEALED)
         survivors = unpack_rows(unpack(request, Stage.SURVIVORS, self.terms, self.number), 0)
         self._enough(survivors, [*self._sealed, self.number])
         if self.number not in survivors:
-            raise FederatedError("secure sum: the server left this device out, though its input was sent")
+            raise FederatedError("secure sum: the server excluded this device although it sent its input")
         rows = {}
         for peer, sealed in self._sealed.items():
             shares = crypto.unseal(self._channel(peer, self.number), sealed, self.terms.digest)
@@ -98,14 +98,14 @@ class SecureDevice:
         return self._answer(Stage.REVEALED, pack_rows(rows))
 
     def save(self) -> bytes:
-        """All of it as bytes, for a device whose process ends between messages."""
+        """The whole state as bytes, for a device whose process ends between messages."""
         rows = {name: {str(n): row.hex() for n, row in table.items()} for name, table in self._tables().items()}
         plain = {"terms": self.terms.data.hex(), "number": self.number, "seed": self._seed.hex(), "next": self._next}
         return json.dumps({**plain, **rows}).encode()
 
     @classmethod
     def restore(cls, data: bytes) -> SecureDevice:
-        """What `save` gave. FederatedError for anything else."""
+        """The inverse of `save`. Raises FederatedError for anything else."""
         try:
             plain: dict[str, Any] = json.loads(data)
             terms = Terms.of(bytes.fromhex(plain["terms"]))
@@ -130,9 +130,9 @@ class SecureDevice:
         return pack(stage, self.terms, self.number, body)
 
     def _enough(self, present: Mapping[int, bytes] | list[int], known: Any) -> None:
-        """FederatedError where the server names too few devices, or strangers."""
+        """Raises FederatedError if the server names too few devices, or unknown ones."""
         if strangers := set(present) - set(known):
-            raise FederatedError(f"secure sum: device {min(strangers)} was not there before")
+            raise FederatedError(f"secure sum: device {min(strangers)} was not in the stage before")
         if len(present) < self.terms.threshold:
             raise FederatedError(f"secure sum: expected {self.terms.threshold} devices or more, got {len(present)}")
 
@@ -148,7 +148,7 @@ class SecureDevice:
         return crypto.public_key(self._secret(b"channel")) + crypto.public_key(self._secret(b"mask")) + hidden
 
     def _own_share(self) -> bytes:
-        """Of the own mask's seed, for this device itself: worked out again."""
+        """This device's own share of its self mask's seed, computed again."""
         random = crypto.key_stream(self._secret(b"polynomials", 1), 64 * self.terms.threshold)
         return shamir.split(self._secret(b"own"), self.terms.threshold, [self.number], random)[self.number]
 
@@ -160,7 +160,7 @@ class SecureDevice:
 
 
 def self_mask(seed: bytes, terms: Terms) -> Array:
-    """The mask that hides an input when its pair masks become known, because it came late."""
+    """The mask that still hides an input whose pair masks become known because it arrived late."""
     return _integers(crypto.derive(seed, b"own mask" + terms.digest), terms)
 
 

@@ -1,4 +1,4 @@
-"""Weighted trees as integers that can be summed modulo 2^bits, and their mean back."""
+"""Weighted trees as integers that are summed modulo 2^bits, and the mean from that sum."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["FixedPoint", "Quantised"]
 
 
 class Quantised(NamedTuple):
-    """Unsigned integers [size + 1], the weight last; how many elements were beyond the bound and cut to it."""
+    """Unsigned integers [size + 1], the weight last; how many elements exceeded the bound and were clipped to it."""
 
     vector: Array
     cut: int
@@ -25,7 +25,7 @@ class Quantised(NamedTuple):
 @dataclass(frozen=True)
 class FixedPoint:
     """Elements in [-bound, bound] times a weight in [0, heaviest] on a grid so fine that `devices` of them cannot
-    overflow: 2^31 / devices steps for 32 bits, 327 for 100 devices and 16 bits. Rounded by chance, without bias."""
+    overflow: 2^31 / devices steps for 32 bits, 327 for 100 devices and 16 bits. Random rounding without bias."""
 
     bound: float
     devices: int
@@ -50,12 +50,13 @@ class FixedPoint:
         return spec.size + 1
 
     def stretch(self, spec: Spec) -> float:
-        """How many times its norm a tree of norm `bound` and weight `heaviest` may have once rounded: each element
-        moves by less than a step. 1.00002 for 100,000 elements of 100 devices and 32 bits; 1.97 with 16."""
+        """The factor by which the norm of a tree of norm `bound` and weight `heaviest` may grow by rounding: each
+        element changes by less than a step. 1.00002 for 100,000 elements of 100 devices and 32 bits; 1.97 with 16."""
         return 1 + math.sqrt(spec.size) / self.levels
 
     def quantise(self, update: Tree, weight: float, spec: Spec, rng: np.random.Generator) -> Quantised:
-        """The tree times its weight, and the weight. FederatedError for a weight out of range or values not finite."""
+        """The tree times its weight, and the weight. Raises FederatedError for a weight out of range or values not
+        finite."""
         if not 0 <= weight <= self.heaviest:
             raise FederatedError(f"secure sum: expected a weight from 0 to {self.heaviest}, got {weight}")
         share = weight / self.heaviest
@@ -68,10 +69,10 @@ class FixedPoint:
     def mean(self, total: Array, spec: Spec) -> tuple[dict[str, object], float]:
         """The weighted mean of the trees, and the sum of their weights, from the sum of the integers.
 
-        FederatedError where all weights were 0.
+        Raises FederatedError if all weights were 0.
         """
         signed = total.view(f"<i{self.bits // 8}").astype(np.float64)
         if signed[-1] <= 0:
-            raise FederatedError("secure sum: all weights are 0; nothing to take a mean of")
+            raise FederatedError("secure sum: all weights are 0; the mean is undefined")
         vector = (signed[:-1] / signed[-1] * self.bound).astype(np.float32)
         return spec.unflatten(vector), float(signed[-1] * self.heaviest / self.levels)

@@ -1,7 +1,8 @@
-"""What devices and server say to one another in a secure sum, as bytes.
+"""The messages between devices and server in a secure sum, as bytes.
 
-A message is "ss", the version, its stage, 16 bytes that stand for the terms, the device's number; then rows of a fixed
-size. Terms hold a random number, so that a message of another round, or of the same round tried again, is refused.
+A message is "ss", the version, its stage, 16 bytes of the terms' digest, the device's number; then rows of a fixed
+size. Terms contain a random number, so that a message of another round, or of an earlier attempt at this round, is
+refused.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True)
 class Terms:
-    """What a sum is about: the round, who may take part, how many must stay to the end, integers modulo 2^bits, and a
-    digest of the work whose results are summed (`federated.messages.agreement`).
+    """The terms of a sum: the round, which devices may take part, how many must stay until the end, integers modulo
+    2^bits, and a digest of the work whose results are summed (`federated.messages.agreement`).
 
-    More than half must stay: then no two groups of them can be told different tales of who dropped out, which would
+    More than half must stay: then two groups of them cannot be told different sets of dropped devices, which would
     reveal a device's input (Bonawitz et al. 2017, section 6.2).
     """
 
@@ -80,19 +81,19 @@ class Terms:
 
     @cached_property
     def data(self) -> bytes:
-        """On the wire."""
+        """The terms as bytes."""
         numbers = self.round, self.threshold, self.size, self.bits, len(self.devices)
         head = _TERMS.pack(self.nonce, self.work, *numbers)
         return head + b"".join(NUMBER.pack(one) for one in self.devices)
 
     @cached_property
     def digest(self) -> bytes:
-        """16 bytes that stand for them."""
+        """A digest of the terms, 16 bytes."""
         return sha256(self.data).digest()[:16]
 
     @classmethod
     def of(cls, data: bytes) -> Terms:
-        """What `data` was made of. FederatedError for anything else."""
+        """The inverse of `data`. Raises FederatedError for anything else."""
         if len(data) < _TERMS.size:
             raise FederatedError("secure sum: the terms are cut short")
         nonce, work, number, threshold, size, bits, devices = _TERMS.unpack_from(data)
@@ -103,7 +104,7 @@ class Terms:
 
     @classmethod
     def of_request(cls, request: bytes, device: int) -> Terms:
-        """Those that a message TERMS to this device holds."""
+        """The terms in a message TERMS to this device."""
         terms = cls.of(request[_HEADER.size :])
         unpack(request, Stage.TERMS, terms, device)
         if device not in terms.devices:
@@ -117,7 +118,7 @@ def pack(stage: Stage, terms: Terms, device: int, body: bytes) -> bytes:
 
 
 def unpack(data: bytes, stage: Stage, terms: Terms, device: int) -> bytes:
-    """A message's body. FederatedError unless it is of this stage, these terms and this device."""
+    """A message's body. Raises FederatedError unless it belongs to this stage, these terms and this device."""
     if len(data) < _HEADER.size:
         raise FederatedError(f"secure sum: expected a message of at least {_HEADER.size} bytes, got {len(data)}")
     magic, version, found, digest, number = _HEADER.unpack_from(data)
@@ -133,12 +134,12 @@ def unpack(data: bytes, stage: Stage, terms: Terms, device: int) -> bytes:
 
 
 def pack_rows(rows: dict[int, bytes]) -> bytes:
-    """A device's number and its bytes, one after another."""
+    """Each device's number and its bytes, concatenated."""
     return b"".join(NUMBER.pack(one) + row for one, row in rows.items())
 
 
 def unpack_rows(body: bytes, size: int) -> dict[int, bytes]:
-    """Rows of `size` bytes by number. FederatedError for other lengths, or a number that comes twice."""
+    """Rows of `size` bytes by number. Raises FederatedError for other lengths, or a number that occurs twice."""
     rows = struct.Struct(f"<I{size}s")
     if len(body) % rows.size:
         raise FederatedError(f"secure sum: expected rows of {rows.size} bytes, got {len(body)} bytes")

@@ -1,4 +1,4 @@
-"""The server's part in a secure sum: it sees masked inputs, and their sum."""
+"""The server's part in a secure sum: it sees only masked inputs and their sum."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ Read = TypeVar("Read")
 
 
 class SecureSum(NamedTuple):
-    """Unsigned integers [size], the sum of the devices' inputs modulo 2^bits, and whose inputs they are."""
+    """Unsigned integers [size], the sum of the devices' inputs modulo 2^bits, and the devices whose inputs it
+    contains."""
 
     total: Array
     devices: tuple[int, ...]
@@ -28,12 +29,12 @@ class SecureSum(NamedTuple):
 
 class SecureServer:
     """Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017, for a server
-    that follows the protocol and is curious (figure 4 without signatures; devices' keys are as trustworthy as the
+    that follows the protocol but is curious (figure 4 without signatures; devices' keys are as trustworthy as the
     transport that carried them).
 
-    `requests` gives the first messages by device; then `all_keys`, `all_shares`, `survivors` and `sum` take the answers
-    that came, by device, in this order. A wrong answer counts as none and stands in `refused`. FederatedError where
-    fewer devices than the threshold are left: nothing is learnt, and the round may be tried anew with new terms.
+    `requests` returns the first messages by device; then `all_keys`, `all_shares`, `survivors` and `sum` take the
+    answers received, by device, in this order. A wrong answer is ignored and listed in `refused`. Raises FederatedError
+    if fewer devices than the threshold are left: nothing is revealed, and the round may be repeated with new terms.
     """
 
     def __init__(self, terms: Terms) -> None:
@@ -50,13 +51,13 @@ class SecureServer:
         return {one: pack(Stage.TERMS, self.terms, one, self.terms.data) for one in self.terms.devices}
 
     def all_keys(self, answers: Mapping[int, bytes]) -> dict[int, bytes]:
-        """ALL_KEYS, out of KEYS."""
+        """ALL_KEYS, from KEYS."""
         self._keys = self._take(Stage.KEYS, answers, self._key_row)
         body = pack_rows(self._keys)
         return {one: pack(Stage.ALL_KEYS, self.terms, one, body) for one in self._keys}
 
     def all_shares(self, answers: Mapping[int, bytes]) -> dict[int, bytes]:
-        """ALL_SHARES, out of SHARES: each device gets what the others sealed for it."""
+        """ALL_SHARES, from SHARES: each device gets what the others sealed for it."""
         shares = self._take(Stage.SHARES, answers, self._share_rows)
         self._sharing = tuple(shares)
         return {
@@ -70,13 +71,13 @@ class SecureServer:
         }
 
     def survivors(self, answers: Mapping[int, bytes]) -> dict[int, bytes]:
-        """SURVIVORS, out of MASKED."""
+        """SURVIVORS, from MASKED."""
         self._masked = self._take(Stage.MASKED, answers, self._vector)
         body = pack_rows(dict.fromkeys(self._masked, b""))
         return {one: pack(Stage.SURVIVORS, self.terms, one, body) for one in self._masked}
 
     def sum(self, answers: Mapping[int, bytes]) -> SecureSum:
-        """The sum, out of REVEALED. FederatedError where shares were tampered with."""
+        """The sum, from REVEALED. Raises FederatedError if shares were tampered with."""
         revealed = self._take(Stage.REVEALED, answers, self._reveal_rows)
         combiner = shamir.Combiner(list(revealed)[: self.terms.threshold])
 
@@ -94,15 +95,16 @@ class SecureServer:
         return SecureSum(total, tuple(self._masked))
 
     def _proven(self, one: int, secret: bytes, proof: Callable[[bytes], bytes], at: int) -> bytes:
-        """The secret, if it is the one whose proof the device gave with its keys."""
+        """The secret, if it matches the proof that the device sent with its keys."""
         if proof(secret) != self._keys[one][at : at + 32]:
-            raise FederatedError(f"secure sum: shares of device {one} were tampered with; try the round anew")
+            raise FederatedError(f"secure sum: shares of device {one} were tampered with; repeat the round")
         return secret
 
     def _take(
         self, stage: Stage, answers: Mapping[int, bytes], read: Callable[[int, bytes], Read]
     ) -> dict[int, Read]:
-        """What the devices still there answered, in the terms' order; the others are gone from here on."""
+        """The answers of the remaining devices, in the terms' order; devices without a valid one are excluded from now
+        on."""
         if self._next != stage:
             raise FederatedError(f"secure sum: expected answers {self._next.name}, got {stage.name}")
         self._next = Stage(stage + 2) if stage < Stage.REVEALED else Stage.TERMS
@@ -117,7 +119,7 @@ class SecureServer:
         if len(found) < self.terms.threshold:
             raise FederatedError(
                 f"secure sum: {len(found)} devices gave {stage.name}, {self.terms.threshold} are needed; "
-                "try the round anew, with more devices or a longer deadline"
+                "repeat the round, with more devices or a longer deadline"
             )
         return found
 

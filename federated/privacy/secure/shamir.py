@@ -1,4 +1,4 @@
-"""Secrets in shares, any `threshold` of which give it back and fewer of which say nothing: Shamir, "How to Share a
+"""Secret sharing: any `threshold` shares give back the secret, and fewer reveal nothing: Shamir, "How to Share a
 Secret", CACM 1979."""
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from federated.errors import FederatedError
 __all__ = ["SECRET", "SHARE", "Combiner", "split"]
 
 _PRIME = 2**256 + 297
-"""The least prime above every secret of 32 bytes."""
+"""The smallest prime above every secret of 32 bytes."""
 
 SECRET, SHARE = 32, 33
 """Bytes of a secret and of a share."""
 
 
 def split(secret: bytes, threshold: int, holders: Iterable[int], randomness: bytes) -> dict[int, bytes]:
-    """A share of a 32-byte secret for each holder, a number from 1 below 2^32. `randomness`: 64 bytes for each share
-    that is needed but one; reduced to the field they are uniform to within 2^-255."""
+    """A share of a 32-byte secret for each holder, a number from 1 below 2^32. `randomness`: 64 bytes for each required
+    share but one; reduced to the field they are uniform to within 2^-255."""
     numbers = [int.from_bytes(randomness[at * 64 : (at + 1) * 64], "little") % _PRIME for at in range(threshold - 1)]
     polynomial = [*reversed(numbers), int.from_bytes(secret, "little")]
     shares = {}
@@ -31,7 +31,7 @@ def split(secret: bytes, threshold: int, holders: Iterable[int], randomness: byt
 
 
 class Combiner:
-    """Puts secrets together from the shares of these holders: exactly as many as the threshold, each once."""
+    """Combines secrets from the shares of these holders: exactly as many as the threshold, each once."""
 
     def __init__(self, holders: Sequence[int]) -> None:
         self.holders = tuple(holders)
@@ -46,7 +46,7 @@ class Combiner:
     def combine(self, shares: Sequence[bytes]) -> bytes:
         """The secret from shares in the holders' order.
 
-        FederatedError where they yield none; wrong shares may also yield another: compare it with what is known of it.
+        Raises FederatedError if they give none; wrong shares may also give another secret: verify the result.
         """
         values = (int.from_bytes(share, "little") for share in shares)
         secret = sum(factor * value for factor, value in zip(self._factors, values, strict=True)) % _PRIME

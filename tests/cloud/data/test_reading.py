@@ -131,7 +131,7 @@ def test_what_cannot_be_asked_for() -> None:
     assert (pipeline.rows, numbers().rows, pipeline.batches().count) == (8, 0, 5)
     for wrong, message in (
         (lambda: numbers().batches(), r"end it with .batch\(size\)"),
-        (lambda: pipeline.batches(process=(0, 3)), "8 rows does not divide among 3 processes: take one of 6 or 9"),
+        (lambda: pipeline.batches(process=(0, 3)), "8 rows does not divide among 3 processes: use 6 or 9"),
         (lambda: pipeline.batches(process=(2, 2)), "0 <= index < count"),
         (lambda: pipeline.batches(-1), "a seed and an epoch of at least 0"),
         (lambda: pipeline.batches(position=6), "5 batches: no position after 6"),

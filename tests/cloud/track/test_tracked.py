@@ -126,7 +126,7 @@ def test_a_record_that_cannot_be_written_ends_no_training(tmp_path: Path, monkey
     trainer = Trainer(mlp(4, 2), callbacks=[tracked], checkpoints=tmp_path / "kept")
     monkeypatch.setattr(Store, "add_histogram", full)
     monkeypatch.setattr(Store, "add_event", full)
-    with pytest.warns(RuntimeWarning, match="is not whole: the disk is full"):
+    with pytest.warns(RuntimeWarning, match="is incomplete: the disk is full"):
         trainer.fit((X, Y), 2, 8)
     with Store(tmp_path / "runs.sqlite") as store:
         assert store.run("latest").state == "finished" and len(store.scalars(tracked.run, "step/loss")) == 6

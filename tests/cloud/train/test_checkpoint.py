@@ -146,12 +146,12 @@ def other_version(folder: Path) -> None:
 
 
 SPOILT = {
-    "an array": (spoil_array, "is not what was written"),
+    "an array": (spoil_array, "differs from what was written"),
     "a part": (lose_part, "files are missing, such as 'arrays/ocdbt.process_0"),
     "a short file": (lambda folder: (newest(folder) / "about.json").write_bytes(b"{"), "has 1 bytes, expected"),
     "the manifest": (lambda folder: (newest(folder) / "manifest.json").write_text('{"files": 3}'), "is damaged"),
     "no manifest": (lambda folder: (newest(folder) / "manifest.json").unlink(), "cannot read 'manifest.json'"),
-    "another version": (other_version, "of version 7, this reads 1"),
+    "another version": (other_version, "version 7; expected version 1"),
 }
 
 
@@ -160,25 +160,25 @@ def test_a_damaged_one_is_passed_over(folder: Path, kind: str) -> None:
     spoil, words = SPOILT[kind]
     spoil(folder)
     run = trainer(folder)
-    with pytest.warns(RuntimeWarning, match=f"passed over checkpoint step-000000000006: .*{words}"):
+    with pytest.warns(RuntimeWarning, match=f"skipped checkpoint step-000000000006: .*{words}"):
         assert run.resume().name == "step-000000000004"
     assert run.steps_done == 4
 
 
 def test_none_at_all(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"expected a checkpoint in .* none that can be read"):
+    with pytest.raises(CheckpointError, match=r"expected a checkpoint in .* none there can be read"):
         trainer(tmp_path / "nowhere").resume()
     with pytest.raises(CheckpointError, match=r"Trainer\(checkpoints=folder\)"):
         trainer().resume()
     for path in folder.iterdir():
         (path / "manifest.json").unlink()
-    with pytest.warns(RuntimeWarning), pytest.raises(CheckpointError, match="none that can be read"):
+    with pytest.warns(RuntimeWarning), pytest.raises(CheckpointError, match="none there can be read"):
         trainer(folder).resume()
 
 
 def test_of_another_run(stopped: Path) -> None:
     wide = {**PARAMS, "a": np.ones((4, 9), np.float32), "b": np.ones((9, 2), np.float32)}
-    with pytest.raises(CheckpointError, match=r"'params\.a' is float32\[4, 8\] in it, float32\[4, 9\] here"):
+    with pytest.raises(CheckpointError, match=r"'params\.a' is float32\[4, 8\] in it, float32\[4, 9\] in the trainer"):
         trainer(stopped, wide).resume()
     with pytest.raises(CheckpointError, match=r"'slots\.0\.mu\.a' is not in the trainer"):
         trainer(stopped, optimizer=optax.sgd(0.1)).resume()
@@ -217,7 +217,7 @@ def test_every_epoch_and_the_best(tmp_path: Path) -> None:
     assert run.resume(best=True).name == "step-000000000002"
     assert run.evaluate((X, Y)).loss == pytest.approx(losses[0])
     kept.best = "f1"
-    with pytest.raises(CheckpointError, match="that of loss, accuracy; got 'f1'"):
+    with pytest.raises(CheckpointError, match="chosen by one of loss, accuracy; got 'f1'"):
         run.fit((X, Y), 1, 32, validation=(X, Y))
 
 
@@ -265,7 +265,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=r"expected .* of at least"):
             Checkpoints(tmp_path, **options)
     kept = Checkpoints(tmp_path / "facts", facts={"what": object()})
-    with pytest.raises(CheckpointError, match="expected facts that JSON can say"):
+    with pytest.raises(CheckpointError, match="expected metadata that JSON can hold"):
         kept.save(run.whole_state(), About(Place(0, 0, 1), 0, {}, None, kept.facts))
 
 

@@ -68,7 +68,7 @@ def test_the_learning_rate_rises_and_ends(schedule: str, end: float) -> None:
         ({"train": {"epoch": 3}}, r"train\.epoch: no such key; did you mean 'epochs'"),
         ({"train": {"epochs": "3"}}, r"train\.epochs: expected a whole number of at least 0, got '3'"),
         ({"train": {"epochs": True}}, r"train\.epochs: expected a whole number"),
-        ({"train": {"epochs": 0}}, r"train\.epochs: expected at least 1, or 0 beside train\.steps"),
+        ({"train": {"epochs": 0}}, r"train\.epochs: expected at least 1, or 0 together with train\.steps"),
         ({"train": {"steps": -1}}, r"train\.steps: expected a whole number of at least 0, got -1"),
         ({"train": {"rate": "fast"}}, r"train\.rate: expected a number"),
         ({"train": {"rate": float("inf")}}, r"train\.rate"),
@@ -82,7 +82,7 @@ def test_the_learning_rate_rises_and_ends(schedule: str, end: float) -> None:
         ({"data": {"npz": "a", "validation": 1.0}}, r"data\.validation"),
         ({"data": {"npz": "a", "inputs": {"x": 3}}}, r"data\.inputs"),
         ({"data": {"npz": "a", "validation_labels": "y"}}, r"data\.validation_labels"),
-        ({"data": {"records": "a", "validation_labels": "y"}}, r"none but with data\.npz"),
+        ({"data": {"records": "a", "validation_labels": "y"}}, r"none without data\.npz"),
         ({"parallel": {"memory": "much"}}, r"parallel\.memory: expected bytes"),
         ({"parallel": {"mode": "magic"}}, r"parallel\.mode"),
         ({"parallel": {"mode": "data", "compiled": 4}}, r"parallel\.compiled: expected 0, or mode = \"auto\""),
@@ -175,7 +175,7 @@ def test_arrays_come_in_the_models_shape_and_type(tmp_path: Path) -> None:
         ({"npz": "text.npz"}, r"cannot read .* as \.npz"),
         ({"npz": "half.npz"}, r"cannot read .* as \.npz"),
         ({"npz": "one.npy"}, r"as \.npz: expected arrays by name"),
-        ({"labels": "more"}, "as many examples in every array, and at least one, got {'x': 4, 'labels': 5}"),
+        ({"labels": "more"}, "same number of examples in every array, at least one, got {'x': 4, 'labels': 5}"),
     ],
 )
 def test_arrays_that_do_not_fit(tmp_path: Path, change: dict[str, Any], expected: str) -> None:
@@ -306,7 +306,7 @@ def test_functions_of_the_users(tmp_path: Path) -> None:
         ({"export": {"bundle": "."}}, r"export\.bundle: expected the name of a file"),
         ({"checkpoint": {"folder": "d.npz/kept"}}, r"checkpoint\.folder: expected a folder that can be written to"),
         ({"checkpoint": {"folder": "kept", "best": "f1"}}, r"checkpoint\.best: expected one of loss, accuracy, got"),
-        ({"checkpoint": {"folder": "kept", "best": "loss"}}, r"checkpoint\.best: expected data to validate on"),
+        ({"checkpoint": {"folder": "kept", "best": "loss"}}, r"checkpoint\.best: expected validation data"),
     ],
 )
 def test_what_would_fail_at_the_end_fails_at_the_start(tmp_path: Path, tables: Any, expected: str) -> None:

@@ -43,9 +43,9 @@ def test_all_goes_well() -> None:
     ("code", "options", "status", "left", "log"),
     [
         ("if not attempt and me == 1: kill()\nif not attempt: time.sleep(60)", {}, 0, 2,
-         ["lost process 1 by SIGKILL; starting anew with 2 of 3 processes"]),
+         ["lost process 1 by SIGKILL; restarting with 2 of 3 processes"]),
         ("if not attempt and me == 2: kill()\nif not attempt: time.sleep(60)", {"fits": lambda n: n != 2}, 0, 1,
-         ["starting anew with 1 of 3"]),
+         ["restarting with 1 of 3"]),
         ("if me == count - 1: kill()\ntime.sleep(60)", {"least": 2}, 1, 2,
          ["with 2 of 3", "lost process 1 by SIGKILL; fewer than 2 are left"]),
         ("if me == 0: kill(signal.SIGSEGV)\ntime.sleep(60)", {"restarts": 1}, 1, 2,
@@ -53,9 +53,9 @@ def test_all_goes_well() -> None:
         ("if me == 1: print('out of cheese'); sys.exit(3)\ntime.sleep(60)", {}, 3, 3,
          ["process 1 failed with exit status 3:\nout of cheese"]),
         (f"sys.exit(0 if attempt else {PREEMPTED})", {}, 0, 3,
-         ["preempted, with everything saved; starting anew with 3 of 3"]),
+         ["preempted, every process saved; restarting with 3 of 3"]),
         ("if not attempt: os.utime(os.environ['MSEDGE_HEARTBEAT'], (1, 1)); time.sleep(600)", {}, 0, 3,
-         ["nobody got on for 600 s; starting anew"]),
+         ["no process made progress for 600 s; restarting"]),
     ],
 )  # fmt: skip
 def test_what_becomes_of(code: str, options: dict[str, object], status: int, left: int, log: list[str]) -> None:
@@ -84,7 +84,7 @@ def test_a_signal_is_passed_on(tmp_path: Path, code: str, status: int) -> None:
     done.set()
     asking.join()
     assert (found.status, found.restarts) == (status, 0)
-    assert found.log == ("stopped" if status == PREEMPTED else "stopped, but not all was saved",)
+    assert found.log == ("stopped" if status == PREEMPTED else "stopped, but not every process saved",)
 
 
 def test_who_was_lost() -> None:
@@ -164,9 +164,9 @@ def test_two_processes_train_as_one_device_does(tmp_path: Path, alone: Alone) ->
 @pytest.mark.parametrize(
     ("parallel", "act", "left", "why"),
     [
-        ("data", "kill=8", 1, "lost process 1 by SIGKILL; starting anew with 1 of 2 processes"),  # 4th step of an epoch
-        ("auto", "kill=7", 1, "lost process 1 by SIGKILL; starting anew with 1 of 2 processes"),  # planned anew
-        ("data", "stop=7", 2, "preempted, with everything saved; starting anew with 2 of 2 processes"),
+        ("data", "kill=8", 1, "lost process 1 by SIGKILL; restarting with 1 of 2 processes"),  # 4th step of an epoch
+        ("auto", "kill=7", 1, "lost process 1 by SIGKILL; restarting with 1 of 2 processes"),  # planned anew
+        ("data", "stop=7", 2, "preempted, every process saved; restarting with 2 of 2 processes"),
     ],
 )
 def test_an_interrupted_run_ends_as_if_it_had_not_been(

@@ -170,7 +170,7 @@ def test_many_devices_train_as_one_does(model: str) -> None:
 
 
 def test_what_does_not_divide_among_devices_is_refused() -> None:
-    with pytest.raises(TrainError, match="12 rows does not divide among 8 devices: take one of 8 or 16"):
+    with pytest.raises(TrainError, match="12 rows does not divide among 8 devices: use 8 or 16"):
         trainer(parallel="data").fit((X, Y), 1, 12)
     with pytest.raises(TrainError, match=r"one of none, data, auto, .*, got 'tensor'"):
         trainer(parallel="tensor")
@@ -178,7 +178,7 @@ def test_what_does_not_divide_among_devices_is_refused() -> None:
 
 @pytest.mark.parametrize("given, said", [(lambda inputs: 3, "got int"), (lambda inputs: {"y": inputs["x"]}, "'y'")])
 def test_augment_must_give_the_inputs_back(given: Any, said: str) -> None:
-    with pytest.raises(TrainError, match=rf"augment to give back the inputs \['x'\], .*{said}"):
+    with pytest.raises(TrainError, match=rf"augment to return the inputs \['x'\], .*{said}"):
         trainer(augment=lambda key, inputs: given(inputs)).fit((X, Y), 1, 16)
 
 
@@ -238,7 +238,7 @@ def test_the_first_bad_operator_is_named_with_its_line() -> None:
     def logarithm(params: Any, x: Any) -> Any:
         return jnp.log(x @ params["a"] - 3) @ params["b"]
 
-    with pytest.raises(TrainError, match=r"the loss is nan at step 1 .*: nan in row 0 made by log at test_fit\.py:\d"):
+    with pytest.raises(TrainError, match=r"loss is nan at step 1 .*: nan in row 0 produced by log at test_fit\.py:\d"):
         trainer(logarithm).fit((np.abs(X), Y), 1, 16)
 
 
@@ -249,7 +249,7 @@ def test_a_gradient_that_is_not_finite_is_found_a_step_earlier() -> None:
         return jnp.sqrt(jnp.square(x) * 0) @ params["a"] @ params["b"] + (params["a"] ** 2 * 0).sum() ** 0.5
 
     broken = trainer(rooted)
-    with pytest.raises(TrainError, match=r"the loss is nan at step 2 .*made by \w+ at test_fit\.py"):
+    with pytest.raises(TrainError, match=r"the loss is nan at step 2 .*produced by \w+ at test_fit\.py:\d"):
         broken.fit((X, Y), 1, 16)
     assert broken.steps_done == 0
     assert apart(broken.params, PARAMS) == 0
@@ -257,5 +257,5 @@ def test_a_gradient_that_is_not_finite_is_found_a_step_earlier() -> None:
 
 def test_an_overflow_is_named_where_no_value_is_nan() -> None:
     far = trainer(lambda params, x: x @ params["a"] * 3e38, {"a": PARAMS["a"][:, :2]}, loss="mean_absolute_error")
-    with pytest.raises(TrainError, match=r"the loss is inf at step 1 .*: infinity in row \d+ made by mul at test_fit"):
+    with pytest.raises(TrainError, match=r"loss is inf at step 1 .*: infinity in row \d+ produced by mul at test_fit"):
         far.fit((X, np.zeros((64, 2), np.float32)), 1, 16)

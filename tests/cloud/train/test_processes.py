@@ -57,7 +57,7 @@ def test_nobody_comes(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("deadline exceeded")
 
     monkeypatch.setattr(jax.distributed, "initialize", refuse)
-    with pytest.raises(TrainError, match=r"could not meet the other processes at 127\.0\.0\.1:9: deadline"):
+    with pytest.raises(TrainError, match=r"could not connect to the other processes at 127\.0\.0\.1:9: deadline"):
         join(said("127.0.0.1:9", "2", "0"))
 
 

@@ -113,7 +113,7 @@ def test_what_cannot_be_trained_is_refused() -> None:
         JaxTask(lambda params: params, PARAMS)
     with pytest.raises(TrainError, match=r"return \(output, state\), got"):
         Trainer(JaxTask(lambda params, state, x: mlp(params, x), PARAMS, {})).fit((X, Y))
-    with pytest.raises(TrainError, match="got function; of a JAX function make a JaxTask"):
+    with pytest.raises(TrainError, match="got function; wrap a JAX function: JaxTask"):
         Trainer(mlp)
     with pytest.raises(TrainError, match="use freeze="):
         Trainer(JaxTask(mlp, PARAMS), trainable=["a"])

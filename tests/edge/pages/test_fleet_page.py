@@ -39,7 +39,7 @@ def test_figures_of_the_last_evaluation() -> None:
     training, held_out = evaluation(0.5, 0.75, a=[0.5, 0.7], b=[0.5, 0.8]), evaluation(0.4, 0.6, c=[0.4, 0.6])
     found = {"training": training, "held_out": held_out}
     page = fleet_page(report(row(1), row(2, evaluation=found)))
-    for words in ("75.0 %", "60.0 %", "50.0 %", "1.0 KiB", "3.0 KiB", "devices never seen", ">a<", ">c<"):
+    for words in ("75.0 %", "60.0 %", "50.0 %", "1.0 KiB", "3.0 KiB", "held-out devices", ">a<", ">c<"):
         assert words in page
     assert "Nothing: every device" in page
 

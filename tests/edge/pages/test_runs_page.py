@@ -39,7 +39,7 @@ def test_a_page_of_one_run(store: Store) -> None:
     page = runs_page(store, [store.run(run)])
     for words in (
         "Loss of each step", "Training loss", "Validation loss", "Learning rate", "0.875", "1000 steps", "500 ms",
-        "w: norm 50 → 100", "step 500", "from outside", "made of 2", "/m.onnx", "2.0 KiB", "mesh.sizes", "2 4",
+        "w: norm 50 → 100", "step 500", "from outside", "made from 2", "/m.onnx", "2.0 KiB", "mesh.sizes", "2 4",
         "train.rate", "packages.numpy", "checkpoint",
     ):  # fmt: skip
         assert words in page, words
@@ -51,7 +51,7 @@ def test_a_page_of_one_run(store: Store) -> None:
 def test_a_page_of_two_runs_tells_them_apart(store: Store) -> None:
     runs = [store.run(filled(store, "a")), store.run(filled(store, "b", batch=7))]
     page = runs_page(store, runs)
-    assert "2 runs" in page and "Set differently" in page and "train.batch" in page and "what was set alike" in page
+    assert "2 runs" in page and "Different settings" in page and "train.batch" in page and "common settings" in page
     assert page.count('class="c1" points') >= 4
     alike = runs_page(store, [runs[0], runs[0]])
     assert runs[0].id in alike

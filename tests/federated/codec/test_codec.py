@@ -143,7 +143,7 @@ def test_a_difference_needs_what_it_was_taken_to() -> None:
     data = codec.encode(new, fresh(), reference=old).data
     with pytest.raises(FederatedError, match="no tree here to add it to"):
         codec.decode(data, spec)
-    with pytest.raises(FederatedError, match="to another tree than the one here"):
+    with pytest.raises(FederatedError, match="to a tree that is not the one here"):
         codec.decode(data, spec, reference=new)
 
 
@@ -285,12 +285,12 @@ def test_hostile_bytes_never_do_more_than_raise(names: list[str], data: st.DataO
         (["int8"], struct.pack("<f3b", 3e38, 1, 2, 3), "scales"),
         (["int8"], struct.pack("<f3b", 1, 1, -128, 3), "integers from -127"),
         (["int4"], struct.pack("<f2B", 1, 0x11, 0x08), "integers from -7"),
-        (["int4"], struct.pack("<f2B", 1, 0x11, 0x11), "bits are set behind"),
+        (["int4"], struct.pack("<f2B", 1, 0x11, 0x11), "bits are set after"),
         (["topk:0.5"], b"\x30" + struct.pack("<2f", 1, 2), "each once"),
         (["topk:0.5"], b"\x90" + struct.pack("<2f", 1, 2), None),
         (["topk:0.5"], b"\x80" + struct.pack("<2f", 1, 2), "expected 2 positions, got 1"),
         (["topk:0.5"], b"\x0c" + struct.pack("<2f", 1, 2), "below 3"),
-        (["topk:0.5"], b"\x91" + struct.pack("<2f", 1, 2), "bits are set behind"),
+        (["topk:0.5"], b"\x91" + struct.pack("<2f", 1, 2), "bits are set after"),
         (["signds:0.4"], b"\x00\x80\x02", "a sign of 0 or 1"),
         (["mask"], bytes(7), "a mask's seed"),
     ],

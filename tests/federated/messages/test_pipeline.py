@@ -23,7 +23,7 @@ BY_ITSELF: dict[str, dict[str, Any]] = {
     "error feedback": {"up": ["feedback"]},
     "a sparse codec": {"up": ["topk:0.1"]},
     "signds": {"up": ["signds"]},
-    "a lossy form of values": {"up": ["int8"]},
+    "a lossy number format": {"up": ["int8"]},
     "clipping": {"privacy": CLIP},
     "an adaptive bound": {"privacy": {**CLIP, "adaptive": 0.5}},
     "clipping by layer": {"privacy": {**CLIP, "by_layer": True}},

@@ -219,9 +219,9 @@ def test_a_device_refuses_requests_that_would_give_inputs_away() -> None:
         return wire.pack(wire.Stage.ALL_KEYS, a_round.terms, 10, wire.pack_rows(rows))
 
     wrong = [
-        ({**table, 10: table[11]}, "other keys than this device's own"),
+        ({**table, 10: table[11]}, "keys for this device that are not its own"),
         ({**table, 11: table[12]}, "the same key"),
-        ({**table, 99: bytes(96)}, "device 99 was not there"),
+        ({**table, 99: bytes(96)}, "device 99 was not in the stage before"),
         ({10: table[10], 11: table[11]}, "expected 3 devices or more, got 2"),
     ]
     for rows, why in wrong:
@@ -231,8 +231,8 @@ def test_a_device_refuses_requests_that_would_give_inputs_away() -> None:
     a_round.server.survivors(a_round.ask("masked", shares))
     for numbers, why in [
         ((10, 11), "expected 3 devices or more, got 2"),
-        ((11, 12, 13), "left this device out"),
-        ((10, 11, 12, 77), "device 77 was not there"),
+        ((11, 12, 13), "excluded this device"),
+        ((10, 11, 12, 77), "device 77 was not in the stage before"),
     ]:
         body = wire.pack_rows(dict.fromkeys(numbers, b""))
         request = wire.pack(wire.Stage.SURVIVORS, a_round.terms, 10, body)

@@ -132,7 +132,7 @@ def test_other_runs_are_refused(tmp_path: Path) -> None:
         checkpoint.load(tmp_path / "run", ended.config, start)
     with pytest.raises(FederatedError, match=r"state\.checkpoint"):
         simulate(config(), fleet(3), resume=True)
-    with pytest.raises(FederatedError, match="start anew"):
+    with pytest.raises(FederatedError, match="start a new run"):
         checkpoint.load(tmp_path / "none", ended.config, ended.start)
 
 

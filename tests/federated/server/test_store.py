@@ -77,7 +77,7 @@ def test_forgetting_leaves_no_bytes(store: PersonalStore) -> None:
 @pytest.mark.parametrize(
     ("params", "says"),
     [
-        ({"other": np.zeros(1, np.float32)}, "no parameter"),
+        ({"other": np.zeros(1, np.float32)}, "not a parameter"),
         ({"head": np.zeros((3, 2), np.float32)}, r"expected float32\[2, 3\], got float32\[3, 2\]"),
         ({"head": np.zeros((2, 3))}, "got float64"),
         ({"head": np.full((2, 3), np.nan, np.float32)}, "NaN"),

@@ -1,1 +1,1 @@
-"""msedge over Flower."""
+"""The Flower app."""

@@ -88,9 +88,9 @@ def test_a_batch_that_does_not_divide_is_refused() -> None:
     ("options", "message"),
     [
         ({"accumulate": 0}, "at least 1 microbatch, got 0"),
-        ({"clip": 0.0}, "norm above 0, got 0"),
-        ({"average": 1.0}, "between 0 and 1, got 1"),
-        ({"recompute": 2.0}, "a share of 0 to 1"),
+        ({"clip": 0.0}, "norm above 0 to clip gradients to, got 0"),
+        ({"average": 1.0}, "between 0 and 1 for the moving average of weights, got 1"),
+        ({"recompute": 2.0}, "a share from 0 to 1"),
         ({"freeze": ("first/*", "inner/*")}, r"\['inner/\*'\], which match none of \['first/b', 'first/w', 'last/w'\]"),
         ({"freeze": ("*",)}, "leaves nothing to train"),
         ({"precision": "int8"}, "a precision of float32, bfloat16, float16, got 'int8'"),
