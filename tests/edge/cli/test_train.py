@@ -176,7 +176,7 @@ def test_a_run_goes_on_from_its_checkpoint(folder: Path) -> None:
     kept = ("--set", "checkpoint.folder=kept", "--json")
     first = json.loads(msedge("train", folder / "run.toml", *kept, "--set", "train.epochs=1")[0])
     out, err = msedge("train", folder / "run.toml", *kept, "--resume")
-    assert "going on from" in err and json.loads(out)["steps"] == 6
+    assert "continuing from" in err and json.loads(out)["steps"] == 6
     assert "epoch 2/2: train loss" in err and "epoch 1" not in err
     assert runs(folder, "show", json.loads(out)["run"])["parent"] == first["run"]
     _, err = msedge("train", folder / "run.toml", *kept, "--resume", code=3)
