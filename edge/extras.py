@@ -52,7 +52,7 @@ EXTRAS: Mapping[str, Extra] = MappingProxyType(
             {"tensorboardX": "tensorboardX"}, "`msedge runs export --tensorboard` uses it to write event files"
         ),
         "cli": Extra({"typer": "typer", "rich": "rich", "msgspec": "msgspec"}, "the `msedge` command is built on it"),
-        "serve": Extra({"aiohttp": "aiohttp", "orjson": "orjson"}, "the gateway answers HTTP with it"),
+        "serve": Extra({"aiohttp": "aiohttp", "orjson": "orjson"}, "the gateway uses it to serve HTTP"),
         "otel": Extra(
             {
                 "opentelemetry": "opentelemetry-sdk",

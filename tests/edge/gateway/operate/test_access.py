@@ -101,7 +101,7 @@ def test_tokens_end(path: Path) -> None:
     keyring = Keyring(path, clock)
     keyring.grant(shown, "p")
     clock.now = end
-    with pytest.raises(GatewayError, match="its time is over"):
+    with pytest.raises(GatewayError, match="it has expired"):
         keyring.grant(shown, "p")
 
 
