@@ -24,7 +24,7 @@ _HOMES = {
 }
 """Every public name and the module that defines it."""
 
-__getattr__ = lazy("edge", _HOMES, "serve", "the gateway answers HTTP with it")
+__getattr__ = lazy("edge", _HOMES, "serve", "the gateway uses it to serve HTTP")
 
 
 def __dir__() -> list[str]:

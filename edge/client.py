@@ -1,9 +1,9 @@
-"""A small client of inference servers that speak the Open Inference Protocol over HTTP: ours, Triton, KServe's.
+"""A small client for inference servers with the Open Inference Protocol over HTTP: msedge, Triton, KServe.
 
     with Client("http://127.0.0.1:8000") as client:
         y = client.infer("digits", {"x": x})["y"]
 
-Nothing but NumPy and the standard library. Tensors go in binary both ways; connections are kept.
+Needs only NumPy and the standard library. Tensors are sent in binary in both directions; connections are reused.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _LENGTH = "Inference-Header-Content-Length"
 
 
 class Client:
-    """A server at `url`, one connection to it: for one thread at a time.
+    """A client of the server at `url`, with one connection; for one thread at a time.
 
-    token: sent as `Authorization: Bearer`. wait: seconds for the server to take a connection, and for every piece of an
-    answer. context: of TLS, for https; the default checks certificates against the system's authorities.
+    token: sent as `Authorization: Bearer`. wait: timeout in seconds for connecting, and for every piece of a reply.
+    context: the TLS context for https; the default checks certificates against the system's authorities.
 
-    Every method raises GatewayError: with the server's status and sentence where it refuses (`retry_after` where it
-    says so), 503 where nobody answers, 504 after `wait`, 502 for an answer that is not of the protocol.
+    Every method raises GatewayError: with the server's status, text and `retry_after` if it refuses, 503 if there is no
+    answer, 504 after `wait`, 502 for a reply that does not follow the protocol.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Client:
             else HTTPConnection(host, port, timeout=wait)
         )
         self.notes: Mapping[str, Any] = {}
-        """`parameters` of the latest inference's answer: whose personal version it was, say."""
+        """`parameters` of the latest inference's reply, for example which personal version answered."""
 
     def infer(
         self,
@@ -72,12 +72,12 @@ class Client:
         timeout: float | None = None,
         priority: int = 0,
     ) -> dict[str, Array]:
-        """The model's outputs, or those named; tensors of strings hold `bytes`.
+        """Run a model; returns all outputs, or the named ones, by name. Tensors of strings hold `bytes`.
 
-        inputs: arrays by name, of the model's shapes and types; strings as `str` or `bytes`. device: whose personal
-        version shall answer. timeout: seconds after which an answer is of no use: the server then refuses (504, or 429
-        at once). priority: 1 goes first; 0: the server's default. Raises GatewayError for what the server refuses, for
-        inputs the model does not take, and where no answer comes.
+        inputs: arrays by name, with the model's shapes and types; strings as `str` or `bytes`. device: whose personal
+        version to use. timeout: deadline in seconds; the server refuses a request that it cannot answer in time (504,
+        or 429 at once). priority: 1 is the highest; 0: the server's default. Raises GatewayError if the server refuses,
+        for inputs that do not fit the model, and if there is no answer.
         """
         described, parts = [], []
         for name, array in inputs.items():
@@ -104,18 +104,18 @@ class Client:
             self.notes = dict(document.get("parameters", {}))
             found = dict(_outputs(document["outputs"], rest))
         except (ArithmeticError, AttributeError, KeyError, MsedgeError, TypeError, ValueError) as error:
-            raise GatewayError(502, f"{self._url} answered with outputs that are none: {error!r}") from None
+            raise GatewayError(502, f"{self._url} answered with invalid outputs: {error!r}") from None
         if missing := [name for name in outputs or () if name not in found]:
             raise GatewayError(502, f"{self._url} answered without {', '.join(missing)}")
         return found
 
     def metadata(self, model: str = "", version: str = "") -> dict[str, Any]:
-        """What a model takes and gives; without a model: what the server is."""
+        """The metadata of a model: its inputs and outputs; without a model: of the server."""
         document: dict[str, Any] = self._document("GET", _of(model, version) if model else "")
         return document
 
     def ready(self, model: str | None = None, version: str = "") -> bool:
-        """Whether the server, or a model of it, takes requests now; False where there is none."""
+        """Whether the server, or a model, is ready for requests; False if it does not exist."""
         try:
             self._call("GET", f"{_of(model, version)}/ready" if model else "/health/ready")
         except GatewayError as error:
@@ -132,18 +132,18 @@ class Client:
     def load(
         self, model: str, config: Mapping[str, Any] | None = None, files: Mapping[str, bytes] | None = None
     ) -> None:
-        """Load a model, or load it again. config: instead of the one kept with it; files: path within the model's
-        folder ("1/model.mslite") -> content, instead of those the server has."""
+        """Load or reload a model. config: used instead of the model's own; files: path within the model's folder
+        ("1/model.mslite") -> content, used instead of the server's files."""
         wishes: dict[str, str] = {} if config is None else {"config": json.dumps(config)}
         wishes |= {f"file:{path}": base64.b64encode(content).decode() for path, content in (files or {}).items()}
         self._call("POST", f"/repository/models/{quote(model, safe='')}/load", _body(wishes))
 
     def unload(self, model: str) -> None:
-        """Serve a model no longer; requests that it has are answered."""
+        """Unload a model; its current requests are answered."""
         self._call("POST", f"/repository/models/{quote(model, safe='')}/unload", _body({}))
 
     def close(self) -> None:
-        """Close the connection; the next call opens another."""
+        """Close the connection; the next call opens a new one."""
         self._connection.close()
 
     def __enter__(self) -> Client:
@@ -161,7 +161,7 @@ class Client:
     def _call(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[bytes, int | None]:
-        """The body of an answer of 200, and how much of it is JSON where tensors follow."""
+        """The body of a reply with status 200, and the length of its JSON if tensors follow."""
         try:
             response = self._answer(method, f"{self._path}/v2{path}", body, self._headers | dict(headers or {}))
             content = response.read()
@@ -179,12 +179,12 @@ class Client:
         return content, None if length is None else int(length)
 
     def _answer(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> HTTPResponse:
-        """An answer's head. A connection that was kept may have been closed by the server meanwhile: then once more."""
+        """The head of the reply. If the server has closed the reused connection, the request is sent once more."""
         kept = self._connection.sock is not None
         try:
             self._connection.request(method, path, body, headers)
             return self._connection.getresponse()
-        except ConnectionError:  # RemoteDisconnected, too: nothing of an answer had come
+        except ConnectionError:  # also RemoteDisconnected: no part of a reply was received
             self.close()
             if not kept:
                 raise
@@ -223,7 +223,7 @@ def _refusal(response: HTTPResponse, content: bytes) -> GatewayError:
 
 
 def _to_bytes(name: str, array: Array) -> tuple[str, bytes]:
-    """An array's datatype and its bytes: little-endian, row-major, or strings each behind its length."""
+    """An array's datatype and bytes: little-endian, row-major; strings are each preceded by their length."""
     if array.dtype.kind in "OSU":
         elements = [e.encode() if isinstance(e, str) else e for e in array.ravel().tolist()]
         if others := {type(e).__name__ for e in elements if not isinstance(e, bytes)}:
@@ -231,14 +231,14 @@ def _to_bytes(name: str, array: Array) -> tuple[str, bytes]:
         return "BYTES", b"".join(len(e).to_bytes(4, "little") + e for e in elements)
     if array.dtype.name not in _DATATYPE_OF:
         raise GatewayError(
-            400, f"input {name!r} is {array.dtype}, which the protocol has no word for; expected one of"
+            400, f"input {name!r} is {array.dtype}, which the protocol does not support; expected one of"
             f" {', '.join(_DATATYPE_OF)}"
         )  # fmt: skip
     return _DATATYPE_OF[array.dtype.name], array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
 def _outputs(described: Sequence[Mapping[str, Any]], rest: memoryview) -> Iterator[tuple[str, Array]]:
-    """Outputs by name; raises ValueError and what else wrong types of JSON lead to."""
+    """Outputs by name; raises ValueError, and other errors for wrong types in the JSON."""
     for entry in described:
         shape, dtype = [int(size) for size in entry["shape"]], numpy_dtype(DATATYPES[entry["datatype"]])
         if min(shape, default=0) < 0:
@@ -265,7 +265,7 @@ def _outputs(described: Sequence[Mapping[str, Any]], rest: memoryview) -> Iterat
 
 
 def _strings(raw: memoryview) -> Iterator[bytes]:
-    """Strings, each behind its length in four bytes."""
+    """Strings, each preceded by its length in four bytes."""
     while raw:
         length = int.from_bytes(raw[:4], "little")
         if len(raw) < 4 + length:

@@ -1,4 +1,4 @@
-"""The optional dependencies of pyproject.toml, as data: what each is for and how to get it."""
+"""The optional dependencies of pyproject.toml, as data: what each is for and how to install it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["EXTRAS", "Extra", "explain_missing", "installed_version", "pip_line"
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """One extra. `packages` maps the names one imports to the names pip knows."""
+    """One extra. `packages` maps import names to pip's names."""
 
     packages: Mapping[str, str]
     why: str
@@ -28,46 +28,46 @@ class Extra:
 
 EXTRAS: Mapping[str, Extra] = MappingProxyType(
     {
-        "jit": Extra({"numba": "numba"}, "native kernels are compiled with it, once per machine"),
+        "jit": Extra({"numba": "numba"}, "it compiles the native kernels, once per machine"),
         "convert": Extra(
             {"onnx": "onnx", "onnx_ir": "onnx_ir", "onnxscript": "onnxscript", "ml_dtypes": "ml_dtypes"},
-            "the converter reads and rewrites ONNX graphs with it",
+            "the converter uses it to read and rewrite ONNX graphs",
         ),
-        "images": Extra({"PIL": "pillow"}, "folders of calibration images and pictures in requests are read with it"),
+        "images": Extra({"PIL": "pillow"}, "it decodes calibration images and images in requests"),
         "cloud": Extra(
             {
                 "jax": "jax", "optax": "optax", "sklearn": "scikit-learn", "scipy": "scipy", "grain": "grain",
                 "orbax": "orbax-checkpoint", "cloudpickle": "cloudpickle", "msgspec": "msgspec",
             },
-            "the cloud engine trains with it, the demo on scikit-learn's digits",
+            "the cloud engine trains with it; the demo trains on scikit-learn's digits",
         ),
-        "flax": Extra({"flax": "flax", "jax2onnx": "jax2onnx"}, "models written in JAX become ONNX with it"),
-        "torch": Extra({"torch": "torch"}, "PyTorch models become ONNX by its own exporter"),
-        "ray": Extra({"ray": "ray"}, "training inside a Ray cluster"),
+        "flax": Extra({"flax": "flax", "jax2onnx": "jax2onnx"}, "it exports models written in JAX to ONNX"),
+        "torch": Extra({"torch": "torch"}, "its exporter converts PyTorch models to ONNX"),
+        "ray": Extra({"ray": "ray"}, "it runs training inside a Ray cluster"),
         "federated": Extra(
             {"flwr": "flwr", "cryptography": "cryptography", "click": "click", "msgspec": "msgspec"},
-            "messages between the server and its devices go over Flower",
+            "the federated server and its devices communicate through Flower",
         ),
         "tensorboard": Extra(
-            {"tensorboardX": "tensorboardX"}, "`msedge runs export --tensorboard` writes event files with it"
+            {"tensorboardX": "tensorboardX"}, "`msedge runs export --tensorboard` uses it to write event files"
         ),
         "cli": Extra({"typer": "typer", "rich": "rich", "msgspec": "msgspec"}, "the `msedge` command is built on it"),
-        "serve": Extra({"aiohttp": "aiohttp", "orjson": "orjson"}, "the gateway answers HTTP with it"),
+        "serve": Extra({"aiohttp": "aiohttp", "orjson": "orjson"}, "the gateway uses it to serve HTTP"),
         "otel": Extra(
             {
                 "opentelemetry": "opentelemetry-sdk",
                 "opentelemetry.exporter": "opentelemetry-exporter-otlp-proto-http",
             },
-            "spans of requests are sent with it where traces.endpoint says so",
+            "it sends the spans of requests when traces.endpoint is set",
         ),
         "oracle": Extra(
             {"onnxruntime": "onnxruntime", "ai_edge_litert": "ai-edge-litert"},
-            "`verify` and `bench --against` compare with it",
+            "`verify` and `bench --against` use it for comparison",
         ),
-        "peers": Extra({"openvino": "openvino"}, "`bench --against openvino` compares with it"),
+        "peers": Extra({"openvino": "openvino"}, "`bench --against openvino` uses it for comparison"),
     }
 )
-# Of a package that several extras have, the last one's name counts: `cli` of msgspec.
+# A package that belongs to several extras is reported under the last of them: msgspec under `cli`.
 _EXTRA_OF = {module: name for name, extra in EXTRAS.items() for module in extra.packages}
 
 
@@ -77,7 +77,7 @@ def pip_line(extra: str) -> str:
 
 
 def explain_missing(error: ModuleNotFoundError) -> MissingExtraError | None:
-    """The error a user should see for a failed import; None where the module belongs to no extra."""
+    """The error to show for a failed import; None if the module belongs to no extra."""
     module = (error.name or "").partition(".")[0]
     name = _EXTRA_OF.get(module)
     from lite_runtime.errors import MissingExtraError
@@ -86,7 +86,7 @@ def explain_missing(error: ModuleNotFoundError) -> MissingExtraError | None:
 
 
 def installed_version(distribution: str) -> str | None:
-    """The version pip installed, None where it did not."""
+    """The installed version of a distribution, or None."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

@@ -347,7 +347,7 @@ def soak(requests: int, *, every: float = 2.0, clients: int = 32, seed: int = 0)
             figures = made.figures
             figures.code, log = server.wait()
     figures.evictions = log.count("to save memory")
-    at = max(log.find("Traceback"), log.find("a fault of the gateway"))
+    at = max(log.find("Traceback"), log.find("internal server error"))
     figures.faults = log[at : at + 4000] if at >= 0 else ""
     return figures
 

@@ -1,4 +1,4 @@
-"""The `msedge` command. `main` is its entry point and needs nothing but Python until the extra `cli` is found."""
+"""The `msedge` command. Its entry point is `main`, which can report a missing extra `cli` without any dependency."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line on `sys.argv` and leave by SystemExit. Without typer: its pip line, exit code 3."""
+    """Run the command line on `sys.argv`; ends with SystemExit. Without typer it prints how to install it and exits
+    with code 3."""
     try:
         from edge.cli.app import app
     except ModuleNotFoundError as error:

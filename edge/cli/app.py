@@ -1,4 +1,4 @@
-"""The commands, in the order of a model's life. Importing this pulls in typer and nothing heavier."""
+"""The commands, in the order of a model's life. Importing this module imports typer and nothing heavier."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ app = typer.Typer(
 
 
 class _Plain(typer.core.TyperCommand):
-    """A command whose plain help holds no escapes of rich's, which typer writes before the brackets of defaults."""
+    """A command with plain help text: typer puts rich's escapes before the brackets of defaults, which are removed."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help into a formatter of click's."""
+        """Write the help into a click formatter."""
         super().format_help(ctx, formatter)
         formatter.buffer = [part.replace("\\[", "[") for part in formatter.buffer]
 
@@ -56,28 +56,28 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """One ONNX graph from cloud to device.
+    """Train, convert, run and serve one ONNX graph, from cloud to device.
 
-    Exit codes: 0 all is well, 1 a check failed, 2 wrong usage, 3 could not run.
+    Exit codes: 0 success, 1 a check failed, 2 wrong usage, 3 could not run.
     """
 
 
 _OPEN: dict[str, dict[str, Any]] = {"serve": {"ignore_unknown_options": True}}
-"""Of commands that read further flags themselves."""
+"""Settings of commands that parse further flags themselves."""
 
 for _name, _function in _COMMANDS.items():
     app.command(_name, cls=_Plain, context_settings=_OPEN.get(_name))(guarded(_function))
 
-_token = typer.Typer(help="Tokens of those who may ask a gateway.", no_args_is_help=True, rich_markup_mode=None)
+_token = typer.Typer(help="Manage the tokens of a gateway's clients.", no_args_is_help=True, rich_markup_mode=None)
 _TOKEN: dict[str, Callable[..., None]] = {"add": serve.add, "revoke": serve.revoke, "list": serve.listed}
 for _name, _function in _TOKEN.items():
     _token.command(_name, cls=_Plain)(guarded(_function))
 app.add_typer(_token, name="token")
 
-_runs = typer.Typer(help="What `msedge train` recorded.", no_args_is_help=True, rich_markup_mode=None)
+_runs = typer.Typer(help="Show the runs that `msedge train` recorded.", no_args_is_help=True, rich_markup_mode=None)
 _RUNS: dict[str, Callable[..., None]] = {
     "list": runs.listed,
     "show": runs.show,

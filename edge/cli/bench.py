@@ -1,4 +1,4 @@
-"""`msedge bench`: how fast, against whom, and where the time goes."""
+"""`msedge bench`: measure a model's speed, compare it with other runtimes, profile its steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["bench"]
 
 
 def bench(
-    model: Annotated[Path, typer.Argument(metavar="M", help="A bundle, or a model to convert in memory.")],
+    model: Annotated[Path, typer.Argument(metavar="M", help="A bundle, or a model that is converted in memory.")],
     against: Annotated[
         str,
         typer.Option(
@@ -33,33 +33,35 @@ def bench(
         ),
     ] = "",
     source: Annotated[
-        Path | None, typer.Option("--source", metavar="MODEL.onnx", help="What the peers run when M is a bundle.")
+        Path | None,
+        typer.Option("--source", metavar="MODEL.onnx", help="What the other runtimes run when M is a bundle."),
     ] = None,
-    rounds: Annotated[int, typer.Option("--rounds", min=3, metavar="N", help="Turns each contender takes.")] = 25,
+    rounds: Annotated[int, typer.Option("--rounds", min=3, metavar="N", help="Number of turns of each runtime.")] = 25,
     cold: Annotated[
-        bool, typer.Option("--cold", help="Also cold start and peak memory of each, in processes of their own.")
+        bool, typer.Option("--cold", help="Also measure cold start and peak memory, each runtime in its own process.")
     ] = False,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Also the time of every step, and how near that is to the machine's best.")
+        bool, typer.Option("--profile", help="Also show the time of every step, and how close it is to the roofline.")
     ] = False,
     trace: Annotated[
         Path | None, typer.Option("--trace", metavar="FILE.json", help="Write one run as a Chrome trace.")
     ] = None,
     tune: Annotated[
-        bool, typer.Option("--tune", help="First find out how this machine computes each step fastest, and keep that.")
+        bool, typer.Option("--tune", help="First measure which kernel is fastest for each step, and save the result.")
     ] = False,
     seed: Seed = 0,
     input_shape: InputShapes = None,
     threads: Annotated[
-        str, typer.Option("--threads", metavar="N,…", help="Workers; several counts are timed one after the other.")
+        str, typer.Option("--threads", metavar="N,…", help="Worker threads; several counts are measured in turn.")
     ] = "1",
     backend: BackendName = "auto",
     as_json: Json = False,
 ) -> None:
-    """Time a model, alone or against its peers.
+    """Measure a model's speed, alone or against other runtimes.
 
-    Contenders take turns in one process and ratios are paired by turn. Tuning, a profile and a trace are of the first
-    count of threads. What tuning finds holds for every model with steps of the same shape, until it is tuned again.
+    The runtimes take turns in one process, and ratios are computed per turn. --tune, --profile and --trace use the
+    first number of threads. The result of tuning is used for every model with steps of the same shape, until the next
+    tuning.
     """
     shapes, counts = read_shapes(input_shape), _counts(threads)
     peers = [name for name in against.split(",") if name]
@@ -103,23 +105,23 @@ def _tuned(result: Contest) -> list[Found]:
     from edge.measuring import tune
 
     def progress(done: int, of: int) -> None:
-        say(f"timing every way of every step, turn {done} of {of}")
+        say(f"measuring every kernel choice of every step, turn {done} of {of}")
 
     found = tune.tune(result.bundle, result.inputs, threads=result.threads, progress=progress)
     if found:
-        say(f"kept in {tune.keep(found)}")
+        say(f"saved in {tune.keep(found)}")
     return found
 
 
 def _tuning_table(found: Sequence[Found]) -> RenderableType:
     figures = ("steps", "rule", "its time", "best", "time", "gain")
-    rows = table("how this machine computes each shape fastest", "shape", *figures, right=figures)
+    rows = table("the fastest kernel for each shape on this machine", "shape", *figures, right=figures)
     for one in sorted(found, key=lambda f: f.best_seconds - f.rule_seconds):
         gain = f"{one.rule_seconds / one.best_seconds - 1:.0%}" if one.gains else ""
         times = seconds_text(one.rule_seconds), seconds_text(one.best_seconds)
         rows.add_row(one.key, str(one.steps), one.rule, times[0], one.best if one.gains else "", times[1], gain)
     rule, best = sum(one.rule_seconds for one in found), sum(map(_kept, found))
-    rows.caption = f"{seconds_text(rule)} by the rules, {seconds_text(best)} as tuned"
+    rows.caption = f"{seconds_text(rule)} by default rules, {seconds_text(best)} tuned"
     rows.caption_justify = "left"
     return rows
 
@@ -138,7 +140,7 @@ def _counts(text: str) -> list[int]:
 def _cold_starts(result: Contest, source: Path, backend: str) -> tuple[Footprint, ...]:
     from edge.measuring.footprint import footprints
 
-    say("starting each in a process of its own")
+    say("starting each runtime in its own process")
     return footprints(result, source, backend=backend)
 
 
@@ -169,14 +171,15 @@ def _print(result: Contest) -> None:
             e.name, seconds_text(e.timing.median), *_ratio(e), seconds_text(e.first), seconds_text(e.load), _differs(e)
         )
     if len(result.entries) > 1:
-        rows.caption = "ratio: peer's time over ours, median of paired turns; spread: middle half"
+        rows.caption = "ratio: the peer's time divided by ours, median of paired turns; spread: middle half"
         rows.caption_justify = "left"
     out.print(rows)
     for peer in result.absent:
         out.print(f"{peer.name}: {peer.reason}", style="yellow")
     cost = result.cost
     native = f"{cost.steps} native steps for {cost.native} operators"
-    slow = f", {len(cost.reference)} by reference: {', '.join(sorted(set(cost.reference)))}" * bool(cost.reference)
+    names = ", ".join(sorted(set(cost.reference)))
+    slow = f", {len(cost.reference)} on the NumPy reference: {names}" * bool(cost.reference)
     print(f"arena {bytes_text(cost.arena_bytes)}, {native}{slow}")
 
 
@@ -194,7 +197,7 @@ def _differs(entry: Entry) -> str:
 def _cold_table(starts: Sequence[Footprint]) -> RenderableType:
     figures = ("cold start", "peak memory", "beyond NumPy")
     base = starts[0]
-    rows = table("from nothing to the first result", "runtime", *figures, right=figures)
+    rows = table("from process start to the first result", "runtime", *figures, right=figures)
     for start in starts:
         more = "" if start is base else f"{seconds_text(start.seconds - base.seconds)}, "
         more += "" if start is base else bytes_text(start.peak_bytes - base.peak_bytes)
@@ -205,20 +208,20 @@ def _cold_table(starts: Sequence[Footprint]) -> RenderableType:
 def _profile(steps: Sequence[Row], bounds: Roofline | None) -> RenderableType:
     total = sum(row.seconds for row in steps)
     figures = ("time", "share", "GFLOP/s", "GB/s", "of roof")
-    rows = table("where the time goes", "operators", "kernel", *figures, "", right=figures, fold=("operators",))
+    rows = table("profile", "operators", "kernel", *figures, "", right=figures, fold=("operators",))
     for row in sorted(steps, key=lambda r: -r.seconds):
         share = row.seconds / total
         rates = (f"{amount / row.seconds / 1e9:.1f}" if amount else "" for amount in (row.operations, row.bytes))
         roof = f"{_least(row, bounds) / row.seconds:.0%}" if bounds and row.bytes else ""
         bar = "█" * round(20 * share)
         rows.add_row(_short(row.node), row.kernel, seconds_text(row.seconds), f"{share:.1%}", *rates, roof, bar)
-    rows.caption = f"{len(steps)} steps, {seconds_text(total)} one by one" + _whole(steps, bounds)
+    rows.caption = f"{len(steps)} steps, {seconds_text(total)} in sum" + _whole(steps, bounds)
     rows.caption_justify = "left"
     return rows
 
 
 def _short(node: str) -> str:
-    """The first of the names that TensorFlow Lite strings together with semicolons for what it fused."""
+    """The first name of a fused node; TensorFlow Lite joins the names with semicolons."""
     name, semicolon, _ = node.partition(";")
     return name + " …" * bool(semicolon)
 
@@ -228,13 +231,13 @@ def _least(row: Row, bounds: Roofline) -> float:
 
 
 def _whole(steps: Sequence[Row], bounds: Roofline | None) -> str:
-    """What the roofline makes of all steps together, and what it is."""
+    """The share of the roofline that all steps reach together, and the roofline itself."""
     if bounds is None:
         return ""
     counted = [row for row in steps if row.bytes]
     spent = sum(row.seconds for row in counted)
     share = f", {sum(_least(row, bounds) for row in counted) / spent:.0%} of roof" if spent else ""
-    fewer = "\nWinograd multiplies less than it counts: its share may exceed 100%"
+    fewer = "\nWinograd needs fewer multiplications than are counted: its share may exceed 100%"
     return share + fewer * any("winograd" in row.kernel for row in counted) + f"\nroof, {bounds.text}"
 
 

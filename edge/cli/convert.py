@@ -1,4 +1,4 @@
-"""`msedge convert`: a source model to one bundle or to standard ONNX, with the report of what was done to it."""
+"""`msedge convert`: convert a source model to a bundle or to standard ONNX, with a report of all changes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def convert(
     input_shape: InputShapes = None,
     as_json: Json = False,
 ) -> None:
-    """Convert a model to a bundle."""
+    """Convert an ONNX or TensorFlow Lite model to a bundle."""
     shapes = read_shapes(input_shape)
     from converter import convert as run
     from converter.quantize import Options
@@ -96,14 +96,16 @@ def convert(
 
 
 def _refuse_unused(mode: str, calibration: Path | None, budget: str | None, evaluation: Path | None) -> None:
-    """An option that would do nothing is a mistake."""
+    """Refuse options that would have no effect."""
     plain = mode in ("none", "fp16")
     if calibration is not None and (plain or mode == "dynamic"):
-        raise typer.BadParameter(f"--quantize {mode} takes no calibration data", param_hint="--calibration")
+        why = f"--quantize {mode} uses no calibration data; leave it out"
+        raise typer.BadParameter(why, param_hint="--calibration")
     if budget is not None and plain:
-        raise typer.BadParameter(f"--quantize {mode} has no layers to trade", param_hint="--accuracy-budget")
+        why = f"--quantize {mode} does not mix precisions, so that there is nothing to choose; leave it out"
+        raise typer.BadParameter(why, param_hint="--accuracy-budget")
     if evaluation is not None and budget is None:
-        raise typer.BadParameter("it is for --accuracy-budget", param_hint="--evaluation")
+        raise typer.BadParameter("only used with --accuracy-budget, which is missing", param_hint="--evaluation")
 
 
 def _refuse_untrained(context: typer.Context) -> None:
@@ -111,7 +113,7 @@ def _refuse_untrained(context: typer.Context) -> None:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             flag = f"--{name.replace('_', '-')}"
-            raise typer.BadParameter("it is for --trainable or --lora, and there is neither", param_hint=flag)
+            raise typer.BadParameter("only used with --trainable or --lora; both are missing", param_hint=flag)
 
 
 _FOR_TRAINING = ("loss", "optimizer", "learning_rate", "weight_decay", "clip_norm", "batch_norm")
@@ -127,7 +129,7 @@ def _lora(text: str) -> Lora:
 
 
 def _write_fitting(path: Path, bundle: bytes, declared: Mapping[str, Any]) -> None:
-    """Write a bundle whose pipeline makes what the model takes; raises PipelineError before anything is written."""
+    """Write a bundle whose processing fits the model's inputs; raises PipelineError before anything is written."""
     from converter.errors import ConvertError
     from edge.gateway.pipelines import Pipeline
     from edge.gateway.ports import ports_of
@@ -175,8 +177,8 @@ def _training(report: Report) -> list[tuple[str, str]]:
     names = [parameter["name"] for parameter in found["parameters"]]
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return [
-        ("trains", f"{found['count']} numbers in {len(names)} parameters: {', '.join(names[:_SHOWN])}{more}"),
-        ("state", f"{bytes_text(found['state_bytes'])}, {bytes_text(found['bytes'])} of it parameters"),
+        ("trainable", f"{found['count']} values in {len(names)} parameters: {', '.join(names[:_SHOWN])}{more}"),
+        ("state", f"{bytes_text(found['state_bytes'])}, of which {bytes_text(found['bytes'])} are parameters"),
         ("signatures", ", ".join(found["signatures"])),
     ]
 
@@ -189,7 +191,7 @@ def _bundle(report: Report) -> list[tuple[str, str]]:
         ("weights", weights + f"; {report.kept_float32} too large for float16" * bool(report.kept_float32)),
         ("operators", f"{before} of {_dialect(report)} became {after}"),
         ("rewrites", ", ".join(f"{name} {count}" for name, count in report.rewrites().items()) or "none"),
-        ("native", f"{report.coverage:.0%} of operators" + f"; by reference: {slow}" * bool(slow)),
+        ("native", f"{report.coverage:.0%} of operators" + f"; on the NumPy reference: {slow}" * bool(slow)),
         ("golden", report.golden),
     ]
 
@@ -206,7 +208,7 @@ def _quantization(report: Report) -> list[tuple[str, str]]:
     for node in done.nodes:
         counts[node.status] = counts.get(node.status, 0) + 1
     rows = [("quantised", ", ".join(f"{status} {count}" for status, count in sorted(counts.items())) + " operators")]
-    rows += [("worth a look", f.text) for f in done.findings[:_SHOWN]]
+    rows += [("please check", f.text) for f in done.findings[:_SHOWN]]
     if len(done.findings) > _SHOWN:
         rows.append(("", f"and {len(done.findings) - _SHOWN} more: see --report"))
     rows += [(f"output {o.name}", f"{o.snr:.1f} dB signal to noise, cosine {o.cosine:.5f}") for o in report.outputs]
@@ -223,7 +225,7 @@ def _budget(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         (
             "accuracy",
             f"{found['metric']} {found['score']:.4g} against {found['float']:.4g} in float: "
-            f"{found['drop']:.4g} lost of {found['limit']:.4g} allowed; {found['gain']:.0%} of the size gain kept, "
-            f"{found['trials']} mixes measured",
+            f"{found['drop']:.4g} lost, {found['limit']:.4g} allowed; {found['gain']:.0%} of the size reduction kept, "
+            f"{found['trials']} combinations measured",
         )
     ]

@@ -1,4 +1,4 @@
-"""The options of `msedge convert`, as annotated types: what each takes and its help."""
+"""The options of `msedge convert`, as annotated types with their help."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ Mode: TypeAlias = Annotated[
     Literal["none", "fp16", "dynamic", "int8", "int16x8", "w8", "w4"],
     typer.Option(
         "--quantize",
-        help="fp16: half the space for weights. dynamic: int8, ranges measured at run time. int8, int16x8: ranges "
-        "measured on --calibration. w8, w4: 8- or 4-bit weights, computed in float32.",
+        help="fp16: float16 weights, half the size. dynamic: int8, ranges measured at run time. int8, int16x8: ranges "
+        "measured on --calibration. w8, w4: 8- or 4-bit weights, computation in float32.",
         rich_help_panel=_PRECISION,
     ),
 ]
@@ -51,7 +51,7 @@ Calibration: TypeAlias = Annotated[
     typer.Option(
         "--calibration",
         metavar="FILE.npz|DIR",
-        help="Samples like those the model will meet: arrays by input name, or a folder of arrays or images.",
+        help="Representative samples: arrays by input name, or a folder of arrays or images.",
         rich_help_panel=_PRECISION,
     ),
 ]
@@ -59,7 +59,7 @@ Method: TypeAlias = Annotated[
     Literal["auto", "minmax", "percentile", "entropy", "mse"],
     typer.Option(
         "--method",
-        help="How observed values become a range; auto measures which is best.",
+        help="How a range is chosen from the observed values; auto measures which method is best.",
         rich_help_panel=_PRECISION,
     ),
 ]
@@ -81,7 +81,7 @@ AccuracyBudget: TypeAlias = Annotated[
     typer.Option(
         "--accuracy-budget",
         metavar="P",
-        help="How much accuracy may be lost, such as 0.5%: the layers that lose most keep a higher precision.",
+        help="Largest accepted loss of accuracy, such as 0.5%: the layers that lose most keep a higher precision.",
         rich_help_panel=_ACCURACY,
     ),
 ]
@@ -90,7 +90,7 @@ Metric: TypeAlias = Annotated[
     typer.Option(
         "--metric",
         help="agreement, error (against the float model), top1, auc, rmse (against labels), or "
-        "a function of your own: module:function.",
+        "your own function: module:function.",
         rich_help_panel=_ACCURACY,
     ),
 ]
@@ -99,7 +99,7 @@ Evaluation: TypeAlias = Annotated[
     typer.Option(
         "--evaluation",
         metavar="FILE.npz",
-        help="Inputs by name to measure on, and their labels under labels; default: the calibration data.",
+        help="Inputs by name to measure accuracy on, with labels in the array `labels`; default: the calibration data.",
         rich_help_panel=_ACCURACY,
     ),
 ]
@@ -108,7 +108,7 @@ Trainable: TypeAlias = Annotated[
     typer.Option(
         "--trainable",
         metavar="GLOB",
-        help="Parameters that devices train, by their initialisers' names; repeatable.",
+        help="Names of the initialisers (weights) that devices train; repeatable.",
         rich_help_panel=_TRAINING,
     ),
 ]
@@ -117,13 +117,13 @@ LoraRank: TypeAlias = Annotated[
     typer.Option(
         "--lora",
         metavar="RANK[:GLOB]",
-        help="Train low-rank adapters of this rank beside frozen weights: all of them, or those that match GLOB.",
+        help="Train low-rank adapters of this rank beside the frozen weights: beside all, or those that match GLOB.",
         rich_help_panel=_TRAINING,
     ),
 ]
 Loss: TypeAlias = Annotated[
     Literal["softmax_cross_entropy", "sigmoid_cross_entropy", "mse", "huber"],
-    typer.Option("--loss", help="Between the model's first output and the labels.", rich_help_panel=_TRAINING),
+    typer.Option("--loss", help="Loss of the model's first output and the labels.", rich_help_panel=_TRAINING),
 ]
 Optimizer: TypeAlias = Annotated[
     Literal["sgd", "momentum", "adam"],
@@ -131,10 +131,10 @@ Optimizer: TypeAlias = Annotated[
 ]
 LearningRate: TypeAlias = Annotated[
     float,
-    typer.Option("--learning-rate", help="The initial rate; devices may change it.", rich_help_panel=_TRAINING),
+    typer.Option("--learning-rate", help="Initial learning rate; devices may change it.", rich_help_panel=_TRAINING),
 ]
 WeightDecay: TypeAlias = Annotated[
-    float, typer.Option("--weight-decay", help="Applied to matrices and filters.", rich_help_panel=_TRAINING)
+    float, typer.Option("--weight-decay", help="Weight decay of matrices and filters.", rich_help_panel=_TRAINING)
 ]
 ClipNorm: TypeAlias = Annotated[
     float | None,
@@ -144,7 +144,7 @@ BatchNorm: TypeAlias = Annotated[
     Literal["frozen", "train"],
     typer.Option(
         "--batch-norm",
-        help="train: normalise by the batch where scale or shift are trained.",
+        help="train: batch statistics in the normalisations whose scale or shift is trained; frozen: the stored ones.",
         rich_help_panel=_TRAINING,
     ),
 ]
@@ -153,7 +153,7 @@ Pipeline: TypeAlias = Annotated[
     typer.Option(
         "--pipeline",
         metavar="FILE.toml",
-        help="Pre- and post-processing for serving: images and sound in, labels and boxes out.",
+        help="Pre- and post-processing for serving: images and audio in, labels and boxes out.",
     ),
 ]
 Target: TypeAlias = Annotated[
@@ -161,5 +161,5 @@ Target: TypeAlias = Annotated[
 ]
 ReportFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--report", metavar="out.html", help="A page of what was done, layer by layer; .json for machines."),
+    typer.Option("--report", metavar="out.html", help="Write a report of all changes, layer by layer: .html or .json."),
 ]

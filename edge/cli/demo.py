@@ -1,4 +1,4 @@
-"""`msedge demo`: the whole loop on real data, in one table."""
+"""`msedge demo`: training, conversion, federated learning and serving on real data, with tables of results."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ COLUMNS = 80
 
 
 def demo(
-    epochs: Annotated[int, typer.Option("--epochs", min=1, metavar="N", help="How long to train.")] = 20,
+    epochs: Annotated[int, typer.Option("--epochs", min=1, metavar="N", help="Number of training epochs.")] = 20,
     keep: Annotated[
-        Path | None, typer.Option("--keep", metavar="DIR", help="Leave models, reports and personal heads there.")
+        Path | None, typer.Option("--keep", metavar="DIR", help="Keep models, reports and personal heads there.")
     ] = None,
     seed: Seed = 0,
     threads: Threads = 1,
     as_json: Json = False,
 ) -> None:
-    """Train, convert, verify, run and serve a small network; let ten devices learn together.
+    """Train, convert, verify, run and serve a small network; train it further on ten simulated devices.
 
-    ResNet-8 on scikit-learn's handwritten digits; needs no network. Exit code 1 when the device's accuracy is below
-    0.97, its logits are further than 1e-4 from the cloud's, learning together gains a device less than 0.3, or devices
-    are answered no better by their own versions than by the common one.
+    ResNet-8 on scikit-learn's handwritten digits; needs no network access. Exit code 1 when the device's accuracy is
+    below 0.97, its logits differ by more than 1e-4 from the cloud's, federated learning improves a device's accuracy
+    by less than 0.3, or personal versions are no more accurate than the common model.
     """
     from edge.demo.loop import run_loop
 
@@ -138,22 +138,22 @@ def _print(o: Outcome, seconds: float, keep: Path | None) -> None:
     console(least=COLUMNS).print(rows)
     _print_fleet(o.fleet)
     _print_served(o.served)
-    good = "the device runs the cloud's model, the fleet its own, the gateway all of them"
+    good = "all checks passed: training, conversion, federated learning, serving"
     verdict = good if o.ok else "the models are NOT good enough"
-    print(f"{verdict}; the loop took {seconds:.0f} s")
+    print(f"{verdict}; the demo took {seconds:.0f} s")
     if keep is not None:
         print(f"next: msedge inspect {keep / 'digits.mslite'}, and {keep / 'fleet.html'} in a browser")
 
 
 def _print_fleet(fleet: FleetOutcome) -> None:
     count, rounds = len(fleet.devices), fleet.report["rounds"]
-    print(f"{count} devices whose cameras are mounted askew, after {rounds} rounds together")
+    print(f"{count} devices with rotated cameras, after {rounds} federated rounds")
     heads = ("the cloud's model", "its own")
     rows = table("", "accuracy on", *heads, right=heads)
     for row in fleet.devices:
-        rows.add_row(f"{row.name}{'' if row.trained else ', not in the rounds'}", f"{row.cloud:.3f}", f"{row.own:.3f}")
+        rows.add_row(f"{row.name}{'' if row.trained else ', did not train'}", f"{row.cloud:.3f}", f"{row.own:.3f}")
     rows.add_section()
-    for words, trained in (("mean of those that trained", True), ("mean of the others", False)):
+    for words, trained in (("mean of devices that trained", True), ("mean of the others", False)):
         rows.add_row(words, f"{fleet.mean('cloud', trained):.3f}", f"{fleet.mean('own', trained):.3f}")
     console(least=COLUMNS).print(rows)
 

@@ -1,4 +1,4 @@
-"""`msedge doctor`: what this machine has, what it lacks and how to get it."""
+"""`msedge doctor`: what is installed on this machine, what is missing, and how to install it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["doctor"]
 
 
 def doctor(as_json: Json = False) -> None:
-    """Say what this machine has and lacks.
+    """Show the processor, kernels and packages of this machine, and what is missing.
 
-    Exit code 1 when bundles cannot run natively here.
+    Exit code 1 if bundles cannot run natively on this machine.
     """
     facts = _facts()
     if as_json:
@@ -66,20 +66,20 @@ def _facts() -> dict[str, Any]:
 
 
 def _problems(facts: dict[str, Any]) -> list[str]:
-    """What keeps native code from running; a missing extra alone is none."""
+    """What prevents native code from running; a missing extra alone is not a problem."""
     if facts["target"] is None:
-        return ["native kernels exist for x86-64 Linux from x86-64-v2 on; here bundles run by reference only, slowly"]
+        return ["native kernels need x86-64 Linux, x86-64-v2 or newer; here bundles run on the NumPy reference, slowly"]
     if not facts["native"]:
-        return [f"no compiled kernels are kept and numba is missing: {facts['extras']['jit']['install']}"]
+        return [f"no compiled kernels are cached and numba is missing: {facts['extras']['jit']['install']}"]
     if facts["cache"]["problem"] and not all(origin == "wheel" for origin in facts["kernels"].values()):
         return [facts["cache"]["problem"]]
     if not facts["cache"]["writable"] and not all(facts["kernels"].values()):
-        return [f"kernels cannot be kept in {facts['cache']['folder']}: make it writable, or set MSEDGE_CACHE"]
+        return [f"kernels cannot be saved in {facts['cache']['folder']}: make it writable, or set MSEDGE_CACHE"]
     return []
 
 
 def _writable(folder: Path) -> bool:
-    """Whether files can be made in `folder`, or it in the nearest parent there is."""
+    """Whether files can be created in `folder`, or the folder itself in its nearest existing parent."""
     there = next((p for p in (folder, *folder.parents) if p.exists()), folder)
     return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
 
@@ -89,7 +89,7 @@ def _print(facts: dict[str, Any]) -> None:
     rows = table("", "", "", "", fold=("",))
     rows.show_header, rows.box = False, None
     target = facts["target"]
-    rows.add_row("", "msedge", facts["msedge"] or "not installed, run from its folder")
+    rows.add_row("", "msedge", facts["msedge"] or "not installed, running from its source folder")
     rows.add_row("", "python", f"{facts['python']} ({facts['executable']})")
     rows.add_row("", "numpy", facts["numpy"])
     rows.add_row("", "system", f"{facts['platform']}, {facts['cores']} cores")
@@ -110,12 +110,12 @@ def _print(facts: dict[str, Any]) -> None:
 
 def _cpu(target: dict[str, Any] | None) -> str:
     if target is None:
-        return "no target of the native kernels"
+        return "not supported by native kernels"
     return f"{target['name']}: {target['vector_bits']}-bit vectors ({' '.join(target['features'])})"
 
 
-_ORIGINS = {"wheel": "that came with the runtime", "cache": "compiled and kept", "": "compiled on first use"}
-"""What `build.kept` says of a family, in words."""
+_ORIGINS = {"wheel": "shipped with the runtime", "cache": "compiled and cached", "": "compiled on first use"}
+"""The text for each result of `build.kept`."""
 
 
 def _kernels(kept: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""What a user sees when something goes wrong: what, why, the next command, the exit code; never a stray traceback."""
+"""How errors are reported to the user: what went wrong and why, the next command, the exit code; no tracebacks."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ CHECK_FAILED, COULD_NOT_RUN = 1, 3
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# How typer itself ends a command; not ours to report.
+# Exceptions by which typer itself ends a command; they are not reported here.
 _ENDS = (typer.Exit, typer.Abort, typer.BadParameter)
 
 
 def guarded(command: Callable[P, R]) -> Callable[P, R]:
-    """`command` with its errors reported; the keyword `as_json`, if it is set, adds them to stdout as an object."""
+    """`command` with its errors reported; if the keyword `as_json` is set, they are also printed as a JSON object."""
 
     @functools.wraps(command)
     def guard(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -41,7 +41,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
 
 @contextlib.contextmanager
 def _warnings_in_words() -> Iterator[None]:
-    """Warnings as lines for people; where in the source they come from MSEDGE_DEBUG=1 shows."""
+    """Show warnings as one readable line; with MSEDGE_DEBUG=1, with their place in the source."""
     before = warnings.formatwarning
     if os.environ.get("MSEDGE_DEBUG") != "1":
         warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
@@ -52,7 +52,7 @@ def _warnings_in_words() -> Iterator[None]:
 
 
 class _Border:
-    """Turns whatever leaves the block into a report and an exit code."""
+    """Turns an exception that leaves the block into a report and an exit code."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
@@ -94,14 +94,14 @@ def _explain(error: Exception) -> tuple[str, str]:
 
 
 def _next_commands() -> tuple[tuple[type[Exception], str], ...]:
-    """Most particular first; texts that end in the fix need no more. Imported late: it brings NumPy."""
+    """Most specific first; "" for errors whose text already ends with the fix. Imported late, as it loads NumPy."""
     from lite_runtime.errors import BundleError, InputError, MsedgeError
 
     return (
         (BundleError, ""),
-        (InputError, "msedge inspect shows what a bundle takes"),
+        (InputError, "msedge inspect shows a bundle's inputs"),
         (MsedgeError, ""),
-        (OSError, "check the path, its permissions and the space left"),
+        (OSError, "check the path, its permissions and the free space"),
     )
 
 

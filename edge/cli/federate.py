@@ -1,4 +1,4 @@
-"""`msedge federate`: a federated run, simulated here or on real devices behind a SuperLink."""
+"""`msedge federate`: a federated run, simulated on this machine or on real devices through a Flower SuperLink."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ __all__ = ["federate"]
 
 def federate(
     config: Annotated[
-        Path | None, typer.Argument(metavar="CONFIG.toml", help="What to learn; --init prints one to begin with.")
+        Path | None, typer.Argument(metavar="CONFIG.toml", help="The run's configuration; --init prints a template.")
     ] = None,
     simulate: Annotated[
         int | None,
-        typer.Option("--simulate", metavar="N", min=0, help="With N devices in this process; 0: all of data.shards."),
+        typer.Option("--simulate", metavar="N", min=0, help="Simulate N devices on this machine; 0: all data.shards."),
     ] = None,
     superlink: Annotated[
-        str | None, typer.Option("--superlink", metavar="HOST:PORT", help="On the devices of a Flower SuperLink.")
+        str | None, typer.Option("--superlink", metavar="HOST:PORT", help="Run on devices of this Flower SuperLink.")
     ] = None,
     certificates: Annotated[
         Path | None,
-        typer.Option("--certificates", metavar="CA.crt", help="Whom to trust as that SuperLink; without it: no TLS."),
+        typer.Option("--certificates", metavar="CA.crt", help="CA certificate of the SuperLink; without it: no TLS."),
     ] = None,
     report: Annotated[
-        Path | None, typer.Option("--report", metavar="out.html", help="Write what happened as a page.")
+        Path | None, typer.Option("--report", metavar="out.html", help="Write a report of the run as a page.")
     ] = None,
     render: Annotated[
-        Path | None, typer.Option("--render", metavar="RUN.json", help="Make that page of a run's report.json.")
+        Path | None, typer.Option("--render", metavar="RUN.json", help="Make the page from a run's report.json.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from state.checkpoint.")] = False,
-    init: Annotated[bool, typer.Option("--init", help="Print a configuration to begin with.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from state.checkpoint.")] = False,
+    init: Annotated[bool, typer.Option("--init", help="Print a template of the configuration.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Learn from many devices without seeing their data.
+    """Train a model on many devices; their data stays on the devices.
 
-    Devices train a bundle made with `msedge convert --trainable`; the algorithm, who takes part, what travels and what
-    is kept stand in the configuration.
+    The devices train a bundle made with `msedge convert --trainable`. The configuration sets the algorithm, the
+    selection of devices, the encoding of updates, and the files that are written.
     """
     if init:
         from federated.config import TEMPLATE
@@ -61,11 +61,11 @@ def federate(
         _render(render, report)
         return
     if config is None:
-        raise typer.BadParameter("expected a configuration; --init prints one", param_hint="CONFIG.toml")
+        raise typer.BadParameter("expected a configuration; --init prints a template", param_hint="CONFIG.toml")
     if (simulate is None) == (superlink is None):
-        raise typer.BadParameter("expected --simulate N or --superlink HOST:PORT, one of them")
+        raise typer.BadParameter("expected exactly one of --simulate N and --superlink HOST:PORT")
     if superlink is not None and report is not None:
-        raise typer.BadParameter("the server leaves report.json, and --render makes a page of it; leave --report out")
+        raise typer.BadParameter("leave out --report: the server writes report.json; --render makes the page from it")
     if report is not None and not report.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {str(report.parent)!r}; create it first", param_hint="--report")
     if superlink is not None:
@@ -75,13 +75,13 @@ def federate(
 
 
 def _submit(config: Path, superlink: str, certificates: Path | None, resume: bool, as_json: bool) -> None:
-    """Flower shows the ServerApp's log, a line of JSON for each round."""
+    """Submit the run; Flower shows the ServerApp's log, one line of JSON per round."""
     from federated.config import read
     from federated.transport.submit import submit
 
     read(config)
     if certificates is None:
-        say("warning: without --certificates nothing proves that this is your SuperLink, and anybody can read along")
+        say("warning: without --certificates the SuperLink is not authenticated and the connection is not encrypted")
     code = submit(config, superlink, certificates=certificates, resume=resume, log=2 if as_json else None)
     if as_json:
         emit({"config": str(config), "superlink": superlink, "exit_code": code})
@@ -110,14 +110,14 @@ def _simulate(config: Path, devices: int, resume: bool, page: Path | None, as_js
 
 def _render(source: Path, page: Path | None) -> None:
     if page is None:
-        raise typer.BadParameter("--render makes a page: say where with --report out.html")
+        raise typer.BadParameter("--render needs the page's file name: add --report out.html")
     try:
         _write_page(page, json.loads(source.read_text(encoding="utf-8")))
     except OSError as error:
         raise FederatedError(f"cannot read {str(source)!r}: {error.strerror}; check the path") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise FederatedError(
-            f"{str(source)!r}: expected the report of a federated run (its configuration says report.json where), got "
+            f"{str(source)!r}: expected the report of a federated run (report.json in its configuration), got "
             f"something else ({type(error).__name__}: {error})"
         ) from error
 
@@ -133,13 +133,13 @@ def _print(made: Mapping[str, Any]) -> None:
     evaluated = [row for row in made["rows"] if "evaluation" in row]
     if evaluated:
         heads = ("count", "before", "after", "worst before", "worst after")
-        title = f"accuracy after round {evaluated[-1]['round']}; worst: of the worst tenth"
+        title = f"accuracy after round {evaluated[-1]['round']}; worst: mean of the worst 10 % of devices"
         rows = table(title, "devices", *heads, right=heads)
         for name, survey in evaluated[-1]["evaluation"].items():
             if (summary := survey["summary"]) is not None:
                 pairs = (summary["accuracy_before"], summary["accuracy_after"])
                 figures = [pair["mean"] for pair in pairs] + [pair["worst_decile"] for pair in pairs]
-                label = {"training": "that train", "held_out": "never seen"}[name]
+                label = {"training": "training", "held_out": "held out"}[name]
                 rows.add_row(label, str(summary["devices"]), *(f"{figure + 0.0:.3f}" for figure in figures))
         console().print(rows)
     print(

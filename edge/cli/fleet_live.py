@@ -1,6 +1,6 @@
-"""A federated run as it goes, on stderr: the last rounds as a table, what went before as lines of blocks.
+"""The progress of a federated run on stderr: the last rounds as a table, earlier ones as sparklines.
 
-Where stderr is no terminal, a plain line a round.
+If stderr is not a terminal: one plain line per round.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["accuracies", "live", "sparkline"]
 
 Row = Mapping[str, Any]
 SHOWN, WIDE, REASONS = 8, 48, 3
-"""Rounds in the table; blocks in a line; reasons of refusals told at a time."""
+"""Rounds in the table; characters in a sparkline; reasons for refusals shown at a time."""
 BLOCKS = "▁▂▃▄▅▆▇█"
-NAMES = {"training": "train", "held_out": "never seen"}
+NAMES = {"training": "training", "held_out": "held out"}
 
 
 @contextmanager
 def live(rounds: int) -> Iterator[Callable[[Row], None]]:
-    """A function to call with each round's row."""
+    """Give a function to call with each round's row."""
     out = console(stderr=True)
     told: dict[str, str] = {}
     if not out.is_terminal:
@@ -54,7 +54,7 @@ def _screen(rows: Sequence[Row], rounds: int, reasons: Sequence[str] = ()) -> Gr
     from rich.console import Group
     from rich.text import Text
 
-    heads = ("round", "answered", "loss", "train", "never seen", "up", "down", "time")
+    heads = ("round", "answered", "loss", "training", "held out", "up", "down", "time")
     shown = table("", *heads, "", right=heads)
     for row in rows[-SHOWN:]:
         found = accuracies(row)
@@ -67,12 +67,12 @@ def _screen(rows: Sequence[Row], rounds: int, reasons: Sequence[str] = ()) -> Gr
     for name, words in NAMES.items():
         adapted = [found[name][1] for row in rows if name in (found := accuracies(row))]
         if adapted:
-            lines.append(f"{words:12}{sparkline(adapted)}  accuracy once adapted {adapted[-1]:.3f}")
+            lines.append(f"{words:12}{sparkline(adapted)}  accuracy after adapting {adapted[-1]:.3f}")
     return Group(shown, Text("\n".join([*lines, *reasons])))
 
 
 def sparkline(values: Sequence[float | None]) -> str:
-    """The last numbers as blocks between the least and the greatest of them; a gap for what is missing."""
+    """The last values as block characters, scaled between their minimum and maximum; a space for a missing value."""
     last = values[-WIDE:]
     seen = [v for v in last if v is not None]
     low, span = min(seen, default=0.0), (max(seen, default=0.0) - min(seen, default=0.0)) or 1.0
@@ -80,7 +80,7 @@ def sparkline(values: Sequence[float | None]) -> str:
 
 
 def accuracies(row: Row) -> dict[str, tuple[float, float]]:
-    """Mean accuracy before and after adapting, of devices that train and ones that never do."""
+    """Mean accuracy before and after adapting, of training and of held-out devices."""
     found = {}
     for name, survey in row.get("evaluation", {}).items():
         if survey["summary"]:
@@ -89,7 +89,7 @@ def accuracies(row: Row) -> dict[str, tuple[float, float]]:
 
 
 def _words(row: Row) -> str:
-    """A round in a line."""
+    """A round as one line."""
     parts = [f"{row['answered']}/{row['asked']} devices"]
     if row["loss"] is not None:
         parts.append(f"loss {row['loss']:.3f}")
@@ -100,7 +100,7 @@ def _words(row: Row) -> str:
 
 
 def _news(row: Row, told: dict[str, str]) -> list[str]:
-    """Why devices were refused, each reason with the first device it was given to; `told` grows by what is new."""
+    """New reasons for refusals, each with the first device it applied to; they are added to `told`."""
     new: dict[str, str] = {}
     for detail in row.get("details", ()):
         why = detail.partition(": ")[2]
@@ -111,10 +111,10 @@ def _news(row: Row, told: dict[str, str]) -> list[str]:
 
 
 def _troubles(row: Row) -> Iterator[str]:
-    """What did not go as it should."""
+    """What went wrong in a round."""
     if row["refused"]:
         yield "refused " + ", ".join(f"{count} {reason}" for reason, count in row["refused"].items())
     if row["silent"]:
-        yield f"{row['silent']} silent"
+        yield f"{row['silent']} did not answer"
     if not row["counted"]:
-        yield "too few: tried again"
+        yield "too few answers: repeated"

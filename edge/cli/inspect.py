@@ -1,4 +1,4 @@
-"""`msedge inspect`: a bundle's graph as a readable table."""
+"""`msedge inspect`: show a bundle's graph as a readable table."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 __all__ = ["inspect"]
 
 WIDE = 100
-"""Columns a terminal needs for values' names to be shown; --json always has them."""
+"""Columns that a terminal needs to show the names of values; --json always has them."""
 
 
 def inspect(
     bundle: BundlePath,
-    signature: Annotated[str | None, typer.Option(help="Only this one of the bundle's functions.")] = None,
+    signature: Annotated[str | None, typer.Option(help="Show only this signature.")] = None,
     input_shape: InputShapes = None,
     program: Annotated[
         bool, typer.Option("--program", help="Instead, the native program of each function as this machine runs it.")
@@ -159,7 +159,7 @@ def _state(bundle: Bundle) -> RenderableType:
     for state in held:
         used = (", ".join(signatures) for signatures in (state.read, state.written))
         rows.add_row(state.name, state.dtype, shape_text(state.shape), *used)
-    rows.caption = f"{len(held)} arrays, {bytes_text(sum(state.bytes for state in held))}, kept between runs"
+    rows.caption = f"{len(held)} arrays, {bytes_text(sum(state.bytes for state in held))}, preserved between runs"
     rows.caption_justify = "left"
     return rows
 
@@ -186,7 +186,7 @@ def _nodes(nodes: list[Row], wide: bool) -> RenderableType:
         rows.add_row(str(row.index), row.op, row.detail, gives, weights, *[row.output] * wide)
     rows.caption = (
         f"{len(nodes)} operators, {sum(r.parameters for r in nodes):,} parameters, "
-        f"{bytes_text(sum(r.weights for r in nodes))} of weights; float32 where no type is given"
+        f"{bytes_text(sum(r.weights for r in nodes))} of weights; float32 if no type is given"
     )
     rows.caption_justify = "left"
     return rows

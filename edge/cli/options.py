@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their text is read."""
+"""Options that several commands share, and the parser of `--input-shape`."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import typer
 __all__ = ["BackendName", "Bundle", "Changes", "InputShapes", "Json", "Seed", "Threads", "read_shapes"]
 
 Bundle: TypeAlias = Annotated[Path, typer.Argument(metavar="M.mslite", help="A bundle that `msedge convert` made.")]
-Json: TypeAlias = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
-Threads: TypeAlias = Annotated[int, typer.Option("--threads", min=1, max=256, metavar="N", help="Workers.")]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Threads: TypeAlias = Annotated[int, typer.Option("--threads", min=1, max=256, metavar="N", help="Worker threads.")]
 BackendName: TypeAlias = Annotated[
     Literal["auto", "native", "reference"],
-    typer.Option("--backend", help="native: compiled kernels; reference: NumPy alone; auto: native where it can be."),
+    typer.Option("--backend", help="native: compiled kernels; reference: NumPy only; auto: native if available."),
 ]
 InputShapes: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
-        "--input-shape", metavar="NAME=1,3,224,224", help="Size of an input with open dimensions; repeatable."
+        "--input-shape", metavar="NAME=1,3,224,224", help="Shape of an input with dynamic dimensions; repeatable."
     ),
 ]
 Changes: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Another value of the configuration; repeatable."),
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a value of the configuration; repeatable."),
 ]
-Seed: TypeAlias = Annotated[int, typer.Option("--seed", help="Of the random inputs.")]
+Seed: TypeAlias = Annotated[int, typer.Option("--seed", help="Seed of the random numbers.")]
 
 
 def read_shapes(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
-    """`["x=1,3"]` -> `{"x": (1, 3)}`; wrong usage is reported as typer does."""
+    """`["x=1,3"]` -> `{"x": (1, 3)}`; wrong usage is reported in typer's way."""
     return dict(_shape(text) for text in texts or ())
 
 

@@ -1,4 +1,4 @@
-"""Where words go: results to stdout (one JSON object under --json), progress to stderr. rich comes on first use."""
+"""Printing: results to stdout (one JSON object with --json), progress to stderr. rich is imported on first use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def emit(result: Mapping[str, Any]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """`value` in JSON's own types; NaN and infinities become null, which JSON has no words for."""
+    """`value` in JSON's types; NaN and infinities, which JSON cannot represent, become null."""
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     if hasattr(value, "tolist"):  # NumPy's arrays and scalars
@@ -36,7 +36,7 @@ def plain(value: Any) -> Any:
 
 
 def say(text: str) -> None:
-    """A line of progress."""
+    """Print a line of progress on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -51,7 +51,7 @@ def console(*, stderr: bool = False, least: int = 0) -> Console:
 
 
 def table(title: str, *columns: str, right: Sequence[str] = (), fold: Sequence[str] = ()) -> Table:
-    """An empty table; columns in `right` hold figures, those in `fold` may break over lines."""
+    """An empty table; columns in `right` are right-aligned, those in `fold` may wrap."""
     from rich import box
     from rich.table import Table
 
@@ -67,7 +67,7 @@ def table(title: str, *columns: str, right: Sequence[str] = (), fold: Sequence[s
 
 
 def shape_text(shape: Sequence[int | str | None] | None) -> str:
-    """A shape as people write it: `1×3×224×224`; `?` for what is unknown."""
+    """A shape as text: `1×3×224×224`, with `?` for an unknown size or shape."""
     if shape is None:
         return "?"
     return "×".join("?" if d is None else str(d) for d in shape) or "scalar"

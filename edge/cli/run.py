@@ -1,4 +1,4 @@
-"""`msedge run`: a bundle on given or random inputs."""
+"""`msedge run`: run a bundle on given or random inputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 _SHOWN = 1000
-"""Outputs of more elements are not printed under --json; -o keeps them."""
+"""Larger outputs are not printed by --json; -o writes them to a file."""
 
 
 def run(
@@ -27,24 +27,24 @@ def run(
         typer.Option("--input", "-i", metavar="NAME=FILE.npy", help="An input, or FILE.npz with several; repeatable."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="out.npz", help="Keep the outputs, by name.")
+        Path | None, typer.Option("--output", "-o", metavar="out.npz", help="Save the outputs, by name.")
     ] = None,
     random: Annotated[
-        int | None, typer.Option("--random", metavar="SEED", help="Make up the inputs that are not given.")
+        int | None, typer.Option("--random", metavar="SEED", help="Generate missing inputs at random.")
     ] = None,
-    signature: Annotated[str, typer.Option("--signature", help="Which of the bundle's functions.")] = "predict",
+    signature: Annotated[str, typer.Option("--signature", help="The bundle's signature to run.")] = "predict",
     input_shape: InputShapes = None,
     state: Annotated[
-        Path | None, typer.Option("--state", metavar="FILE", help="What to begin with: state an earlier run saved.")
+        Path | None, typer.Option("--state", metavar="FILE", help="Initial state, saved by an earlier run.")
     ] = None,
     save_state: Annotated[
-        Path | None, typer.Option("--save-state", metavar="FILE", help="Keep the state that the run leaves.")
+        Path | None, typer.Option("--save-state", metavar="FILE", help="Save the state after the run.")
     ] = None,
     threads: Threads = 1,
     backend: BackendName = "auto",
     as_json: Json = False,
 ) -> None:
-    """Run a bundle once and show what comes out."""
+    """Run a bundle once and show its outputs."""
     shapes = read_shapes(input_shape)
     files = [_split(text) for text in inputs or ()]
     import lite_runtime
@@ -56,10 +56,10 @@ def run(
     outputs = _flat(model.run(given, signature))
     if save_state is not None:
         model.save_state(save_state)
-        say(f"state kept in {save_state}")
+        say(f"state saved in {save_state}")
     if output is not None:
         _keep(output, outputs)
-        say(f"kept in {output}")
+        say(f"saved in {output}")
     if as_json:
         emit({"outputs": {name: _describe(array) for name, array in outputs.items()}, "file": output and str(output)})
     else:
@@ -101,7 +101,7 @@ def _made_up(values: Sequence[Value], shapes: Mapping[str, Sequence[int]], seed:
 
 
 def _flat(outputs: Mapping[str, Array | list[Array]]) -> dict[str, Array]:
-    """Sequences taken apart: element i of `y` becomes `y.i`."""
+    """Outputs with sequences split: element i of `y` becomes `y.i`."""
     flat: dict[str, Array] = {}
     for name, value in outputs.items():
         flat.update({f"{name}.{i}": v for i, v in enumerate(value)} if isinstance(value, list) else {name: value})
@@ -109,7 +109,7 @@ def _flat(outputs: Mapping[str, Array | list[Array]]) -> dict[str, Array]:
 
 
 def _keep(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Write an .npz; not by `np.savez`, whose own parameters forbid some names."""
+    """Write an .npz; without `np.savez`, whose parameter names cannot be names of arrays."""
     import io
     import zipfile
 

@@ -1,4 +1,4 @@
-"""`msedge runs`: what `msedge train` recorded, as tables, a page, or TensorBoard's files."""
+"""`msedge runs`: show what `msedge train` recorded, as tables, a page, or TensorBoard files."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ __all__ = ["compare", "export", "lineage", "listed", "page", "show"]
 
 StoreFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--runs", metavar="FILE", help="The store; else MSEDGE_RUNS, or runs.sqlite where you are."),
+    typer.Option("--runs", metavar="FILE", help="The store of runs; default: MSEDGE_RUNS, else ./runs.sqlite."),
 ]
 RunName: TypeAlias = Annotated[
-    str, typer.Argument(metavar="RUN", help="An id or its beginning, a name, or `latest`.")
+    str, typer.Argument(metavar="RUN", help="An id, the beginning of an id, a name, or `latest`.")
 ]
 RunNames: TypeAlias = Annotated[
-    list[str] | None, typer.Argument(metavar="RUN…", help="Ids or their beginnings, names, `latest`.")
+    list[str] | None, typer.Argument(metavar="RUN…", help="Ids, beginnings of ids, names, or `latest`.")
 ]
 LONG = 40
-"""Characters of a configuration's value that a table shows."""
+"""Characters that a table shows of a configuration's value."""
 
 
 def _store(path: Path | None) -> Store:
@@ -38,7 +38,7 @@ def _store(path: Path | None) -> Store:
 
 
 def listed(runs: StoreFile = None, as_json: Json = False) -> None:
-    """All runs, the newest first; figures of validation where there was any."""
+    """List all runs, the newest first, with their validation metrics if there are any."""
     with _store(runs) as store:
         found = [(run, store.last(run.id)) for run in store.runs()]
     if as_json:
@@ -54,7 +54,7 @@ def listed(runs: StoreFile = None, as_json: Json = False) -> None:
 
 
 def show(which: RunName = "latest", runs: StoreFile = None, as_json: Json = False) -> None:
-    """One run: how it ended, its figures, settings, files and where they came from."""
+    """Show one run: its state, metrics, settings, files and their origin."""
     from cloud.track import lineage as chain_of
     from edge.pages.runs_page import flat
 
@@ -69,11 +69,11 @@ def show(which: RunName = "latest", runs: StoreFile = None, as_json: Json = Fals
             | {"lineage": [vars(link) for link in chain]}
         )  # fmt: skip
         return
-    print(f"{run.id}  {run.name}  {run.state}, begun {_date(run.created)}, took {seconds_text(run.seconds)}")
+    print(f"{run.id}  {run.name}  {run.state}, started {_date(run.created)}, took {seconds_text(run.seconds)}")
     if run.error:
-        print(f"ended by: {run.error}")
+        print(f"ended with an error: {run.error}")
     if run.git:
-        print(f"commit {run.git['commit'][:12]} on {run.git['branch']}{', with changes' if run.git['dirty'] else ''}")
+        print(f"commit {run.git['commit'][:12]} on {run.git['branch']}{', modified' if run.git['dirty'] else ''}")
     _print_pairs("figures, newest", {name: _figure(value) for name, value in last.items()})
     _print_pairs("configuration", {key: str(value)[:LONG] for key, value in flat(run.config).items()})
     for event in events:
@@ -84,7 +84,7 @@ def show(which: RunName = "latest", runs: StoreFile = None, as_json: Json = Fals
 
 
 def compare(first: RunName, second: RunName, runs: StoreFile = None, as_json: Json = False) -> None:
-    """Two runs: what was set differently, and what came of it."""
+    """Compare two runs: their different settings and their results."""
     from edge.pages.runs_page import flat
 
     with _store(runs) as store:
@@ -97,7 +97,7 @@ def compare(first: RunName, second: RunName, runs: StoreFile = None, as_json: Js
         emit({"runs": [run.id for run in pair], "settings": settings, "figures": figures})
         return
     heads = [run.name or run.id for run in pair]
-    rows = table("set differently" if settings else "nothing set differently", "key", *heads, fold=heads)
+    rows = table("different settings" if settings else "no different settings", "key", *heads, fold=heads)
     for key, values in settings.items():
         rows.add_row(key, *("" if v is None else str(v)[:LONG] for v in values))
     console().print(rows)
@@ -111,7 +111,7 @@ def lineage(
     what: Annotated[str, typer.Argument(metavar="FILE|DIGEST|RUN", help="A bundle, a model, or a run.")],
     runs: StoreFile = None, as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Where a file came from: data, run, ONNX, bundle."""
+    """Show where a file came from: data, run, ONNX, bundle."""
     from cloud.track import lineage as chain_of
 
     with _store(runs) as store:
@@ -127,7 +127,7 @@ def page(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="runs.html", help="Where.")] = Path("runs.html"),
     runs: StoreFile = None,
 ) -> None:
-    """One HTML page of some runs, their curves over each other; of the newest without any named."""
+    """Write an HTML page with the curves of the named runs; without names, of the newest runs."""
     from edge.pages.runs_page import runs_page
     from lite_runtime._files import write_atomically
 
@@ -138,10 +138,10 @@ def page(
 
 
 def export(
-    tensorboard: Annotated[Path, typer.Option("--tensorboard", metavar="DIR", help="A folder of logs for it.")],
+    tensorboard: Annotated[Path, typer.Option("--tensorboard", metavar="DIR", help="The folder to write to.")],
     which: RunNames = None, runs: StoreFile = None,
 ) -> None:  # fmt: skip
-    """Scalars and histograms as TensorBoard's event files; of all runs without any named."""
+    """Write scalars and histograms as TensorBoard event files; without names, of all runs."""
     from cloud.track import tensorboard as board
 
     with _store(runs) as store:
@@ -150,7 +150,7 @@ def export(
 
 
 def _all_facts(run: Run) -> dict[str, Any]:
-    """All that could explain a difference."""
+    """All facts that could explain a difference between runs."""
     return {
         **run.config, "environment": run.environment, "git": run.git, "seed": run.seed, "data digest": run.data[:12],
         "plan": run.plan_digest[:12],

@@ -1,4 +1,4 @@
-"""`msedge serve`: models over HTTP; `msedge token`: who may ask them."""
+"""`msedge serve`: serve models over HTTP; `msedge token`: manage the tokens of its clients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add", "listed", "revoke", "serve"]
 
-Tokens = Annotated[Path, typer.Option("--tokens", metavar="FILE", help="The file, as access.tokens names it.")]
+Tokens = Annotated[Path, typer.Option("--tokens", metavar="FILE", help="The file that access.tokens names.")]
 _TOKENS = Path("tokens.json")
 
 
@@ -30,28 +30,33 @@ def serve(
         list[str] | None,
         typer.Argument(
             metavar="[MODEL…]",
-            help="M.mslite, NAME=M.mslite, a folder of models, or a registry's http(s)://…; and --SECTION-KEY VALUE for"
-            " any setting that --print-config shows.",
+            help="M.mslite, NAME=M.mslite, a folder of models, or a registry's http(s)://… address. Any setting that"
+            " --print-config shows can be given as --SECTION-KEY VALUE.",
         ),
     ] = None,
-    host: Annotated[str | None, typer.Option("--host", metavar="HOST", help="Where to listen; 127.0.0.1.")] = None,
-    port: Annotated[str | None, typer.Option("--port", metavar="PORT", help="8000; 0: any that is free.")] = None,
+    host: Annotated[
+        str | None, typer.Option("--host", metavar="HOST", help="Address to listen on; default: 127.0.0.1.")
+    ] = None,
+    port: Annotated[
+        str | None, typer.Option("--port", metavar="PORT", help="Port to listen on; 0: any free port; default: 8000.")
+    ] = None,
     threads: Annotated[
-        str | None, typer.Option("--threads", metavar="N", help="That compute; 0: one a processor.")
+        str | None, typer.Option("--threads", metavar="N", help="Threads that compute; 0: one per processor.")
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", metavar="FILE", help="Settings; else msedge.toml or pyproject.toml of this folder."),
+        typer.Option("--config", metavar="FILE", help="Settings; default: msedge.toml or pyproject.toml here."),
     ] = None,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print all settings, and where each comes from, and leave.")
+        bool, typer.Option("--print-config", help="Print all settings, and where each comes from, and exit.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Answer inference requests over HTTP (Open Inference Protocol 2), in batches.
+    """Serve models over HTTP (Open Inference Protocol 2), with dynamic batching.
 
-    Settings: a flag counts before a variable MSEDGE_SERVE_…, before a file, before the default. SIGTERM ends it once
-    what was taken on is answered; exit code 1 where that took too long.
+    A setting is taken from the command line, else from a variable MSEDGE_SERVE_…, else from the file, else it has its
+    default. After SIGTERM the accepted requests are answered before the server exits; exit code 1 if that took too
+    long.
     """
     begun = perf_counter()
     settings = _settings(models or [], {"host": host, "port": port, "threads": threads}, config)
@@ -62,7 +67,7 @@ def serve(
         return
     if not settings.models:
         raise typer.BadParameter(
-            "expected a bundle, a folder of models or a registry, got none; `msedge serve model.mslite`, say",
+            "expected a bundle, a folder of models or a registry, got none; try `msedge serve model.mslite`",
             param_hint="MODEL",
         )
     _look(settings)
@@ -83,27 +88,27 @@ def serve(
 
 
 def _look(settings: Settings) -> None:
-    """Say which folders are empty. Raises GatewayError for a store that is not there: it would be made anew."""
+    """Report empty folders. Raises GatewayError for a missing store, which would otherwise be created empty."""
     from edge.gateway.errors import GatewayError
 
     store = settings.personal.store
     if store and not Path(store).is_file():
         raise GatewayError(
-            500, f"personal.store: expected the file that a federation's `[sync] store` names, got nothing at {store!r}"
+            500, f"personal.store: expected the file that a federated run's `[sync] store` names, got none at {store!r}"
         )
     for text in settings.models:
         if Path(text).is_dir() and not os.listdir(text):
-            say(f"{text}: no models yet; put NAME.mslite or NAME/1/model.mslite there")
+                say(f"{text}: no models yet; add NAME.mslite or NAME/1/model.mslite to this folder")
 
 
 def _tell_of_kernels() -> None:
-    """Say so where models run by NumPy."""
+    """Warn if models run on NumPy."""
     from lite_runtime.native.build import available
     from lite_runtime.native.target import host
 
     if not available():
-        fix = "pip install 'msedge[jit]'" if host() else "this processor has none yet"
-        say(f"warning: no native kernels, so that models run by NumPy, several times slower: {fix}")
+        fix = "pip install 'msedge[jit]'" if host() else "there are none for this processor yet"
+        say(f"warning: no native kernels; models run on NumPy, several times slower: {fix}")
 
 
 class _NoSuchOption(typer.BadParameter):
@@ -115,7 +120,7 @@ class _NoSuchOption(typer.BadParameter):
 
 
 def _settings(words: Sequence[str], flags: dict[str, str | None], config: Path | None) -> Settings:
-    """The settings that hold. words: models and further flags, as they stand on the command line."""
+    """The effective settings. words: models and further flags from the command line."""
     from edge.gateway.operate.sources import entries, resolve
 
     known = {entry.flag: name for name, entry in entries().items()}
@@ -139,15 +144,17 @@ def _settings(words: Sequence[str], flags: dict[str, str | None], config: Path |
 
 
 def add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the token's owner.")],
     scope: Annotated[
-        list[str], typer.Option("--scope", metavar="SCOPE", help="infer, manage or metrics; repeatable.")
+        list[str], typer.Option("--scope", metavar="SCOPE", help="Allows infer, manage or metrics; repeatable.")
     ] = ["infer"],  # noqa: B006 # typer's way
-    days: Annotated[float | None, typer.Option("--days", metavar="N", help="How long it is good; else always.")] = None,
+    days: Annotated[
+        float | None, typer.Option("--days", metavar="N", help="Days until it expires; default: never.")
+    ] = None,
     tokens: Tokens = _TOKENS,
     as_json: Json = False,
 ) -> None:
-    """Make a token and print it, this once: the file holds its hash alone."""
+    """Create a token and print it. It is shown only once: the file stores only its hash."""
     from edge.gateway.operate.tokens import add as make
 
     token = make(tokens, name, scope, days=days)
@@ -155,22 +162,22 @@ def add(
         emit({"name": name, "scopes": scope, "token": token})
     else:
         print(token)
-        say(f"good for {', '.join(scope)} where a gateway is told --access-tokens {tokens}; it is not shown again")
+        say(f"allows {', '.join(scope)} at a gateway with --access-tokens {tokens}; it is not shown again")
 
 
 def revoke(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the token's owner.")],
     tokens: Tokens = _TOKENS,
 ) -> None:
-    """Take a token away; gateways notice within a second or two."""
+    """Revoke a token; gateways notice within two seconds."""
     from edge.gateway.operate.tokens import revoke as remove
 
     remove(tokens, name)
-    say(f"the token of {name} is no longer good")
+    say(f"the token of {name} is no longer valid")
 
 
 def listed(tokens: Tokens = _TOKENS, as_json: Json = False) -> None:
-    """Show whose tokens there are and what for."""
+    """List the tokens: owners, scopes, expiry."""
     from datetime import UTC, datetime
 
     from edge.gateway.operate.tokens import listed as read
@@ -179,7 +186,7 @@ def listed(tokens: Tokens = _TOKENS, as_json: Json = False) -> None:
     if as_json:
         emit({"tokens": [{"name": t.name, "scopes": sorted(t.scopes), "end": t.end} for t in found]})
         return
-    rows = table("", "name", "for", "until")
+    rows = table("", "name", "scopes", "valid until")
     for token in found:
         end = "" if token.end == float("inf") else datetime.fromtimestamp(token.end, UTC).date().isoformat()
         rows.add_row(token.name, ", ".join(sorted(token.scopes)), end)

@@ -1,4 +1,4 @@
-"""`msedge train`: a run as a TOML file or a function describes it, watched, recorded and exported."""
+"""`msedge train`: run a training job described by a TOML file or a function; show, record and export it."""
 
 from __future__ import annotations
 
@@ -27,33 +27,33 @@ def train(
         str | None,
         typer.Argument(
             metavar="CONFIG.toml|MODULE:FUNCTION",
-            help="A configuration (--template prints one), or a function without arguments that gives a "
+            help="A configuration (--template prints one), or a function without parameters that returns a "
             "cloud.train.jobs.job.Job.",
         ),
     ] = None,
     changes: Changes = None,
     runs: Annotated[
-        Path | None, typer.Option("--runs", metavar="FILE", help="The store of runs; else as [track] says.")
+        Path | None, typer.Option("--runs", metavar="FILE", help="The store of runs; default: as [track] says.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the newest checkpoint that [checkpoint] kept.")
+        bool, typer.Option("--resume", help="Continue from the newest checkpoint in [checkpoint] folder.")
     ] = False,
     processes: Annotated[
         int, typer.Option("--processes", min=1, metavar="N", help="Train in N processes on this machine.")
     ] = 1,
     restarts: Annotated[
-        int, typer.Option("--restarts", min=0, help="How often to go on with the rest when one of them is lost.")
+        int, typer.Option("--restarts", min=0, help="How often to restart with fewer processes after one is lost.")
     ] = 3,
-    template: Annotated[bool, typer.Option("--template", help="Print a configuration to begin with.")] = False,
+    template: Annotated[bool, typer.Option("--template", help="Print a template of the configuration.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Train a model, keep a record of the run, export what came out.
+    """Train a model, record the run, export the result.
 
-    Ctrl-C or SIGTERM ends the run after the present step, with its record and, where [checkpoint] says so, a
-    checkpoint; the exit code is then 3. Twice ends it at once. `msedge runs` shows what was recorded.
+    Ctrl-C or SIGTERM ends the run after the current step; its record and, if [checkpoint] is set, a checkpoint are
+    saved, and the exit code is 3. A second signal ends it at once. `msedge runs` shows the records.
 
-    Processes started otherwise, on several machines too, find one another by MSEDGE_COORDINATOR, MSEDGE_PROCESSES and
-    MSEDGE_PROCESS, or by what SLURM or Open MPI say.
+    Processes started in another way, on one or several machines, find each other through the environment variables
+    MSEDGE_COORDINATOR, MSEDGE_PROCESSES and MSEDGE_PROCESS, or those of SLURM or Open MPI.
     """
     if template:
         from cloud.train.jobs.template import TEMPLATE
@@ -61,10 +61,10 @@ def train(
         print(TEMPLATE, end="")
         return
     if what is None:
-        raise typer.BadParameter("expected a configuration; --template prints one", param_hint="CONFIG.toml")
+        raise typer.BadParameter("expected a configuration, got none; --template prints one", param_hint="CONFIG.toml")
     function = ":" in what and not Path(what).exists()
     if function and changes:
-        raise typer.BadParameter("a function has no sections to change", param_hint="--set")
+        raise typer.BadParameter("--set changes a configuration, not a function; leave it out", param_hint="--set")
     if processes > 1:
         from edge.cli.train_many import supervised
 
@@ -77,7 +77,7 @@ def train(
 
 
 def _run(what: str, changes: Sequence[str], runs: Path | None, resume: bool, as_json: bool, function: bool) -> int:
-    """What this process does; the exit code."""
+    """Run what this process has to do; returns the exit code."""
     if function:
         job = _job_of_function(what)
         _resumed(job, resume)
@@ -100,7 +100,7 @@ def _job_of_function(text: str) -> Job:
 
     job = named_function(text, Path.cwd(), "MODULE:FUNCTION")()
     if not isinstance(job, Job):
-        raise TrainError(f"{text}: expected it to give a cloud.train.jobs.job.Job, got {type(job).__name__}")
+        raise TrainError(f"{text}: expected it to return a cloud.train.jobs.job.Job, got {type(job).__name__}")
     return job
 
 
@@ -108,7 +108,7 @@ def _resumed(job: Job, asked: bool) -> None:
     from edge.cli.train_many import goes_on
 
     if asked or goes_on(job.trainer):
-        say(f"going on from {job.trainer.resume()}, after step {job.trainer.steps_done}")
+        say(f"continuing from {job.trainer.resume()}, after step {job.trainer.steps_done}")
 
 
 def _tracked(job: Job, store: Path | None, name: str, seed: int | None) -> Tracked:
@@ -142,14 +142,14 @@ def _train(job: Job, tracked: Tracked | None, config: Config | None, as_json: bo
     else:
         _print(made)
     if stopped:
-        go_on = "--resume goes on from there" if job.trainer.checkpoints else "[checkpoint] folder would have kept it"
+        go_on = "--resume continues it" if job.trainer.checkpoints else "not saved, as [checkpoint] folder is not set"
         say(f"stopped by {stopped[0]} after step {job.trainer.steps_done}; {go_on}")
         return stop_code(job.trainer)
     return 0
 
 
 def _stoppable(job: Job, tracked: Tracked | None) -> AbstractContextManager[list[str]]:
-    """Signals let the present step end first; a second one interrupts. Holds the names of those that came."""
+    """Stop at a signal after the current step; a second signal interrupts. Gives the names of received signals."""
     from cloud.train.many.preempt import stopping_on_signals
 
     def stop(name: str) -> None:

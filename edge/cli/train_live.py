@@ -1,6 +1,6 @@
-"""A training run as it goes, on stderr: where it is, how fast, how the loss falls, what steps spend their time on.
+"""The progress of a training run on stderr: position, speed, loss, and the parts of a step's time.
 
-Where stderr is no terminal, a plain line an epoch.
+If stderr is not a terminal: one plain line per epoch.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 __all__ = ["Lines", "Screen", "watching"]
 
 SHOWN, BAR, POINTS = 6, 32, 48
-"""Epochs in the table; cells of the bar; values in the line of blocks."""
+"""Epochs in the table; cells of the bar; values in the sparkline."""
 
 
 @contextmanager
 def watching(epochs: int, steps: int) -> Iterator[Callback]:
-    """What tells a person of a run of `epochs`, `steps` altogether (0: not known)."""
+    """The callback that shows a run of `epochs` epochs and `steps` steps in total (0: unknown)."""
     out = console(stderr=True)
     if not out.is_terminal:
         yield Lines()
@@ -43,18 +43,18 @@ def watching(epochs: int, steps: int) -> Iterator[Callback]:
 
 
 class Lines(Callback):
-    """A line an epoch."""
+    """Prints one line per epoch."""
 
     def started(self, trainer: Fitting) -> None:
-        """The clock runs."""
+        """Start the clock."""
         self._begun = time.monotonic()
 
     def placed(self, plan: Mapping[str, Any]) -> None:
-        """Say what was decided."""
+        """Print the plan that was chosen."""
         say(plan_text(plan, time.monotonic() - self._begun))
 
     def epoch_done(self, report: EpochReport) -> None:
-        """Say how it went."""
+        """Print the epoch's loss and metrics."""
         parts = [f"train {evaluation_text(report.training)}"]
         if report.validation is not None:
             parts.append(f"validation {evaluation_text(report.validation)}")
@@ -80,7 +80,7 @@ class Screen(Callback):
         self._rows = 0.0
 
     def started(self, trainer: Fitting) -> None:
-        """The clock runs from the first step, so that compiling is not counted as training."""
+        """Prepare the display; the clock starts with the first step, so that compilation is not counted."""
         self._clock = self._begun = time.monotonic()
         self._first = self.step = trainer.steps_done
         self.done = trainer.epochs_done
@@ -108,7 +108,7 @@ class Screen(Callback):
         self.kept = str(path)
 
     def show(self) -> Group:
-        """What stands on the screen now."""
+        """What the screen shows now."""
         from rich.console import Group
         from rich.text import Text
 
@@ -134,13 +134,13 @@ class Screen(Callback):
         return "  ".join(parts)
 
     def _thinned(self) -> list[float]:
-        """Means of as many equal parts as the line has blocks."""
+        """The losses, averaged to as many values as the sparkline shows."""
         values = list(self._losses)
         size = -(-len(values) // POINTS) or 1
         return [sum(part) / len(part) for i in range(0, len(values), size) if (part := values[i : i + size])]
 
     def _times(self) -> str:
-        """What a step of the last epoch took, in parts."""
+        """The parts of a step's time in the last epoch."""
         if not self.reports or not self.reports[-1].steps:
             return ""
         last = self.reports[-1]
@@ -167,19 +167,19 @@ class Screen(Callback):
 
 
 def _of(epoch: int, epochs: int) -> str:
-    """`epochs`: 0 where steps decide how many there are."""
+    """`epochs`: 0 if the number of steps limits the run."""
     return f"{epoch}/{epochs}" if epochs else str(epoch)
 
 
 def plan_text(plan: Mapping[str, Any], seconds: float) -> str:
-    """How the step lies on devices, and how long that took to decide."""
+    """How the step is sharded over devices, and how long planning took."""
     mesh = f", mesh {' x '.join(map(str, plan['mesh']))}" if "mesh" in plan else ""
     return (
-        f"plan: {plan['strategy']}{mesh}; {seconds_text(plan['step_seconds'])} a step and "
-        f"{bytes_text(plan['peak_bytes'])} a device expected; decided in {seconds_text(seconds)}"
+        f"plan: {plan['strategy']}{mesh}; expected {seconds_text(plan['step_seconds'])} per step and "
+        f"{bytes_text(plan['peak_bytes'])} per device; planned in {seconds_text(seconds)}"
     )
 
 
 def evaluation_text(found: Evaluation) -> str:
-    """Loss and metrics in a few words."""
+    """Loss and metrics as one line."""
     return ", ".join([f"loss {found.loss:.4f}", *(f"{name} {value:.4f}" for name, value in found.metrics.items())])

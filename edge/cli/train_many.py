@@ -1,4 +1,4 @@
-"""`msedge train` in many processes: starting them, and what each does otherwise than one alone."""
+"""`msedge train` in several processes: starting them, and what differs from a single process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def supervised(
     what: str, changes: Sequence[str], runs: Path | None, resume: bool, as_json: bool, processes: int, restarts: int,
     function: bool,
 ) -> int:  # fmt: skip
-    """Start the same command in `processes` processes and see them through; the exit code."""
+    """Run the same command in `processes` processes and supervise them; returns the exit code."""
     from cloud.errors import TrainError
     from cloud.train.jobs.config import read
     from cloud.train.many.elastic import supervise
@@ -35,14 +35,14 @@ def supervised(
     if config is not None and config.parallel.mode == "none":
         raise TrainError(f'parallel.mode: expected "data" or "auto" for {processes} processes, got "none"')
     if config is not None and not config.checkpoint.folder and restarts:
-        say("no [checkpoint] folder: when a process is lost, the rest start from the beginning")
+        say("[checkpoint] folder is not set: if a process is lost, the others start from the beginning")
     batch = config.train.batch if config is not None else 0
     found = supervise(command, processes, restarts=restarts, fits=lambda count: batch % count == 0, say=say)
     return COULD_NOT_RUN if found.status == PREEMPTED else found.status
 
 
 def together() -> AbstractContextManager[tuple[int, int]]:
-    """Meet the other processes, if there are any; an error then ends this one at once."""
+    """Connect to the other processes, if there are any; an error then ends this process at once."""
     from cloud.train.many import processes
     from cloud.train.many.elastic import RESTARTS
 
@@ -55,14 +55,15 @@ def together() -> AbstractContextManager[tuple[int, int]]:
 
 
 def _only_python_prints() -> None:
-    """Gloo, which joins CPUs of many processes, writes lines of its own to stdout: they go to stderr."""
+    """Redirect the lines that Gloo, the communication library for CPUs, prints on stdout to stderr."""
     sys.stdout.flush()
     sys.stdout = open(os.dup(1), "w", encoding=sys.stdout.encoding, closefd=True)  # noqa: SIM115
     os.dup2(2, 1)
 
 
 def follow(job: Job) -> int:
-    """What the other processes do: train, and take part in putting weights together for the export; the exit code."""
+    """What processes other than the first do: train, and help to gather the weights for the export. Returns the exit
+    code."""
     from cloud.train.many.preempt import stopping_on_signals
 
     with stopping_on_signals(lambda name: job.trainer.stop()):
@@ -74,7 +75,7 @@ def follow(job: Job) -> int:
 
 
 def goes_on(trainer: Trainer) -> bool:
-    """Whether this process was started anew by a supervisor, and there is something to go on from."""
+    """Whether a supervisor restarted this process and there is a checkpoint to continue from."""
     from cloud.train.many.elastic import RESTARTS
 
     kept = trainer.checkpoints
@@ -82,7 +83,7 @@ def goes_on(trainer: Trainer) -> bool:
 
 
 def stop_code(trainer: Trainer) -> int:
-    """Of a run that was stopped: for a supervisor, whether it was saved."""
+    """The exit code of a stopped run: it tells a supervisor whether the run was saved."""
     from cloud.train.many.elastic import RESTARTS
     from cloud.train.many.preempt import PREEMPTED
 

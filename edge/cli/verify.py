@@ -1,4 +1,4 @@
-"""`msedge verify`: is the bundle the model it was made from? Element by element against the runtime of its format."""
+"""`msedge verify`: compare a bundle with its source model, which the reference runtime of its format runs."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ __all__ = ["verify"]
 
 def verify(
     source: Annotated[
-        Path, typer.Argument(metavar="SOURCE", help="The model the bundle was made from: ONNX, TFLite or a bundle.")
+        Path, typer.Argument(metavar="SOURCE", help="The bundle's source model: ONNX, TFLite or another bundle.")
     ],
     bundle: Annotated[Path, typer.Argument(metavar="M.mslite", help="The bundle.")],
     data: Annotated[
-        Path | None, typer.Option("--data", metavar="FILE.npz", help="Inputs by name; random ones without it.")
+        Path | None, typer.Option("--data", metavar="FILE.npz", help="Inputs by name; default: random inputs.")
     ] = None,
-    samples: Annotated[int, typer.Option("--samples", min=1, metavar="K", help="How many runs at most.")] = 3,
+    samples: Annotated[int, typer.Option("--samples", min=1, metavar="K", help="Largest number of runs.")] = 3,
     tolerance: Annotated[
         float | None,
         typer.Option(
             "--tolerance",
             min=0.0,
-            help="Largest difference allowed, relative to an output's range; by default what its precision allows.",
+            help="Largest allowed difference, relative to an output's range; default: by the bundle's precision.",
         ),
     ] = None,
     layers: Annotated[
         bool,
-        typer.Option("--layers", help="Also every layer that both have: signal to noise, cosine, where they part."),
+        typer.Option("--layers", help="Also compare every layer that both have: signal-to-noise ratio, cosine."),
     ] = False,
     seed: Seed = 0,
     input_shape: InputShapes = None,
@@ -48,10 +48,10 @@ def verify(
     backend: BackendName = "auto",
     as_json: Json = False,
 ) -> None:
-    """Compare a bundle with its source, element by element.
+    """Compare a bundle with its source model, element by element.
 
-    Where they differ, names the first operator that does; exit code 1. Stored integers of quantised outputs may be one
-    step apart in a thousandth of places.
+    If they differ, shows the first operator with a different result; exit code 1. In quantised outputs, one integer
+    in a thousand may differ by one quantisation step.
     """
     shapes = read_shapes(input_shape)
     import lite_runtime
@@ -70,7 +70,7 @@ def verify(
     failed = next((i for i, run in enumerate(compared) if not all(d.within(allowed) for d in run)), None)
     divergence = None
     if failed is not None and isinstance(oracle, Oracle):
-        say("they differ; looking for the first operator where they do")
+        say("the outputs differ; searching for the first operator with a different result")
         divergence = first_divergence(
             oracle.model, model.bundle.at_first("predict"), runs[failed], allowed, threads=threads, backend=backend
         )
@@ -86,7 +86,7 @@ def verify(
 
 
 _TOLERANCES = {"none": 1e-4, "fp16": 1e-2, "w8": 5e-2, "int16x8": 5e-2}
-"""By the mode a bundle was quantised in: what rounding may cost, relative to an output's range."""
+"""Allowed rounding error by quantisation mode, relative to an output's range."""
 _COARSE = 0.25
 
 
@@ -97,7 +97,7 @@ def _tolerance(provenance: Mapping[str, Any]) -> float:
 
 
 def _oracle(source: Path, threads: int, backend: str) -> Any:
-    """What runs the source: LiteRT, ONNX Runtime, or ourselves for a bundle."""
+    """The runtime of the source: LiteRT, ONNX Runtime, or our own for a bundle."""
     import lite_runtime
     from edge.measuring.contest import is_bundle
     from edge.peers.litert import LiteRT, is_tflite
@@ -161,12 +161,12 @@ def _print_layers(along: tuple[list[Layer], Layer | None]) -> None:
         mark = " ◄" if part is not None and row.name == part.name else ""
         decibels = "equal" if row.snr >= 200 else f"{row.snr:.1f} dB"
         shown.add_row(row.name, row.reference_op, row.other_op, decibels, bar + mark, f"{row.cosine:.5f}")
-    shown.caption = f"{len(rows)} values that both name, in order of computation"
+    shown.caption = f"{len(rows)} values that both graphs name, in order of computation"
     shown.caption_justify = "left"
     console().print(shown)
     if part is not None:
         ops = f"{part.reference_op} in the source, {part.other_op} in the bundle"
-        print(f"they part at {part.name!r}: {part.snr:.1f} dB, {ops}")
+        print(f"the quality drops at {part.name!r}: {part.snr:.1f} dB, {ops}")
 
 
 def _print(rows: Sequence[Difference], tolerance: float, runs: int, same: bool, divergence: Divergence | None) -> None:
@@ -184,7 +184,7 @@ def _print(rows: Sequence[Difference], tolerance: float, runs: int, same: bool, 
         found = divergence.difference
         origin = f"{divergence.source_op} {divergence.source_node}".strip()
         print(f"first difference: {found.name!r}, {found.why or f'{found.relative:.2g} of its range'}")
-        print(f"  made by {origin} in the source, by {divergence.lite_node} in the bundle")
-        print(f"  values both share that agree: {divergence.agreeing}")
+        print(f"  computed by {origin} in the source, by {divergence.lite_node} in the bundle")
+        print(f"  shared values that agree: {divergence.agreeing}")
     elif not same:
-        print("no value that both graphs share differs by that much: it builds up, or begins where a name is lost")
+        print("no value that both graphs name differs by that much: the error builds up, or starts at a renamed value")

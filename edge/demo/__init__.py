@@ -1,1 +1,1 @@
-"""The demo: training, conversion, a fleet and a gateway, on real data."""
+"""The demo: training, conversion, federated learning and serving, on real data."""

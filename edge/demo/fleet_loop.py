@@ -1,7 +1,7 @@
-"""The loop's second half: devices that see the world differently learn together, without showing what they see.
+"""The second half of the demo: devices with different data train together, without sending their data.
 
-Ten devices get the cloud's model, but their cameras are mounted askew, each in its own way; eight of them train for a
-few rounds, two never do. In the end each adapts to a few examples of its own.
+Ten devices get the cloud's model, but their cameras are rotated by different angles. Eight of them train for a few
+rounds, two never do. At the end each device adapts to a few of its own examples.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ def run_fleet(source: Path, shards: Mapping[str, Batch], folder: Path, say: Call
     from federated.config import parse
     from federated.run import Fleet, report, simulate, start_of
 
-    say("fleet: the same model as one that devices can train")
+    say("fleet: converting the same model so that devices can train it")
     bundle = folder / "fleet.mslite"
     convert(source, output=bundle, trainable="*")
     learner, start = start_of(bundle)
     cloud = {name: _accuracy(learner.evaluate(learner.params, data)) for name, data in shards.items()}
-    say(f"fleet: {DEVICES} devices, {ROUNDS} rounds; what they see stays with them")
+    say(f"fleet: {DEVICES} devices, {ROUNDS} federated rounds; data stays on the devices")
     (folder / "personal.sqlite").unlink(missing_ok=True)
     settings = {**TRAINING, "model": {"bundle": bundle.name}}
     found = report(simulate(parse(settings, folder), Fleet(learner, start, shards, consent="serve")))
@@ -93,8 +93,8 @@ def run_fleet(source: Path, shards: Mapping[str, Batch], folder: Path, say: Call
 
 
 def askew(x: Array, y: Array, name: str) -> tuple[dict[str, Batch], dict[str, Batch]]:
-    """Every device's share of the images [N, 1, size, size], turned by 90, 180 or 270 degrees: what it learns from, and
-    a fifth of it that nobody learns from. `name`: the model's input."""
+    """Every device's share of the images [N, 1, size, size], turned by 90, 180 or 270 degrees: training data, and
+    a held-out fifth. `name`: the model's input."""
     from federated.data import split
     from federated.learner import Batch
 

@@ -1,8 +1,8 @@
-"""The loop's end: the models that came out of it answer over HTTP, for everybody in batches and for each device by its
-own version.
+"""The end of the demo: the resulting models are served over HTTP, the common one in batches and personal versions for
+each device.
 
-Clients in threads send images in batches, and those of devices one by one, as devices of their own would; what is
-measured includes the clients.
+Clients in threads send images in batches, and those of devices one by one, as real devices would; the measured times
+include the clients.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def run_serve(
 ) -> ServeOutcome:
     """Serve digits.mslite and global.mslite of `folder`, the latter with personal.sqlite; ask for `digits`, and for the
     examples of each device."""
-    say("gateway: the models over HTTP on 127.0.0.1")
+    say("gateway: serving the models over HTTP on 127.0.0.1")
     models = (f"digits={folder / 'digits.mslite'}", f"fleet={folder / 'global.mslite'}")
     with _serving(models, folder / "personal.sqlite", threads) as gateway:
         x, y = digits

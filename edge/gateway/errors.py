@@ -1,4 +1,4 @@
-"""What a client is told when a request cannot be answered: a status of HTTP and a sentence."""
+"""The error of the gateway: an HTTP status and a sentence for the client."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["GatewayError"]
 class GatewayError(MsedgeError):
     """A request that is refused, or a gateway that cannot start.
 
-    status: of HTTP; those the Open Inference Protocol's servers use, with Triton's reading of them: 400 the request is
-    wrong, 401 and 403 who asks, 404 no such thing, 405, 413 too large, 415 unknown encoding, 429 too much work (with
-    `retry_after`), 499 the client left, 500 a bug, 501 not supported, 503 not now, 504 the deadline passed.
-    retry_after: seconds after which another attempt makes sense; None: says nothing.
+    status: the HTTP status, used as by Triton and other servers of the Open Inference Protocol: 400 invalid request,
+    401 and 403 missing or insufficient token, 404 not found, 405, 413 too large, 415 unknown encoding, 429 overloaded
+    (with `retry_after`), 499 the client closed the connection, 500 a bug, 501 not supported, 503 not available now,
+    504 the deadline passed. retry_after: seconds after which a retry makes sense; None: unknown.
     """
 
     def __init__(self, status: int, text: str, *, retry_after: float | None = None) -> None:

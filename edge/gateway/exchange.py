@@ -1,4 +1,4 @@
-"""A request for an inference between the socket and the model: what goes in, what comes out."""
+"""An inference request and its reply, as they pass between the socket and the model."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ __all__ = ["Answer", "Ask", "Desk"]
 
 
 class Ask(NamedTuple):
-    """An infer request as HTTP brings it. `fields`: header fields by name in small letters; `peer`: the client's
-    address, "" where it has none; `body`: identity-coded bytes, which stay as they are until the answer."""
+    """An infer request as received over HTTP. `fields`: header fields by name in lower case; `peer`: the client's
+    address, "" if it has none; `body`: bytes without content coding, which do not change until the answer."""
 
     model: str
     version: str
@@ -20,7 +20,8 @@ class Ask(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A reply: its body in parts, bytes of JSON before binary data (None: all is JSON), and further header fields."""
+    """A reply: its body in parts, the length of the JSON before binary data (None: all is JSON), further header
+    fields."""
 
     status: int
     parts: Sequence[bytes | memoryview]
@@ -29,8 +30,8 @@ class Answer(NamedTuple):
 
 
 class Desk(Protocol):
-    """Where requests are taken."""
+    """What accepts requests."""
 
     def infer(self, ask: Ask, reply: Callable[[Answer], None]) -> Callable[[], None]:
-        """Answer by `reply`, exactly once and on the loop's thread, perhaps before this returns; what it returns
-        cancels: no reply comes after that."""
+        """Call `reply` exactly once, on the loop's thread, perhaps before this returns. The returned function cancels
+        the request: `reply` is not called after that."""

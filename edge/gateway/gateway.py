@@ -1,4 +1,4 @@
-"""A gateway: its parts, put together; how they begin, what they do together, how they end."""
+"""The gateway: its parts, and how they start, work together and stop."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ EXTENSIONS = (
     "binary_tensor_data", "classification", "model_configuration", "model_repository",
     "model_repository(unload_dependents)", "parameters", "schedule_policy", "statistics",
 )  # fmt: skip
-"""Of Triton's, those that clients find here."""
+"""Triton's protocol extensions that this gateway supports."""
 WARM = 5.0
-"""Seconds that compiling and timing batch sizes may take before a version answers."""
+"""Seconds that compiling and timing batch sizes may take before a version serves requests."""
 TURN, IDLE_TURNS = 1.0, 5
-"""Seconds between looks at files of tokens and certificates; and how many of these between looks whether the gateway
-rests and has memory to give back."""
+"""Seconds between checks of the files of tokens and certificates; and the number of these checks between checks
+whether the gateway is idle and can return memory to the system."""
 
 
 class Gateway:
-    """Everything behind HTTP. Lives on the event loop's thread: `start` before anything else, `stop` at last."""
+    """Everything behind HTTP. All methods run on the event loop's thread: `start` first, `stop` last."""
 
     def __init__(self, settings: Settings, log: Log | None = None) -> None:
         self.settings = settings
@@ -72,7 +72,7 @@ class Gateway:
         self.statistics = Statistics()
         self.tracer = tracer(settings.traces)
         self.watching = self.tracer is not None or settings.logs.requests > 0
-        """Whether somebody wants to hear of requests that were answered."""
+        """Whether answered requests are logged or traced."""
         self.under_way = 0
         self.leaving = False
         threads = settings.threads or len(os.sched_getaffinity(0))
@@ -91,7 +91,7 @@ class Gateway:
         self.lag = LoopLag(loop)
         self.personal = self._personal(settings)
         self._waiting = 0
-        """Calls of `aside` that are not done."""
+        """Calls of `aside` that have not finished."""
         self._aside = ThreadPoolExecutor(max(2, threads), "msedge-aside")
         self._tasks: list[asyncio.Task[None]] = []
         self._begun = perf_counter()
@@ -100,7 +100,7 @@ class Gateway:
     # -- beginning and end ---------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Load what there is. Raises GatewayError where no model can be looked for."""
+        """Load the models. Raises GatewayError if a source of models cannot be read."""
         loop = asyncio.get_running_loop()
         scanner = asyncio.ensure_future(asyncio.to_thread(prepare))  # so that no request waits for its kernel
         if self.personal is not None:
@@ -113,8 +113,8 @@ class Gateway:
             self._tasks.append(loop.create_task(self._poll(self.settings.repository.poll)))
 
     def check_named(self) -> None:
-        """Raise GatewayError where a bundle that the settings name by itself cannot be asked: who named it is there to
-        read why."""
+        """Raise GatewayError if a bundle that the settings name individually cannot be served, so that the operator
+        sees the reason at once."""
         named = [name for source in self._files for name in source.scan()]
         there = {served.name for served in self.repository.served()}
         for row in self.repository.index():
@@ -122,12 +122,12 @@ class Gateway:
                 raise GatewayError(500, row["reason"])
 
     async def drain(self, seconds: float) -> bool:
-        """Refuse what comes now, finish what was taken on; whether all of it was finished in time."""
+        """Refuse new requests and finish accepted ones; returns whether all were finished in time."""
         self.leaving = True
         return await self.scheduler.drain(seconds)
 
     async def stop(self) -> None:
-        """End every thread and task of the gateway's."""
+        """Stop all threads and tasks of the gateway."""
         for task in self._tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -143,16 +143,16 @@ class Gateway:
         self.log.close()
 
     def watch(self, refresh: Callable[[], object]) -> None:
-        """Have something look every second whether its file has changed."""
+        """Call `refresh`, which checks whether a file has changed, every second."""
         self._watches.append(refresh)
 
     def refresh(self) -> None:
-        """Look now: at tokens, certificates and whatever else is watched."""
+        """Check all watched files now: tokens, certificates and others."""
         for refresh in self._watches:
             try:
                 refresh()
-            except Exception as error:  # request: the other files are still looked at
-                self.log.event("warning", "a changed file cannot be used", reason=str(error))
+            except Exception as error:  # request: the other files are still checked
+                self.log.event("warning", "a changed file is invalid", reason=str(error))
 
     async def _watch(self) -> None:
         for turn in count(1):
@@ -166,8 +166,8 @@ class Gateway:
             await asyncio.sleep(seconds)
             try:
                 await self.repository.poll()
-            except Exception as error:  # request: what is served stays as it is
-                self.log.event("warning", "the models' sources cannot be looked at", reason=str(error))
+            except Exception as error:  # request: the served models stay as they are
+                self.log.event("warning", "the models' sources cannot be read", reason=str(error))
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -178,16 +178,16 @@ class Gateway:
         return exchange.cancel
 
     def admit_inference(self, ask: Ask) -> None:
-        """Raise GatewayError where the client may not ask, or nobody may any more."""
+        """Raise GatewayError if the client is not allowed to ask, or the gateway is stopping."""
         if self.leaving:
-            raise GatewayError(503, "the server is shutting down; ask another one", retry_after=1.0)
+            raise GatewayError(503, "the server is shutting down; use another one", retry_after=1.0)
         if not self.repository.started:
             raise GatewayError(503, "models are being loaded", retry_after=1.0)
         if not self.gate.open:
             self.gate.check("infer", ask.peer, ask.fields.get("authorization"))
 
     def admit(self, fields: Mapping[str, str], peer: str, scope: str) -> None:
-        """Raise GatewayError where the client may not ask for this. fields: header fields, whatever their letters."""
+        """Raise GatewayError if the client is not allowed to do this. fields: header fields, in upper or lower case."""
         try:
             forwarded = fields.get("Forwarded") or fields.get("X-Forwarded-For")
             self.gate.check(
@@ -198,13 +198,13 @@ class Gateway:
             raise
 
     def allowed_origin(self, origin: str | None) -> str | None:
-        """The origin where a browser may let its page read answers, else None."""
+        """The origin, if a browser may let its pages read replies; else None."""
         return origin if origin is not None and origin in self.settings.access.cors else None
 
     async def aside(self, what: Callable[[Any], T], given: Any) -> T:
-        """Call it on a thread of its own. Raises GatewayError (429) where as much waits for one as may wait at all."""
+        """Call `what(given)` on another thread. Raises GatewayError (429) if too many such calls are waiting."""
         if self._waiting >= self.settings.batching.queue_requests:
-            raise GatewayError(429, "too many requests wait to be decoded", retry_after=1.0)
+            raise GatewayError(429, "too many requests are waiting to be decoded", retry_after=1.0)
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._aside, what, given)
@@ -212,8 +212,8 @@ class Gateway:
             self._waiting -= 1
 
     def at_hand(self, job: Job, served: Served) -> bool:
-        """Whether what answers a job that names a device is in memory; one whose device has no version of its own
-        becomes a job of nobody's, and its notes say so. Raises GatewayError (400)."""
+        """Whether the version for a job that names a device is in memory. If the device has no personal version, the
+        job is changed to use the common model, with a note in its reply. Raises GatewayError (400)."""
         check_device(job.device)
         if self.personal is None:
             job.device, job.notes["personal"] = "", GLOBAL.note
@@ -221,14 +221,14 @@ class Gateway:
         return self.personal.admit(job, served.model)
 
     async def fetch(self, job: Job, served: Served) -> None:
-        """Read the version of a job's device. Raises GatewayError (503)."""
+        """Load the personal version of a job's device. Raises GatewayError (503)."""
         assert self.personal is not None
         await self.personal.ready(job, served.model)
 
     def ended(
         self, ask: Ask, identity: str, status_: int, seconds: float, job: Any, served: Served | None
     ) -> None:
-        """A request was answered, so or so: a line in the log and spans, where they are wanted."""
+        """Called when a request was answered or failed: writes a log line and spans, if enabled."""
         context = None
         if self.tracer is not None and job is not None:
             fields = ask.fields
@@ -244,16 +244,16 @@ class Gateway:
             self.log.request(identity, "POST", path, status_, seconds, ask.peer, **more)
 
     def bug(self, error: BaseException, where: str, **facts: Any) -> None:
-        """Something went wrong that must not: the log has it, clients do not."""
+        """Report an internal error: the details go to the log, not to clients."""
         import traceback
 
         lines = "".join(traceback.format_exception(error))[-4000:]
-        self.log.event("error", "a fault of the gateway", where=where, error=repr(error), traceback=lines, **facts)
+        self.log.event("error", "internal server error", where=where, error=repr(error), traceback=lines, **facts)
 
-    # -- what the gateway says of itself -------------------------------------------------------------------------------
+    # -- state and metadata --------------------------------------------------------------------------------------------
 
     def unready(self) -> str:
-        """Why it cannot be asked; "" where it can."""
+        """Why the gateway is not ready; "" if it is."""
         if self.leaving:
             return "the server is shutting down"
         if not self.repository.started:
@@ -262,7 +262,7 @@ class Gateway:
         return f"{', '.join(coming)}: being loaded" if coming else ""
 
     def demand_ready(self, name: str, version_: str) -> None:
-        """Raise GatewayError (404, 503) for a model that cannot be asked, with the reason."""
+        """Raise GatewayError (404, 503), with the reason, for a model that is not ready."""
         if not self.repository.ready(name, version_):
             self.repository.metadata(name, version_)
             raise GatewayError(503, f"model {name!r} is not ready")
@@ -272,13 +272,13 @@ class Gateway:
         return {"name": "msedge", "version": version(), "extensions": list(EXTENSIONS)}
 
     def model_statistics(self, name: str, version_: str) -> Mapping[str, Any]:
-        """Triton's statistics of all models, of one, or of one version. Raises GatewayError (404, 503)."""
+        """Triton's statistics for all models, one model, or one version. Raises GatewayError (404, 503)."""
         if name:
             self.demand_ready(name, version_)
         return self.statistics.triton(name, version_)
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
-        """Prometheus' text and its media type."""
+        """The metrics as Prometheus text, and its media type."""
         waiting, served = self.scheduler.waiting(), self.repository.served()
         queued = {(s.name, s.version): waiting.get((s.name, s.version), (0, 0)) for s in served}
         gauges = Gauges(
@@ -317,22 +317,22 @@ class Gateway:
 
     def document(self) -> dict[str, Any]:
         """OpenAPI."""
-        shown = self.repository.served() if self.gate.open else ()  # what models are is for holders of tokens to read
+        shown = self.repository.served() if self.gate.open else ()  # metadata is for holders of tokens
         models = [metadata(served, [served.version]) for served in shown]
         return document(version(), tokens=not self.gate.open, models=models)
 
     # -- management ----------------------------------------------------------------------------------------------------
 
     async def load(self, name: str, given: Mapping[str, Any]) -> None:
-        """A load request's body, done. Raises GatewayError."""
+        """Execute a load request, given its body. Raises GatewayError."""
         parameters = _parameters(given)
         config = parameters.get("config")
         if "config" in parameters and not isinstance(config, str):
-            raise GatewayError(400, f"parameters.config: expected a text of JSON, got {type(config).__name__}")
+            raise GatewayError(400, f"parameters.config: expected a string with JSON, got {type(config).__name__}")
         await self.repository.load(name, config, files_of(parameters) or None)
 
     async def unload(self, name: str, given: Mapping[str, Any]) -> None:
-        """An unload request's body, done. Raises GatewayError."""
+        """Execute an unload request, given its body. Raises GatewayError."""
         dependents = _parameters(given).get("unload_dependents", False)
         if not isinstance(dependents, bool):
             raise GatewayError(400, f"parameters.unload_dependents: expected true or false, got {dependents!r}")
@@ -353,7 +353,7 @@ class Gateway:
         )  # fmt: skip
 
     def _prepare(self, served: Served) -> None:
-        """On the loading thread: its pipeline, its batch sizes compiled and timed."""
+        """Prepare a version on the loading thread: its processing; compile and time its batch sizes."""
         from edge.gateway.pipelines.pipeline import Pipeline
 
         pipeline = Pipeline.of(served.model.bundle.metadata, served.ports[served.first])
@@ -366,7 +366,7 @@ class Gateway:
                 served.runner(served.first, shapes, personal).warm(WARM)
 
     def _personal(self, settings: Settings) -> Personal | None:
-        """Devices' versions, where the settings name a store."""
+        """Personal versions of devices, if the settings name a store."""
         words = settings.personal
         if not words.store:
             return None
@@ -394,7 +394,7 @@ class Gateway:
         self.log.event(level, event, **facts)
 
     def _limits(self, served: Served | None) -> Limits:
-        """What a model's clients may ask for: its own file's words before the gateway's."""
+        """The limits for a model's clients; the model's own file overrides the gateway's settings."""
         ours, own = self.settings.batching, served.config if served is not None else None
         return Limits(
             rows=(own and own.queue_rows) or ours.queue_rows,
@@ -417,7 +417,7 @@ def _parameters(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _sources(settings: Settings) -> list[Source]:
-    """Registries, folders of models, and bundles named one by one."""
+    """The sources of models: registries, folders, and individually named bundles."""
     found: list[Source] = []
     files: list[str] = []
     for text in settings.models:
@@ -449,14 +449,14 @@ def version() -> str:
 
 
 def _give_back() -> None:
-    """Hand memory of large bodies that nobody needs any more back to the system: glibc keeps it otherwise."""
+    """Return the memory of large bodies that are no longer needed to the system; glibc would keep it."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def _resident() -> int:
-    """Bytes of memory this process holds."""
+    """Resident memory of this process in bytes."""
     with contextlib.suppress(OSError), open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0

@@ -1,4 +1,4 @@
-"""One inference, from the body of a request to the body of its reply."""
+"""One inference, from the body of the request to the body of the reply."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 __all__ = ["DEVICE", "LABEL", "Exchange", "Host"]
 
 DEVICE, LABEL = "x-msedge-device", "x-msedge-label"
-"""Header fields: whose personal version, and which label of the model; `parameters.device` is the same as the first."""
+"""Header fields: the device whose personal version is asked for (like `parameters.device`), and the model's label."""
 _LENGTH = "inference-header-content-length"
 LARGE = 256 << 10
-"""Bytes of JSON that the loop's thread reads itself, a millisecond's work at most."""
+"""Bytes of JSON that the loop's thread parses itself: a millisecond's work at most."""
 _RAW = ("image/", "audio/")
-"""Media types whose bodies are the one input's bytes, without the protocol's JSON."""
+"""Media types of bodies that are the bytes of the only input, without the protocol's JSON."""
 
 
 T = TypeVar("T")
 
 
 class Host(Protocol):
-    """What an exchange asks of the gateway around it."""
+    """What an exchange needs from the gateway."""
 
     settings: Settings
     ids: RequestIds
@@ -51,23 +51,23 @@ class Host(Protocol):
     watching: bool
 
     def admit_inference(self, ask: Ask) -> None:
-        """Raise GatewayError where the client may not ask."""
+        """Raise GatewayError if the client is not allowed to ask."""
 
     async def aside(self, what: Callable[[Any], T], given: Any) -> T:
-        """Call it on another thread."""
+        """Call a function on another thread."""
         raise NotImplementedError
 
     def at_hand(self, job: Job, served: Served) -> bool:
-        """Whether what answers a job that names a device is in memory."""
+        """Whether the version for a job that names a device is in memory."""
         raise NotImplementedError
 
     async def fetch(self, job: Job, served: Served) -> None:
-        """Read the version of a job's device."""
+        """Load the personal version of a job's device."""
 
     def ended(
         self, ask: Ask, identity: str, status_: int, seconds: float, job: Any, served: Served | None
     ) -> None:
-        """A request was answered."""
+        """Called when a request was answered."""
 
     def bug(self, error: BaseException, where: str, **facts: Any) -> None:
         """An internal error: logged, not shown to clients."""
@@ -78,10 +78,10 @@ class Host(Protocol):
 
 
 class Exchange:
-    """A request and what is done for it; `begin` once. Everything on the event loop's thread.
+    """One request from start to reply; call `begin` once. Everything runs on the event loop's thread.
 
-    Most requests go from `begin` to the scheduler without waiting for anything but the model. Those that must wait for
-    something else (a model that sleeps, a device's version on disk, a picture to be decoded) go on in a task.
+    Most requests go from `begin` to the scheduler without waiting for anything but the model. Requests that must wait
+    for something else (an unloaded model, a device's version on disk, an image to decode) continue in a task.
     """
 
     __slots__ = (
@@ -106,7 +106,7 @@ class Exchange:
         self._answered = False
 
     def begin(self) -> None:
-        """Answer, now or later."""
+        """Start processing; the reply comes now or later."""
         gateway, ask = self._gateway, self._ask
         self._arrived = perf_counter()
         fields = ask.fields
@@ -123,7 +123,7 @@ class Exchange:
             self._fail(error)
 
     def cancel(self) -> None:
-        """The client has left: what is not begun need not be, and nothing is answered."""
+        """The client closed the connection: work that has not started is dropped, and there is no reply."""
         if self._answered:
             return
         self._close()
@@ -138,10 +138,10 @@ class Exchange:
         if gateway.watching:
             gateway.ended(self._ask, self._identity, 499, now - self._arrived, self._job, served)
 
-    # -- the way there -------------------------------------------------------------------------------------------------
+    # -- from the request to the model ---------------------------------------------------------------------------------
 
     def _take(self, served: Served) -> None:
-        """Read the request as this version wants it, and go on to the model."""
+        """Parse the request for this version, and pass it on to the model."""
         ask = self._ask
         served.acquire(self._arrived)
         self._served = served
@@ -152,16 +152,16 @@ class Exchange:
             self._go(served, read(ask.body, length, served.ports_for))
 
     async def _read(self, served: Served, length: int | None) -> None:
-        """Read much JSON away from the loop's thread: others' requests go on meanwhile."""
+        """Parse large JSON on another thread, so that other requests are served at the same time."""
         body, ports = self._ask.body, served.ports_for
         self._go(served, await self._gateway.aside(lambda _: read(body, length, ports), None))
 
     def _go(self, served: Served, request: Request) -> None:
-        """On to the model."""
+        """Pass the parsed request on to the model."""
         ask, parameters = self._ask, request.parameters
         self._request = request
         if not parameters and request.binary and "application/json" in ask.fields.get("accept", ""):
-            request.binary = False  # a raw body says nothing of outputs
+            request.binary = False  # a raw body does not select outputs
         timeout, signature = parameters.get("timeout", 0), parameters.get("signature", served.first)
         job = self._job = Job(
             request.inputs,
@@ -179,12 +179,12 @@ class Exchange:
             self._submit(served, job)
 
     async def _prepare(self, served: Served, job: Job) -> None:
-        """What happens before the model, away from the loop's thread."""
+        """Run the pre-processing, on another thread."""
         gateway = self._gateway
         if job.device and not gateway.at_hand(job, served):
             await gateway.fetch(job, served)
         if _piped(served, job.signature):
-            refusal = gateway.scheduler.full(served.name)  # before a picture is decoded for nothing
+            refusal = gateway.scheduler.full(served.name)  # checked before an image is decoded in vain
             if refusal is not None:
                 raise refusal
             job.inputs = await gateway.aside(served.pipeline.before, job.inputs)
@@ -209,16 +209,16 @@ class Exchange:
             self._fail(error)
 
     async def _wake(self) -> None:
-        """Wait for a model that was unloaded to save memory."""
+        """Wait until a model that was unloaded to save memory is loaded again."""
         ask = self._ask
         await self._gateway.repository.wake(ask.model)
         label, identity = ask.fields.get(LABEL, ""), ask.fields.get("x-request-id", "")
         self._take(self._gateway.repository.route(ask.model, ask.version, label, identity))
 
-    # -- the way back --------------------------------------------------------------------------------------------------
+    # -- from the model to the reply -----------------------------------------------------------------------------------
 
     def _finished(self, job: Job) -> None:
-        """The scheduler is done with it."""
+        """Called when the scheduler has finished the job."""
         served = self._served
         assert served is not None
         if job.error is not None:
@@ -254,7 +254,7 @@ class Exchange:
         self._reply(Answer(200, reply.parts, reply.header_length, (("X-Request-ID", self._identity),)))
 
     def _fail(self, error: BaseException) -> None:
-        """Say what went wrong."""
+        """Reply with an error."""
         if self._answered:
             return
         gateway, served, now = self._gateway, self._served, perf_counter()
@@ -281,23 +281,23 @@ class Exchange:
 
 
 def _piped(served: Served, signature: str) -> bool:
-    """Whether something stands before and after the model: bundles declare it for the signature they are about."""
+    """Whether the bundle declares processing for this signature."""
     return served.pipeline is not None and signature == served.first
 
 
 def _told(error: BaseException) -> tuple[int, str, float | None]:
-    """Status, text, and seconds until another attempt makes sense."""
+    """Status, text, and seconds until a retry makes sense."""
     if isinstance(error, GatewayError):
         return error.status, str(error), error.retry_after
     if isinstance(error, InputError):
         return 400, str(error), None
     if isinstance(error, MsedgeError):
         return 500, str(error), None
-    return 500, "a fault of the gateway; its log says more", None
+    return 500, "internal server error; the gateway's log has the details", None
 
 
 def _header_length(fields: Mapping[str, str]) -> int | None:
-    """Bytes of JSON, as the header says. Raises GatewayError (400) for what is no number."""
+    """The number of bytes of JSON according to the header. Raises GatewayError (400) if it is not a number."""
     text = fields.get(_LENGTH)
     if text is None:
         return 0 if fields.get("content-type", "").lower().startswith(_RAW) else None

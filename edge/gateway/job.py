@@ -1,4 +1,4 @@
-"""One request for an inference on its way through the gateway."""
+"""One inference request inside the gateway."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Job"]
 
 
 class Job:
-    """What is asked, and, once `finish` was called, what came of it: `outputs`, or `error`.
+    """An inference request and, once `finish` was called, its result: `outputs` or `error`.
 
     `finish(job)` is called exactly once, on the event loop's thread, unless the job was cancelled before. Times are
     seconds of `time.perf_counter`.
@@ -51,31 +51,31 @@ class Job:
         device: str = "",
     ) -> None:
         self.inputs = inputs
-        """By name, checked against the signature's ports; may be views of the request's body, never written to."""
+        """By name, checked against the signature's ports; may be views of the request's body; read-only."""
         self.rows = rows
-        """Size of axis 0 where the signature is batched, else 1."""
+        """Size of axis 0 if the signature is batched, else 1."""
         self.finish = finish
         self.signature = signature
         self.priority = priority
         """1 goes first; 0: the middle (`batching.queue.MIDDLE`)."""
         self.deadline = deadline
-        """When an answer is of no use any more."""
+        """The time after which the client no longer needs an answer."""
         self.device = device
-        """Whose personal version is asked for; "": nobody's."""
+        """The device whose personal version is asked for; "": the common model."""
         self.arrived = arrived
-        """When the whole request was there."""
+        """When the request was received completely."""
         self.begun = 0.0
-        """When the batch it went with began to be computed: the time before is time in the queue."""
+        """When the computation of its batch began: the time before that is time in the queue."""
         self.input_seconds = 0.0
-        """Of the time since `begun`, what copying inputs took."""
+        """The part of the time since `begun` spent on copying inputs."""
         self.computed = 0.0
-        """When the model was done; what follows until `done` is copying outputs."""
+        """When the model had finished; from then until `done`, outputs are copied."""
         self.done = 0.0
         self.batch = 0
-        """Rows of the batch it went with."""
+        """Rows of its batch."""
         self.outputs: dict[str, Array] | None = None
-        """All of the signature's outputs, this job's rows of them; arrays of its own."""
+        """This job's rows of all outputs of the signature; arrays that no other job shares."""
         self.error: BaseException | None = None
         self.notes: dict[str, Any] = {}
-        """What the reply's `parameters` say of how it was answered."""
+        """The reply's `parameters`, which describe how it was answered."""
         self.cancelled = False

@@ -1,4 +1,4 @@
-"""What a signature takes and gives, in the Open Inference Protocol's words."""
+"""The inputs and outputs of a signature, in terms of the Open Inference Protocol."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ DATATYPES: Mapping[str, str] = {
     "BF16": "bfloat16",
     "BYTES": "string",
 }
-"""The protocol's datatypes, and the runtime's names of them (`lite_runtime.graph.DTYPES`)."""
+"""The protocol's datatypes by the runtime's names for them (`lite_runtime.graph.DTYPES`)."""
 _DATATYPE_OF = {ours: theirs for theirs, ours in DATATYPES.items()}
 
 
 class Port(NamedTuple):
-    """An input or output. `dtype`: object for BYTES, which hold `bytes` or `str`; `shape`: open sizes by name or None.
-    `itemsize` is 0 for BYTES."""
+    """An input or output. `dtype`: object for BYTES, which hold `bytes` or `str`; `shape`: dynamic sizes are a name or
+    None. `itemsize` is 0 for BYTES."""
 
     name: str
     datatype: str
@@ -48,20 +48,20 @@ class Port(NamedTuple):
 
     @property
     def open(self) -> tuple[int, ...]:
-        """The shape as metadata show it: -1 where a size is open."""
+        """The shape as in the metadata: -1 for a dynamic size."""
         return tuple(d if isinstance(d, int) else -1 for d in self.shape or ())
 
     @property
     def least(self) -> int:
-        """Elements that one row has at least, open sizes counted as one."""
+        """The smallest number of elements of one row: dynamic sizes count as one."""
         return prod(d for d in self.shape or () if isinstance(d, int))
 
 
 class Ports(NamedTuple):
     """A signature's inputs and outputs by name, in the model's order.
 
-    batched: whether axis 0 of every input and output is one and the same open size, so that rows of several requests
-    can stand in one array.
+    batched: whether axis 0 of all inputs and outputs is the same dynamic size, so that rows of several requests can be
+    put into one array.
     """
 
     inputs: Mapping[str, Port]
@@ -70,7 +70,7 @@ class Ports(NamedTuple):
 
 
 def ports_of(model: Model, signature: str = "predict") -> Ports:
-    """The ports of a signature. Raises GatewayError (501) for inputs or outputs that the protocol has no word for."""
+    """The ports of a signature. Raises GatewayError (501) for inputs or outputs without a datatype in the protocol."""
     inputs, outputs = model.inputs(signature), model.outputs(signature)
     firsts = {v.shape[0] if v.shape else None for v in (*inputs, *outputs)}
     (first,) = firsts if len(firsts) == 1 else (None,)

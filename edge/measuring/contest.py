@@ -1,8 +1,8 @@
-"""One model, several runtimes, the same inputs: who is how fast, and do they agree?
+"""Comparison of runtimes on one model with the same inputs: speed and agreement of results.
 
-The table of peers here feeds `msedge bench`, `make bench` and the tests. Peers run at their best: all optimisations,
-as many threads as ours, their workers spinning as long as it is their turn (`edge/measuring/measure.py`). ONNX
-Runtime's bound inputs and outputs are left out: with fresh results every run, as ours are, they gain 2 % at most.
+The table of peers is used by `msedge bench`, `make bench` and the tests. Peers run with their best settings: all
+optimisations, as many threads as ours, workers spinning during their turn (`edge/measuring/measure.py`). ONNX Runtime's
+bound inputs and outputs are not used: with fresh results in every run, as ours are, they gain 2 % at most.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ PEERS: Mapping[str, Callable[[Path, int], Runner]] = {
     "litert": lambda source, threads: LiteRT(source, threads=threads).run,
     "openvino": lambda source, threads: OpenVINO(source, threads=threads).run,
 }
-"""By name: (source model, threads) -> something that runs it."""
+"""By name: (source model, threads) -> a runner for it."""
 _READS = {".onnx": ("onnxruntime", "openvino"), ".tflite": ("litert", "openvino")}
 TRIALS = 5
-"""Runs that tell which of several forms of a model a peer runs fastest."""
+"""Runs to find out which of several forms of a model a peer runs fastest."""
 
 
 def peers_of(path: Path) -> tuple[str, ...]:
-    """The runtimes that read such a file, by its name, the one it was made for first; none for what we do not know."""
+    """The runtimes that read such a file, by its name, the format's own first; none for an unknown format."""
     return _READS.get(path.suffix, ())
 
 
 def peer_of(path: Path) -> str:
-    """The runtime that a file's name says it is for; "" for none we know."""
+    """The runtime of a file's format, by its name; "" if it is unknown."""
     return next(iter(peers_of(path)), "")
 
 
 def forms_of(path: Path) -> tuple[Path, ...]:
-    """The model, and where there is one, its form that peers may like better: `m.peers.onnx` beside `m.onnx`.
+    """The model and, if it exists, a variant that peers may run faster: `m.peers.onnx` beside `m.onnx`.
 
-    Quantised graphs come in many dialects, and a runtime fuses its own best: ONNX Runtime takes 10 ms for a MobileNetV2
-    in ours and 1.6 ms for one that its own tool quantised.
+    Quantised graphs have many forms, and each runtime fuses its own form best: ONNX Runtime takes 10 ms for a
+    MobileNetV2 in our form and 1.6 ms for one quantised by its own tool.
     """
     other = path.with_suffix(f".peers{path.suffix}")
     return (path, other) if other.exists() else (path,)
@@ -77,12 +77,12 @@ class Entry:
     first: float
     timing: Timing
     ratio: Ratio | None
-    """Of this peer's time to ours; None for ourselves."""
+    """The ratio of this peer's time to ours; None for ourselves."""
     difference: float | None
-    """Largest difference of its outputs from ours, relative to their range, rounding aside; None for ourselves and for
-    a peer that ran another form of the model."""
+    """Largest difference of its outputs from ours, relative to their range, without rounding; None for ourselves and
+    for a peer that ran another form of the model."""
     form: str = ""
-    """The file it ran, where that is not the model itself."""
+    """The file it ran, if that is not the model itself."""
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as plain values, in seconds."""
@@ -108,7 +108,7 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """All entries on one model; ours comes first."""
+    """The results for one model; ours come first."""
 
     model: str
     threads: int
@@ -121,7 +121,7 @@ class Contest:
 
     @property
     def best(self) -> Entry | None:
-        """The fastest peer's entry; None where no peer ran."""
+        """The fastest peer's entry; None if no peer ran."""
         return min(self.entries[1:], key=lambda e: e.ratio.median if e.ratio else 0.0, default=None)
 
     def as_dict(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class Contest:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """A contender that has run the model once; seconds that its loading and that run took."""
+    """A runtime that has run the model once; the seconds for loading and for that run."""
 
     run: Runner
     load: float
@@ -159,7 +159,7 @@ def contest(
 ) -> Contest:
     """Time `path` (a bundle, or a model converted here) and its peers on random inputs, taking turns.
 
-    Peers run `source`, which is `path` itself unless that is a bundle. One that cannot is told apart with its reason.
+    Peers run `source`, which is `path` itself unless that is a bundle. A peer that cannot is listed with the reason.
     """
     origin = _origin(path, source, against)
     bundle = path.read_bytes() if is_bundle(path) else _convert(path, shapes)
@@ -188,7 +188,7 @@ def is_bundle(path: Path) -> bool:
 def _origin(path: Path, source: Path | None, against: Sequence[str]) -> Path:
     if source is not None or not against or not is_bundle(path):
         return source or path
-    raise InputError(f"{', '.join(against)} cannot run a bundle; name the model it was made from: --source MODEL.onnx")
+    raise InputError(f"{', '.join(against)} cannot run a bundle; give its source model: --source MODEL.onnx")
 
 
 def _convert(path: Path, shapes: Shapes) -> bytes:
@@ -198,7 +198,7 @@ def _convert(path: Path, shapes: Shapes) -> bytes:
 
 
 def _index_ranges(graph: Graph) -> dict[str, tuple[float, float]]:
-    """Real inputs that are cast to integers, which are indices or masks: from 0 up to, but not, 2, as integers are."""
+    """Ranges for float inputs that are cast to integers, which are indices or masks: [0, 2), as for integers."""
     casts = (n for n in graph.nodes if n.op == "Cast")
     whole = {n.inputs[0] for n in casts if dtype_of(n.attrs["to"]).kind in "iu"}  # type: ignore[arg-type]
     return {v.name: (0.0, 2.0) for v in graph.inputs if v.name in whole and v.dtype.startswith("float")}
@@ -211,7 +211,7 @@ def _timed(call: Callable[[], T]) -> tuple[T, float]:
 
 
 def _enter(name: str, origin: Path, threads: int, inputs: Inputs) -> _Ready | Absent:
-    """The peer with the form of the model that it runs fastest."""
+    """The peer, with the form of the model that it runs fastest."""
     ready, reasons = [], []
     for form in forms_of(origin):
         try:

@@ -1,4 +1,4 @@
-"""What a lite graph is made of, for people: one row a node, with shapes as far as they are known before a run."""
+"""A readable description of a lite graph: one row per node, with shapes as far as they are known before a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Row", "State", "constant_bytes", "inferred", "rows", "states"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One node. `detail`: what is fused in and the attributes that set it apart; `weights`: bytes of its constants."""
+    """One node. `detail`: fused operators and non-default attributes; `weights`: bytes of its constants."""
 
     index: int
     op: str
@@ -34,7 +34,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What signatures keep between runs; `read` and `written` name those that do so."""
+    """A state array; `read` and `written`: the signatures that read and write it."""
 
     name: str
     dtype: str
@@ -96,7 +96,7 @@ _ORDINARY: Mapping[str, object] = {
     "transA": 0,
     "transB": 0,
 }
-"""Values of attributes that go without saying; of a tuple, of each element."""
+"""Default values of attributes, which are not shown; of a tuple, of each element."""
 _RESIDUAL = {"Conv": 3, "MatMul": 3}
 _MOST = 60
 
@@ -116,7 +116,7 @@ def _detail(node: Node, constants: Mapping[str, Array]) -> str:
 
 
 def _ordinary(name: str, value: Attr) -> bool:
-    if name == "kernel_shape" or name.startswith("activation"):  # told by the weights; told last
+    if name == "kernel_shape" or name.startswith("activation"):  # visible in the weights; shown last
         return True
     if name not in _ORDINARY:
         return False
@@ -137,13 +137,13 @@ def _short(value: Attr) -> str:
 # -- shapes -----------------------------------------------------------------------------------------------------------
 
 _OPEN = ((64, 96, 128, 160, 192, 224), (96, 128, 160, 192, 224, 256))
-"""Two sets of sizes to try open dimensions with: what differs between the two results is open too."""
+"""Two sets of sizes for dynamic dimensions: sizes that differ between the two results are dynamic too."""
 
 _Typed = dict[str, tuple[str, tuple[int, ...]]]
 
 
 def inferred(graph: Graph, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[str, tuple[Dim, ...] | None]]:
-    """Type of every value: dtype and shape, in which symbols stay symbols and what hangs on data is None."""
+    """Type of every value: dtype and shape, in which symbols stay symbols and shapes that depend on data are None."""
     symbols: list[Dim] = [d for v in graph.inputs if v.name not in shapes for d in v.shape or ()]
     symbols = [d for d in dict.fromkeys(symbols) if not isinstance(d, int)]
     if len(symbols) > len(_OPEN[0]) or any(v.shape is None and v.name not in shapes for v in graph.inputs):
@@ -168,7 +168,7 @@ _NO_LIMIT = 1 << 62
 
 
 def _propagate(graph: Graph, shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[Dim, int]) -> _Typed:
-    """Types as the runtime plans them, less those that only a run tells; none at all where it cannot plan."""
+    """Types as the runtime plans them, without those known only at run time; none if it cannot plan."""
     from lite_runtime.ops.registry import Spec
     from lite_runtime.planning.stage import fold, next_stage
 

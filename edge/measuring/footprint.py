@@ -1,6 +1,6 @@
-"""What a runtime costs before its second run: seconds from nothing to the first result, and memory at its peak.
+"""The cost of a runtime's first run: seconds from process start to the first result, and peak memory.
 
-Each figure is of a process of its own; the processes of the contenders take turns.
+Each measurement is made in a separate process; the runtimes take turns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from edge.peers.apart import cold, write_inputs
 __all__ = ["BASE", "Footprint", "footprints"]
 
 BASE = "numpy"
-"""The row of a process that only imports NumPy and reads the inputs."""
+"""The name of the baseline, a process that only imports NumPy and reads the inputs."""
 
 
 _Start = Callable[[], tuple[float, int]]
@@ -30,7 +30,7 @@ class Footprint:
 
     name: str
     seconds: float
-    """From asking the system for a process to the first result."""
+    """From the request for a process to the first result."""
     peak_bytes: int
     """Resident memory at its highest, Python and NumPy included."""
 

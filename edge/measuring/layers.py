@@ -1,7 +1,7 @@
-"""Two forms of one model, layer by layer: every value both name, in real numbers, with signal to noise and cosine.
+"""Comparison of two forms of a model, layer by layer: signal-to-noise ratio and cosine of values with the same name.
 
 values_of(source, inputs) -> {name: real array}      for ONNX, TFLite and bundles
-layers(reference, other)  -> one row a shared value, in the reference's order
+layers(reference, other)  -> one row per shared value, in the reference's order
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Layer", "layers", "parting", "values_of"]
 Values = Mapping[str, tuple[str, Array]]
 """Name -> (the operator that makes it, its contents as real numbers)."""
 FALL = 6.0
-"""Decibels by which a layer is worse than everything before it where two models part."""
+"""A layer at least so many decibels worse than all before it is where two models diverge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def values_of(source: Path, inputs: Mapping[str, Array], *, threads: int = 1, ba
 
 
 def layers(reference: Values, other: Values) -> Iterator[Layer]:
-    """A row for every value of one shape (in either layout of images) that both have under one name."""
+    """A row for every value that both have under the same name with the same shape (in either layout of images)."""
     named: dict[str, list[str]] = {}
     for name in other:
         named.setdefault(name.partition("~")[0], []).append(name)
@@ -61,7 +61,7 @@ def layers(reference: Values, other: Values) -> Iterator[Layer]:
 
 
 def _likest(name: str, op: str, wanted: Array, other_op: str, got: Array) -> Layer | None:
-    """The row of two values in whichever layout and scaling is closest; None where their shapes differ."""
+    """The row of two values in the layout and scaling that is closest; None if their shapes differ."""
     forms = (form for form in _layouts(got) if form.shape == wanted.shape)
     found = [_sums(wanted, scaled) for form in forms for scaled in _unequalised(wanted, form)]
     best = max(found, key=lambda s: s.snr, default=None)
@@ -69,7 +69,7 @@ def _likest(name: str, op: str, wanted: Array, other_op: str, got: Array) -> Lay
 
 
 def parting(rows: list[Layer]) -> Layer | None:
-    """The layer where the two models part: the steepest fall below all before it, if it is one of `FALL` or more."""
+    """The layer where the two models diverge: the largest fall below all layers before it, if it is at least `FALL`."""
     worst, found, deepest = 60.0, None, FALL
     for row in rows:
         if worst - row.snr >= deepest:
@@ -85,7 +85,7 @@ def _sums(wanted: Array, got: Array) -> Sums:
 
 
 def _unequalised(wanted: Array, got: Array) -> Iterator[Array]:
-    """The values as they are, and with the powers of two taken back that equalisation put into their channels."""
+    """The values unchanged, and with the powers of two removed by which equalisation scaled their channels."""
     yield got
     for axis in {1, got.ndim - 1} if got.ndim > 1 else ():
         others = tuple(k for k in range(got.ndim) if k != axis)

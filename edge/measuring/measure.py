@@ -1,12 +1,12 @@
-"""Fair timing of several ways to run one model: interleaved in one process, compared pair by pair.
+"""Fair timing of several runtimes on one model: interleaved in one process, compared in pairs.
 
-Contenders take turns A B A B …; a turn repeats its call until it lasts `TURN_SECONDS`. What disturbs the machine for
-longer than a turn disturbs both, so the median of each round's ratio is steadier than the ratio of two medians.
+Runtimes take turns A B A B …; a turn repeats its call until it lasts `TURN_SECONDS`. A disturbance that lasts longer
+than a turn affects both, so the median of the ratios per round is steadier than the ratio of two medians.
 
-Before a turn begins the process falls quiet: workers of ONNX Runtime spin for 35 ms after a run, those of others for
-less, and whoever comes next would share the cores with them. Stopping its spinning instead cost ONNX Runtime half of
-its speed on small models (dtln_model_1 with 2 threads: 32 µs spinning, 50 µs stopped). Calls that are not
-counted then wake the processors and the contender's own workers, and warm its caches.
+Before a turn begins, we wait until the process is idle: workers of ONNX Runtime spin for 35 ms after a run, those of
+others for less, and the next runtime would share the cores with them. Disabling the spinning instead cost ONNX Runtime
+half of its speed on small models (dtln_model_1 with 2 threads: 32 µs spinning, 50 µs stopped). Then uncounted calls
+wake the processors and the runtime's workers, and warm its caches.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ __all__ = ["Ratio", "Timing", "interleave", "ratio"]
 TURN_SECONDS = 0.004
 WARM_UP_SECONDS = 0.05
 WAKE_SECONDS = 0.01
-"""How long a turn's calls go uncounted. After tens of idle milliseconds the first one takes twice its time."""
+"""Seconds of uncounted calls at the start of a turn. After tens of idle milliseconds the first call takes twice its
+time."""
 SLICE_SECONDS, SLICES = 0.02, 10
-"""How long to look whether the process still computes, and how often before going on regardless. The system books what
-a thread on another processor spends only every so often, 10 ms at the slowest: shorter looks see quiet where a worker
-spins on."""
+"""Length of a check whether the process still computes, and the number of checks before continuing anyway. The system
+updates the CPU time of a thread on another processor only from time to time, 10 ms at the slowest: a shorter check
+would miss a spinning worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times as fast we are as the peer: the median over rounds with the middle half's bounds."""
+    """How many times as fast as the peer we are: the median over rounds with the bounds of the middle half."""
 
     median: float
     low: float
@@ -81,7 +82,7 @@ def _once(call: Callable[[], object]) -> float:
 
 
 def _warm_up(call: Callable[[], object]) -> int:
-    """Run until caches and clocks have settled; how often to repeat the call in one turn."""
+    """Run until caches and clock rates have settled; returns how often to repeat the call in one turn."""
     _fall_quiet()
     spent, fastest = 0.0, float("inf")
     while spent < WARM_UP_SECONDS:
@@ -103,7 +104,7 @@ def _turn(call: Callable[[], object], repeats: int) -> float:
 
 
 def _fall_quiet() -> None:
-    """Wait until no thread of this process computes any more."""
+    """Wait until no thread of this process is computing."""
     for _ in range(SLICES):
         before = process_time()
         sleep(SLICE_SECONDS)

@@ -1,4 +1,4 @@
-"""Are two runs of one model the same? Element by element, against the range of what is expected."""
+"""Comparison of two runs of one model, element by element, relative to the range of the expected values."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def compare_all(got: Mapping[str, Array], expected: Mapping[str, Any], steps: in
     """One row an output. Outputs are matched by name; `steps` as in `compare`."""
     lacking = [name for name in expected if name not in got]
     if lacking:
-        raise InputError(f"no output {lacking[0]!r} in the bundle, only {', '.join(got)}: is this its source?")
+        raise InputError(f"no output {lacking[0]!r} in the bundle, which has {', '.join(got)}: is this its source?")
     return [compare(name, got[name], as_array(value), steps) for name, value in expected.items()]
 
 
@@ -109,7 +109,7 @@ def worst(runs: Sequence[Sequence[Difference]]) -> list[Difference]:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Where two graphs part: the first value they share that differs, and so does all that is computed from it."""
+    """Where two graphs diverge: the first shared value that differs, together with all values computed from it."""
 
     difference: Difference
     source_op: str

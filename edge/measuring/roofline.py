@@ -1,7 +1,7 @@
-"""What this machine can do at most, measured once and kept: arithmetic out of registers, bytes out of each memory.
+"""The roofline of this machine, measured once and saved: peak arithmetic, and bandwidth of each level of memory.
 
-A step that multiplies n times and moves b bytes takes at least max(n / peak, b / bandwidth) seconds (Williams,
-Waterman and Patterson 2009); the share of that in what it took says what is left to gain.
+A step with n multiplications that moves b bytes takes at least max(n / peak, b / bandwidth) seconds (Williams,
+Waterman and Patterson 2009); this bound divided by the actual time shows how much can still be gained.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Inputs for a model: drawn at random from its signature, or read from .npy and .npz files."""
+"""Inputs for a model: random ones for its signature, or read from .npy and .npz files."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
             loaded = np.load(file, allow_pickle=False)
             return {"": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):
-        raise InputError(f"{path}: expected a whole .npy or .npz file without pickled objects, got none") from None
+        raise InputError(f"{path}: expected a complete .npy or .npz file without pickled objects, got none") from None
 
 
 def samples_in(arrays: Mapping[str, Array], values: Sequence[Value]) -> Iterator[dict[str, Array]]:
@@ -109,7 +109,7 @@ def _batch(value: Value) -> int | None:
 def _shape(value: Value) -> tuple[int | str | None, ...]:
     if value.kind != "tensor" or value.shape is None:
         what = "its rank is not known" if value.kind == "tensor" else f"it is a {value.kind}"
-        raise InputError(f"input {value.name!r} cannot be made up: {what}; give it in a file")
+        raise InputError(f"input {value.name!r} cannot be generated: {what}; give it in a file")
     return value.shape
 
 
@@ -128,7 +128,7 @@ def _match(value: Value, given: tuple[int, ...], symbols: dict[str, int]) -> Non
 
 def _draw(value: Value, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     if value.dtype == "string":
-        raise InputError(f"input {value.name!r} holds strings, which cannot be made up; give them in a file")
+        raise InputError(f"input {value.name!r} has strings, which cannot be generated; give them in a file")
     dtype = numpy_dtype(value.dtype)
     if dtype == np.bool_:
         return rng.integers(0, 2, shape).astype(bool)

@@ -1,4 +1,4 @@
-"""A run as a Chrome trace: what every worker did when. chrome://tracing and ui.perfetto.dev show it.
+"""A run as a Chrome trace: the steps of every worker over time, for chrome://tracing and ui.perfetto.dev.
 
 The format is Google's "Trace Event Format", complete events ("X") in microseconds; a worker is a thread.
 """

@@ -1,6 +1,7 @@
-"""Which of its ways this machine computes a model's steps fastest: measured, step by step, and kept for every model.
+"""Tuning: the fastest kernel choice for each step is measured on this machine and saved for all models.
 
-All ways are timed in turns, by the native profile: a way that wins by less than `GAIN` is luck, and the rule stays.
+All choices are timed in turns, by the native profile. A choice that wins by less than `GAIN` is considered noise, and
+the default rule stays.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from lite_runtime.running.session import Model
 __all__ = ["GAIN", "Found", "keep", "tune"]
 
 GAIN = 0.03
-"""Least share of its time that a step must gain for the machine to leave the rule."""
+"""Smallest gain, as a share of a step's time, for which the default rule is replaced."""
 ROUNDS, REPEATS = 7, 3
 """Turns of every way, and runs in a turn; the fastest turn counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was found for one shape: seconds of all steps that have it, by the rule's way and by the best."""
+    """The result for one shape: seconds of all steps with it, with the rule's choice and with the best one."""
 
     key: str
     steps: int
@@ -34,7 +35,7 @@ class Found:
 
     @property
     def gains(self) -> bool:
-        """Whether the best way is better than the rule's by more than luck."""
+        """Whether the best choice is better than the rule's by more than noise."""
         return self.best_seconds < (1 - GAIN) * self.rule_seconds
 
 
@@ -45,7 +46,7 @@ def tune(
     threads: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Found]:
-    """Time every way of every step of `predict` that has several. `progress`: told of turns done, and of how many."""
+    """Time all kernel choices of every step of `predict`. `progress`: called with the turns done and their number."""
     first = lite_runtime.load(bundle, threads=threads, choices={})
     first.run(inputs)
     asked = first.choices.asked
@@ -78,7 +79,7 @@ def _found(key: str, options: tuple[str, ...], times: list[dict[str, float]], st
 
 
 def keep(found: list[Found]) -> str:
-    """Add to what this machine was tuned to; the file's path."""
+    """Add the results to this machine's tuning file; returns its path."""
     kept = tuning.kept()
     for one in found:
         kept.pop(one.key, None)

@@ -1,4 +1,4 @@
-"""A runtime in a process of its own (`edge/peers/_first.py`): what its start costs, and whether it survives a model."""
+"""A runtime in a separate process (`edge/peers/_first.py`): the cost of its start, and whether a model crashes it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SCRIPT = Path(_first.__file__)
 
 
 class Crashed(MsedgeError):
-    """A runtime that took its process with it."""
+    """A runtime crashed its process."""
 
 
 def cold(name: str, model: Path, threads: int, inputs: Path, *, backend: str = "auto") -> tuple[float, int]:
@@ -40,7 +40,7 @@ def cold(name: str, model: Path, threads: int, inputs: Path, *, backend: str = "
     if done.returncode < 0:
         raise Crashed(f"{name} crashed on {model.name}: {signal.Signals(-done.returncode).name}")
     if done.returncode:
-        raise MsedgeError(f"{name} failed on {model.name} in a process of its own: {done.stderr.strip()[-500:]}")
+        raise MsedgeError(f"{name} failed on {model.name} in a separate process: {done.stderr.strip()[-500:]}")
     seconds, peak = done.stdout.split()[-2:]
     return float(seconds), int(peak)
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime as the peer the device runtime is held against."""
+"""ONNX Runtime as the reference with which the device runtime is compared."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def _read(source: Path | onnx.ModelProto) -> onnx.ModelProto:
     try:
         return onnx.load(source)
     except DecodeError:
-        raise InputError(f"{source}: expected the ONNX model that was converted, this is none") from None
+        raise InputError(f"{source}: expected the ONNX model that was converted, got a file that is not ONNX") from None
 
 
 def _drop_initializer_inputs(model: onnx.ModelProto) -> None:
     """Weights listed among the graph's inputs could be overridden, which keeps ONNX Runtime from folding them.
 
-    Models of IR version 3 had to list them; nobody means it.
+    Models of IR version 3 had to list them; overriding them is never intended.
     """
     weights = {t.name for t in model.graph.initializer} | {t.values.name for t in model.graph.sparse_initializer}
     kept = [i for i in model.graph.input if i.name not in weights]

@@ -69,7 +69,7 @@ def config(bundle: bytes, tmp_path: Path) -> Path:
 
 def test_a_simulation_prints_a_table(config: Path) -> None:
     stdout, stderr = msedge(config, "--simulate", "0")
-    assert "accuracy after round 3" in stdout and "never seen" in stdout and "refused: nothing" in stdout
+    assert "accuracy after round 3" in stdout and "held out" in stdout and "refused: nothing" in stdout
     assert "round 1/3" in stderr and "loss" in stderr
 
 
@@ -104,8 +104,8 @@ def test_init_prints_a_configuration() -> None:
     ("arguments", "code", "says"),
     [
         ((), 2, "--init"),
-        (("run.toml",), 2, "--simulate N or --superlink"),
-        (("run.toml", "--simulate", "1", "--superlink", "a:1"), 2, "one of them"),
+        (("run.toml",), 2, "--simulate N and --superlink"),
+        (("run.toml", "--simulate", "1", "--superlink", "a:1"), 2, "exactly one of"),
         (("none.toml", "--simulate", "0"), 3, "cannot read"),
         (("run.toml", "--simulate", "99"), 3, "at most the 6 devices"),
     ],
@@ -176,7 +176,7 @@ def test_a_run_on_a_screen(config: Path) -> None:
     screen = Console(file=StringIO(), width=140, force_terminal=False)
     screen.print(fleet_live._screen(rows, 3))
     shown = screen.file.getvalue()  # type: ignore[attr-defined]
-    assert "3/3" in shown and "never seen" in shown and "accuracy once adapted" in shown
+    assert "3/3" in shown and "held out" in shown and "accuracy after adapting" in shown
     assert any(block in shown for block in fleet_live.BLOCKS)
 
 

@@ -71,8 +71,8 @@ def test_standard_onnx_out(small: Small, samples: Path, tmp_path: Path) -> None:
     ("arguments", "code", "says"),
     [
         (("--quantize", "int8"), 3, "needs calibration data"),
-        (("--quantize", "none", "--calibration", "{samples}"), 2, "takes no calibration data"),
-        (("--quantize", "fp16", "--accuracy-budget", "1%"), 2, "no layers to trade"),
+        (("--quantize", "none", "--calibration", "{samples}"), 2, "uses no calibration data"),
+        (("--quantize", "fp16", "--accuracy-budget", "1%"), 2, "does not mix precisions"),
         (("--quantize", "int8", "--calibration", "{samples}", "--evaluation", "{samples}"), 2, "--accuracy-budget"),
         (("--quantize", "int8", "--calibration", "nowhere.npz"), 3, "nowhere.npz"),
         (("--quantize", "int8", "--calibration", "{nan}"), 3, "NaN"),
@@ -101,7 +101,7 @@ def test_verify_layer_by_layer(small: Small, samples: Path, tmp_path: Path) -> N
     assert made["same"] and len(made["layers"]) >= 3
     assert all(layer["snr"] > 15 for layer in made["layers"])
     stdout, _ = msedge("verify", small.source, small.wrong, "--layers", "--backend", "reference", code=1)
-    assert "they part at" in stdout
+    assert "the quality drops at" in stdout
 
 
 def test_a_bundle_verifies_against_a_bundle(small: Small) -> None:

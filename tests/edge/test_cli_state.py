@@ -23,7 +23,7 @@ def test_run_goes_on_where_it_left_off(path: Path, tmp_path: Path) -> None:
     count = ["run", path, "--signature", "count", "-i", f"by={tmp_path / 'by.npy'}", "--save-state", state, *SLOWLY]
     for known, seen in (([], 0), (["--state", state], 4), (["--state", state], 8)):
         assert as_json(*count, *known)["outputs"]["seen"]["values"] == seen
-    assert "state kept in" in msedge(*count)[1]
+    assert "state saved in" in msedge(*count)[1]
 
 
 def test_state_of_another_model(path: Path, tmp_path: Path) -> None:
@@ -38,4 +38,4 @@ def test_inspect_tells_what_is_kept(path: Path) -> None:
     step = made["signatures"]["train_step"]
     assert [v["name"] for v in step["inputs"]] == ["x", "t"] and step["writes"] == {"new_b": "b", "new_w": "w"}
     stdout, _ = msedge("inspect", path)
-    assert "4 arrays, 84 B, kept between runs" in stdout and "reads 3 and writes 2 of the state" in stdout
+    assert "4 arrays, 84 B, preserved between runs" in stdout and "reads 3 and writes 2 of the state" in stdout

@@ -57,7 +57,7 @@ REST = 12.0
 CLIENTS = 32
 STATUSES = frozenset({200, 204, 405, 417, 505, *REFUSALS})
 """Those in the OpenAPI document; 204 to a browser's preflight; and what is wrong with HTTP itself, at any address."""
-FAULTS = ("a fault of the gateway", "Traceback", "never retrieved", "was destroyed", "Fatal")
+FAULTS = ("internal server error", "Traceback", "never retrieved", "was destroyed", "Fatal")
 """What a server's log must not have."""
 
 

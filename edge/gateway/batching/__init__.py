@@ -1,1 +1,1 @@
-"""Which requests are computed together, and when."""
+"""Dynamic batching: which requests are computed together, and when."""

@@ -1,4 +1,4 @@
-"""Whether a request is taken on: decided when it comes, so that who is refused learns it at once."""
+"""Admission control: a request is accepted or refused when it arrives, so that a refusal is immediate."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["Calibration", "Limits", "Load", "admit", "check_room"]
 
 
 WAY = 0.05
-"""Of the time until its deadline, what a request and its answer need on their way: the client's clock counts them."""
+"""Share of the time until the deadline that is reserved for the network, as the client's clock includes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a model's clients may ask for together. rows, jobs: that wait at most. concurrency: jobs that wait or are
-    computed at most; 0: as many as come. timeout: seconds after which an answer is of no use, where the request names
-    no less. weight: of the model against others when they compete."""
+    """Limits for all clients of a model together. rows, jobs: most that may wait. concurrency: most jobs that may wait
+    or be computed; 0: any number. timeout: the deadline in seconds, if the request sets no shorter one. weight: of the
+    model when models compete."""
 
     rows: int = 1024
     jobs: int = 1024
@@ -28,14 +28,15 @@ class Limits:
 
 
 class Calibration:
-    """How much longer requests take than predicted: a factor that hardly any exceeds.
+    """How much longer requests take than predicted: a factor that few requests exceed.
 
-    One that took longer raises it half the way to what it took, by 5 % at least and 25 % at most (a machine that stood
-    still for a second says little of the next one); one that did not lowers it by 0.05 %. So it follows a machine that
-    became slower within a few batches, and in a steady one about 99 of 100 are done in time. One that took less than a
-    third of what was said lowers it by 1 %: after a few standstills the factor would else refuse, for half a minute,
-    work for which there is time. Simulated, batches of 18 ms of which one in 20 takes 50 ms more, deadlines of 100 ms,
-    three times too much work: 98 % of what can be done is done in time; without that rule 75 %.
+    A request that took longer raises the factor half the way to its own, by at least 5 % and at most 25 % (a machine
+    that was blocked for a second says little about the next second); a request that did not lowers it by 0.05 %. So the
+    factor follows a slower machine within a few batches, and on a steady machine about 99 of 100 requests are done in
+    time. A request that took less than a third of the corrected prediction lowers it by 1 %: otherwise, after a few
+    pauses of the machine, the factor would refuse work for half a minute although there is time for it. Simulated with
+    batches of 18 ms of which one in 20 takes 50 ms more, deadlines of 100 ms, three times too much work: 98 % of the
+    possible work is done in time; without that rule 75 %.
     """
 
     __slots__ = ("factor",)
@@ -44,13 +45,13 @@ class Calibration:
     FAR, FAR_DOWN = -2 / 3, 0.01
     LEAST, MOST = 0.5, 8.0
     FLOOR = 1e-3
-    """Seconds below which a prediction is not held to account: handing over takes as long."""
+    """Predictions below so many seconds are not evaluated, as handing a job over takes as long."""
 
     def __init__(self) -> None:
         self.factor = 1.0
 
     def observe(self, predicted: float, actual: float) -> None:
-        """A request that was predicted to take so long took so long; both in seconds, uncorrected."""
+        """Record a request's predicted and actual seconds, both uncorrected."""
         above = actual / (self.factor * max(predicted, self.FLOOR)) - 1
         if above > 0:
             self.factor *= 1 + min(max(self.UP * above, self.LEAST_UP), self.MOST_UP)
@@ -61,7 +62,7 @@ class Calibration:
 
 @dataclass(slots=True)
 class Load:
-    """What a model has to do. Jobs that `flying` counts wait or are computed."""
+    """The current work of a model. `flying`: jobs that wait or are computed."""
 
     rows: int = 0
     jobs: int = 0
@@ -69,31 +70,31 @@ class Load:
 
 
 def admit(job: Job, limits: Limits, load: Load, now: float, wait: float, half: float) -> None:
-    """Raise GatewayError for a job that is not taken on.
+    """Raise GatewayError for a job that is not accepted.
 
-    wait: seconds from now until it would be done, by the best of knowledge. half: seconds until half of what waits
-    is done: when another attempt makes sense.
+    wait: predicted seconds until it would be done. half: seconds until half of the waiting work is done, when a retry
+    makes sense.
     """
     if job.rows > limits.rows:
         raise GatewayError(
-            400, f"expected at most {limits.rows} rows in one request, got {job.rows}; send them in several"
+            400, f"expected at most {limits.rows} rows in one request, got {job.rows}; split the request"
         )
     check_room(limits, load, job.rows, half)
     if now >= job.deadline:
-        raise GatewayError(504, "the deadline passed before the request could be computed; allow more time")
+        raise GatewayError(504, "the deadline passed before the request could be computed; set a longer timeout")
     left = job.deadline - now
     if wait > (1 - WAY) * left:
-        raise _busy(f"it would be done {1e3 * wait:.0f} ms from now, and its deadline is in {1e3 * left:.0f} ms", half)
+        raise _busy(f"the request would be done in {1e3 * wait:.0f} ms, its deadline is in {1e3 * left:.0f} ms", half)
 
 
 def check_room(limits: Limits, load: Load, rows: int, half: float) -> None:
-    """Raise GatewayError (429) where there is no room for so many more rows."""
+    """Raise GatewayError (429) if there is no room for so many more rows."""
     if limits.concurrency and load.flying >= limits.concurrency:
-        raise _busy(f"{load.flying} requests of this model are being answered, as many as are allowed", half)
+        raise _busy(f"{load.flying} requests of this model are in progress, the largest number allowed", half)
     if load.rows + rows > limits.rows or load.jobs >= limits.jobs:
-        raise _busy(f"{load.rows} rows of {load.jobs} requests wait for this model already", half)
+        raise _busy(f"{load.rows} rows of {load.jobs} requests already wait for this model", half)
 
 
 def _busy(why: str, half: float) -> GatewayError:
-    return GatewayError(429, f"too much work: {why}; try again later", retry_after=half)
+    return GatewayError(429, f"overloaded: {why}; try again later", retry_after=half)
 

@@ -1,4 +1,4 @@
-"""What batches of a model take, learned while it is served."""
+"""The computing time of batches of a model, learned while it is served."""
 
 from __future__ import annotations
 

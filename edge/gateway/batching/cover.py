@@ -1,4 +1,4 @@
-"""Which batches compute a number of rows in the least time: a small dynamic programme over the sizes there are."""
+"""Which batch sizes compute a number of rows in the least time: dynamic programming over the compiled sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads that compute batches while the event loop goes on reading and writing."""
+"""Threads that compute batches while the event loop continues reading and writing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Batch:
         try:
             if jobs:
                 self.runner.run(jobs)
-        except BaseException as error:  # thread: jobs get it as their answer
+        except BaseException as error:  # thread: the error becomes the jobs' answer
             for job in jobs:
                 job.outputs, job.error = None, error
         self.ended = clock()

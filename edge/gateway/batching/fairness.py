@@ -1,4 +1,4 @@
-"""What is known of each model that competes, and whose turn it is."""
+"""Fairness: the account of each competing model, and which one is next."""
 
 from __future__ import annotations
 

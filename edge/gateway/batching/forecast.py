@@ -1,4 +1,4 @@
-"""When a job would be done, from what waits and what is being computed."""
+"""Prediction of when a job would be done, from the waiting and the running work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of jobs into the arrays of one compiled size, and its outputs back to the jobs."""
+"""Copying rows of jobs into the arrays of one compiled batch size, and its outputs back to the jobs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["Call", "Segment", "compute", "deal"]
 
 
 LARGE = 1 << 16
-"""Bytes of an input from which on a job that fills its batch has it read where it lies, rather than copied: a check of
-its type takes as long as copying this much."""
+"""Smallest input in bytes that a job which fills its batch has read in place instead of copied: checking its type takes
+as long as copying this much."""
 
 
 class Segment:
-    """Rows `begin` to `end` of a job, which stand at `at` in a batch."""
+    """Rows `begin` to `end` of a job, placed at row `at` of a batch."""
 
     __slots__ = ("at", "begin", "end", "job")
 
@@ -30,7 +30,7 @@ class Segment:
 
 
 def deal(jobs: Sequence[Job], sizes: Sequence[int]) -> Iterator[tuple[int, list[Segment]]]:
-    """The jobs' rows in order over batches of these sizes: each size with what stands in it. A job may be cut."""
+    """Distribute the jobs' rows in order over batches of these sizes: each size and its segments. Jobs may be split."""
     which, begin = 0, 0
     for size in sizes:
         segments, at = [], 0
@@ -45,15 +45,15 @@ def deal(jobs: Sequence[Job], sizes: Sequence[int]) -> Iterator[tuple[int, list[
 
 
 class Call:
-    """One compiled size: arrays to fill, and what computes them.
+    """One compiled batch size: arrays to fill, and the function that computes them.
 
-    Rows that no job fills keep what an earlier batch left: nobody sees what becomes of them.
+    Rows that no job fills keep the data of an earlier batch; their results are not used.
     """
 
     __slots__ = ("_binding", "_homes", "_large", "_run", "go", "inputs", "size")
 
     def __init__(self, model: Runnable, signature: str, shapes: Mapping[str, tuple[int, ...]], size: int) -> None:
-        """shapes: of the whole inputs. size: rows they hold. Raises what planning raises."""
+        """shapes: of the whole inputs. size: their number of rows. Raises what planning raises."""
         self._binding = model.bind(shapes, signature)
         self.inputs, self.size = self._binding.inputs, size
         self._homes = tuple(self.inputs.items())
@@ -63,11 +63,11 @@ class Call:
 
     @property
     def nbytes(self) -> int:
-        """Of inputs and outputs; after a run."""
+        """Bytes of inputs and outputs; valid after a run."""
         return sum(array.nbytes for array in (*self.inputs.values(), *self._binding.outputs.values()))
 
     def compute(self, job: Job) -> None:
-        """A job that fills it: sets `outputs`, `input_seconds`, `computed`, `done`; `begun` is when it began."""
+        """Compute a job that fills the batch: sets `outputs`, `input_seconds`, `computed`, `done`; needs `begun`."""
         inputs = job.inputs
         if self._large:
             job.input_seconds = 0.0
@@ -90,7 +90,7 @@ class Call:
             home[at : at + end - begin] = inputs[name] if whole else inputs[name][begin:end]
 
     def take(self, segment: Segment) -> None:
-        """Copy a segment's rows of the outputs out. Raises GatewayError (500) for outputs of other lengths."""
+        """Copy a segment's rows out of the outputs. Raises GatewayError (500) for a wrong number of rows."""
         job, begin, end, at = segment.job, segment.begin, segment.end, segment.at
         found = self._binding.outputs
         if end - begin == job.rows:
@@ -104,13 +104,13 @@ class Call:
             job.outputs[name][begin:end] = _rows(name, array, self.size)[at : at + end - begin]
 
     def clear(self) -> None:
-        """Forget rows that failed: padding would fail with them again."""
+        """Zero the rows after a failure; as padding, they would make the next batch fail too."""
         for _, home in self._homes:
             home[...] = "" if home.dtype.hasobject else 0
 
 
 def compute(call: Call, segments: Sequence[Segment]) -> float:
-    """Compute a batch, and say so in its jobs; its seconds."""
+    """Compute a batch and record its times in its jobs; returns its seconds."""
     begun = perf_counter()
     job = segments[0].job
     if len(segments) == 1 and job.rows == call.size:

@@ -1,4 +1,4 @@
-"""Jobs of one runner in the order in which they are to be computed."""
+"""The queue of one runner: its jobs in the order of computation."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from edge.gateway.job import Job
 __all__ = ["IDLE", "MIDDLE", "Queue", "rank"]
 
 MIDDLE = 100
-"""The rank of priority 0, which says nothing: 1 to 99 go before, those above after it."""
+"""The rank of priority 0, the default: priorities 1 to 99 come before it, those above after it."""
 IDLE = 1_000_000
-"""From this priority on, jobs are computed when nothing else waits, of any model: copies sent to a shadow."""
+"""Jobs from this priority on are computed only when no job of any model waits: copies for shadows."""
 
 
 def rank(job: Job) -> int:
-    """The class of a job: lower goes first."""
+    """The rank of a job: lower ranks go first."""
     return job.priority or MIDDLE
 
 
 class Queue:
-    """Ordered by rank, deadline, arrival; counted in rows.
+    """Jobs ordered by rank, deadline, arrival; counted in rows.
 
-    Removal marks: a job that was removed is skipped when its turn comes, or thrown out with others once they are the
-    most. Its inputs are let go at once.
+    Removing only marks a job: it is skipped at its turn, or dropped together with others once removed jobs are the
+    majority. Its inputs are freed at once.
     """
 
     __slots__ = ("_dead", "_heaps", "_number", "_order", "_rows", "jobs", "rows")
@@ -34,13 +34,13 @@ class Queue:
         """What waits."""
         self._heaps: dict[int, list[tuple[float, int, Job]]] = {}
         self._rows: dict[int, int] = {}
-        """By rank, none empty."""
+        """Jobs by rank; no entry is empty."""
         self._order: list[int] = []
-        """Ranks, first one first."""
+        """Ranks, in order."""
         self._number, self._dead = 0, 0
 
     def push(self, job: Job) -> None:
-        """Put in its place."""
+        """Insert a job in order."""
         at = rank(job)
         heap = self._heaps.get(at)
         if heap is None:
@@ -52,7 +52,7 @@ class Queue:
         self._count(at, job.rows, 1)
 
     def remove(self, job: Job) -> None:
-        """Of one that waits here: it does no longer."""
+        """Remove a waiting job."""
         job.cancelled = True
         job.inputs = {}
         self._count(rank(job), -job.rows, -1)
@@ -65,7 +65,7 @@ class Queue:
             self._dead = 0
 
     def head(self) -> Job | None:
-        """Whose turn it is."""
+        """The next job."""
         while self._order:
             heap = self._heaps[self._order[0]]
             while heap and heap[0][2].cancelled:
@@ -77,9 +77,9 @@ class Queue:
         return None
 
     def take(self, rows: int) -> list[Job]:
-        """The next jobs in order, as many as have no more than so many rows together, and always one.
+        """The next jobs in order, with at most so many rows together, but at least one job.
 
-        One that does not fit ends the batch: going on behind it with smaller ones would let it wait for ever.
+        A job that does not fit ends the batch: if smaller jobs overtook it, it might wait for ever.
         """
         taken: list[Job] = []
         left = rows
@@ -90,7 +90,7 @@ class Queue:
         return taken
 
     def expire(self, now: float) -> list[Job]:
-        """Take out those whose deadline has passed."""
+        """Remove and return the jobs whose deadline has passed."""
         late: list[Job] = []
         for at in list(self._order):
             heap = self._heaps.get(at)
@@ -106,7 +106,7 @@ class Queue:
         return late
 
     def ahead(self, job: Job) -> int:
-        """Rows that wait with the job's rank or a better one: they may go first."""
+        """Waiting rows with the job's rank or a better one, which may be computed before it."""
         mine = rank(job)
         if len(self._rows) == 1:
             return self.rows if self._order[0] <= mine else 0
@@ -116,7 +116,7 @@ class Queue:
         return (entry[2] for heap in self._heaps.values() for entry in heap if not entry[2].cancelled)
 
     def _pop(self, job: Job) -> None:
-        """Take out the head of its rank."""
+        """Remove the first job of its rank."""
         at = rank(job)
         heappop(self._heaps[at])
         self._count(at, -job.rows, -1)

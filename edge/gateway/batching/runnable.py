@@ -1,4 +1,4 @@
-"""What batching asks of a model, so that other things than `lite_runtime.Model` can be batched."""
+"""The interface that batching needs from a model, so that other objects than `lite_runtime.Model` can be batched."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Bound", "Footprint", "Runnable"]
 
 
 class Bound(Protocol):
-    """A signature with arrays of its own; a call computes `outputs` from `inputs`."""
+    """A signature bound to its own arrays; a call computes `outputs` from `inputs`."""
 
     @property
     def inputs(self) -> Mapping[str, Array]:
@@ -28,7 +28,7 @@ class Bound(Protocol):
 
 
 class Footprint(Protocol):
-    """What a run takes."""
+    """Memory that a run needs."""
 
     @property
     def arena_bytes(self) -> int:
@@ -37,16 +37,16 @@ class Footprint(Protocol):
 
 
 class Runnable(Protocol):
-    """What a `ModelRunner` asks of a model; `lite_runtime.Model` is one."""
+    """What a `ModelRunner` needs from a model; `lite_runtime.Model` has it."""
 
     def run(self, inputs: Mapping[str, Any], signature: str) -> dict[str, Array]:
         """Outputs by name, as fresh arrays."""
         raise NotImplementedError
 
     def bind(self, shapes: Mapping[str, tuple[int, ...]], signature: str) -> Bound:
-        """The signature with arrays of its own, for inputs of these shapes."""
+        """The signature bound to its own arrays, for inputs of these shapes."""
         raise NotImplementedError
 
     def cost(self, inputs: Mapping[str, Any], signature: str) -> Footprint:
-        """What a run takes."""
+        """Memory that a run needs."""
         raise NotImplementedError

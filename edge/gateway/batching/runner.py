@@ -1,4 +1,4 @@
-"""What computes batches: the interface the scheduler knows, and the one of ordinary models."""
+"""Runners, which compute batches: the interface for the scheduler, and the runner of ordinary models."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from lite_runtime import InputError
 __all__ = ["LADDER", "ModelRunner", "Runner"]
 
 LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""Sizes that are compiled, as far as they pay."""
+"""Batch sizes that are compiled, as long as they increase throughput."""
 LONG = 0.25
-"""Seconds above which no batch is tried: whoever comes next would wait for all of it."""
+"""Larger sizes are not tried if a batch would take longer: the next request would wait for all of it."""
 PAYS = 0.98
-"""Of the seconds a row took at best before, what it may take at most for a larger size to count as a gain."""
+"""A larger size counts as a gain if its seconds per row are at most this share of the best before."""
 LOSSES = 2
-"""Sizes in a row without a gain after which no larger one is tried."""
+"""Consecutive sizes without a gain after which no larger one is tried."""
 
 
 class Runner(Protocol):
     """Computes batches of jobs of one model, signature and shape of rows."""
 
     key: str
-    """model/version/signature/shape: for logs and figures."""
+    """model/version/signature/shape: for logs and metrics."""
     model: str
-    """The model's name: fairness is between models."""
+    """The model's name; the scheduler is fair between models."""
     limit: int
-    """Most rows of one batch; 1 where requests are not batched. A single job may have more: it is run in pieces."""
+    """Most rows of one batch; 1 if requests are not batched. A single job may have more: it is run in pieces."""
     cost: Cost
 
     def run(self, jobs: Sequence[Job]) -> None:
@@ -45,18 +45,18 @@ class Runner(Protocol):
         never raises."""
 
     def warm(self, seconds: float = 5.0) -> None:
-        """Compile and time batch sizes, before anybody asks, on any thread but the event loop's."""
+        """Compile and time batch sizes before the first request, on any thread but the event loop's."""
 
 
 class ModelRunner:
-    """Batches of a model that is the same for everybody.
+    """Runs batches of a model without personal versions.
 
-    Rows are copied straight into the arrays that a compiled size works on (`Model.bind`), computed by one native call
-    without the interpreter's lock, and copied out per job. Which sizes are compiled: those of the ladder that pay, see
-    `warm`; which of them compute a number of rows in the least time is for `cost.cover` to say.
+    Rows are copied directly into the arrays of a compiled size (`Model.bind`), computed by one native call without the
+    interpreter's lock, and copied out per job. The sizes of the ladder that increase throughput are compiled (`warm`);
+    `cost.cover` chooses the ones that compute a number of rows in the least time.
 
-    A model whose rows turn out to depend on one another (a scale taken over the whole batch, say) is not batched: each
-    job is computed on its own, as it came. A batch that fails is run again job by job, so that only the guilty fail.
+    A model whose rows depend on one another (for example by a scale over the whole batch) is not batched: each job is
+    computed alone. A failed batch is run again job by job, so that only the jobs that cause the failure fail.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class ModelRunner:
         ladder: Sequence[int] = LADDER,
         memory: int = 256 << 20,
     ) -> None:
-        """row_shapes: of every input, without its axis 0 where the ports are batched, else whole. limit: most rows of
-        one batch. ladder: sizes worth a trial. memory: bytes the largest size may need for its arrays and arena."""
+        """row_shapes: of every input, without axis 0 if the ports are batched, else whole. limit: most rows of one
+        batch. ladder: sizes to try. memory: most bytes that the largest size may need for its arrays and arena."""
         shapes = ",".join(f"{n}[{'x'.join(map(str, s))}]" for n, s in row_shapes.items())
         self.key, self.model = f"{name}/{version}/{signature}/{shapes}", name
         self.limit = limit if ports.batched else 1
@@ -84,7 +84,7 @@ class ModelRunner:
         self._batched, self._memory = ports.batched, memory
         self._ladder = tuple(sorted({1, *(size for size in ladder if 1 < size < self.limit), self.limit}))
         self._joins = self.limit > 1
-        """Whether rows of several jobs may stand in one batch."""
+        """Whether rows of several jobs may be put into one batch."""
         self._calls: dict[int, Call] = {}
         self._growing, self._complete, self._losses = allocate_lock(), False, 0
 
@@ -94,7 +94,7 @@ class ModelRunner:
         if rows >= self.cost.unknown:
             try:
                 self._grow_to(rows)
-            except Exception as error:  # request: the jobs get it as their answer
+            except Exception as error:  # request: the error becomes the jobs' answer
                 for job in jobs:
                     _fail(job, error)
                 return
@@ -105,10 +105,10 @@ class ModelRunner:
                 self._alone(job)
 
     def warm(self, seconds: float = 5.0) -> None:
-        """Compile and time sizes, smallest first, until they no longer pay or the time is over: before traffic or
-        beside it, on any thread but the event loop's. A runner that is not warmed does so when as many rows come.
+        """Compile and time sizes, smallest first, until they bring no gain or the time is over: before or during
+        traffic, on any thread but the event loop's. Without this call, a size is compiled when so many rows arrive.
 
-        Raises what planning a batch of 1 raises: the model cannot be run.
+        Raises what planning a batch of 1 raises: then the model cannot be run.
         """
         end = perf_counter() + seconds
         while not self._complete:
@@ -118,7 +118,7 @@ class ModelRunner:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """What is compiled."""
+        """The compiled sizes."""
         return tuple(self._calls)
 
     def _together(self, jobs: Sequence[Job], rows: int) -> None:
@@ -144,7 +144,7 @@ class ModelRunner:
                 _fail(job, reason)
 
     def _alone(self, job: Job) -> None:
-        """One job as one batch of just its size."""
+        """Compute one job as a batch of exactly its size."""
         begun = job.begun = perf_counter()
         rows = job.batch = job.rows
         try:
@@ -153,7 +153,7 @@ class ModelRunner:
             else:
                 job.outputs = self._served.run(job.inputs, self._signature)
                 job.computed = job.done = perf_counter()
-        except Exception as error:  # request: the job gets it as its answer
+        except Exception as error:  # request: the error becomes the job's answer
             _fail(job, error)
             return
         took = job.done - begun
@@ -163,8 +163,8 @@ class ModelRunner:
             self.cost.observe(1, took / rows)
 
     def _grow_to(self, rows: int, *, wait: bool = False) -> None:
-        """Compile sizes up to so many rows, unless somebody else is at it; until 2 is there, nothing is known of the
-        model, and everybody waits."""
+        """Compile sizes up to so many rows, unless another thread is doing so; until size 2 is compiled, nothing is
+        known about the model, and all threads wait."""
         if self._growing.acquire(wait or len(self._calls) < 2):
             try:
                 while not self._complete and self._next() <= rows:
@@ -174,7 +174,7 @@ class ModelRunner:
                 self._growing.release()
 
     def _next(self) -> int:
-        """The size to be compiled next, beyond all if there is none."""
+        """The size to compile next; larger than all others if there is none."""
         return next((size for size in self._ladder if size not in self._calls), self.limit + 1)
 
     def _grow(self) -> None:
@@ -185,7 +185,7 @@ class ModelRunner:
             return
         try:
             call = Call(self._served, self._signature, self._whole(size), size)
-        except Exception:  # request: a batch that cannot be had is not used
+        except Exception:  # request: a size that cannot be compiled is not used
             if size == 1:
                 raise
             self._complete = True
@@ -194,7 +194,7 @@ class ModelRunner:
         jobs = [sample(shapes, self._dtypes, number) for number in range(size)]
         try:
             seconds = timed(call, jobs)
-        except Exception:  # request: made-up inputs are not for this model, which grows no further
+        except Exception:  # request: the model fails on generated inputs; no larger size is tried
             self._complete = True
             if size == 1:
                 self._calls = {1: call}
@@ -212,7 +212,7 @@ class ModelRunner:
         self._complete = self._losses >= LOSSES or size >= self.limit or 2 * seconds > LONG
 
     def _whole(self, rows: int) -> dict[str, tuple[int, ...]]:
-        """Shapes of inputs of so many rows."""
+        """Shapes of inputs with so many rows."""
         return {name: (rows, *shape) if self._batched else shape for name, shape in self._shapes.items()}
 
     def _needs(self, call: Call) -> int:
@@ -221,7 +221,7 @@ class ModelRunner:
 
 
 def _fail(job: Job, error: Exception) -> None:
-    """InputError is the client's: 400. Others are what they are."""
+    """Set the job's error: InputError, caused by the client, becomes 400; others stay unchanged."""
     job.outputs = None
     job.error = GatewayError(400, str(error)) if isinstance(error, InputError) else error
     job.computed = job.done = perf_counter()

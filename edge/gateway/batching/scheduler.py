@@ -1,4 +1,4 @@
-"""Which jobs are computed together, when, and where."""
+"""The scheduler: which jobs are computed together, when, and by which worker."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from edge.gateway.job import Job
 __all__ = ["Scheduler"]
 
 LITTLE, SPARED = 0.25, 30e-6
-"""Part of its time, and seconds, that a job must spare as one of a batch to be held back for others to join it: holding
-back costs that much itself."""
+"""Share of its time, and seconds, that a job must save as part of a batch to be delayed for others: the delay itself
+costs as much."""
 SHORT = 20e-3
-"""Seconds up to which a batch is given to a worker that still computes another: of longer ones the pause between two,
-until the event loop has heard of the first, is too small a part to commit to an order early."""
+"""A batch of at most so many seconds is given to a worker that still computes another. With longer batches, the pause
+until the event loop has noticed the end of the first is too small to justify fixing the order early."""
 SWEEP = 20e-3
-"""Seconds between looks for jobs whose deadline has passed."""
+"""Seconds between checks for jobs whose deadline has passed."""
 
 
 class Scheduler:
-    """Takes jobs on or refuses them, and computes what it took: soonest where nothing else waits, in batches else.
+    """Accepts or refuses jobs, and has accepted jobs computed: at once if nothing else waits, otherwise in batches.
 
-    Small jobs are computed on the event loop's thread: at once where batches gain little, else at the end of the loop's
-    turn together with all that came in it. Others go to the executor; what comes while it works fills the next batch,
-    and nothing ever waits for a batch to fill while there is a worker with nothing to do. Models compete by the seconds
-    they used, not by requests.
+    Small jobs are computed on the event loop's thread: at once if batches gain little, else at the end of the loop's
+    turn, together with all jobs that arrived in it. Others go to the executor; jobs that arrive while it works fill the
+    next batch, and no job waits for a batch to fill while a worker is idle. Models compete by the seconds they used,
+    not by requests.
 
     Everything here runs on the event loop's thread.
     """
@@ -48,18 +48,18 @@ class Scheduler:
         executor: Callable[[int, Callable[[Batch], None]], Executor] = Threads,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        """threads: batches computed at a time, each of another runner. inline: predicted seconds up to which the loop's
-        thread computes itself; 0: never. limits: of models that `configure` was not told of."""
+        """threads: batches computed at the same time, each of another runner. inline: predicted seconds up to which the
+        loop's thread computes a job itself; 0: never. limits: for models without a call of `configure`."""
         self._loop, self._inline, self._clock = loop, inline, clock
         self._limits = limits or Limits()
         self._executor = executor(threads, self._tell)
         self._given: list[list[Batch]] = [[] for _ in range(threads)]
-        """By worker: what it computes, and what lies ready for it."""
+        """By worker: the batch that it computes, and the one after it."""
         self._shares: dict[str, Share] = {}
         self._lanes: dict[Runner, Lane] = {}
-        """Runners with something to do, and no others."""
+        """Runners with work."""
         self._waiting: dict[Job, tuple[Lane, float]] = {}
-        """Jobs in queues, with the seconds they were predicted to take."""
+        """Jobs in queues, with their predicted seconds."""
         self._dispatching, self._sweeping, self._draining = False, False, False
         self._virtual = 0.0
         self._empty: asyncio.Event | None = None
@@ -70,16 +70,16 @@ class Scheduler:
         share.limits = limits
 
     def forget(self, model: str) -> None:
-        """Drop the account of a model that is not served any more, unless it has something to do still."""
+        """Drop the account of a model that is no longer served, unless it still has work."""
         share = self._shares.get(model)
         if share is not None and not share.lanes:
             del self._shares[model]
 
     def submit(self, job: Job, runner: Runner) -> None:
-        """Take a job on. It may be finished before this returns.
+        """Accept a job. It may be finished before this returns.
 
-        Raises GatewayError for one that is refused: 400 for more rows than may ever wait, 429 where there is too much
-        to do, 503 while draining, 504 where the deadline has passed.
+        Raises GatewayError for a refused job: 400 for more rows than may ever wait, 429 if overloaded, 503 while
+        draining, 504 if the deadline has passed.
         """
         now = self._clock()
         share = self._shares.get(runner.model) or self._share(runner.model)
@@ -128,7 +128,8 @@ class Scheduler:
             self._loop.call_later(SWEEP, self._sweep)
 
     def full(self, model: str) -> GatewayError | None:
-        """What a request for this model would be refused with whatever it asks for: known before its body is read."""
+        """The error with which any request for this model would be refused, known before its body is read; else
+        None."""
         share = self._shares.get(model)
         load, limits = (share.load, share.limits) if share is not None else (Load(), self._limits)
         try:
@@ -142,7 +143,7 @@ class Scheduler:
         return None
 
     def cancel(self, job: Job) -> None:
-        """Nobody waits for it any more: it is not computed if that has not begun, and never finished."""
+        """Cancel a job: it is not computed unless that has begun, and `finish` is not called."""
         ticket = self._waiting.pop(job, None)
         job.cancelled, job.finish = True, _nobody
         if ticket is not None:
@@ -153,8 +154,8 @@ class Scheduler:
             self._close(lane)
 
     async def drain(self, seconds: float) -> bool:
-        """Take nothing more on, and wait until all that was taken is finished; what is not after so long ends with 503.
-        Whether nothing was left. Batches that a worker has begun are not waited for any longer either."""
+        """Accept no more jobs and wait until all accepted ones are finished; after so many seconds the remaining ones
+        end with 503, also those in batches that a worker has begun. Returns whether all were finished."""
         self._draining = True
         self._empty = asyncio.Event()
         if any(share.load.flying for share in self._shares.values()):
@@ -166,12 +167,12 @@ class Scheduler:
         return True
 
     def close(self) -> None:
-        """End the workers."""
+        """Stop the workers."""
         self._draining = True
         self._executor.close()
 
     def snapshot(self) -> dict[str, Any]:
-        """What is going on, as plain data: by model, what waits and was refused; by worker, what it is at."""
+        """The state as plain data: waiting and refused work by model, current work by worker."""
         now = self._clock()
         workers = [
             [{"runner": b.runner.key, "rows": b.rows, "seconds": now - b.began if b.began else 0.0} for b in given]
@@ -201,13 +202,13 @@ class Scheduler:
         return lane
 
     def _close(self, lane: Lane) -> None:
-        """Forget a lane that has nothing to do, unless that was done and its runner has another one by now."""
+        """Drop a lane without work, unless that was done before and its runner has a new lane."""
         if not lane.queue.jobs and not lane.computing and self._lanes.get(lane.runner) is lane:
             del self._lanes[lane.runner]
             lane.share.lanes -= 1
 
     def _dispatch(self) -> None:
-        """Give away all that can be."""
+        """Give all possible batches to workers."""
         self._dispatching = False
         for lane in tuple(self._lanes.values()):
             self._here(lane)
@@ -215,7 +216,7 @@ class Scheduler:
             self._give(*found)
 
     def _here(self, lane: Lane) -> None:
-        """Compute all that waits of a model on this thread, where it is little and no worker has that model."""
+        """Compute all waiting jobs of a model on this thread, if it is little work and no worker has that model."""
         queue, cost = lane.queue, lane.runner.cost
         if not queue.jobs or lane.share.computing or queue.rows > lane.runner.limit:
             return
@@ -232,7 +233,7 @@ class Scheduler:
         self._finished(batch, lane)
 
     def _next(self, now: float) -> tuple[Lane, int] | None:
-        """Whose turn it is among those for whom there is a worker, and which."""
+        """The next lane for which there is a worker, and that worker."""
         waiting = [lane for lane in self._lanes.values() if lane.queue.jobs]
         if not waiting:
             return None
@@ -246,7 +247,7 @@ class Scheduler:
         return None
 
     def _worker(self, lane: Lane, now: float) -> int | None:
-        """One with nothing to do, or with little where as much waits as makes a good batch; None: later.
+        """A worker that is idle, or has little to do if enough rows wait for a good batch; None: later.
 
         Batches of one runner go to one worker: they are computed one at a time.
         """
@@ -283,7 +284,7 @@ class Scheduler:
         self._executor.give(batch)
 
     def _taken(self, lane: Lane, rows: int) -> Batch | None:
-        """The next batch of a lane; None, and no lane any more, where nothing is left."""
+        """The next batch of a lane; None if nothing is left, and the lane is dropped."""
         jobs = lane.queue.take(rows)
         if not jobs:
             self._close(lane)
@@ -296,11 +297,11 @@ class Scheduler:
         return Batch(lane.runner, jobs, count, lane.runner.cost.predict(count) or 0.0, wait)
 
     def _tell(self, batch: Batch) -> None:
-        """On a worker's thread."""
+        """Called on a worker's thread with a finished batch."""
         self._loop.call_soon_threadsafe(self._computed, batch)
 
     def _computed(self, batch: Batch) -> None:
-        """A worker is done with a batch: have it go on with the next before this one's answers are written."""
+        """A worker has finished a batch: give it the next one before this one's answers are written."""
         self._given[batch.worker].remove(batch)
         lane = self._lanes[batch.runner]
         lane.computing -= 1
@@ -318,7 +319,7 @@ class Scheduler:
         self._close(lane)
 
     def _finish(self, job: Job) -> None:
-        """Say so to whoever asked; what goes wrong there is no reason for others to go without."""
+        """Call the job's `finish`; an error in it must not affect other jobs."""
         if job.cancelled:
             return
         finish, job.finish = job.finish, _nobody
@@ -328,12 +329,12 @@ class Scheduler:
             self._loop.call_exception_handler({"message": "a finished job could not be answered", "exception": error})
 
     def _left(self, job: Job, share: Share) -> None:
-        """A job is in the queue no longer."""
+        """Update the accounts: a job has left the queue."""
         share.load.rows -= job.rows
         share.load.jobs -= 1
 
     def _landed(self, share: Share) -> None:
-        """A job is done with."""
+        """Update the accounts: a job has ended."""
         share.load.flying -= 1
         if self._empty is not None and not any(other.load.flying for other in self._shares.values()):
             self._empty.set()
@@ -359,11 +360,11 @@ class Scheduler:
             for job in tuple(lane.queue):
                 lane.queue.remove(job)
                 job.cancelled = False
-                self._refuse(job, lane, GatewayError(503, "the server was shut down before it came to this"), now)
+                self._refuse(job, lane, GatewayError(503, "the server was shut down before this request"), now)
             self._close(lane)
 
     def _refuse(self, job: Job, lane: Lane, error: GatewayError, now: float) -> None:
-        """A job that had waited is not going to be computed."""
+        """Refuse a job that has waited."""
         del self._waiting[job]
         self._left(job, lane.share)
         lane.share.refused[error.status] += 1
@@ -373,9 +374,10 @@ class Scheduler:
 
 
 def _nobody(job: Job) -> None:
-    """Waits for a job that is done with. A job and who waits for it hold each other, and both the request's body: cut,
-    bodies are free at once; left to the collector, 150 MiB of them were held under overload (ResNet-8, 98 kB each)."""
+    """Replaces the `finish` of an ended job. A job and its `finish` refer to each other and to the request's body: with
+    the cycle cut, bodies are freed at once; left to the garbage collector, they took 150 MiB under overload (ResNet-8,
+    98 kB each)."""
 
 
 def _draining() -> GatewayError:
-    return GatewayError(503, "the server is shutting down; ask another one", retry_after=1.0)
+    return GatewayError(503, "the server is shutting down; use another one", retry_after=1.0)

@@ -1,4 +1,4 @@
-"""Trials of a size that was just compiled: how long it takes, and whether its rows keep to themselves."""
+"""Trials of a newly compiled batch size: how long it takes, and whether its rows are independent."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def timed(call: Call, jobs: Sequence[Job]) -> float:
 
 
 def mixes(one: Call, jobs: Sequence[Job]) -> bool:
-    """Whether jobs that were computed together come out otherwise alone."""
+    """Whether jobs computed together have other results than alone."""
     for job in jobs:
         alone = Job(job.inputs, 1, _nothing, arrived=0.0)
         one.compute(alone)

@@ -1,1 +1,1 @@
-"""HTTP: the only files that know aiohttp."""
+"""HTTP: the only modules that use aiohttp."""

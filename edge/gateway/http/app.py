@@ -1,4 +1,4 @@
-"""Every address beside the fast lane, as an aiohttp application: a handler for each entry of `pages.operations`."""
+"""All addresses outside the fast path, as an aiohttp application: one handler per entry of `pages.operations`."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__ = ["JsonHandler", "behind_http", "make_app"]
 
 Handler = Callable[[Any], Awaitable[web.StreamResponse]]
 _EXPOSED = "Inference-Header-Content-Length, Retry-After, X-Request-ID"
-"""Fields of replies that pages of allowed origins may read."""
+"""Header fields of replies that pages of allowed origins may read."""
 LARGE = 256 << 10
-"""Bytes of a reply that the loop's thread compresses itself, a few milliseconds' work."""
+"""Bytes of a reply that the loop's thread compresses itself: a few milliseconds' work."""
 SERVER = "msedge"
-"""What replies say of who answers; not in which version, which is of use to nobody but those who look for old ones."""
+"""The `Server` header; without a version, which would help only attackers who look for old versions."""
 SMALL = 1 << 20
-"""Bytes of a request that is no inference."""
-_REASONS = {405: "this address does not take the method {method}", 404: "there is nothing at {path}"}
+"""Most bytes of a request other than an inference."""
+_REASONS = {405: "the method {method} is not allowed at this address", 404: "there is no resource at {path}"}
 
 
 def make_app(gateway: Gateway) -> web.Application:
@@ -53,7 +53,7 @@ def _json(found: Any, status: int = 200, headers: Mapping[str, str] | None = Non
 
 
 def refusal(error: GatewayError) -> web.Response:
-    """What a client is told."""
+    """The reply for an error."""
     headers = {"Retry-After": str(max(1, round(error.retry_after)))} if error.retry_after is not None else {}
     if error.status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="msedge"'
@@ -61,13 +61,13 @@ def refusal(error: GatewayError) -> web.Response:
 
 
 class JsonHandler(RequestHandler):
-    """aiohttp's connection, whose complaints about HTTP itself are JSON too; it ends where replies are not read."""
+    """aiohttp's connection, with HTTP errors as JSON; it is closed if the client does not read replies."""
 
     _left, _age = 0, 0.0
-    """Bytes that wait for the client to read, and seconds since they became fewer."""
+    """Bytes waiting for the client to read them, and seconds since they last became fewer."""
 
     def sweep(self, seconds: float, patience: float) -> None:
-        """Close where a client has read nothing for longer than `patience`; called every `seconds`."""
+        """Close the connection if the client has read nothing for more than `patience`; called every `seconds`."""
         transport = self.transport
         if not isinstance(transport, asyncio.WriteTransport):
             return
@@ -84,10 +84,10 @@ class JsonHandler(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """A request that could not even be read."""
+        """The reply to a request that could not be parsed."""
         if request.writer.output_size > 0:
-            raise ConnectionError("the reply has begun")
-        text = "a fault of the gateway" if status >= 500 else f"no HTTP/1.1 that can be read: {_first_line(message)}"
+            raise ConnectionError("the reply has already begun")
+        text = "internal server error" if status >= 500 else f"expected HTTP/1.1, got: {_first_line(message)}"
         reply = _json({"error": text}, status, {"Server": SERVER})
         reply.force_close()
         return reply
@@ -116,7 +116,7 @@ def _errors(gateway: Gateway) -> Any:
             raise
         except Exception as error:  # request: answered with 500, logged
             gateway.bug(error, f"{request.method} {request.path}")
-            reply = _json({"error": "a fault of the gateway; its log says more"}, 500)
+            reply = _json({"error": "internal server error; the gateway's log has the details"}, 500)
         if request.headers.get("Origin") and not reply.prepared:
             reply.headers["Vary"] = "Origin"
             if origin is not None:
@@ -132,12 +132,12 @@ def _errors(gateway: Gateway) -> Any:
 
 
 def behind_http(gateway: Gateway, handler: Handler) -> Handler:
-    """aiohttp's handler of all requests, behind what it would answer without the application's middlewares."""
+    """aiohttp's handler of all requests, with our replies for what aiohttp would answer before any middleware."""
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         version, expected = request._version, request.headers.get("Expect")
         if version not in (HttpVersion10, HttpVersion11):
-            request._version = HttpVersion11  # which the first line of the reply repeats
+            request._version = HttpVersion11  # repeated in the first line of the reply
             reply = _json({"error": f"expected HTTP/1.1, got HTTP/{version.major}.{version.minor}"}, 505)
         elif expected is not None and expected.strip().lower() != "100-continue":
             reply = _json({"error": f"Expect: expected 100-continue, got {expected[:40]!a}"}, 417)
@@ -148,7 +148,7 @@ def behind_http(gateway: Gateway, handler: Handler) -> Handler:
                 raise
             except Exception as error:  # request: answered with 500, logged
                 gateway.bug(error, f"{request.method!a:.20} {request.path!a:.200}")
-                reply = _json({"error": "a fault of the gateway; its log says more"}, 500)
+                reply = _json({"error": "internal server error; the gateway's log has the details"}, 500)
         reply.force_close()
         return reply
 
@@ -167,14 +167,14 @@ def _preflight(origin: str) -> web.Response:
 
 
 class _Handlers:
-    """A method for each operation, by its name in small letters with underscores."""
+    """One method per operation, with its name in lower case and underscores."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway, self._limits = gateway, gateway.settings.limits
         self._room = Room(BODIES * self._limits.body)
 
     def guarded(self, operation: Operation) -> Handler:
-        """The operation's method, behind a look at who asks."""
+        """The operation's method, after a check of the client's access."""
         name = "".join(f"_{c.lower()}" if c.isupper() else c for c in operation.name)
         method: Handler = getattr(self, name)
         if name == "infer" or not operation.scope:
@@ -277,7 +277,7 @@ class _Handlers:
         return _page(explore_page())
 
     async def _awake(self, ask: Callable[[str, str], Any], request: web.Request) -> Any:
-        """Ask of a model that may have to be loaded again first."""
+        """Ask for a fact about a model that may have to be loaded again first."""
         name, version = _named(request)
         try:
             return ask(name, version)
@@ -300,6 +300,6 @@ def _page(page: Page) -> web.Response:
 
 
 def _settle(future: asyncio.Future[Answer], answer: Answer) -> None:
-    """The answer is there; nobody waits any more where the client left in the same moment."""
+    """Set the answer, unless the client has just left and the future is cancelled."""
     if not future.done():
         future.set_result(answer)

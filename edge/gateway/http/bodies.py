@@ -1,4 +1,4 @@
-"""Bodies of requests that aiohttp reads: within limits of bytes and seconds, decompressed within the same limits."""
+"""Request bodies that aiohttp reads, with limits on bytes and seconds that also hold for decompression."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from edge.gateway.errors import GatewayError
 __all__ = ["Held", "Room", "object_in", "read_body"]
 
 PIECE = 1 << 18
-"""Bytes that are decompressed at a time."""
+"""Bytes to decompress at a time."""
 
 
 class Room:
-    """Memory for the bodies of all requests together: `most` bytes."""
+    """The memory budget for the bodies of all requests together: `most` bytes."""
 
     def __init__(self, most: int) -> None:
         self.most, self.taken = most, 0
 
 
 class Held:
-    """One body's part of a room, while the block lasts."""
+    """One body's share of a `Room`, held for the duration of the `with` block."""
 
     def __init__(self, room: Room) -> None:
         self._room, self._bytes = room, 0
@@ -38,17 +38,17 @@ class Held:
         self._room.taken -= self._bytes
 
     def reach(self, size: int) -> None:
-        """The body has so many bytes now. Raises GatewayError (503) where there is no room for them."""
+        """Reserve memory for a body of `size` bytes so far. Raises GatewayError (503) if the budget is exceeded."""
         room, more = self._room, size - self._bytes
         if room.taken + more > room.most:
-            text = "the bodies of requests under way take all the memory they may; try again later"
+            text = "the bodies of current requests use all the memory allowed for them; try again later"
             raise GatewayError(503, text, retry_after=1.0)
         room.taken += more
         self._bytes = size
 
 
 class _Inflater:
-    """Undoes gzip (RFC 1952) or deflate (RFC 1950, and bare RFC 1951, which some clients mean by it)."""
+    """Decompresses gzip (RFC 1952) or deflate (RFC 1950, or raw RFC 1951, which some clients send)."""
 
     def __init__(self, coding: str, limit: int) -> None:
         self._gzip, self._limit = coding == "gzip", limit
@@ -56,7 +56,7 @@ class _Inflater:
         self.made = bytearray()
 
     def feed(self, data: bytes) -> None:
-        """Take compressed bytes. Raises GatewayError for broken ones and for more than the limit makes of them."""
+        """Decompress more bytes. Raises GatewayError for corrupt data and for a result beyond the limit."""
         try:
             while data:
                 if self._stream is None:
@@ -66,14 +66,14 @@ class _Inflater:
                     raise _too_large(self._limit, "decompressed ")
                 data = self._stream.unconsumed_tail
                 if self._stream.eof and self._stream.unused_data:
-                    raise GatewayError(400, "the compressed body goes on after its end; send one compressed stream")
+                    raise GatewayError(400, "more data after the end of the compressed body; send one stream")
         except zlib.error as error:
-            raise GatewayError(400, f"the body is not what Content-Encoding says: {error}") from None
+            raise GatewayError(400, f"the body does not match Content-Encoding: {error}") from None
 
     def end(self) -> bytearray:
-        """Everything. Raises GatewayError for a stream that was cut short."""
+        """The decompressed body. Raises GatewayError for a truncated stream."""
         if self._stream is None or not self._stream.eof:
-            raise GatewayError(400, "the compressed body ends too early")
+            raise GatewayError(400, "the compressed body is truncated")
         return self.made
 
     def _bits(self, first: int) -> int:
@@ -103,8 +103,8 @@ _CODINGS: dict[str, Callable[[int], _Inflater | _Plain]] = {
 
 
 async def read_body(request: web.Request, limit: int, seconds: float, held: Held) -> bytearray:
-    """A request's body, decompressed. Raises GatewayError: 413 beyond `limit` bytes, 415 for an encoding that is not
-    known, 408 where it takes longer than `seconds`, 400 for one that is broken, 503 where `held` has no room."""
+    """A request's body, decompressed. Raises GatewayError: 413 beyond `limit` bytes, 415 for an unknown encoding, 408
+    if it takes longer than `seconds`, 400 for a corrupt body, 503 if `held` gets no memory."""
     coding = request.headers.get("Content-Encoding", "").strip().lower()
     if coding not in _CODINGS:
         known = ", ".join(filter(None, _CODINGS))
@@ -121,7 +121,7 @@ async def read_body(request: web.Request, limit: int, seconds: float, held: Held
                 decoder.feed(piece)
                 held.reach(len(decoder.made))
     except TimeoutError:
-        raise GatewayError(408, f"the body did not come within {seconds:g} s") from None
+        raise GatewayError(408, f"the body was not received within {seconds:g} s") from None
     except web.RequestPayloadError as error:
         raise GatewayError(400, f"the body cannot be read: {error}") from None
     return decoder.end()
@@ -135,11 +135,11 @@ async def object_in(request: web.Request, limit: int, seconds: float, held: Held
     try:
         found = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise GatewayError(400, f"the body is no JSON: {error}") from None
+        raise GatewayError(400, f"the body is not valid JSON: {error}") from None
     if not isinstance(found, dict):
         raise GatewayError(400, f"the body: expected a JSON object, got {type(found).__name__}")
     return found
 
 
 def _too_large(limit: int, what: str = "") -> GatewayError:
-    return GatewayError(413, f"the {what}body is larger than {limit} bytes; the server's setting limits.body says so")
+    return GatewayError(413, f"the {what}body is larger than {limit} bytes, the server's setting limits.body")

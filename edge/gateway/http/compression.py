@@ -1,4 +1,4 @@
-"""Replies in fewer bytes, for clients that ask for just that."""
+"""Compression of replies, for clients that explicitly ask for it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ LEVEL = 1
 
 
 def compressed(payload: bytes, accepted: str) -> tuple[bytes, str]:
-    """The payload and how it is coded ("": as it was), given `Accept-Encoding`.
+    """The payload and its content coding ("": unchanged), given `Accept-Encoding`.
 
-    Only for a client that names one encoding alone, as tritonclient does when told to: lists such as "gzip, deflate"
-    are every HTTP library's default, and tensors cost far more time to compress than to send on most networks.
+    Replies are compressed only for a client that names a single encoding, as tritonclient does on request. Lists such
+    as "gzip, deflate" are the default of HTTP libraries, and on most networks compressing tensors takes far longer
+    than sending them.
     """
     coding = accepted.strip().lower()
     if coding not in _BITS:

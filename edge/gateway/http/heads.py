@@ -1,8 +1,8 @@
-"""The heads of requests that the fast lane serves: one shape, read strictly; whatever differs is aiohttp's to read.
+"""The parser for the heads of requests on the fast path: one form, parsed strictly; aiohttp parses everything else.
 
-A head is taken only where every reader of HTTP/1.1 (RFC 9112) would read the same: POST to an infer path in plain
-letters, one Host, one Content-Length of digits alone, no transfer coding, no expectation, no upgrade, no folded lines,
-no blank before a colon. So there is no request that this and aiohttp would split at different places.
+A head is accepted only if every parser of HTTP/1.1 (RFC 9112) would read it in the same way: POST to an infer path in
+plain letters, one Host, one Content-Length with digits only, no transfer coding, no expectation, no upgrade, no folded
+lines, no space before a colon. So no request is split at different places by this parser and by aiohttp.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import NamedTuple
 __all__ = ["FIELD", "FIELDS", "LONGEST", "Head", "Heads"]
 
 LONGEST = 16 << 10
-"""Bytes of a head that the lane waits for."""
+"""Largest head in bytes that the fast path waits for."""
 FIELD, FIELDS = 8190, 64
-"""Bytes of a field's value, and fields, that are taken anywhere; aiohttp refuses what is beyond."""
+"""Most bytes of a field's value, and most fields, that are accepted; aiohttp refuses what exceeds them."""
 REMEMBERED = 1 << 10
-"""Bytes of a head that is remembered."""
+"""Largest head in bytes that is cached."""
 
 _LINE = re.compile(
     rb"POST /v2/models/([A-Za-z0-9_][A-Za-z0-9_.\-]{0,254})"
@@ -26,11 +26,11 @@ _LINE = re.compile(
 _FIELD = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,64}):([\t -~\x80-\xff]*)\r\n")
 _DIGITS = re.compile(rb"[0-9]{1,15}")
 _ELSEWHERE = frozenset((b"transfer-encoding", b"expect", b"upgrade", b"content-encoding", b"te", b"trailer", b"origin"))
-"""Fields that change how a body is read, or what is answered (CORS): aiohttp's."""
+"""Fields that change how a body is read or what is answered (CORS); aiohttp handles them."""
 
 
 class Head(NamedTuple):
-    """What a head says. `fields`: the others, by name in small letters."""
+    """A parsed head. `fields`: the other header fields, by name in lower case."""
 
     model: str
     version: str
@@ -40,14 +40,14 @@ class Head(NamedTuple):
 
 
 class Heads:
-    """Reads heads, and remembers what it read: clients send the same bytes again and again."""
+    """Parses heads and caches the results, as clients send the same bytes again and again."""
 
     def __init__(self, most: int = 1024) -> None:
         self._most = most
         self._known: dict[bytes, Head | None] = {}
 
     def read(self, head: bytes) -> Head | None:
-        """A whole head, its empty line included; None for one that is aiohttp's."""
+        """Parse a whole head, including its empty line; None if aiohttp has to handle it."""
         try:
             return self._known[head]
         except KeyError:

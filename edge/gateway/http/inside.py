@@ -1,4 +1,4 @@
-"""A gateway in a thread of a process that does other things too: the demo, and tests."""
+"""A gateway in a thread of a process that also does other things: for the demo and tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Running", "running"]
 
 
 class Running(NamedTuple):
-    """A gateway that listens; `loop` is its thread's, on which alone the others may be called."""
+    """A listening gateway; the other objects may be used only on the thread of `loop`."""
 
     address: str
     port: int
@@ -51,7 +51,7 @@ def running(settings: Settings, log: Log | None = None) -> Iterator[Running]:
     def body() -> None:
         try:
             asyncio.run(serve())
-        except BaseException as error:  # thread: whoever started the gateway gets it
+        except BaseException as error:  # thread: passed on to the caller
             failures.append(error)
         finally:
             begun.set()

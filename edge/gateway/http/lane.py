@@ -1,11 +1,11 @@
-"""The fast lane: infer requests of the plain shape, from the socket to the reply without a task or a future.
+"""The fast path: plain infer requests are served from the socket to the reply without a task or a future.
 
-A connection begins here and stays as long as its requests are such as `heads` takes. At the first other one it is
-aiohttp's, with every byte that came, for good. Measured beside a bare aiohttp handler with the model called inline,
-ResNet-8 over one to 64 connections: 1.4 times its requests a second.
+A connection starts here and stays while `heads` accepts its requests. At the first other request it is handed over to
+aiohttp, with all bytes received so far, and stays there. Compared with a bare aiohttp handler that calls the model
+inline, ResNet-8 over one to 64 connections: 1.4 times its requests a second.
 
-Bytes are received into a buffer of the connection, large bodies into one of their own; the inputs of a model are views
-of them. A request that is being answered does not stop reading, so that a client who leaves is noticed.
+Bytes are received into a buffer of the connection, large bodies into a buffer of their own; the inputs of a model are
+views of these buffers. Reading continues while a request is answered, so that a disconnect is noticed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from edge.gateway.operate.settings import Limits
 __all__ = ["Lane", "Lanes"]
 
 ROOM = LONGEST
-"""Bytes of a connection's own buffer; larger requests get one for their body."""
+"""Bytes of a connection's buffer; larger requests get a separate buffer for their body."""
 ALIGNED = 64
-"""Bytes: where tensors begin, kernels like a cache line to begin."""
+"""Alignment of tensors in bytes: kernels are fastest at the start of a cache line."""
 SLACK = 4096
-"""Bytes behind a large body that a client may send ahead."""
+"""Bytes after a large body that a client may send ahead."""
 BODIES = 16
-"""Large bodies of the largest size that may be under way at once; others wait for less to do."""
+"""How many bodies of the largest size may be held at once; further ones are refused until there is less to do."""
 
 _STATUS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _STATUS[499] = b"HTTP/1.1 499 Client Closed Request\r\n"
@@ -39,7 +39,7 @@ _JSON = b"Content-Type: application/json\r\n"
 _BINARY = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
 
 
-_LATE = Answer(408, [b'{"error":"the request did not come in limits.header_seconds or limits.body_seconds"}'], None, ())
+_LATE = Answer(408, [b'{"error":"the request exceeded limits.header_seconds or limits.body_seconds"}'], None, ())
 
 
 def _busy(why: str) -> Answer:
@@ -47,15 +47,15 @@ def _busy(why: str) -> Answer:
 
 
 def _ahead(head: Head) -> int:
-    """Bytes before the first tensor, if the head says so; what it says is checked later."""
+    """Bytes before the first tensor according to the head; the value is validated later."""
     text = head.fields.get("inference-header-content-length", "")
     return int(text) if text.isdecimal() and len(text) < 16 else 0
 
 
 class Lanes:
-    """All connections of the fast lane, and what they share.
+    """All connections of the fast path, and their shared state.
 
-    `other()` makes aiohttp's protocol for a connection that goes there, `others()` says how many are there.
+    `other()` makes aiohttp's protocol for a connection that is handed over, `others()` returns how many there are.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Lanes:
         self.heads = Heads()
         self.open: set[Lane] = set()
         self.bodies = 0
-        """Bytes of large bodies under way."""
+        """Bytes of large bodies held at present."""
         self.leaving = False
         """Whether connections are closed after their next reply."""
         self._second, self._stamp = 0, b""
@@ -76,18 +76,18 @@ class Lanes:
 
     @property
     def full(self) -> bool:
-        """Whether there are more connections than there may be."""
+        """Whether there are more connections than allowed."""
         return len(self.open) + self._others() > self.limits.connections
 
     def stamp(self) -> bytes:
-        """The fields that every reply bears (RFC 9110, 6.6.1 and 10.2.4)."""
+        """The header fields of every reply (RFC 9110, 6.6.1 and 10.2.4)."""
         now = int(time.time())
         if now != self._second:
             self._second, self._stamp = now, b"Server: msedge\r\nDate: %s\r\n" % formatdate(now, usegmt=True).encode()
         return self._stamp
 
     def sweep(self, seconds: float) -> None:
-        """Close connections whose client has been silent for too long; called every `seconds`."""
+        """Close connections that have been idle for too long; called every `seconds`."""
         for lane in tuple(self.open):
             lane.sweep(seconds)
 
@@ -107,30 +107,30 @@ class Lane(asyncio.BufferedProtocol):
         self._view = memoryview(self._buffer)
         self._filled = 0
         self._body: memoryview | None = None
-        """Where a large body goes; what is received goes there."""
+        """The buffer of a large body, which receives the data."""
         self._counted = 0
-        """Bytes of it that have come."""
+        """Bytes of it received so far."""
         self._head: Head | None = None
         self._start = 0
         """Where the body begins in the buffer."""
         self._need = 0
-        """Bytes in `_body`, or in the buffer, that make the request whole."""
+        """Bytes in `_body`, or in the buffer, of the complete request."""
         self._busy = self._advancing = self._paused = self._full = False
         self._cancel: Callable[[], None] | None = None
         self._served, self._seen, self._age = 0, (0, False, False, 0), 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has come."""
+        """A client has connected."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self._peer = peer[0] if isinstance(peer, tuple) else ""
         self._lanes.open.add(self)
         if self._lanes.full:
-            self._write(_busy("there are as many connections as there may be"), keep=False)
+            self._write(_busy("the limit of open connections is reached"), keep=False)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The client has left: what is not yet computed need not be."""
+        """The client has disconnected: work that has not started is dropped."""
         self._lanes.open.discard(self)
         self._drop_body()
         if self._busy and self._cancel is not None:
@@ -138,11 +138,11 @@ class Lane(asyncio.BufferedProtocol):
         self._cancel = None
 
     def get_buffer(self, hint: int) -> memoryview:
-        """Where the next bytes go; never empty, as a full buffer is not read into."""
+        """The buffer for the next bytes; never empty, as asyncio does not read into an empty one."""
         return (self._view if self._body is None else self._body)[self._filled :]
 
     def buffer_updated(self, count: int) -> None:
-        """Bytes have come."""
+        """Bytes were received."""
         self._filled += count
         if self._body is not None and not self._fits(count):
             return
@@ -153,18 +153,18 @@ class Lane(asyncio.BufferedProtocol):
             self._paused = True
 
     def pause_writing(self) -> None:
-        """The client does not read its replies: no further request is looked at until it does."""
+        """The client does not read its replies: no further request is processed until it does."""
         self._full = True
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """The client reads again."""
         self._full = False
         if not self._busy:
             self._advance()
         self._read_on()
 
     def sweep(self, seconds: float) -> None:
-        """Close a connection that did nothing for longer than its state allows."""
+        """Close the connection if it was idle for longer than its state allows."""
         now = (self._served, self._filled > 0, self._head is None, self._transport.get_write_buffer_size())
         self._age = self._age + seconds if now == self._seen else 0.0
         self._seen = now
@@ -185,7 +185,7 @@ class Lane(asyncio.BufferedProtocol):
             self._transport.close()
 
     def leave(self) -> None:
-        """Close, once nothing is to be answered."""
+        """Close the connection when nothing remains to be answered."""
         if not self._busy and not self._filled:
             self._transport.close()
 
@@ -194,7 +194,7 @@ class Lane(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def _advance(self) -> None:
-        """Serve what has come, one request after the other."""
+        """Process the received requests, one after the other."""
         self._advancing = True
         try:
             while not (self._busy or self._full or self._transport.is_closing()):
@@ -207,7 +207,7 @@ class Lane(asyncio.BufferedProtocol):
             self._advancing = False
 
     def _begin(self) -> bool:
-        """Read a head; False where there is none yet, or where it is aiohttp's."""
+        """Parse a head; False if it is not complete yet, or if aiohttp has to handle it."""
         if not self._filled:
             return False
         end = self._buffer.find(b"\r\n\r\n", 0, self._filled) + 4
@@ -227,9 +227,9 @@ class Lane(asyncio.BufferedProtocol):
         return True
 
     def _make_room(self, end: int, head: Head) -> bool:
-        """Memory for a large body, such that tensors behind its JSON begin where kernels can read them in place."""
+        """Allocate memory for a large body so that tensors after its JSON are aligned and can be read in place."""
         length = head.length
-        room = np.empty(length + SLACK + ALIGNED, np.uint8)  # not touched: memory is taken as bytes come
+        room = np.empty(length + SLACK + ALIGNED, np.uint8)  # not written: pages are allocated as bytes arrive
         skip = -(room.ctypes.data + _ahead(head)) % ALIGNED
         body = room[skip : skip + length + SLACK].data
         there = self._filled - end
@@ -238,14 +238,14 @@ class Lane(asyncio.BufferedProtocol):
         return self._fits(there)
 
     def _fits(self, count: int) -> bool:
-        """Note bytes of a large body that have come. Whether there is room for them: where not, the request is refused
-        and the connection closed."""
+        """Count received bytes of a large body. Returns whether the memory budget allows them; otherwise the request
+        is refused and the connection closed."""
         lanes = self._lanes
         lanes.bodies += count
         self._counted += count
         if lanes.bodies <= BODIES * lanes.limits.body:
             return True
-        self._write(_busy("the bodies of requests under way take all the memory they may"), keep=False)
+        self._write(_busy("the bodies of current requests use all the memory allowed for them"), keep=False)
         self._drop_body()
         self._head, self._filled = None, 0
         return False
@@ -265,7 +265,7 @@ class Lane(asyncio.BufferedProtocol):
             self._cancel = cancel
 
     def _reply(self, answer: Answer) -> None:
-        """Send what came of the request, and go on with the next."""
+        """Send the reply and continue with the next request."""
         head = self._head
         assert head is not None
         if not self._transport.is_closing():
@@ -282,7 +282,7 @@ class Lane(asyncio.BufferedProtocol):
             self._advance()
 
     def _read_on(self) -> None:
-        """Read again where there is room."""
+        """Resume reading if there is room in the buffer."""
         if self._paused and self._filled < len(self._view if self._body is None else self._body):
             self._paused = False
             self._transport.resume_reading()
@@ -302,7 +302,7 @@ class Lane(asyncio.BufferedProtocol):
             self._transport.close()
 
     def _hand_over(self) -> None:
-        """Make the connection aiohttp's, with what came so far."""
+        """Hand the connection over to aiohttp, with the bytes received so far."""
         lanes, transport, came = self._lanes, self._transport, self._view[: self._filled].tobytes()
         lanes.open.discard(self)
         self._filled = 0

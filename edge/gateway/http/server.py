@@ -1,4 +1,4 @@
-"""The listening socket: connections begin in the fast lane, and go on at aiohttp's where they must."""
+"""The listening socket: connections start on the fast path and are handed over to aiohttp if necessary."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from edge.gateway.http.lane import Lanes
 __all__ = ["HttpServer"]
 
 GRACE = 0.3
-"""Seconds that idle connections stay open once the server leaves: who asks in the same moment is told so (503) rather
-than cut off."""
+"""Seconds that idle connections stay open when the server shuts down: requests sent at that moment get a reply (503)
+instead of a closed connection."""
 SWEEP = 1.0
-"""Seconds between looks for silent clients."""
+"""Seconds between checks for idle clients."""
 BACKLOG = 1024
 LINGER = 1.0
-"""Seconds that handlers have to end once everything that may be waited for was (`drain`)."""
+"""Seconds that handlers have to finish after `drain`."""
 _SILENT = logging.getLogger("msedge.http")
 _SILENT.disabled = True
 
@@ -39,7 +39,7 @@ class HttpServer:
         self._socket: asyncio.Server | None = None
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
-        """Listen; the address. Raises GatewayError for one that cannot be had."""
+        """Start to listen; returns the address. Raises GatewayError if the address cannot be used."""
         self._runner = web.AppRunner(
             make_app(self._gateway), handler_cancellation=True, access_log=None, shutdown_timeout=LINGER
         )
@@ -65,7 +65,8 @@ class HttpServer:
         return name[0], name[1]
 
     async def drain(self, seconds: float) -> bool:
-        """Take no more connections, answer what is under way, close the rest; whether all was answered in time."""
+        """Accept no more connections, answer current requests, close idle connections; returns whether all requests
+        were answered in time."""
         assert self._socket is not None
         self._socket.close()
         end = asyncio.get_running_loop().time() + seconds
@@ -78,7 +79,7 @@ class HttpServer:
         return not self._gateway.under_way
 
     async def stop(self) -> None:
-        """Close every connection, if there ever was one."""
+        """Close all connections; does nothing if the server was never started."""
         if self._socket is None:
             return
         self._socket.close()

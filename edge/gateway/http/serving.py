@@ -1,4 +1,4 @@
-"""From settings to a server that answers, until it is told to go."""
+"""Run a server with given settings until it is told to stop."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from edge.gateway.operate.tls import Certificates
 __all__ = ["serve"]
 
 OTHERS = 128
-"""Open files beside connections."""
+"""Open files in addition to connections."""
 SWITCH = 2e-4
-"""Seconds until a thread that waits for the interpreter's lock is given it: a batch that is done is noticed soon."""
+"""Python's switch interval in seconds: short, so that a finished batch is noticed soon."""
 
 
 async def serve(settings: Settings, ready: Callable[[str], None]) -> bool:
-    """Serve until SIGTERM or SIGINT; `ready` is told the address. Whether everything taken on was answered.
+    """Serve until SIGTERM or SIGINT; `ready` is called with the address. Returns whether all accepted requests were
+    answered.
 
-    Raises GatewayError where it cannot begin.
+    Raises GatewayError if the server cannot start.
     """
     loop = asyncio.get_running_loop()
     leaving = asyncio.Event()
@@ -52,7 +53,7 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> bool:
         gateway.check_named()
         ready(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
         gc.collect()
-        gc.freeze()  # what lives as long as the server need not be looked at again and again
+        gc.freeze()  # objects that live as long as the server need not be scanned by the garbage collector
         await leaving.wait()
         gateway.log.event("info", "draining", under_way=gateway.under_way)
         drained, answered = await asyncio.gather(gateway.drain(settings.drain), server.drain(settings.drain))
@@ -65,8 +66,8 @@ async def serve(settings: Settings, ready: Callable[[str], None]) -> bool:
 
 
 def _make_room(connections: int) -> None:
-    """Let the process have as many connections, and make its table of open files as large as it will be: where that
-    grows while requests are served, the system waits for all processors, 8 to 50 ms within one accept4."""
+    """Raise the limit of open files to allow this many connections, and grow the process's file table now: if it grows
+    while requests are served, the kernel waits for all processors, 8 to 50 ms within one accept4."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + OTHERS if hard == resource.RLIM_INFINITY else min(connections + OTHERS, hard)
     with contextlib.suppress(OSError, ValueError):
@@ -76,11 +77,11 @@ def _make_room(connections: int) -> None:
 
 
 async def _first(begun: asyncio.Task[None], leaving: asyncio.Event) -> None:
-    """Wait until the gateway has begun, or is told to go."""
+    """Wait until the gateway has started, or is told to stop."""
     waiting = asyncio.ensure_future(leaving.wait())
     await asyncio.wait([begun, waiting], return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
     if begun.done():
         begun.result()
     elif not leaving.is_set():
-        raise GatewayError(500, "the gateway did not begin")
+        raise GatewayError(500, "the gateway did not start")

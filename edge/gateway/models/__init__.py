@@ -1,1 +1,1 @@
-"""Which models there are, in which versions, and which of them answers."""
+"""The models and their versions: loading, configuration, routing."""

@@ -1,21 +1,21 @@
-"""What is said of one model beside its bundle: `config.toml`, or the JSON of a load request.
+"""A model's configuration beside its bundle: `config.toml`, or the JSON of a load request.
 
     versions = "all"                            # or "latest", {latest = 2}, [1, 3]
     labels = {stable = 3, canary = "latest"}
     split = {stable = 0.9, canary = 0.1}        # of requests that name no version: shares by label or version
     shadow = {version = "canary", fraction = 0.2}
     max_batch = 32
-    ladder = [1, 4, 16, 32]                     # sizes of batches worth a trial
+    ladder = [1, 4, 16, 32]                     # batch sizes to try
     queue_rows = 512
-    concurrency = 256                           # requests in queue and work at once
+    concurrency = 256                           # requests waiting or computed at once
     timeout = 0.5                               # seconds, of requests that name no time of their own
     priority = 1
     memory = 200_000_000                        # bytes that one inference may hold
     pinned = true                               # never unloaded to save memory
 
-A load request may also use the words of Triton's configuration (`version_policy`, `max_batch_size`,
-`dynamic_batching.preferred_batch_size`), so that what `get_model_config` gives can be handed back changed. What else
-that says must be so: it describes the model.
+A load request may also use keys of Triton's configuration (`version_policy`, `max_batch_size`,
+`dynamic_batching.preferred_batch_size`), so that the result of `get_model_config` can be changed and sent back. Its
+other keys describe the model and must match it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MOST_BATCH = 4096
 
 
 class Policy(NamedTuple):
-    """Which of the versions there are get loaded: the newest `latest` ones that load, all of them, or `chosen`."""
+    """Which versions are loaded: the newest `latest` ones that can be loaded, all of them, or `chosen`."""
 
     kind: Literal["latest", "all", "specific"] = "latest"
     latest: int = 1
@@ -52,7 +52,7 @@ _NEWEST = Policy()
 
 
 class Shadowing(NamedTuple):
-    """The version (a number or a label) that gets a copy of this share of requests; nobody sees what it answers."""
+    """The version (a number or a label) that gets a copy of this share of requests; its answers are not returned."""
 
     version: str
     fraction: float
@@ -60,37 +60,37 @@ class Shadowing(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """One model's configuration, every value checked. None: the gateway's own setting."""
+    """One model's configuration, validated. None: the gateway's setting."""
 
     versions: Policy = _NEWEST
     labels: Mapping[str, int | Literal["latest"]] = dataclasses.field(default_factory=dict)
     split: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Weights by label or version, of requests that name neither."""
+    """Weights by label or version, for requests that name neither."""
     shadow: Shadowing | None = None
     queue_rows: int | None = None
     """Rows that may wait."""
     concurrency: int | None = None
     """Requests that may wait or be computed at once."""
     timeout: float | None = None
-    """Seconds, of requests that name none."""
+    """Seconds, of requests without a timeout."""
     priority: int = 0
     """Of requests that name none: 1 goes first, 0 is the middle."""
     max_batch: int | None = None
     ladder: tuple[int, ...] = ()
-    """Sizes of batches worth a trial, those that pay are compiled; (): powers of two."""
+    """Batch sizes to try, of which those that increase throughput are compiled; (): powers of two."""
     memory: int | None = None
     """Bytes that one inference may hold."""
     pinned: bool = False
     described: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """What a load request said of how the model is (its inputs, say): it must be so."""
+    """What a load request says about the model itself, such as its inputs; it must match the bundle."""
 
     def made_as(self, other: ModelConfig) -> bool:
-        """Whether what was loaded for one does for the other."""
+        """Whether a version loaded for one configuration can be used for the other."""
         return (self.max_batch, self.ladder, self.memory) == (other.max_batch, other.ladder, other.memory)
 
     @property
     def named(self) -> frozenset[str]:
-        """Versions, as numbers, and labels that routing speaks of."""
+        """Versions, as numbers, and labels that routing refers to."""
         shadow = (self.shadow.version,) if self.shadow is not None else ()
         return frozenset((*self.split, *shadow))
 
@@ -148,7 +148,7 @@ _READ = Reader(partial(GatewayError, 400), "", shown)
 
 
 def parse_config(document: Mapping[str, Any], where: str) -> ModelConfig:
-    """A configuration in our own words. Raises GatewayError (400) that names `where` and the key."""
+    """A configuration in msedge's own format. Raises GatewayError (400) that names `where` and the key."""
     for key, value in document.items():
         _READ.need(value is not None, f"{where}: {key}", "a value, or the key left out", value)
     file = _READ.read(_File, document, f"{where}: ")
@@ -193,7 +193,7 @@ def _policy_of(key: str, value: Any) -> Any:
         return {"latest": int(count) if isinstance(count, str) and count.isdecimal() and len(count) < 5 else count}
     if set(table) == {"specific"}:
         found = _object(f"{key}.specific", table["specific"]).get("versions")
-        if isinstance(found, list):  # 64-bit integers are texts in the JSON of protocol buffers
+        if isinstance(found, list):  # 64-bit integers are strings in the JSON of protocol buffers
             return [version_of(v) if isinstance(v, str) else v for v in found]
     raise _READ.wrong(key, '{"latest": {"num_versions": N}}, {"all": {}} or {"specific": {"versions": […]}}', value)
 
@@ -202,20 +202,20 @@ _DESCRIBED = (
     "name platform backend input output batch_input batch_output instance_group default_model_filename"
     " cc_model_filenames metric_tags parameters model_warmup optimization"
 ).split()
-"""Triton's keys that only say how our models are anyway: they are compared with that, and refused where they differ."""
+"""Triton's keys that only describe a model: they are compared with the model, and refused if they differ."""
 
 
 def parse_override(text: Any, where: str) -> ModelConfig:
-    """A load request's `config`: the text of a JSON object, in our words, Triton's, or both.
+    """A load request's `config`: a JSON object as text, with msedge's keys, Triton's, or both.
 
-    Raises GatewayError (400). What it says of the model itself is kept in `described`, to be compared.
+    Raises GatewayError (400). Keys that describe the model itself are kept in `described`, for comparison.
     """
     if not isinstance(text, str):
         raise _READ.wrong(where, "the text of a JSON object", text)
     try:
         document = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise GatewayError(400, f"{where}: expected JSON, got text that is none: {str(error)[:120]}") from None
+        raise GatewayError(400, f"{where}: expected JSON, got other text: {str(error)[:120]}") from None
     ours: dict[str, Any] = {}
     described: dict[str, Any] = {}
     for key, value in _object(where, document).items():
@@ -239,9 +239,9 @@ def parse_override(text: Any, where: str) -> ModelConfig:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
-        raise ValueError("a key stands twice in one object")
+        raise ValueError("duplicate key in an object")
     return made
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")

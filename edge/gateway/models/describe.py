@@ -1,4 +1,4 @@
-"""A model in the words of the Open Inference Protocol (metadata) and of Triton (configuration)."""
+"""A model's metadata (Open Inference Protocol) and configuration (Triton's format)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PLATFORM = "msedge"
 
 
 def metadata(served: Served, versions: Iterable[str]) -> dict[str, Any]:
-    """What `GET /v2/models/NAME` answers. `versions`: all that answer now."""
+    """The reply of `GET /v2/models/NAME`. `versions`: all that are ready."""
     described = {signature: _sides(ports) for signature, ports in served.outer.items()}
     made = {"name": served.name, "versions": list(versions), "platform": PLATFORM, **described[served.first]}
     return made if len(described) == 1 else {**made, "signatures": described}
 
 
 def configuration(served: Served, limit: int) -> dict[str, Any]:
-    """What `GET /v2/models/NAME/config` answers. limit: most rows of a batch where the model's own says nothing."""
+    """The reply of `GET /v2/models/NAME/config`. limit: most rows of a batch if the model's file has no limit."""
     ports = served.outer[served.first]
     most = (served.config.max_batch or limit) if ports.batched else 0
     made: dict[str, Any] = {
@@ -45,7 +45,7 @@ def configuration(served: Served, limit: int) -> dict[str, Any]:
 
 
 def _ours(config: ModelConfig) -> dict[str, Any]:
-    """What Triton has no word for, where it is set."""
+    """The settings without an equivalent in Triton, as far as they are set."""
     shadow = {} if config.shadow is None else {"shadow": config.shadow._asdict()}
     plain = {
         "labels": dict(config.labels), "split": dict(config.split), "queue_rows": config.queue_rows,

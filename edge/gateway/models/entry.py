@@ -1,4 +1,4 @@
-"""What is known of one model: its versions that answer, those that do not and why, and where its requests go."""
+"""The state of one model: its ready versions, failed versions with reasons, and the routing of its requests."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from edge.gateway.models.sources import Candidate, Listing
 __all__ = ["AGAIN", "Asleep", "Entry", "Failure", "Full", "Offer", "unknown"]
 
 AGAIN = 1.0
-"""Seconds after which a client may ask for a model that is being loaded."""
+"""Seconds after which a client should retry for a model that is being loaded."""
 
 
 class Asleep(GatewayError):
-    """A model that was unloaded to save memory and is loaded again for who asks: see `Repository.wake`."""
+    """The model was unloaded to save memory and is loaded again on request: see `Repository.wake`."""
 
     def __init__(self, name: str) -> None:
         text = f"model {name!r} was unloaded to save memory and is being loaded again"
@@ -31,22 +31,22 @@ class Asleep(GatewayError):
 
 
 class Full(GatewayError):
-    """There is no room for a model, and nothing may go for it."""
+    """There is not enough memory for a model, and no other model may be unloaded for it."""
 
     def __init__(self, name: str, wanted: int, cap: int) -> None:
         super().__init__(
-            503, f"model {name!r} takes about {wanted} bytes, and what is loaded and in use leaves no room for it under"
-            f" the cap of {cap}; raise --repository-memory, or unload a model", retry_after=AGAIN,
+            503, f"model {name!r} needs about {wanted} bytes, and the loaded models in use leave too little of the"
+            f" limit of {cap}; raise --repository-memory, or unload a model", retry_after=AGAIN,
         )  # fmt: skip
 
 
 def unknown(name: str) -> GatewayError:
-    """There is no model of that name."""
-    return GatewayError(404, f"there is no model {shown(name)}; POST /v2/repository/index lists those there are")
+    """The error for a model that does not exist."""
+    return GatewayError(404, f"there is no model {shown(name)}; POST /v2/repository/index lists all models")
 
 
 class Offer:
-    """What a model is to be loaded from: files by version, and the configuration in force."""
+    """What to load a model from: files by version, and the effective configuration."""
 
     __slots__ = ("config", "folder", "override", "versions")
 
@@ -56,13 +56,13 @@ class Offer:
     ) -> None:  # fmt: skip
         self.versions, self.config = versions, config
         self.override = override
-        """What a load request said, in the stead of `config.toml`."""
+        """The configuration of a load request, used instead of `config.toml`."""
         self.folder = folder
-        """Where files that came with a load request lie, in the stead of the source's."""
+        """The folder of files from a load request, used instead of the source's."""
 
 
 class Failure:
-    """A file that could not be loaded: not tried again until it is another."""
+    """A file that could not be loaded; it is not tried again until it changes."""
 
     __slots__ = ("candidate", "error")
 
@@ -71,15 +71,15 @@ class Failure:
 
 
 class Entry:
-    """A model by name. `lock` is held by whoever changes what is loaded; reading needs none."""
+    """A model by name. `lock` must be held to change what is loaded; reading needs no lock."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.lock = asyncio.Lock()
         self.listing = Listing({})
-        """What its source has of it, as last looked at."""
+        """Its files in the source, as of the last check."""
         self.seen: Listing | None = None
-        """A listing that differs from that, not yet known to stay as it is."""
+        """A different listing, not yet confirmed by a second check."""
         self.offer = Offer({}, ModelConfig())
         self.loaded: dict[int, Served] = {}
         self.stamps: dict[int, Candidate] = {}
@@ -87,24 +87,24 @@ class Entry:
         self.failed: dict[int, Failure] = {}
         self.loading: set[int] = set()
         self.weights: dict[int, tuple[Candidate, int]] = {}
-        """Bytes that versions turned out to hold, and the files they came from."""
+        """Measured bytes of versions, and the files they came from."""
         self.seconds: dict[int, float] = {}
-        """What loading took, of versions that are not published yet."""
+        """Seconds of loading, for versions that are not published yet."""
         self.retiring: list[Served] = []
         self.users = 0
-        """Who waits for the lock, or holds it."""
+        """Number of tasks that wait for the lock or hold it."""
         self.wanted = False
-        """Whether it is to be loaded when its files change: not after it was unloaded."""
+        """Whether to load it when its files change; false after it was unloaded on request."""
         self.asleep = False
         self.reason = "not loaded"
-        """Why nothing is loaded, where nothing is."""
+        """Why nothing is loaded, if nothing is."""
         self.shadow: Shadow | None = None
         self._default: Served | None = None
         self._named: Mapping[str, Served] = {}
         self._split: routing.Split | None = None
         self.labels: Mapping[str, int] = {}
 
-    # -- where requests go ---------------------------------------------------------------------------------------------
+    # -- routing -------------------------------------------------------------------------------------------------------
 
     def route(self, version: str, label: str, request_id: str) -> Served:
         """The version that answers. Raises GatewayError: 400, 404, 503."""
@@ -135,7 +135,7 @@ class Entry:
         return GatewayError(503, f"model {self.name!r} is not ready: {self.reason}")
 
     def _no_version(self, text: str) -> GatewayError:
-        """Why there is no such version, in a sentence."""
+        """The error for a version that is not ready or does not exist."""
         known = self.offer.config.labels
         number = version_of(text)
         if self.asleep and (number in self.offer.versions or text in known):
@@ -157,7 +157,7 @@ class Entry:
     # -- what is loaded ------------------------------------------------------------------------------------------------
 
     def publish(self, loaded: Mapping[int, Served], reason: str = "", *, asleep: bool = False) -> None:
-        """Make this what answers from now on, in one step; what it was until now is retired."""
+        """Make these the serving versions, in one step; the former ones are retired."""
         config = self.offer.config
         gone = [served for served in self.loaded.values() if served not in loaded.values()]
         self.loaded, self.asleep, self.reason = dict(loaded), asleep, reason
@@ -180,7 +180,7 @@ class Entry:
             served.retire()
 
     def _set_shadow(self, config: ModelConfig) -> None:
-        """The shadow the configuration asks for, the one there was where it is the same."""
+        """Set the configured shadow; the present one is kept if it is the same."""
         wanted = config.shadow
         target = self._named.get(wanted.version) if wanted is not None else None
         if wanted is None or target is None:
@@ -190,11 +190,11 @@ class Entry:
 
     @property
     def fresh(self) -> bool:
-        """Whether nobody has looked at it yet."""
+        """Whether its source was not checked yet."""
         return self.seen is None and self.empty
 
     def settled(self, listing: Listing) -> bool:
-        """Note what a source has of it now; whether that is other than before, and was the same at the last look."""
+        """Record the source's current listing; returns whether it has changed, and was the same at the last check."""
         if listing == self.listing:
             self.seen = None
             return False
@@ -206,37 +206,37 @@ class Entry:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to know about it: no source has it, and nothing is or was loaded."""
+        """Whether the entry holds no information: no source has the model, and nothing is or was loaded."""
         unheld = not self.loaded and self.offer.folder is None and not self.still_retiring()
         return unheld and self.listing == Listing({})
 
     @property
     def shares(self) -> Mapping[int, float]:
-        """Which share of requests that name nothing goes to which version."""
+        """The share of requests without version or label, by version."""
         if self._split is not None:
             return self._split.shares
         return {} if self._default is None else {int(self._default.version): 1.0}
 
     @property
     def nbytes(self) -> int:
-        """Bytes that its versions hold, about."""
+        """Approximate bytes of its versions."""
         return sum(served.nbytes for served in (*self.loaded.values(), *self.still_retiring()))
 
     def still_retiring(self) -> list[Served]:
-        """Old versions with requests that are not answered yet."""
+        """Old versions with unanswered requests."""
         self.retiring = [served for served in self.retiring if not served.closed]
         return self.retiring
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Its part of the repository's index: a row a version that is ready, coming, going or broken; one without a
-        version where there is none."""
+        """Its rows of the repository's index: one per version that is ready, loading, unloading or failed; one without
+        a version if there is none."""
         states: dict[int, tuple[str, str]] = {int(s.version): ("UNLOADING", "") for s in self.still_retiring()}
         states |= {version: ("LOADING", "") for version in self.loading}
         states |= {version: ("UNAVAILABLE", str(failure.error)) for version, failure in self.failed.items()}
         problems = [text for text in (self.reason, self.listing.problem, self.listing.misconfigured) if text]
         for version in self.loaded:
             newer = self.failed.get(version)
-            worse = [f"the file there now cannot be served: {newer.error}"] if newer is not None else []
+            worse = [f"the current file cannot be served: {newer.error}"] if newer is not None else []
             states[version] = ("READY", "; ".join([*worse, *problems]))
         if not states and not self.empty:
             yield {"name": self.name, "state": "UNAVAILABLE", "reason": self.reason}

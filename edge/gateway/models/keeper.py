@@ -1,4 +1,4 @@
-"""Exchanging what is loaded of a model: what an offer says is loaded beside what answers, then takes its place."""
+"""Hot-swapping of models: new versions are loaded beside the serving ones, then take their place."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ __all__ = ["Keeper", "Options"]
 
 T = TypeVar("T")
 Tell = Callable[[str, Mapping[str, Any]], None]
-"""Told of what happened: "model configured", "version loaded", "version refused", "model failed" or "model unloaded",
-and its facts: model, version, digest, seconds, reason. What was loaded or configured answers when this is called."""
+"""Callback for events: "model configured", "version loaded", "version refused", "model failed" or "model unloaded",
+and facts: model, version, digest, seconds, reason. It is called after the loaded or configured version serves."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """memory: bytes that loaded models may hold together, 0: any number. pinned: models that stay, whatever the memory.
-    wake: seconds that a request waits for a model that was unloaded to save memory. autoload: whether models are loaded
-    because they are there, at the start and when they come; else only when asked for. limit: most rows of a batch, as
-    configurations tell it. tell: of events."""
+    """memory: bytes that all loaded models may hold, 0: any number. pinned: models that are never unloaded to save
+    memory. wake: seconds that a request waits for a model that was unloaded to save memory. autoload: whether models
+    are loaded when they are found, at the start and later; else only on request. limit: most rows of a batch, as shown
+    in configurations. tell: callback for events."""
 
     memory: int = 0
     pinned: frozenset[str] = frozenset()
@@ -43,7 +43,7 @@ class Options:
 
 
 class Keeper:
-    """Changes entries; whoever calls it holds their locks. `call` runs a function on another thread."""
+    """Changes entries; the caller must hold their locks. `call` runs a function on another thread."""
 
     def __init__(
         self, entries: Mapping[str, Entry], loader: Loader, options: Options, call: Callable[..., Awaitable[Any]]
@@ -51,7 +51,7 @@ class Keeper:
         self._entries, self._loader, self._options, self._call = entries, loader, options, call
 
     async def renew(self, entry: Entry, *, evict: bool = True) -> None:
-        """Make what is loaded what the listing says, as far as it can be; the index says what cannot."""
+        """Load what the listing contains, as far as possible; the index shows what failed."""
         listing, before = entry.listing, entry.offer
         config = before.override or listing.config or ModelConfig()
         if listing.misconfigured and before.override is None:
@@ -75,11 +75,11 @@ class Keeper:
                 entry.publish({}, str(error))
 
     async def bring(self, entry: Entry, offer: Offer, *, strict: bool = False, evict: bool = True) -> None:
-        """Load what an offer says and make it what answers.
+        """Load the versions of an offer and serve them.
 
-        What cannot be loaded leaves in place what there was of that version; with `strict`, of the whole model. evict:
-        whether other models may go to make room. Raises GatewayError: where nothing could be loaded; with `strict`,
-        where anything could not; `Full` where there is no room, and then nothing has changed.
+        If a version cannot be loaded, its former state stays; with `strict`, the whole model stays as it was. evict:
+        whether other models may be unloaded to make room. Raises GatewayError if nothing could be loaded, with `strict`
+        if any version could not; `Full` if there is not enough memory, and then nothing has changed.
         """
         found: dict[int, Served] = {}
         failed: dict[int, Failure] = {}
@@ -118,13 +118,13 @@ class Keeper:
         self._options.tell("model unloaded", {"model": entry.name, "reason": reason})
 
     def trim(self) -> None:
-        """Unload the longest unused models where those that are loaded have grown beyond the cap; as far as they may
-        go."""
+        """Unload the least recently used models if the loaded ones exceed the memory limit, as far as they may be
+        unloaded."""
         with suppress(Full):
             self._make_room(None, 0, True)
 
     def _take(self, entry: Entry, offer: Offer, found: Mapping[int, Served], failed: dict[int, Failure]) -> None:
-        """Exchange what answers."""
+        """Replace the serving versions."""
         if not found and (failed or entry.listing.problem):
             found = entry.loaded
         before, entry.offer, entry.failed = entry.offer, offer, failed
@@ -140,7 +140,7 @@ class Keeper:
         entry.seconds.clear()
 
     def _drop(self, entry: Entry, made: Iterable[Served]) -> None:
-        """Let go of versions that were loaded and will not answer."""
+        """Release versions that were loaded but will not serve."""
         for served in made:
             if served not in entry.loaded.values():
                 served.retire()
@@ -149,7 +149,7 @@ class Keeper:
     async def _version(
         self, entry: Entry, version: int, offer: Offer, found: Mapping[int, Served], strict: bool, evict: bool
     ) -> Served:
-        """That version, loaded now or before; `found`: those that already are."""
+        """That version, loaded now or earlier; `found`: versions that are already loaded."""
         candidate, old = offer.versions.get(version), entry.loaded.get(version)
         if candidate is None:
             raise GatewayError(404, f"there are no files of version {version}")
@@ -182,9 +182,9 @@ class Keeper:
             raise
 
     def _make_room(self, entry: Entry | None, wanted: int, evict: bool) -> None:
-        """Unload other models, the longest unused first, until so many more bytes may be held. Raises `Full` (503).
+        """Unload other models, the least recently used first, until so many more bytes fit. Raises `Full` (503).
 
-        What a version replaces counts as gone: for as long as the exchange takes, both are there.
+        The version that is replaced counts as unloaded, although both are in memory during the swap.
         """
         if not self._options.memory:
             return
@@ -210,19 +210,19 @@ class Keeper:
 
 
 def _gained(entry: Entry, found: Mapping[int, Served], version: int) -> int:
-    """Bytes that versions found so far take beyond those that they and this version replace."""
+    """Bytes of the versions found so far, less those of the versions that they and this one replace."""
     new = sum(served.nbytes for served in found.values())
     return new - sum(served.nbytes for number, served in entry.loaded.items() if number in (*found, version))
 
 
 def _numbers(config: ModelConfig) -> Iterable[int]:
-    """Versions that the configuration speaks of."""
+    """Versions that the configuration names."""
     yield from (version for version in config.labels.values() if isinstance(version, int))
     yield from (number for name in config.named if (number := version_of(name)) is not None)
 
 
 def _weight(candidate: Candidate) -> int:
-    """Bytes that a file's model will hold, about: see `Served.resident`. 0 for one that is gone."""
+    """Approximate bytes of a file's model: see `Served.resident`. 0 if the file is gone."""
     try:
         return 2 * stat(candidate.path).st_size
     except OSError:
@@ -230,7 +230,7 @@ def _weight(candidate: Candidate) -> int:
 
 
 def _described(served: Served, config: ModelConfig, limit: int) -> Served:
-    """The version, where it is what a load request says it is. Raises GatewayError (400)."""
+    """The version, if it matches the description in the load request. Raises GatewayError (400)."""
     if config.described:
         actual = describe.configuration(served, limit)
         for key, value in config.described.items():
@@ -243,7 +243,7 @@ def _described(served: Served, config: ModelConfig, limit: int) -> Served:
 
 
 def _agrees(said: Any, actual: Any) -> bool:
-    """Whether all that is said is so; saying nothing (an empty table, say) is never wrong."""
+    """Whether a description matches; an empty one (such as an empty table) always does."""
     if isinstance(said, Mapping) and isinstance(actual, Mapping):
         return all(_agrees(value, actual.get(key)) for key, value in said.items())
     if isinstance(said, list) and isinstance(actual, list):

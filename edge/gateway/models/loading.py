@@ -1,4 +1,4 @@
-"""From a file to a version that can answer: read, verified, tested and warm. Blocking; on a thread of its own."""
+"""Loading a version from a file: read, verified, self-tested and warmed up. Blocking; runs on a separate thread."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _ALIGN = 64
 
 @dataclass(frozen=True)
 class Loader:
-    """How versions are made.
+    """Loads versions.
 
-    factory: of runners. prepare: called on the loading thread with what was made, before anybody can ask it: pipelines,
-    warming. forget: called on the event loop's thread with what was retired and has no request left, its runners still
-    there. threads: that may share one inference. most: bytes of a bundle; limit: that one inference may
-    hold.
+    factory: makes runners. prepare: called on the loading thread with the new version before it serves requests, for
+    processing and warm-up. forget: called on the event loop's thread with a retired version without requests, while its
+    runners still exist. threads: that may share one inference. most: bytes of a bundle; limit: bytes that one inference
+    may hold.
     """
 
     factory: Factory
@@ -41,9 +41,9 @@ class Loader:
     limit: int = 4 << 30
 
     def load(self, name: str, version: int, candidate: Candidate, config: ModelConfig, old: Served | None) -> Served:
-        """The version in that file; `old` where it holds the same and would be made the same way.
+        """The version in that file; `old` if it has the same content and settings.
 
-        Raises GatewayError that says why it cannot be served, and nothing else: a file is a stranger's until read.
+        Raises only GatewayError, with the reason why it cannot be served: files are not trusted.
         """
         try:
             data = _read(candidate, self.most)
@@ -68,15 +68,15 @@ class Loader:
 
 
 def _read(candidate: Candidate, most: int) -> memoryview:
-    """The whole file in memory: a mapped one that is overwritten in place would change under running requests, and one
-    that is cut short would end the process.
+    """Read the whole file into memory: a mapped file that is overwritten would change during requests, and one that is
+    truncated would crash the process.
 
-    Raises BundleError for one that changes while it is read; the next look at the folder tries again. It says no
-    folder's name, as clients are told why a version is not there.
+    Raises BundleError for a file that changes while it is read; the next check of the folder tries again. The text does
+    not name the folder, as clients see it.
     """
     name = os.path.basename(candidate.path)
     try:
-        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)  # a pipe must not hold us up
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)  # a pipe must not block
         with open(os.open(candidate.path, flags), "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             if size > most:
@@ -95,8 +95,8 @@ def _read(candidate: Candidate, most: int) -> memoryview:
 
 
 def _working(served: Served) -> int:
-    """Bytes of working memory, about: one row's for each row of every batch size that is compiled. Of the first
-    signature; 0 where its shapes are open."""
+    """Approximate bytes of working memory: that of one row for each row of every compiled batch size. For the first
+    signature; 0 if its shapes are dynamic."""
     signature, model = served.first, served.model
     shapes = served.fixed_shapes(signature)
     if shapes is None:
@@ -106,7 +106,7 @@ def _working(served: Served) -> int:
     zeros = {n: np.full((*rows, *s), "" if ports[n].dtype.hasobject else 0, ports[n].dtype) for n, s in shapes.items()}
     try:
         arena = model.cost(zeros, signature).arena_bytes
-    except MsedgeError:  # zeros need not be something a model can compute
+    except MsedgeError:  # a model may refuse zeros as inputs
         return 0
     compiled = sum(sum(getattr(runner, "sizes", ())) for runner in served.runners)
     return (arena + sum(array.nbytes for array in zeros.values())) * max(1, compiled)

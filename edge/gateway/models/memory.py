@@ -1,4 +1,4 @@
-"""Which models make room: the longest unused ones that nobody waits for. Pure."""
+"""Which models to unload to free memory: the least recently used ones without requests. Pure function."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Resident", "victims"]
 
 
 class Resident(NamedTuple):
-    """A loaded model. `used`: when a request last came for it, in seconds; `free`: whether it may go now."""
+    """A loaded model. `used`: time of its last request, in seconds; `free`: whether it may be unloaded now."""
 
     name: str
     nbytes: int
@@ -18,8 +18,8 @@ class Resident(NamedTuple):
 
 
 def victims(residents: Iterable[Resident], cap: int, wanted: int) -> list[str] | None:
-    """Whom to unload so that `wanted` more bytes fit under `cap`, longest unused first, no more than it takes; None
-    where all that may go would not make room enough."""
+    """The models to unload so that `wanted` more bytes fit under `cap`, least recently used first, as few as possible;
+    None if unloading all that may be unloaded is not enough."""
     everybody = list(residents)
     excess = sum(r.nbytes for r in everybody) + wanted - cap
     gone: list[str] = []

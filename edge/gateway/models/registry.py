@@ -1,4 +1,4 @@
-"""Models from a registry: an index over HTTP, bundles fetched into a folder and checked.
+"""Models from a registry: an index over HTTP, and bundles that are downloaded into a folder and verified.
 
 The index is JSON: `{"models": [{"name": …, "version": 3, "digest": …, "url": …, "config": {…}}]}`. `digest` is the
 bundle's own (`msedge inspect` shows it), 64 hex digits; `url` may be relative to the index; `config`, once a model, is
@@ -71,8 +71,8 @@ class _Row(NamedTuple):
 class Registry:
     """A source of models behind a URL.
 
-    cache: a folder of this gateway's own, which registries may share. most: bytes a bundle may have. timeout: seconds
-    without a byte; a whole bundle may take `patience` seconds.
+    cache: a folder of this gateway, which registries may share. most: largest bundle in bytes. timeout: seconds without
+    data; a whole bundle may take `patience` seconds.
     """
 
     def __init__(
@@ -88,8 +88,8 @@ class Registry:
         self.url, self._most, self._timeout, self._patience = url, most, timeout, patience
         self._cache = Path(cache, blake2b(url.encode(), digest_size=8).hexdigest())
         self._good: set[str] = set()
-        """Digests of files in the cache that were checked since the start."""
-        self._opener = urllib.request.OpenerDirector()  # the usual one would also open file: and ftp:
+        """Digests of cached files that were verified since the start."""
+        self._opener = urllib.request.OpenerDirector()  # the default one would also open file: and ftp:
         for handler in (
             urllib.request.ProxyHandler, urllib.request.HTTPHandler, urllib.request.HTTPSHandler,
             urllib.request.HTTPErrorProcessor, urllib.request.HTTPDefaultErrorHandler, _Redirects,
@@ -97,9 +97,9 @@ class Registry:
             self._opener.add_handler(handler())
 
     def scan(self) -> dict[str, Listing]:
-        """The index's models, their bundles fetched. A bundle that cannot be had is its model's problem alone.
+        """The index's models, with bundles downloaded. A bundle that cannot be downloaded affects only its model.
 
-        Raises GatewayError (503) where there is neither an index nor one kept from before.
+        Raises GatewayError (503) if there is neither an index nor a cached one.
         """
         self._cache.mkdir(parents=True, exist_ok=True)
         found: dict[str, Listing] = {}
@@ -123,7 +123,7 @@ class Registry:
                     path.unlink()
 
     def _rows(self) -> list[_Row]:
-        """The index as it is now, or as it was when it could last be had."""
+        """The current index, or the cached one if the registry cannot be reached."""
         kept = self._cache / "index.json"
         try:
             raw = b"".join(self._get(self.url, MOST_INDEX))
@@ -137,7 +137,7 @@ class Registry:
         return rows
 
     def _candidate(self, row: _Row) -> Candidate:
-        """The bundle as a file here, fetched where it is not."""
+        """The bundle as a local file, downloaded if necessary."""
         path = self._cache / f"{row.digest}.mslite"
         if row.digest not in self._good or not path.exists():
             if not _holds(path, row.digest):
@@ -147,7 +147,7 @@ class Registry:
         return Candidate(os.fspath(path), (status.st_size, status.st_mtime_ns, status.st_ino))
 
     def _fetch(self, row: _Row, path: Path) -> None:
-        """Download beside `path`, check, rename: what has the name is whole and has the digest."""
+        """Download to a temporary file, verify, rename to `path`: a file with that name is always whole and valid."""
         temporary = path.with_name(f".{row.digest[:16]}-{os.getpid()}.tmp")
         try:
             with open(temporary, "wb") as file:
@@ -160,13 +160,13 @@ class Registry:
             os.replace(temporary, path)
         except OSError as error:
             where = repr(os.fspath(self._cache))
-            raise GatewayError(503, f"cannot keep {_shown(row.url)} in {where}: {error.strerror or error}") from None
+            raise GatewayError(503, f"cannot save {_shown(row.url)} in {where}: {error.strerror or error}") from None
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink()
 
     def _get(self, url: str, most: int) -> Iterator[bytes]:
-        """A URL's contents, piece by piece. Raises GatewayError for all that can go wrong, and for more than `most`."""
+        """A URL's contents, in pieces. Raises GatewayError for all errors, and for more than `most` bytes."""
         deadline, total = time.monotonic() + self._patience, 0
         try:
             request = urllib.request.Request(url, headers={"Accept-Encoding": "identity", "User-Agent": "msedge"})
@@ -188,7 +188,7 @@ class Registry:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Redirections within HTTP alone, never from https to http."""
+    """Allows redirections only to HTTP and HTTPS, and never from https to http."""
 
     def redirect_request(
         self,
@@ -207,14 +207,14 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 def _check_url(url: str) -> None:
     parts = urlsplit(url)
-    if "@" in parts.netloc:  # it would stand in logs
-        raise GatewayError(400, f"{parts.scheme}://…@…: a registry's URL cannot hold a password; put a proxy before it")
+    if "@" in parts.netloc:  # it would appear in logs
+        raise GatewayError(400, f"{parts.scheme}://…@…: a registry's URL must not have a password; use a proxy")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise GatewayError(400, f"expected a URL that begins with http:// or https://, got {shown(url)}")
 
 
 def _holds(path: Path, digest: str) -> bool:
-    """Whether a file is that bundle, undamaged."""
+    """Whether a file is the undamaged bundle with this digest."""
     try:
         return bundle.opened(os.fspath(path)).digest == digest
     except MsedgeError:
@@ -227,7 +227,7 @@ def _need(truth: bool, url: str, expected: str, got: str) -> None:
 
 
 def _shown(url: str) -> str:
-    """A URL as logs and clients may see it: what lets one in often stands behind the question mark."""
+    """A URL as logs and clients may see it: without the query, which often contains secrets."""
     return shown(urlsplit(url)._replace(query="", fragment="").geturl())
 
 
@@ -241,7 +241,7 @@ def _parse(raw: bytes, url: str) -> list[_Row]:
     try:
         document = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise GatewayError(503, f"index: expected JSON, got text that is none: {str(error)[:120]}") from None
+        raise GatewayError(503, f"index: expected JSON, got other text: {str(error)[:120]}") from None
     index = _READ.read(_Index, document, "index: ")
     rows = [_row(row, f"index, models[{i}]", url) for i, row in enumerate(index.models)]
     if len({(row.name, row.version) for row in rows}) < len(rows):

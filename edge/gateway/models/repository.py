@@ -1,8 +1,8 @@
-"""All models: found, loaded beside those that answer, exchanged in one step, unloaded, watched.
+"""All models of a gateway: finding, loading, hot-swapping, unloading and watching them.
 
-Everything here is called on the event loop's thread; files are looked at and bundles loaded on threads of its own. What
-is loaded of one model changes under that model's lock, first come first served: of a load and an unload that come at
-once the later wins, and both are answered.
+All methods are called on the event loop's thread; files are checked and bundles loaded on other threads. The loaded
+versions of a model change under the model's lock, first come, first served: of a load and an unload at the same time
+the later one wins, and both are answered.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class Repository:
     # -- for every request ---------------------------------------------------------------------------------------------
 
     def route(self, name: str, version: str = "", label: str = "", request_id: str = "") -> Served:
-        """The version that answers a request; call its `acquire` before anything else is awaited.
+        """The version that answers a request; call its `acquire` before awaiting anything else.
 
-        version: a number or, in its place, a label. Raises GatewayError: 404 for what is not there, 503 for what is not
-        loaded, with the reason; `Asleep` (503) for a model that was unloaded to save memory: await `wake`, ask again.
+        version: a number or a label. Raises GatewayError: 404 if it does not exist, 503 if it is not loaded, with the
+        reason; `Asleep` (503) if the model was unloaded to save memory: then await `wake` and call this again.
         """
         entry = self._entries.get(name)
         if entry is None:
@@ -56,8 +56,8 @@ class Repository:
         return entry.route(version, label, request_id)
 
     async def wake(self, name: str) -> None:
-        """Load a model again that was unloaded to save memory. Who asks waits for it up to `Options.wake` seconds and
-        is refused then (503, with Retry-After), while loading goes on; all who ask share one loading."""
+        """Load a model again that was unloaded to save memory. A caller waits up to `Options.wake` seconds and is then
+        refused (503, with Retry-After), while loading continues; all callers share one loading."""
         entry = self._entry(name)
         task = self._waking.get(name)
         if task is None:
@@ -75,11 +75,11 @@ class Repository:
             if entry.asleep:
                 await self._keeper.bring(entry, entry.offer)
 
-    # -- what there is -------------------------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------------------------------
 
     def ready(self, name: str, version: str = "") -> bool:
-        """Whether a request to it would be answered, if only after it is loaded again. Raises GatewayError (404) for a
-        model that is not there."""
+        """Whether a request to it would be answered, perhaps after it is loaded again. Raises GatewayError (404) for an
+        unknown model."""
         try:
             self._entry(name).route(version, "", "")
         except Asleep:
@@ -105,16 +105,16 @@ class Repository:
         return [row for row in rows if not ready_only or row["state"] == "READY"]
 
     def coming(self) -> list[str]:
-        """Models that are being loaded and cannot answer yet."""
+        """Models that are being loaded and are not ready yet."""
         return sorted(name for name, entry in self._entries.items() if entry.loading and not entry.loaded)
 
     def served(self) -> list[Served]:
-        """All versions that answer."""
+        """All serving versions."""
         return [served for entry in self._entries.values() for served in entry.loaded.values()]
 
     def snapshot(self) -> list[dict[str, Any]]:
-        """The index's rows with what a status page shows besides: labels, share of requests, bytes, requests under way,
-        shadow's figures."""
+        """The index's rows with further data for the status page: labels, share of requests, bytes, current requests,
+        results of the shadow."""
         return [self._detailed(row) for row in self.index()]
 
     def _detailed(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,15 +134,15 @@ class Repository:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that all models hold, about."""
+        """Approximate bytes of all models."""
         return sum(entry.nbytes for entry in self._entries.values())
 
-    # -- coming and going ----------------------------------------------------------------------------------------------
+    # -- loading and unloading -----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Look at the sources and load what there is, one model after the other; those that fail stand in the index.
+        """Read the sources and load their models, one after the other; the index shows those that fail.
 
-        Raises GatewayError where a source cannot be looked at.
+        Raises GatewayError if a source cannot be read.
         """
         for name, listing in (await self._scan()).items():
             async with self._changing(name) as entry:
@@ -152,7 +152,7 @@ class Repository:
         self.started = True
 
     async def stop(self) -> None:
-        """Unload everything; loading that is under way is waited for."""
+        """Unload everything, after waiting for current loading."""
         self.started = False
         for name in tuple(self._entries):
             async with self._changing(name) as entry:
@@ -160,10 +160,10 @@ class Repository:
         await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
 
     async def load(self, name: str, config: Any = None, files: Mapping[str, bytes] | None = None) -> None:
-        """Load a model, or load it anew: as its source has it, or as `config` (text of JSON) and `files` say
-        (`uploads.files_of`). Where anything of that fails, everything stays as it was.
+        """Load or reload a model: from its source, or with `config` (JSON text) and `files` (`uploads.files_of`)
+        instead. If anything fails, nothing changes.
 
-        Raises GatewayError: 404 for a model that no source has, else what is wrong.
+        Raises GatewayError: 404 for a model that no source has, else the problem.
         """
         check_name(name, "load")
         override = parse_override(config, f"load {name!r}: config") if config is not None else None
@@ -182,9 +182,9 @@ class Repository:
             entry.listing, entry.seen, entry.wanted = listing or Listing({}), None, True
 
     async def unload(self, name: str, unload_dependents: bool = False) -> None:
-        """Unload a model, which stays away until it is loaded again. Requests under way are answered.
+        """Unload a model, which stays unloaded until it is loaded again. Current requests are answered.
 
-        unload_dependents: changes nothing, as no bundle depends on another. Raises GatewayError (404).
+        unload_dependents: has no effect, as no bundle depends on another. Raises GatewayError (404).
         """
         self._entry(name)
         async with self._changing(name) as entry:
@@ -192,11 +192,11 @@ class Repository:
             self._keeper.clear(entry, "unloaded")
 
     async def poll(self) -> None:
-        """Look at the sources again: load what is new or changed, unload what is gone.
+        """Read the sources again: load new and changed models, unload removed ones.
 
-        What changed is loaded at the second look that finds it the same, so that a file that is still being written is
-        left alone. What was unloaded, or loaded from a request's own files, stays as it is. Raises GatewayError where a
-        source cannot be looked at; then nothing changes.
+        A change is loaded at the second check that finds it unchanged, so that a file that is still being written is
+        not read. Models that were unloaded, or loaded from a request's files, stay as they are. Raises GatewayError if
+        a source cannot be read; then nothing changes.
         """
         listings = await self._scan()
         for name in sorted({*listings, *self._entries}):
@@ -221,7 +221,7 @@ class Repository:
 
     @asynccontextmanager
     async def _changing(self, name: str) -> AsyncIterator[Entry]:
-        """A model's entry, its lock held; one of which nothing is known in the end is forgotten."""
+        """A model's entry with its lock held; an entry that is empty afterwards is dropped."""
         entry = self._entries.setdefault(name, Entry(name))
         entry.users += 1
         try:
@@ -243,7 +243,7 @@ class Repository:
 def _offered(
     name: str, listing: Listing, override: ModelConfig | None, folder: TemporaryDirectory[str] | None
 ) -> Offer:
-    """What a load request is for. Raises GatewayError (400) where that cannot be."""
+    """The offer of a load request. Raises GatewayError (400) if it is invalid."""
     problem = listing.misconfigured if override is None else ""
     if not listing.versions:
         problem = listing.problem or "there is no bundle"

@@ -1,8 +1,8 @@
-"""Which version answers a request: pure rules over what is loaded.
+"""Routing: which version answers a request. Pure functions of the loaded versions.
 
-A request may name a version in its path, or a label, as a header or in the version's place. One that names neither
-goes where the split says; without a split to the version labelled `stable`; without that label to the newest.
-A label is a promise: where the version labelled `stable` is not loaded, no other takes its place.
+A request may name a version in its path, or a label, in a header or in place of the version. A request with neither is
+routed by the split; without a split, to the version labelled `stable`; without that label, to the newest version.
+Labels are strict: if the version labelled `stable` is not loaded, no other version replaces it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ so that of n requests without ids every version gets its share to within O(log n
 
 
 class Plan(NamedTuple):
-    """Versions to try in this order: those of `named` in any case, others until `enough` of them are loaded."""
+    """Versions to load, in this order: those of `named` always, others until `enough` of them are loaded."""
 
     order: tuple[int, ...]
     named: frozenset[int]
@@ -33,10 +33,10 @@ class Plan(NamedTuple):
 
 
 def plan(policy: Policy, there: Iterable[int], named: Iterable[int] = ()) -> Plan:
-    """What to load of the versions that are there.
+    """Which of the existing versions to load.
 
-    named: versions that labels, split or shadow speak of. Of a policy `latest` an older version takes the place of each
-    that does not load.
+    named: versions that labels, split or shadow name. With the policy `latest`, an older version replaces each one that
+    cannot be loaded.
     """
     found = set(there)
     if policy.kind == "specific":
@@ -47,7 +47,7 @@ def plan(policy: Policy, there: Iterable[int], named: Iterable[int] = ()) -> Pla
 
 
 def labelled(config: ModelConfig, loaded: Iterable[int]) -> dict[str, int]:
-    """Label → version, of labels whose version is loaded."""
+    """Label → version, for labels whose version is loaded."""
     there = set(loaded)
     if not there:
         return {}
@@ -57,20 +57,21 @@ def labelled(config: ModelConfig, loaded: Iterable[int]) -> dict[str, int]:
 
 
 def default(config: ModelConfig, labels: Mapping[str, int], loaded: Iterable[int]) -> int | None:
-    """The version of requests that name none, where there is no split; None where that is not loaded."""
+    """The version for requests that name none, if there is no split; None if it is not loaded."""
     return labels.get(STABLE) if STABLE in config.labels else max(loaded, default=None)
 
 
 def point_of(request_id: str) -> float:
-    """Where in [0, 1) a request's id lies: the same in every process and for good."""
+    """A request id's point in [0, 1); the same in every process and at all times."""
     digest = blake2b(request_id.encode("utf-8", "surrogatepass"), digest_size=6).digest()
     return int.from_bytes(digest, "big") / (1 << 48)
 
 
 class Split:
-    """Shares of requests by version. Requests of one id go to one version; ones without id are dealt out evenly.
+    """Shares of requests by version. Requests with the same id go to the same version; those without are distributed
+    evenly.
 
-    More weight for one version moves requests to it and, where it is the last or first of two, none between others.
+    A larger weight of a version moves requests to it and, if it is the first or last one, none between other versions.
     """
 
     __slots__ = ("_bounds", "_last", "_next", "_versions", "shares")
@@ -88,8 +89,8 @@ class Split:
 
     @classmethod
     def of(cls, config: ModelConfig, labels: Mapping[str, int], loaded: Iterable[int]) -> Split | None:
-        """The split among what is loaded: the shares of what is not are the default version's. None without a split, or
-        where that version would be needed and is not loaded either."""
+        """The split among loaded versions; the default version gets the shares of the others. None without a split, or
+        if the default version is needed and not loaded."""
         there, weights = set(loaded), dict[int, float]()
         fallback = default(config, labels, there)
         for name, weight in config.split.items():
@@ -112,7 +113,7 @@ class Split:
 
 
 def dealt(fraction: float) -> Callable[[], bool]:
-    """Says yes to that share of its calls, evenly: every k-th for a share of 1/k."""
+    """A function that returns true for that share of its calls, evenly: every k-th call for a share of 1/k."""
     owed = 0.0
 
     def due() -> bool:

@@ -1,4 +1,4 @@
-"""Does a model compute what its bundle says a correct runtime computes? Its golden examples, run here and now."""
+"""The self-test of a model: its golden samples are run and compared with the outputs in the bundle."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 __all__ = ["self_test", "tolerance_of"]
 
 _TOLERANCES = {"none": 1e-3, "fp16": 1e-2, "w8": 5e-2, "int16x8": 5e-2}
-"""By the mode a bundle was quantised in: how far a real may be off, relative to the largest of its output. The sample's
-numbers are the NumPy reference's, of the same graph: what differs is the order of sums, and which of two neighbours a
-value between two steps is rounded to."""
+"""Allowed difference of floats by quantisation mode, relative to the largest value of the output. The sample's outputs
+are from the NumPy reference of the same graph: the differences are the order of sums, and the direction in which values
+between two quantisation steps are rounded."""
 _COARSE = 0.25
 _STEPS, _MAY_STEP = 1, 1e-2
-"""Quantised integers may be a step apart, and that share of them further."""
+"""Quantised integers may differ by one step, and this share of them by more."""
 
 
 def self_test(model: Model, signatures: Iterable[str]) -> int:
-    """Run the golden examples of these signatures; how many there were. Raises GatewayError (400) that says what
+    """Run the golden samples of these signatures; returns their number. Raises GatewayError (400) that says what
     differs, by how much, and where."""
     held = model.bundle
     tolerance = tolerance_of(held.provenance)
@@ -33,25 +33,25 @@ def self_test(model: Model, signatures: Iterable[str]) -> int:
     for name, inputs, expected in tests:
         reads = set(held.uses[name].reads) if name in held.uses else set()
         got = model.run({key: array for key, array in inputs.items() if key not in reads}, name)
-        for output, array in expected.items():  # an example may leave outputs out
+        for output, array in expected.items():  # a sample may omit outputs
             problem = _difference(got[output], array, tolerance)
             if problem:
                 raise GatewayError(
-                    400, f"self-test: output {output!r} of {name!r} is not what the bundle says it is: {problem};"
-                    " the file is not the one that was converted, or this machine miscomputes: convert it again"
+                    400, f"self-test: output {output!r} of {name!r} differs from the golden sample: {problem};"
+                    " the file was changed, or this machine computes wrongly: convert the model again"
                 )  # fmt: skip
     return len(tests)
 
 
 def tolerance_of(provenance: Mapping[str, Any]) -> float:
-    """What rounding may cost in a bundle made that way, relative to the largest magnitude of an output."""
+    """The allowed rounding error of a bundle with this provenance, relative to the largest magnitude of an output."""
     options = provenance.get("options")
     mode = options.get("mode", options.get("quantize", "none")) if isinstance(options, Mapping) else "none"
     return _TOLERANCES.get(str(mode), _COARSE)
 
 
 def _difference(got: Array, expected: Array, tolerance: float) -> str:
-    """What is wrong; "" where nothing is."""
+    """A description of the difference; "" if there is none."""
     if got.shape != expected.shape or got.dtype != expected.dtype:
         return f"expected {expected.dtype}{list(expected.shape)}, got {got.dtype}{list(got.shape)}"
     if expected.dtype.kind in "biuO":
@@ -64,7 +64,7 @@ def _difference(got: Array, expected: Array, tolerance: float) -> str:
     finite = np.isfinite(b)
     odd = ~finite & ~((a == b) | (np.isnan(a) & np.isnan(b)))
     if np.any(odd | (finite & ~np.isfinite(a))):
-        return "NaN or infinities where none belong, or the other way round"
+        return "unexpected or missing NaN or infinities"
     if not np.any(finite):
         return ""
     scale = max(float(np.abs(b[finite]).max()), 1e-6)

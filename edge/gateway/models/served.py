@@ -1,4 +1,4 @@
-"""A version of a model that answers requests: what it takes and gives, what computes it, who still waits for it."""
+"""A serving version of a model: its inputs and outputs, its runners, and its current requests."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 __all__ = ["RUNNERS", "Factory", "Served", "Shapes", "signatures_of"]
 
 RUNNERS = 32
-"""Kinds of requests (signature, shapes of rows) that a version keeps compiled: as many as a model keeps plans."""
+"""Kinds of requests (signature, shapes of rows) for which a version keeps runners: as many as a model keeps plans."""
 
 Shapes = Mapping[str, tuple[int, ...]]
-"""By input: the shape of a row where the signature is batched, else of the whole."""
+"""By input: the shape of a row if the signature is batched, else the whole shape."""
 Factory = Callable[["Served", str, Shapes, bool], "Runner"]
-"""(served, signature, shapes, whether its jobs name devices) -> what computes such requests."""
+"""(served, signature, shapes, whether its jobs name devices) -> the runner for such requests."""
 
 
 class Follower(Protocol):
-    """What hears of every job that a version has answered."""
+    """An object that is called for every job that a version has answered."""
 
     def after(self, job: Job, submit: Callable[[Job, Runner], None], /) -> None:
-        """A job was answered; `submit` takes further work for when the machine is idle."""
+        """Called for an answered job; `submit` accepts further work, computed when the machine is idle."""
 
 
 class Served:
-    """One loaded version. Everything but its making happens on the event loop's thread."""
+    """One loaded version. After its creation it is used only on the event loop's thread."""
 
     __slots__ = (
         "_factory", "_fixed", "_forget", "_inputs", "_runners", "closed", "config", "digest", "in_flight", "labels",
@@ -46,23 +46,23 @@ class Served:
         self, name: str, version: int, model: Model, config: ModelConfig, factory: Factory,
         forget: Callable[[Served], None] = lambda served: None,
     ) -> None:  # fmt: skip
-        """Raises GatewayError (501) for a model of which no signature can be served."""
+        """Raises GatewayError (501) for a model without a signature that can be served."""
         self.name, self.version = name, str(version)
         self.model, self.config = model, config
         self.digest = model.bundle.digest
         self.ports: Mapping[str, Ports] = {name: ports_of(model, name) for name in signatures_of(model)}
-        """By signature; those that change state are left out."""
+        """By signature; without those that change state."""
         if not self.ports:
             got = ", ".join(model.signatures)
             raise GatewayError(501, f"{name!r}: expected a signature that changes no state, got {got}")
         self.outer = self.ports
-        """What clients see: other than `ports` where a pipeline stands before the model."""
+        """The ports that clients see; they differ from `ports` if the bundle declares processing."""
         self.pipeline: Any = None
-        """What turns a client's inputs into the model's and back, where the bundle declares that."""
+        """Pre- and post-processing, if the bundle declares it."""
         self.labels = _labels(model.bundle.metadata.get("labels"))
-        """Words for classes by output; under "", those of every output."""
+        """Class labels by output; under "", those of all outputs."""
         self.resident = 2 * len(model.bundle.data)
-        """Bytes: the file, and weights once more in the order that kernels read them in."""
+        """Bytes: the file, and the weights once more in the layout of the kernels."""
         self.shadow: Follower | None = None
         self.in_flight = 0
         self.used = perf_counter()
@@ -74,17 +74,17 @@ class Served:
 
     @property
     def first(self) -> str:
-        """The signature that metadata describe and requests mean that name none."""
+        """The default signature, which the metadata describe."""
         return "predict" if "predict" in self.ports else next(iter(self.ports))
 
     @property
     def nbytes(self) -> int:
-        """Bytes it holds, about: see `resident`; with what runners say they hold (`nbytes`)."""
+        """Approximate bytes that it holds: `resident` and the `nbytes` of its runners."""
         return self.resident + sum(getattr(runner, "nbytes", 0) for runner in self._runners.values())
 
     def ports_for(self, signature: str) -> Ports:
-        """What clients see of a signature; of `first` by the name `predict`, which stands for none, where no other has
-        that name. Raises GatewayError (400) for one that is not there."""
+        """The ports of a signature that clients see; `predict`, the default name, means `first` if no signature has
+        that name. Raises GatewayError (400) for an unknown one."""
         found = self.outer.get(signature) or (self.outer[self.first] if signature == "predict" else None)
         if found is None:
             raise GatewayError(
@@ -93,7 +93,7 @@ class Served:
         return found
 
     def fixed_shapes(self, signature: str) -> Shapes | None:
-        """Shapes of rows that every request has; None where they differ from request to request."""
+        """The shapes of rows, if they are the same for all requests; else None."""
         names, skip = self._inputs[signature]
         shapes = {name: (self.ports[signature].inputs[name].shape or (None,))[skip:] for name in names}
         known = all(port.shape is not None for port in self.ports[signature].inputs.values())
@@ -102,7 +102,7 @@ class Served:
         return {name: tuple(d for d in shape if isinstance(d, int)) for name, shape in shapes.items()}
 
     def runner(self, signature: str, shapes: Shapes, personal: bool = False) -> Runner:
-        """What computes requests of a kind; made where there is none, in the place of the longest unused one."""
+        """The runner for a kind of requests; a new one replaces the least recently used one."""
         key = (signature, personal, *shapes.values())
         found = self._runners.get(key)
         if found is not None:
@@ -117,7 +117,7 @@ class Served:
         return made
 
     def runner_for(self, job: Job) -> Runner:
-        """What computes this job, whose inputs were checked against `ports`."""
+        """The runner for this job, whose inputs were checked against `ports`."""
         if not job.device:
             fixed = self._fixed.get(job.signature)
             if fixed is not None:
@@ -127,22 +127,22 @@ class Served:
 
     @property
     def runners(self) -> Sequence[Runner]:
-        """What is compiled at present."""
+        """The present runners."""
         return tuple(self._runners.values())
 
     def acquire(self, now: float) -> None:
-        """A request will be answered by this version: it stays until `release`. now: of `time.perf_counter`."""
+        """Count a request for this version, which stays loaded until `release`. now: `time.perf_counter()`."""
         self.in_flight += 1
         self.used = now
 
     def release(self) -> None:
-        """That request has its answer, or needs none any more."""
+        """The request was answered or cancelled."""
         self.in_flight -= 1
         if self.retired and not self.in_flight:
             self._close()
 
     def retire(self) -> None:
-        """No request comes to this version any more: when the last is answered, its memory is free."""
+        """There are no new requests for this version: when the last one is answered, its memory is freed."""
         self.retired = True
         if not self.in_flight:
             self._close()
@@ -156,13 +156,13 @@ class Served:
 
 
 def signatures_of(model: Model) -> tuple[str, ...]:
-    """The signatures that leave a model as it is: those that a server may run for anybody."""
+    """The signatures that do not change the model's state, which a server may run for any client."""
     uses = model.bundle.uses
     return tuple(name for name in model.signatures if name not in uses or not uses[name].writes)
 
 
 def _labels(declared: Any) -> Mapping[str, tuple[str, ...]]:
-    """A bundle's words for classes: a list for every output, or lists by output."""
+    """A bundle's class labels: one list for all outputs, or lists by output."""
     if isinstance(declared, list | tuple):
         declared = {"": declared}
     if not isinstance(declared, Mapping):

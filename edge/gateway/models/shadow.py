@@ -1,5 +1,5 @@
-"""A version that is tried on real requests without anybody seeing what it answers: a copy of a share of them, computed
-when there is nothing better to do, its outputs held against those the client got."""
+"""Shadow versions: copies of a share of the requests are computed by another version when the machine is idle, and its
+outputs are compared with those that the client got; they are not returned."""
 
 from __future__ import annotations
 
@@ -23,42 +23,42 @@ if TYPE_CHECKING:
 __all__ = ["MOST", "Figures", "Shadow", "compared"]
 
 PATIENCE = 1.0
-"""Seconds that a copy may wait before it is given up."""
+"""Seconds that a copy may wait before it is dropped."""
 MOST = 8
-"""Copies under way at once; a copy keeps its request's body in memory."""
+"""Most copies at a time; a copy keeps its request's body in memory."""
 ELEMENTS = 1 << 18
-"""Of an output, how many are compared: a millisecond's work."""
+"""Most elements of an output that are compared: a millisecond's work."""
 
 
 @dataclass(slots=True)
 class Figures:
-    """What came of the copies of requests."""
+    """The results of the copied requests."""
 
     compared: int = 0
-    """Requests whose outputs were held against each other."""
+    """Requests whose outputs were compared."""
     dropped: int = 0
-    """Given up: there was too much else to do."""
+    """Copies dropped because the machine was busy."""
     failed: int = 0
-    """The shadow refused, or other outputs came than the client got: other shapes, dtypes or names."""
+    """Copies that the shadow refused, or answered with other shapes, dtypes or names of outputs than the client got."""
     rows: int = 0
     agreed: int = 0
-    """Of those rows, in how many every output has its largest element in the same place; of integers and strings: is
+    """Compared rows in which the largest element of every output is at the same place; integers and strings must be
     equal."""
     largest: float = 0.0
-    """Of all differences between elements, the largest magnitude; infinite where only one of the two is finite."""
+    """The largest difference between elements; infinite if only one of two elements is finite."""
 
 
 class Shadow:
-    """Copies a share of a model's requests to `target`; on the event loop's thread alone."""
+    """Copies a share of a model's requests to `target`; used only on the event loop's thread."""
 
     def __init__(self, target: Served, fraction: float) -> None:
         self.target, self.fraction, self.figures = target, fraction, Figures()
         self._due, self._under_way = dealt(fraction), 0
 
     def after(self, job: Job, submit: Callable[[Job, Runner], None]) -> None:
-        """A job was answered: perhaps have the shadow compute it too. Nobody waits for that.
+        """For an answered job: perhaps have the shadow compute a copy, for which nothing waits.
 
-        Jobs of devices are left out: what they got hangs on their own weights. `submit`: the scheduler's.
+        Jobs of devices are not copied: their results depend on their own weights. `submit`: the scheduler's.
         """
         outputs = job.outputs
         if outputs is None or job.device or job.signature not in self.target.ports or not self._due():
@@ -67,7 +67,7 @@ class Shadow:
             self.figures.dropped += 1
             return
         now = perf_counter()
-        # Copied, as the client's next request may come into the same memory.
+        # Copied, as the client's next request may be received into the same memory.
         inputs = {name: x.copy() for name, x in job.inputs.items()}
         copy = Job(
             inputs, job.rows, lambda done: self._finish(done, outputs), arrived=now, signature=job.signature,
@@ -77,7 +77,7 @@ class Shadow:
         self.target.acquire(now)
         try:
             submit(copy, self.target.runner_for(copy))
-        except Exception as error:  # request: the client's own is answered already
+        except Exception as error:  # request: the client already has its answer
             copy.error = error
             self._finish(copy, outputs)
 
@@ -100,15 +100,15 @@ class Shadow:
         self.figures.largest = max(self.figures.largest, largest)
 
     def as_dict(self) -> dict[str, Any]:
-        """Its figures, for statistics and the status page."""
+        """The results, for statistics and the status page."""
         named = {name: getattr(self.figures, name) for name in Figures.__slots__}
         return {"version": self.target.version, "fraction": self.fraction, **named}
 
 
 def compared(got: Mapping[str, Array], expected: Mapping[str, Array], rows: int) -> tuple[int, float] | None:
-    """(rows that agree, largest difference) of outputs whose first axis is rows; None where they cannot be compared.
+    """(rows that agree, largest difference) of outputs whose first axis is rows; None if they cannot be compared.
 
-    Where axis 0 is not the rows, the whole is one row's.
+    If axis 0 is not the rows, the whole output counts as one row.
     """
     if got.keys() != expected.keys():
         return None

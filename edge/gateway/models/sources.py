@@ -1,12 +1,12 @@
-"""Where bundles are found. A scan says what is there now; what is in the files is for loading to find out.
+"""Where bundles are found. A scan lists the current files; their contents are read when they are loaded.
 
     ROOT/name/VERSION/model.mslite      versions are whole numbers from 1, as Triton's
     ROOT/name/model.mslite              version 1
     ROOT/name.mslite                    version 1
     ROOT/name/config.toml               the model's configuration (ROOT/name.toml beside a file), if there is any
 
-Names with a leading dot are skipped: what writes a file and renames it begins with one. A link may lead anywhere within
-ROOT, and nowhere else.
+Names with a leading dot are skipped, as they are used for files that are written and then renamed. Links must lead to
+places within ROOT.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ __all__ = ["BUNDLE", "CONFIG", "Candidate", "Files", "Folder", "Listing", "Sourc
 
 BUNDLE, CONFIG = "model.mslite", "config.toml"
 MOST_CONFIG = 1 << 20
-"""Bytes of a configuration."""
+"""Most bytes of a configuration."""
 
 Stamp = tuple[int, int, int]
-"""Of a file: size, time of change in ns, inode. A file written or replaced has another."""
+"""A file's size, modification time in ns, and inode: they change when the file is written or replaced."""
 
 
 class Candidate(NamedTuple):
@@ -40,7 +40,7 @@ class Candidate(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """What a source has of one model: files by version, and why what else is there cannot be used."""
+    """A source's files of one model by version, and why others cannot be used."""
 
     versions: Mapping[int, Candidate]
     config: ModelConfig | None = None
@@ -53,7 +53,7 @@ class Source(Protocol):
     """Something that has models."""
 
     def scan(self) -> dict[str, Listing]:
-        """What is there now, by name. Blocking. Raises GatewayError where it cannot be asked."""
+        """The current listings by name. Blocking. Raises GatewayError if the source cannot be read."""
         ...
 
 
@@ -81,7 +81,7 @@ class Folder:
 
 
 class Files:
-    """Bundles named one by one: `PATH`, called as the file is, or `NAME=PATH`; a path may be a folder of versions."""
+    """Individual bundles: `PATH`, named like the file, or `NAME=PATH`; a path may be a folder of versions."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths: dict[str, Path] = {}
@@ -90,7 +90,7 @@ class Files:
             where = Path(path if path and is_name(name) else text)
             name = name if path and is_name(name) else check_name(where.name.removesuffix(".mslite"), repr(text))
             if name in self._paths:
-                raise GatewayError(400, f"{text!r}: another model is called {name!r}; say NAME=PATH for one of them")
+                raise GatewayError(400, f"{text!r}: another model has the name {name!r}; use NAME=PATH for one of them")
             self._paths[name] = where
 
     def scan(self) -> dict[str, Listing]:
@@ -104,18 +104,18 @@ class Files:
 
 
 def is_model(path: str | os.PathLike[str]) -> bool:
-    """Whether a folder is one model's, not one of models."""
+    """Whether a folder contains one model, not several."""
     found = _versions(Path(path), None) if os.path.isdir(path) else None
     return found is not None and bool(found.versions)
 
 
 def merged(scans: Sequence[Mapping[str, Listing]]) -> dict[str, Listing]:
-    """What several sources have together; of a model that two have, the first source's, and a word on it."""
+    """The listings of several sources together; a model in two sources is taken from the first, with a note."""
     found: dict[str, Listing] = {}
     for scan in scans:
         for name, listing in scan.items():
             if name in found:
-                twice = f"{name!r} is in two sources; the first one's is used"
+                twice = f"{name!r} is in two sources; the first one is used"
                 found[name] = found[name]._replace(problem=_joined(found[name].problem, twice))
             else:
                 found[name] = listing
@@ -127,16 +127,16 @@ def _joined(*problems: str) -> str:
 
 
 def _both(one: Listing, other: Listing) -> Listing:
-    """Of a model that is a file and a folder: refused where both have a version."""
+    """Merge a model's file and folder; a version in both is an error."""
     twice = sorted(one.versions.keys() & other.versions.keys())
-    problem = f"version {twice[0]} is there twice, as a file and in a folder; remove one" if twice else ""
+    problem = f"version {twice[0]} exists twice, as a file and in a folder; remove one" if twice else ""
     config = one.config or other.config
     wrong = _joined(one.misconfigured, other.misconfigured)
     return Listing({**one.versions, **other.versions}, config, _joined(one.problem, other.problem, problem), wrong)
 
 
 def _entries(folder: Path) -> Iterator[Path]:
-    """What lies in a folder, in order, hidden things left out."""
+    """The entries of a folder in order, without hidden ones."""
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
@@ -155,7 +155,7 @@ def _is_folder(path: Path) -> bool:
 def _within(path: Path, root: Path) -> bool:
     """Whether a path below `root` stays there when links are followed."""
     part, top = os.fspath(path), os.fspath(root)
-    while len(part) > len(top):  # most are no links: asking is two to four times as fast as following
+    while len(part) > len(top):  # most are not links: checking is two to four times as fast as resolving
         if os.path.islink(part):
             return Path(os.path.realpath(path)).is_relative_to(root)
         part = os.path.dirname(part)
@@ -163,12 +163,12 @@ def _within(path: Path, root: Path) -> bool:
 
 
 def _candidate(path: Path, root: Path | None) -> tuple[Candidate | None, str]:
-    """(the file, ""), or (None, why it is none; "" where nothing is there). It must lie within `root`, a path without
-    links."""
+    """(the file, ""), or (None, why it cannot be used; "" if it does not exist). It must be within `root`, a path
+    without links."""
     try:
         status = os.stat(path)
         if root is not None and not _within(path, root):
-            return None, f"{path.name}: a link that leads out of the folder of models; put the file there"
+            return None, f"{path.name}: a link that leads out of the folder of models; put the file itself there"
     except FileNotFoundError:
         return None, ""
     except (OSError, ValueError) as error:
@@ -179,7 +179,7 @@ def _candidate(path: Path, root: Path | None) -> tuple[Candidate | None, str]:
 
 
 def _single(path: Path, config: Path, root: Path | None) -> Listing | None:
-    """A model that is one file; None where there is none."""
+    """A model in a single file; None if there is none."""
     found, problem = _candidate(path, root)
     if found is None and not problem:
         return None
@@ -188,7 +188,7 @@ def _single(path: Path, config: Path, root: Path | None) -> Listing | None:
 
 
 def _versions(folder: Path, root: Path | None) -> Listing | None:
-    """A model that is a folder; None for one that holds neither versions nor a bundle: it is something else."""
+    """A model in a folder; None if the folder has neither versions nor a bundle, and so is not a model."""
     try:
         entries = list(_entries(folder))
     except GatewayError as error:
@@ -198,7 +198,7 @@ def _versions(folder: Path, root: Path | None) -> Listing | None:
     for version, path in _places(folder, entries):
         candidate, problem = _candidate(path, root)
         if candidate is not None and version in found:
-            problem = f"version {version} is there twice; remove {os.fspath(path)!r}"
+            problem = f"version {version} exists twice; remove {os.fspath(path)!r}"
         elif candidate is not None:
             found[version] = candidate
         problems.append(f"version {version}: {problem}" if problem else "")
@@ -209,7 +209,7 @@ def _versions(folder: Path, root: Path | None) -> Listing | None:
 
 
 def _places(folder: Path, entries: Sequence[Path]) -> Iterator[tuple[int, Path]]:
-    """Where a model's versions would lie."""
+    """The possible places of a model's versions."""
     for entry in entries:
         number = version_of(entry.name)
         if number is not None and _is_folder(entry):
@@ -218,7 +218,7 @@ def _places(folder: Path, entries: Sequence[Path]) -> Iterator[tuple[int, Path]]
 
 
 def _config(path: Path, root: Path | None) -> tuple[ModelConfig | None, str]:
-    """(what a configuration says, ""), or (None, what is wrong with it; "" where there is none)."""
+    """(the configuration, ""), or (None, what is wrong with it; "" if it does not exist)."""
     candidate, problem = _candidate(path, root)
     if candidate is None:
         return None, problem
@@ -231,4 +231,4 @@ def _config(path: Path, root: Path | None) -> tuple[ModelConfig | None, str]:
     except GatewayError as error:
         return None, str(error)
     except (OSError, ValueError, RecursionError) as error:
-        return None, f"{path.name}: expected TOML, got a file that is none: {str(error)[:200]}"
+        return None, f"{path.name}: expected TOML, got something else: {str(error)[:200]}"

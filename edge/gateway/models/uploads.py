@@ -1,4 +1,4 @@
-"""Files that come with a load request: `"file:1/model.mslite": "<base64>"`, laid out as a model's folder."""
+"""Files in a load request: `"file:1/model.mslite": "<base64>"`, with paths as in a model's folder."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _content(key: str, value: Any) -> bytes:
 
 
 def unpack(name: str, files: Mapping[str, bytes]) -> TemporaryDirectory[str]:
-    """Those files as a model's folder in a new temporary one, which its holder cleans up."""
+    """Write the files as a model's folder into a new temporary folder, which the caller removes."""
     folder: TemporaryDirectory[str] = TemporaryDirectory(prefix="msedge-")
     try:
         for path, content in files.items():
@@ -48,5 +48,5 @@ def unpack(name: str, files: Mapping[str, bytes]) -> TemporaryDirectory[str]:
             target.write_bytes(content)
     except OSError as error:
         folder.cleanup()
-        raise GatewayError(503, f"cannot keep the files of model {name!r}: {error.strerror}") from None
+        raise GatewayError(503, f"cannot save the files of model {name!r}: {error.strerror}") from None
     return folder

@@ -1,1 +1,1 @@
-"""What whoever runs the gateway sees and sets: settings, tokens, certificates, logs, traces, figures."""
+"""Operating the gateway: settings, tokens, certificates, logs, traces, metrics."""

@@ -1,4 +1,4 @@
-"""Who may do what: tokens and their scopes, clients of this machine, peers that guess."""
+"""Access control: tokens and their scopes, local clients, rate limits for guessed tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ANYBODY = "anybody"
 
 
 class Grant(NamedTuple):
-    """A token that was shown and is good until `end` (seconds since 1970)."""
+    """A verified token, valid until `end` (seconds since 1970)."""
 
     name: str
     scopes: frozenset[str]
@@ -31,8 +31,9 @@ class Grant(NamedTuple):
 
 
 class Guesses:
-    """Tokens that were not good, by peer: after `free` of them, one attempt in `seconds`. Peers are addresses, those of
-    IPv6 by their first 64 bits, as one client has all of the rest. The peers seen longest ago are forgotten."""
+    """Counts invalid tokens by peer: after `free` of them, one attempt per `seconds` is allowed. A peer is an address;
+    of IPv6 addresses only the first 64 bits count, as a client usually owns the rest. The least recently seen peers
+    are forgotten."""
 
     def __init__(self, free: int = 10, seconds: float = 6.0) -> None:
         self.free, self.seconds = free, seconds
@@ -44,7 +45,7 @@ class Guesses:
         return max(0.0, (spent - self.free + 1) * self.seconds)
 
     def failed(self, peer: str, now: float) -> None:
-        """Note an attempt that was not good."""
+        """Count a failed attempt."""
         network = _network(peer)
         self._peers[network] = self._spent(network, now) + 1, now
         self._peers.move_to_end(network)
@@ -57,10 +58,10 @@ class Guesses:
 
 
 class Keyring:
-    """The tokens of a file, as a server holds them. `refresh` often: the file is read again when it has changed.
+    """The tokens of a file. Call `refresh` often: it reads the file again when it has changed.
 
-    A token that was good is remembered by a hash under a key of this process, so that the next request with it costs
-    one hash and one look-up; how long the look-up takes says nothing, as nobody outside can tell the hash.
+    A valid token is cached by a hash with a secret key of this process, so that the next request with it costs one hash
+    and one look-up. The time of the look-up reveals nothing, as clients cannot compute the hash.
     """
 
     def __init__(self, path: str | os.PathLike[str], clock: Callable[[], float] = time.time) -> None:
@@ -72,8 +73,8 @@ class Keyring:
         self.refresh()
 
     def refresh(self) -> bool:
-        """Read the file if it has changed; whether it had. GatewayError, once a change, where it is not one of tokens:
-        then those that were good stay so until it is mended."""
+        """Read the file if it has changed; returns whether it had. Raises GatewayError, once per change, if it is not a
+        valid file of tokens: then the earlier tokens stay valid until the file is corrected."""
         try:
             status = os.stat(self.path)
             stamp: tuple[int, ...] = (status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode)
@@ -87,22 +88,22 @@ class Keyring:
         return True
 
     def grant(self, authorization: str | None, peer: str) -> Grant:
-        """What the header `Authorization: Bearer TOKEN` allows. GatewayError: 401 for none or a wrong one, 429 where
-        the peer has shown too many wrong ones."""
+        """What the header `Authorization: Bearer TOKEN` allows. Raises GatewayError: 401 for a missing or invalid
+        token, 429 if the peer has sent too many invalid ones."""
         shown = (authorization or "").encode("utf-8", "surrogateescape")
         digest = blake2b(shown, digest_size=32, key=self._key).digest()
         grant, now = self._good.get(digest), self._clock()
         if grant is not None and now < grant.end:
             return grant
         if authorization is None:
-            raise GatewayError(401, "expected a header 'Authorization: Bearer TOKEN', got none; who runs this server "
-                               "makes tokens with `msedge token add`")  # fmt: skip
+            raise GatewayError(401, "expected a header 'Authorization: Bearer TOKEN', got none; this server's operator "
+                               "creates tokens with `msedge token add`")  # fmt: skip
         if wait := self.guesses.wait(peer, now):
-            raise GatewayError(429, "too many tokens that are not good came from this address", retry_after=wait)
+            raise GatewayError(429, "too many invalid tokens came from this address", retry_after=wait)
         grant = self._verified(authorization, now)
         if grant is None:
             self.guesses.failed(peer, now)
-            raise GatewayError(401, "the token is not one of this server's, or its time is over")
+            raise GatewayError(401, "the token is not valid at this server, or it has expired")
         if len(self._good) >= _CACHED:
             self._good.clear()
         self._good[digest] = grant
@@ -121,7 +122,7 @@ class Keyring:
 
 
 class Gate:
-    """The rules of `[serve.access]`: `check` before anything is done for a request, `refresh` every second or so."""
+    """The rules of `[serve.access]`: call `check` first for every request, and `refresh` about once a second."""
 
     def __init__(self, access: Access, clock: Callable[[], float] = time.time) -> None:
         self.keyring = Keyring(access.tokens, clock) if access.tokens else None
@@ -130,7 +131,7 @@ class Gate:
 
     @property
     def open(self) -> bool:
-        """Whether inferences need no check at all."""
+        """Whether inferences need no token."""
         return self.rules["infer"] == "open"
 
     def refresh(self) -> bool:
@@ -146,20 +147,20 @@ class Gate:
         host: str | None = None,
         forwarded: str | None = None,
     ) -> str:
-        """Who asks, by name. GatewayError: 401, 403 or 429.
+        """The name of the client. Raises GatewayError: 401, 403 or 429.
 
         scope: one of `tokens.SCOPES`. peer: the client's address, "" for a Unix socket. origin, host, forwarded: the
-        request's headers, the last either of Forwarded and X-Forwarded-For: neither web pages of other origins that a
-        browser on this machine shows, nor whoever comes through a proxy on it, are its owner.
+        request's headers, the last one Forwarded or X-Forwarded-For. They reveal requests that come from this machine
+        but not from its owner: from web pages of other origins in a local browser, or through a local proxy.
         """
         rule = self.rules[scope]
         if rule == "token":
             return self._by_token(scope, peer, authorization)
         if rule == "off":
-            raise GatewayError(403, f"{scope}: turned off by this server's settings")
+            raise GatewayError(403, f"{scope}: disabled in this server's settings")
         if rule == "loopback":
             if forwarded:
-                raise GatewayError(403, f"{scope}: allowed to clients of the server's own machine, not through a proxy")
+                raise GatewayError(403, f"{scope}: allowed only for clients on this machine, not through a proxy")
             _demand_local(scope, peer, origin, host)
         return _ANYBODY
 
@@ -169,18 +170,19 @@ class Gate:
         grant = self.keyring.grant(authorization, peer)
         if scope not in grant.scopes:
             allowed = ", ".join(sorted(grant.scopes))
-            raise GatewayError(403, f"the token of {grant.name!r} is for {allowed}, not {scope}")
+            raise GatewayError(403, f"the token of {grant.name!r} allows {allowed}, not {scope}")
         return grant.name
 
 
 def _demand_local(scope: str, peer: str, origin: str | None, host: str | None) -> None:
     if peer and not _loopback(peer):
-        raise GatewayError(403, f"{scope}: allowed to clients of the server's own machine only, got {peer}; "
-                           'access.management = "token" opens it to holders of tokens')  # fmt: skip
-    # A page on the web may send requests to 127.0.0.1 through its reader's browser, by that name or, with a name server
-    # of its own, by any other: these bear an Origin that is not this server, or a Host that is not this machine.
+        raise GatewayError(403, f"{scope}: allowed only for clients on this machine, got {peer}; "
+                           'access.management = "token" allows it for holders of tokens')  # fmt: skip
+    # A web page can make its reader's browser send requests to 127.0.0.1, under that name or, with a name server of the
+    # attacker (DNS rebinding), under any other: such requests have an Origin other than this server, or a Host other
+    # than this machine.
     if origin is not None and origin.partition("://")[2] != host:
-        raise GatewayError(403, f"{scope}: not for web pages of {origin!r:.80}")
+        raise GatewayError(403, f"{scope}: not allowed for web pages of {origin!r:.80}")
     name = _hostname(host or "localhost")
     if not (name == "localhost" or _loopback(name)):
         raise GatewayError(403, f"{scope}: expected a Host of this machine, such as localhost, got {host!r:.80}")

@@ -1,4 +1,4 @@
-"""Every setting as a row: its name, its flag, its variable, what it may be."""
+"""Every setting as a row: its name, flag, environment variable and allowed values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from federated.tables import Table, expected
 __all__ = ["ENVIRONMENT", "Entry", "entries"]
 
 ENVIRONMENT = "MSEDGE_SERVE_"
-"""What the names of variables begin with."""
+"""The prefix of environment variables."""
 
 
 class Entry(NamedTuple):
@@ -33,7 +33,7 @@ class Entry(NamedTuple):
         return kind
 
     def has(self, trait: str) -> bool:
-        """Whether its annotation says `size` or `path`."""
+        """Whether its annotation has `size` or `path`."""
         metas = get_args(self.hint)[1:] if get_origin(self.hint) is Annotated else ()
         return any(isinstance(meta, Meta) and trait in (meta.extra or {}) for meta in metas)
 
@@ -49,12 +49,12 @@ class Entry(NamedTuple):
 
     @property
     def variable(self) -> str:
-        """Its variable of the environment."""
+        """Its environment variable."""
         return ENVIRONMENT + self.name.replace(".", "_").upper()
 
     @property
     def expected(self) -> str:
-        """What it may be, in words."""
+        """The allowed values, as text."""
         return expected(self.hint)
 
 

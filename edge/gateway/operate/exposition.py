@@ -1,7 +1,7 @@
-"""Figures as Prometheus' text or as OpenMetrics.
+"""Metrics as Prometheus text or OpenMetrics.
 
-Written here rather than by prometheus_client, which names no counter without `_total`, as Triton's are named, and whose
-import takes 70 ms of a server's start; its parsers check this file in the tests.
+Not written with prometheus_client, which cannot name a counter without `_total`, as Triton's are named, and whose
+import takes 70 ms of a server's start. The tests check the output with its parsers.
 
 https://prometheus.io/docs/instrumenting/exposition_formats/, https://prometheus.io/docs/specs/om/open_metrics_spec/
 """
@@ -23,7 +23,7 @@ Labels = Mapping[str, str]
 
 
 class Family(NamedTuple):
-    """Figures of one name. `samples`: by their labels; of a histogram every `every`-th bound is shown."""
+    """Metrics with one name. `samples`: by their labels; of a histogram every `every`-th bound is shown."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -33,7 +33,7 @@ class Family(NamedTuple):
 
 
 def expose(families: Iterable[Family], accept: str = "") -> tuple[bytes, str]:
-    """The text, and its content type: OpenMetrics where the header Accept prefers it."""
+    """The text, and its content type: OpenMetrics if the header Accept prefers it."""
     openmetrics = _prefers_openmetrics(accept)
     lines = [line for family in families for line in _lines(family, openmetrics)]
     text = "".join(f"{line}\n" for line in (*lines, *(["# EOF"] if openmetrics else [])))
@@ -43,7 +43,7 @@ def expose(families: Iterable[Family], accept: str = "") -> tuple[bytes, str]:
 def _lines(family: Family, openmetrics: bool) -> Iterator[str]:
     name, kind = family.name, str(family.kind)
     if openmetrics and kind == "counter":
-        # A counter of OpenMetrics ends in _total; what does not, as Triton's do not, can only be of unknown kind.
+        # OpenMetrics requires counters to end in _total; others, such as Triton's, must have an unknown type.
         name, kind = (name.removesuffix("_total"), kind) if name.endswith("_total") else (name, "unknown")
     yield f"# HELP {name} {_escaped(family.help, quote=openmetrics)}"
     yield f"# TYPE {name} {kind}"

@@ -1,4 +1,4 @@
-"""Counts in fixed buckets, and those of the last minute: adding costs one bisection and one increment."""
+"""Histograms with fixed buckets, also over the last minute; adding a value costs one bisection and one increment."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from math import inf
 __all__ = ["ROWS", "SECONDS", "Histogram", "Recent"]
 
 SECONDS: Sequence[float] = tuple(16e-6 * 2 ** (step / 4) for step in range(91))
-"""Bounds for times: four to the octave, from 16 µs to 95 s, so that a percentile is right to within 19 %."""
+"""Bounds for times: four per octave, from 16 µs to 95 s, so that a percentile is accurate to within 19 %."""
 ROWS: Sequence[float] = tuple(2**step for step in range(13))
-"""Bounds for sizes of batches: 1 to 4,096."""
+"""Bounds for batch sizes: 1 to 4,096."""
 
 
 class Histogram:
-    """Counts of values by bucket: bucket i holds bounds[i - 1] < value <= bounds[i], the last one what lies above."""
+    """Counts of values by bucket: bucket i holds bounds[i - 1] < value <= bounds[i], the last one greater values."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -39,8 +39,8 @@ class Histogram:
         self.total += other.total
 
     def quantile(self, share: float) -> float | None:
-        """The value below which that share of the values lies, evenly spread within its bucket; None without values.
-        What lies above the last bound counts as it."""
+        """The quantile of that share, with values evenly spread within a bucket; None without values. Values above the
+        last bound count as that bound."""
         wanted, seen = share * self.count, 0
         for at, count in enumerate(self.counts):
             if count and seen + count >= wanted:
@@ -57,7 +57,7 @@ class Histogram:
 
 
 class Recent:
-    """The last minute or so: `parts` spans of `seconds`, the oldest given up as time goes on. Times only grow."""
+    """About the last minute: `parts` intervals of `seconds`; the oldest is dropped. Times must not decrease."""
 
     __slots__ = ("_born", "_bounds", "_parts", "_span", "seconds")
 
@@ -67,14 +67,14 @@ class Recent:
         self._parts = [Histogram(bounds) for _ in range(parts)]
 
     def at(self, now: float) -> Histogram:
-        """What to add to."""
+        """The histogram of the current interval, to add values to."""
         span = int(now // self.seconds)
         if span > self._span:
             self._advance(span)
         return self._parts[self._span % len(self._parts)]
 
     def sum(self, now: float) -> tuple[Histogram, float]:
-        """All of it, and how many seconds it is of."""
+        """The sum of all intervals, and the number of seconds that it covers."""
         self.at(now)
         whole = Histogram(self._bounds)
         for part in self._parts:

@@ -1,7 +1,7 @@
-"""Lines on stderr, structured, written by a thread of their own: a pipe that nobody reads delays no request.
+"""Structured log lines on stderr, written by a separate thread, so that a blocked pipe delays no request.
 
-The loop's thread appends a tuple; formatting and writing are the writer's. It looks every 0.2 s rather than being woken
-by each line, as waking a thread costs the loop more than the rest. What does not fit is counted and told of.
+The loop's thread appends a tuple; the writer thread formats and writes it. The writer polls every 0.2 s, as waking it
+for each line costs the loop more than the rest. Dropped lines are counted and reported.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class _Sink(Protocol):
 
 
 class RequestIds:
-    """Ids of requests: the client's, from the header X-Request-ID, if it is one that a log may hold; else a new one, of
-    16 random hex digits for the process and a count."""
+    """Ids of requests: the client's, from the header X-Request-ID, if its characters are allowed in a log; else a new
+    one, of 16 random hex digits for the process and a count."""
 
     __slots__ = ("_count", "_fits", "_prefix")
 
@@ -55,8 +55,8 @@ class RequestIds:
 
 
 class Log:
-    """Events, and requests where `wants_request` says so. `dropped`: lines that found no room so far. `close` at the
-    end writes what is left; nothing is written after it."""
+    """Logs events, and requests for which `wants_request` is true. `dropped`: lines dropped so far as the queue was
+    full. `close` writes the remaining lines; nothing is written after it."""
 
     def __init__(self, settings: Logs, sink: _Sink | None = None, capacity: int = _CAPACITY) -> None:
         self._sink: _Sink = sys.stderr if sink is None else sink
@@ -70,19 +70,19 @@ class Log:
         self._writer.start()
 
     def enabled(self, level: str) -> bool:
-        """Whether events of that level are written: ask before making costly fields."""
+        """Whether events of that level are written; to be checked before computing costly fields."""
         return LEVELS[level] >= self._level
 
     def event(self, level: str, text: str, **fields: Any) -> None:
-        """Something happened. Fields: texts, numbers, booleans, None."""
+        """Log an event. Fields: strings, numbers, booleans, None."""
         if LEVELS[level] >= self._level:
             self._put((time.time(), level, text, fields))
             if LEVELS[level] >= LEVELS["error"]:
                 self._wake.set()
 
     def wants_request(self, status: int) -> bool:
-        """Whether a request that ended so leaves a line: bugs always, the others evenly, as often as the settings
-        say."""
+        """Whether to log a request with this status: internal errors always, the others by the sampling rate of the
+        settings, evenly."""
         if self._share:
             self._owed += self._share
             if self._owed >= 1:
@@ -93,14 +93,14 @@ class Log:
     def request(
         self, identity: str, method: str, path: str, status: int, seconds: float, peer: str, **more: Any
     ) -> None:
-        """One line for a request that has ended."""
+        """Log a finished request."""
         level = "error" if status == 500 else "info"
         fields = {"id": identity, "method": method, "path": path, "status": status,
                   "ms": round(seconds * 1000, 3), "peer": peer, **more}  # fmt: skip
         self._put((time.time(), level, "request", fields))
 
     def close(self) -> None:
-        """Write what waits, for at most two seconds, and stop."""
+        """Write the remaining lines, for at most two seconds, and stop."""
         self._closing = True
         self._wake.set()
         self._writer.join(2.0)
@@ -121,7 +121,7 @@ class Log:
                 self._write_out("".join(f"{self._format(entry)}\n" for entry in entries), len(entries))
 
     def _taken(self) -> list[Entry]:
-        """A few lines: writing lets other threads run, and they should not wait while many are formatted."""
+        """Take a few lines: writing lets other threads run, and they should not wait while many lines are formatted."""
         taken = [self._entries.popleft() for _ in range(min(len(self._entries), _AT_ONCE))]
         if self.dropped > self._told:
             lost, self._told = self.dropped - self._told, self.dropped
@@ -132,7 +132,7 @@ class Log:
         try:
             self._sink.write(text)
             self._sink.flush()
-        except (OSError, ValueError):  # closed, or nobody reads any more: serving goes on
+        except (OSError, ValueError):  # closed, or the reader has gone: serving continues
             self.dropped, self._told = self.dropped + lines, self._told + lines
 
 
@@ -144,7 +144,7 @@ _encode = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 
 def _as_json(entry: Entry) -> str:
-    """One line, ASCII alone: whatever a client sent, it stays inside its string."""
+    """One line of ASCII; text from clients cannot break out of its string."""
     seconds, level, text, fields = entry
     words = {"time": _time(seconds), "level": level, "event": text, "pid": os.getpid(), **fields}
     return _encode(words)
@@ -156,7 +156,7 @@ def _as_text(entry: Entry) -> str:
 
 
 _PLAIN = re.compile(r"[!#-<>-\[\]-~]+").fullmatch
-"""What needs no quotes: ASCII without space, quotes, = and backslash."""
+"""Values that need no quotes: ASCII without space, quotes, = and backslash."""
 
 
 def _word(value: Any) -> str:

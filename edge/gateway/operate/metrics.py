@@ -1,4 +1,4 @@
-"""What /metrics shows: Triton's names, so that its dashboards work, and our own.
+"""The metrics of /metrics: Triton's names, so that its dashboards work, and our own.
 
 https://github.com/triton-inference-server/server/blob/main/docs/user_guide/metrics.md
 """
@@ -23,20 +23,20 @@ __all__ = ["Gauges", "LoopLag", "families"]
 
 @dataclass(frozen=True)
 class Gauges:
-    """What stands where at the moment of a scrape, by what knows it: the scheduler, the repository, the caches."""
+    """Current values at the time of a scrape, from the scheduler, the repository and the caches."""
 
     pending: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Requests that wait, by model and version."""
+    """Waiting requests, by model and version."""
     queued_rows: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Their rows."""
     loaded_bytes: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Weights and buffers of what is loaded."""
+    """Bytes of weights and buffers of loaded models."""
     personal_hits: Mapping[str, int] = field(default_factory=dict)
-    """By model: requests answered by their device's own version, so far."""
+    """By model: requests answered by the device's personal version, so far."""
     personal_misses: Mapping[str, int] = field(default_factory=dict)
     """By model: requests that named a device and were answered by the global model, so far."""
     under_way: int = 0
-    """Requests that were read and not yet answered."""
+    """Requests that were received and not yet answered."""
     log_dropped: int = 0
     lag: float = 0.0
     """Seconds: `LoopLag.last`."""
@@ -59,7 +59,7 @@ _TRITON = (
     _Sum("nv_inference_count", "Rows that were answered", lambda s: s.rows),
     _Sum("nv_inference_exec_count", "Batches that were computed", lambda s: s.executions),
     _Sum("nv_inference_request_duration_us", "Microseconds of requests, from end to end", lambda s: _micro(s.seconds)),
-    _Sum("nv_inference_queue_duration_us", "Microseconds that requests waited", lambda s: _micro(s.queue)),
+    _Sum("nv_inference_queue_duration_us", "Microseconds that requests were queued", lambda s: _micro(s.queue)),
     _Sum("nv_inference_compute_input_duration_us", "Microseconds of copying inputs",
          lambda s: _micro(s.compute_input)),
     _Sum("nv_inference_compute_infer_duration_us", "Microseconds of computing", lambda s: _micro(s.compute_infer)),
@@ -76,8 +76,8 @@ class _Shape(NamedTuple):
 
 
 _SHAPES = (
-    _Shape("msedge_request_seconds", "Seconds from a request's end to its reply", lambda s: s.latency, 4),
-    _Shape("msedge_queue_seconds", "Seconds that requests waited", lambda s: s.waits, 4),
+    _Shape("msedge_request_seconds", "Seconds from the receipt of a request to its reply", lambda s: s.latency, 4),
+    _Shape("msedge_queue_seconds", "Seconds that requests were queued", lambda s: s.waits, 4),
     _Shape("msedge_batch_rows", "Rows of the batches that were computed", lambda s: s.batch_sizes(), 1),
 )
 
@@ -89,14 +89,14 @@ class _ByVersion(NamedTuple):
 
 
 _GAUGES = (
-    _ByVersion("nv_inference_pending_request_count", "Requests that wait", lambda g: g.pending),
-    _ByVersion("msedge_queue_rows", "Rows that wait", lambda g: g.queued_rows),
-    _ByVersion("msedge_model_bytes", "Bytes of weights and buffers that are loaded", lambda g: g.loaded_bytes),
+    _ByVersion("nv_inference_pending_request_count", "Requests in the queue", lambda g: g.pending),
+    _ByVersion("msedge_queue_rows", "Rows in the queue", lambda g: g.queued_rows),
+    _ByVersion("msedge_model_bytes", "Bytes of loaded weights and buffers", lambda g: g.loaded_bytes),
 )
 
 
 def families(statistics: Statistics, gauges: Gauges) -> list[Family]:
-    """All figures, for `exposition.expose`."""
+    """All metrics, for `exposition.expose`."""
     models = [({"model": name, "version": version}, numbers) for (name, version), numbers in statistics]
     failed = [({**labels, "reason": why}, float(n.failed[why])) for labels, n in models for why in FAILURES]
     found = [Family(s.name, "counter", s.help, [(labels, s.value(n)) for labels, n in models]) for s in _TRITON]
@@ -118,38 +118,38 @@ def _own(statistics: Statistics, gauges: Gauges) -> list[Family]:
     misses = [({"model": name}, n) for name, n in sorted(gauges.personal_misses.items())]
     return [
         Family("msedge_refused_total", "counter", "Requests refused, by what they asked for", refused),
-        Family("msedge_personal_hits_total", "counter", "Requests answered by their device's own version", hits),
-        Family("msedge_personal_misses_total", "counter", "Requests for a device answered by the global model", misses),
-        Family("msedge_requests_under_way", "gauge", "Requests read and not yet answered", [({}, gauges.under_way)]),
-        Family("msedge_log_dropped_total", "counter", "Lines of the log that found no room",
+        Family("msedge_personal_hits_total", "counter", "Requests answered by a personal version", hits),
+        Family("msedge_personal_misses_total", "counter", "Requests for a device answered by the common model", misses),
+        Family("msedge_requests_under_way", "gauge", "Requests not yet answered", [({}, gauges.under_way)]),
+        Family("msedge_log_dropped_total", "counter", "Log lines dropped as the queue was full",
                [({}, gauges.log_dropped)]),
-        Family("msedge_loop_lag_seconds", "gauge", "How late the event loop was when last looked at",
+        Family("msedge_loop_lag_seconds", "gauge", "Delay of the event loop at the last check",
                [({}, gauges.lag)]),
-        Family("msedge_loop_worst_lag_seconds", "gauge", "How late it was at most in the last minute or two",
+        Family("msedge_loop_worst_lag_seconds", "gauge", "Largest delay in the last one to two minutes",
                [({}, gauges.worst_lag)]),
-        Family("process_start_time_seconds", "gauge", "When serving began, since 1970", [({}, statistics.begun)]),
+        Family("process_start_time_seconds", "gauge", "Start, in seconds since 1970", [({}, statistics.begun)]),
     ]  # fmt: skip
 
 
 def _process() -> list[Family]:
     used = resource.getrusage(resource.RUSAGE_SELF)
     spent = used.ru_utime + used.ru_stime
-    found = [Family("process_cpu_seconds_total", "counter", "Seconds of processors", [({}, spent)])]
+    found = [Family("process_cpu_seconds_total", "counter", "CPU time in seconds", [({}, spent)])]
     if sys.platform == "linux":
         with open("/proc/self/statm", "rb") as file:
             pages = file.read().split()
         size = resource.getpagesize()
         found += [
-            Family("process_virtual_memory_bytes", "gauge", "Bytes of addresses", [({}, int(pages[0]) * size)]),
-            Family("process_resident_memory_bytes", "gauge", "Bytes of memory", [({}, int(pages[1]) * size)]),
+            Family("process_virtual_memory_bytes", "gauge", "Virtual memory in bytes", [({}, int(pages[0]) * size)]),
+            Family("process_resident_memory_bytes", "gauge", "Resident memory in bytes", [({}, int(pages[1]) * size)]),
             Family("process_open_fds", "gauge", "Open files and sockets", [({}, len(os.listdir("/proc/self/fd")))]),
         ]
     return found
 
 
 class LoopLag:
-    """How late the event loop comes to what it is to do: a timer every half second. `last`, and `worst` of the last
-    minute or two, in seconds."""
+    """The delay of the event loop, measured with a timer every half second: `last`, and `worst` of the last one to two
+    minutes, in seconds."""
 
     PERIOD, WINDOW = 0.5, 60.0
 
@@ -165,12 +165,12 @@ class LoopLag:
         return max(self._before, self._now)
 
     def start(self) -> None:
-        """Look from now on."""
+        """Start to measure."""
         self._due = self._clock() + self.PERIOD
         self._timer = self._loop.call_later(self.PERIOD, self._look)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop measuring."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -1,11 +1,11 @@
-"""Everything `msedge serve` can be told, as frozen data: what there is, what it may be, and what it is unless told.
+"""All settings of `msedge serve`, as frozen data: their names, allowed values and defaults.
 
 A value's name is its place in the tree. `batching.rows` is `rows` in `[serve.batching]` of a file, the variable
 MSEDGE_SERVE_BATCHING_ROWS, and the flag --batching-rows; `port` is `port` in `[serve]`, MSEDGE_SERVE_PORT and --port.
 `sources.resolve` merges them.
 
-In an annotation, `extra={"size": True}` stands for bytes, which may be written "64MiB", and `extra={"path": True}` for
-the path of a file or folder, relative to the file that names it.
+In an annotation, `extra={"size": True}` marks a number of bytes, which may be written "64MiB", and
+`extra={"path": True}` the path of a file or folder, relative to the file that names it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Origins = Annotated[
     Meta(description="a list of origins such as https://app.example"),
 ]
 Host = Annotated[str, Meta(pattern=r"\A[\w!-~]+\Z", description="a host or an address")]
-Port = Annotated[int, Meta(ge=0, le=65535, description="a port from 0 to 65,535 (0: any that is free)")]
+Port = Annotated[int, Meta(ge=0, le=65535, description="a port from 0 to 65,535 (0: any free port)")]
 Url = Annotated[str, Meta(pattern=r"\A(?:https?://|\Z)", description="an address http(s)://…, or none")]
 
 
@@ -56,17 +56,17 @@ class Repository(_Section, frozen=True):
     """Where models are and how long they stay."""
 
     cache: Path = ""
-    """Folder for bundles that a registry sends; "": one of the user's cache."""
+    """Folder for bundles downloaded from a registry; "": a folder in the user's cache."""
     poll: SecondsOrNone = 5.0
-    """Seconds between looks at the folders for what changed; 0: never."""
+    """Seconds between checks of the folders for changes; 0: never."""
     memory: SizeOrNone = 0
-    """Bytes of weights and buffers beyond which the models used longest ago are unloaded; 0: no cap."""
+    """Bytes of weights and buffers above which the least recently used models are unloaded; 0: no limit."""
     pinned: tuple[str, ...] = ()
-    """Models that are never unloaded for want of memory."""
+    """Models that are never unloaded to save memory."""
 
 
 class Batching(_Section, frozen=True):
-    """How much waits and how much is computed at once; a model's own file may say less."""
+    """Limits of queues and batches; a model's own file may set lower ones."""
 
     rows: Count = 64
     """The most rows of one batch."""
@@ -75,50 +75,50 @@ class Batching(_Section, frozen=True):
     queue_requests: Count = 4096
     """Requests of one model that may wait."""
     concurrency: CountOrNone = 0
-    """Requests of one model that may be under way, waiting or computed; 0: any number."""
+    """Requests of one model that may be waiting or computed at once; 0: any number."""
     timeout: SecondsOrNone = 30.0
-    """Seconds until an answer is of no use, for requests that do not say; 0: never."""
+    """Deadline in seconds of requests that set none; 0: none."""
 
 
 class Limits(_Section, frozen=True):
-    """What a client may ask of the gateway."""
+    """Limits for clients."""
 
     body: Size = 64 << 20
-    """Bytes of a request, after decompression."""
+    """Most bytes of a request, after decompression."""
     reply: Size = 256 << 20
-    """Bytes of a reply."""
+    """Most bytes of a reply."""
     header_seconds: Seconds = 10.0
-    """For a request's line and headers to arrive."""
+    """Seconds within which a request's line and headers must arrive."""
     body_seconds: Seconds = 60.0
-    """For its body to arrive."""
+    """Seconds within which its body must arrive."""
     idle_seconds: Seconds = 75.0
-    """That a connection may stay open between requests."""
+    """Seconds that a connection may stay open between requests."""
     connections: Count = 4096
-    """Open at once."""
+    """Most connections that may be open at once."""
 
 
 class Tls(_Section, frozen=True):
-    """HTTPS; files are read again when they change."""
+    """HTTPS; changed files are read again."""
 
     certificate: Path = ""
-    """PEM: the server's certificate and those between it and the root; "": plain HTTP."""
+    """PEM: the server's certificate and the intermediate ones; "": plain HTTP."""
     key: Path = ""
     """PEM: its private key, without a password."""
     client_ca: Path = ""
-    """PEM: who signs clients' certificates; then every client must show one."""
+    """PEM: the authority of clients' certificates; if set, every client must present one."""
 
 
 class Access(_Section, frozen=True):
-    """Who may do what. Health is open to all."""
+    """Access control. Everyone may read the health of the server."""
 
     tokens: Path = ""
-    """File of tokens (`msedge token add`); then every inference needs one with the scope `infer`."""
+    """File of tokens (`msedge token add`); if set, every inference needs a token with the scope `infer`."""
     management: Literal["loopback", "token", "off"] = "loopback"
     """Who may load and unload models: clients on this machine; holders of a token with `manage`; nobody."""
     metrics: Literal["open", "loopback", "token", "off"] = "open"
     """Who may read metrics and the status page; `token`: with the scope `metrics`."""
     cors: Origins = ()
-    """Web pages of which origins a browser lets read answers."""
+    """Origins of web pages that a browser allows to read replies (CORS)."""
 
 
 class Logs(_Section, frozen=True):
@@ -127,40 +127,40 @@ class Logs(_Section, frozen=True):
     format: Literal["text", "json"] = "text"
     level: Literal["debug", "info", "warning", "error"] = "info"
     requests: Fraction = 0.0
-    """Of the requests, how many leave a line. Those that end in a bug of ours always do."""
+    """Share of requests that are logged. Internal errors are always logged."""
 
 
 class Traces(_Section, frozen=True):
     """Spans for OpenTelemetry (extra `otel`)."""
 
     endpoint: Url = ""
-    """Where they are sent, OTLP over HTTP, such as http://localhost:4318/v1/traces; "": nowhere."""
+    """Address that receives them, OTLP over HTTP, such as http://localhost:4318/v1/traces; "": no traces."""
     share: Fraction = 0.01
-    """Of the requests that do not say themselves, how many are traced."""
+    """Share of requests that are traced, of those whose headers do not decide it."""
 
 
 class Personal(_Section, frozen=True):
-    """Devices' own versions."""
+    """Personal versions of devices."""
 
     store: Path = ""
     """File of federated sync (`[sync] store`); "": none are served."""
     devices: Count = 1024
-    """Whose versions are held ready at once, of each model."""
+    """Devices whose versions are kept in memory at once, per model."""
     refresh: Seconds = 5.0
-    """Seconds between looks at the store for newer versions."""
+    """Seconds between checks of the store for newer versions."""
 
 
 class Settings(_Section, frozen=True):
-    """A gateway. `sources` says of every value that was told where, by name: "flag --port", "MSEDGE_SERVE_PORT"."""
+    """All settings. `sources`: the origin of every value that is not a default: "flag --port", "MSEDGE_SERVE_PORT"."""
 
     models: Paths = ()
     """Bundles, folders of models, registries."""
     host: Host = "127.0.0.1"
     port: Port = 8000
     threads: CountOrNone = 0
-    """That compute; 0: as many as the machine has cores."""
+    """Threads that compute; 0: one per core."""
     drain: SecondsOrNone = 30.0
-    """Seconds that requests under way have to end after SIGTERM."""
+    """Seconds that current requests have to finish after SIGTERM."""
     repository: Repository = Repository()
     batching: Batching = Batching()
     limits: Limits = Limits()
@@ -183,5 +183,5 @@ class Settings(_Section, frozen=True):
             if who == "token" and not self.access.tokens:
                 raise GatewayError(
                     500, f'access.{key}: "token" expects a file in access.tokens, got none; '
-                    "`msedge token add NAME` makes one"
+                    "`msedge token add NAME` creates one"
                 )  # fmt: skip

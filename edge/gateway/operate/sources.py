@@ -1,6 +1,6 @@
-"""Where settings come from: flag, before environment, before file, before what stands in `settings`.
+"""Merging the sources of settings. Precedence: flags, environment variables, file, defaults in `settings`.
 
-Errors name the key, what was expected, what was got, and where it was said.
+Errors name the key, what was expected, what was got, and the source.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def resolve(
     file: str | os.PathLike[str] | None = None,
     folder: Path | None = None,
 ) -> Settings:
-    """The settings that hold.
+    """The effective settings.
 
-    flags: by name (`port`, `batching.rows`), texts or values; None: not given. environment: `os.environ` by default.
-    file: TOML with `[serve]` (or `[tool.msedge.serve]`); None: msedge.toml, else pyproject.toml of `folder`, if there
-    and if it has that section. Paths are relative to the file that says them, else to `folder` (the working folder).
-    Raises GatewayError for what is not known or not as expected.
+    flags: by name (`port`, `batching.rows`), strings or values; None: not given. environment: `os.environ` by default.
+    file: TOML with `[serve]` (or `[tool.msedge.serve]`); None: msedge.toml, else pyproject.toml of `folder`, if it
+    exists and has that section. Paths are relative to the file that has them, else to `folder` (the working folder).
+    Raises GatewayError for unknown settings and invalid values.
     """
     here = Path.cwd() if folder is None else folder
     said: dict[str, _Said] = {}
@@ -73,7 +73,7 @@ def _build(said: Mapping[str, _Said]) -> Settings:
 
 
 def _files(folder: Path, file: str | os.PathLike[str] | None) -> Iterator[tuple[str, Mapping[str, Any], Path]]:
-    """The one file that counts, if any: its name, its section, its folder."""
+    """The file that is used, if any: its name, its section, its folder."""
     for path in [Path(file)] if file is not None else [folder / "msedge.toml", folder / "pyproject.toml"]:
         if file is None and not path.is_file():
             continue
@@ -98,7 +98,7 @@ def _of_file(words: Mapping[str, Any], file: str, base: Path) -> dict[str, _Said
                 what = f"expected a section [serve.{key}]" if key in sections and not below else "no such setting"
                 raise GatewayError(500, f"{file}: {name}: {what}{_closest(name, known)}")
             if isinstance(word, str) and not known[name].has("size"):
-                _read(known[name], word, file)  # texts stand for numbers in flags and variables alone
+                _read(known[name], word, file)  # only flags and variables may give numbers as text
             said[name] = _Said(word, file, base)
     return said
 
@@ -115,7 +115,7 @@ def _of_environment(environment: Mapping[str, str], here: Path) -> dict[str, _Sa
 
 
 def _checked(entry: Entry, value: Any, source: str, base: Path) -> Any:
-    """The value as the setting's type, within its rule."""
+    """The value converted to the setting's type and checked."""
     text = isinstance(value, str) and entry.kind is not str
     made = _read(entry, _of_text(entry.kind, value, entry.has("size")) if text else value, source)
     if entry.has("path"):
@@ -129,7 +129,7 @@ def _read(entry: Entry, value: Any, source: str) -> Any:
 
 
 def _of_text(kind: type[Any], text: str, size: bool) -> Any:
-    """What a text of the environment or of a flag says; the text itself where it says nothing of that kind."""
+    """The value of a text from a flag or variable; the text itself if it cannot be converted."""
     if kind is tuple:
         return tuple(word.strip() for word in text.split(",") if word.strip())
     if kind is bool:
@@ -145,7 +145,7 @@ def _of_text(kind: type[Any], text: str, size: bool) -> Any:
 
 
 def _located(text: str, base: Path) -> str:
-    """A path, `NAME=path` or address, as seen from the file that says it."""
+    """A path, `NAME=path` or address, with the path relative to the file that has it."""
     if not text or text.startswith(("http://", "https://")):
         return text
     label, mark, path = text.partition("=")
@@ -156,11 +156,11 @@ def _located(text: str, base: Path) -> str:
 
 def _closest(name: str, known: Mapping[str, Any]) -> str:
     close = difflib.get_close_matches(name, list(known), 1)
-    return f"; did you mean {close[0]!r}?" if close else "; `msedge serve --print-config` shows all"
+    return f"; did you mean {close[0]!r}?" if close else "; `msedge serve --print-config` shows all settings"
 
 
 def _masked(value: Any) -> Any:
-    """The value without what an address may hold of secrets: user, password, query."""
+    """The value without the secrets that an address may contain: user, password, query."""
     if isinstance(value, list | tuple):
         return [_masked(word) for word in value]
     if not isinstance(value, str) or "://" not in value:
@@ -176,7 +176,7 @@ def _masked(value: Any) -> Any:
 
 
 def print_config(settings: Settings) -> str:
-    """The settings as a file that says the same, each with its source behind it; secrets in addresses are masked."""
+    """The settings as a TOML file, each with its source in a comment; secrets in addresses are masked."""
     lines, section = ["[serve]"], ""
     for name, entry in entries().items():
         if entry.section != section:

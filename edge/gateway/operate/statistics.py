@@ -1,5 +1,5 @@
-"""What was answered, by model and version, as plain numbers: Triton's statistics extension, metrics and the status page
-are all read from here. Only the loop's thread touches it.
+"""Statistics by model and version, the source of Triton's statistics extension, the metrics and the status page. Used
+only on the loop's thread.
 
 https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_statistics.md
 """
@@ -22,16 +22,16 @@ _REASON = {429: "REJECTED", 503: "REJECTED", 504: "REJECTED", 499: "CANCELED", 5
 
 
 def reason_of(status: int) -> str:
-    """Triton's word for a failure with that status."""
+    """Triton's reason for a failure with that status."""
     return _REASON.get(status, "OTHER")
 
 
 _AT_ONCE = 64
-"""Batches of a version whose requests may be recorded by turns."""
+"""Batches of a version whose requests may be recorded in mixed order."""
 
 
 class _Batches:
-    """Of batches of one size: how many, and their seconds."""
+    """The number of batches of one size, and their seconds."""
 
     __slots__ = ("count", "infer", "input", "output")
 
@@ -40,8 +40,8 @@ class _Batches:
 
 
 class ModelStatistics:
-    """One version of a model. Seconds are sums over requests; a batch's time counts for each of its requests, as in
-    Triton."""
+    """Statistics of one version of a model. Seconds are sums over requests; the time of a batch counts for each of its
+    requests, as in Triton."""
 
     __slots__ = (
         "_begun",
@@ -74,7 +74,7 @@ class ModelStatistics:
         self.recent, self.recent_rows = Recent(now), Recent(now, ROWS)
 
     def record(self, job: Job, now: float) -> None:
-        """A request was answered. now: `time.perf_counter` when its reply was ready."""
+        """Record an answered request. now: `time.perf_counter` when its reply was ready."""
         begun, rows, batch = job.begun, job.rows, job.batch
         spent, waited, given = now - job.arrived, begun - job.arrived, job.input_seconds
         inferred, output = job.computed - begun - given, now - job.computed
@@ -94,8 +94,8 @@ class ModelStatistics:
             self._execution(job, given, inferred, output)
 
     def _execution(self, job: Job, given: float, inferred: float, output: float) -> None:
-        """The first request of a batch: the others began in the very same moment. One with more rows than a batch holds
-        went with several."""
+        """Record a batch, at its first request; the others began at the same time. A request with more rows than a
+        batch holds had several batches."""
         self._begun[job.begun] = None
         if len(self._begun) > _AT_ONCE:
             del self._begun[next(iter(self._begun))]
@@ -108,7 +108,7 @@ class ModelStatistics:
         of_size.output += output
 
     def fail(self, job: Job | None, status: int, now: float) -> None:
-        """A request for this model was refused or failed; job: None where it did not come that far."""
+        """Record a refused or failed request for this model; job: None if it failed before there was one."""
         self.failed[reason_of(status)] += 1
         self.last = time.time_ns() // 1_000_000
         if job is not None:
@@ -116,7 +116,7 @@ class ModelStatistics:
 
     @property
     def executions(self) -> int:
-        """Batches that were computed."""
+        """Number of computed batches."""
         return sum(of_size.count for of_size in self.batches.values())
 
     def batch_sizes(self) -> Histogram:
@@ -151,8 +151,8 @@ class ModelStatistics:
         }
 
     def page(self, now: float) -> dict[str, Any]:
-        """The last minute for the status page: rates a second, seconds of percentiles (None: nothing was answered),
-        histograms as [upper bounds] and [counts], the last count of what lies above."""
+        """The last minute for the status page: rates per second, percentiles in seconds (None: nothing was answered),
+        histograms as [upper bounds] and [counts], the last count for values above all bounds."""
         latency, span = self.recent.sum(now)
         by_rows, _ = self.recent_rows.sum(now)
         return {
@@ -167,8 +167,8 @@ class ModelStatistics:
 
 
 class Statistics:
-    """All versions that are served or were. `refused`: requests by status and by what was asked for: "infer",
-    "manage", "read" or whatever few words the caller uses; never a client's own."""
+    """Statistics of all versions that are or were served. `refused`: requests by status and by kind: "infer", "manage",
+    "read" or another of the caller's few words; never a text from a client."""
 
     def __init__(self) -> None:
         self.begun = time.time()
@@ -176,21 +176,21 @@ class Statistics:
         self._models: dict[tuple[str, str], ModelStatistics] = {}
 
     def of(self, name: str, version: str) -> ModelStatistics:
-        """A version's numbers, begun at zero. Only for what is served: each name costs memory and a line of metrics."""
+        """A version's statistics, created at zero. Only for served versions: each costs memory and lines of metrics."""
         found = self._models.get((name, version))
         if found is None:
             found = self._models[name, version] = ModelStatistics()
         return found
 
     def forget(self, name: str, version: str) -> None:
-        """A version is gone for good."""
+        """Drop a version that was removed."""
         self._models.pop((name, version), None)
 
     def __iter__(self) -> Iterator[tuple[tuple[str, str], ModelStatistics]]:
         return iter(sorted(self._models.items()))
 
     def triton(self, name: str = "", version: str = "") -> Mapping[str, Any]:
-        """The reply of /v2/models/stats, or of one model, or of one version of it."""
+        """The reply of /v2/models/stats, for all models, one model, or one version."""
         return {
             "model_stats": [
                 numbers.triton(*key) for key, numbers in self

@@ -1,4 +1,4 @@
-"""HTTPS: certificates from files, read again when they change, without a connection lost."""
+"""HTTPS: certificates from files; changed files are read again without closing connections."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from edge.gateway.operate.settings import Tls
 __all__ = ["Certificates"]
 
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Of TLS 1.2: forward secrecy and authenticated encryption, as Mozilla's "intermediate" has them but for DHE. TLS 1.3
-has no others."""
+"""Ciphers for TLS 1.2: forward secrecy and authenticated encryption, as in Mozilla's "intermediate" list without DHE.
+All ciphers of TLS 1.3 have both."""
 
 
 class Certificates:
-    """`context` for the listening socket. `refresh` on SIGHUP and now and then: connections made afterwards see what
-    the files hold now. Raises GatewayError for files that are missing, damaged or do not belong together."""
+    """`context` is for the listening socket. Call `refresh` on SIGHUP and periodically: later connections use the
+    current files. Raises GatewayError for files that are missing, damaged or do not belong together."""
 
     def __init__(self, tls: Tls) -> None:
         self._tls, self._stamp = tls, _stamp(tls)
@@ -27,8 +27,8 @@ class Certificates:
         self.context.sni_callback = self._choose
 
     def refresh(self) -> bool:
-        """Read the files again if they changed; whether they had. GatewayError, once a change, where they are not in
-        order: then those read before stay."""
+        """Read the files again if they changed; returns whether they had. Raises GatewayError, once per change, if they
+        are invalid: then the earlier ones stay in use."""
         stamp = _stamp(self._tls)
         if stamp == self._stamp:
             return False
@@ -37,8 +37,8 @@ class Certificates:
         return True
 
     def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
-        """Called for every client's hello, named or not: the listening socket's context cannot be replaced, and what
-        was once added to a context's authorities cannot be taken out, so each connection is given the newest."""
+        """Called for every client's hello, with or without a name: gives each connection the newest context, as the
+        listening socket's context cannot be replaced and authorities cannot be removed from a context."""
         connection.context = self._current
 
 
@@ -64,17 +64,17 @@ def _demand_clients(context: ssl.SSLContext, authorities: str) -> None:
     except OSError as error:
         raise GatewayError(500, f"tls.client_ca: expected PEM certificates in {authorities!r}: {error}") from error
     context.verify_mode = ssl.CERT_REQUIRED
-    # A resumed session is not checked again: it would outlive the removal of who signed its certificate.
+    # A resumed session is not checked again: it would stay valid after its certificate's authority was removed.
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
 
 
 def _no_password() -> NoReturn:
-    raise ValueError("the key has a password, which nobody is there to type; store it without (openssl pkey)")
+    raise ValueError("the key has a password, which cannot be asked for; store it without a password (openssl pkey)")
 
 
 def _stamp(tls: Tls) -> tuple[tuple[int, int, int], ...]:
-    """What changes when a file does; a file that cannot be looked at is told of when it is read."""
+    """A value that changes when a file does; an inaccessible file is reported when it is read."""
     return tuple(_seen(path) for path in (tls.certificate, tls.key, tls.client_ca) if path)
 
 

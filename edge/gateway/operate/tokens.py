@@ -1,8 +1,8 @@
-"""Tokens of clients: made once and shown once, kept as hashes, each with a name, scopes and an end.
+"""Tokens of clients: shown once when they are created, stored as hashes, each with a name, scopes and an expiry time.
 
-A token is `msedge_ID_SECRET`: ID finds its entry in the file, SECRET is 256 random bits. The file holds a salted
-BLAKE2b-256 of the secret and no more. Slow hashes (scrypt, Argon2) are for passwords, which can be guessed; 2^256
-secrets cannot, so that a slow hash would add nothing but work that strangers can cause.
+A token is `msedge_ID_SECRET`: ID identifies its entry in the file, SECRET is 256 random bits. The file holds only a
+salted BLAKE2b-256 of the secret. Slow hashes (scrypt, Argon2) are for passwords, which can be guessed; 2^256 secrets
+cannot, so a slow hash would only add work that any client could cause.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lite_runtime._files import write_atomically
 __all__ = ["SCOPES", "Token", "add", "listed", "matches", "parse", "revoke"]
 
 SCOPES: Mapping[str, str] = {
-    "infer": "ask models, and read what they are",
+    "infer": "run models, and read their metadata",
     "manage": "load and unload models",
     "metrics": "read metrics and the status page",
 }
@@ -41,7 +41,7 @@ DAY = 86_400.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _Scope = Annotated[str, Meta(pattern=rf"\A(?:{'|'.join(SCOPES)})\Z", description=f"one of {', '.join(SCOPES)}")]
 _LARGEST = 16 << 20
-"""Bytes of a file of tokens: some 50,000."""
+"""Most bytes of a file of tokens: about 50,000 tokens."""
 
 
 def _hex(size: int) -> str:
@@ -53,7 +53,7 @@ _Time = Annotated[float, Meta(gt=-1e12, lt=1e12, description="seconds since 1970
 
 
 class Token(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the file knows of a token. created, expires: seconds since 1970; expires None: never. salt, digest: hex."""
+    """A token's entry in the file. created, expires: seconds since 1970; expires None: never. salt, digest: hex."""
 
     id: Annotated[str, Meta(pattern=_hex(6), description="12 hexadecimal digits")]
     name: Annotated[str, Meta(pattern=rf"\A{_NAME.pattern}\Z", description="up to 64 letters, digits and ._@-")]
@@ -65,7 +65,7 @@ class Token(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def end(self) -> float:
-        """When it stops being good."""
+        """When it expires."""
         return inf if self.expires is None else self.expires
 
 
@@ -74,14 +74,14 @@ class _File(Struct):
     tokens: tuple[Token, ...]
 
 
-_READ = Reader(partial(GatewayError, 500), "`msedge token add` writes one", lambda value: "another value")
+_READ = Reader(partial(GatewayError, 500), "`msedge token add` creates one", lambda value: "another value")
 
 
 def add(path: str | os.PathLike[str], name: str, scopes: Iterable[str], *, days: float | None = None) -> str:
-    """Make a token, write its hash into the file (made if need be, readable by its owner alone), and return it: it
-    cannot be had again. days: until it ends; None: it does not.
+    """Create a token, write its hash into the file (created if necessary, readable only by its owner), and return it;
+    it cannot be read again later. days: until it expires; None: never.
 
-    Raises GatewayError for a name that is taken, for scopes that do not exist, for a file that is not one of tokens.
+    Raises GatewayError for a name in use, for unknown scopes, and for an invalid file.
     """
     wanted = tuple(dict.fromkeys(scopes))
     if not wanted or not set(wanted) <= set(SCOPES):
@@ -102,7 +102,7 @@ def add(path: str | os.PathLike[str], name: str, scopes: Iterable[str], *, days:
 
 
 def revoke(path: str | os.PathLike[str], name: str) -> None:
-    """Take a token out of the file. GatewayError where no token has that name."""
+    """Remove a token from the file. Raises GatewayError if no token has that name."""
     with _locked(path):
         tokens = listed(path)
         kept = tuple(token for token in tokens if token.name != name)
@@ -112,24 +112,24 @@ def revoke(path: str | os.PathLike[str], name: str) -> None:
 
 
 def listed(path: str | os.PathLike[str]) -> tuple[Token, ...]:
-    """The tokens in a file. GatewayError where it cannot be read, is not one, or can be written by others."""
+    """The tokens in a file. Raises GatewayError if it cannot be read, is invalid, or is writable by others."""
     shown = os.fspath(path)
     try:
         with open(path, "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             data = file.read(_LARGEST + 1)
     except OSError as error:
-        fix = "`msedge token add NAME` makes it"
+        fix = "`msedge token add NAME` creates it"
         raise GatewayError(500, f"cannot read {shown!r}: {error.strerror}; {fix}") from error
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise GatewayError(500, f"{shown!r} can be written by others, who could let themselves in: chmod go-w {shown}")
+        raise GatewayError(500, f"{shown!r} is writable by other users, who could add tokens: chmod go-w {shown}")
     if len(data) > _LARGEST:
         raise GatewayError(500, f"{shown!r}: expected at most {_LARGEST} bytes of tokens, got more")
     return parse(data, shown)
 
 
 def parse(data: bytes, shown: str = "tokens") -> tuple[Token, ...]:
-    """The tokens that a file's bytes hold. GatewayError, naming the entry, for whatever is not as `add` writes it."""
+    """The tokens in a file's bytes. Raises GatewayError, naming the entry, for anything that `add` does not write."""
     try:
         words = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -137,12 +137,12 @@ def parse(data: bytes, shown: str = "tokens") -> tuple[Token, ...]:
     tokens = _READ.read(_File, words, f"{shown!r}: ").tokens
     for what in ("id", "name"):
         if len({getattr(token, what) for token in tokens}) != len(tokens):
-            raise GatewayError(500, f"{shown!r}: expected every token to have a {what} of its own")
+            raise GatewayError(500, f"{shown!r}: expected every token to have a different {what}")
     return tokens
 
 
 def matches(token: Token, secret: str) -> bool:
-    """Whether this is the token's secret, in a time that says nothing about it."""
+    """Whether this is the token's secret, compared in constant time."""
     return hmac.compare_digest(_digest(secret, bytes.fromhex(token.salt)), bytes.fromhex(token.digest))
 
 
@@ -165,7 +165,7 @@ class _Unwritten(GatewayError):
 
 @contextlib.contextmanager
 def _locked(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Whoever else adds or revokes waits: the lock is on the folder, as the file itself is replaced."""
+    """Hold a lock against other processes that add or revoke tokens. It is on the folder, as the file is replaced."""
     folder = Path(path).resolve().parent
     try:
         handle = os.open(folder, os.O_RDONLY)

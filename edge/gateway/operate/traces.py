@@ -1,4 +1,4 @@
-"""Where a request stands in its caller's trace (W3C Trace Context), and its spans for OpenTelemetry.
+"""A request's place in its caller's trace (W3C Trace Context), and its spans for OpenTelemetry.
 
 Level 1 of the recommendation, with Level 2's reading of flags: https://www.w3.org/TR/trace-context/.
 """
@@ -31,8 +31,8 @@ _MEMBERS, _CHARACTERS = 32, 512
 
 
 class Context(NamedTuple):
-    """A span of ours. trace: 32 hex digits; span: 16; parent: the caller's span, "" where the trace begins here;
-    sampled: whether it is recorded; state: `tracestate`, to be handed on as it came."""
+    """A span of this gateway. trace: 32 hex digits; span: 16; parent: the caller's span, "" if the trace begins here;
+    sampled: whether it is recorded; state: `tracestate`, passed on unchanged."""
 
     trace: str
     span: str
@@ -52,7 +52,7 @@ class Context(NamedTuple):
 
 
 def parse_parent(text: str | None) -> tuple[str, str, int] | None:
-    """Trace, span and flags that a header `traceparent` names; None for none, or one that is not in order."""
+    """Trace, span and flags of a header `traceparent`; None if it is missing or invalid."""
     found = _PARENT(text) if text is not None else None
     if found is None:
         return None
@@ -63,7 +63,7 @@ def parse_parent(text: str | None) -> tuple[str, str, int] | None:
 
 
 def parse_state(texts: Sequence[str]) -> str:
-    """The headers `tracestate`, joined; "" where they are not in order, as the recommendation wants it."""
+    """The headers `tracestate`, joined; "" if they are invalid, as the recommendation requires."""
     members = [member for text in texts for member in text.split(",") if member.strip(" \t")]
     found = [_MEMBER(member) for member in members]
     keys = {match[1] for match in found if match}
@@ -72,10 +72,10 @@ def parse_state(texts: Sequence[str]) -> str:
 
 
 def continued(parents: Sequence[str], states: Sequence[str] = (), share: float = 0.0) -> Context:
-    """A span of ours in the caller's trace, or in a new one where the caller names none that is in order.
+    """A new span in the caller's trace, or in a new trace if the caller names no valid one.
 
-    parents, states: the values of the headers `traceparent` (more than one is none) and `tracestate`. share: of the
-    new traces, how many are recorded; the caller's are where the caller says so.
+    parents, states: the values of the headers `traceparent` (several count as none) and `tracestate`. share: of the new
+    traces, the share that is recorded; the caller decides about its own traces.
     """
     parent = parse_parent(parents[0]) if len(parents) == 1 else None
     span = secrets.token_hex(8)
@@ -86,7 +86,7 @@ def continued(parents: Sequence[str], states: Sequence[str] = (), share: float =
 
 
 class Tracer:
-    """Sends the spans of requests that are sampled, from a thread of OpenTelemetry's. `close` sends what waits."""
+    """Sends the spans of sampled requests, from a thread of OpenTelemetry. `close` sends the remaining ones."""
 
     def __init__(self, exporter: SpanExporter, share: float) -> None:
         from opentelemetry.sdk.resources import Resource
@@ -96,7 +96,7 @@ class Tracer:
         from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
         class Ids(IdGenerator):
-            """The ids that `continued` chose, so that logs and spans name the same; others are random."""
+            """Gives the ids that `continued` chose, so that logs and spans have the same ones; others are random."""
 
             span: int | None = None
             trace: int | None = None
@@ -118,8 +118,8 @@ class Tracer:
         self._tracer = self._provider.get_tracer("msedge.gateway")
 
     def record(self, context: Context, name: str, job: Job, attributes: Mapping[str, Any], status: int = 200) -> None:
-        """Spans of a request that has ended: `name`, and below it queue, compute_input, compute_infer and
-        compute_output as far as it came. Loop's thread; call it for what is sampled."""
+        """Record the spans of a finished request: `name`, and below it queue, compute_input, compute_infer and
+        compute_output, as far as they were reached. Loop's thread; only for sampled requests."""
         from opentelemetry import trace
         from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
@@ -146,7 +146,7 @@ class Tracer:
         span.end(ended)
 
     def close(self) -> None:
-        """Send what waits."""
+        """Send the remaining spans."""
         self._provider.shutdown()
 
 
@@ -165,11 +165,11 @@ def _nanoseconds(seconds: float, offset: float) -> int:
 
 
 def tracer(settings: Traces) -> Tracer | None:
-    """What sends spans, None where the settings say nowhere. Raises MissingExtraError without OpenTelemetry."""
+    """The sender of spans, None if the settings have no endpoint. Raises MissingExtraError without OpenTelemetry."""
     if not settings.endpoint:
         return None
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ModuleNotFoundError as error:
-        raise MissingExtraError(error.name or "opentelemetry", "otel", "traces.endpoint sends spans with it") from error
+        raise MissingExtraError(error.name or "opentelemetry", "otel", "traces.endpoint needs it") from error
     return Tracer(OTLPSpanExporter(settings.endpoint), settings.share)

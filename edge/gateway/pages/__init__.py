@@ -1,1 +1,1 @@
-"""What people look at: the OpenAPI document, a page to try requests on, a page that shows how the gateway is doing."""
+"""The gateway's documents: the OpenAPI document, a page to try requests, a page that shows the gateway's state."""

@@ -1,4 +1,4 @@
-"""Requests that a model would answer, made from its metadata."""
+"""Example requests for a model, made from its metadata."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 __all__ = ["MOST", "request_for"]
 
 MOST = 4096
-"""Elements of an input; of larger ones an example would be all there is to see."""
+"""Most elements of an example's input; a larger example would fill the page."""
 _ZEROS: Mapping[str, Any] = {"BOOL": False, "BYTES": ""}
 
 
 def request_for(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
-    """An inference request of zeros, open sizes being 1; None where it would be too large, or have no form in JSON."""
+    """An inference request with zeros, dynamic sizes set to 1; None if it is too large or impossible in JSON."""
     inputs = []
     for port in metadata["inputs"]:
         shape = [1 if size < 0 else size for size in port["shape"]]

@@ -1,10 +1,10 @@
 const MOST_ZEROS = 4096; // elements of an example that is filled in
 const LONGEST = 200000; // characters of a reply that are shown
 
-/** Words with what stands between backticks as code. */
+/** Text in which parts between backticks become code. */
 const prose = (text) => text.split("`").map((part, i) => (i % 2 ? make("code", {}, part) : part));
 
-/** A schema in a line or a few: {id?: string, inputs: InferInput[]}. */
+/** A schema in one or a few lines: {id?: string, inputs: InferInput[]}. */
 function words(schema, named) {
   if (!schema || !Object.keys(schema).length) return "any";
   if (schema.$ref) {
@@ -39,7 +39,7 @@ function explain(schema, all) {
 
 const ZERO = { BOOL: false, BYTES: "" };
 
-/** A request with zeros, of the shapes that a model's metadata name. */
+/** A request with zeros, with the shapes from a model's metadata. */
 function example(metadata) {
   const inputs = metadata.inputs.map(({ name, datatype, shape }) => {
     const sizes = shape.map((size) => (size < 0 ? 1 : size));
@@ -53,7 +53,7 @@ function example(metadata) {
 
 const quote = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
-/** What would send the same request from a shell. */
+/** The curl command for the same request. */
 function curl(request) {
   const headers = Object.entries(request.headers).map(([name, value]) => ` -H ${quote(`${name}: ${value}`)}`);
   if (token.get()) headers.push(' -H "Authorization: Bearer $TOKEN"');
@@ -81,7 +81,7 @@ async function show(place, request) {
     if (text.length > LONGEST) text = `${text.slice(0, LONGEST)}\n… ${text.length - LONGEST} characters more`;
     if (json < bytes.length) text += `\n… and ${bytes.length - json} bytes`;
     const grade = reply.ok ? "good" : reply.status < 500 ? "fair" : "poor";
-    const facts = [`${took.toFixed(1)} ms`, `${bytes.length} bytes`, kind, reply.headers.get("Retry-After") && `come again in ${reply.headers.get("Retry-After")} s`];
+    const facts = [`${took.toFixed(1)} ms`, `${bytes.length} bytes`, kind, reply.headers.get("Retry-After") && `try again in ${reply.headers.get("Retry-After")} s`];
     place.replaceChildren(
       make("p", {}, make("span", { class: `status ${grade}` }, `${reply.status} ${reply.statusText}`), make("span", { class: "soft" }, ` · ${facts.filter(Boolean).join(" · ")}`)),
       text ? make("pre", {}, text) : null,
@@ -103,7 +103,7 @@ function operation(path, method, about, all) {
   const schema = content["application/json"]?.schema;
   const text = schema ? make("textarea", { "aria-label": "body", spellcheck: "false" }) : null;
   if (text) text.value = about.requestBody.required ? '{"inputs": []}' : "{}";
-  const file = "application/octet-stream" in content ? make("input", { type: "file", "aria-label": "a file as the one input" }) : null;
+  const file = "application/octet-stream" in content ? make("input", { type: "file", "aria-label": "a file as the only input" }) : null;
   const place = make("div", { class: "reply", "aria-live": "polite" });
   const value = (form, name) => form.elements.namedItem(name)?.value.trim() || "";
   const at = (form) => path.replace(/{(\w+)}/g, (_, name) => encodeURIComponent(value(form, name)));
@@ -141,11 +141,11 @@ function operation(path, method, about, all) {
     text,
     make("div", { class: "row" }, make("button", { class: "main" }, "Send"),
       file && make("button", { type: "button", click: fill }, "Fill in zeros for this model"),
-      file && make("label", { class: "row soft" }, "or a file as the one input", file)),
+      file && make("label", { class: "row soft" }, "or send a file as the only input", file)),
     place,
-    make("details", { class: "more" }, make("summary", {}, "what it takes and gives"),
-      schema && make("pre", {}, `takes ${explain(schema, all.schemas)}`),
-      gives && make("pre", {}, `gives ${explain(gives, all.schemas)}`),
+    make("details", { class: "more" }, make("summary", {}, "request and reply formats"),
+      schema && make("pre", {}, `request: ${explain(schema, all.schemas)}`),
+      gives && make("pre", {}, `reply: ${explain(gives, all.schemas)}`),
       make("div", { class: "scroll" }, make("table", {}, make("tbody", {}, replies)))));
   return make("details", { class: "card", id: about.operationId },
     make("summary", {}, make("span", { class: `method mono ${method}` }, method.toUpperCase()), make("span", { class: "path mono" }, path), make("span", { class: "about" }, about.summary)),

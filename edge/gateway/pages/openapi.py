@@ -15,7 +15,7 @@ __all__ = ["document"]
 
 _ABOUT = (
     "Models over the Open Inference Protocol v2 with Triton's extensions: binary data, classification, model"
-    " repository, model configuration, statistics. Every refusal is a JSON object with a sentence under `error`."
+    " repository, model configuration, statistics. Every error is a JSON object with a sentence in `error`."
 )
 _NAMES: Mapping[str, tuple[Schema, str]] = {
     "name": ({"type": "string", "pattern": NAME}, "The model."),
@@ -24,17 +24,17 @@ _NAMES: Mapping[str, tuple[Schema, str]] = {
 _RETRY = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 0}}}
 _SCOPE = "bearer"
 _SHOWN = 8
-"""Models that examples are given of."""
+"""Most models with examples."""
 
 _Examples = Mapping[str, Mapping[str, Any]]
-"""By what they are examples of (name, version, body) and by model, in one order."""
+"""Examples by kind (name, version, body) and by model, in the same order."""
 
 
 def document(version: str, *, tokens: bool = False, models: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
     """The document, ready to be written as JSON.
 
-    version: of the gateway; tokens: whether requests must carry an API token, so that operations name its scope;
-    models: metadata (`models.describe.metadata`) of some to give examples of; the first few that have one are taken.
+    version: of the gateway; tokens: whether requests must have an API token, so that operations name its scope;
+    models: metadata (`models.describe.metadata`) of models for examples; the first few suitable ones are used.
     """
     examples = _examples(models)
     paths: dict[str, Any] = {}
@@ -93,7 +93,7 @@ def _operation(operation: Operation, path: str, tokens: bool, examples: _Example
 
 
 def _parameters(operation: Operation, names: Iterable[str], examples: _Examples) -> list[dict[str, Any]]:
-    # Whoever tries every example must not unload what is served.
+    # Trying every example must not unload a served model.
     shown = {} if operation.subject == "repository" else examples
     found = [_parameter(name, "path", *_NAMES[name], required=True) for name in names]
     for parameter in found:
@@ -124,7 +124,7 @@ def _reply(operation: Operation) -> dict[str, Any]:
 
 
 def _refusals(operation: Operation, tokens: bool) -> list[int]:
-    """Statuses other than 200; who asks is looked at where tokens are on, and where management is fenced off."""
+    """Statuses other than 200; those of access control if tokens are enabled, or the operation is restricted."""
     asked = (401, 403, 429) if tokens and operation.scope else (403,) if operation.scope == "manage" else ()
     return sorted({*operation.refusals, *asked, 500})
 

@@ -1,7 +1,7 @@
 "use strict";
-// Shared by the pages. Whatever comes from the gateway becomes text, never markup.
+// Shared by the pages. Data from the gateway is always inserted as text, never as markup.
 
-/** An element: attributes by name, functions as listeners, then what stands in it; null and "" are left out. */
+/** Create an element: attributes by name, functions as event listeners, then its children; null and "" are left out. */
 function make(tag, about = {}, ...inside) {
   const drawn = ["svg", "g", "line", "rect", "text", "polyline", "circle", "title"].includes(tag);
   const made = drawn ? document.createElementNS("http://www.w3.org/2000/svg", tag) : document.createElement(tag);
@@ -21,14 +21,14 @@ const token = {
   set: (text) => (text ? sessionStorage.setItem(KEPT, text) : sessionStorage.removeItem(KEPT)),
 };
 
-/** fetch with the token, of a path relative to this page's folder: the gateway may stand behind a prefix. */
+/** fetch with the token; the path is relative to this page's folder, as a proxy may serve the gateway under a prefix. */
 function ask(path, { headers = {}, ...rest } = {}) {
   const all = new Headers(headers);
   if (token.get()) all.set("Authorization", `Bearer ${token.get()}`);
   return fetch(new URL(path.replace(/^\//, ""), new URL(".", location.href)), { ...rest, headers: all });
 }
 
-/** A field for the token; `then` is called when it changed. */
+/** A form for the token; `then` is called after a change. */
 function tokenForm(then) {
   const field = make("input", { type: "password", id: "token", autocomplete: "off", placeholder: "API token", value: token.get() });
   const keep = (event) => {

@@ -1,4 +1,4 @@
-"""Pages that need nothing but themselves: style and script inside, and a policy under which nothing else can run."""
+"""Self-contained pages: style and script are embedded, and a content security policy allows nothing else to run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def explore_page() -> Page:
 
 @cache
 def status_page() -> Page:
-    """`/status`: what `/status.json` says, once a second."""
+    """`/status`: shows `/status.json`, updated once a second."""
     return _page("Status", "status")
 
 
@@ -38,7 +38,7 @@ def _page(title: str, name: str) -> Page:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<title>{escape(title)} – msedge</title><link rel="icon" href="data:,"><style>{style}</style></head>\n'
-        f"<body><main><noscript><p>This page is drawn by a script of its own.</p></noscript></main>\n"
+        f"<body><main><noscript><p>This page needs JavaScript.</p></noscript></main>\n"
         f"<script>{script}</script></body></html>\n"
     )
     return Page(body.encode(), _headers(style, script))
@@ -49,7 +49,8 @@ def _text(name: str) -> str:
 
 
 def _headers(style: str, script: str) -> dict[str, str]:
-    """Digests rather than nonces: the page is the same bytes every time, and nothing added to it runs."""
+    """The response headers. The policy has digests instead of nonces: the page is always the same, and scripts added
+    to it do not run."""
     policy = {
         "default-src": "'none'",
         "style-src": _digest(style),

@@ -1,7 +1,7 @@
-"""JSON Schemas of what goes over the wire: the Open Inference Protocol's objects with Triton's extensions, and ours.
+"""JSON Schemas of all requests and replies: the Open Inference Protocol's objects with Triton's extensions, and ours.
 
 Sources: the protocol's `rest_predict_v2.yaml`, Triton's extension texts (binary data, classification, model repository,
-model configuration, statistics). Numbers that this gateway bounds are bounded here too.
+model configuration, statistics). Limits of this gateway are part of the schemas.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["NAME", "SCHEMAS", "VERSION", "Schema", "reference"]
 Schema = Mapping[str, Any]
 
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,254}$"
-"""Names of models that any client can write in a path as they are."""
+"""Names of models that need no escaping in a path."""
 VERSION = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}$"
 """A version's number, or a label that stands for one (`canary`)."""
 MOST_AXES = 32
@@ -32,7 +32,7 @@ def reference(name: str) -> Schema:
 
 
 def _object(properties: Schema, *, optional: str = "", about: str = "", closed: bool = False) -> Schema:
-    """An object of which all properties but those named in `optional` are required."""
+    """An object whose properties are required, except those named in `optional`."""
     left_out = optional.split()
     made: dict[str, Any] = {"type": "object", "properties": properties}
     if required := [name for name in properties if name not in left_out]:
@@ -59,7 +59,7 @@ _PARAMETERS: Schema = _map({"type": ["string", "number", "boolean"]})
 _DURATION: Schema = reference("Duration")
 
 _PROTOCOL: Mapping[str, Schema] = {
-    "Error": _object({"error": _about(TEXT, "What was expected, what came, where, and what to do.")}, closed=True),
+    "Error": _object({"error": _about(TEXT, "What was expected, what was got, where, and the fix.")}, closed=True),
     "Live": _object({"live": {"const": True}}),
     "Ready": _object({"ready": {"const": True}}),
     "ModelReady": _object({"name": TEXT, "ready": {"const": True}}, optional="name"),
@@ -80,11 +80,11 @@ _PROTOCOL: Mapping[str, Schema] = {
     "ModelConfig": _object(
         {
             "name": TEXT,
-            "max_batch_size": _about(COUNT, "0: rows of several requests are not put together."),
+            "max_batch_size": _about(COUNT, "0: requests are not batched."),
             "input": _list(reference("ConfigTensor")),
             "output": _list(reference("ConfigTensor")),
         },
-        about="Triton's model configuration, the parts of it that apply here.",
+        about="The parts of Triton's model configuration that apply here.",
     ),
     "ConfigTensor": _object(
         {"name": TEXT, "data_type": {"type": "string", "pattern": "^TYPE_[A-Z0-9]+$"}, "dims": _list(_OPEN_SIZE)},
@@ -93,7 +93,7 @@ _PROTOCOL: Mapping[str, Schema] = {
 _INFER: Mapping[str, Schema] = {
     "Data": _about(
         _list({"anyOf": [{"type": ["number", "string", "boolean"]}, reference("Data")]}),
-        "Elements in row-major order, flat or nested as `shape` says. Strings for BYTES, booleans for BOOL.",
+        "Elements in row-major order, flat or nested according to `shape`. Strings for BYTES, booleans for BOOL.",
     ),
     "InferInput": _object(
         {
@@ -108,35 +108,35 @@ _INFER: Mapping[str, Schema] = {
     ),
     "InputParameters": {
         "type": "object",
-        "properties": {"binary_data_size": _about(_SIZE, "Bytes after the JSON that belong to this input.")},
+        "properties": {"binary_data_size": _about(_SIZE, "Size of this input in bytes, in the data after the JSON.")},
         "additionalProperties": {"type": ["string", "number", "boolean"]},
     },
     "WantedOutput": _object({"name": TEXT, "parameters": reference("OutputParameters")}, optional="parameters"),
     "OutputParameters": {
         "type": "object",
         "properties": {
-            "binary_data": _about({"type": "boolean"}, "Whether this output comes after the JSON, as bytes."),
-            "classification": _about(COUNT, "Instead of the tensor its so many largest, as `value:index[:label]`."),
+            "binary_data": _about({"type": "boolean"}, "Whether this output is sent as bytes after the JSON."),
+            "classification": _about(COUNT, "Return so many largest elements instead, as `value:index[:label]`."),
         },
         "additionalProperties": {"type": ["string", "number", "boolean"]},
     },
     "InferParameters": {
         "type": "object",
         "properties": {
-            "binary_data_output": _about({"type": "boolean"}, "Whether outputs come as bytes unless they say else."),
-            "priority": _about(COUNT, "1 goes first; 0: the middle."),
-            "timeout": _about(COUNT, "Microseconds after which an answer is of no use; 0: the gateway's own limit."),
-            "signature": _about(TEXT, "Which of the bundle's signatures; `predict` unless said."),
-            "device": _about(TEXT, "Whose personal version of the model is asked for."),
+            "binary_data_output": _about({"type": "boolean"}, "Whether outputs are sent as bytes by default."),
+            "priority": _about(COUNT, "1: highest; 0: default, in the middle."),
+            "timeout": _about(COUNT, "Deadline in microseconds; 0: the gateway's default."),
+            "signature": _about(TEXT, "The bundle's signature to run; default: `predict`."),
+            "device": _about(TEXT, "The device whose personal version of the model is asked for."),
         },
         "additionalProperties": {"type": ["string", "number", "boolean"]},
     },
     "InferRequest": _object(
         {
-            "id": _about(TEXT, "Comes back in the reply."),
+            "id": _about(TEXT, "Returned in the reply."),
             "parameters": reference("InferParameters"),
             "inputs": _list(reference("InferInput"), minItems=1),
-            "outputs": _about(_list(reference("WantedOutput")), "All of the signature's outputs where left out."),
+            "outputs": _about(_list(reference("WantedOutput")), "Default: all outputs of the signature."),
         },
         optional="id parameters outputs",
     ),
@@ -155,14 +155,14 @@ _INFER: Mapping[str, Schema] = {
             "model_name": TEXT,
             "model_version": TEXT,
             "id": TEXT,
-            "parameters": _about(_PARAMETERS, "How it was answered: `personal` where a device was named."),
+            "parameters": _about(_PARAMETERS, "How it was answered: `personal` if a device was named."),
             "outputs": _list(reference("InferOutput")),
         },
         optional="id parameters",
     ),
 }
 _REPOSITORY: Mapping[str, Schema] = {
-    "IndexRequest": _object({"ready": _about({"type": "boolean"}, "Only what can be asked now.")}, optional="ready"),
+    "IndexRequest": _object({"ready": _about({"type": "boolean"}, "Only models that are ready.")}, optional="ready"),
     "IndexEntry": _object(
         {"name": TEXT, "version": TEXT, "state": reference("State"), "reason": TEXT}, optional="version state reason"
     ),
@@ -191,7 +191,7 @@ _STATISTICS: Mapping[str, Schema] = {
         {
             "name": TEXT,
             "version": TEXT,
-            "last_inference": _about(COUNT, "Milliseconds since 1970; 0: never asked."),
+            "last_inference": _about(COUNT, "Milliseconds since 1970; 0: never."),
             "inference_count": _about(COUNT, "Rows."),
             "execution_count": _about(COUNT, "Batches."),
             "inference_stats": _object(dict.fromkeys(_STAGES, _DURATION), optional="cache_hit cache_miss"),
@@ -204,13 +204,13 @@ _SHARES = ("p50", "p95", "p99")
 _STATUS: Mapping[str, Schema] = {
     "Histogram": _object(
         {"bounds": _list({"type": "number"}), "counts": _list(COUNT)},
-        about="`counts[i]` are at most `bounds[i]`; the last count is of what is above all bounds.",
+        about="`counts[i]` values are at most `bounds[i]`; the last count: those above all bounds.",
     ),
     "Latency": _object(dict.fromkeys(_SHARES, PERHAPS_SECONDS), about="Seconds, over the last minute; null: none."),
     "Flow": _object({"requests": {"type": "number", "minimum": 0}, "rows": {"type": "number", "minimum": 0}}),
     "Personal": _object(
         {"devices": COUNT, "capacity": COUNT, "bytes": COUNT, "hits": COUNT, "misses": COUNT},
-        about="Devices whose personal versions are at hand.",
+        about="Devices whose personal versions are in memory.",
     ),
     "Shadow": _object(
         {
@@ -222,7 +222,7 @@ _STATUS: Mapping[str, Schema] = {
             "agreement": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
             "difference": _about({"type": ["number", "null"], "minimum": 0}, "The largest; null: infinite."),
         },
-        about="`agreement`: of rows; null: none was compared.",
+        about="`agreement`: share of rows; null: none was compared.",
     ),
     "ModelStatus": _object(
         {
@@ -231,7 +231,7 @@ _STATUS: Mapping[str, Schema] = {
             "state": reference("State"),
             "reason": TEXT,
             "labels": _list(TEXT),
-            "share": _about(SHARE, "Of this model's requests that name no version."),
+            "share": _about(SHARE, "Share of this model's requests without a version."),
             "answered": COUNT,
             "failed": COUNT,
             "rows": COUNT,
@@ -257,15 +257,15 @@ _STATUS: Mapping[str, Schema] = {
             "latency": reference("Latency"),
             "latencies": reference("Histogram"),
             "batches": reference("Histogram"),
-            "refused": _about(_map(COUNT), "Requests by the reason they were refused for."),
+            "refused": _about(_map(COUNT), "Refused requests by reason."),
             "memory": _object(
                 {"process": COUNT, "models": COUNT, "limit": _about({"type": ["integer", "null"]}, "null: none.")}
             ),
             "lag": _about(PERHAPS_SECONDS, "How late the event loop is."),
             "models": _list(reference("ModelStatus")),
-            "unlisted": _about(COUNT, "Further versions, for which there is no room."),
+            "unlisted": _about(COUNT, "Number of further versions that are not listed."),
         }
     ),
 }
 SCHEMAS: Mapping[str, Schema] = {**_PROTOCOL, **_INFER, **_REPOSITORY, **_STATISTICS, **_STATUS}
-"""Every schema by the name that `reference` takes."""
+"""Every schema by the name that `reference` accepts."""

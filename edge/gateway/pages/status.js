@@ -1,5 +1,5 @@
-const EVERY = 1000; // milliseconds between two looks
-const KEPT_POINTS = 180; // looks that the curves show
+const EVERY = 1000; // milliseconds between two requests for the status
+const KEPT_POINTS = 180; // points in a curve
 const HIGH = 160, LEFT = 52, RIGHT = 8, TOP = 10, BOTTOM = 22;
 const GRADES = { READY: "good", LOADING: "fair", UNLOADING: "fair", UNAVAILABLE: "poor", ready: "good", starting: "fair", draining: "fair" };
 
@@ -23,7 +23,7 @@ function span(s) {
   return first < 0 ? "0 s" : parts.slice(first, first + 2).map(([unit, n]) => `${n} ${unit}`).join(" ");
 }
 
-/** 0 up to a round number at or above `most`: 1, 2 or 5 times a power of ten a mark. */
+/** Tick marks from 0 to a round number at or above `most`, in steps of 1, 2 or 5 times a power of ten. */
 function marks(most) {
   if (!(most > 0)) return [0, 1];
   const power = 10 ** Math.floor(Math.log10(most / 3));
@@ -33,7 +33,7 @@ function marks(most) {
 
 const words = (x, y, text, anchor) => make("text", { x, y, "text-anchor": anchor }, text);
 
-/** Levels with their words, and the scale from values to pixels. */
+/** Grid lines with labels, and the function from values to pixels. */
 function levels(wide, most, write) {
   const at = marks(most);
   const up = (value) => HIGH - BOTTOM - (value / at[at.length - 1]) * (HIGH - BOTTOM - TOP);
@@ -48,7 +48,7 @@ function figure(title, names, draw) {
   const picture = make("svg", { role: "img", "aria-label": title });
   const legend = names.map((name, i) => make("span", { class: "soft" }, make("i", { class: `c${i}` }), name));
   const made = make("figure", {}, make("figcaption", {}, title, legend), picture);
-  // One unit of the picture is one pixel, so that words keep their size on phones.
+  // One unit of the picture is one pixel, so that text keeps its size on phones.
   requestAnimationFrame(() => {
     const wide = Math.max(200, picture.clientWidth);
     picture.setAttribute("viewBox", `0 0 ${wide} ${HIGH}`);
@@ -57,7 +57,7 @@ function figure(title, names, draw) {
   return made;
 }
 
-/** Curves over the looks taken so far; null leaves a gap. `series`: name -> values, oldest first. */
+/** Curves of the values seen so far; null leaves a gap. `series`: name -> values, oldest first. */
 function curves(title, series, write) {
   const names = Object.keys(series);
   return figure(title, names.length > 1 ? names : [], (wide) => {
@@ -90,7 +90,7 @@ function bars(title, { bounds, counts }, write) {
     const [parts, up] = levels(wide, Math.max(...shown) / total, share);
     const each = Math.min(56, (wide - LEFT - RIGHT) / shown.length), gap = Math.min(3, each / 5);
     const upper = (i) => (from + i < bounds.length ? write(bounds[from + i]) : "more");
-    // As many words under the bars as there is room for.
+    // As many labels under the bars as there is room for.
     const every = Math.ceil(54 / each);
     shown.forEach((n, i) => {
       const x = LEFT + i * each;
@@ -118,22 +118,22 @@ function facts(s) {
     [rate(s.flow.rows), "rows a second"],
     [seconds(s.latency.p50), "p50 latency"],
     [seconds(s.latency.p99), "p99 latency"],
-    [count(s.in_flight), "under way"],
+    [count(s.in_flight), "in progress"],
     [count(s.queued.rows), "rows waiting"],
-    [size(s.memory.process), `of memory; models ${size(s.memory.models)}${limit}`],
-    [seconds(s.lag), "event loop late"],
+    [size(s.memory.process), `memory; models ${size(s.memory.models)}${limit}`],
+    [seconds(s.lag), "event loop delay"],
   ];
   return make("div", { class: "facts" }, pairs.map(([big, small]) => make("div", {}, make("b", {}, big), make("span", {}, small))));
 }
 
-const HEADS = ["", "state", "#answered", "#failed", "~rows a batch", "~waiting", "~p50", "#p99", "~memory"];
+const HEADS = ["", "state", "#answered", "#failed", "~rows per batch", "~waiting", "~p50", "#p99", "~memory"];
 const KINDS = { "#": "n", "~": "n spare" };
 
 function modelRow(m) {
   const tags = [...m.labels, ...(m.share > 0 && m.share < 1 ? [share(m.share)] : [])].map((text) => make("span", { class: "tag" }, text));
   const notes = [m.reason];
-  if (m.personal && m.personal.hits + m.personal.misses) notes.push(`personal: ${count(m.personal.hits)} answered by a device's own version, ${count(m.personal.misses)} by the one for all; ${count(m.personal.devices)} of ${count(m.personal.capacity)} devices at hand, ${size(m.personal.bytes)}`);
-  if (m.shadow) notes.push(`as shadow: ${m.shadow.agreement == null ? NONE : share(m.shadow.agreement)} of rows agree in ${count(m.shadow.compared)} copies, largest difference ${m.shadow.difference == null ? "infinite" : m.shadow.difference.toPrecision(2)}`);
+  if (m.personal && m.personal.hits + m.personal.misses) notes.push(`personal: ${count(m.personal.hits)} answered by personal versions, ${count(m.personal.misses)} by the common model; ${count(m.personal.devices)} of ${count(m.personal.capacity)} devices in memory, ${size(m.personal.bytes)}`);
+  if (m.shadow) notes.push(`shadow: ${m.shadow.agreement == null ? NONE : share(m.shadow.agreement)} of rows agree in ${count(m.shadow.compared)} copies, largest difference ${m.shadow.difference == null ? "infinite" : m.shadow.difference.toPrecision(2)}`);
   const told = notes.filter(Boolean).join("; ");
   const row = make("tr", { class: told ? "told" : null },
     make("td", { class: "name" }, m.name, make("small", {}, `version ${m.version || NONE} `, tags)),
@@ -145,7 +145,7 @@ function modelRow(m) {
 
 function refused(counts) {
   const rows = Object.entries(counts).filter(([, n]) => n).sort((a, b) => b[1] - a[1]);
-  if (!rows.length) return make("p", { class: "soft" }, "No request.");
+  if (!rows.length) return make("p", { class: "soft" }, "No requests.");
   const bar = (n) => {
     const made = make("i");
     made.style.width = `${(100 * n) / rows[0][1]}%`;
@@ -154,29 +154,29 @@ function refused(counts) {
   return make("div", { class: "scroll" }, make("table", { class: "bars" }, make("tbody", {}, rows.map(([why, n]) => make("tr", {}, cell(why, ""), cell(count(n)), bar(n))))));
 }
 
-/** Requests and rows a second since the look before; the last minute's where there is none to compare with. */
+/** Requests and rows per second since the previous status; without a recent one, those of the last minute. */
 function flow(before, now) {
   const passed = before ? now.uptime - before.uptime : 0;
   const since = (which) => (now.answered[which] - before.answered[which]) / passed;
   const found = passed > 0.2 && passed < 10 ? { requests: since("requests"), rows: since("rows") } : now.recent;
-  // Counts of a version that went away are gone too.
+  // The counts of an unloaded version are no longer included.
   return found.requests < 0 ? now.recent : found;
 }
 
 const seen = [];
 const pick = (read) => seen.map((s) => s && read(s));
-/** Sections: what they show of a status, and how. One is drawn again only when what it shows is another. */
+/** Sections: the data that each shows, and how it is drawn. A section is redrawn only if its data has changed. */
 const SECTIONS = [
   [(s) => [s.flow, s.latency, s.in_flight, s.queued, s.memory, s.lag], facts],
   [() => [seen.length && performance.now()], () => make("div", { class: "charts" },
-    curves("Requests a second", { all: pick((s) => s.flow.requests) }, rate),
+    curves("Requests per second", { all: pick((s) => s.flow.requests) }, rate),
     curves("Latency", { p50: pick((s) => s.latency.p50), p95: pick((s) => s.latency.p95), p99: pick((s) => s.latency.p99) }, seconds))],
   [(s) => [s.latencies, s.batches], (s) => make("div", { class: "charts" },
     bars("Requests of the last minute by latency", s.latencies, seconds),
-    bars("Rows of the last minute by size of their batch", s.batches, count))],
+    bars("Rows of the last minute by batch size", s.batches, count))],
   [(s) => [s.models, s.unlisted], (s) => [make("h2", {}, "Models"),
     s.models.length ? table(HEADS, s.models.flatMap(modelRow)) : make("p", { class: "soft" }, "None."),
-    s.unlisted ? make("p", { class: "soft" }, `and ${count(s.unlisted)} more, asked longer ago`) : ""]],
+    s.unlisted ? make("p", { class: "soft" }, `and ${count(s.unlisted)} more, used less recently`) : ""]],
   [(s) => s.refused, (s) => [make("h2", {}, "Refused"), refused(s.refused)]],
 ];
 
@@ -199,7 +199,7 @@ function draw(s) {
 
 const sentence = async (reply) => (await reply.json().catch(() => ({}))).error || `status ${reply.status}`;
 
-/** No more looks until there is another token: each wrong one counts against this machine. */
+/** Stop asking until there is a new token: the gateway limits invalid tokens per client. */
 function lock(why) {
   locked = true;
   const open = () => {
@@ -236,7 +236,7 @@ async function run() {
   setTimeout(run, pause);
 }
 
-main.replaceChildren(head, notice, ...places, make("footer", {}, "Figures of the last seconds, once a second; a tab in the background rests."));
+main.replaceChildren(head, notice, ...places, make("footer", {}, "Updated once a second; paused while this tab is in the background."));
 addEventListener("resize", () => {
   shown.length = 0;
   if (last) draw(last);

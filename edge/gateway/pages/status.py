@@ -1,4 +1,4 @@
-"""What `/status.json` says: how the gateway is doing, gathered from those who count."""
+"""The document `/status.json`: the state of the gateway, collected from its parts."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from edge.gateway.operate.statistics import Statistics
 __all__ = ["MOST", "REASONS", "Bars", "Latency", "ModelStatus", "Personal", "Shadowed", "Status", "status"]
 
 MOST = 200
-"""Versions of models that are listed one by one; of more, those asked last."""
+"""Most versions of models that are listed; the most recently used ones are chosen."""
 IDLE = 120_000
-"""Milliseconds after which a version has nothing left in its last minute."""
+"""Milliseconds without requests after which a version's last minute is certainly empty."""
 REASONS: Mapping[int, str] = {
-    400: "wrong request",
-    401: "no token",
+    400: "invalid request",
+    401: "no valid token",
     403: "not allowed",
     404: "no such model",
     405: "no such method",
     408: "too slow",
     413: "too large",
     415: "unknown encoding",
-    429: "too much work",
+    429: "overloaded",
     431: "head too large",
-    499: "client left",
-    500: "fault",
+    499: "client disconnected",
+    500: "internal error",
     501: "not supported",
-    503: "not now",
+    503: "not available",
     504: "deadline passed",
 }
 """Statuses in a word or two."""
@@ -43,7 +43,7 @@ class Bars(TypedDict):
 
 
 class Latency(TypedDict):
-    """Seconds from a request's arrival to its reply, over the last minute; None: there was none."""
+    """Seconds from a request's arrival to its reply, over the last minute; None without requests."""
 
     p50: float | None
     p95: float | None
@@ -51,7 +51,7 @@ class Latency(TypedDict):
 
 
 class Personal(TypedDict):
-    """Devices whose personal versions are at hand, and how often they were and were not."""
+    """Devices whose personal versions are in memory, and how often requests found one and did not."""
 
     devices: int
     capacity: int
@@ -61,7 +61,7 @@ class Personal(TypedDict):
 
 
 class Shadowed(TypedDict):
-    """What came of copies of requests; `agreement`: share of rows; `difference`: the largest, None: not a number."""
+    """Results of copied requests; `agreement`: share of rows; `difference`: the largest one, None: infinite or NaN."""
 
     version: str
     fraction: float
@@ -73,7 +73,7 @@ class Shadowed(TypedDict):
 
 
 class ModelStatus(TypedDict):
-    """A version of a model. `share`: of the requests that name no version; counts since it was loaded."""
+    """A version of a model. `share`: of the requests without a version; counts are since it was loaded."""
 
     name: str
     version: str
@@ -94,7 +94,8 @@ class ModelStatus(TypedDict):
 
 
 class Status(TypedDict):
-    """All of it. `recent` (a second) and histograms are of the last minute, `answered` is of always; seconds, bytes."""
+    """The document. `recent` (rates per second) and histograms cover the last minute, `answered` the whole time; times
+    are in seconds, sizes in bytes."""
 
     name: str
     version: str

@@ -1,1 +1,1 @@
-"""Rows of many devices in one batch, each by its own version of the model."""
+"""Personal versions: batches with rows of many devices, each computed with its own weights."""

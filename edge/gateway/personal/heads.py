@@ -1,4 +1,4 @@
-"""What devices' versions change of a model, held ready while they are asked for."""
+"""The tensors in which devices' versions differ from the model, cached while they are in use."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from lite_runtime.graph import Array
 __all__ = ["GLOBAL", "Head", "Heads", "check_device"]
 
 LONGEST = 256
-"""Characters of a device's name."""
+"""Most characters of a device's name."""
 
 
 class Head:
-    """What one device is answered with. `device`: "" where that is the model for all; `state`: arrays by name that
-    replace the model's; `note`: what the reply says of it."""
+    """The tensors for one device. `device`: "" for the common model; `state`: arrays by name that replace the model's;
+    `note`: the text in the reply."""
 
     __slots__ = ("device", "key", "names", "nbytes", "note", "state", "version")
 
@@ -42,22 +42,23 @@ class Head:
 
 
 GLOBAL = Head("", 0, MappingProxyType({}), "global")
-"""The model as it is for all."""
+"""The common model."""
 
 
 def check_device(name: object) -> str:
-    """A device's name as a request gives it. Raises GatewayError (400)."""
+    """Validate a device's name from a request. Raises GatewayError (400)."""
     if not isinstance(name, str) or len(name) > LONGEST or not name.isprintable():
         got = f"{len(name)} characters" if isinstance(name, str) else type(name).__name__
-        raise GatewayError(400, f"device: expected up to {LONGEST} characters that can be printed, got {got}")
+        raise GatewayError(400, f"device: expected up to {LONGEST} printable characters, got {got}")
     return name
 
 
 class Heads:
-    """The heads of one loaded model, those longest unused let go beyond `memory` bytes or `most` devices.
+    """The heads of one loaded model; the least recently used ones are dropped beyond `memory` bytes or `most` devices.
 
-    A version counts where it was given to be served (`federated.server.store`), belongs to this very bundle and fits
-    it; a device without one gets GLOBAL. Found without locks; changed on the event loop's thread.
+    A version is used if its device consented to serving (`federated.server.store`), and if it belongs to exactly this
+    bundle and fits it; a device without one gets GLOBAL. Reads need no lock; changes are made on the event loop's
+    thread.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Heads:
         reads = {state for name, use in held.uses.items() if name not in writes for state in use.reads.values()}
         self._state = {name: held.state[name] for name in reads}
         self._heads: OrderedDict[str, tuple[Stamp, Head]] = OrderedDict()
-        """By device: the newest version in the store when it was loaded, and what came of it."""
+        """By device: the newest version in the store at the time of loading, and the resulting head."""
         self._coming: dict[str, asyncio.Future[Head]] = {}
         self._counting = allocate_lock()
         self.nbytes = self.hits = self.misses = 0
@@ -79,13 +80,13 @@ class Heads:
         return len(self._heads)
 
     def names(self, sample: int = 16) -> set[frozenset[str]]:
-        """What versions change, sets of names of state: those at hand, else of up to `sample` devices in the store. On
-        any thread but the event loop's. Raises GatewayError (503)."""
+        """The sets of state names that versions change: of the cached ones, else of up to `sample` devices in the
+        store. On any thread but the event loop's. Raises GatewayError (503)."""
         found = {head.names for _, head in list(self._heads.values())}
         return found or {self.load(device).names for device in islice(self._versions.newest, sample)}
 
     def find(self, device: str) -> Head | None:
-        """The device's head; None where it must be loaded: `ready`. A look into two tables."""
+        """The device's head; None if it must be loaded with `ready`. Costs two look-ups."""
         newest = self._versions.newest.get(device)
         if newest is None:
             return GLOBAL
@@ -93,8 +94,8 @@ class Heads:
         return found[1] if found is not None and found[0] == newest else None
 
     def admit(self, job: Job) -> bool:
-        """Whether a job that names a device can be queued at once; if not, await `ready` of it, and ask again. One of
-        a device without a version becomes a job for the model as it is for all."""
+        """Whether a job that names a device can be queued at once; if not, await `ready` and call this again. A job of
+        a device without a version is changed to use the common model."""
         head = self.find(job.device)
         if head is None:
             return False
@@ -106,7 +107,7 @@ class Heads:
         return True
 
     async def ready(self, device: str) -> Head:
-        """The device's head, loaded on another thread where it is not there; who asks for the same waits for the same.
+        """The device's head, loaded on another thread if necessary; callers for the same device share one loading.
         Raises GatewayError (503) for a store that cannot be read."""
         head = self.find(device)
         if head is not None:
@@ -120,7 +121,7 @@ class Heads:
         return await asyncio.shield(coming)
 
     def now(self, device: str) -> Head:
-        """`ready` for threads that may wait: what was queued may have had to make room since."""
+        """`ready` for threads that may block: the head may have been dropped since its job was queued."""
         return self.find(device) or self.load(device)
 
     def load(self, device: str) -> Head:
@@ -128,27 +129,28 @@ class Heads:
         try:
             version = self._versions.load(device)
         except FederatedError as error:
-            raise GatewayError(503, f"personal versions cannot be read now: {error}", retry_after=5.0) from error
+            raise GatewayError(503, f"personal versions cannot be read at present: {error}", retry_after=5.0) from error
         if version is None:
             return GLOBAL
         if version.base != self.digest:
-            return self._refused(version, "is of another model")
+            return self._refused(version, "belongs to another model")
         state = {name: delta for name, delta in version.delta.items() if name in self._state}
         for name, delta in state.items():
             own = self._state[name]
             if getattr(delta, "shape", None) != own.shape or delta.dtype != own.dtype:
-                return self._refused(version, "is of a model of other shapes")
+                return self._refused(version, "belongs to a model with other shapes")
         with np.errstate(over="ignore", invalid="ignore"):
             made = version.params({name: self._state[name] for name in state})
         if not all(np.isfinite(array).all() for array in made.values() if array.dtype.kind == "f"):
-            return self._refused(version, "holds numbers that are not finite")
+            return self._refused(version, "contains NaN or infinities")
         return Head(device, version.version, made, f"version {version.version}", version.created)
 
     def _refused(self, version: Version, what: str) -> Head:
         return Head("", 0, GLOBAL.state, f"global: version {version.version} {what}")
 
     def count(self, hits: int, misses: int) -> None:
-        """Jobs answered by a device's version, and by the model for all though they named a device."""
+        """Count jobs answered by a device's version, and jobs that named a device but were answered by the common
+        model."""
         with self._counting:
             self.hits += hits
             self.misses += misses

@@ -1,4 +1,4 @@
-"""Batches in which every row may be another device's: the backbone once for all rows, each row its own head."""
+"""Batches with rows of different devices: the backbone is computed once for all rows, the head per row."""
 
 from __future__ import annotations
 

@@ -24,11 +24,11 @@ Tell = Callable[[str, Mapping[str, Any]], None]
 
 
 class Personal:
-    """`await start()` before requests come, `await close()` behind the last.
+    """`await start()` before the first request, `await close()` after the last.
 
-    store: the file of `federated.server.store`. devices: whose tensors lie in a model's tables at once; refresh:
-    seconds
-    between looks at the store; memory: bytes of heads a model holds ready, and of tables a runner. tell: of events.
+    store: the file of `federated.server.store`. devices: number of devices whose tensors are in a model's tables at
+    once; refresh: seconds between checks of the store; memory: bytes of cached heads per model, and of tables per
+    runner. tell: callback for events.
     For a request that names a device:
 
         job = Job(…, device=check_device(name))
@@ -55,7 +55,7 @@ class Personal:
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Look at the store, and begin to watch it."""
+        """Read the store, and start to watch it."""
         await asyncio.to_thread(self._versions.look)
         self._watch = asyncio.create_task(self._versions.watch())
 

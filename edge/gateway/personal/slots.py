@@ -1,4 +1,4 @@
-"""Which slot of a model's tables holds whose head."""
+"""The assignment of devices' heads to the slots of a model's tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One batch for many devices: their tensors into slots, their rows through the rewritten graph."""
+"""One batch for many devices: their tensors are put into slots, and their rows run through the rewritten graph."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class _Table:
 
 
 def fail(job: Job, error: Exception) -> None:
-    """InputError is the client's: 400. Others are what they are."""
+    """Set the job's error: InputError, caused by the client, becomes 400; others stay unchanged."""
     job.outputs = None
     job.error = GatewayError(400, str(error)) if isinstance(error, InputError) else error
     job.computed = job.done = perf_counter()

@@ -1,4 +1,4 @@
-"""Which devices have versions of their own, as the store says it: looked at every few seconds, never for a request."""
+"""Which devices have personal versions, according to the store; it is read every few seconds, never for a request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from federated.server.store import PersonalStore, Version
 __all__ = ["Stamp", "Versions"]
 
 Tell = Callable[[str, Mapping[str, Any]], None]
-"""Told of what happens: an event's name and its facts."""
+"""A callback for events: their name and facts."""
 Stamp = tuple[int, float]
 """A version's number and when it was made: a device that was forgotten and comes again begins with number 1."""
 
@@ -20,8 +20,8 @@ Stamp = tuple[int, float]
 class Versions:
     """The newest version by device.
 
-    What a device withdraws is served for `refresh` seconds more at most: while the store cannot be read, nothing of it
-    is known to be anybody's, and everybody is answered by the model for all.
+    A withdrawn version is served for at most `refresh` seconds more. While the store cannot be read, no version is
+    known to be valid, and all requests are answered by the common model.
     """
 
     def __init__(self, store: PersonalStore, *, refresh: float = 5.0, tell: Tell = lambda event, facts: None) -> None:

@@ -1,6 +1,6 @@
-"""Files in, answers out: what a bundle declares around its model.
+"""Processing: the pre- and post-processing that a bundle declares around its model.
 
-Pipeline.of(bundle.metadata, ports)     the pipeline of a signature, None where there is none
+Pipeline.of(bundle.metadata, ports)     the processing of a signature, None if there is none
 .ports                                  what clients see
 .before(inputs) .after(outputs)         pure, for a thread
 """

@@ -1,4 +1,4 @@
-"""Pictures: JPEG and PNG to uint8 [height, width, channels], larger and smaller."""
+"""Images: JPEG and PNG to uint8 [height, width, channels], resizing and cropping."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ class Image(Source):
 
     def open(self, item: Any) -> Payload:
         """See `Source`."""
-        data = raw(item, self.base64, "a JPEG or PNG picture")
+        data = raw(item, self.base64, "a JPEG or PNG image")
         # Pillow's readers raise whatever a damaged file makes their code meet.
         pillow = _pillow()
         try:
             opened = pillow.open(io.BytesIO(data), formats=("JPEG", "PNG"))
         except pillow.UnidentifiedImageError:
-            raise GatewayError(400, f"expected a JPEG or PNG picture, got {len(data)} bytes that are neither") from None
+            raise GatewayError(400, f"expected a JPEG or PNG image, got {len(data)} bytes that are neither") from None
         except pillow.DecompressionBombError as error:
             raise GatewayError(413, f"expected at most {self.max_pixels} pixels: {error}") from error
         except Exception as error:  # library: Pillow raises whatever a damaged file makes it meet
@@ -98,12 +98,12 @@ def _pillow() -> ModuleType:
     try:
         from PIL import Image as pillow
     except ImportError as error:
-        raise MissingExtraError("Pillow", "images", "pictures in requests are decoded with it") from error
+        raise MissingExtraError("Pillow", "images", "it decodes images in requests") from error
     return pillow
 
 
 def _unreadable(error: Exception) -> GatewayError:
-    return GatewayError(400, f"expected a JPEG or PNG picture, got one that cannot be read: {str(error)[:200]}")
+    return GatewayError(400, f"expected a JPEG or PNG image, got one that cannot be read: {str(error)[:200]}")
 
 
 def _pixels(image: Any, mode: str) -> Array:
@@ -145,8 +145,8 @@ class Resize(Single):
         high, wide = self._aim(array.shape[0], array.shape[1])
         if high * wide > PIXELS:
             raise GatewayError(
-                400, f"a picture of {array.shape[1]} x {array.shape[0]} would grow to {wide} x {high} pixels on its way"
-                f" to size {self.size}; expected at most {PIXELS}: send one of other proportions"
+                400, f"an image of {array.shape[1]} x {array.shape[0]} would need {wide} x {high} intermediate pixels"
+                f" for size {self.size}; expected at most {PIXELS}: send one with another aspect ratio"
             )  # fmt: skip
         made = _resized(array, high, wide, self.method, self.antialias)
         if self.fit == "cover":

@@ -16,7 +16,7 @@ def raw(item: Any, base64: bool, what: str) -> bytes:
         try:
             return binascii.a2b_base64(item, strict_mode=True)
         except (ValueError, TypeError) as error:
-            raise GatewayError(400, f"expected {what} in Base64, got what is none: {error}") from None
+            raise GatewayError(400, f"expected {what} in Base64, got other text: {error}") from None
     if isinstance(item, str):
         raise GatewayError(
             400, f"expected {what} as bytes, got text; send the input as binary data (binary_data_size), or as the raw"

@@ -232,7 +232,7 @@ def _feed(entry: _Input, items: Array) -> Array:
         if row.shape != rows.shape[1:]:
             raise GatewayError(
                 400, f"input {entry.name!r}: expected rows of one shape, got {list(row.shape)} for row {i} and"
-                f" {list(rows.shape[1:])} for row 0; send them one by one"
+                f" {list(rows.shape[1:])} for row 0; send them in separate requests"
             )  # fmt: skip
         rows[i] = row
     assert rows is not None
@@ -262,7 +262,7 @@ def _row(entry: _Input, payload: Payload, i: int) -> Array:
     try:
         arrays = (entry.source.decode(payload),)
         if not arrays[0].size:
-            raise GatewayError(400, f"expected something in it, got an array of shape {list(arrays[0].shape)}")
+            raise GatewayError(400, f"expected a non-empty array, got shape {list(arrays[0].shape)}")
         for step in entry.steps:
             arrays = step.run(*arrays)  # type: ignore[assignment]
     except GatewayError as error:
@@ -271,7 +271,7 @@ def _row(entry: _Input, payload: Payload, i: int) -> Array:
     shape = (entry.port.shape or ())[entry.stacked :]
     if any(isinstance(want, int) and want != have for want, have in zip(shape, row.shape, strict=True)):
         raise GatewayError(
-            400, f"input {entry.name!r}, row {i}: expected what makes {list(shape)} for the model, got"
-            f" {list(row.shape)}; send one of the size that the model is for"
+            400, f"input {entry.name!r}, row {i}: expected shape {list(shape)} for the model, got"
+            f" {list(row.shape)}; send data of the size that the model needs"
         )  # fmt: skip
     return row

@@ -34,7 +34,7 @@ _WORDS: dict[type, str] = {
 }  # fmt: skip
 _NUMBERS = frozenset({int, float})
 _JSON_KINDS: dict[str, frozenset[type]] = {"BOOL": frozenset({bool}), "BYTES": frozenset({str})}
-"""Python's types of what JSON may hold, where it is not numbers."""
+"""Python's types of JSON values other than numbers."""
 
 
 def from_bytes(body: bytes | bytearray | memoryview, at: int, size: int, port: Port, shape: tuple[int, ...]) -> Array:
@@ -82,7 +82,7 @@ def from_json(data: Any, port: Port, shape: tuple[int, ...]) -> Array:
     Raises GatewayError (400) where elements are missing or too many, of the wrong kind, or out of the type's range.
     """
     if port.datatype == "BF16":
-        raise GatewayError(400, f"input {port.name!r}: BF16 has no form in JSON; send it as binary data")
+        raise GatewayError(400, f"input {port.name!r}: BF16 is not possible in JSON; send it as binary data")
     if isinstance(data, np.ndarray):
         if data.ndim == 1:
             _counted(data.size, shape, port)
@@ -179,7 +179,7 @@ def texts(array: Array, name: str) -> Array:
     try:
         return _objects([x.decode() if isinstance(x, bytes) else x for x in array.flat], array.shape)
     except UnicodeDecodeError as error:
-        raise GatewayError(400, f"input {name!r}: expected text in UTF-8, got bytes that are none: {error}") from None
+        raise GatewayError(400, f"input {name!r}: expected text in UTF-8, got other bytes: {error}") from None
 
 
 def to_bytes(array: Array, port: Port) -> bytes | memoryview:
@@ -195,9 +195,9 @@ def to_bytes(array: Array, port: Port) -> bytes | memoryview:
 def to_json(array: Array, port: Port) -> Any:
     """An output's `data` for orjson with OPT_SERIALIZE_NUMPY: flat, every number the shortest that reads back the same.
 
-    NaN and infinities have no word in JSON; they are written as `NaN`, `Infinity` and `-Infinity`, as Triton writes
-    them: its clients and Python's `json` read these, strict readers refuse the reply rather than take another number
-    for them. Raises GatewayError (400) for BF16, and for BYTES that are not UTF-8: ask for these as binary data.
+    NaN and infinities do not exist in JSON; they are written as `NaN`, `Infinity` and `-Infinity`, as Triton does: its
+    clients and Python's `json` read these, and strict readers refuse the reply instead of reading a wrong number.
+    Raises GatewayError (400) for BF16, and for BYTES that are not UTF-8: ask for these as binary data.
     """
     if port.dtype.hasobject:
         try:
@@ -207,7 +207,7 @@ def to_json(array: Array, port: Port) -> Any:
                 400, f"output {port.name!r} holds bytes that are not UTF-8; ask for it with binary_data: true"
             ) from None  # fmt: skip
     if port.datatype == "BF16":
-        raise GatewayError(400, f"output {port.name!r}: BF16 has no form in JSON; ask for it with binary_data: true")
+        raise GatewayError(400, f"output {port.name!r}: BF16 is not possible in JSON; ask with binary_data: true")
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.dtype.kind == "f" and not np.isfinite(flat).all():
         return orjson.Fragment(json.dumps(flat.tolist()))

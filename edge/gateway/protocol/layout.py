@@ -1,4 +1,4 @@
-"""The JSON of an inference request, checked against what a signature takes and gives: everything but the elements."""
+"""The JSON of an inference request, validated against a signature: everything except the elements."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Ports: TypeAlias = Callable[[str], Ports]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Most that one request may ask for; beyond it is 413."""
+    """Limits of one request; beyond them it is refused with 413."""
 
     json: int = 64 << 20
     """Bytes of JSON."""
@@ -39,8 +39,8 @@ LIMITS = Limits()
 
 
 class Wanted(NamedTuple):
-    """An output that is asked for. binary: None says nothing, so that the request's default holds; classification: how
-    many of the largest elements, as text; 0: the tensor itself."""
+    """A requested output. binary: None means the request's default; classification: how many of the largest elements to
+    send as text; 0: the tensor itself."""
 
     name: str
     binary: bool | None
@@ -48,7 +48,7 @@ class Wanted(NamedTuple):
 
 
 class Part(NamedTuple):
-    """An input. data: what JSON has for it; None: `size` bytes, `at` bytes after the JSON."""
+    """An input. data: its value in the JSON; None: it has `size` bytes, `at` bytes after the JSON."""
 
     port: Port
     shape: tuple[int, ...]
@@ -59,7 +59,7 @@ class Part(NamedTuple):
 
 @dataclass(slots=True)
 class Layout:
-    """A request without its elements. `binary`: how outputs that say nothing are sent; `total`: bytes after JSON."""
+    """A request without its elements. `binary`: the default for outputs; `total`: bytes after the JSON."""
 
     id: str
     parameters: Mapping[str, Any]
@@ -73,7 +73,7 @@ class Layout:
 
 
 def layout_of(document: Any, ports: _Ports, limits: Limits) -> Layout:
-    """What a request's JSON says, checked. Raises GatewayError: 400, 413, 501, and whatever `ports` raises."""
+    """The validated layout of a request's JSON. Raises GatewayError: 400, 413, 501, and what `ports` raises."""
     expect(type(document) is dict, "expected the request to be a JSON object")
     name, parameters = document.get("id", ""), document.get("parameters", {})
     expect(type(name) is str, "expected id to be a string")
@@ -86,18 +86,18 @@ def layout_of(document: Any, ports: _Ports, limits: Limits) -> Layout:
     wanted = _outputs(document.get("outputs"), takes)
     for output, own, count in wanted or [(n, None, 0) for n in takes.outputs]:
         if takes.outputs[output].datatype == "BF16" and not count and not (binary if own is None else own):
-            raise wrong(f"output {output!r} is BF16, which has no form in JSON; ask for it with binary_data: true")
+            raise wrong(f"output {output!r} is BF16, which JSON cannot hold; request it with binary_data: true")
     rows = _rows(parts, takes)
     return Layout(name, parameters, signature, takes, parts, total, rows, wanted, binary)
 
 
 def raw_layout(size: int, takes: Ports) -> Layout:
-    """A request that is nothing but the elements of the one input: `size` bytes. BYTES: one element, all of them.
+    """The layout of a request that has only the bytes of the model's single input: `size` bytes. BYTES: one element.
 
-    Raises GatewayError (400) where there is more than one input, or its shape does not follow from the size.
+    Raises GatewayError (400) if there is more than one input, or its shape does not follow from the size.
     """
     if len(takes.inputs) != 1:
-        raise wrong(f"expected one input where the header's length is 0, the model has {len(takes.inputs)}")
+        raise wrong(f"a header length of 0 needs a model with one input, this one has {len(takes.inputs)}")
     (port,) = takes.inputs.values()
     opened = sum(not isinstance(d, int) for d in port.shape or ())
     least = port.least
@@ -110,7 +110,7 @@ def raw_layout(size: int, takes: Ports) -> Layout:
         shape = tuple(d if isinstance(d, int) else many for d in port.shape or ())
     if not fits:
         what = f"input {port.name!r} is {port.datatype} {list(port.open)}"
-        raise wrong(f"{what}: its shape does not follow from {size} bytes; send a JSON header that says it")
+        raise wrong(f"{what}: its shape does not follow from {size} bytes; send a JSON header with the shape")
     parts = [Part(port, shape, None, 0, size)]
     return Layout("", {}, "predict", takes, parts, size, _rows(parts, takes), None, True)
 
@@ -168,7 +168,7 @@ def _shape(given: Any, port: Port) -> tuple[int, ...]:
         for want, got in zip(expected, given, strict=False):
             fits = fits and (want == got or type(want) is not int)
         if not fits:
-            raise wrong(f"input {port.name!r}: expected shape {list(port.open)}, -1 being any, got {given}")
+            raise wrong(f"input {port.name!r}: expected shape {list(port.open)}(-1: any size), got {given}")
     return tuple(given)
 
 
@@ -177,7 +177,7 @@ def _part(
 ) -> Part:
     count, size, data = prod(shape), parameters.get("binary_data_size"), entry.get("data")
     if port.datatype == "BYTES" and count > limits.strings:
-        raise GatewayError(413, f"input {port.name!r}: at most {limits.strings} BYTES elements are taken, got {count}")
+        raise GatewayError(413, f"input {port.name!r}: expected at most {limits.strings} BYTES elements, got {count}")
     if (size is None) == (data is None):
         both = "both" if data is not None else "neither"
         raise wrong(f"input {port.name!r}: expected either data or parameters.binary_data_size, got {both}")
@@ -213,7 +213,7 @@ def _rows(parts: list[Part], takes: Ports) -> int:
         for name, size in zip(part.port.shape or (), part.shape, strict=False):
             if type(name) is str and sizes.setdefault(name, size) != size:
                 where = f"input {part.port.name!r}, shape {list(part.shape)}"
-                raise wrong(f"{where}: expected {name} to be {sizes[name]}, as it is elsewhere, got {size}")
+                raise wrong(f"{where}: expected {name} to be {sizes[name]}, as in another input, got {size}")
     if not takes.batched or not parts:
         return 1
     rows = parts[0].shape[0]

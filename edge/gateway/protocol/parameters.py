@@ -1,4 +1,4 @@
-"""Parameters of requests and of their tensors: what they may be, and those that mean something here."""
+"""Parameters of requests and of their tensors: allowed values, and those that have an effect here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TEXT = 400
 
 
 def wrong(text: str) -> GatewayError:
-    """What is wrong with a request, cut to a length fit to be sent back."""
+    """The error for an invalid request, with its text limited in length."""
     return GatewayError(400, text if len(text) <= _TEXT else text[:_TEXT] + "…")
 
 
@@ -26,7 +26,7 @@ def expect(fits: bool, text: str, *values: object) -> None:
 
 
 def natural(value: Any) -> bool:
-    """Whether a value out of JSON is an integer from 0 on; true and false are none."""
+    """Whether a JSON value is an integer from 0 on; true and false are not."""
     return type(value) is int and value >= 0
 
 
@@ -40,15 +40,15 @@ def checked(parameters: Any, whose: str) -> None:
 
 _RESERVED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "binary_data_output": (lambda v: type(v) is bool, "true or false"),
-    "priority": (natural, "an integer from 0 on (1 goes first, 0 is the default)"),
+    "priority": (natural, "an integer from 0 on (1 is the highest, 0 the default)"),
     "signature": (lambda v: type(v) is str, "a string, the signature's name"),
     "timeout": (natural, "an integer from 0 on (microseconds)"),
 }
-"""Parameters of requests with a meaning here: whether a value can be, and what is expected."""
+"""Parameters of requests with an effect here: whether a value is valid, and what is expected."""
 
 
 def checked_reserved(parameters: Mapping[str, Any]) -> None:
-    """Checks the request's parameters that mean something here. Raises GatewayError: 400, or 501 for sequences."""
+    """Checks the request's parameters that have an effect here. Raises GatewayError: 400, or 501 for sequences."""
     for key, (fits, expected) in _RESERVED.items() if parameters else ():
         if key in parameters and not fits(parameters[key]):
             raise wrong(f"parameters.{key}: expected {expected}, got {parameters[key]!r}")
@@ -57,6 +57,6 @@ def checked_reserved(parameters: Mapping[str, Any]) -> None:
 
 
 def no_shared_memory(parameters: Mapping[str, Any]) -> None:
-    """Refuses tensors that are to lie in shared memory: GatewayError (501)."""
+    """Refuses tensors in shared memory: raises GatewayError (501)."""
     if "shared_memory_region" in parameters:
         raise GatewayError(501, "shared_memory_region: not supported; send the tensor as binary data")

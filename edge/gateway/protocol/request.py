@@ -55,13 +55,13 @@ def read(
     ports: Callable[[str], Ports],
     limits: Limits = LIMITS,
 ) -> Request:
-    """A request out of its body, checked against the ports of the signature that it names (`predict` by default).
+    """Parse a request and validate it against the ports of the signature that it names (`predict` by default).
 
     header_length: bytes of JSON in front (`Inference-Header-Content-Length`); None: all of the body; 0: no JSON, all of
     the body is the one input. ports: of a signature's name; raises GatewayError for an unknown one; the same object
     each time, so that what is known of a header serves again. limits: the same for all requests of a process.
-    Unknown fields and parameters are passed over, as Triton does. Raises GatewayError: 400 whatever is wrong, 413
-    beyond `limits`, 501 sequences and shared memory, and what `ports` raises.
+    Unknown fields and parameters are ignored, as in Triton. Raises GatewayError: 400 for invalid requests, 413 beyond
+    `limits`, 501 for sequences and shared memory, and what `ports` raises.
     """
     if header_length == 0:
         return _raw(body, ports("predict"))
@@ -70,9 +70,9 @@ def read(
         raise wrong("the body is empty; expected the protocol's JSON")
     if not 0 < end <= len(body):
         where = "Inference-Header-Content-Length"
-        raise wrong(f"the body has {len(body)} bytes, of which its JSON is said to take {end} ({where})")
+        raise wrong(f"the body has {len(body)} bytes, fewer than the {end} bytes of JSON in {where}")
     if end > limits.json:
-        raise GatewayError(413, f"at most {limits.json} bytes of JSON are taken, got {end}; send binary data")
+        raise GatewayError(413, f"expected at most {limits.json} bytes of JSON, got {end}; send binary data")
     if header_length is None:
         layout = _parsed(body, ports, limits)
         return _request(layout, layout.id, body, end)
@@ -102,7 +102,7 @@ def _parsed(header: bytes | bytearray | memoryview, ports: Callable[[str], Ports
 
 
 def _loaded(text: bytes | bytearray | memoryview, limits: Limits) -> Any:
-    """A JSON document. Raises GatewayError: 413 for more of it than anybody needs, 400 for what is no JSON."""
+    """A JSON document. Raises GatewayError: 413 if it has too many items, 400 if it is not valid JSON."""
     if len(text) > limits.items and sum(map(bytes(text).count, _SIGNS)) > limits.items:
         what = f"{limits.items} brackets and commas outside large arrays of numbers"
         raise GatewayError(413, f"the JSON has more than {what}; send binary data")
@@ -113,8 +113,8 @@ def _loaded(text: bytes | bytearray | memoryview, limits: Limits) -> Any:
 
 
 def _filled(quick: Cut, limits: Limits) -> Any:
-    """The document with every array that was cut out where it belongs; None where it is no JSON, or an array stood
-    anywhere but in an input's `data`: then the whole text says what is wrong with it, if anything is."""
+    """The document with the cut-out arrays put back; None if it is not valid JSON, or an array was elsewhere than in an
+    input's `data`: then the whole text is parsed, which gives the exact error, if there is one."""
     try:
         document = _loaded(quick.header, limits)
     except GatewayError:

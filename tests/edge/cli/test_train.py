@@ -137,7 +137,7 @@ def test_the_store_is_found_by_its_variable(folder: Path, monkeypatch: pytest.Mo
         (["{run}", "--set", "export.onnx=none/m.onnx"], 3, "export.onnx: there is no folder"),
         (["{run}", "--set", "model.options.features=7"], 3, "takes examples of 7"),
         (["no_such_module_here:f"], 3, "no module"),
-        (["json:loads", "--set", "a.b=1"], 2, "no sections"),
+        (["json:loads", "--set", "a.b=1"], 2, "not a function"),
     ],
 )
 def test_mistakes_end_with_their_code(folder: Path, words: list[str], code: int, expected: str) -> None:
@@ -176,7 +176,7 @@ def test_a_run_goes_on_from_its_checkpoint(folder: Path) -> None:
     kept = ("--set", "checkpoint.folder=kept", "--json")
     first = json.loads(msedge("train", folder / "run.toml", *kept, "--set", "train.epochs=1")[0])
     out, err = msedge("train", folder / "run.toml", *kept, "--resume")
-    assert "going on from" in err and json.loads(out)["steps"] == 6
+    assert "continuing from" in err and json.loads(out)["steps"] == 6
     assert "epoch 2/2: train loss" in err and "epoch 1" not in err
     assert runs(folder, "show", json.loads(out)["run"])["parent"] == first["run"]
     _, err = msedge("train", folder / "run.toml", *kept, "--resume", code=3)
@@ -249,7 +249,7 @@ def test_the_screen_shows_where_a_run_is() -> None:
     screen.epoch_done(EpochReport(1, 2, means, means, 3.0, 4, times))
     screen.saved(Path("/kept"))
     text = shown()
-    told = ("data 100.00 ms", "/kept", "gradient norm 0.25", "plan: data parallel, mesh 8; 2.00 ms a step")
+    told = ("data 100.00 ms", "/kept", "gradient norm 0.25", "plan: data parallel, mesh 8; expected 2.00 ms per step")
     for words in ("epoch 2/2", "step 4", "examples/s", "to go", "0.2500", "0.7500", *told):
         assert words in text, words
     assert "━" * 16 + "╌" * 16 in text

@@ -55,7 +55,7 @@ def test_stopped_and_gone_on(tmp_path: Path) -> None:
         out, err = many.communicate(timeout=300)
     first = json.loads(out)
     assert many.returncode == 3 and first["files"] == {} and first["stopped"]
-    assert "--resume goes on from there" in err and err.rstrip().endswith("stopped")
+    assert "--resume continues it" in err and err.rstrip().endswith("stopped")
     done = first["steps"] // 4
     with command(tmp_path, "--resume", "--set", f"train.epochs={done + 2}") as one:
         out, err = one.communicate(timeout=300)

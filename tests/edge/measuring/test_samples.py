@@ -37,7 +37,7 @@ def test_drawn_values_have_the_declared_types() -> None:
     "value", [Value("s", "string", (1,)), Value("r", "float32", None), Value("q", "float32", None, "sequence")]
 )
 def test_what_cannot_be_made_up(value: Value) -> None:
-    with pytest.raises(InputError, match="cannot be made up"):
+    with pytest.raises(InputError, match="cannot be generated"):
         draw([value], np.random.default_rng(0))
 
 

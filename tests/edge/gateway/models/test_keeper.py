@@ -32,9 +32,9 @@ def test_all_versions_of_a_model_count_under_the_cap(place: Any, make: Any) -> N
     async def scenario() -> None:
         repository = place.repository(memory=5 * size)
         await repository.start()
-        assert not repository.served() and "leaves no room" in repository.index()[0]["reason"]
+        assert not repository.served() and "leave too little" in repository.index()[0]["reason"]
         assert place.forgotten == place.prepared == ["a/3", "a/2"]
-        with pytest.raises(GatewayError, match="leaves no room"):
+        with pytest.raises(GatewayError, match="leave too little"):
             await repository.wake("a")
         place.put("a/config.toml", "versions = [1, 3]")
         await repository.poll()
@@ -59,7 +59,7 @@ def test_what_turned_out_too_large_is_not_loaded_to_find_out_again(place: Any, m
         for _ in range(3):
             with pytest.raises(Asleep):
                 repository.route("a")
-            with pytest.raises(GatewayError, match="leaves no room") as caught:
+            with pytest.raises(GatewayError, match="leave too little") as caught:
                 await repository.wake("a")
             assert caught.value.retry_after
         assert place.prepared == place.forgotten == ["a/1"]

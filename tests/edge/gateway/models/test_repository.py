@@ -368,7 +368,7 @@ def test_under_a_cap_the_longest_unused_model_sleeps_until_it_is_asked_for(place
 
         held = repository.route("c")
         held.acquire(0.0)
-        with pytest.raises(GatewayError, match="leaves no room"):
+        with pytest.raises(GatewayError, match="leave too little"):
             await repository.wake("b")  # c is in use, a is pinned
         held.release()
         await repository.wake("b")

@@ -31,10 +31,10 @@ def test_a_folder_of_models(place: Any) -> None:
 def test_a_version_that_is_there_twice_is_said(place: Any) -> None:
     place.put("a/1/model.mslite", b"x")
     place.put("a/model.mslite", b"x")
-    assert "version 1 is there twice" in Folder(place.root).scan()["a"].problem
+    assert "version 1 exists twice" in Folder(place.root).scan()["a"].problem
     place.put("b/1/model.mslite", b"x")
     place.put("b.mslite", b"x")
-    assert "version 1 is there twice" in Folder(place.root).scan()["b"].problem
+    assert "version 1 exists twice" in Folder(place.root).scan()["b"].problem
 
 
 def test_links_lead_anywhere_within_the_folder_and_nowhere_else(place: Any, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_bundles_one_by_one(place: Any) -> None:
         "one": [1], "two": [1], "three": [3], "none": [], "four": [1],
     }  # fmt: skip
     assert "expected a bundle, got nothing" in found["none"].problem
-    with pytest.raises(GatewayError, match="another model is called 'one'"):
+    with pytest.raises(GatewayError, match="another model has the name 'one'"):
         Files([str(one), "one=x"])
     with pytest.raises(GatewayError, match="expected a model's name"):
         Files(["bad name.mslite"])
@@ -105,4 +105,4 @@ def test_of_a_model_in_two_sources_the_first_counts() -> None:
     one, other = Listing({}, None, "one"), Listing({}, None, "other")
     found = merged([{"a": one}, {"a": other, "b": other}])
     assert found["b"] == other
-    assert found["a"].problem == "one; 'a' is in two sources; the first one's is used"
+    assert found["a"].problem == "one; 'a' is in two sources; the first one is used"

@@ -88,7 +88,7 @@ def test_a_version_idle_beside_a_busy_one_is_left_out_of_rates() -> None:
 def test_refusals_by_reason() -> None:
     statistics = Statistics()
     statistics.refused.update({("infer", 429): 3, ("manage", 403): 2, ("infer", 418): 1})
-    assert made([], statistics)["refused"] == {"too much work": 3, "not allowed (manage)": 2, "418": 1}
+    assert made([], statistics)["refused"] == {"overloaded": 3, "not allowed (manage)": 2, "418": 1}
 
 
 @pytest.mark.parametrize(("largest", "difference"), [(0.5, 0.5), (math.inf, None)])

@@ -102,9 +102,9 @@ def test_versions_of_other_models_and_shapes_are_not_served(fleet: Fleet) -> Non
     fleet.store.put("strange", held.digest, {"no": np.ones(2)}, {"no": np.zeros(2)}, round=1, consent="serve")
     fleet.versions.look()
     notes = ready(fleet, "other", "wide", "huge", "strange")
-    assert notes[0] == "global: version 1 is of another model"
-    assert notes[1] == "global: version 1 is of a model of other shapes"
-    assert notes[2] == "global: version 1 holds numbers that are not finite"
+    assert notes[0] == "global: version 1 belongs to another model"
+    assert notes[1] == "global: version 1 belongs to a model with other shapes"
+    assert notes[2] == "global: version 1 contains NaN or infinities"
     assert notes[3] == "version 1"  # which changes nothing that is read
     job = fleet.job("other")
     assert fleet.heads.admit(job)

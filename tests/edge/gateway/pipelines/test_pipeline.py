@@ -191,7 +191,7 @@ def test_rows_that_differ_are_refused() -> None:
         loose.before({"file": texts(png(PICTURE), png(PICTURE[1:]))})
     assert caught.value.status == 400
     fixed = Pipeline(declared([{"step": "image"}]), ports([port("x", "uint8", "n", 8, "w", 3)]))
-    with pytest.raises(GatewayError, match="row 0: expected what makes") as caught:
+    with pytest.raises(GatewayError, match="row 0: expected shape") as caught:
         fixed.before({"file": texts(png(PICTURE))})
     assert caught.value.status == 400
 
@@ -208,11 +208,11 @@ def test_numbers_that_are_none_and_tensors_without_any() -> None:
     odd = np.array([[np.nan] * 64, [np.inf] * 64, [3e38] * 64, [1e-40] * 64], np.float32)
     made = pipeline.before({"file": odd})["x"]
     assert made.shape == (4, 3, 33) and np.isnan(made[0]).all() and np.isfinite(made[3]).all()
-    with pytest.raises(GatewayError, match="row 0: expected something in it") as caught:
+    with pytest.raises(GatewayError, match="row 0: expected a non-empty array") as caught:
         pipeline.before({"file": odd[:, :0]})
     assert caught.value.status == 400
     picture = Pipeline(declared([{"step": "tensor", "dtype": "uint8", "shape": [-1, -1, 3]}, *IMAGE[1:]]), ports([X]))
-    with pytest.raises(GatewayError, match="row 0: expected something in it"):
+    with pytest.raises(GatewayError, match="row 0: expected a non-empty array"):
         picture.before({"file": np.zeros((1, 0, 4, 3), np.uint8)})
 
 
