@@ -141,7 +141,7 @@ def shares(title: str, rows: Mapping[str, Mapping[str, float]]) -> str:
 
 def _ticks(low: float, high: float) -> tuple[float, float, float]:
     """A round range around low and high, and the distance of its marks: 1, 2 or 5 times a power of ten."""
-    if high <= low:
+    if (high - low) / TICKS <= 0.0:  # equal, or so close that the distance of the marks underflows
         low, high = low - 0.5 * (abs(low) or 1.0), high + 0.5 * (abs(high) or 1.0)
     raw = (high - low) / TICKS
     power = 10.0 ** math.floor(math.log10(raw))

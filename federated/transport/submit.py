@@ -50,14 +50,14 @@ resume = false
     "msedge_fleet/server.py": '''\
 """What the SuperLink runs."""
 
-from federated.transport.app_server import app
+from federated import server_app as app
 
 __all__ = ["app"]
 ''',
     "msedge_fleet/client.py": '''\
 """What a SuperNode runs."""
 
-from federated.transport.app_client import app
+from federated import client_app as app
 
 __all__ = ["app"]
 ''',
