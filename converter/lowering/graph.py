@@ -1,4 +1,4 @@
-"""`lower(model)`: an IR model whose every operator the runtime knows becomes a `lite_runtime.graph.Graph`."""
+"""`lower(model)`: an IR model whose operators are all known to the runtime becomes a `lite_runtime.graph.Graph`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def lower(model: ir.Model) -> Graph:
 
 
 def unsupported(model: ir.Model) -> Iterator[UnsupportedNode]:
-    """Every node no reference defines, in order."""
+    """Every node without a reference, in order."""
     from lite_runtime.reference import DEFINITIONS
 
     for node in build.nodes(model):
@@ -68,7 +68,7 @@ def _node(node: ir.Node) -> Node:
     while inputs and not inputs[-1]:
         inputs.pop()
     outputs = [_output_name(v) for v in node.outputs]
-    # How many parts a Split makes is its meaning; a TopK has both its outputs, read or not.
+    # The number of a Split's outputs is part of its meaning; a TopK has both its outputs, used or not.
     fewest = len(outputs) if op == "Split" else max(1, ARITY[op][2] if op in ARITY else 1)
     while len(outputs) > fewest and not outputs[-1]:
         outputs.pop()

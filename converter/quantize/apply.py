@@ -110,7 +110,7 @@ def apply_weights(state: State) -> None:
         if node.op_type in ("DequantizeLinear", "Constant"):
             continue
         stored = node in done
-        why = "" if stored else "asked to stay float" if _keeps_float(node, state.options) else "it holds no weights"
+        why = "" if stored else "kept float by options" if _keeps_float(node, state.options) else "it has no weights"
         state.record.nodes.append(NodeStatus(build.title(node), node.op_type, "weights" if stored else "float", why))
 
 
@@ -289,11 +289,11 @@ _DYNAMIC: Mapping[str, str] = {"Conv": "ConvInteger", "Gemm": "MatMulInteger", "
 
 def _not_dynamic(node: ir.Node, options: Options) -> str:
     if _keeps_float(node, options):
-        return "asked to stay float"
+        return "kept float by options"
     if node.op_type not in _DYNAMIC or node.domain != "":
-        return f"{node.op_type} has no form with ranges measured at run time"
+        return f"{node.op_type} does not support ranges measured at run time"
     if matches(options.weight_only, node.name, node.op_type, *(v.name for v in node.outputs)):
-        return "its activations were asked to stay float"
+        return "its activations are kept float by options"
     found = weight_place(node)
     if found is None or found[0].operand != 1:
         return "it has no constant weights on its right"

@@ -65,7 +65,7 @@ REASONS: Mapping[str, str] = {
     ),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), "errors add up over time steps; its weights are int8"),
     **dict.fromkeys(("Attention",), "the fused attention kernel keeps scores in float"),
-    "BatchNormalization": "a scale and shift that folds into no convolution",
+    "BatchNormalization": "a scale and shift that cannot be folded into a convolution",
 }  # fmt: skip
 
 
@@ -202,11 +202,11 @@ def _candidates(model: ir.Model, options: Options, found: Plan) -> Iterator[tupl
         scheme = SCHEMES.get(node.op_type)
         names = (node.name, node.op_type, *(v.name for v in node.outputs))
         if matches(options.keep_float, *names):
-            found.reasons[node] = "asked to stay float"
+            found.reasons[node] = "kept float by options"
             continue
         has_weights = next(places(node, SMALLEST), None) is not None
         if matches(options.weight_only, *names):
-            found.reasons[node] = "its activations were asked to stay float"
+            found.reasons[node] = "its activations are kept float by options"
         elif scheme is not None and node.domain in ("", build.DOMAIN):
             why = _unsuited(node, scheme)
             if not why:

@@ -195,11 +195,11 @@ def _coarse(counts: Array) -> list[int]:
 def _findings(value: ir.Value, params: Params, seen: Statistics | None, share: float) -> list[Finding]:
     name, found = value.name or "", []
     if seen is None:
-        return [Finding("constant", name, f"tensor {name!r} was never seen with a value")]
+        return [Finding("constant", name, f"tensor {name!r} had no values in the calibration data")]
     if seen.constant:
         found.append(Finding("constant", name, f"tensor {name!r} is {seen.low:g} on all calibration data"))
     if share > _SATURATED:
-        text = f"{share:.1%} of tensor {name!r} lie outside [{params.low:.4g}, {params.high:.4g}]"
+        text = f"{share:.1%} of tensor {name!r} are outside [{params.low:.4g}, {params.high:.4g}]"
         found.append(Finding("saturation", name, text))
     dead = int(((seen.channel_low == 0) & (seen.channel_high == 0)).sum())
     if dead and not seen.constant and value.producer() is not None:

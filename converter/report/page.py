@@ -75,7 +75,7 @@ def _findings(report: Report) -> str:
     if not found:
         return ""
     rows = "".join(f"<li><b>{escape(f.kind)}</b> {escape(f.text)}</li>" for f in found)
-    return f'<h2>Worth a look</h2><section class="card"><ul class="findings">{rows}</ul></section>'
+    return f'<h2>Findings</h2><section class="card"><ul class="findings">{rows}</ul></section>'
 
 
 def _training(report: Report) -> str:
@@ -85,16 +85,16 @@ def _training(report: Report) -> str:
     rows = ((name_cell(p["name"]), figure_cell(" x ".join(map(str, p["shape"])))) for p in found["parameters"])
     settings = ((text_cell(k), text_cell(str(v))) for k, v in found["settings"].items())
     pairs = [
-        (str(found["count"]), f"numbers trained, in {len(found['parameters'])} parameters"),
+        (str(found["count"]), f"trained numbers in {len(found['parameters'])} parameters"),
         (size_text(found["state_bytes"]), "state"),
         *(
-            (size_text(size), f"working memory of {name} at a batch of {found['batch']}")
+            (size_text(size), f"working memory of {name} for a batch of {found['batch']}")
             for name, size in found.get("arena_bytes", {}).items()
             if size is not None
         ),
     ]
     return (
-        "<h2>What it learns</h2>"
+        "<h2>Training</h2>"
         + facts(pairs)
         + table(("parameter", "#shape"), rows)
         + f"<details><summary>settings</summary>{table(('option', 'value'), settings)}</details>"
@@ -121,7 +121,7 @@ def _layers(report: Report) -> str:
     rows_html = table(("tensor", "operator", "~computed as", "#signal to noise", "~", "#cosine", "~source"), rows)
     return (
         "<h2>Layer by layer</h2><p>Every computed tensor of the quantised model against the float one, in order. "
-        "Errors add up along the way: a sudden drop marks the layer that costs, a slow decline is normal.</p>"
+        "Errors accumulate: a sudden drop shows the layer that loses accuracy, a slow decline is normal.</p>"
         + rows_html
     )
 
@@ -143,8 +143,8 @@ def _sensitivity(report: Report) -> str:
     )
     rows_html = table(("#", "node", "operator", "#loss", "~", "#output signal to noise"), rows)
     return (
-        "<h2>What each layer costs alone</h2><p>Accuracy lost with this layer alone quantised, measured; "
-        "the costliest first.</p>" + rows_html
+        "<h2>Accuracy cost of each layer</h2><p>Measured accuracy loss when only this layer is quantised, "
+        "the largest first.</p>" + rows_html
     )
 
 
@@ -157,8 +157,8 @@ def _histograms(report: Report) -> str:
     shown = [name for name in dict.fromkeys(order) if name in done.histograms][:WORST]
     charts = "".join(_histogram(name, done.histograms[name], done.tensors.get(name)) for name in shown)
     return (
-        "<h2>Values of the worst layers</h2><p>Counts on a logarithmic scale; dashed lines bound what the stored type "
-        f'holds, red is clipped.</p><div class="charts">{charts}</div>'
+        "<h2>Values of the worst layers</h2><p>Counts on a logarithmic scale. Dashed lines mark the range of the "
+        f'stored type; red values are clipped.</p><div class="charts">{charts}</div>'
     )
 
 
@@ -232,7 +232,7 @@ def _operators(report: Report) -> str:
         for op in every
     )
     places = [
-        (name_cell(name), text_cell(op), text_cell(source or "the file does not say"))
+        (name_cell(name), text_cell(op), text_cell(source or "not stated in the file"))
         for name, op, source in report.by_reference
     ]
     slow = f"<p>Run by the NumPy reference:</p>{table(('node', 'operator', 'source'), places)}" if places else ""
@@ -248,7 +248,7 @@ def _steps(report: Report) -> str:
     options = ((text_cell(k), text_cell(str(v))) for k, v in report.options.items())
     sizes = ((text_cell(k), figure_cell(size_text(v))) for k, v in report.weight_bytes.items())
     return (
-        "<h2>How it was made</h2>"
+        "<h2>Conversion</h2>"
         + table(("weights stored as", "#size"), sizes)
         + f"<details><summary>settings</summary>{table(('option', 'value'), options)}</details>"
         + f"<details><summary>passes</summary>{table(('pass', '#rewrites', '#time'), passes)}</details>"

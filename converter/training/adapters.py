@@ -36,14 +36,14 @@ def insert_adapters(
     for glob in lora.targets:
         if not any(matches((glob,), name) for name in fitting):
             known = ", ".join(map(repr, fitting)) or "none: matrices and 1x1 filters"
-            raise TrainingError(f"adapters: no weight fits {glob!r}; there are {known}")
+            raise TrainingError(f"adapters: no weight matches {glob!r}; there are {known}")
     rng = np.random.default_rng(lora.seed)
     made: dict[str, ir.Value] = {}
     for name, nodes in fitting.items():
         if matches(lora.targets, name) and name not in taken:
             made |= _adapt(name, nodes, lora, rng)
     if not made:
-        raise TrainingError("adapters: every weight that fits is trained itself; leave one of the two out")
+        raise TrainingError("adapters: every matching weight is itself trained; omit adapters or trainable")
     return made
 
 
@@ -88,7 +88,7 @@ def _sizes(node: ir.Node, shape: tuple[int, ...]) -> tuple[int, int]:
 
 def _initializer(graph: ir.Graph, name: str, array: Array) -> ir.Value:
     if name in graph.initializers:
-        raise TrainingError(f"adapters: the model has an initialiser {name!r} already; rename it")
+        raise TrainingError(f"adapters: the model already has an initialiser {name!r}; rename it")
     tensor = ir.tensor(array, name=name)
     value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
     graph.register_initializer(value)

@@ -38,7 +38,7 @@ def attach(model: ir.Model, output: ir.Value, training: Training) -> Attached:
     Raises TrainingError where the output's type or shape does not suit the loss.
     """
     if any(v.name == LABELS for v in model.graph.inputs):
-        raise TrainingError(f"the model has an input {LABELS!r} itself, which is what labels come in as; rename it")
+        raise TrainingError(f"the model already has an input {LABELS!r}, the name reserved for labels; rename it")
     if output.dtype != _FLOAT or build.rank(output) is None:
         kind = output.dtype.name.lower() if output.dtype is not None else "unknown"
         raise TrainingError(

@@ -106,16 +106,16 @@ class Training:
             if getattr(self, name) is not None:
                 _number(name, getattr(self, name), _TINY, math.inf)
         if self.clip_norm is not None and self.clip_value is not None:
-            raise TrainingError("expected clip_norm or clip_value, got both; leave one out")
+            raise TrainingError("expected clip_norm or clip_value, got both; omit one")
         object.__setattr__(self, "signatures", tuple(self.signatures))
         for signature in self.signatures:
             _one_of("signatures", signature, SIGNATURES)
         if not set(self.signatures) & {"train_step", "gradients"}:
-            raise TrainingError("signatures: expected train_step or gradients among them; without, nothing is trained")
+            raise TrainingError("signatures: expected train_step or gradients among them; nothing would be trained")
         for name in ("arena_budget", "arena_batch"):
             _count(name, getattr(self, name), optional=name == "arena_budget")
         if self.arena_budget is not None and "train_step" not in self.signatures:
-            raise TrainingError("arena_budget is for train_step, which is not among the signatures; leave it out")
+            raise TrainingError("arena_budget needs train_step, which is not among the signatures; omit it")
 
 
 _TINY, _ALMOST_ONE = 1e-30, 1.0 - 1e-9

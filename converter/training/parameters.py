@@ -81,7 +81,7 @@ def choose(model: ir.Model, globs: Iterable[str], output_name: str) -> dict[str,
         if not any(matches((glob,), name) for name in known):
             raise TrainingError(
                 f"trainable: no parameter that the output {(output_name or model.graph.outputs[0].name)!r} depends on "
-                f"fits {glob!r}; there are {_listed(known)}"
+                f"matches {glob!r}; there are {_listed(known)}"
             )
     unquantize(model, globs, integers)
     found = parameters(model, output(model, output_name))
@@ -90,7 +90,7 @@ def choose(model: ir.Model, globs: Iterable[str], output_name: str) -> dict[str,
 
 def _listed(known: Mapping[str, build.Shape | None]) -> str:
     if not known:
-        return "none: float32 initialisers that are no settings of operators"
+        return "none: expected float32 initialisers that are not settings of operators"
     texts = [f"{name!r} {list(shape or ())}" for name, shape in known.items()]
     return ", ".join(texts[:_SHOWN]) + (f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else "")
 

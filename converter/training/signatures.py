@@ -82,7 +82,7 @@ def _statistics(node: ir.Node) -> dict[str, ir.Value]:
     if len(found) != 2:
         raise TrainingError(
             f"batch_norm: BatchNormalization {node.name!r} shares or computes its running statistics, so steps cannot "
-            "move them; use batch_norm='frozen'"
+            "update them; use batch_norm='frozen'"
         )
     return {v.name or "": v for v in found}
 
@@ -197,7 +197,7 @@ def _backward(model: ir.Model, prepared: Prepared) -> tuple[dict[str, ir.Value],
     found = differentiate(model, loss, wrt)
     missing = [name for name in prepared.parameters if name not in found]
     if missing:
-        raise TrainingError(f"the loss does not depend on {', '.join(map(repr, missing))}; leave them out of trainable")
+        raise TrainingError(f"the loss does not depend on {', '.join(map(repr, missing))}; remove them from trainable")
     return moved, loss, {name: found[name] for name in prepared.parameters}
 
 

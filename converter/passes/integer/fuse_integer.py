@@ -136,7 +136,7 @@ def _mean(*attrs: str) -> Rule:
     def rule(node: ir.Node) -> Callable[[], None]:
         x = _one_activation(node)
         last, y = _result(node)
-        _require(x.parameters.scales is not None, "its input's scale is known at run time alone")
+        _require(x.parameters.scales is not None, "its input's scale is known only at run time")
 
         def build_it() -> None:
             edit = Edit(last)
@@ -160,7 +160,7 @@ def _resize(node: ir.Node) -> Callable[[], None]:
     outside = attr(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
     _require(not outside and not attr(node, "antialias", 0), "it crops or smooths while it resizes")
     last, y = _result(node)
-    _require(quantized.same(x.parameters, y), "its result has other steps than its input")
+    _require(quantized.same(x.parameters, y), "its result is quantised differently from its input")
 
     def build_it() -> None:
         _finish(Edit(last), node, "QLinearResize", [x.q, *node.inputs[1:]], dict(node.attributes))
@@ -183,8 +183,8 @@ def _pair(node: ir.Node, op: str = "") -> Callable[[], None]:
     last, y = _result(end)
     _require(a.parameters.dtype == b.parameters.dtype == y.dtype, "its operands and result are of different types")
     scales = [p.scales for p in (a.parameters, b.parameters, y)]
-    _require(all(s is not None for s in scales), "its scales are known at run time alone")
-    _require(op == "Mul" or multipliers(*(float(s) for s in scales if s is not None)), "its scales lie apart")
+    _require(all(s is not None for s in scales), "its scales are known only at run time")
+    _require(op == "Mul" or multipliers(*(float(s) for s in scales if s is not None)), "its scales are too far apart")
 
     def build_it() -> None:
         edit = Edit(last)
@@ -204,7 +204,7 @@ def _pair(node: ir.Node, op: str = "") -> Callable[[], None]:
 
 
 def _sum(node: ir.Node) -> Callable[[], None]:
-    _require(len(node.inputs) == 2, "a sum of other than two operands")
+    _require(len(node.inputs) == 2, "a sum of more or fewer than two operands")
     return _pair(node, "Add")
 
 
@@ -273,9 +273,9 @@ def _contraction(node: ir.Node) -> Callable[[], None]:
     form = _FORMS[node.op_type](node)
     x, w = _left(node), _right(node, form)
     narrow = x.parameters.dtype != _INT16
-    _require(narrow or w.parameters.dtype in (ir.DataType.INT8, ir.DataType.INT4), "16-bit inputs want int8 weights")
+    _require(narrow or w.parameters.dtype in (ir.DataType.INT8, ir.DataType.INT4), "16-bit inputs need int8 weights")
     _require(len(node.inputs) < 4 or node.inputs[3] is None, "it adds another tensor")
-    _require(attr(node, "activation", "") in ("", "Relu", "Clip"), "its activation has no form on integers")
+    _require(attr(node, "activation", "") in ("", "Relu", "Clip"), "its activation has no integer form")
     reach = _reach(node, x, w, form)
     _require(not narrow or reach is None or (reach <= _INT32).all(), "its sums could leave 32 bits")
     bias = _bias(node)
@@ -329,7 +329,7 @@ def _right(node: ir.Node, form: _Form) -> Quantized:
     _require(p.dtype in BYTES or (constant and p.dtype in _FOUR_BITS), f"its weights are {p.dtype.name.lower()}")
     _require(constant or form.op == "QLinearMatMul", "its weights are computed")
     _require(p.axis in (None, form.channels), "its weights have scales along another axis than the result's channels")
-    _require(p.scales is not None and p.zeros is not None, "its weights' scale is known at run time alone")
+    _require(p.scales is not None and p.zeros is not None, "its weights' scale is known only at run time")
     return found
 
 
@@ -390,11 +390,11 @@ def _bias(node: ir.Node) -> Bias | None:
     first = "Conv" in node.op_type and attr(node, "layout", "NCHW") == "NCHW"
     size = (build.dims(node.outputs[0]) or (None, None))[1 if first else -1]
     if found is None:
-        _require(build.rank(value) == 1, "its bias is computed and no vector")
+        _require(build.rank(value) == 1, "its bias is computed and not a vector")
         return value
     flat = found.reshape(-1).astype(np.float32)
-    _require(found.ndim < 2 or found.shape[-1] == found.size, "its bias is no vector over the result's channels")
-    _require(flat.size == 1 or size is None or size == flat.size, "its bias is no vector over the result's channels")
+    _require(found.ndim < 2 or found.shape[-1] == found.size, "its bias is not a vector over the result's channels")
+    _require(flat.size == 1 or size is None or size == flat.size, "its bias is not a vector over the result's channels")
     return np.broadcast_to(flat, (size,)).copy() if flat.size == 1 and isinstance(size, int) else flat
 
 

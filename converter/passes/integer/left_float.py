@@ -66,4 +66,4 @@ def _reason(node: ir.Node) -> str:
     inside = any(_from_integers(v) for v in node.inputs)
     if node.op_type in ELEMENTWISE:
         return "elementwise: runs in one pass from integers to integers" if inside else "elementwise on float operands"
-    return f"{node.op_type} has no form on integers" if inside else "its input is not quantised"
+    return f"{node.op_type} has no integer form" if inside else "its input is not quantised"

@@ -265,10 +265,10 @@ class _Search:
         nearest = min(kept.values())
         costly = ", ".join(f"{s.name} ({s.op}, {s.snr:.1f} dB alone)" for s in self._ranking[:3])
         return (
-            f"the accuracy budget cannot be held: {metric.name} may be {self._limit:.4g} worse than the float model's "
-            f"{base:.4g}, and of {len(self._drops)} mixes measured the nearest that keeps {self._least_gain:.0%} of "
-            f"the size gain is {nearest:.4g} worse. What costs most: {costly or 'no single node'}. Give a larger "
-            "budget, calibration data nearer to what is evaluated, mode int16x8, or train with quantisation in the loop"
+            f"the accuracy budget cannot be met: {metric.name} may be {self._limit:.4g} worse than the float model's "
+            f"{base:.4g}, and of {len(self._drops)} mixes measured the best that keeps {self._least_gain:.0%} of "
+            f"the size gain is {nearest:.4g} worse. Most expensive: {costly or 'no single node'}. Give a larger "
+            "budget, calibration data like the evaluation data, mode int16x8, or train with quantisation in the loop"
         )
 
 

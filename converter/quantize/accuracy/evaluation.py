@@ -54,7 +54,7 @@ def _rows(accuracy: Accuracy, model: ir.Model, samples: Samples | None) -> tuple
         if samples is None:
             raise QuantizeError("an accuracy budget needs rows to measure on: give evaluation or calibration data")
         if accuracy.labels is not None:
-            raise QuantizeError("labels need the data they belong to: calibration rows lose their order")
+            raise QuantizeError("labels need evaluation data: calibration rows do not keep their order")
         return samples.rows, None
     data, labels = _without_labels(accuracy.data, {v.name or "" for v in model.graph.inputs})
     return rows_in_order(data, model), accuracy.labels if accuracy.labels is not None else labels

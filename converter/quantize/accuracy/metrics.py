@@ -240,7 +240,7 @@ class Evaluator:
         if metric.labels and labels is None:
             raise QuantizeError(f"metric {metric.name!r} needs labels: give one for each row of the evaluation data")
         if labels is not None and len(labels) != len(rows):
-            raise QuantizeError(f"expected one label a row, got {len(labels)} labels for {len(rows)} rows")
+            raise QuantizeError(f"expected one label per row, got {len(labels)} labels for {len(rows)} rows")
         self.metric, self.labels, self._rows, self._threads = metric, labels, tuple(rows), threads
         self.reference = self.outputs(reference)
         self.base = self.score(self.reference)

@@ -177,7 +177,7 @@ def arrays_of(path: Path, what: str = "calibration data") -> Array | dict[str, A
     except FileNotFoundError:
         raise QuantizeError(f"{what} {str(path)!r}: there is no such file") from None
     except _DAMAGE as error:
-        raise QuantizeError(f"{what} {str(path)!r} is no readable NumPy file: {error}") from error
+        raise QuantizeError(f"{what} {str(path)!r} is not a readable NumPy file: {error}") from error
 
 
 def _read(path: Path, inputs: Sequence[ir.Value]) -> dict[str, Array]:
@@ -205,7 +205,7 @@ def _input(name: str, inputs: Sequence[ir.Value], where: str) -> ir.Value:
         if value.name == name:
             return value
     names = ", ".join(str(v.name) for v in inputs)
-    raise QuantizeError(f"{where}: {name!r} is no input of the model, which takes {names}")
+    raise QuantizeError(f"{where}: {name!r} is not an input of the model, which has {names}")
 
 
 def _as_array(value: Any, where: str) -> Array:
@@ -222,7 +222,7 @@ def _from_columns(columns: Mapping[str, Any], inputs: Sequence[ir.Value], where:
         _input(name, inputs, where)
     missing = [str(v.name) for v in inputs if v.name not in columns]
     if missing:
-        raise QuantizeError(f"{where}: nothing for input {', '.join(missing)}; it holds {', '.join(columns) or 'none'}")
+        raise QuantizeError(f"{where}: no data for input {', '.join(missing)}; it has {', '.join(columns) or 'none'}")
     split = {
         v.name or "": _split(_as_array(columns[v.name or ""], where), v, f"{where}, input {v.name!r}") for v in inputs
     }
@@ -296,7 +296,7 @@ def _typed(array: Array, value: ir.Value, where: str) -> Array:
 def _pixels(mean: Number, std: Number) -> Pixels:
     shift, factor = np.asarray(mean, np.float32), np.asarray(std, np.float32)
     if shift.ndim > 1 or factor.ndim > 1 or not np.isfinite(shift).all() or not (factor > 0).all():
-        raise QuantizeError(f"expected mean to be finite and std positive, a number or one a channel: {mean}, {std}")
+        raise QuantizeError(f"expected mean to be finite and std positive, a number or one per channel: {mean}, {std}")
     if not shift.any() and (factor == 1).all():
         return lambda image: image
     return lambda image: (image.astype(np.float32) - shift) / factor
@@ -304,7 +304,7 @@ def _pixels(mean: Number, std: Number) -> Pixels:
 
 def _from_image(path: Path, inputs: Sequence[ir.Value], pixels: Pixels) -> Iterator[Row]:
     if len(inputs) != 1:
-        raise QuantizeError(f"{path}: images suit models of one input; this has {len(inputs)}: give .npz files")
+        raise QuantizeError(f"{path}: images need a model with one input; this has {len(inputs)}: give .npz files")
     value = inputs[0]
     height, width, channels, last = _image_shape(value, path)
     image = _open(path, channels, (width, height))
@@ -313,7 +313,7 @@ def _from_image(path: Path, inputs: Sequence[ir.Value], pixels: Pixels) -> Itera
     try:
         image = pixels(image)
     except ValueError as error:
-        raise QuantizeError(f"mean and std: expected one number or {channels} (one a channel): {error}") from error
+        raise QuantizeError(f"mean and std: expected one number or {channels} (one per channel): {error}") from error
     yield from _from_columns({value.name or "": (image if last else image.transpose(2, 0, 1))[None]}, inputs, str(path))
 
 

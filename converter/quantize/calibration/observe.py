@@ -67,7 +67,7 @@ def _expose(model: ir.Model, names: Sequence[str]) -> tuple[str, ...]:
     known, inputs = observable(model), {v.name for v in model.graph.inputs}
     for name in names:
         if name not in known:
-            raise QuantizeError(f"cannot observe {name!r}: it is no tensor of the model's main graph")
+            raise QuantizeError(f"cannot observe {name!r}: it is not a tensor of the model's main graph")
         value = known[name]
         if name not in inputs and not value.is_graph_output():
             model.graph.outputs.append(value)

@@ -24,7 +24,7 @@ def run(model: ir.Model) -> int:
     if done is not None:
         raise QuantizeError(
             f"the model quantises activations already (QuantizeLinear {build.title(done)!r}); convert it with mode "
-            "'none', or give the float model it was made of"
+            "'none', or give the float model it was made from"
         )
     count = sum(_unpack(node) for node in build.nodes(model) if build.is_op(node, "DequantizeLinear"))
     if count:
