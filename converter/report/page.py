@@ -1,6 +1,6 @@
-"""The report as one HTML page that needs nothing else: no scripts, no fonts, no network. Charts are inline SVG.
+"""The report as one self-contained HTML page: no scripts, no fonts, no network. Charts are inline SVG.
 
-`page(report)` is a list of sections; each is a function of the report that returns "" when it has nothing to say.
+`page(report)` is a list of sections; each is a function of the report that returns "" if it is empty.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["page"]
 WORST = 12
 """Layers whose histograms are shown."""
 GOOD, FAIR = 30.0, 18.0
-"""Decibels: from GOOD up a layer's error is below a thousandth of its energy, below FAIR above a sixtieth."""
+"""Decibels: from GOOD on, a layer's error is less than 1/1000 of its energy; below FAIR, more than 1/60."""
 
 
 def page(report: Report) -> str:
@@ -28,7 +28,7 @@ def page(report: Report) -> str:
 
 
 MOVES = frozenset("Expand Flatten Identity Reshape Slice Split Squeeze Transpose Unsqueeze".split())
-"""Operators that lose nothing: no rows of their own."""
+"""Operators without loss, which get no rows."""
 
 
 def _decibels(snr: float) -> str:
@@ -206,7 +206,7 @@ _RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "ui
 
 
 def _limits(params: Any) -> tuple[float, float] | None:
-    """The least and the greatest real number a tensor of these parameters holds."""
+    """The smallest and largest real number that a tensor with these parameters can hold."""
     if params is None or params.dtype not in _RANGES or len(params.scale) != 1:
         return None
     low, high = _RANGES[params.dtype]

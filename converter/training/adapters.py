@@ -28,9 +28,9 @@ __all__ = ["insert_adapters"]
 def insert_adapters(
     model: ir.Model, lora: Lora, taken: Mapping[str, ir.Value], output: ir.Value
 ) -> dict[str, ir.Value]:
-    """Put an adapter beside every frozen weight that fits, in place; its parameters, as initialisers, by name.
+    """Add an adapter to every matching frozen weight, in place; returns their parameters, as initialisers, by name.
 
-    `taken`: what is trained itself. Raises TrainingError for a glob that fits no weight an adapter can stand beside.
+    `taken`: weights that are themselves trained. Raises TrainingError for a glob that matches no suitable weight.
     """
     fitting = _fitting(model, output)
     for glob in lora.targets:
@@ -68,7 +68,7 @@ def _takes(node: ir.Node, weight: ir.Value) -> bool:
 
 
 def _adapt(name: str, nodes: list[ir.Node], lora: Lora, rng: np.random.Generator) -> dict[str, ir.Value]:
-    """`A` normal with variance 1 / inputs, `B` zeros: both made once, for all that multiply by the weight."""
+    """`A` normal with variance 1 / inputs, `B` zeros: both created once for all nodes that multiply by the weight."""
     weight = nodes[0].inputs[1]
     inputs, outputs = _sizes(nodes[0], build.static_dims(weight) or ())
     down = (rng.standard_normal((inputs, lora.rank)) / np.sqrt(inputs)).astype(np.float32)
@@ -123,7 +123,7 @@ def _as_filter(edit: Edit, matrix: ir.Value, flat: int) -> ir.Value:
 
 
 def _add(edit: Edit, node: ir.Node, low: ir.Value, factor: float) -> None:
-    """The adapter's result, scaled, joins that of a copy of `node`, which goes."""
+    """Replace `node` by a copy of it plus the adapter's scaled result."""
     y = node.outputs[0]
     if factor != 1.0:
         low = edit.op("Mul", [low, edit.scalar_like(factor, y)], like=y)

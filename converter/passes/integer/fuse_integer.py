@@ -1,18 +1,18 @@
 """A float operator between DequantizeLinears and a QuantizeLinear becomes the operator on integers.
 
 1. Q(Conv | ConvTranspose | MatMul | Gemm(DQ(x), DQ(w), bias)), with or without Relu or Clip: QLinearConv,
-   QLinearConvTranspose, QLinearMatMul. The bias is one of int32 (int64 beside int16) in units of both scales' product:
-   DQ(bias) of those very scales as it is, any other rounded to them.
-2. The same without a Q that is all that reads the result: the operator's float32 result, its bias in float32. So also
-   where a sum could leave int32 through its bias, and where the left operand's range is only known at run time
+   QLinearConvTranspose, QLinearMatMul. The bias is int32 (int64 with int16 operands) in units of both scales' product:
+   DQ(bias) with exactly these scales is used directly, any other bias is rounded to them.
+2. The same if a Q is not the only reader of the result: the operator's float32 result, its bias in float32. Also if
+   the bias could make a sum overflow int32, and if the left operand's range is known only at run time
    (DynamicQuantizeLinear).
-3. Q(AveragePool | GlobalAveragePool | ReduceMean | Softmax(DQ(x))): QLinear and its name.
+3. Q(AveragePool | GlobalAveragePool | ReduceMean | Softmax(DQ(x))): the operator with the prefix QLinear.
 4. Q(Resize(DQ(x))), linear, with the same parameters on both sides: QLinearResize.
-5. Q(Add | Sub | Mul(DQ(a), DQ(b))) of bytes of one type, with or without Relu or Clip: QLinear and its name; a Sum of
-   two as an Add. Longer chains of elementwise operators stay as they are.
+5. Q(Add | Sub | Mul(DQ(a), DQ(b))) of bytes of one type, with or without Relu or Clip: the prefix QLinear; a Sum of
+   two as an Add. Longer chains of elementwise operators stay unchanged.
 
-`RULES` is the table: an operator's rule puts the new one in its place, or says why not (`refusal`). Whatever has no
-rule stays float between DequantizeLinear and QuantizeLinear, which the runtime runs in one pass over integers.
+`RULES` is the table: an operator's rule replaces it, or says why not (`refusal`). An operator without a rule stays
+float between DequantizeLinear and QuantizeLinear, which the runtime computes in one pass over integers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FOUR_BITS = {ir.DataType.INT4: np.int8, ir.DataType.UINT4: np.uint8}
 _INT32 = (1 << 31) - 1
 _INT62 = float(1 << 62)
 _CLOSE = 1e-6
-"""Relative difference of float32 scales up to which exporters' product of two scales is ours."""
+"""The largest relative difference at which an exporter's product of two scales counts as equal to ours."""
 
 
 class _Kept(Exception):
@@ -47,11 +47,11 @@ class _Kept(Exception):
 
 
 Rule = Callable[[ir.Node], Callable[[], None]]
-"""What would put the operator on integers in place of the node; raises `_Kept`, having changed nothing."""
+"""A function that replaces the node by its integer operator; raises `_Kept` without changing anything."""
 
 
 def run(model: ir.Model) -> int:
-    """The number of operators on integers made."""
+    """The number of integer operators created."""
     count = 0
     for node in build.nodes(model):
         rule = RULES.get(node.op_type) if node.domain in ("", build.DOMAIN) else None
@@ -66,7 +66,7 @@ def run(model: ir.Model) -> int:
 
 
 def refusal(node: ir.Node) -> str | None:
-    """Why `run` leaves an operator of `RULES` in float; None for one it would take, or has no rule for."""
+    """Why `run` leaves an operator of `RULES` in float; None for one that it would convert or has no rule for."""
     rule = RULES.get(node.op_type) if node.domain in ("", build.DOMAIN) else None
     if rule is None:
         return None
@@ -86,7 +86,7 @@ def _require(condition: object, why: str) -> None:
 
 
 def _quantizer_of(node: ir.Node) -> ir.Node | None:
-    """The QuantizeLinear with one scale, known now, that alone reads the result."""
+    """The QuantizeLinear with one constant scale that is the only reader of the result."""
     last = build.sole_use(node.outputs[0])
     given = quantized.quantizer(last)
     plain = given is not None and given.plain and given.dtype in _ACTIVATIONS
@@ -172,7 +172,7 @@ def _resize(node: ir.Node) -> Callable[[], None]:
 
 
 def _pair(node: ir.Node, op: str = "") -> Callable[[], None]:
-    """`op`: the operator's own name unless given."""
+    """`op`: the operator's own name by default."""
     op = op or node.op_type
     a, b = (_byte_operand(value) for value in node.inputs)
     middle = build.sole_use(node.outputs[0])
@@ -217,7 +217,7 @@ def _byte_operand(value: ir.Value | None) -> Quantized:
 
 
 def _finish(edit: Edit, node: ir.Node, op: str, inputs: list[ir.Value | None], attrs: Mapping[str, Any]) -> None:
-    """The operator on integers in place of the QuantizeLinear it stands before."""
+    """Replace the QuantizeLinear after the operator by the operator on integers."""
     last = edit.node
     title = edit.op(op, inputs, attrs, domain=build.DOMAIN, like=last.outputs[0])
     made = title.producer()
@@ -233,11 +233,11 @@ def _finish(edit: Edit, node: ir.Node, op: str, inputs: list[ir.Value | None], a
 
 @dataclass(frozen=True)
 class _Form:
-    """How a contraction lies: where its weights' output channels are, and what it is called on integers."""
+    """A contraction's layout: the axis of its weights' output channels, and the name of its integer operator."""
 
     op: str
     channels: int
-    """The axis of the weights that result channels go along, in memory."""
+    """The axis of the weights in memory that corresponds to result channels."""
     attrs: Mapping[str, ir.Attr | int | None]
 
 
@@ -334,7 +334,7 @@ def _right(node: ir.Node, form: _Form) -> Quantized:
 
 
 def _per_channel(numbers: np.ndarray, w: Quantized, form: _Form, group: int) -> np.ndarray:
-    """One number a result channel, from one a channel of the weights' own axis."""
+    """One number per result channel, from one per channel of the weights' own axis."""
     return np.tile(numbers, group) if numbers.ndim and form.op == "QLinearConvTranspose" else numbers
 
 
@@ -343,7 +343,7 @@ def _weights(edit: Edit, w: Quantized, form: _Form, group: int) -> list[ir.Value
     scale, zero = p.scales, p.zeros
     assert scale is not None and zero is not None
     stored = _FOUR_BITS.get(p.dtype)
-    if stored is not None and q is not None:  # 4-bit weights stay so: `lowering.pack_narrow` packs them two a byte
+    if stored is not None and q is not None:  # 4-bit weights stay 4-bit: `lowering.pack_narrow` packs two per byte
         zero = zero.astype(stored)
     title = w.q.name or ""
     return [
@@ -361,7 +361,7 @@ def _furthest(p: Parameters) -> int:
 
 
 def _reach(node: ir.Node, x: Quantized, w: Quantized, form: _Form) -> np.ndarray | None:
-    """The largest sum of products each result channel can come to; None where the weights' sizes are unknown."""
+    """The largest possible sum of products of each result channel; None if the weights' sizes are unknown."""
     q, zero = build.array(w.q), w.parameters.zeros
     furthest = _furthest(x.parameters)
     if q is None:
@@ -401,7 +401,7 @@ def _bias(node: ir.Node) -> Bias | None:
 def _whole_bias(
     bias: Bias | None, x: Quantized, w: Quantized, form: _Form, node: ir.Node, reach: np.ndarray | None
 ) -> np.ndarray | None:
-    """The bias in units of x_scale * w_scale; None where it is computed, or could carry a sum out of 32 bits."""
+    """The bias in units of x_scale * w_scale; None if it is computed, or could make a sum overflow 32 bits."""
     if bias is None or isinstance(bias, ir.Value):
         return None
     x_scale, w_scale = x.parameters.scales, w.parameters.scales
