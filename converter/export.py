@@ -218,7 +218,7 @@ OLDER: Mapping[str, Callable[[Edit, ir.Node], ir.Value | None]] = {
     "Attention": _attention,
     "RMSNormalization": _rms_norm,
 }
-"""Operators our passes fuse that opset `_OLDEST` lacks; a rule returns None for forms it cannot express."""
+"""Operators our passes fuse that opset `_OLDEST` lacks; a rule gives None for forms it has no words for."""
 
 
 def _halve(model: ir.Model) -> None:

@@ -43,7 +43,7 @@ __all__ = [
 
 Shape: TypeAlias = Sequence[int | str | None]
 DOMAIN = "msedge"
-"""Our domain: ONNX operators extended by a layout, a residual operand and an activation. `spec.WIDENED` lists them."""
+"""Our operators: ONNX ones widened by a layout, a residual operand and an activation. `spec.WIDENED` lists them."""
 DOMAIN_VERSION = 1
 _OWN_NAME = re.compile(r"~(\d+)$")
 _COUNTER = "msedge.names"

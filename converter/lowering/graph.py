@@ -68,7 +68,7 @@ def _node(node: ir.Node) -> Node:
     while inputs and not inputs[-1]:
         inputs.pop()
     outputs = [_output_name(v) for v in node.outputs]
-    # The number of a Split's outputs is part of its meaning; a TopK has both its outputs, used or not.
+    # How many parts a Split makes is its meaning; a TopK has both its outputs, read or not.
     fewest = len(outputs) if op == "Split" else max(1, ARITY[op][2] if op in ARITY else 1)
     while len(outputs) > fewest and not outputs[-1]:
         outputs.pop()

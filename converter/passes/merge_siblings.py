@@ -20,7 +20,7 @@ from converter.ir.build import Edit, attr, dims
 __all__ = ["run"]
 
 VECTOR = 16
-"""Channels computed at a time by the widest targets."""
+"""Channels computed at a time; what the widest targets have."""
 _TAKEN_IN = ("Relu", "Clip", "LeakyRelu", "HardSwish", "Sigmoid", "Silu", "Mul", "Add")
 _WINDOW = ("strides", "pads", "dilations", "auto_pad")
 

@@ -28,7 +28,7 @@ def page(report: Report) -> str:
 
 
 MOVES = frozenset("Expand Flatten Identity Reshape Slice Split Squeeze Transpose Unsqueeze".split())
-"""Operators without loss, which get no rows."""
+"""Operators that lose nothing: no rows of their own."""
 
 
 def _decibels(snr: float) -> str:

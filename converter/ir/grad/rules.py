@@ -38,7 +38,7 @@ WITHOUT = frozenset(
     "Equal EyeLike Floor Greater GreaterOrEqual Hardmax IsInf IsNaN Less LessOrEqual Multinomial NonZero Not Or OneHot "
     "RandomNormalLike RandomUniformLike Range Round Shape Sign Size Xor".split()
 )
-"""Operators whose results do not depend smoothly on their operands, or whose derivative is 0 wherever it exists."""
+"""Operators whose results do not move with their operands, or whose derivative is 0 wherever they have one."""
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ Operand: TypeAlias = "Term | None"
 _BROADCASTING = frozenset(
     "Add Sub Mul Div Pow Where Greater GreaterOrEqual Less LessOrEqual Equal And Or Max Min".split()
 )
-"""Operators whose result's sizes are those their operands broadcast to. ONNX's inference does not handle a symbolic
-size broadcast with 1; ours does."""
+"""Operators whose result's sizes are those their operands broadcast to. ONNX's inference does not know a named size
+met by 1; we do."""
 _CONTENTS_UP_TO = 1024
 """The most elements of a constant that inference uses: shapes, axes, pads."""
 

@@ -30,9 +30,9 @@ _EXACT = frozenset(
     "GreaterOrEqual Identity IsInf IsNaN LeakyRelu Less LessOrEqual Max Min Mul Neg Not Or PRelu QLinearAdd "
     "QLinearMul QLinearSub QuantizeLinear Reciprocal Relu Round Shrink Sign Sqrt Sub ThresholdedRelu Where Xor".split()
 )
-"""Elementwise operators whose results IEEE arithmetic defines exactly."""
+"""Elementwise operators that IEEE arithmetic defines to the last bit."""
 _SCALED = ("QLinearAdd", "QLinearMul", "QLinearSub")
-"""Operators on integers that compute, in contrast to moving or selecting."""
+"""Operators on integers that compute rather than move or choose."""
 _APPROXIMATE = frozenset(
     "Acos Acosh Asin Asinh Atan Atanh Celu Cos Cosh Elu Erf Exp Gelu HardSigmoid HardSwish Log Mish Mod Pow Selu "
     "Sigmoid Silu Sin Sinh Softplus Softsign Swish Tan Tanh".split()

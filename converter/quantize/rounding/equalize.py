@@ -7,9 +7,8 @@ small channels keep more bits.
 
 1. Producers are Conv, ConvTranspose, Gemm and MatMul with a constant weight; their constant bias is scaled too.
 2. Between them, operators that commute with positive factors: Relu, LeakyRelu, PRelu, pools, ReduceMean and ReduceMax
-   of other
-   axes, Transpose, Flatten, Identity, Mul and Div by constants, Add and Sub of constants, which are then scaled too.
-   Not Clip: its bounds would have to differ by channel.
+   of other axes, Transpose, Flatten, Identity, Mul and Div by constants, Add and Sub of constants, which are then
+   scaled too. Not Clip: its bounds would have to differ by channel.
 3. Every path from there must end in a layer of (1), depthwise ones included, whose weight reverses the factors.
 
 Factors are powers of two. So no float rounds differently: results before and after are equal bit for bit (except for
