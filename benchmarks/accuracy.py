@@ -188,7 +188,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.accuracy", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--models", type=Path, required=True, metavar="DIR")
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--only", nargs="*", default=(), metavar="WORD", help="tasks whose names hold one of these")
+    parser.add_argument(
+        "--only", nargs="*", default=(), metavar="WORD", help="only tasks whose names contain one of these"
+    )
     parser.add_argument("--json", action="store_true", help="JSON instead of Markdown")
     args = parser.parse_args()
     results: list[Score] = []

@@ -61,8 +61,8 @@ class Journal:
         name = "\t".join(map(str, key))
         if name not in self._held:
             if self._end is not None and time.monotonic() > self._end:
-                done = f"{len(self._held)} measurements are in {self._path}" if self._path else "nothing was kept"
-                raise TimeIsUp(f"the time is up; {done}. The same command goes on with the rest")
+                done = f"{len(self._held)} measurements are in {self._path}" if self._path else "nothing was saved"
+                raise TimeIsUp(f"the time limit is reached; {done}. Run the same command again to measure the rest")
             self._held[name] = json.loads(json.dumps(measure(), default=_scalar))
             self._line({"key": name, "figures": self._held[name]})
         return self._held[name]
@@ -91,11 +91,11 @@ class Journal:
             found = dict(lines[0]["conditions"])
             self._held = {line["key"]: line["figures"] for line in lines[1:]}
         except (ValueError, KeyError, TypeError) as error:
-            raise MsedgeError(f"{path} is not a journal of benchmarks ({error}); name another file") from error
+            raise MsedgeError(f"{path} is not a journal of benchmark figures ({error}); name another file") from error
         odd = [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
         if odd:
             raise MsedgeError(
-                f"{path} was measured under other conditions ({', '.join(odd)}); delete it, or name another file"
+                f"{path} was measured under other conditions (see {', '.join(odd)}); delete it, or name another file"
             )
         return len(whole)
 

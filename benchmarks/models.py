@@ -269,7 +269,7 @@ def _modern(model: onnx.ModelProto) -> onnx.ModelProto:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="benchmarks.models", description="Write the benchmark networks as ONNX.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--int8", action="store_true", help="also each one's int8 twin")
+    parser.add_argument("--int8", action="store_true", help="also write an int8 version of each")
     args = parser.parse_args()
     for written in write(args.folder, int8=args.int8):
         print(written)

@@ -153,9 +153,11 @@ COLUMNS: Mapping[str, Callable[[Start, Start], str]] = {
 
 def main() -> None:
     """A Markdown table, or JSON."""
-    parser = argparse.ArgumentParser(prog="benchmarks.startup", description="From nothing to a first result.")
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.startup", description="Cold start: time from process start to the first result."
+    )
     parser.add_argument("model", type=Path, metavar="MODEL.tflite")
-    parser.add_argument("--rounds", type=int, default=15, metavar="N", help="processes of each contender")
+    parser.add_argument("--rounds", type=int, default=15, metavar="N", help="processes per contender")
     parser.add_argument("--json", action="store_true", help="JSON instead of Markdown")
     args = parser.parse_args()
     rows = starts(args.model, args.rounds)

@@ -101,7 +101,7 @@ def measured(name: str, rounds: int) -> tuple[float, float, float]:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=60, help="epochs of each")
+    parser.add_argument("--rounds", type=int, default=60, help="epochs of each loop")
     rounds = parser.parse_args().rounds
     print("| Adam, one core | by hand | `Trainer` | ratio | with the gradient's norm |\n|---|---|---|---|---|")
     for name in CASES:

@@ -354,9 +354,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--seconds", type=float, default=10.0, help="for each task")
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
-    parser.add_argument("--docs", type=Path, metavar="DIR", help="where training.md is, and training.json goes")
-    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep tasks there; take those already there")
-    parser.add_argument("--minutes", type=float, metavar="N", help="start no task after so many")
+    parser.add_argument(
+        "--docs", type=Path, metavar="DIR", help="folder of training.md, where training.json is also written"
+    )
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="save tasks there; reuse those already in it")
+    parser.add_argument("--minutes", type=float, metavar="N", help="start no task after this many minutes")
     args = parser.parse_args(argv)
     try:
         if args.docs:

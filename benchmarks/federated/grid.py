@@ -62,7 +62,7 @@ def measure(model: ir.Model, shape: tuple[int, ...], devices: int, rounds: int =
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", nargs="?", type=Path, help="Where to write the figures as JSON.")
+    parser.add_argument("out", nargs="?", type=Path, help="where to write the figures as JSON")
     parser.add_argument("--rounds", type=int, default=3)
     words = parser.parse_args()
     found = {name: measure(model(), shape, count, words.rounds) for name, (model, shape, count) in CASES.items()}

@@ -241,7 +241,9 @@ def line(row: Mapping[str, Any]) -> str:
 
 def main(people: People, arguments: Sequence[str] | None = None) -> None:
     """The command line of a contest."""
-    parser = argparse.ArgumentParser(description="Every algorithm on people, seen and unseen: a table and its JSON.")
+    parser = argparse.ArgumentParser(
+        description="Compares all algorithms on seen and unseen people; writes a table and JSON."
+    )
     parser.add_argument("out", type=Path, metavar="FILE.json")
     parser.add_argument("--only", default=",".join(GRIDS), metavar="NAME,…", help="algorithms")
     parser.add_argument("--seeds", type=int, default=3, metavar="N")

@@ -24,13 +24,13 @@ from lite_runtime.errors import MsedgeError
 def main() -> None:
     """Search, run fresh seeds, print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.optimizers", description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder of mnist.npz and tinyshakespeare.txt")
+    parser.add_argument("--data", type=Path, required=True, help="folder with mnist.npz and tinyshakespeare.txt")
     parser.add_argument("--task", choices=TASKS, default="characters")
     parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--every", type=int, default=10, help="steps between measures")
-    parser.add_argument("--json", type=Path, help="where every curve goes")
+    parser.add_argument("--every", type=int, default=10, help="steps between measurements")
+    parser.add_argument("--json", type=Path, help="write all curves to this file")
     asked = parser.parse_args()
     task = TASKS[asked.task](asked.data)
 

@@ -64,7 +64,7 @@ class Worker:
         """The folder of a package, which must be of this worker's checkout."""
         folder = os.path.realpath(os.path.dirname(module.__file__ or ""))
         if os.path.commonpath([folder, self.root]) != self.root:
-            raise ImportError(f"expected {module.__name__} of {self.root}, got that of {folder}")
+            raise ImportError(f"expected {module.__name__} from {self.root}, got it from {folder}")
         return folder
 
     def _load(self, command: Mapping[str, Any]) -> dict[str, Any]:

@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
             return
         reply = Reply(int(self._head[9:12]), self._head, bytes(self._came[len(self._head) : self._end]))
         if self._done is None or len(self._came) > self._end:
-            raise MsedgeError(f"the server said more than it was asked: {bytes(self._came[:300])!r}")
+            raise MsedgeError(f"the server sent more than one reply to a request: {bytes(self._came[:300])!r}")
         done, self._done, self._head = self._done, None, b""
         self._came.clear()
         self.served += 1
@@ -218,7 +218,7 @@ def serving(words: Sequence[str]) -> Iterator[Server]:
             if address is None:
                 process.wait()
                 listener.join(5.0)
-                raise MsedgeError(f"msedge serve {' '.join(words)} did not begin: {''.join(told)[-2000:]}")
+                raise MsedgeError(f"msedge serve {' '.join(words)} did not start: {''.join(told)[-2000:]}")
             yield Server(process, int(address[1]), told, listener)
         finally:
             late.cancel()

@@ -123,9 +123,9 @@ class Figures:
             f"99 of 100 accepted are answered within {1e3 * self.accepted['p99']:.0f} ms": self.accepted["p99"]
             <= self.deadline,
             f"99 of 100 refusals take {1e3 * self.refused['p99']:.1f} ms": self.refused["p99"] < 5e-3,
-            f"{self.untold} refusals without Retry-After": not self.untold,
-            f"{self.wrong} wrong answers": not self.wrong,
-            f"{self.lost} connections lost": not self.lost,
+            f"{self.untold} refusals had no Retry-After": not self.untold,
+            f"{self.wrong} answers were wrong": not self.wrong,
+            f"{self.lost} connections were lost": not self.lost,
             f"memory grew to {self.memory['end'] >> 20} MiB": flat,
             f"statuses {self.statuses}": set(self.statuses) <= {200, 429, 504},
         }
@@ -225,7 +225,9 @@ class Flood:
 
     def _send(self, which: int) -> None:
         if not self._idle:
-            raise MsedgeError(f"{self._under_way} requests are under way and all connections taken: the client is slow")
+            raise MsedgeError(
+                f"{self._under_way} requests are in flight and all connections are in use: the client is too slow"
+            )
         connection = self._idle.popleft()
         self._under_way += 1
         sent = perf_counter()
@@ -307,7 +309,7 @@ def measure(name: str, subject: Subject, plan: Plan) -> Figures:
             server.terminate()
             code, log = server.wait()
             if code or "Traceback" in log:
-                raise MsedgeError(f"the server ended with {code} and said: {log[-2000:]}")
+                raise MsedgeError(f"the server exited with {code}; its log: {log[-2000:]}")
     return figures
 
 
@@ -315,7 +317,7 @@ def table(found: Sequence[Figures]) -> str:
     """The figures, as Markdown."""
     lines = ["| | " + " | ".join(f.model for f in found) + " |", "|---|" + "---|" * len(found)]
     rows: Mapping[str, Callable[[Figures], str]] = {
-        "rows of a request": lambda f: str(f.rows),
+        "rows per request": lambda f: str(f.rows),
         "deadline, ms": lambda f: f"{1e3 * f.deadline:.0f}",
         "capacity before, after, rows/s": lambda f: f"{f.capacity[0]:.0f}, {f.capacity[1]:.0f}",
         "offered, rows/s": lambda f: f"{f.offered:.0f}",
@@ -327,8 +329,8 @@ def table(found: Sequence[Figures]) -> str:
         "memory at start, early, end, MiB": lambda f: ", ".join(
             str(f.memory[when] >> 20) for when in ("start", "early", "end")
         ),
-        "client late: p50, p99, longest, ms": lambda f: _milliseconds(f.late),
-        "processors used by client, server": lambda f: f"{f.client:.2f}, {f.server:.2f}",
+        "client delay: p50, p99, longest, ms": lambda f: _milliseconds(f.late),
+        "processor cores used by client, server": lambda f: f"{f.client:.2f}, {f.server:.2f}",
         "falls short": lambda f: "; ".join(f.problems) or "nothing",
     }
     lines += [f"| {name} | " + " | ".join(of(f) for f in found) + " |" for name, of in rows.items()]
@@ -345,8 +347,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", default=",".join(MODELS), help="of " + ", ".join(MODELS))
     parser.add_argument("--factor", type=float, default=3.0, help="arrivals, as a multiple of capacity")
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--capacity", type=float, default=8.0, help="seconds of each measurement of capacity")
-    parser.add_argument("--threads", type=int, default=1, help="of the server's runtime")
+    parser.add_argument("--capacity", type=float, default=8.0, help="seconds of each capacity measurement")
+    parser.add_argument("--threads", type=int, default=1, help="threads of the server's runtime")
     parser.add_argument("--json", type=Path, help="write the figures there")
     args = parser.parse_args(argv)
     plan = Plan(args.factor, args.seconds, args.capacity, args.threads)

@@ -85,12 +85,12 @@ class Figures:
             f"{len(self.unexplained)} wrong or unexplained, such as {self.unexplained[:1]}": not self.unexplained,
             f"the canary's share is {self.share:.3f}": abs(self.share - 0.1) <= band + 0.005,
             f"the shadow: {self.shadow}": bool(self.shadow.get("compared")) and not self.shadow.get("failed"),
-            "no model was unloaded for want of memory": self.evictions > 0,
+            "no model was unloaded to save memory": self.evictions > 0,
             f"memory grew: {self.memory}": self.memory["end"] <= 1.1 * self.memory["early"] + (16 << 20),
-            f"{self.sockets[1]} sockets are open": self.sockets[1] <= self.sockets[0],
-            f"{self.under_way} requests are under way": not self.under_way,
-            f"it ended with {self.code}": not self.code,
-            f"it wrote {self.faults[:500]}": not self.faults,
+            f"{self.sockets[1]} sockets stayed open": self.sockets[1] <= self.sockets[0],
+            f"{self.under_way} requests are still in flight": not self.under_way,
+            f"the server exited with {self.code}": not self.code,
+            f"the server logged {self.faults[:500]}": not self.faults,
         }
         return [text for text, holds in checks.items() if not holds]
 
@@ -281,10 +281,10 @@ split = {{stable = 0.9, canary = 0.1}}\npinned = true\n"""
         if reply.status == 503 and later and b"shutting down" in reply.body:
             return "503 while draining" if got > self.ended else ""
         if reply.status == 503 and later and asked.model in SLEEPY:
-            return "503 no room under the cap of memory"
+            return "503 memory limit reached"
         numbered = asked.role.isdecimal() and not self.ledger.must(int(asked.role), sent, got)
         if numbered and (reply.status == 404 or (reply.status == 503 and b"being loaded" in reply.body)):
-            return f"{reply.status} of a version that comes or has gone"
+            return f"{reply.status} for a version not yet or no longer loaded"
         return ""
 
     def _right(self, asked: Asked, reply: Reply, sent: float, got: float) -> bool:
@@ -356,7 +356,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run and print; 1 where something falls short."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.soak", description=__doc__)
     parser.add_argument("--requests", type=int, default=100_000)
-    parser.add_argument("--every", type=float, default=2.0, help="seconds between exchanges of versions")
+    parser.add_argument("--every", type=float, default=2.0, help="seconds between hot-swaps of versions")
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write the figures there")
@@ -364,12 +364,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.requests < 100:
         raise MsedgeError(f"--requests: expected at least 100, got {args.requests}")
     found = soak(args.requests, every=args.every, clients=args.clients, seed=args.seed)
-    print(f"{found.requests} requests in {found.seconds:.0f} s, {found.swaps} exchanges of versions")
+    print(f"{found.requests} requests in {found.seconds:.0f} s, {found.swaps} hot-swaps of versions")
     print("\n".join(f"  {count:7}  {outcome}" for outcome, count in found.outcomes.most_common()))
     print(f"canary {found.share:.4f} of {found.canary[1]}; shadow {found.shadow}; {found.evictions} evictions")
     print("memory, MiB: " + ", ".join(f"{when} {held >> 20}" for when, held in found.memory.items()))
     print(f"sockets before and after: {found.sockets}; exit code {found.code}")
-    print("\n".join(["falls short:", *found.problems]) if found.problems else "falls short: nothing")
+    print("\n".join(["problems:", *found.problems]) if found.problems else "problems: none")
     if args.json:
         args.json.write_text(json.dumps({**vars(found), "problems": found.problems}, indent=1))
     return int(bool(found.problems))
