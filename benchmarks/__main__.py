@@ -1,8 +1,8 @@
 """`python -m benchmarks --models DIR`: every model against every peer, 1 and 2 threads.
 
 Prints the page; with --docs writes it with its chart and its figures (performance.md, .svg, .json), and puts the
-summary between the marks in the README beside that folder. --again makes page and chart of figures that were kept. With
---resume every row is kept as it is measured, and a run that was stopped goes on where it ended.
+summary between the marks in the README beside that folder. --again makes page and chart from saved figures. With
+--resume every row is saved as it is measured, and a stopped run continues where it ended.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lite_runtime.errors import MsedgeError
 
 
 def main() -> int:
-    """Exit codes as msedge's: 0, 1 when a model did not run or not right, 3 when none could."""
+    """Exit codes as msedge's: 0, 1 if a model did not run or gave wrong results, 3 if none could run."""
     parser = argparse.ArgumentParser(
         prog="benchmarks", description="Measures every model of the folders against every peer."
     )

@@ -1,11 +1,11 @@
-"""`python -m benchmarks.accuracy --models DIR --data DIR [--only WORD…] [--json]`: what int8 costs, ours and others'.
+"""`python -m benchmarks.accuracy --models DIR --data DIR [--only WORD…] [--json]`: accuracy of int8 models.
 
 Contenders, all calibrated on the same rows and scored on others:
 
     fp32           the source
     msedge         convert(quantize="int8") with its defaults
     onnxruntime    quantize_static, QDQ, per channel, min-max, after its own pre-processing
-    minmax         plain min-max int8 as LiteRT's converter does it: the .tflite its authors published where there is
+    minmax         plain min-max int8 as LiteRT's converter does it: the .tflite its authors published if there is
                    one, else our quantiser with every refinement switched off
 """
 

@@ -1,4 +1,4 @@
-"""Figures kept as they are measured, so that a benchmark that was stopped goes on where it ended."""
+"""Figures saved as they are measured, so that a stopped benchmark continues where it ended."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["Journal", "TimeIsUp"]
 
 
 class TimeIsUp(MsedgeError):
-    """The time that was allowed has passed; what was measured is kept."""
+    """The time limit is reached; all measured figures are saved."""
 
 
 class Journal:
     """A file of lines: first the conditions, then a key and its figures each.
 
     `conditions`: everything that figures depend on (machine, versions, settings). A file with other conditions is
-    refused, as its figures do not belong to this run. `minutes`: after so many no new measurement starts. Without a
-    path nothing is kept.
+    refused, because its figures do not belong to this run. `minutes`: no new measurement starts after this time.
+    Without a path nothing is saved.
     """
 
     def __init__(self, path: Path | None, conditions: Mapping[str, Any], *, minutes: float | None = None) -> None:
@@ -54,7 +54,7 @@ class Journal:
         return len(self._held)
 
     def get(self, *key: object, measure: Callable[[], Any]) -> Any:
-        """The figures under `key`: kept ones, or those that `measure` returns now, in JSON's types.
+        """The figures under `key`: saved ones, or those that `measure` returns now, in JSON's types.
 
         Raises TimeIsUp instead of measuring once the time has passed.
         """
@@ -95,7 +95,7 @@ class Journal:
         odd = [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
         if odd:
             raise MsedgeError(
-                f"{path} was measured under other conditions (see {', '.join(odd)}); delete it, or name another file"
+                f"{path} was measured under other conditions ({', '.join(odd)}); delete it, or name another file"
             )
         return len(whole)
 

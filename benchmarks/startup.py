@@ -1,10 +1,10 @@
-"""`python -m benchmarks.startup MODEL.tflite [--rounds N] [--json]`: from nothing to a first result, memory, size.
+"""`python -m benchmarks.startup MODEL.tflite [--rounds N] [--json]`: time to the first result, memory, size.
 
-Every contender is a process of its own that imports, loads the model, runs it once and ends; they take turns. Seconds
+Every contender is a separate process that imports, loads the model, runs it once and ends; they take turns. Seconds
 run from before the process is made until it has its result; memory is the most that was resident (VmHWM). Ours is the
 runtime as a device installs it (`lite_runtime.native.wheel`): `msedge` finds the program that an earlier start kept;
-`msedge, first start` has an empty cache, so it unpacks its kernels and plans. No contender pays for what hangs in this
-environment's site folder (`python -S`).
+`msedge, first start` has an empty cache, so it unpacks its kernels and plans. No contender loads this environment's
+site folder (`python -S`).
 """
 
 from __future__ import annotations

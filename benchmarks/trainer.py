@@ -1,4 +1,4 @@
-"""What `Trainer` adds to a step: the same loop written by hand in plain `jax.jit`, epochs of both in turn.
+"""The overhead of `Trainer`, against the same loop written by hand in plain `jax.jit`, in alternating epochs.
 
 `python -m benchmarks.trainer` prints a table. Both shuffle, index arrays, hand over steps without waiting and read
 losses back; the one by hand reads them at the end of an epoch. The time of a step is CPU time in the quickest twentieth

@@ -1,4 +1,4 @@
-"""Training steps of a bundle against PyTorch's on the same network, weights, batch and threads, turn by turn.
+"""Training steps of a bundle against PyTorch's with the same network, weights, batch and threads, in alternating turns.
 
     python -m benchmarks.training [--threads 1 2] [--seconds 10] [--docs docs] [--resume FILE]
 
@@ -304,9 +304,10 @@ def text(told: Mapping[str, Any]) -> str:
 
 {table}
 
-A step is forward, backward and SGD with momentum (PyTorch: its fused one) on random weights and random examples, batch
-32 (MobileNetV2: 8), the same graph, weights, batch and threads, turn by turn in one process. Compilation is not in the
-times. A ratio is PyTorch's time over ours, the median of paired turns and the middle half: above 1 msedge is faster.
+A step is forward, backward and SGD with momentum (PyTorch: its fused implementation) on random weights and examples,
+batch 32 (MobileNetV2: 8), with the same graph, weights, batch and threads, in alternating turns in one process. Times
+do not include compilation. A ratio is PyTorch's time divided by ours, the median of paired turns and their middle half:
+above 1 msedge is faster.
 
 {chr(10).join(lines)}
 

@@ -1,10 +1,10 @@
-"""Personal methods on people: every algorithm, the same data, draws and search; who was never seen is asked too.
+"""Personal methods on people: every algorithm with the same data, draws and search; also evaluated on unseen people.
 
-A seed says who is unseen and which examples are drawn. A participant keeps a quarter of each label's examples for
-questions. Everybody, seen or not, adapts to `SUPPORT` examples a label, drawn `DRAWS` times, in full batches, and is
-asked about all the others. Training and adapting hyperparameters are chosen anew for each seed, by the mean accuracy
-after adapting of people left out of that seed's training people (as many as will be unseen), a grid of the same size
-for every algorithm.
+A seed decides who is unseen and which examples are drawn. A participant keeps a quarter of each label's examples for
+evaluation. Every person, seen or not, adapts to `SUPPORT` examples per label, drawn `DRAWS` times, in full batches, and
+is evaluated on all others. Training and adaptation hyperparameters are chosen separately for each seed, by the mean
+accuracy after adaptation of people held out of that seed's training people (as many as will be unseen), with a grid of
+the same size for every algorithm.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m benchmarks.optimizers --data DIR --task characters --trials 12 --steps 300 --seeds 5
 
-The table goes to standard output, progress to standard error; `--json FILE` keeps every curve.
+The table goes to standard output, progress to standard error; `--json FILE` saves all curves.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main() -> None:
     for name in OPTIMIZERS:
         best[name], tried[name] = search(task, name, asked.trials, asked.steps, asked.steps // 4, say)
     curves: dict[str, list[Curve]] = {name: [] for name in OPTIMIZERS}
-    for seed in range(1, asked.seeds + 1):  # one seed after another, so that all meet the machine in the same mood
+    for seed in range(1, asked.seeds + 1):  # one seed after another, so that all see the same machine load
         for name in OPTIMIZERS:
             curves[name].append(curve(task, name, best[name], asked.steps, seed, asked.every))
             say(f"{task.name}: {name} seed {seed}: {curves[name][-1].end:.4f}")

@@ -1,10 +1,10 @@
-"""Two checkouts on the same machine, turn by turn: `python -m benchmarks.paired --before OLD --after . --models DIR`.
+"""Two checkouts in alternating turns: `python -m benchmarks.paired --before OLD --after . --models DIR`.
 
-Each version runs in a process of its own, with its own kernel cache, and they take turns (before after, after before,
-…), so that what disturbs the machine disturbs both. Every start of the two processes gives some rounds; rows whose
-interval is still wider than the tolerance get further starts. Models are converted by the old checkout unless
---convert says otherwise; bundles (.mslite) run as they are. Looking again until a row is decided makes a wrong verdict
-a little likelier than the interval says.
+Each version runs in its own process with its own kernel cache, and they take turns (before after, after before, …), so
+that disturbances of the machine affect both. Every start of the two processes gives some rounds; rows whose interval is
+still wider than the tolerance get further starts. Models are converted by the old checkout unless --convert says
+otherwise; bundles (.mslite) run unchanged. Repeating starts until a row is decided makes a wrong verdict slightly more
+likely than the interval says.
 
 Prints, per model, both times, the ratio of the time after to the time before with its 95 % interval, and a verdict.
 Exit codes: 0, 1 when a row is slower, differs or did not run, 2 when rows are undecided, 3 when nothing could run.
@@ -61,7 +61,7 @@ class Setting(NamedTuple):
 
 
 class WorkerError(MsedgeError):
-    """A version could not do what it was asked, in its own words."""
+    """A command to a version failed; the message is the version's own."""
 
 
 class _Process:

@@ -1,8 +1,9 @@
-"""`python -m benchmarks.serving --peers FOLDER --docs docs`: requests a second and latency, server by server.
+"""`python -m benchmarks.serving --peers FOLDER --docs docs`: requests per second and latency of servers.
 
-Each server is first tried with each of its settings, for every form of requests, and the fastest is what is compared.
-Then ours and the other run side by side and are loaded turn by turn. `python -m benchmarks.serving.environments FOLDER`
-makes the environments. With --resume every measurement is kept as it is made, and a run that was stopped goes on.
+Each server is first tried with each of its settings, for every form of requests, and the fastest setting is compared.
+Then our server and the other run at the same time and get load in alternating turns. The environments are made by
+`python -m benchmarks.serving.environments FOLDER`. With --resume every measurement is saved, and a stopped run
+continues.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def free_port() -> int:
-    """A port that nobody listens at now."""
+    """A port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

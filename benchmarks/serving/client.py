@@ -1,4 +1,4 @@
-"""`msedge serve` as a process of its own, and an HTTP client light enough to press it: bytes out, bytes in."""
+"""`msedge serve` as a separate process, and an HTTP client fast enough to load it fully: bytes out, bytes in."""
 
 from __future__ import annotations
 

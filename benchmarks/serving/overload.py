@@ -1,12 +1,12 @@
-"""`python -m benchmarks.serving.overload`: what a gateway does with three times the work it can do.
+"""`python -m benchmarks.serving.overload`: a gateway under three times the load that it can handle.
 
-For each model: `msedge serve` in a process of its own; its capacity, by clients that wait for their reply before they
-ask again; then requests by a Poisson clock that waits for nobody, each with a deadline; then capacity again, as no
-machine stands still. Every answer is compared with ONNX Runtime's.
+For each model: `msedge serve` in a separate process; its capacity, measured by clients that wait for each reply before
+the next request; then an open-loop Poisson arrival process, with a deadline for each request; then capacity again,
+because a machine's speed varies. Every answer is compared with ONNX Runtime's.
 
-A request counts as accepted unless it was refused with 429 or 503: one that was taken on and answered 504 is a broken
-promise, and counts among the accepted with all the time it took. The client shares the machine with the server: its
-part of a processor, and how late it was by its own clock, are in the table.
+A request counts as accepted unless it was refused with 429 or 503: one that was accepted and answered 504 is a failure
+of the gateway, and counts among the accepted with all the time it took. The client shares the machine with the server:
+its part of a processor, and how late it was by its own clock, are in the table.
 """
 
 from __future__ import annotations

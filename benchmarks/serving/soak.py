@@ -1,11 +1,12 @@
-"""`python -m benchmarks.serving.soak`: everything at once, for long, and every answer checked.
+"""`python -m benchmarks.serving.soak`: a long test of all features at once, with every answer checked.
 
-`msedge serve` over a folder of models, in a process of its own. Clients ask in every form there is (JSON and binary,
-chunked and gzip, one connection for many requests or one each), by label, by version or by neither, and some leave in
-the middle of what they say. Meanwhile the versions of one model (y = version · x) are exchanged every two seconds, by
-load requests and by the server's own looks at the folder at once; a tenth of its requests goes to the canary; another
-model has a shadow; four more share room for two under a cap of memory. At the end SIGTERM comes while requests are
-under way. An answer is right where its numbers are and a version made it that was there between sending and receiving.
+`msedge serve` over a folder of models, in a separate process. Clients send requests in all forms (JSON and binary,
+chunked and gzip, one connection for many requests or one each), by label, by version or by neither, and some disconnect
+in the middle of a request. At the same time the versions of one model (y = version · x) are hot-swapped every two
+seconds, both by load requests and by the server's polling of the folder; a tenth of its requests goes to the canary;
+another model has a shadow; four more share memory for two under a limit. At the end the server gets SIGTERM while
+requests are in flight. An answer is right if its numbers are, and if it comes from a version that was loaded between
+sending and receiving.
 """
 
 from __future__ import annotations
