@@ -86,7 +86,7 @@ def _groups(run: Run, threads: int) -> Iterator[tuple[str, list[Row]]]:
 
 
 def headline(run: Run) -> str:
-    """The geometric means in words, long and short models apart, and the rows on which a peer is faster."""
+    """The geometric means in words, separately for long and short models, and the rows in which a peer is faster."""
     lines = []
     for duration in DURATIONS:
         means = []

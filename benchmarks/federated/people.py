@@ -97,7 +97,7 @@ GRIDS: Mapping[str, Grid] = {
 
 
 class Asked(NamedTuple):
-    """What is asked of a person in one draw."""
+    """A person's evaluation examples in one draw."""
 
     name: str
     support: Rows

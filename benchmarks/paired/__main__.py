@@ -98,7 +98,7 @@ class _Process:
 
 
 class _Started(NamedTuple):
-    """One start: (before, after) seconds of its rounds, and how far the outputs of the two are apart."""
+    """One start: (before, after) seconds of its rounds, and the difference of the two versions' outputs."""
 
     rounds: list[tuple[float, float]]
     difference: float

@@ -1,4 +1,4 @@
-"""One version of the runtime, in a process of its own: `python -P worker.py CHECKOUT`, with CHECKOUT as PYTHONPATH.
+"""One version of the runtime, in a separate process: `python -P worker.py CHECKOUT`, with CHECKOUT as PYTHONPATH.
 
 It uses only public functions of a checkout, since the other one may be organised differently. Each line of its input is
 a command in JSON, each line of its output the answer:

@@ -131,7 +131,7 @@ def running(
 
 
 class _Model(NamedTuple):
-    """What is served: its files and input, one row, and ONNX Runtime's answer to it."""
+    """A model to serve: its files and input, one row, and ONNX Runtime's answer to it."""
 
     name: str
     onnx: Path
@@ -315,7 +315,7 @@ def _run(model: _Model, found: Sequence[tuple[Contender, str]], journal: Journal
 
 
 def _ended(number: int, frame: object) -> None:
-    """What stops the benchmark also stops the servers that it started."""
+    """A signal that stops the benchmark also stops the servers that it started."""
     raise SystemExit(128 + number)
 
 

@@ -28,8 +28,8 @@ class Request(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What came of it: requests a second that were answered with success, seconds until half and 99 of 100 were
-    answered, and failures."""
+    """The result: successful requests per second, the median and 99th percentile of latency in seconds, and
+    failures."""
 
     rate: float
     p50: float

@@ -116,7 +116,7 @@ class Figures:
 
     @property
     def problems(self) -> list[str]:
-        """What falls short of what the gateway promises; memory: at the end, of that after ten seconds."""
+        """Violations of what the gateway promises; memory: at the end, compared with that after ten seconds."""
         flat = self.memory["end"] <= 1.05 * self.memory["early"] + (8 << 20)
         checks = {
             f"goodput is {self.ratio:.2f} of capacity": self.ratio >= 0.9,
@@ -184,7 +184,7 @@ async def closed(port: int, questions: Questions, clients: int, rows: int, secon
 
 
 class Flood:
-    """An open loop: requests by a Poisson clock, each over a connection of its own that was opened before."""
+    """An open loop: requests by a Poisson clock, each over a separate connection that was opened before."""
 
     def __init__(self, port: int, questions: Questions, deadline: float) -> None:
         self._port, self._questions, self._deadline = port, questions, deadline
@@ -292,7 +292,7 @@ def _spread(times: Sequence[float]) -> dict[str, float]:
 
 
 def measure(name: str, subject: Subject, plan: Plan) -> Figures:
-    """A model under load, by a server of its own. Raises MsedgeError where that cannot be done."""
+    """Load a model on a separate server. Raises MsedgeError if that is impossible."""
     import onnx_ir as ir
 
     import msedge

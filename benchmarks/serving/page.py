@@ -58,7 +58,7 @@ def table(run: Mapping[str, Any]) -> Iterator[str]:
         yield f"| {server} | {' | '.join(cells)} |"
     yield ""
     alone = f"{run['ceiling']:,.0f} rows/s"
-    yield f"{_losses(run)} The runtime alone, one row after the other in a process of its own: {alone}."
+    yield f"{_losses(run)} The runtime alone, one row after the other in a separate process: {alone}."
 
 
 def _losses(run: Mapping[str, Any]) -> str:

@@ -41,7 +41,7 @@ SLEEPY, PADDING = ("sleepy0", "sleepy1", "sleepy2", "sleepy3"), 1 << 19
 KINDS = {"swap": 60, "shaded": 18, "deep": 18, "sleepy": 4}
 """Of a hundred requests, how many go to which model."""
 LEAVERS = 0.03
-"""Share of clients that leave at a random point of their request."""
+"""Share of clients that disconnect at a random point of their request."""
 ENDING = 0.5
 """Seconds of requests before SIGTERM, after a pause in which everything must come to rest."""
 UNREAD = 0.05
@@ -80,7 +80,7 @@ class Figures:
 
     @property
     def problems(self) -> list[str]:
-        """What falls short of what the gateway promises."""
+        """Violations of what the gateway promises."""
         band = 4 * (0.09 / max(1, self.canary[1])) ** 0.5
         checks = {
             f"{len(self.unexplained)} wrong or unexplained, such as {self.unexplained[:1]}": not self.unexplained,
@@ -113,7 +113,7 @@ def _deep() -> tuple[bytes, Array]:
 
 
 def _put(path: Path, data: bytes) -> None:
-    """As careful deployers do: beside, then rename."""
+    """Replace a file safely: write a temporary one, then rename it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}")
     beside.write_bytes(data)
@@ -154,7 +154,7 @@ class Soak:
         self.ledger.loaded = {1: 0.0, 2: 0.0}
 
     def words(self) -> list[str]:
-        """What the server is told. A model counts with about twice the bytes of its file."""
+        """The server's configuration. A model counts with about twice the bytes of its file."""
         cap = 2 * 5 * PADDING // 2
         return [
             str(self.root), "--threads", "1", "--repository-poll", "0.7", "--repository-memory", str(cap),
@@ -175,7 +175,7 @@ split = {{stable = 0.9, canary = 0.1}}\npinned = true\n"""
                 old.rmdir()
 
     async def swap(self, port: int, every: float) -> None:
-        """Exchange versions until cancelled."""
+        """Hot-swap versions until cancelled."""
         connection = await Connection.open(port)
         try:
             while True:
@@ -224,7 +224,7 @@ split = {{stable = 0.9, canary = 0.1}}\npinned = true\n"""
         return Asked(model, role, x, request(f"{path}/infer", body, fields, length=not chunked), keep)
 
     async def client(self, port: int) -> None:
-        """Ask while requests are left, or until nobody listens any more."""
+        """Send requests while some are left, or until the server stops listening."""
         connection: Connection | None = None
         while self.left > 0:
             self.left -= 1
@@ -253,7 +253,7 @@ split = {{stable = 0.9, canary = 0.1}}\npinned = true\n"""
             connection.close()
 
     async def _leave(self, connection: Connection, asked: Asked) -> None:
-        """Leave at a random point of the request, or while it is being answered."""
+        """Disconnect at a random point of the request, or while it is being answered."""
         cut = self.random.randrange(1, 2 * len(asked.data))
         connection.ask(asked.data[:cut], lambda reply: None)
         if cut >= len(asked.data):
@@ -271,7 +271,7 @@ split = {{stable = 0.9, canary = 0.1}}\npinned = true\n"""
     # -- what is right -------------------------------------------------------------------------------------------------
 
     def _judged(self, asked: Asked, reply: Reply | None, sent: float, got: float) -> str:
-        """What to call an outcome; "" for what must not be."""
+        """The name of an outcome; "" for an error."""
         if reply is None:
             if got < self.ended or sent < self.ended - UNREAD:
                 return ""
@@ -305,7 +305,7 @@ split = {{stable = 0.9, canary = 0.1}}\npinned = true\n"""
 
 
 async def _run(soak: Soak, server: Server, requests: int, every: float, clients: int) -> None:
-    """All of it, up to SIGTERM and until nobody is answered."""
+    """The whole test, up to SIGTERM and the last answer."""
     figures, port, begun = soak.figures, server.port, perf_counter()
 
     async def press(count: int) -> None:
@@ -340,7 +340,7 @@ async def _run(soak: Soak, server: Server, requests: int, every: float, clients:
 
 
 def soak(requests: int, *, every: float = 2.0, clients: int = 32, seed: int = 0) -> Figures:
-    """Start a server, press it, end it. every: seconds between exchanges of versions."""
+    """Start a server, load it, stop it. every: seconds between hot-swaps of versions."""
     with tempfile.TemporaryDirectory() as folder:
         made = Soak(Path(folder), seed)
         with serving(made.words()) as server:

@@ -146,7 +146,7 @@ def _drop_dead_transposes(node: ir.Node) -> None:
 
 
 def _transpose_result(value: ir.Value, shape: Sequence[int | str | None] | None, perm: Perm) -> None:
-    """`value` is now untransposed: whoever read it reads Transpose(value, perm) instead."""
+    """`value` is now untransposed: its readers read Transpose(value, perm) instead."""
     if not value.uses() and not value.is_graph_output():
         if shape is not None:
             value.shape = ir.Shape([shape[i] for i in inverse(perm)])
