@@ -1,4 +1,4 @@
-"""Bytes that well-known plans must move, by arithmetic, compared to the byte with the prediction and the compiler.
+"""Bytes that the field's plans must move, by arithmetic: foretold and compiled they are the same, to the byte.
 
 python -m benchmarks.parallel.closed_forms [--backend gpu|cpu] [--small]
 
