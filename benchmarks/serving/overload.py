@@ -292,7 +292,7 @@ def _spread(times: Sequence[float]) -> dict[str, float]:
 
 
 def measure(name: str, subject: Subject, plan: Plan) -> Figures:
-    """Load a model on a separate server. Raises MsedgeError if that is impossible."""
+    """A model under load, by a server of its own. Raises MsedgeError where that cannot be done."""
     import onnx_ir as ir
 
     import msedge
@@ -309,7 +309,7 @@ def measure(name: str, subject: Subject, plan: Plan) -> Figures:
             server.terminate()
             code, log = server.wait()
             if code or "Traceback" in log:
-                raise MsedgeError(f"the server exited with {code}; its log: {log[-2000:]}")
+                raise MsedgeError(f"the server ended with {code} and said: {log[-2000:]}")
     return figures
 
 
