@@ -1,1 +1,1 @@
-"""Speed against peers, as one table."""
+"""Benchmarks of speed against peers."""

@@ -1,8 +1,8 @@
 """`python -m benchmarks --models DIR`: every model against every peer, 1 and 2 threads.
 
 Prints the page; with --docs writes it with its chart and its figures (performance.md, .svg, .json), and puts the
-summary between the marks in the README beside that folder. --again makes page and chart of figures that were kept. With
---resume every row is kept as it is measured, and a run that was stopped goes on where it ended.
+summary between the marks in the README beside that folder. --again makes page and chart from saved figures. With
+--resume every row is saved as it is measured, and a stopped run continues where it ended.
 """
 
 from __future__ import annotations
@@ -30,18 +30,22 @@ from lite_runtime.errors import MsedgeError
 
 
 def main() -> int:
-    """Exit codes as msedge's: 0, 1 when a model did not run or not right, 3 when none could."""
-    parser = argparse.ArgumentParser(prog="benchmarks", description="Every model in folders against every peer.")
+    """Exit codes as msedge's: 0, 1 if a model did not run or gave wrong results, 3 if none could run."""
+    parser = argparse.ArgumentParser(
+        prog="benchmarks", description="Measures every model of the folders against every peer."
+    )
     parser.add_argument("--models", type=Path, action="append", default=[], metavar="DIR", help="repeatable")
     parser.add_argument("--threads", default="1,2", metavar="N,…", help="numbers of threads (1,2)")
-    parser.add_argument("--rounds", type=int, default=25, metavar="N", help="turns each contender takes")
-    parser.add_argument("--only", default="", metavar="TEXT", help="models whose names hold it")
-    parser.add_argument("--no-products", action="store_true", help="without the matrix products")
+    parser.add_argument("--rounds", type=int, default=25, metavar="N", help="turns per contender")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only models whose names contain it")
+    parser.add_argument("--no-products", action="store_true", help="leave out the matrix products")
     parser.add_argument("--docs", type=Path, metavar="DIR", help="where to write performance.md, .svg and .json")
-    parser.add_argument("--readme", type=Path, metavar="FILE", help="file with the marks (README.md beside --docs)")
-    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep rows there; take those already there")
-    parser.add_argument("--minutes", type=float, metavar="N", help="start no new row after so many")
-    parser.add_argument("--again", type=Path, metavar="FILE.json", help="kept figures, instead of measuring")
+    parser.add_argument(
+        "--readme", type=Path, metavar="FILE", help="file with the begin and end marks (README.md beside --docs)"
+    )
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="save rows in this file; reuse rows already in it")
+    parser.add_argument("--minutes", type=float, metavar="N", help="start no new row after this many minutes")
+    parser.add_argument("--again", type=Path, metavar="FILE.json", help="use these saved figures instead of measuring")
     args = parser.parse_args()
     readme = args.readme or (args.docs.resolve().parent / "README.md" if args.docs else None)
     try:

@@ -1,11 +1,11 @@
-"""`python -m benchmarks.accuracy --models DIR --data DIR [--only WORD…] [--json]`: what int8 costs, ours and others'.
+"""`python -m benchmarks.accuracy --models DIR --data DIR [--only WORD…] [--json]`: accuracy of int8 models.
 
 Contenders, all calibrated on the same rows and scored on others:
 
     fp32           the source
     msedge         convert(quantize="int8") with its defaults
     onnxruntime    quantize_static, QDQ, per channel, min-max, after its own pre-processing
-    minmax         plain min-max int8 as LiteRT's converter does it: the .tflite its authors published where there is
+    minmax         plain min-max int8 as LiteRT's converter does it: the .tflite its authors published if there is
                    one, else our quantiser with every refinement switched off
 """
 
@@ -188,7 +188,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.accuracy", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--models", type=Path, required=True, metavar="DIR")
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--only", nargs="*", default=(), metavar="WORD", help="tasks whose names hold one of these")
+    parser.add_argument(
+        "--only", nargs="*", default=(), metavar="WORD", help="only tasks whose names contain one of these"
+    )
     parser.add_argument("--json", action="store_true", help="JSON instead of Markdown")
     args = parser.parse_args()
     results: list[Score] = []

@@ -1,5 +1,5 @@
-"""The comparison as a picture: for every model how many times as fast as its best peer, one bar for each number of
-threads, on a scale of ratios. Plain SVG, readable on light and on dark ground."""
+"""The comparison as a chart: the speed relative to the best peer for every model, with one bar for each number of
+threads, on a logarithmic scale. Plain SVG, readable on light and dark backgrounds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BAR, GAP, HEADING = 12, 8, 30
 """Heights: of a bar, between models, of a section's heading."""
 TICKS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 LOWEST, HIGHEST = 0.25, 8.0
-"""The ends of the scale at most; a bar beyond them is cut there, its figure stands beside it all the same."""
+"""The limits of the scale; a longer bar is cut there, and its figure is still shown."""
 
 _STYLE = """
 text { font: 12px system-ui, sans-serif; fill: #1f2328 }

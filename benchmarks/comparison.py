@@ -1,6 +1,6 @@
-"""Models × contenders: the one table behind `make bench`, docs/performance.md and the tests that hold us to them.
+"""Models × contenders: the table behind `make bench`, docs/performance.md and the tests of these figures.
 
-Rows are plain values, so that they can be kept as JSON and the page made again without measuring.
+Rows are plain values, so that they can be saved as JSON and the page can be made again without measuring.
 
 A folder of models may have a MANIFEST.tsv with the columns `filename` and either `weights` ("trained" or "random") or
 `source_repo` (where the trained weights were published).
@@ -43,7 +43,7 @@ __all__ = [
 TOLERANCE = 1e-4
 """The largest difference from a peer, relative to the output's range."""
 LONG = 1e-4
-"""Seconds. Of a model that runs for less, Python's call of the runtime is a good part of the time, ours and peers'."""
+"""Seconds. For a model with a shorter run, the call from Python is a large part of the time, for us and for peers."""
 DURATIONS = ("100 µs or more", "less than 100 µs")
 MANIFEST = "MANIFEST.tsv"
 _QUANTISED = ("QLinear", "DynamicQuantizeLinear", "DequantizeLinear")
@@ -66,7 +66,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One model with one number of threads, in seconds. `error`: why it did not run; then there is nothing else."""
+    """One model with one number of threads, in seconds. `error`: why it did not run; then other fields are empty."""
 
     model: str
     threads: int
@@ -98,7 +98,7 @@ class Row:
 
 
 def models_in(folders: Sequence[Path]) -> list[Path]:
-    """Every .onnx and .tflite in the folders, by name, forms for peers left out; raises InputError for a folder
+    """Every .onnx and .tflite in the folders, by name, without forms made for peers; raises InputError for a folder
     without any."""
     found: list[Path] = []
     for folder in folders:
@@ -130,8 +130,8 @@ def weights_of(path: Path) -> str:
 def compare(
     models: Iterable[Path], *, threads: Sequence[int] = (1,), rounds: int = 25, backend: str = "auto"
 ) -> Iterator[Row]:
-    """Each model with each number of threads against every peer that reads its format; one that does not run is a row
-    too, not the end."""
+    """Each model with each number of threads against every peer that reads its format; one that does not run becomes a
+    row with an error."""
     for path in models:
         for count in threads:
             try:
@@ -175,9 +175,9 @@ def read_rows(kept: Iterable[Mapping[str, Any]]) -> list[Row]:
 
 
 def trouble(row: Row) -> str:
-    """What is wrong with a row, "" where nothing is: a wrong answer is no answer, however fast.
+    """What is wrong with a row, "" if nothing: a row with wrong outputs does not count, however fast.
 
-    Held against the runtime that the file was made for: another may quantise the same graph at other places.
+    Outputs are compared with the runtime that the file was made for: another may quantise the graph at other places.
     """
     if row.error:
         return f"{row.model} did not run: {row.error}"
@@ -199,13 +199,13 @@ def worst(rows: Iterable[Row]) -> Row | None:
 
 
 def losses(rows: Iterable[Row]) -> list[Row]:
-    """The rows whose best peer was faster than we, the furthest ahead first."""
+    """The rows whose best peer was faster than msedge, the largest difference first."""
     slower = ((row.best.ratio, row) for row in rows if row.best and row.best.ratio < 1)
     return [row for _, row in sorted(slower, key=lambda pair: pair[0])]
 
 
 def by_duration(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """(rows of models that take us LONG or more, rows of the others), those that did not run left out.
+    """(rows of models that take msedge LONG or more, rows of the others), without rows that did not run.
 
     A model is in one of them with all its rows: its time with the fewest threads decides.
     """
@@ -225,7 +225,7 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
 
 
 def twins(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
-    """(float, quantised) pairs: models of one name but for the word that says their precision."""
+    """(float, quantised) pairs: models whose names differ only in the word for their precision."""
     floats = {(_PRECISION.sub("", row.model), row.threads): row for row in rows if not row.integers and not row.error}
     pairs = ((floats.get((_PRECISION.sub("", row.model), row.threads)), row) for row in rows if row.integers)
     return [(one, other) for one, other in pairs if one is not None]

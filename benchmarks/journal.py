@@ -1,4 +1,4 @@
-"""Figures kept as they are measured, so that a benchmark that was stopped goes on where it ended."""
+"""Figures saved as they are measured, so that a stopped benchmark continues where it ended."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["Journal", "TimeIsUp"]
 
 
 class TimeIsUp(MsedgeError):
-    """The time that was allowed has passed; what was measured is kept."""
+    """The time limit is reached; all measured figures are saved."""
 
 
 class Journal:
     """A file of lines: first the conditions, then a key and its figures each.
 
     `conditions`: everything that figures depend on (machine, versions, settings). A file with other conditions is
-    refused, as its figures do not belong to this run. `minutes`: after so many no new measurement starts. Without a
-    path nothing is kept.
+    refused, because its figures do not belong to this run. `minutes`: no new measurement starts after this time.
+    Without a path nothing is saved.
     """
 
     def __init__(self, path: Path | None, conditions: Mapping[str, Any], *, minutes: float | None = None) -> None:
@@ -54,15 +54,15 @@ class Journal:
         return len(self._held)
 
     def get(self, *key: object, measure: Callable[[], Any]) -> Any:
-        """The figures under `key`: kept ones, or those that `measure` returns now, in JSON's types.
+        """The figures under `key`: saved ones, or those that `measure` returns now, in JSON's types.
 
         Raises TimeIsUp instead of measuring once the time has passed.
         """
         name = "\t".join(map(str, key))
         if name not in self._held:
             if self._end is not None and time.monotonic() > self._end:
-                done = f"{len(self._held)} measurements are in {self._path}" if self._path else "nothing was kept"
-                raise TimeIsUp(f"the time is up; {done}. The same command goes on with the rest")
+                done = f"{len(self._held)} measurements are in {self._path}" if self._path else "nothing was saved"
+                raise TimeIsUp(f"the time limit is reached; {done}. Run the same command again to measure the rest")
             self._held[name] = json.loads(json.dumps(measure(), default=_scalar))
             self._line({"key": name, "figures": self._held[name]})
         return self._held[name]
@@ -91,7 +91,7 @@ class Journal:
             found = dict(lines[0]["conditions"])
             self._held = {line["key"]: line["figures"] for line in lines[1:]}
         except (ValueError, KeyError, TypeError) as error:
-            raise MsedgeError(f"{path} is not a journal of benchmarks ({error}); name another file") from error
+            raise MsedgeError(f"{path} is not a journal of benchmark figures ({error}); name another file") from error
         odd = [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
         if odd:
             raise MsedgeError(

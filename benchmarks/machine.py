@@ -1,4 +1,4 @@
-"""The machine and the software that figures were measured with, as text for people: `python -m benchmarks.machine`."""
+"""The machine and the software of a measurement, as readable text: `python -m benchmarks.machine`."""
 
 from __future__ import annotations
 

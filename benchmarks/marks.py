@@ -1,4 +1,4 @@
-"""Generated text in pages that people write, between two comments: `<!-- NAME: begin -->`, `<!-- NAME: end -->`."""
+"""Generated text in hand-written pages, between two comments: `<!-- NAME: begin -->`, `<!-- NAME: end -->`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["replace_between", "require_marks"]
 
 
 def require_marks(page: Path, name: str) -> None:
-    """Raise MsedgeError where the page lacks one of the marks: to be asked before hours of measuring."""
+    """Raise MsedgeError if the page lacks one of the marks; called before hours of measuring."""
     _parts(page, name)
 
 

@@ -1,7 +1,7 @@
-"""Networks everybody knows, with random weights: real shapes for the speed table, nothing to download.
+"""Well-known networks with random weights: real shapes for the speed table, without downloads.
 
-`python -m benchmarks.models DIR [--int8]` writes them as ONNX; --int8 adds each one's quantised twin in QDQ form. Three
-come from the light set in onnx's own tests, whose constant weights are replaced; three are built here. A manifest
+`python -m benchmarks.models DIR [--int8]` writes them as ONNX; --int8 adds a quantised version of each in QDQ form.
+Three come from the light set in onnx's own tests, whose constant weights are replaced; three are built here. A manifest
 beside them says that their weights are random, which every table of figures repeats.
 """
 
@@ -269,7 +269,7 @@ def _modern(model: onnx.ModelProto) -> onnx.ModelProto:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="benchmarks.models", description="Write the benchmark networks as ONNX.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--int8", action="store_true", help="also each one's int8 twin")
+    parser.add_argument("--int8", action="store_true", help="also write an int8 version of each")
     args = parser.parse_args()
     for written in write(args.folder, int8=args.int8):
         print(written)

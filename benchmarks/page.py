@@ -1,4 +1,4 @@
-"""docs/performance.md out of a run's figures: tables for people, the chart beside it."""
+"""docs/performance.md from a run's figures: tables, and the chart beside it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _groups(run: Run, threads: int) -> Iterator[tuple[str, list[Row]]]:
 
 
 def headline(run: Run) -> str:
-    """The geometric means in words, long and short models apart, and the rows on which a peer is faster."""
+    """The geometric means in words, separately for long and short models, and the rows in which a peer is faster."""
     lines = []
     for duration in DURATIONS:
         means = []
@@ -99,11 +99,11 @@ def headline(run: Run) -> str:
                     means.append(f"{geometric_mean(held):.2f} for {models} with {_threads(count)}")
         if means:
             lines.append(f"- Models that take {duration}: {', '.join(means)}.")
-    return f"""How many times as fast msedge is as the fastest peer on each model, as geometric means:
+    return f"""Speed of msedge relative to the fastest peer on each model, as geometric means:
 
 {chr(10).join(lines)}
 
-In the models that take less than 100 µs, the call from Python is a good part of the time of every runtime.
+In models that take less than 100 µs, the call from Python is a large part of the time of every runtime.
 {_losses(run)}"""
 
 
@@ -139,19 +139,19 @@ Written by `make bench` on {run.date}, on this machine and with these versions:
 
 {facts_table({**run.machine, **run.versions})}
 
-The most that this machine can do, measured by kernels that do nothing else:
+The machine's limits, measured by kernels that do nothing else:
 
 {roofs}
 
-**What is measured.** Every contender runs the same model on the same random inputs in one process, turn by turn, batch
-as the model has it (1 where it is open). Times are microseconds a run, input and output arrays included; loading,
-conversion and compilation are not in them (`load ms` and `first µs` show those of msedge). A ratio is a peer's time
-over ours, the median of paired turns, with the middle half beside it: above 1 msedge is faster. Peers run with all
-their optimisations and as many threads; a † marks a peer that was faster with a form of the model that ONNX Runtime's
-own tool quantised.
+**What is measured.** Every contender runs the same model on the same random inputs in one process, in alternating
+turns, with the model's batch size (1 where it is open). Times are microseconds per run, including input and output
+arrays, without loading, conversion and compilation (`load ms` and `first µs` show those of msedge). A ratio is a peer's
+time divided by ours: the median of paired turns, followed by their middle half; above 1 msedge is faster. Peers run
+with all their optimisations and the same number of threads; a † marks a peer that was faster with a form of the model
+that ONNX Runtime's own tool quantised.
 
-**Weights.** "trained" are published models; "random" are well-known architectures whose weights were drawn at random:
-their shapes are real, their values and outputs mean nothing. "unknown": the folder of the models does not say.
+**Weights.** "trained" are published models; "random" are well-known architectures with random weights: their shapes
+are real, their values and outputs have no meaning. "unknown": the models' folder does not say.
 
 **What is left out.** Batches, other processors, energy, and accuracy, which `make accuracy` measures."""
 
@@ -240,7 +240,7 @@ def _scaling_note(run: Run) -> str:
     return f"Two threads are slower on {len(slower)} of {len(rows)} models{': ' * bool(slower)}{', '.join(slower)}."
 
 
-_PRODUCTS = ("product", "threads", "µs", "GFLOP/s", "GB/s", "of the machine's best", "peers' time over ours")
+_PRODUCTS = ("product", "threads", "µs", "GFLOP/s", "GB/s", "of the machine's limit", "peers' time / ours")
 
 
 def _products(run: Run) -> Iterable[Sequence[str]]:

@@ -115,7 +115,7 @@ def main() -> int:
     """Prints a line a product."""
     parser = argparse.ArgumentParser(prog="benchmarks.products", description="Matrix products against peers.")
     parser.add_argument("--threads", type=int, default=1, metavar="N")
-    parser.add_argument("--rounds", type=int, default=25, metavar="N", help="turns each contender takes")
+    parser.add_argument("--rounds", type=int, default=25, metavar="N", help="turns per contender")
     args = parser.parse_args()
     try:
         for one in measured(args.threads, args.rounds):

@@ -1,10 +1,10 @@
-"""`python -m benchmarks.startup MODEL.tflite [--rounds N] [--json]`: from nothing to a first result, memory, size.
+"""`python -m benchmarks.startup MODEL.tflite [--rounds N] [--json]`: time to the first result, memory, size.
 
-Every contender is a process of its own that imports, loads the model, runs it once and ends; they take turns. Seconds
+Every contender is a separate process that imports, loads the model, runs it once and ends; they take turns. Seconds
 run from before the process is made until it has its result; memory is the most that was resident (VmHWM). Ours is the
 runtime as a device installs it (`lite_runtime.native.wheel`): `msedge` finds the program that an earlier start kept;
-`msedge, first start` has an empty cache, so it unpacks its kernels and plans. No contender pays for what hangs in this
-environment's site folder (`python -S`).
+`msedge, first start` has an empty cache, so it unpacks its kernels and plans. No contender loads this environment's
+site folder (`python -S`).
 """
 
 from __future__ import annotations
@@ -153,9 +153,11 @@ COLUMNS: Mapping[str, Callable[[Start, Start], str]] = {
 
 def main() -> None:
     """A Markdown table, or JSON."""
-    parser = argparse.ArgumentParser(prog="benchmarks.startup", description="From nothing to a first result.")
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.startup", description="Cold start: time from process start to the first result."
+    )
     parser.add_argument("model", type=Path, metavar="MODEL.tflite")
-    parser.add_argument("--rounds", type=int, default=15, metavar="N", help="processes of each contender")
+    parser.add_argument("--rounds", type=int, default=15, metavar="N", help="processes per contender")
     parser.add_argument("--json", action="store_true", help="JSON instead of Markdown")
     args = parser.parse_args()
     rows = starts(args.model, args.rounds)

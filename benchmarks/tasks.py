@@ -1,4 +1,4 @@
-"""Real models with real data: what the accuracy table, the acceptance tests and the budget search measure on.
+"""Real models with real data for the accuracy table, the acceptance tests and the budget search.
 
 A task's calibration rows are never among its evaluation rows. Sources and licences: the folders' MANIFEST.tsv.
 """

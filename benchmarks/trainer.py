@@ -1,4 +1,4 @@
-"""What `Trainer` adds to a step: the same loop written by hand in plain `jax.jit`, epochs of both in turn.
+"""The overhead of `Trainer`, against the same loop written by hand in plain `jax.jit`, in alternating epochs.
 
 `python -m benchmarks.trainer` prints a table. Both shuffle, index arrays, hand over steps without waiting and read
 losses back; the one by hand reads them at the end of an epoch. The time of a step is CPU time in the quickest twentieth
@@ -101,7 +101,7 @@ def measured(name: str, rounds: int) -> tuple[float, float, float]:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=60, help="epochs of each")
+    parser.add_argument("--rounds", type=int, default=60, help="epochs of each loop")
     rounds = parser.parse_args().rounds
     print("| Adam, one core | by hand | `Trainer` | ratio | with the gradient's norm |\n|---|---|---|---|---|")
     for name in CASES:

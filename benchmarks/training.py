@@ -1,4 +1,4 @@
-"""Training steps of a bundle against PyTorch's on the same network, weights, batch and threads, turn by turn.
+"""Training steps of a bundle against PyTorch's with the same network, weights, batch and threads, in alternating turns.
 
     python -m benchmarks.training [--threads 1 2] [--seconds 10] [--docs docs] [--resume FILE]
 
@@ -304,9 +304,10 @@ def text(told: Mapping[str, Any]) -> str:
 
 {table}
 
-A step is forward, backward and SGD with momentum (PyTorch: its fused one) on random weights and random examples, batch
-32 (MobileNetV2: 8), the same graph, weights, batch and threads, turn by turn in one process. Compilation is not in the
-times. A ratio is PyTorch's time over ours, the median of paired turns and the middle half: above 1 msedge is faster.
+A step is forward, backward and SGD with momentum (PyTorch: its fused implementation) on random weights and examples,
+batch 32 (MobileNetV2: 8), with the same graph, weights, batch and threads, in alternating turns in one process. Times
+do not include compilation. A ratio is PyTorch's time divided by ours, the median of paired turns and their middle half:
+above 1 msedge is faster.
 
 {chr(10).join(lines)}
 
@@ -354,9 +355,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--seconds", type=float, default=10.0, help="for each task")
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
-    parser.add_argument("--docs", type=Path, metavar="DIR", help="where training.md is, and training.json goes")
-    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep tasks there; take those already there")
-    parser.add_argument("--minutes", type=float, metavar="N", help="start no task after so many")
+    parser.add_argument(
+        "--docs", type=Path, metavar="DIR", help="folder of training.md, where training.json is also written"
+    )
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="save tasks there; reuse those already in it")
+    parser.add_argument("--minutes", type=float, metavar="N", help="start no task after this many minutes")
     args = parser.parse_args(argv)
     try:
         if args.docs:

@@ -1,4 +1,4 @@
-"""The converter: graphs in, bundles out.
+"""The converter: from model files to bundles.
 
     conversion = converter.convert("model.onnx", output="model.mslite")
     model = converter.to_ir("model.onnx")           # onnx_ir.Model, one opset, shapes inferred

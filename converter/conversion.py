@@ -1,4 +1,4 @@
-"""From a source to a bundle or to standard ONNX, with the report of what was done.
+"""Conversion of a source model to a bundle or to standard ONNX, with a report.
 
 convert(source, quantize="int8", calibration=data) -> Conversion
 convert(source, trainable="head.*") -> Conversion
@@ -47,7 +47,7 @@ FORMATS: tuple[Format, ...] = ("mslite", "onnx")
 
 @dataclass(frozen=True)
 class Conversion:
-    """A finished file and what was done to get it: a bundle, or an ONNX model where that was asked for."""
+    """A finished file (a bundle, or an ONNX model if requested) and the report of its conversion."""
 
     bundle: bytes
     report: Report
@@ -71,13 +71,13 @@ def convert(
 
     `quantize`: a mode of `converter.quantize.MODES`, or `Options` for every setting. `calibration`: data of
     `converter.quantize.calibration_data`; int8 and int16x8 need it. `accuracy`: how much of which metric may be
-    lost; layers then keep the precision it takes. `trainable`: the bundle can learn; globs of the initialisers it
-    trains, or `Training` for every setting. `pipeline`: what stands before and after the model where it is served, as
-    `lite_runtime.bundle.pipelines` has it. `explain`: also compare the quantised model with the float one layer by
-    layer, on calibration rows (random inputs without any), and plan a run for its memory. Raises ConvertError for a
-    broken source, UnsupportedOpError (a ConvertError) listing all operators the runtime lacks, QuantizeError for
-    options and data that do not fit, TrainingError for parameters and losses that do not, PipelineError for a
-    declaration that is none or names what the model has not.
+    lost; layers then keep the precision that this needs. `trainable`: makes a bundle that devices can train; globs of
+    the initialisers to train, or `Training` for every setting. `pipeline`: the processing before and after the model
+    in the gateway, see `lite_runtime.bundle.pipelines`. `explain`: also compare the quantised model with the float one
+    layer by layer, on calibration rows (random inputs without any), and plan a run for its memory. Raises ConvertError
+    for a broken source, UnsupportedOpError (a ConvertError) listing all operators the runtime lacks, QuantizeError for
+    options and data that do not fit, TrainingError for parameters and losses that do not, PipelineError for an invalid
+    declaration or one that names something the model does not have.
     """
     if to not in FORMATS:
         raise ConvertError(f"expected to be one of {', '.join(FORMATS)}, got {to!r}")
@@ -91,7 +91,7 @@ def convert(
     learning = _Learning()
     if trainable is not None:
         _need_bundle(to, accuracy, options)
-        learning = _learn(_only(models, options, "a bundle that learns"), trainable, options, calibration, report)
+        learning = _learn(_only(models, options, "a trainable bundle"), trainable, options, calibration, report)
         models = learning.models
     else:
         for model in models.values():
@@ -119,12 +119,12 @@ def convert(
 
 
 def _declared(pipeline: Mapping[str, Any], models: Mapping[str, ir.Model], to: Format) -> dict[str, Any]:
-    """A checked pipeline as metadata of the bundle."""
+    """A validated processing declaration as metadata of the bundle."""
     if to != "mslite":
-        raise pipelines.PipelineError(f"pipeline: only a bundle holds one, got to={to!r}; leave one of the two out")
+        raise pipelines.PipelineError(f"pipeline: only a bundle can contain one, got to={to!r}; omit one of the two")
     if "predict" not in models:
         raise pipelines.PipelineError(
-            f"pipeline: it is for the signature 'predict', and the source has only {', '.join(models)}; leave it out"
+            f"pipeline: it needs the signature 'predict', but the source has only {', '.join(models)}; omit it"
         )
     document, graph = pipelines.check(pipeline), models["predict"].graph
     pipelines.check_names(document, [v.name or "" for v in graph.inputs], [v.name or "" for v in graph.outputs])
@@ -133,30 +133,30 @@ def _declared(pipeline: Mapping[str, Any], models: Mapping[str, ir.Model], to: F
 
 @dataclass(frozen=True)
 class _Learning:
-    """A model for each signature of a bundle that learns, and its state; nothing for one that does not."""
+    """The models of a trainable bundle by signature, and its state; both empty for other bundles."""
 
     models: Mapping[str, ir.Model] = field(default_factory=dict)
     uses: Mapping[str, StateUse] = field(default_factory=dict)
     state: Mapping[str, Array] = field(default_factory=dict)
     budget: int | None = None
-    """Bytes of working memory that a step may take."""
+    """Limit of a step's working memory in bytes."""
     batch: int = 1
-    """What open dimensions are where that is measured."""
+    """The size used for open dimensions when working memory is measured."""
 
 
 def _need_bundle(to: Format, accuracy: Accuracy | None, options: Options) -> None:
     if to != "mslite":
-        raise TrainingError(f"trainable: only a bundle keeps what it learns, got to={to!r}; leave one of the two out")
+        raise TrainingError(f"trainable: only a bundle can be trainable, got to={to!r}; omit one of the two")
     if accuracy is not None:
-        raise TrainingError("accuracy: a search over precisions does not go with trainable; leave one of the two out")
+        raise TrainingError("accuracy: a search over precisions cannot be combined with trainable; omit one of the two")
     if options.io != "float32":
-        raise TrainingError(f"io: a bundle that learns takes and gives float32, got io={options.io!r}; leave it out")
+        raise TrainingError(f"io: a trainable bundle has float32 inputs and outputs, got io={options.io!r}; omit it")
 
 
 def _learn(
     model: ir.Model, trainable: Training | str | Sequence[str], options: Options, calibration: Any, report: Report
 ) -> _Learning:
-    """Prepare, quantise what stays frozen, and make the signatures."""
+    """Prepare the model, quantise its frozen part, and build the signatures."""
     from converter import training
     from converter.training.backbone import quantize_backbone
 
@@ -181,7 +181,7 @@ def _within_budget(graph: Graph, learning: _Learning, budget: int, report: Repor
 
 
 EXPLAINED_ROWS = 16
-"""Calibration rows that layers are compared on."""
+"""The calibration rows used to compare layers."""
 
 
 def _quantize(
@@ -226,10 +226,10 @@ def _options(quantize: Mode | Options) -> Options:
 
 
 def _only(models: Mapping[str, ir.Model], options: Options, to: str = "") -> ir.Model:
-    """The one model there is, for steps that know what to do with one."""
+    """The only model of the source. Raises ConvertError if there are several."""
     if len(models) != 1:
         what = f"writing {to}" if to else f"quantising to {options.mode}"
-        raise ConvertError(f"{what} takes a source of one signature, got {', '.join(models)}; convert them one by one")
+        raise ConvertError(f"{what} needs a source of one signature, got {', '.join(models)}; convert them one by one")
     return next(iter(models.values()))
 
 
@@ -250,7 +250,7 @@ def _lower(model: ir.Model, options: Options, report: Report) -> Graph:
 
 
 def _without_kernels(model: ir.Model) -> Iterator[tuple[str, str, str]]:
-    """(node, operator, where its author wrote it) of every node that only a reference runs."""
+    """(node, operator, source location) of every node without a native kernel."""
     native = _native_ops()
     for node in build.nodes(model):
         op = lite_op(node)
@@ -259,7 +259,7 @@ def _without_kernels(model: ir.Model) -> Iterator[tuple[str, str, str]]:
 
 
 def _measure_steps(data: bytes, learning: _Learning, report: Report) -> None:
-    """Working memory of signatures that train."""
+    """Working memory of the training signatures."""
     from converter.training.memory import working_memory
 
     found = {name: working_memory(data, name, learning.batch) for name in learning.models if name != "predict"}
@@ -287,14 +287,14 @@ def _write(
             provenance=_provenance(report), metadata=described, golden=examples,
         )  # fmt: skip
     except BundleError as error:
-        raise ConvertError(f"the converted model is no valid bundle: {error}; this is a bug in msedge") from error
+        raise ConvertError(f"the converted model is not a valid bundle: {error}; this is a bug in msedge") from error
     if output is not None:
         write_atomically(output, data, ConvertError)
     return data
 
 
 def _at_first(graph: Graph, state: Mapping[str, Array]) -> Graph:
-    """The graph with its state as the constants it starts with."""
+    """The graph with its state replaced by constants, the initial values."""
     held = {v.name: state[v.name] for v in graph.inputs if v.name in state}
     inputs = tuple(v for v in graph.inputs if v.name not in held)
     return graph.replace(inputs=inputs, constants={**graph.constants, **held}) if held else graph
@@ -368,13 +368,13 @@ def _measure(report: Report, graphs: Iterable[Graph]) -> None:
 
 
 def _key(array: Array) -> bytes:
-    """The same for equal contents, which a bundle stores once."""
+    """A key that is equal for equal contents, which a bundle stores once."""
     contents = repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
     return hashlib.blake2b(contents, digest_size=16, person=array.dtype.str.encode()[:16]).digest()
 
 
 def _arena(data: bytes) -> int:
-    """Working memory of "predict"; 0 where its inputs cannot be made up or there are no native kernels."""
+    """Working memory of "predict"; 0 if its inputs cannot be generated or there are no native kernels."""
     from lite_runtime import load
 
     model = load(data)
@@ -402,7 +402,7 @@ _WEIGHTS: Mapping[str, int] = {
     "QLinearConvTranspose": 3,
     "QLinearMatMul": 3,
 }
-"""Contractions, and which operand holds their weights."""
+"""Contraction operators and the index of their weight operand."""
 
 
 def multiply_adds(model: ir.Model) -> int:

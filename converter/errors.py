@@ -1,4 +1,4 @@
-"""What can go wrong between a source model and a bundle. Text: expected, got, where, and the fix."""
+"""Errors of the conversion. Messages say what was expected, what was found, where, and how to fix it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ __all__ = ["ConvertError", "QuantizeError", "TrainingError", "UnsupportedNode", 
 
 
 class ConvertError(runtime_errors.MsedgeError):
-    """The source is not a model we can convert, or a step of the conversion would have broken it."""
+    """The source is not a model that can be converted, or a conversion step would have made it invalid."""
 
 
 class QuantizeError(ConvertError):
-    """Options, calibration data or a budget that quantisation cannot work with."""
+    """Invalid options, calibration data or accuracy budget for quantisation."""
 
 
 class TrainingError(ConvertError):
-    """Parameters, a loss or settings that a bundle cannot be made to train with."""
+    """Parameters, a loss or settings that a trainable bundle cannot be built with."""
 
 
 @dataclass(frozen=True)
 class UnsupportedNode:
-    """One node no kernel and no reference knows. `source` is where its author wrote it, "" when the file does not
+    """One node without a kernel or reference. `source` is its location in the author's code, "" if the file does not
     say."""
 
     name: str
@@ -42,7 +42,7 @@ class UnsupportedNode:
 
 
 class UnsupportedOpError(ConvertError, runtime_errors.UnsupportedOpError):
-    """The model holds operators msedge cannot run; `nodes` lists all of them."""
+    """The model contains operators that msedge cannot run; `nodes` lists all of them."""
 
     def __init__(self, nodes: Iterable[UnsupportedNode]) -> None:
         self.nodes = tuple(nodes)

@@ -1,7 +1,7 @@
-"""ONNX out: a prepared model, quantised or not, as standard ONNX that any runtime reads.
+"""Export: a prepared model, quantised or not, as standard ONNX that any runtime reads.
 
-What our passes widened is written in ONNX's own operators again; `STANDARD` says how, operator by operator. So is what
-they fused into operators younger than the opset most runtimes read: `OLDER`.
+Operators that our passes extended are rewritten as ONNX's own operators; `STANDARD` has the rule for each operator.
+`OLDER` does the same for fused operators that are newer than the opset that most runtimes read.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from lite_runtime.reference.quantize import LEAST_SPAN
 __all__ = ["OLDER", "STANDARD", "onnx_bytes", "standardize"]
 
 _HALVE_FROM = 64
-"""Elements from which storing a constant in half precision pays for its Cast."""
+"""The fewest elements for which storing a constant in half precision is worth its Cast."""
 
 
 def onnx_bytes(model: ir.Model, *, halve: bool = False) -> bytes:
     """The model as a serialised `onnx.ModelProto`; `halve` stores large float32 constants as float16. Edits `model`.
 
-    Raises ConvertError naming every operator that ONNX has no words for.
+    Raises ConvertError naming every operator that ONNX cannot express.
     """
     standardize(model)
     _unfold(model)
@@ -44,13 +44,13 @@ _OLDEST = 20
 """The opset that runtimes of 2023 read. Also: from 21 on onnxruntime 1.31 inserts QuantizeLinear with `output_dtype`
 beside zero points that it then turns to uint8, and refuses its own graph."""
 _IR_VERSION = 9
-"""ONNX's IR version of that time; the first that lists weights apart from inputs is 4."""
+"""ONNX's IR version of that time; version 4 is the first that lists weights separately from inputs."""
 _CHANGED = frozenset({"GroupNormalization"})
 """Operators whose meaning, not only types and attributes, changed after opset `_OLDEST`."""
 
 
 def _declare_oldest(model: ir.Model) -> None:
-    """Import opset `_OLDEST` where every node is a valid one of it, meaning the same."""
+    """Import opset `_OLDEST` if every node is valid in it with the same meaning."""
     model.ir_version = max(model.ir_version, 10)
     if any(node.domain == "" and node.op_type in _CHANGED for node in build.nodes(model)):
         return
@@ -67,7 +67,7 @@ def _known(model: ir.Model) -> bool:
 
 
 def _unfold(model: ir.Model) -> None:
-    """Operators younger than opset `_OLDEST` in the words it has, where it has them."""
+    """Rewrite operators newer than opset `_OLDEST` with older ones where possible."""
     for node in build.nodes(model):
         rule = OLDER.get(node.op_type) if node.domain == "" else None
         if rule is not None:
@@ -113,7 +113,7 @@ def _dynamic_quantize(edit: Edit, node: ir.Node) -> tuple[ir.Value, ...]:
     rank, kept = build.rank(x), attr(node, "kept", 0)
     assert x is not None
     if rank is None:
-        raise ConvertError(f"DynamicQuantizeLinear {node.name!r}: its input's rank is not known")
+        raise ConvertError(f"DynamicQuantizeLinear {node.name!r}: the rank of its input is unknown")
     none = edit.scalar_like(0, x)
     axes = edit.ints(range(kept, rank)) if kept < rank else None
     ends = []
@@ -132,7 +132,7 @@ def _dynamic_quantize(edit: Edit, node: ir.Node) -> tuple[ir.Value, ...]:
 
 
 def _unsigned_steps(edit: Edit, x: ir.Value, like: ir.Value, low: ir.Value, high: ir.Value) -> tuple[ir.Value, ...]:
-    """(x / scale, scale, zero point) as ONNX's operator has them."""
+    """(x / scale, scale, zero point) as ONNX's operator computes them."""
     none, most = edit.scalar_like(0, x), edit.scalar_like(255, x)
     span = edit.op("Div", [edit.op("Sub", [high, low], like=like), most], like=like)
     empty = edit.op("Equal", [span, none], shape=build.dims(like))
@@ -143,7 +143,7 @@ def _unsigned_steps(edit: Edit, x: ir.Value, like: ir.Value, low: ir.Value, high
 
 
 def _signed_steps(edit: Edit, x: ir.Value, like: ir.Value, low: ir.Value, high: ir.Value) -> tuple[ir.Value, ...]:
-    """(x * inverse, scale, zero point) as DynamicQuantizeLinear of int8 has them."""
+    """(x * inverse, scale, zero point) as DynamicQuantizeLinear of int8 computes them."""
     one, least, most = (edit.scalar_like(number, x) for number in (1, -128, 127))
     span = edit.op("Sub", [high, low], like=like)
     empty = edit.op("Less", [span, edit.scalar_like(float(LEAST_SPAN), x)], shape=build.dims(like))
@@ -164,7 +164,7 @@ def _contraction(edit: Edit, node: ir.Node) -> tuple[ir.Value]:
     """act(op((x - zero) * scale, DequantizeLinear(w)) + b)"""
     x, scale, zero = node.inputs[:3]
     if len(node.inputs) > 6 and node.inputs[6] is not None:
-        raise ConvertError(f"{node.op_type} {node.name!r}: export the model before its integer passes")
+        raise ConvertError(f"{node.op_type} {node.name!r}: export the model before the integer passes")
     shape, parts = build.dims(x), []
     for value in (x, zero):
         assert value is not None
@@ -195,7 +195,7 @@ require(STANDARD, "rules for ONNX's words")
 
 
 def _attention(edit: Edit, node: ir.Node) -> ir.Value | None:
-    """softmax(q kT * scale + mask) v; only of heads apart, as many of keys as of queries, nothing cached."""
+    """softmax(q kT * scale + mask) v; only with a separate axis of heads, as many key as query heads, and no cache."""
     q, k, v = (build.dims(value) for value in node.inputs[:3])
     plain = len(node.outputs) == 1 and all(value is None for value in node.inputs[4:])
     if not plain or q is None or k is None or v is None or not len(q) == len(k) == len(v) == 4 or q[1] != k[1]:

@@ -1,4 +1,4 @@
-"""A golden sample: seeded inputs and what the NumPy reference makes of them, stored in the bundle for self-tests."""
+"""A golden sample: seeded inputs and the NumPy reference's outputs for them, stored in the bundle as a self-test."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from lite_runtime.running.session import load
 __all__ = ["COST_LIMIT", "SIZE_LIMIT", "Sample", "sample", "sample_inputs"]
 
 COST_LIMIT = 200_000_000
-"""Multiply-adds up to which a reference run stays well under a second or two."""
+"""The most multiply-adds of a reference run that takes clearly less than one or two seconds."""
 SIZE_LIMIT = 1 << 14
-"""Bytes of inputs and outputs up to which a sample is worth its place in the file, whatever the model's size."""
+"""The most bytes of inputs and outputs that are stored whatever the model's size."""
 SHARE = 32
 """A larger sample may take up to a `SHARE`th of the weights' bytes."""
 MEMORY = 1 << 28
-"""Bytes of values a reference run may hold."""
+"""The most bytes of values that a reference run may keep in memory."""
 _SYMBOLIC = 1
 _GRID = 32
-"""Reals are multiples of 1 / _GRID, which compress to a byte each."""
+"""Real numbers are multiples of 1 / _GRID, which compress to one byte each."""
 
 
 Sample = tuple[dict[str, Array], dict[str, Array]]
@@ -35,7 +35,7 @@ def sample(graph: Graph, cost: int) -> tuple[Sample | None, str]:
     if cost > COST_LIMIT:
         return None, f"skipped: a reference run takes about {cost / 1e9:.1f} G multiply-adds"
     if any(v.kind != "tensor" or v.shape is None for v in (*graph.inputs, *graph.outputs)):
-        return None, "skipped: an input or output is no tensor of known rank"
+        return None, "skipped: an input or output is not a tensor of known rank"
     limit = max(SIZE_LIMIT, sum(a.nbytes for a in graph.constants.values()) // SHARE)
     least = sum(map(_bytes, (*graph.inputs, *graph.outputs)))
     if least > limit:
@@ -44,9 +44,9 @@ def sample(graph: Graph, cost: int) -> tuple[Sample | None, str]:
     try:
         outputs = load(bundle.write(None, {"predict": graph}), backend="reference", limit=MEMORY).run(inputs)
     except MsedgeError as error:
-        return None, f"skipped: random inputs do not suit this model ({error})"
+        return None, f"skipped: this model cannot run on random inputs ({error})"
     if any(not _fits(outputs[v.name], v) for v in graph.outputs):
-        return None, "skipped: on random inputs the outputs' shapes are not the declared ones"
+        return None, "skipped: with random inputs the outputs do not have their declared shapes"
     size = sum(a.nbytes for side in (inputs, outputs) for a in side.values())
     if size > limit:
         return None, f"skipped: inputs and outputs of {size} bytes are more than {limit}"

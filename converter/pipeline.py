@@ -1,4 +1,4 @@
-"""The named list of steps from a source's IR to what is lowered, and the driver that checks the model around each."""
+"""The named list of passes from a source's IR to the form that is lowered, and the driver that validates each."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ Shapes = Mapping[str, Sequence[int]]
 
 
 class Pass(NamedTuple):
-    """A step of the pipeline: `run` edits the model in place and returns how many rewrites it made."""
+    """A pass: `run` edits the model in place and returns the number of rewrites."""
 
     name: str
     run: Callable[[ir.Model], int]
 
 
 PREPARE: tuple[Pass, ...] = (
-    # what is known already
+    # constants and known shapes
     Pass("lift constants", cleanup.lift_constants),
     Pass("fold constants", cleanup.fold_constants),
     Pass("infer shapes", shapes.infer),
@@ -75,7 +75,7 @@ PREPARE: tuple[Pass, ...] = (
     Pass("fold constants again", cleanup.fold_constants),
     Pass("common subexpressions", cleanup.common_subexpressions),
     Pass("drop unused", cleanup.unused),
-    # what the source means
+    # the source's operators, made explicit
     Pass("fuse patterns", fuse_patterns.run),
     Pass("drop pattern leftovers", cleanup.unused),
     Pass("simplify movement", movement.run),
@@ -83,14 +83,14 @@ PREPARE: tuple[Pass, ...] = (
     Pass("fold pads", fold_pad.run),
     Pass("fold batch norm", fold_affine.run_standard),
 )
-"""Steps after which the model still holds ONNX's own operators alone (but Silu): what gets quantised and exported."""
+"""Passes after which the model still has only ONNX's own operators (except Silu), the form to quantise and export."""
 
 STATIC: tuple[Pass, ...] = (
     Pass("undo dynamic quantisation", undo_dynamic.run),
     Pass("unpack weights", unpack.run),
     Pass("drop what they needed", cleanup.unused),
 )
-"""Steps before a static quantiser measures ranges of its own."""
+"""Passes before a static quantiser, which measures its own ranges."""
 
 SHAPE: tuple[Pass, ...] = (
     Pass("integer products as contractions", qlinear_to_qdq.run),
@@ -116,7 +116,7 @@ SHAPE: tuple[Pass, ...] = (
     Pass("fuse residual", fuse_residual.run),
     Pass("fuse activation", fuse_activation.run),
 )
-"""Steps that give operators the form kernels have: channels last, with bias, residual and activation."""
+"""Passes that give operators the form of the kernels: channels last, with bias, residual and activation."""
 
 TIDY: tuple[Pass, ...] = (
     Pass("simplify at last", simplify.run),
@@ -124,29 +124,29 @@ TIDY: tuple[Pass, ...] = (
     Pass("share constants", cleanup.share_constants),
     Pass("drop unused at last", cleanup.unused),
 )
-"""Steps that leave no litter."""
+"""Passes that remove unused values."""
 
 INTEGER: tuple[Pass, ...] = tuple(Pass(*step) for step in INTEGER_PASSES)
-"""Steps that put quantised operators on integers."""
+"""Passes that convert quantised operators to integer operators."""
 
 REST: tuple[Pass, ...] = (*SHAPE, *INTEGER, *TIDY)
-"""From what is quantised and exported to what is lowered."""
+"""The passes from the form that is quantised and exported to the form that is lowered."""
 
 PASSES: tuple[Pass, ...] = (*PREPARE, *REST)
-"""From IR as loaded to what is lowered."""
+"""The passes from IR as loaded to the form that is lowered."""
 
 
 def to_ir(source: frontends.Source, *, input_shapes: Shapes | None = None) -> ir.Model:
     """The source as IR: functions inlined, nodes of the pinned opset, shapes inferred. Raises ConvertError.
 
-    Of a source with several signatures: "predict", or its first.
+    For a source with several signatures: "predict", or the first.
     """
     models = frontends.load(source).models
     return upgraded(models.get("predict") or next(iter(models.values())), input_shapes)
 
 
 def upgraded(model: ir.Model, input_shapes: Shapes | None = None) -> ir.Model:
-    """A model as its front-end gives it, at the pinned opset with inferred shapes: changed in place and returned."""
+    """Bring a frontend's model to the pinned opset and infer shapes: changed in place and returned."""
     shapes.override(model, input_shapes or {})
     spec.check(model, "as loaded", upgraded=False)
     model.graph.meta["msedge.source_opset"] = model.graph.opset_imports.get("", 0)
@@ -167,7 +167,7 @@ _FOREIGN = (ArithmeticError, AssertionError, AttributeError, LookupError, Memory
 
 @contextmanager
 def _named(step: str) -> Iterator[None]:
-    """Errors of a step carry its name. Operand values no rule foresees may trip a step: still one clear error."""
+    """Errors of a pass carry its name. Unforeseen operand values may make a pass fail: also one clear error."""
     try:
         yield
     except ConvertError as error:
@@ -180,7 +180,7 @@ def _named(step: str) -> Iterator[None]:
 
 
 def optimize(model: ir.Model, passes: Sequence[Pass] = PASSES) -> list[PassRecord]:
-    """Run `passes` in place, the spec after each; an error names the pass."""
+    """Run `passes` in place and check the spec after each; an error names the pass."""
     spec.check(model, "before the first pass")
     build.adopt(model)
     records = []

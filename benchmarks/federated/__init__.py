@@ -1,1 +1,1 @@
-"""Federated learning measured: what personal methods gain on people, published tables, how many devices a second."""
+"""Benchmarks of federated learning: gains of personal methods, published tables, devices per second."""

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.federated.grid [OUT.json]`: devices a second of a run in this process, all of its machinery.
+"""`python -m benchmarks.federated.grid [OUT.json]`: devices per second of a complete run in this process.
 
 The ServerApp and ClientApp of a real run over `LocalGrid`: every device is greeted once, then each round draws 4
 batches of 50 of its 200 examples, trains them by `lite_runtime`, encodes its update, and the server checks, decodes and
-averages it. Shards are slices of one array, so that memory tells of the machinery.
+averages it. Shards are slices of one array, so that memory use is that of the machinery.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def measure(model: ir.Model, shape: tuple[int, ...], devices: int, rounds: int =
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", nargs="?", type=Path, help="Where to write the figures as JSON.")
+    parser.add_argument("out", nargs="?", type=Path, help="where to write the figures as JSON")
     parser.add_argument("--rounds", type=int, default=3)
     words = parser.parse_args()
     found = {name: measure(model(), shape, count, words.rounds) for name, (model, shape, count) in CASES.items()}

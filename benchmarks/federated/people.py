@@ -1,10 +1,10 @@
-"""Personal methods on people: every algorithm, the same data, draws and search; who was never seen is asked too.
+"""Personal methods on people: every algorithm with the same data, draws and search; also evaluated on unseen people.
 
-A seed says who is unseen and which examples are drawn. A participant keeps a quarter of each label's examples for
-questions. Everybody, seen or not, adapts to `SUPPORT` examples a label, drawn `DRAWS` times, in full batches, and is
-asked about all the others. Training and adapting hyperparameters are chosen anew for each seed, by the mean accuracy
-after adapting of people left out of that seed's training people (as many as will be unseen), a grid of the same size
-for every algorithm.
+A seed decides who is unseen and which examples are drawn. A participant keeps a quarter of each label's examples for
+evaluation. Every person, seen or not, adapts to `SUPPORT` examples per label, drawn `DRAWS` times, in full batches, and
+is evaluated on all others. Training and adaptation hyperparameters are chosen separately for each seed, by the mean
+accuracy after adaptation of people held out of that seed's training people (as many as will be unseen), with a grid of
+the same size for every algorithm.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ GRIDS: Mapping[str, Grid] = {
 
 
 class Asked(NamedTuple):
-    """What is asked of a person in one draw."""
+    """A person's evaluation examples in one draw."""
 
     name: str
     support: Rows
@@ -241,7 +241,9 @@ def line(row: Mapping[str, Any]) -> str:
 
 def main(people: People, arguments: Sequence[str] | None = None) -> None:
     """The command line of a contest."""
-    parser = argparse.ArgumentParser(description="Every algorithm on people, seen and unseen: a table and its JSON.")
+    parser = argparse.ArgumentParser(
+        description="Compares all algorithms on seen and unseen people; writes a table and JSON."
+    )
     parser.add_argument("out", type=Path, metavar="FILE.json")
     parser.add_argument("--only", default=",".join(GRIDS), metavar="NAME,…", help="algorithms")
     parser.add_argument("--seeds", type=int, default=3, metavar="N")

@@ -77,7 +77,7 @@ def measure(case: Case, rounds: int, group: int = 1) -> Speed:
 
 def main() -> None:
     """Every case, a row each."""
-    parser = argparse.ArgumentParser(description="Devices a second of the vectorised simulator.")
+    parser = argparse.ArgumentParser(description="Devices per second of the vectorised simulator.")
     parser.add_argument("out", type=Path, metavar="FILE.json")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, metavar="N")
     parser.add_argument("--rounds", type=int, default=7, metavar="N")

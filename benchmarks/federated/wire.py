@@ -1,4 +1,4 @@
-"""`python -m benchmarks.federated.wire FILE.npz OUT.json`: fewer bytes, liars and noise on HAR, beside plain FedAvg.
+"""`python -m benchmarks.federated.wire FILE.npz OUT.json`: compression, malicious devices and noise on HAR.
 
 The people, model and rounds of `benchmarks.federated.har`: six never train. Accuracy is the global model's, without
 adapting, on the quarter of their examples that those who train keep back, and on all examples of the unseen: what a
@@ -40,7 +40,7 @@ RATE = 0.2
 
 
 class Setting(NamedTuple):
-    """One line of the table. `liars`: the share of devices that send their update turned round ten times over."""
+    """One line of the table. `liars`: the share of devices that send their update times -10."""
 
     name: str
     up: Sequence[str] = ()

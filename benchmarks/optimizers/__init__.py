@@ -1,1 +1,1 @@
-"""Second order against first order, each tuned by the same search: `python -m benchmarks.optimizers`."""
+"""Second-order against first-order optimisers, tuned by the same search: `python -m benchmarks.optimizers`."""

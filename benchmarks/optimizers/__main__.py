@@ -2,7 +2,7 @@
 
     python -m benchmarks.optimizers --data DIR --task characters --trials 12 --steps 300 --seeds 5
 
-The table goes to standard output, progress to standard error; `--json FILE` keeps every curve.
+The table goes to standard output, progress to standard error; `--json FILE` saves all curves.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from lite_runtime.errors import MsedgeError
 def main() -> None:
     """Search, run fresh seeds, print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.optimizers", description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder of mnist.npz and tinyshakespeare.txt")
+    parser.add_argument("--data", type=Path, required=True, help="folder with mnist.npz and tinyshakespeare.txt")
     parser.add_argument("--task", choices=TASKS, default="characters")
     parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--every", type=int, default=10, help="steps between measures")
-    parser.add_argument("--json", type=Path, help="where every curve goes")
+    parser.add_argument("--every", type=int, default=10, help="steps between measurements")
+    parser.add_argument("--json", type=Path, help="write all curves to this file")
     asked = parser.parse_args()
     task = TASKS[asked.task](asked.data)
 
@@ -41,7 +41,7 @@ def main() -> None:
     for name in OPTIMIZERS:
         best[name], tried[name] = search(task, name, asked.trials, asked.steps, asked.steps // 4, say)
     curves: dict[str, list[Curve]] = {name: [] for name in OPTIMIZERS}
-    for seed in range(1, asked.seeds + 1):  # one seed after another, so that all meet the machine in the same mood
+    for seed in range(1, asked.seeds + 1):  # one seed after another, so that all see the same machine load
         for name in OPTIMIZERS:
             curves[name].append(curve(task, name, best[name], asked.steps, seed, asked.every))
             say(f"{task.name}: {name} seed {seed}: {curves[name][-1].end:.4f}")

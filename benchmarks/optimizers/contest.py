@@ -1,4 +1,4 @@
-"""One search for all: as many trials, steps and draws of the same kind for every optimiser; then fresh seeds.
+"""The same search for every optimiser: equal numbers of trials, steps and draws; then fresh seeds.
 
 A trial draws a rate (log-uniform over the optimiser's own two decades), weight decay, share of warm-up, momentum and
 second-moment decay. The settings with the lowest final validation loss are run again on seeds that no trial has seen.

@@ -1,1 +1,1 @@
-"""Two versions of the runtime, turn by turn on the same bundles."""
+"""Two versions of the runtime, in alternating turns on the same bundles."""

@@ -1,10 +1,10 @@
-"""Two checkouts on the same machine, turn by turn: `python -m benchmarks.paired --before OLD --after . --models DIR`.
+"""Two checkouts in alternating turns: `python -m benchmarks.paired --before OLD --after . --models DIR`.
 
-Each version runs in a process of its own, with its own kernel cache, and they take turns (before after, after before,
-…), so that what disturbs the machine disturbs both. Every start of the two processes gives some rounds; rows whose
-interval is still wider than the tolerance get further starts. Models are converted by the old checkout unless
---convert says otherwise; bundles (.mslite) run as they are. Looking again until a row is decided makes a wrong verdict
-a little likelier than the interval says.
+Each version runs in its own process with its own kernel cache, and they take turns (before after, after before, …), so
+that disturbances of the machine affect both. Every start of the two processes gives some rounds; rows whose interval is
+still wider than the tolerance get further starts. Models are converted by the old checkout unless --convert says
+otherwise; bundles (.mslite) run unchanged. Repeating starts until a row is decided makes a wrong verdict slightly more
+likely than the interval says.
 
 Prints, per model, both times, the ratio of the time after to the time before with its 95 % interval, and a verdict.
 Exit codes: 0, 1 when a row is slower, differs or did not run, 2 when rows are undecided, 3 when nothing could run.
@@ -61,7 +61,7 @@ class Setting(NamedTuple):
 
 
 class WorkerError(MsedgeError):
-    """A version could not do what it was asked, in its own words."""
+    """A command to a version failed; the message is the version's own."""
 
 
 class _Process:
@@ -98,7 +98,7 @@ class _Process:
 
 
 class _Started(NamedTuple):
-    """One start: (before, after) seconds of its rounds, and how far the outputs of the two are apart."""
+    """One start: (before, after) seconds of its rounds, and the difference of the two versions' outputs."""
 
     rounds: list[tuple[float, float]]
     difference: float
@@ -257,18 +257,24 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="TEXT", help="models whose names contain it")
     parser.add_argument("--threads", default="1,2", metavar="N,…")
     parser.add_argument("--call", choices=("run", "bind"), default="run", help="how the model is called (run)")
-    parser.add_argument("--convert", choices=CONVERTERS, default="before", help="whose converter makes the bundles")
-    parser.add_argument("--tolerance", type=float, default=0.01, help="as a part of the time (0.01)")
-    parser.add_argument("--starts", type=int, default=3, metavar="N", help="of both processes, at least (3)")
-    parser.add_argument("--most-starts", type=int, default=10, metavar="N", help="for rows that are undecided (10)")
-    parser.add_argument("--rounds", type=int, default=20, metavar="N", help="of a start (20)")
-    parser.add_argument("--turn", type=float, default=0.02, metavar="SECONDS", help="that count in a turn (0.02)")
-    parser.add_argument("--wake", type=float, default=0.01, metavar="SECONDS", help="that do not, before it (0.01)")
-    parser.add_argument("--core", type=int, help="keep both processes to this core; for one thread")
+    parser.add_argument(
+        "--convert", choices=CONVERTERS, default="before", help="the version whose converter makes the bundles"
+    )
+    parser.add_argument("--tolerance", type=float, default=0.01, help="allowed relative difference of the times (0.01)")
+    parser.add_argument("--starts", type=int, default=3, metavar="N", help="fewest starts of both processes (3)")
+    parser.add_argument("--most-starts", type=int, default=10, metavar="N", help="most starts, for undecided rows (10)")
+    parser.add_argument("--rounds", type=int, default=20, metavar="N", help="rounds per start (20)")
+    parser.add_argument("--turn", type=float, default=0.02, metavar="SECONDS", help="measured time per turn (0.02)")
+    parser.add_argument("--wake", type=float, default=0.01, metavar="SECONDS", help="warm-up before each turn (0.01)")
+    parser.add_argument("--core", type=int, help="run both processes on this core; for one thread")
     parser.add_argument("--python-before", default=sys.executable, metavar="PATH", help="the old version's interpreter")
-    parser.add_argument("--work", type=Path, default=Path("build/paired"), metavar="DIR", help="kernels and bundles")
-    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep starts there; take those already there")
-    parser.add_argument("--minutes", type=float, metavar="N", help="start nothing new after so many")
+    parser.add_argument(
+        "--work", type=Path, default=Path("build/paired"), metavar="DIR", help="folder for kernels and bundles"
+    )
+    parser.add_argument(
+        "--resume", type=Path, metavar="FILE", help="save starts in this file; reuse starts already in it"
+    )
+    parser.add_argument("--minutes", type=float, metavar="N", help="start nothing new after this many minutes")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     return parser.parse_args(argv)
 
@@ -298,7 +304,7 @@ def _plain(row: Row) -> dict[str, Any]:
 
 def _rows(args: argparse.Namespace) -> list[Row]:
     if args.core is not None and shutil.which("taskset") is None:
-        raise InputError("--core needs taskset, which is not installed; install util-linux or leave --core out")
+        raise InputError("--core needs taskset, which is not installed; install util-linux or omit --core")
     before, after = _checkout(args.before), _checkout(args.after)
     digests = tuple(code(checkout, ("lite_runtime", "converter")) for checkout in (before, after))
     work = args.work.resolve()

@@ -1,13 +1,13 @@
-"""One version of the runtime, in a process of its own: `python -P worker.py CHECKOUT`, with CHECKOUT as PYTHONPATH.
+"""One version of the runtime, in a separate process: `python -P worker.py CHECKOUT`, with CHECKOUT as PYTHONPATH.
 
-It uses nothing of a checkout but its public functions, since the other one may be laid out otherwise. Each line of its
-input is a command in JSON, each line of its output the answer:
+It uses only public functions of a checkout, since the other one may be organised differently. Each line of its input is
+a command in JSON, each line of its output the answer:
 
     {"convert": MODEL, "to": BUNDLE}                     -> {}
     {"load": BUNDLE, "threads": N, "call": "run" or "bind", "outputs": FILE.npz}   -> {"from": folder of lite_runtime}
     {"turn": seconds, "wake": seconds}                   -> {"seconds": of one call}
 
-Anything that goes wrong is answered by {"error": text}, and the worker goes on.
+Any failure is answered by {"error": text}, and the worker continues.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Worker:
         """The folder of a package, which must be of this worker's checkout."""
         folder = os.path.realpath(os.path.dirname(module.__file__ or ""))
         if os.path.commonpath([folder, self.root]) != self.root:
-            raise ImportError(f"expected {module.__name__} of {self.root}, got that of {folder}")
+            raise ImportError(f"expected {module.__name__} from {self.root}, got it from {folder}")
         return folder
 
     def _load(self, command: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def main() -> None:
 
     worker = Worker(sys.argv[1])
     replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what packages print is no answer
+    os.dup2(2, 1)  # output that packages print must not look like an answer
     for line in sys.stdin:
         try:
             answer = worker.answer(json.loads(line))

@@ -1,1 +1,1 @@
-"""Plans beside one another: the models, the compilers, what was predicted and what was compiled."""
+"""Comparison of plans: the models, the compilers, predictions and compiled programs."""

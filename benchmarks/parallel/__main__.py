@@ -1,10 +1,10 @@
-"""Six models on three topologies: what every expert's plan, a pipeline and ours cost as compiled.
+"""Six models on three topologies: the cost of experts' plans, a pipeline and our plan, as compiled.
 
 python -m benchmarks.parallel [--models mlp,gpt] [--topologies h100x8] [--contenders dp,ours] [--backend gpu|cpu]
                               [--json FILE]
 
-Prints Markdown. With --json each entry is saved as it is made, and rows of FILE are not made again. The GPU's compiler
-needs no GPU: see `benchmarks.parallel.install_compiler`. `--backend cpu` runs on virtual devices: set
+Prints Markdown. With --json each entry is saved when it is done, and rows already in FILE are not repeated. The GPU's
+compiler needs no GPU: see `benchmarks.parallel.install_compiler`. `--backend cpu` runs on virtual devices: set
 XLA_FLAGS=--xla_force_host_platform_device_count=8.
 """
 

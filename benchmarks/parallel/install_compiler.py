@@ -1,4 +1,4 @@
-"""Installs XLA's compiler for NVIDIA GPUs into a folder of its own; it needs no GPU. 0.6 GB.
+"""Installs XLA's compiler for NVIDIA GPUs into a separate folder; it needs no GPU. 0.6 GB.
 
 python -m benchmarks.parallel.install_compiler FOLDER
 export MSEDGE_GPU_COMPILER=FOLDER

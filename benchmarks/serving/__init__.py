@@ -1,1 +1,1 @@
-"""HTTP servers beside one another: the same model, the same load."""
+"""Comparison of HTTP servers with the same model and the same load."""

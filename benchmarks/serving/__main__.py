@@ -1,8 +1,9 @@
-"""`python -m benchmarks.serving --peers FOLDER --docs docs`: requests a second and latency, server by server.
+"""`python -m benchmarks.serving --peers FOLDER --docs docs`: requests per second and latency of servers.
 
-Each server is first tried with each of its settings, for every form of requests, and the fastest is what is compared.
-Then ours and the other run side by side and are loaded turn by turn. `python -m benchmarks.serving.environments FOLDER`
-makes the environments. With --resume every measurement is kept as it is made, and a run that was stopped goes on.
+Each server is first tried with each of its settings, for every form of requests, and the fastest setting is compared.
+Then our server and the other run at the same time and get load in alternating turns. The environments are made by
+`python -m benchmarks.serving.environments FOLDER`. With --resume every measurement is saved, and a stopped run
+continues.
 """
 
 from __future__ import annotations
@@ -54,24 +55,30 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.serving", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("models", type=Path, nargs="*", help="ONNX models with one float32 input (two made here)")
-    parser.add_argument("--peers", type=Path, help="folder of environments: mlserver, litserve, bentoml, rayserve")
+    parser.add_argument(
+        "models", type=Path, nargs="*", help="ONNX models with one float32 input (default: two generated ones)"
+    )
+    parser.add_argument("--peers", type=Path, help="folder with the environments mlserver, litserve, bentoml, rayserve")
     parser.add_argument("--only", default="", help="names of servers, separated by commas")
     parser.add_argument("--forms", default="binary,json")
-    parser.add_argument("--connections", default="", help="numbers, separated by commas, instead of each model's own")
-    parser.add_argument("--seconds", type=int, default=5, help="of each measurement")
-    parser.add_argument("--trial", type=int, default=3, help="seconds of each setting's trial")
+    parser.add_argument(
+        "--connections", default="", help="numbers of connections, separated by commas, instead of each model's own"
+    )
+    parser.add_argument("--seconds", type=int, default=5, help="seconds of each measurement")
+    parser.add_argument("--trial", type=int, default=3, help="seconds to try each setting")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1, help="of each server's runtime")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each server's runtime")
     parser.add_argument("--json", type=Path, help="write the figures there")
-    parser.add_argument("--docs", type=Path, metavar="DIR", help="where serving.md, .svg and .json are")
-    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep measurements there; take those already there")
-    parser.add_argument("--minutes", type=float, metavar="N", help="start no measurement after so many")
+    parser.add_argument("--docs", type=Path, metavar="DIR", help="folder of serving.md, .svg and .json")
+    parser.add_argument(
+        "--resume", type=Path, metavar="FILE", help="save measurements in this file; reuse those already in it"
+    )
+    parser.add_argument("--minutes", type=float, metavar="N", help="start no measurement after this many minutes")
     return parser.parse_args(argv)
 
 
 def free_port() -> int:
-    """A port that nobody listens at now."""
+    """A port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -110,7 +117,7 @@ def running(
                 if process.poll() is not None or time.monotonic() > end:
                     log.seek(0)
                     said = " / ".join(log.read()[-600:].decode(errors="replace").split("\n"))
-                    raise MsedgeError(f"{contender.name} did not start in {STARTING:g} s: … {said}")
+                    raise MsedgeError(f"{contender.name} did not start within {STARTING:g} s: … {said}")
                 time.sleep(0.2)
             yield
         finally:
@@ -124,7 +131,7 @@ def running(
 
 
 class _Model(NamedTuple):
-    """What is served: its files and input, one row, and ONNX Runtime's answer to it."""
+    """A model to serve: its files and input, one row, and ONNX Runtime's answer to it."""
 
     name: str
     onnx: Path
@@ -147,7 +154,9 @@ def _model(name: str, path: Path, folder: Path, connections: Sequence[int]) -> _
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     (given,) = session.get_inputs()
     if isinstance(given.shape[0], int):
-        raise InputError(f"{path}: expected an open batch, got {given.shape}; with a fixed one no server can batch")
+        raise InputError(
+            f"{path}: expected an open batch dimension, got {given.shape}; with a fixed one no server can batch"
+        )
     x = np.random.default_rng(0).random([d if isinstance(d, int) else 1 for d in given.shape], np.float32)
     bundle = folder / f"{path.stem}.mslite"
     msedge.convert(path, output=bundle)
@@ -306,7 +315,7 @@ def _run(model: _Model, found: Sequence[tuple[Contender, str]], journal: Journal
 
 
 def _ended(number: int, frame: object) -> None:
-    """What stops the benchmark also stops the servers that it started."""
+    """A signal that stops the benchmark also stops the servers that it started."""
     raise SystemExit(128 + number)
 
 
@@ -357,7 +366,7 @@ def _all(args: argparse.Namespace) -> dict[str, Any]:
         models = [_model(name, path, Path(folder), chosen) for name, (path, chosen) in sources.items()]
         runs = [_run(model, found, journal, args) for model in models]
     if not all(run["rows"] for run in runs):
-        raise MsedgeError(f"expected one server to compare with at least, got none that worked: {runs}")
+        raise MsedgeError(f"expected at least one server to compare with, got none that worked: {runs}")
     return {
         "date": date, "machine": machine, "versions": packages, "absent": absent, "seconds": args.seconds,
         "rounds": args.rounds, "runs": runs,

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.serving.batching [MODEL.onnx …]`: batches against single rows, for 64 clients; and a lone one.
+"""`python -m benchmarks.serving.batching [MODEL.onnx …]`: batches against single rows, for 64 clients and for one.
 
 Without models: a wide MLP, which is bound by reading its weights, and a small transformer, both made here.
 """

@@ -1,4 +1,4 @@
-"""`msedge serve` as a process of its own, and an HTTP client light enough to press it: bytes out, bytes in."""
+"""`msedge serve` as a separate process, and an HTTP client fast enough to load it fully: bytes out, bytes in."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Reply(NamedTuple):
     body: bytes
 
     def field(self, name: str) -> str | None:
-        """A header field."""
+        """A header field's value."""
         found = re.search(rb"\r\n" + re.escape(name.encode()) + rb": *([^\r]*)", self.head, re.I)
         return found[1].decode("latin-1") if found is not None else None
 
@@ -59,7 +59,7 @@ class Connection(asyncio.Protocol):
         return (await loop.create_connection(cls, "127.0.0.1", port))[1]
 
     def ask(self, data: bytes, done: Callable[[Reply | None], None]) -> None:
-        """Send a request; `done` is told its reply, or None where the server closed without one."""
+        """Send a request; `done` gets its reply, or None if the server closed without one."""
         assert self._done is None
         self._done = done
         if self.lost:
@@ -68,7 +68,7 @@ class Connection(asyncio.Protocol):
             self.transport.write(data)
 
     async def answer(self, data: bytes) -> Reply | None:
-        """The same for who can wait."""
+        """The same as a coroutine."""
         future: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
         self.ask(data, lambda reply: None if future.done() else future.set_result(reply))
         return await future
@@ -78,7 +78,7 @@ class Connection(asyncio.Protocol):
         self.transport.close()
 
     def reset(self) -> None:
-        """Close as a client does that has died."""
+        """Abort the connection, as when a client crashes."""
         self.transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
             return
         reply = Reply(int(self._head[9:12]), self._head, bytes(self._came[len(self._head) : self._end]))
         if self._done is None or len(self._came) > self._end:
-            raise MsedgeError(f"the server said more than it was asked: {bytes(self._came[:300])!r}")
+            raise MsedgeError(f"the server sent more than one reply to a request: {bytes(self._came[:300])!r}")
         done, self._done, self._head = self._done, None, b""
         self._came.clear()
         self.served += 1
@@ -218,7 +218,7 @@ def serving(words: Sequence[str]) -> Iterator[Server]:
             if address is None:
                 process.wait()
                 listener.join(5.0)
-                raise MsedgeError(f"msedge serve {' '.join(words)} did not begin: {''.join(told)[-2000:]}")
+                raise MsedgeError(f"msedge serve {' '.join(words)} did not start: {''.join(told)[-2000:]}")
             yield Server(process, int(address[1]), told, listener)
         finally:
             late.cancel()

@@ -1,4 +1,4 @@
-"""The servers: how each is started, and how each is asked the same thing, as bytes and as JSON."""
+"""The servers: how each is started, and the same request to each, as bytes and as JSON."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which version of a model may have answered, and when: pure rules over the times at which versions came and went.
+"""Which version of a model may have answered, and when: pure rules over the times of loading and unloading.
 
-Versions are exchanged one after the other: version v is written (with a configuration that says so), then a load
-request is made, then it is answered. From the writing on v may answer, as the server looks at the folder by itself too;
-from the load's reply on it must. The newest version is `canary`, the one before `stable`; older ones go.
+Versions are swapped one after the other: version v is written (with its configuration), then a load request is sent,
+then it is answered. From the writing on, v may answer, because the server also polls the folder; from the load's reply
+on, it must. The newest version is `canary`, the one before `stable`; older ones go.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ class Request(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What came of it: requests a second that were answered with success, seconds until half and 99 of 100 were
-    answered, and failures."""
+    """The result: successful requests per second, the median and 99th percentile of latency in seconds, and
+    failures."""
 
     rate: float
     p50: float
@@ -41,7 +41,7 @@ def drive(port: int, request: Request, connections: int, seconds: float, core: i
     """Send the request over so many connections, each waiting for its reply before the next. Raises MsedgeError where
     wrk is not installed or says nothing."""
     if shutil.which("wrk") is None:
-        raise MsedgeError("wrk is not installed; it is the load tool here: apt install wrk")
+        raise MsedgeError("wrk, the load tool, is not installed: apt install wrk")
     with tempfile.NamedTemporaryFile() as body:
         body.write(request.body)
         body.flush()

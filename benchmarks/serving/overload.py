@@ -1,12 +1,12 @@
-"""`python -m benchmarks.serving.overload`: what a gateway does with three times the work it can do.
+"""`python -m benchmarks.serving.overload`: a gateway under three times the load that it can handle.
 
-For each model: `msedge serve` in a process of its own; its capacity, by clients that wait for their reply before they
-ask again; then requests by a Poisson clock that waits for nobody, each with a deadline; then capacity again, as no
-machine stands still. Every answer is compared with ONNX Runtime's.
+For each model: `msedge serve` in a separate process; its capacity, measured by clients that wait for each reply before
+the next request; then an open-loop Poisson arrival process, with a deadline for each request; then capacity again,
+because a machine's speed varies. Every answer is compared with ONNX Runtime's.
 
-A request counts as accepted unless it was refused with 429 or 503: one that was taken on and answered 504 is a broken
-promise, and counts among the accepted with all the time it took. The client shares the machine with the server: its
-part of a processor, and how late it was by its own clock, are in the table.
+A request counts as accepted unless it was refused with 429 or 503: one that was accepted and answered 504 is a failure
+of the gateway, and counts among the accepted with all the time it took. The client shares the machine with the server:
+its part of a processor, and how late it was by its own clock, are in the table.
 """
 
 from __future__ import annotations
@@ -129,16 +129,16 @@ class Figures:
 
     @property
     def problems(self) -> list[str]:
-        """What falls short of what the gateway promises; memory: at the end, of that after ten seconds."""
+        """Violations of what the gateway promises; memory: at the end, compared with that after ten seconds."""
         flat = self.memory["end"] <= 1.05 * self.memory["early"] + (8 << 20)
         checks = {
             f"goodput is {self.ratio:.2f} of capacity": self.ratio >= 0.9,
             f"99 of 100 accepted are answered within {1e3 * self.accepted['p99']:.0f} ms": self.accepted["p99"]
             <= self.deadline,
             f"99 of 100 refusals take {1e3 * self.refused['p99']:.1f} ms": self.refused["p99"] < 5e-3,
-            f"{self.untold} refusals without Retry-After": not self.untold,
-            f"{self.wrong} wrong answers": not self.wrong,
-            f"{self.lost} connections lost": not self.lost,
+            f"{self.untold} refusals had no Retry-After": not self.untold,
+            f"{self.wrong} answers were wrong": not self.wrong,
+            f"{self.lost} connections were lost": not self.lost,
             f"memory grew to {self.memory['end'] >> 20} MiB": flat,
             f"statuses {self.statuses}": set(self.statuses) <= {200, 429, 504},
         }
@@ -197,7 +197,7 @@ async def closed(port: int, questions: Questions, clients: int, rows: int, secon
 
 
 class Flood:
-    """An open loop: requests by a Poisson clock, each over a connection of its own that was opened before."""
+    """An open loop: requests by a Poisson clock, each over a separate connection that was opened before."""
 
     def __init__(self, port: int, questions: Questions, deadline: float) -> None:
         self._port, self._questions, self._deadline = port, questions, deadline
@@ -238,7 +238,9 @@ class Flood:
 
     def _send(self, which: int) -> None:
         if not self._idle:
-            raise MsedgeError(f"{self._under_way} requests are under way and all connections taken: the client is slow")
+            raise MsedgeError(
+                f"{self._under_way} requests are in flight and all connections are in use: the client is too slow"
+            )
         connection = self._idle.popleft()
         self._under_way += 1
         sent = perf_counter()
@@ -335,7 +337,7 @@ def table(found: Sequence[Figures]) -> str:
     """The figures, as Markdown."""
     lines = ["| | " + " | ".join(f.model for f in found) + " |", "|---|" + "---|" * len(found)]
     rows: Mapping[str, Callable[[Figures], str]] = {
-        "rows of a request": lambda f: str(f.rows),
+        "rows per request": lambda f: str(f.rows),
         "deadline, ms": lambda f: f"{1e3 * f.deadline:.0f}",
         "capacity before, after, rows/s": lambda f: f"{f.capacity[0]:.0f}, {f.capacity[1]:.0f}",
         "offered, rows/s": lambda f: f"{f.offered:.0f}",
@@ -347,8 +349,8 @@ def table(found: Sequence[Figures]) -> str:
         "memory at start, early, end, MiB": lambda f: ", ".join(
             str(f.memory[when] >> 20) for when in ("start", "early", "end")
         ),
-        "client late: p50, p99, longest, ms": lambda f: _milliseconds(f.late),
-        "processors used by client, server": lambda f: f"{f.client:.2f}, {f.server:.2f}",
+        "client delay: p50, p99, longest, ms": lambda f: _milliseconds(f.late),
+        "processor cores used by client, server": lambda f: f"{f.client:.2f}, {f.server:.2f}",
         "falls short": lambda f: "; ".join(f.problems) or "nothing",
     }
     lines += [f"| {name} | " + " | ".join(of(f) for f in found) + " |" for name, of in rows.items()]
@@ -365,8 +367,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", default=",".join(MODELS), help="of " + ", ".join(MODELS))
     parser.add_argument("--factor", type=float, default=3.0, help="arrivals, as a multiple of capacity")
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--capacity", type=float, default=8.0, help="seconds of each measurement of capacity")
-    parser.add_argument("--threads", type=int, default=1, help="of the server's runtime")
+    parser.add_argument("--capacity", type=float, default=8.0, help="seconds of each capacity measurement")
+    parser.add_argument("--threads", type=int, default=1, help="threads of the server's runtime")
     parser.add_argument("--json", type=Path, help="write the figures there")
     args = parser.parse_args(argv)
     plan = Plan(args.factor, args.seconds, args.capacity, args.threads)

@@ -1,4 +1,4 @@
-"""What `python -m benchmarks.serving` found, as tables and a picture: `python -m benchmarks.serving.page FIGURES.json`.
+"""Results of `python -m benchmarks.serving` as tables and a chart: `python -m benchmarks.serving.page FIGURES.json`.
 
 Writes docs/serving.svg and docs/serving.json, and the tables into docs/serving.md between two marks.
 """
@@ -44,7 +44,7 @@ def table(run: Mapping[str, Any]) -> Iterator[str]:
     """Markdown: a row a server, requests a second and the 99th percentile in ms, by form and connections."""
     counts = sorted({row["connections"] for row in run["rows"]})
     yield f"**{run['model']}**, {run['threads']} thread(s) of each runtime; requests/s (p99 ms) by form and number of"
-    yield "connections; in bold, ours by theirs, pair by pair."
+    yield "connections; in bold, our requests/s divided by theirs, in pairs."
     yield ""
     heads = [f"{FORMS[form]}, {count}" for form in FORMS for count in counts]
     yield f"| server | {' | '.join(heads)} |"
@@ -58,7 +58,7 @@ def table(run: Mapping[str, Any]) -> Iterator[str]:
         yield f"| {server} | {' | '.join(cells)} |"
     yield ""
     alone = f"{run['ceiling']:,.0f} rows/s"
-    yield f"{_losses(run)} The runtime alone, one row after the other in a process of its own: {alone}."
+    yield f"{_losses(run)} The runtime alone, one row after the other in a separate process: {alone}."
 
 
 def _losses(run: Mapping[str, Any]) -> str:
@@ -75,7 +75,7 @@ def _losses(run: Mapping[str, Any]) -> str:
 
 def trials(run: Mapping[str, Any]) -> Iterator[str]:
     """Markdown: every setting that was tried, and which was compared."""
-    yield "| server | setting | form | requests/s | rows a call, mean | most rows in a call | |"
+    yield "| server | setting | form | requests/s | rows per call, mean | most rows in a call | |"
     yield "| --- | --- | --- | ---: | ---: | ---: | --- |"
     for server, tried in run["trials"].items():
         for variant, found in tried.items():
@@ -105,14 +105,15 @@ def figures(told: Mapping[str, Any]) -> str:
 {facts_table({**told["machine"], **packages})}
 
 **What is measured.** Requests of one row over HTTP on one machine, whose cores the server shares with the load tool
-(wrk): float32 as bytes, or as JSON; where a server takes JSON alone, bytes are base64 in it. Every peer runs the same
-network with ONNX Runtime, ours with its own runtime, one worker process each. Ours and the other server run side by
-side and are loaded turn by turn, {turns}; figures are medians. "bare aiohttp" is a handler
-that calls our runtime inline and checks nothing. The weights are random; before each turn one answer is compared with
-ONNX Runtime's.
+(wrk): float32 as bytes, or as JSON; if a server accepts only JSON, bytes are base64 in it. Every peer runs the same
+network with ONNX Runtime, our server runs it with msedge's runtime, with one worker process each. Ours and the other
+server run at the same time and get load in alternating turns, {turns}; figures are medians. "bare aiohttp" is a handler
+that calls our runtime directly and validates nothing. The weights are random; before each turn one answer is compared
+with ONNX Runtime's.
 
-**Settings.** Each server was first tried with each of the settings in the last tables, at the most connections; for
-each form the one with the most requests a second was compared. "rows a call" shows whether batches formed.
+**Settings.** Each server was first tried with each of the settings in the last tables, at the highest number of
+connections; for each form the setting with the most requests per second was compared. "rows per call" shows whether
+batches formed.
 
 **What is left out.** Several worker processes, a load tool on another machine, gRPC.{left}"""
     parts = [intro]

@@ -1,4 +1,4 @@
-"""Personal batches against the same model for all: rows a second of a runner whose every row is another device's.
+"""Personal batches against one model for all: rows per second if every row is from another device.
 
     python -m benchmarks.serving.personal --devices 1000 --rows 32 64
 

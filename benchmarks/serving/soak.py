@@ -1,11 +1,12 @@
-"""`python -m benchmarks.serving.soak`: everything at once, for long, and every answer checked.
+"""`python -m benchmarks.serving.soak`: a long test of all features at once, with every answer checked.
 
-`msedge serve` over a folder of models, in a process of its own. Clients ask in every form there is (JSON and binary,
-chunked and gzip, one connection for many requests or one each), by label, by version or by neither, and some leave in
-the middle of what they say. Meanwhile the versions of one model (y = version · x) are exchanged every two seconds, by
-load requests and by the server's own looks at the folder at once; a tenth of its requests goes to the canary; another
-model has a shadow; four more share room for two under a cap of memory. At the end SIGTERM comes while requests are
-under way. An answer is right where its numbers are and a version made it that was there between sending and receiving.
+`msedge serve` over a folder of models, in a separate process. Clients send requests in all forms (JSON and binary,
+chunked and gzip, one connection for many requests or one each), by label, by version or by neither, and some disconnect
+in the middle of a request. At the same time the versions of one model (y = version · x) are hot-swapped every two
+seconds, both by load requests and by the server's polling of the folder; a tenth of its requests goes to the canary;
+another model has a shadow; four more share memory for two under a limit. At the end the server gets SIGTERM while
+requests are in flight. An answer is right if its numbers are, and if it comes from a version that was loaded between
+sending and receiving.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ SLEEPY, PADDING = ("sleepy0", "sleepy1", "sleepy2", "sleepy3"), 1 << 19
 KINDS = {"swap": 60, "shaded": 18, "deep": 18, "sleepy": 4}
 """Of a hundred requests, how many go to which model."""
 LEAVERS = 0.03
-"""Share of clients that leave at a random point of their request."""
+"""Share of clients that disconnect at a random point of their request."""
 ENDING = 0.5
 """Seconds of requests before SIGTERM, after a pause in which everything must come to rest."""
 UNREAD = 0.05
@@ -79,18 +80,18 @@ class Figures:
 
     @property
     def problems(self) -> list[str]:
-        """What falls short of what the gateway promises."""
+        """Violations of what the gateway promises."""
         band = 4 * (0.09 / max(1, self.canary[1])) ** 0.5
         checks = {
             f"{len(self.unexplained)} wrong or unexplained, such as {self.unexplained[:1]}": not self.unexplained,
             f"the canary's share is {self.share:.3f}": abs(self.share - 0.1) <= band + 0.005,
             f"the shadow: {self.shadow}": bool(self.shadow.get("compared")) and not self.shadow.get("failed"),
-            "no model was unloaded for want of memory": self.evictions > 0,
+            "no model was unloaded to save memory": self.evictions > 0,
             f"memory grew: {self.memory}": self.memory["end"] <= 1.1 * self.memory["early"] + (16 << 20),
-            f"{self.sockets[1]} sockets are open": self.sockets[1] <= self.sockets[0],
-            f"{self.under_way} requests are under way": not self.under_way,
-            f"it ended with {self.code}": not self.code,
-            f"it wrote {self.faults[:500]}": not self.faults,
+            f"{self.sockets[1]} sockets stayed open": self.sockets[1] <= self.sockets[0],
+            f"{self.under_way} requests are still in flight": not self.under_way,
+            f"the server exited with {self.code}": not self.code,
+            f"the server logged {self.faults[:500]}": not self.faults,
         }
         return [text for text, holds in checks.items() if not holds]
 
@@ -112,7 +113,7 @@ def _deep() -> tuple[bytes, Array]:
 
 
 def _put(path: Path, data: bytes) -> None:
-    """As careful deployers do: beside, then rename."""
+    """Replace a file safely: write a temporary one, then rename it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}")
     beside.write_bytes(data)
@@ -153,7 +154,7 @@ class Soak:
         self.ledger.loaded = {1: 0.0, 2: 0.0}
 
     def words(self) -> list[str]:
-        """What the server is told. A model counts with about twice the bytes of its file."""
+        """The server's configuration. A model counts with about twice the bytes of its file."""
         cap = 2 * 5 * PADDING // 2
         return [
             str(self.root), "--threads", "1", "--repository-poll", "0.7", "--repository-memory", str(cap),
@@ -174,7 +175,7 @@ split = {{stable = 0.9, canary = 0.1}}\npinned = true\n"""
                 old.rmdir()
 
     async def swap(self, port: int, every: float) -> None:
-        """Exchange versions until cancelled."""
+        """Hot-swap versions until cancelled."""
         connection = await Connection.open(port)
         try:
             while True:
@@ -223,7 +224,7 @@ split = {{stable = 0.9, canary = 0.1}}\npinned = true\n"""
         return Asked(model, role, x, request(f"{path}/infer", body, fields, length=not chunked), keep)
 
     async def client(self, port: int) -> None:
-        """Ask while requests are left, or until nobody listens any more."""
+        """Send requests while some are left, or until the server stops listening."""
         connection: Connection | None = None
         while self.left > 0:
             self.left -= 1
@@ -252,7 +253,7 @@ split = {{stable = 0.9, canary = 0.1}}\npinned = true\n"""
             connection.close()
 
     async def _leave(self, connection: Connection, asked: Asked) -> None:
-        """Leave at a random point of the request, or while it is being answered."""
+        """Disconnect at a random point of the request, or while it is being answered."""
         cut = self.random.randrange(1, 2 * len(asked.data))
         connection.ask(asked.data[:cut], lambda reply: None)
         if cut >= len(asked.data):
@@ -270,7 +271,7 @@ split = {{stable = 0.9, canary = 0.1}}\npinned = true\n"""
     # -- what is right -------------------------------------------------------------------------------------------------
 
     def _judged(self, asked: Asked, reply: Reply | None, sent: float, got: float) -> str:
-        """What to call an outcome; "" for what must not be."""
+        """The name of an outcome; "" for an error."""
         if reply is None:
             if got < self.ended or sent < self.ended - UNREAD:
                 return ""
@@ -281,10 +282,10 @@ split = {{stable = 0.9, canary = 0.1}}\npinned = true\n"""
         if reply.status == 503 and later and b"shutting down" in reply.body:
             return "503 while draining" if got > self.ended else ""
         if reply.status == 503 and later and asked.model in SLEEPY:
-            return "503 no room under the cap of memory"
+            return "503 memory limit reached"
         numbered = asked.role.isdecimal() and not self.ledger.must(int(asked.role), sent, got)
         if numbered and (reply.status == 404 or (reply.status == 503 and b"being loaded" in reply.body)):
-            return f"{reply.status} of a version that comes or has gone"
+            return f"{reply.status} for a version not yet or no longer loaded"
         return ""
 
     def _right(self, asked: Asked, reply: Reply, sent: float, got: float) -> bool:
@@ -304,7 +305,7 @@ split = {{stable = 0.9, canary = 0.1}}\npinned = true\n"""
 
 
 async def _run(soak: Soak, server: Server, requests: int, every: float, clients: int) -> None:
-    """All of it, up to SIGTERM and until nobody is answered."""
+    """The whole test, up to SIGTERM and the last answer."""
     figures, port, begun = soak.figures, server.port, perf_counter()
 
     async def press(count: int) -> None:
@@ -339,7 +340,7 @@ async def _run(soak: Soak, server: Server, requests: int, every: float, clients:
 
 
 def soak(requests: int, *, every: float = 2.0, clients: int = 32, seed: int = 0) -> Figures:
-    """Start a server, press it, end it. every: seconds between exchanges of versions."""
+    """Start a server, load it, stop it. every: seconds between hot-swaps of versions."""
     with tempfile.TemporaryDirectory() as folder:
         made = Soak(Path(folder), seed)
         with serving(made.words()) as server:
@@ -356,7 +357,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run and print; 1 where something falls short."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.soak", description=__doc__)
     parser.add_argument("--requests", type=int, default=100_000)
-    parser.add_argument("--every", type=float, default=2.0, help="seconds between exchanges of versions")
+    parser.add_argument("--every", type=float, default=2.0, help="seconds between hot-swaps of versions")
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write the figures there")
@@ -364,12 +365,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.requests < 100:
         raise MsedgeError(f"--requests: expected at least 100, got {args.requests}")
     found = soak(args.requests, every=args.every, clients=args.clients, seed=args.seed)
-    print(f"{found.requests} requests in {found.seconds:.0f} s, {found.swaps} exchanges of versions")
+    print(f"{found.requests} requests in {found.seconds:.0f} s, {found.swaps} hot-swaps of versions")
     print("\n".join(f"  {count:7}  {outcome}" for outcome, count in found.outcomes.most_common()))
     print(f"canary {found.share:.4f} of {found.canary[1]}; shadow {found.shadow}; {found.evictions} evictions")
     print("memory, MiB: " + ", ".join(f"{when} {held >> 20}" for when, held in found.memory.items()))
     print(f"sockets before and after: {found.sockets}; exit code {found.code}")
-    print("\n".join(["falls short:", *found.problems]) if found.problems else "falls short: nothing")
+    print("\n".join(["problems:", *found.problems]) if found.problems else "problems: none")
     if args.json:
         args.json.write_text(json.dumps({**vars(found), "problems": found.problems}, indent=1))
     return int(bool(found.problems))

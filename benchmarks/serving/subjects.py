@@ -1,4 +1,4 @@
-"""What is served when no model is named: two networks whose batch is open, so that every server may join requests."""
+"""The default models: two networks with an open batch dimension, so that every server may batch requests."""
 
 from __future__ import annotations
 

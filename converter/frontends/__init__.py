@@ -1,6 +1,6 @@
-"""Source formats in, `onnx_ir.Model` out.
+"""Frontends: source formats to `onnx_ir.Model`.
 
-load(source)      a path, bytes or a model object -> its signatures as models, and what the file says of itself
+load(source)      a path, bytes or a model object -> its signatures as models, and the file's metadata
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TFLITE = b"TFL3"
 
 
 def load(source: Source) -> Loaded:
-    """The models of a source, told from its first bytes. Raises ConvertError."""
+    """The models of a source, whose format its first bytes decide. Raises ConvertError."""
     if _is_tflite(source):
         from converter.frontends import tflite
 
@@ -28,7 +28,7 @@ def load(source: Source) -> Loaded:
 
 
 def _is_tflite(source: Source) -> bool:
-    """Whether the file identifier stands at bytes 4 to 8 (FlatBuffers: the root's offset, then the identifier)."""
+    """Whether bytes 4 to 8 are the file identifier (FlatBuffers: the root's offset, then the identifier)."""
     if isinstance(source, bytes | bytearray | memoryview):
         return bytes(source[4:8]) == _TFLITE
     if isinstance(source, str | os.PathLike):

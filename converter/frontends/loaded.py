@@ -1,4 +1,4 @@
-"""What every front end gives, and reading a model file."""
+"""The result of every frontend, and reading a model file."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""ONNX in: a path, bytes, `onnx.ModelProto` or `onnx_ir.Model`; out: an `onnx_ir.Model` of ours, safe to edit.
+"""The ONNX frontend: a path, bytes, `onnx.ModelProto` or `onnx_ir.Model` to an `onnx_ir.Model` that is safe to edit.
 
-Everything a file can get wrong before its operators mean anything is refused here, each with one ConvertError: text
-that is no protobuf, truncation, unknown domains and opsets, names used twice or never defined, cycles, weights that
-do not fill their shape, external data that is missing or lies outside the model's folder. Afterwards: functions are
-inlined, initialisers are no inputs, nodes are in topological order, every value has a name.
+All structural errors of a file are refused here, each with one ConvertError: data that is not a protobuf, truncation,
+unknown domains and opsets, names used twice or never defined, cycles, weights that do not match their shape, external
+data that is missing or outside the model's folder. In the result, functions are inlined, initialisers are not inputs,
+nodes are in topological order, and every value has a name.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _proto(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> tuple[on
 
 def _parse(data: bytes, where: str) -> onnx.ModelProto:
     if not data:
-        raise ConvertError(f"{where}: expected an ONNX model, got no bytes at all; export or download it again")
+        raise ConvertError(f"{where}: expected an ONNX model, got 0 bytes; export or download it again")
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
@@ -122,7 +122,7 @@ def _check(proto: onnx.ModelProto, folder: Path | None) -> None:
 
 
 def _check_text(message: Message, where: str) -> None:
-    """Every text field is UTF-8: protobuf hands out bytes for one that is not."""
+    """Check that every text field is UTF-8: protobuf returns bytes for one that is not."""
     for field, value in message.ListFields():
         if field.type == field.TYPE_STRING:
             texts = [value] if isinstance(value, str | bytes) else value
@@ -208,7 +208,7 @@ def _check_nodes(
                 _check_graph(graph, known, folder, f"{title}: subgraph {attribute.name!r}")
     for name in outputs:
         if name not in known:
-            raise ConvertError(f"{where}: output {name!r} is defined by no input, initializer or node")
+            raise ConvertError(f"{where}: output {name!r} is not defined by any input, initializer or node")
     _check_acyclic(nodes, where)
 
 
@@ -285,7 +285,7 @@ def _check_external(tensor: onnx.TensorProto, folder: Path | None, wanted: int, 
     path = (folder / location).resolve()
     if Path(location).is_absolute() or not path.is_relative_to(folder):
         raise ConvertError(
-            f"{where}: external data {location!r} lies outside the model's folder {folder}; refused. "
+            f"{where}: external data {location!r} is outside the model's folder {folder}, which is not allowed. "
             "Move the file beside the model"
         )
     if not path.is_file():

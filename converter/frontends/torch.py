@@ -1,4 +1,4 @@
-"""PyTorch in: a module and example inputs -> `onnx_ir.Model`, by PyTorch's own exporter."""
+"""The PyTorch frontend: a module and example inputs to `onnx_ir.Model`, by PyTorch's own exporter."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _OPSET = 18
 
 
 def from_torch(module: Any, examples: Mapping[str, Any], *, outputs: tuple[str, ...] = ()) -> ir.Model:
-    """`module` in inference form. `examples`: a tensor for each argument of its `forward`, in order, by the name that
-    the input gets; their first dimension is the batch, any size in the model. `outputs`: names, where wanted.
+    """`module` in inference form. `examples`: a tensor for each argument of its `forward`, in order, by the name of
+    the model's input; the first dimension is the batch, which stays open in the model. `outputs`: optional names.
 
     The module's parameters keep their names, so that `Trainer(model, trainable=["encoder.*"])` finds them. Raises
     ConvertError where PyTorch cannot export it.
@@ -29,7 +29,7 @@ def from_torch(module: Any, examples: Mapping[str, Any], *, outputs: tuple[str, 
     try:
         import torch
     except ImportError:
-        raise MissingExtraError("torch", "torch", "modules of PyTorch are exported by it") from None
+        raise MissingExtraError("torch", "torch", "it exports PyTorch modules") from None
     if not isinstance(module, torch.nn.Module):
         raise ConvertError(f"expected a torch.nn.Module, got {type(module).__name__}")
     batch = torch.export.Dim("batch")
@@ -51,7 +51,7 @@ def from_torch(module: Any, examples: Mapping[str, Any], *, outputs: tuple[str, 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what the exporter says of its own insides."""
+    """The message without the exporter's internal details."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)

@@ -1,1 +1,1 @@
-"""The unified intermediate form: `onnx_ir.Model` with ONNX semantics at one opset, its rules, shapes and upgrades."""
+"""The intermediate representation: `onnx_ir.Model` with ONNX semantics at one opset, its rules, shapes and upgrades."""

@@ -1,7 +1,7 @@
-"""Reading and editing an `onnx_ir.Graph`: the few verbs every pass speaks in.
+"""Reading and editing an `onnx_ir.Graph`: the small set of functions that every pass uses.
 
 Reading: `array`, `scalar`, `dims`, `attr`, `sole_use`, `is_op`. Editing: `Edit`, which inserts operators before a node
-and lets new values take the place of its results. Names made here end in `~<number>` and never collide.
+and replaces its results by new values. Names made here end in `~<number>` and never collide.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def adopt(model: ir.Model) -> None:
 
 
 def refresh_constants(model: ir.Model) -> None:
-    """Initialisers take their type and shape from their contents."""
+    """Set the type and shape of initialisers from their contents."""
     for graph in graphs(model):
         for value in graph.initializers.values():
             tensor = value.const_value
@@ -93,7 +93,7 @@ def refresh_constants(model: ir.Model) -> None:
 
 
 def fresh(graph: ir.Graph, hint: str) -> str:
-    """A name no value of the whole (adopted) model has; deterministic."""
+    """A name that no value of the whole (adopted) model has; deterministic."""
     return f"{_OWN_NAME.sub('', hint) or 'value'}~{next(graph.meta[_COUNTER])}"
 
 
@@ -197,7 +197,7 @@ def is_op(node: ir.Node | None, *ops: str, domain: str = "") -> bool:
 
 
 def sole_use(value: ir.Value) -> ir.Node | None:
-    """The one node that reads `value`, when nothing else does and it is no graph output."""
+    """The one node that reads `value`, if nothing else does and it is not a graph output."""
     uses = value.uses()
     if len(uses) != 1 or value.is_graph_output():
         return None
@@ -205,7 +205,7 @@ def sole_use(value: ir.Value) -> ir.Node | None:
 
 
 def sole_reader(value: ir.Value) -> bool:
-    """Whether at most one node reads `value` (possibly as several operands) and it is no graph output."""
+    """Whether at most one node reads `value` (possibly as several operands) and it is not a graph output."""
     return not value.is_graph_output() and len({id(use.node) for use in value.uses()}) <= 1
 
 
@@ -218,7 +218,7 @@ def title(node: ir.Node) -> str:
 
 
 def source_of(node: ir.Node) -> str:
-    """Where the model's author wrote this node, from exporters' metadata; the last line of a stack trace."""
+    """The source location of this node in its author's code, from exporters' metadata; a stack trace's last line."""
     for key in _SOURCE_KEYS:
         text = node.metadata_props.get(key, "").strip()
         if text:
@@ -227,7 +227,7 @@ def source_of(node: ir.Node) -> str:
 
 
 def constant_dims(shape: Shape | None) -> list[int] | None:
-    """`shape` as a Reshape target: at most one size unknown (-1); None when it cannot be written so."""
+    """`shape` as a Reshape target: at most one size unknown (-1); None if that is impossible."""
     if shape is None or sum(not isinstance(d, int) for d in shape) > 1:
         return None
     if any(d == 0 for d in shape):
@@ -236,7 +236,7 @@ def constant_dims(shape: Shape | None) -> list[int] | None:
 
 
 class Edit:
-    """Changes around one node: what it inserts stands just before that node."""
+    """Changes around one node; new nodes are inserted just before it."""
 
     def __init__(self, node: ir.Node) -> None:
         graph = node.graph
@@ -308,7 +308,7 @@ class Edit:
         return fresh(self.graph, self.node.name or self._hint)
 
     def replace(self, *values: ir.Value | None) -> None:
-        """`values` take the place of the node's results, in order; the node goes. None: that result is unused."""
+        """Replace the node's results by `values`, in order, and remove the node. None: that result is unused."""
         for old, new in zip(self.node.outputs, values, strict=False):
             if new is not None:
                 self._take_over(old, new)

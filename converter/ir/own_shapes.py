@@ -1,7 +1,7 @@
-"""Types and shapes of what operators of our own domain give, where front-ends use them before ONNX's inference runs,
-and of those of ONNX's that it does not know.
+"""Types and shapes of the results of our own domain's operators, which frontends need before ONNX's inference runs,
+and of ONNX's operators that its inference does not support.
 
-`fill` sets what is unknown; `RULES` has a row for each operator of ours, `ONNX` for each of theirs.
+`fill` sets what is unknown; `RULES` has a row for each of our operators, `ONNX` for each of ONNX's.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Shape and type inference over the IR by ONNX's own engine, with the caller's input shapes laid over the model's.
+"""Shape and type inference over the IR by ONNX's own engine, with the caller's input shapes replacing the model's.
 
-Operators of our own domain, which the engine passes over, have their results from `own_shapes`.
+Operators of our own domain, which the engine skips, get their result types from `own_shapes`.
 
 Large initialisers stay out of the protobuf that the engine reads (it needs their shapes, not their contents), so the
-cost does not grow with the weights. What is already known is kept: a known size never gives way to a symbol.
+cost does not grow with the weights. Known sizes are kept: a symbol never replaces one.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def _forget(model: ir.Model) -> None:
 def infer(model: ir.Model, *, declared: bool = True) -> int:
     """Fill in shapes and types everywhere the engine knows them; the number of values that gained something.
 
-    `declared=False` does not believe the shapes stored with intermediate values, and is strict: the first operator
-    whose operands do not fit, or a graph output declared otherwise than its operator says, raises ConvertError.
+    `declared=False` ignores the shapes stored with intermediate values and is strict: the first operator whose operands
+    do not fit, or a graph output whose declaration contradicts its operator, raises ConvertError.
     """
     _forget_made_up(model)
     proto = _skeleton(model)
@@ -78,7 +78,7 @@ def infer(model: ir.Model, *, declared: bool = True) -> int:
 
 
 def _forget_made_up(model: ir.Model) -> None:
-    """Symbols the engine made up mean something within one run only; later they could meet their namesakes."""
+    """Rename symbols that the engine generated: they are valid within one run only and could clash in a later one."""
     for node in build.nodes(model):
         for value in node.outputs:
             shape = build.dims(value)
@@ -95,11 +95,11 @@ def _run(proto: onnx.ModelProto, strict: bool) -> onnx.ModelProto:
             return _run(proto, strict=False)  # several nested: the engine failed inside a function it expanded itself
         raise ConvertError(f"the model contradicts itself: {_plain(text)}; fix or export it again") from error
     except MemoryError as error:
-        raise ConvertError("the model declares sizes no memory holds; it is damaged, or fix its shapes") from error
+        raise ConvertError("the model declares sizes too large for memory; it is damaged, or fix its shapes") from error
 
 
 def _plain(text: str) -> str:
-    """The engine's complaint on one line."""
+    """The engine's error message on one line."""
     return " ".join(text.split()).removeprefix("[ShapeInferenceError] Inference error(s): ")
 
 
@@ -131,7 +131,7 @@ def _skeleton(model: ir.Model) -> onnx.ModelProto:
 
 
 def _import_all(proto: onnx.ModelProto, used: set[str]) -> onnx.ModelProto:
-    """The engine stops at a domain nobody imports; what to do about one is for the lowering to say."""
+    """Import missing domains, because the engine stops at them; the lowering reports their operators."""
     for domain in sorted(used - {o.domain for o in proto.opset_import}):
         proto.opset_import.append(onnx.helper.make_opsetid(domain, OPSET if domain == "" else 1))
     return proto
@@ -194,5 +194,5 @@ def _better(old: int | ir.SymbolicDim, new: int | ir.SymbolicDim) -> int | ir.Sy
 
 
 def made_up(symbol: str | None) -> bool:
-    """Whether a symbol is no name of the model's, but the engine's way to say that it does not know."""
+    """Whether the engine generated this symbol for an unknown size, so that it is not a name in the model."""
     return symbol is None or symbol.startswith("unk__")

@@ -1,5 +1,4 @@
-"""What a valid model is, as data: rows of (name, what it looks at, predicate, message), run before and after every
-pass.
+"""The rules of a valid model as data: rows of (name, scope, predicate, message), checked before and after every pass.
 
 The predicate takes the subject and a `Context` (facts about the whole model, gathered once) and returns the
 violations it finds as text, none for a valid subject.
@@ -119,7 +118,7 @@ class Context:
         return self.model.graph.opset_imports.get(domain)
 
     def schema(self, node: ir.Node) -> onnx.defs.OpSchema | None:
-        """ONNX's schema of a node; that of the base operator for one of ours."""
+        """ONNX's schema of a node; for our operators, that of the base operator."""
         op = node.op_type
         if node.domain == build.DOMAIN:
             op = WIDENED[op].base if op in WIDENED else ""
@@ -161,13 +160,13 @@ def _defined(node: ir.Node, context: Context) -> Found:
             if producer is not None and producer.graph is not None:
                 yield f"input {index}, {value.name!r}, is defined only later (nodes out of order, or a cycle)"
             else:
-                yield f"input {index}, {value.name!r}, is defined nowhere"
+                yield f"input {index}, {value.name!r}, is not defined anywhere"
 
 
 def _single_definition(node: ir.Node, context: Context) -> Found:
     for value in node.outputs:
         if not value.name and (value.uses() or value.is_graph_output()):
-            yield "a result in use has no name"
+            yield "a result that is used has no name"
         elif value.name and context.titles.setdefault(value.name, value) is not value:
             yield f"the name {value.name!r} is already taken"
 
@@ -176,14 +175,14 @@ def _outputs_defined(graph: ir.Graph, context: Context) -> Found:
     names = set()
     for value in graph.outputs:
         if value not in context.visible:
-            yield f"output {value.name!r} is defined nowhere"
+            yield f"output {value.name!r} is not defined anywhere"
         if value.name in names:
             yield f"output {value.name!r} is listed twice"
         names.add(value.name)
 
 
 def _known(node: ir.Node, context: Context) -> Found:
-    """Unknown operators of foreign domains are the lowering's to report, all at once."""
+    """The lowering reports unknown operators of foreign domains, all together."""
     if node.domain == build.DOMAIN and node.op_type not in WIDENED:
         yield f"domain {build.DOMAIN} has no operator {node.op_type}"
 
@@ -243,7 +242,7 @@ def _attributes(node: ir.Node, context: Context) -> Found:
 
 
 def _attr_type(formal: onnx.defs.OpSchema.Attribute) -> int:
-    return int(getattr(formal.type, "value", 0))  # nanobind's enum, which its stub does not describe
+    return int(getattr(formal.type, "value", 0))  # nanobind's enum, missing in its stub
 
 
 def _attr_names(found: onnx.defs.OpSchema | None, own: Mapping[str, Any]) -> list[str]:
@@ -303,7 +302,7 @@ def _permutes(node: ir.Node, context: Context) -> Found:
     if node.op_type != "Transpose" or perm is None:
         return
     if sorted(perm) != list(range(len(perm))) or (rank is not None and len(perm) != rank):
-        yield f"perm {list(perm)} is no permutation of the input's {'' if rank is None else f'{rank} '}axes"
+        yield f"perm {list(perm)} is not a permutation of the input's {'' if rank is None else f'{rank} '}axes"
 
 
 _AXIS_OPS = frozenset(("Concat", "Gather", "Softmax", "LogSoftmax", "Split", "ArgMax", "ArgMin", "Flatten"))
@@ -342,7 +341,7 @@ _LEAST: Mapping[str, tuple[tuple[int, float], ...]] = {
     "Tile": ((1, 0),),
     "Upsample": ((1, 1e-9),),
 }
-"""Operator -> (operand, least value): below it a size would be negative, which ONNX's inference does not survive."""
+"""Operator -> (operand, least value): below it a size would be negative, which crashes ONNX's inference."""
 _MOST = 1 << 31
 """Sizes and factors beyond this overflow in ONNX's inference."""
 _POSITIVE = ("kernel_shape", "strides", "dilations", "group", "blocksize")
@@ -375,7 +374,7 @@ def _constants(graph: ir.Graph, context: Context) -> Found:
         if value.dtype is not None and value.dtype != tensor.dtype:
             yield f"initializer {name!r} is declared {value.dtype.name} but holds {tensor.dtype.name}"
         if tensor.size != prod(tensor.shape.numpy()):
-            yield f"initializer {name!r}: {tensor.size} elements do not fill {list(tensor.shape)}"
+            yield f"initializer {name!r}: {tensor.size} elements do not match {list(tensor.shape)}"
 
 
 def _subgraph_inputs(graph: ir.Graph, context: Context) -> Found:
@@ -388,12 +387,12 @@ RULES: tuple[Rule, ...] = (
     Rule("opset pinned", "model", _pinned),
     Rule("functions inlined", "model", _inlined),
     Rule("constants fill their shapes", "graph", _constants),
-    Rule("inputs are no constants", "graph", _subgraph_inputs),
+    Rule("inputs are not constants", "graph", _subgraph_inputs),
     Rule("operands defined before use", "node", _defined),
     Rule("every name defined once", "node", _single_definition),
     Rule("operator known", "node", _known),
     Rule("numbers of operands", "node", _arity),
-    Rule("required operands there", "node", _required_inputs),
+    Rule("required operands present", "node", _required_inputs),
     Rule("attributes", "node", _attributes),
     Rule("element types", "node", _dtypes),
     Rule("sizes", "node", _sizes),
@@ -405,7 +404,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def violations(model: ir.Model, *, upgraded: bool = True) -> Iterator[str]:
-    """Everything wrong with the model, as text that names rule and node. `upgraded=False`: at the model's own opset."""
+    """All violations of the rules, as text that names rule and node. `upgraded=False`: at the model's own opset."""
     context = Context(model, model.graph)
     for rule in RULES:
         if rule.scope == "model" and (upgraded or rule.find is not _pinned):

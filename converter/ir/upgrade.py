@@ -4,7 +4,7 @@ Why not `onnx.version_converter`: it is a C++ pass over the protobuf (all weight
 models over one operator it has no adapter for (Upsample 1-8, Scan 8, Dropout masks, Gemm-6 with `broadcast`), stops
 short of several opset steps, leaves Softmax's and GroupNormalization's changed meaning to the caller in places, and
 reports failures without node names. Rows here name the operator, the opset in which its meaning changed and the rule;
-operators without a row only widened their types, so they mean the same.
+operators without a row only widened their types, so their meaning is unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ Rule = Callable[[ir.Node], None]
 
 
 class Row(NamedTuple):
-    """`rule` applies to nodes of `ops` from models whose opset of `domain` is below `below`. "*" is every operator."""
+    """`rule` applies to nodes of `ops` in models whose opset of `domain` is lower than `below`. "*" is every
+    operator."""
 
     ops: tuple[str, ...]
     below: int
@@ -38,9 +39,9 @@ class Row(NamedTuple):
 
 
 def upgrade(model: ir.Model) -> int:
-    """Rewrite every node in place and pin the opsets; the number of rules that applied.
+    """Rewrite every node in place and set the pinned opsets; the number of rules that applied.
 
-    Wants shapes inferred at the model's own opset. Raises ConvertError where an old form has no modern equivalent.
+    Needs shapes inferred at the model's own opset. Raises ConvertError where an old form has no modern equivalent.
     """
     opsets = {
         "": model.graph.opset_imports.get("", OPSET),
@@ -90,7 +91,7 @@ def _drop(*names: str) -> Rule:
 
 
 def _default(**values: object) -> Rule:
-    """Spell out an old default that a later opset changed."""
+    """Write an old default explicitly where a later opset changed it."""
 
     def rule(node: ir.Node) -> None:
         set_attrs(node, **{k: v for k, v in values.items() if k not in node.attributes})
@@ -249,7 +250,7 @@ def _batch_norm_spatial(node: ir.Node) -> None:
 
 
 def _batch_norm(node: ir.Node) -> None:
-    """Opsets 1-13: five results, training when more than the first is wanted; later three and `training_mode`."""
+    """Opsets 1-13: five results, training if more than the first is used; later three and `training_mode`."""
     used = [bool(v.uses() or v.is_graph_output()) for v in node.outputs]
     if any(used[3:]):
         raise _error(node, "its saved_mean and saved_var results (opset 13 and older) have no modern equivalent")

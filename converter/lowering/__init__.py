@@ -1,4 +1,4 @@
-"""The IR becomes a lite graph: operator names by one table, attributes as Python values, constants as arrays."""
+"""Lowering of the IR to a lite graph: operator names by one table, attributes as Python values, constants as arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lower(model)`: an IR model whose every operator the runtime knows becomes a `lite_runtime.graph.Graph`."""
+"""`lower(model)`: an IR model whose operators are all known to the runtime becomes a `lite_runtime.graph.Graph`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def lower(model: ir.Model) -> Graph:
 
 
 def unsupported(model: ir.Model) -> Iterator[UnsupportedNode]:
-    """Every node no reference defines, in order."""
+    """Every node without a reference, in order."""
     from lite_runtime.reference import DEFINITIONS
 
     for node in build.nodes(model):

@@ -1,10 +1,10 @@
-"""Products whose weights the runtime widens as it multiplies: they stay narrow in memory.
+"""Products whose weights stay narrow in memory: the runtime widens them while it multiplies.
 
-1. MatMul by DequantizeLinear of constant bytes, with one scale, one a column, or one a block of the reduction.
-2. The same of 4-bit integers out of an Unpack4.
+1. MatMul by DequantizeLinear of constant bytes, with one scale in total, per column, or per block of the reduction.
+2. The same with 4-bit integers from an Unpack4.
 3. MatMul by a Cast of constant float16 to float32.
-What makes the weights goes with them, unless something else reads it; then all stays as it is, for they would be held
-twice.
+The nodes that produce the weights are removed, unless something else reads them; then nothing changes, because the
+weights would be in memory twice.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _FLOAT = int(onnx.TensorProto.FLOAT)
 
 @dataclass(frozen=True)
 class _Weights:
-    """Operands 1 to 3 of a NarrowMatMul and the attributes that say how to read them; sizes as stored."""
+    """Operands 1 to 3 of a NarrowMatMul and the attributes that describe their format; sizes as stored."""
 
     operands: tuple[str, ...]
     attrs: Mapping[str, Attr]
     sizes: tuple[int, ...]
     axis: int | None
-    """Which axis the scales run along, in blocks or one by one; None: one for all."""
+    """The axis of the scales, in blocks or one by one; None: one scale for all."""
 
     def fits(self, turned: bool) -> bool:
-        """Whether scales lie as the operator has them: along the columns or, in blocks, along the reduction."""
+        """Whether the operator supports the scales' axis: along the columns or, in blocks, along the reduction."""
         reduction = int(turned)
         return self.axis is None or self.axis == (reduction if self.attrs.get("block_size") else 1 - reduction)
 
@@ -55,7 +55,7 @@ def narrow_products(graph: Graph) -> Graph:
 
 
 def _narrow(node: Node, constants: Mapping[str, Array], made: Mapping[str, Node]) -> Node | None:
-    """The product as a NarrowMatMul, where its weights are of a kind that kernels read."""
+    """The product as a NarrowMatMul, if kernels support its weights' format."""
     if node.op != "MatMul" or node.attrs.get("transA", 0) or node.inputs[1] not in made:
         return None
     maker, turned = made[node.inputs[1]], bool(node.attrs.get("transB", 0))
@@ -100,11 +100,11 @@ def _quantised(node: Node, constants: Mapping[str, Array], made: Mapping[str, No
 
 
 _WEIGHTS = {"Cast": _halved, "DequantizeLinear": _quantised}
-"""What gives weights, by the operator that makes them."""
+"""How to read weights, by the operator that produces them."""
 
 
 def _stored_shape(name: str, constants: Mapping[str, Array], made: Mapping[str, Node]) -> tuple[int, ...] | None:
-    """Sizes of a float32 constant, or of one that is stored in half precision; None of anything else."""
+    """Sizes of a float32 constant, or of one that is stored in half precision; None for anything else."""
     if name in constants:
         return constants[name].shape if constants[name].dtype == np.float32 else None
     cast = made.get(name)
@@ -115,7 +115,7 @@ def _stored_shape(name: str, constants: Mapping[str, Array], made: Mapping[str, 
 
 
 def _without_unread(graph: Graph) -> Graph:
-    """The graph less the nodes that only made weights, of which nothing is read any more."""
+    """The graph without the nodes that only produced weights and are no longer read."""
     kept: list[Node] = []
     wanted = {value.name for value in graph.outputs}
     for node in reversed(graph.nodes):

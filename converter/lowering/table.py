@@ -1,5 +1,4 @@
-"""Which lite operator an IR operator becomes. Identity for nearly all: lite operators carry ONNX's names and
-meaning."""
+"""The lite operator of each IR operator. Nearly all are the same: lite operators have ONNX's names and meaning."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ HINTS: Mapping[str, str] = {
 
 
 def lite_op(node: ir.Node) -> str | None:
-    """The lite operator's name, or None for a domain we do not lower."""
+    """The lite operator's name, or None for a domain that is not supported."""
     if node.domain not in DOMAINS:
         return None
     return RENAMED.get((node.domain, node.op_type), node.op_type)

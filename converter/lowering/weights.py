@@ -1,4 +1,4 @@
-"""Weights in fewer bytes, each followed by a node that makes of it what kernels read, once, when a bundle is loaded.
+"""Weights in fewer bytes, each followed by a node that decodes it for the kernels once, when a bundle is loaded.
 
 Half precision: float32 constants become float16 and a Cast. Integers narrower than a byte: packed bytes and an Unpack4.
 """
@@ -17,9 +17,9 @@ from lite_runtime.reference.support import NARROW_INTS
 __all__ = ["Halved", "halve_weights", "pack_narrow"]
 
 SMALLEST = 64
-"""Elements from which storing a constant in half precision pays for its Cast."""
+"""The fewest elements for which storing a constant in half precision is worth its Cast."""
 LOSSLESS_FROM = 1024
-"""Elements from which it is done unasked, where it loses nothing."""
+"""The fewest elements for which it is done by default if it is lossless."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Halved:
 def halve_weights(graph: Graph, *, lossless: bool = False) -> Halved:
     """Store float32 constants of `SMALLEST` or more elements as float16; values beyond float16's range keep float32.
 
-    `lossless`: only those that lose nothing by it, such as the weights of a source that held them so itself.
+    `lossless`: only constants that are exact in float16, such as weights that the source stored in float16.
     """
     constants: dict[str, Array] = {}
     casts: list[Node] = []
@@ -74,10 +74,11 @@ def _unused(name: str, taken: set[str]) -> str:
 
 
 def pack_narrow(graph: Graph) -> Graph:
-    """Store integers of 4 or 2 bits that only DequantizeLinear and integer products read two a byte, also in subgraphs.
+    """Pack 4-bit and 2-bit integers that only DequantizeLinear and integer products read, two per byte, also in
+    subgraphs.
 
-    NumPy has no such types: a device would need the package ml_dtypes to read them, and would keep one a byte. Each
-    becomes uint8 followed by an Unpack4, which gives int8 or uint8; DequantizeLinear makes the same of these.
+    NumPy has no such types: a device would need the package ml_dtypes to read them, and would use one byte for each.
+    Each becomes uint8 followed by an Unpack4, which gives int8 or uint8; DequantizeLinear gives the same result.
     """
     nodes = tuple(node.replace(attrs={k: _packed_inside(v) for k, v in node.attrs.items()}) for node in graph.nodes)
     graph = graph.replace(nodes=nodes)

@@ -1,2 +1,2 @@
-"""Semantics-preserving rewrites of the IR, one pass a file. Each has `run(model) -> int`, the number of its
-rewrites."""
+"""Rewrites of the IR that preserve its semantics, one pass per file. Each has `run(model) -> int`, which returns the
+number of its rewrites."""

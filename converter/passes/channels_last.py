@@ -1,7 +1,7 @@
-"""Convolutions, pools and their kin get their channels-last form, between Transposes that `sink_transposes` then
-removes.
+"""Convolutions, pools and similar operators get their channels-last form, between Transposes that `sink_transposes`
+then removes.
 
-Operators of `DATA` with inputs of rank 3, 4 or 5 become ours with layout="NHWC"; `DATA` says which operands are images.
+Operators in `DATA` with inputs of rank 3, 4 or 5 become ours with layout="NHWC"; `DATA` says which operands are images.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DATA: Mapping[str, tuple[int, ...]] = {
 }
 """Operator -> operands that carry an image; the others (weights, biases) stay as they are."""
 _GIVES: Mapping[str, int] = {"ConvWeightGrad": 0, "BatchNormalization": 5, "BatchNormalizationGrad": 3}
-"""Operator -> results there may be, the first of them an image; 0: one that is none. Others have one, an image."""
+"""Operator -> its number of results, the first of them an image; 0: one result, not an image. Others: one image."""
 
 
 def run(model: ir.Model) -> int:

@@ -18,7 +18,7 @@ from lite_runtime.operators import having
 __all__ = ["common_subexpressions", "fold_constants", "lift_constants", "share_constants", "unused"]
 
 FOLD_UP_TO = 1 << 20
-"""Elements of a result up to which a constant expression is evaluated at conversion (larger ones if they shrink)."""
+"""The most elements of a result for which a constant expression is evaluated (more if the result is smaller)."""
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def _size(model: ir.Model) -> int:
 
 
 def fold_constants(model: ir.Model) -> int:
-    """Evaluate what depends on constants (and on known shapes) alone, once. Quantised constants stay quantised."""
+    """Evaluate expressions that depend only on constants and known shapes, once. Quantised constants stay quantised."""
     return _apply(model, _folder()) + fold_quantized.run(model)
 
 
@@ -75,7 +75,7 @@ def _folder() -> ir.passes.PassBase:
     from onnxscript.optimizer._constant_folding import FoldConstantsPass, Replacement
 
     class Folder(FoldConstantsPass):  # type: ignore[misc]  # onnxscript is not typed
-        """onnxscript's, but for `_LEFT_ALONE` and for results too large to try."""
+        """onnxscript's pass, except for operators of `_LEFT_ALONE` and results that are too large."""
 
         def process_node(self, node: ir.Node, is_function: bool) -> Replacement | None:
             alone = node.op_type in _LEFT_ALONE or any(_too_large(node, v) for v in node.outputs)
@@ -85,7 +85,7 @@ def _folder() -> ir.passes.PassBase:
 
 
 def common_subexpressions(model: ir.Model) -> int:
-    """Compute equal things once."""
+    """Compute equal expressions once."""
     return _apply(model, common.CommonSubexpressionEliminationPass(size_limit=64))
 
 
@@ -99,10 +99,10 @@ def lift_constants(model: ir.Model) -> int:
 
 
 def share_constants(model: ir.Model) -> int:
-    """Equal constants become one."""
+    """Merge equal constants."""
     return _apply(model, common.DeduplicateInitializersPass(size_limit=1 << 16))
 
 
 def unused(model: ir.Model) -> int:
-    """Drop nodes and initialisers nobody reads."""
+    """Remove unused nodes and initialisers."""
     return _apply(model, common.RemoveUnusedNodesPass())

@@ -1,7 +1,7 @@
-"""op(Expand(a, shape), b) = op(a, b) where b has that shape already: elementwise operators broadcast by themselves.
+"""op(Expand(a, shape), b) = op(a, b) where b already has that shape, because elementwise operators broadcast.
 
-Gradients are full of it: what a reduction's backward pass spreads meets the mask of an activation. Every reader of the
-Expand must be such an operator, else it would stay.
+This is common in gradients: an expanded gradient of a reduction is combined with the mask of an activation. Every
+reader of the Expand must be such an operator; otherwise the Expand would stay.
 """
 
 from __future__ import annotations

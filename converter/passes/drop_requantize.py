@@ -1,13 +1,13 @@
-"""A QuantizeLinear and DequantizeLinear around numbers that already are multiples of the same step change nothing.
+"""Remove a QuantizeLinear and DequantizeLinear of values that already are multiples of the same step.
 
-DequantizeLinear(QuantizeLinear(y)) -> y, where y is made of DequantizeLinears of the same parameters by
+DequantizeLinear(QuantizeLinear(y)) -> y, where y is computed from DequantizeLinears with the same parameters by
 
-1. operators that move elements or choose among them: Reshape, Transpose, Slice, Gather, MaxPool, Resize to the nearest;
+1. operators that move or select elements: Reshape, Transpose, Slice, Gather, MaxPool, nearest-neighbour Resize;
 2. Concat, Max, Min of such values, and Where choosing between them;
 3. Pad with a number among those multiples.
 
-Only operators that take the integers as they are (`spec.takes`) count: `integer.dequantize_later` brings them there.
-Exporters write such pairs around every operator. Without them, passes see movement uninterrupted.
+Only operators that accept the integers directly (`spec.takes`) count; `integer.dequantize_later` moves them there.
+Exporters write such pairs around every operator. Without them, passes see uninterrupted chains of movement.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _DEPTH = 16
 
 
 def run(model: ir.Model) -> int:
-    """The number of pairs gone."""
+    """The number of pairs removed."""
     return sum(rule(node) for node in build.nodes(model) if build.is_op(node, "DequantizeLinear"))
 
 
 def rule(node: ir.Node) -> bool:
-    """Drop the pair that ends in this DequantizeLinear, if it changes nothing."""
+    """Remove the pair that ends in this DequantizeLinear, if it has no effect."""
     q = node.inputs[0]
     back, made = quantized.dequantized(node.outputs[0]), q.producer() if q is not None else None
     given = quantized.quantizer(made)
@@ -52,7 +52,7 @@ def rule(node: ir.Node) -> bool:
 
 
 def representable(number: float, parameters: Parameters) -> int | None:
-    """The integer that stands for exactly `number`, or None."""
+    """The integer that represents exactly `number`, or None."""
     scale, zero = parameters.scales, parameters.zeros
     if scale is None or zero is None or scale.ndim or zero.ndim or not np.isfinite(number):
         return None

@@ -1,10 +1,10 @@
-"""Per-channel scale and shift into the weights of what comes before.
+"""Fold per-channel scale and shift into the weights of the operator before.
 
 1. BatchNormalization (inference) after Conv, ConvTranspose, Gemm, MatMul with constant weights.
 2. Mul, Div, Add, Sub with a constant that varies along the channel axis only, after the same or a BatchNormalization.
-3. BatchNormalization, and Mul or Add as above, before MatMuls with constant weights, where those are all that reads it.
+3. BatchNormalization, and Mul or Add as above, before MatMuls with constant weights, if nothing else reads its result.
 
-Weights that are quantised keep their integers: the scales take a positive factor in, a float bias the shift.
+Quantised weights keep their integers: a positive factor is folded into the scales, the shift into a float bias.
 Exact up to rounding: new weights are computed in float64 and rounded once. The operator before must have no other
 reader, no residual operand and no activation yet.
 """
@@ -27,7 +27,7 @@ __all__ = ["run", "run_standard"]
 
 
 class Affine(NamedTuple):
-    """y = x * scale + shift; each a scalar array or one number a channel."""
+    """y = x * scale + shift; each is a scalar array or has one number per channel."""
 
     x: ir.Value
     scale: np.ndarray
@@ -39,7 +39,7 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
 def run(model: ir.Model) -> int:
-    """Fold until nothing more folds into each producer; the number of operators gone."""
+    """Fold until nothing more can be folded; the number of operators removed."""
     count = 0
     for node in build.nodes(model):
         if node.graph is not None:
@@ -48,12 +48,12 @@ def run(model: ir.Model) -> int:
 
 
 def run_standard(model: ir.Model) -> int:
-    """As `run`, into Conv, ConvTranspose and Gemm alone: every operator stays ONNX's own."""
+    """Like `run`, but only into Conv, ConvTranspose and Gemm, so that every operator stays ONNX's own."""
     return sum(_fold(node) for node in build.nodes(model) if node.graph is not None and not _after_matmul(node))
 
 
 def _after_matmul(node: ir.Node) -> bool:
-    """Whether a MatMul is among what makes the node's operands: folding into one may need our bias operand."""
+    """Whether a MatMul produces one of the node's operands: folding into it may need our operator with a bias."""
     return any(v is not None and build.is_op(v.producer(), "MatMul") for v in node.inputs)
 
 
@@ -115,7 +115,7 @@ def _batch_norm(node: ir.Node, x: ir.Value, axis: int, last: bool = False) -> Af
 
 
 def _channel_vector(value: ir.Value | None, x: ir.Value, axis: int) -> np.ndarray | None:
-    """A constant as one number, or one a channel; None when it varies along any other axis."""
+    """A constant as one number or one per channel; None if it varies along another axis."""
     constant, rank = build.array(value), build.rank(x)
     if constant is None or rank is None or constant.ndim > rank:
         return None
@@ -240,7 +240,7 @@ def _matmul(producer: ir.Node, affine: Affine, node: ir.Node) -> bool:
 
 
 def _product(producer: ir.Node, affine: Affine) -> tuple[np.ndarray, np.ndarray | None] | None:
-    """A matrix product's constant weights and its bias with the map in them; None where it does not go in."""
+    """A matrix product's constant weights and bias after folding the map; None if it cannot be folded."""
     weight = build.array(producer.inputs[1])
     if weight is None or weight.ndim != 2:
         return None

@@ -1,10 +1,10 @@
-"""A Pad with zeros over spatial axes becomes part of the pads of the operator that alone reads it.
+"""A Pad with zeros over spatial axes is folded into the pads of its only reader.
 
 1. Conv, QLinearConv.
-2. AveragePool that counts padding, or has none of its own and then counts it.
+2. AveragePool that counts padding, or that has no padding yet and then counts it.
 
-Between the two there may be Transposes, a DequantizeLinear (the Pad is then one with its zero point) and a
-DynamicQuantizeLinear (whose range holds zero anyway).
+Between the two there may be Transposes, a DequantizeLinear (the Pad then has its zero point as value) and a
+DynamicQuantizeLinear (whose range always contains zero).
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _READERS = ("Conv", "QLinearConv", "AveragePool")
 
 
 def run(model: ir.Model) -> int:
-    """The number of Pads taken in."""
+    """The number of Pads folded."""
     found = (n for n in build.nodes(model) if n.domain in ("", build.DOMAIN) and n.op_type in _READERS)
     return sum(_fold(node) for node in found)
 
 
 @dataclass
 class _Path:
-    """From an operator back to the Pad its input comes from."""
+    """The path from an operator back to the Pad that its input comes from."""
 
     axes: list[int]
     """For each axis of the operator's input, the axis of the value reached so far."""
     zero: float = 0.0
-    """The number that means zero in the value reached so far."""
+    """The number that represents zero in the value reached so far."""
     between: list[ir.Node] = field(default_factory=list)
 
 
@@ -64,7 +64,7 @@ def _fold(node: ir.Node) -> bool:
 
 
 def _walk(node: ir.Node, path: _Path) -> ir.Node | None:
-    """The Pad, every value on the way having one reader."""
+    """The Pad, if every value on the way has one reader."""
     value, reader = node.inputs[0], node
     while value is not None and build.sole_use(value) is reader:
         maker = value.producer()
@@ -96,7 +96,7 @@ def _passes(maker: ir.Node, value: ir.Value, path: _Path) -> bool:
 
 
 def _pads(pad: ir.Node, zero: float) -> tuple[list[int], list[int]] | None:
-    """Elements added before and after each axis; None for a Pad of another number, or one that cuts."""
+    """Elements added before and after each axis; None for a Pad with another number, or one that crops."""
     rank, pads = build.rank(pad.inputs[0]), build.array(pad.inputs[1])
     value = pad.inputs[2] if len(pad.inputs) > 2 else None
     given = pad.inputs[3] if len(pad.inputs) > 3 else None
@@ -123,7 +123,7 @@ def _pads(pad: ir.Node, zero: float) -> tuple[list[int], list[int]] | None:
 
 
 def _remove(pad: ir.Node, readers: list[ir.Node]) -> None:
-    """Take the Pad out, and its elements out of the shapes on the way to the last reader."""
+    """Remove the Pad, and correct the shapes on the way to the last reader."""
     source = pad.inputs[0]
     readers[0].replace_input_with(0, source)
     shape = dims(source)

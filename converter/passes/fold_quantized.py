@@ -1,4 +1,4 @@
-"""Constants under quantisation: whatever happens to them happens to the integers, which stay what the file stores.
+"""Operations on quantised constants are applied to their integers, so that the file still stores integers.
 
 1. QuantizeLinear of a constant: the integers.
 2. Transpose, Reshape, Flatten, Squeeze, Unsqueeze of a DequantizeLinear of constants: the DequantizeLinear of the

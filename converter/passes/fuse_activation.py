@@ -1,10 +1,10 @@
-"""An activation that alone reads a Conv, ConvTranspose or MatMul becomes that operator's `activation` attribute.
+"""An activation that is the only reader of a Conv, ConvTranspose or MatMul becomes that operator's `activation`.
 
 1. act(Conv(x)) -> Conv(x, activation)
 2. act(Reshape(Conv(x))) -> Reshape(Conv(x, activation))
 
-`ACTIVATIONS` is the table: operator -> the attributes that say it, or None where this one cannot be said. Operators
-whose operands are quantised take in Relu and Clip alone, which are bounds on their integers.
+`ACTIVATIONS` is the table: operator -> the attributes that express it, or None if this node cannot be expressed.
+Operators with quantised operands absorb only Relu and Clip, which are bounds on their integers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Attrs = dict[str, Any]
 
 
 def run(model: ir.Model) -> int:
-    """The number of activations taken in."""
+    """The number of activations fused."""
     return sum(_fuse(node) for node in build.nodes(model) if node.graph is not None and node.op_type in ACTIVATIONS)
 
 

@@ -14,7 +14,7 @@ __all__ = ["run"]
 
 
 def run(model: ir.Model) -> int:
-    """The number of Adds taken in."""
+    """The number of Adds fused."""
     return sum(_fuse(node) for node in build.nodes(model) if node.graph is not None and build.is_op(node, "Add"))
 
 

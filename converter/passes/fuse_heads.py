@@ -1,8 +1,9 @@
-"""Attention whose heads are split and merged by Reshape and Transpose takes [batch, length, heads * width] as it is.
+"""Attention whose heads are split and merged by Reshape and Transpose reads [batch, length, heads * width] directly.
 
 Reshape(Transpose(Attention(heads(q), heads(k), heads(v), mask))) -> Attention(q, k, v, mask, q_num_heads, kv_num_heads)
 where heads(x) = Transpose(Reshape(x, [batch, length, heads, width]), (0, 2, 1, 3)). ONNX defines the three-dimensional
-form as exactly this. Quantisers between the operators that come out, all of the same steps, are one behind them.
+form as exactly this. Quantisers between the removed operators, which must all have the same parameters, become one
+after them.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ def _fuse(node: ir.Node) -> bool:
 
 
 def _unquantised(value: ir.Value | None, reader: ir.Node) -> tuple[ir.Value | None, quantized.Parameters | None]:
-    """What `reader` alone reads: the value itself, or what one was before a pair of quantisers, and their steps.
+    """The value that only `reader` reads, before a pair of quantisers if there is one, and their parameters.
 
-    (None, None) where others read it too.
+    (None, None) if it has other readers.
     """
     if value is None or build.sole_use(value) is not reader:
         return None, None
@@ -90,7 +91,7 @@ def _flat(value: ir.Value | None) -> ir.Value | None:
 
 
 def _merges(result: ir.Value, merged: ir.Value) -> bool:
-    """[b, h, l, d] was turned and flattened to [b, l, h * d]."""
+    """[b, h, l, d] was transposed and flattened to [b, l, h * d]."""
     shape, flat = dims(result), dims(merged)
     if shape is None or flat is None or len(shape) != 4 or len(flat) != 3:
         return False

@@ -1,4 +1,4 @@
-"""Compositions that exporters write out become the operator they mean. Rows of (name, pattern, builder)."""
+"""Compositions that exporters write out become the operator that they represent. Rows of (name, pattern, builder)."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _layer_norm_rows() -> tuple[Row, ...]:
 
 
 def _centred(make: Build) -> Build:
-    """Unfold `d = x - mean(x)` and go on with x."""
+    """Match `d = x - mean(x)` and continue with x."""
 
     def checked(edit: Edit, m: Match) -> ir.Value | None:
         centre = m["d"].producer()
@@ -230,7 +230,7 @@ def _attention_rows() -> tuple[Row, ...]:
 
 
 def _depth_to_space(edit: Edit, m: Match) -> ir.Value | None:
-    """Reshape to six axes, Transpose, Reshape: what exporters make of PixelShuffle."""
+    """Reshape to six axes, Transpose, Reshape: the form in which exporters write PixelShuffle."""
     x, wide, result = dims(m["x"]), dims(m.nodes[1].inputs[0]), dims(m.output)
     modes = {(0, 1, 4, 2, 5, 3): ("CRD", 1, (2, 3)), (0, 3, 4, 1, 5, 2): ("DCR", 3, (1, 2))}
     found = modes.get(tuple(m.attrs["perm"] or ()))

@@ -1,9 +1,9 @@
 """Adding a tensor of the result's own shape to a Conv or MatMul becomes that operator's residual operand.
 
-1. Add(Conv(x, w, b), r) -> Conv(x, w, b, r)      where nothing else reads the convolution
+1. Add(Conv(x, w, b), r) -> Conv(x, w, b, r)      if nothing else reads the convolution
 2. Add(MatMul(a, b, bias), r) -> MatMul(a, b, bias, r)
-Not into one whose operands are quantised: its result leaves it as integers, or is added to by what comes after.
-Of two candidates the later one takes the other in, so that the other is finished when it is read.
+Not for operators with quantised operands: their result is integers, or a later operator adds to it.
+Of two candidates the later one absorbs the other, which is then already computed when it is read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["run"]
 
 
 def run(model: ir.Model) -> int:
-    """The number of Adds taken in."""
+    """The number of Adds fused."""
     count = 0
     for graph in build.graphs(model):
         order = {node: i for i, node in enumerate(graph)}

@@ -1,8 +1,8 @@
 """Gemm becomes our MatMul with bias, transA and transB.
 
-1. alpha = 1, or a constant B that takes alpha in.
-2. beta = 1, or a constant C that takes beta in; no C.
-A quantised constant takes a factor into its scales.
+1. alpha = 1, or a constant B into which alpha is multiplied.
+2. beta = 1, or a constant C into which beta is multiplied, or no C.
+The factor of a quantised constant is multiplied into its scales.
 Anything else stays Gemm.
 """
 

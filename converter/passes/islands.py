@@ -1,6 +1,6 @@
-"""A channels-last operator that stands alone between two Transposes goes back to channels-first, without them.
+"""A channels-last operator alone between two Transposes becomes channels-first again, without them.
 
-Not for convolutions: their channels-last kernels repay both Transposes.
+Not for convolutions: their channels-last kernels save more time than both Transposes cost.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from converter.passes.sink_transposes import before, perm_of
 __all__ = ["run"]
 
 _CHEAP = frozenset(op for op, images in DATA.items() if "Conv" not in op and len(images) == 1)
-"""Operators on one image that are as fast with channels first."""
+"""Operators on one image that are as fast in channels-first layout."""
 
 
 def run(model: ir.Model) -> int:
-    """The number of operators turned back."""
+    """The number of operators changed back."""
     return sum(
         _turn_back(node) for node in build.nodes(model) if node.graph is not None and node.domain == build.DOMAIN
     )

@@ -1,10 +1,10 @@
 """Narrow convolutions of one tensor become one wide convolution and a Split.
 
-1. Conv(x, w1), Conv(x, w2), … of one window -> Split(Conv(x, [w1; w2; …]))
-2. Conv(Split(x)[i], wi) for every i, each channel by itself -> Split(Conv(x, [w1; w2; …])), as 1. leaves them
-The heads of detectors look like this: boxes, scores and landmarks of a few channels each. A kernel computes LANES
-channels at a time whatever it is asked for, so this is done where fewer vectors of channels come out: for 1, 4, 1 and
-10 channels one instead of four. Quantised operands stay as they are.
+1. Conv(x, w1), Conv(x, w2), … with the same window -> Split(Conv(x, [w1; w2; …]))
+2. Conv(Split(x)[i], wi) for every i, depthwise -> Split(Conv(x, [w1; w2; …])); 1. creates these
+The heads of detectors look like this: boxes, scores and landmarks of a few channels each. A kernel always computes
+LANES channels at a time, so this is done if the result has fewer vectors of channels: for 1, 4, 1 and 10 channels one
+instead of four. Convolutions with quantised operands are left unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WINDOW = ("strides", "pads", "dilations", "auto_pad")
 
 
 def run(model: ir.Model) -> int:
-    """The number of convolutions that are gone."""
+    """The number of convolutions removed."""
     count = 0
     for graph in build.graphs(model):
         for value in [v for node in graph for v in node.outputs] + list(graph.inputs):
@@ -62,7 +62,7 @@ def _plain(node: ir.Node | None) -> bool:
 
 
 def _takes_more(node: ir.Node) -> bool:
-    """Whether what follows is an activation or a residual that it could take in; behind a Split those stand alone."""
+    """Whether an activation or residual follows that it could absorb; after a Split that is not possible."""
     return build.is_op(build.sole_use(node.outputs[0]), *_TAKEN_IN)
 
 
@@ -73,7 +73,7 @@ def _key(node: ir.Node) -> tuple[object, ...]:
 
 
 def _families(value: ir.Value) -> list[list[ir.Node]]:
-    """Convolutions of `value` that differ in their weights alone, where it pays to join them."""
+    """Convolutions of `value` that differ only in their weights, if joining them is faster."""
     found: dict[tuple[object, ...], list[ir.Node]] = {}
     for node, place in value.uses():
         inside = place == 0 and node.graph is value.graph
@@ -96,7 +96,7 @@ def _merge(value: ir.Value, nodes: list[ir.Node]) -> int:
 
 
 def _merge_behind(split: ir.Node) -> int:
-    """The second case; the Split goes when nothing else reads its pieces."""
+    """The second case; the Split is removed if nothing else reads its parts."""
     source = split.inputs[0]
     readers = [build.sole_use(piece) for piece in split.outputs]
     if source is None or attr(split, "axis", 0) != 1 or len(readers) < 2:
@@ -112,13 +112,13 @@ def _merge_behind(split: ir.Node) -> int:
 
 
 def _apart(node: ir.Node) -> bool:
-    """Whether every channel is convolved by itself."""
+    """Whether the convolution is depthwise."""
     weights = build.array(node.inputs[1])
     return weights is not None and weights.shape[1] == 1 and attr(node, "group", 1) == weights.shape[0]
 
 
 def _join(source: ir.Value, nodes: Sequence[ir.Node], place: ir.Node, *, group: int) -> None:
-    """One convolution before `place` in the stead of `nodes`."""
+    """One convolution, inserted before `place`, instead of `nodes`."""
     first = nodes[0]
     channels = [_channels(node) for node in nodes]
     weights = np.concatenate([_array(node.inputs[1]) for node in nodes])

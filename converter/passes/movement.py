@@ -1,13 +1,13 @@
-"""Chains of operators that only move elements, re-expressed by the fewest operators that move them the same way.
+"""Chains of operators that only move elements, rewritten with the fewest operators that have the same effect.
 
 A chain of Reshape, Transpose, Squeeze, Unsqueeze, Flatten, Gather and Slice with known shapes is run on the indices
-of its source; what comes out is recognised as, in this order:
+of its source; the result is recognised as, in this order:
 
 1. the source itself, or a Reshape of it;
-2. a run (with a step) or a choice along one axis: Slice or Gather, then a Reshape if sizes of 1 differ;
+2. a range (with a step) or a selection along one axis: Slice or Gather, then a Reshape if sizes of 1 differ;
 3. one Transpose (between Reshapes where the axes it moves had to be split or merged).
 
-A symbolic first dimension that every step leaves alone may be any size: it is traced as 2.
+A symbolic first dimension that no step changes may have any size: it is traced as 2.
 
 Channel shuffles (Reshape, Transpose, Reshape, Gather) become strided Slices this way.
 """
@@ -30,7 +30,7 @@ __all__ = ["run"]
 _MOVES = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Gather", "Slice")
 _LONGEST = 8
 _LARGEST = 1 << 21
-"""Elements of a source up to which its indices are traced."""
+"""The most elements of a source whose indices are traced."""
 _BUDGET = 1 << 25
 """Elements traced per model, so that a pathological graph cannot stall the conversion."""
 
@@ -45,11 +45,11 @@ class Step(NamedTuple):
 
 
 _BATCH = 2
-"""What a symbolic first dimension counts as while indices are traced."""
+"""The size used for a symbolic first dimension while indices are traced."""
 
 
 def _sizes(value: ir.Value | None) -> tuple[int, ...] | None:
-    """The shape, a symbolic first dimension as `_BATCH`; None when more is unknown."""
+    """The shape, with a symbolic first dimension as `_BATCH`; None if other sizes are unknown."""
     shape = dims(value)
     if shape is None or not all(isinstance(d, int) for d in shape[1:]):
         return None
@@ -194,7 +194,7 @@ def _reshaped(shape: tuple[int, ...], target: tuple[int, ...]) -> list[Step]:
 
 
 def _along_one_axis(shape: tuple[int, ...], indices: np.ndarray) -> list[Step] | None:
-    """source.take(chosen, axis), for one axis and up to dimensions of size 1."""
+    """source.take(chosen, axis), for one axis, ignoring dimensions of size 1."""
     size = prod(shape)
     for axis, length in enumerate(shape):
         if length == 1 or (size // length) == 0 or indices.size % (size // length):
@@ -223,7 +223,7 @@ def _pick(axis: int, chosen: np.ndarray, shape: tuple[int, ...]) -> Step:
 
 
 def _one_transpose(shape: tuple[int, ...], indices: np.ndarray) -> list[Step] | None:
-    """Transpose of the source's dimensions larger than 1, which are not split: sizes of 1 come and go by Reshape."""
+    """Transpose of the source's dimensions larger than 1, none split; Reshape adds and removes sizes of 1."""
     core = tuple(d for d in shape if d != 1)
     wanted = [d for d in indices.shape if d != 1]
     if not 2 <= len(core) <= 5 or sorted(core) != sorted(wanted):

@@ -1,8 +1,8 @@
-"""A Transpose that is only flattened before a MatMul with constant weights: the weights' rows are permuted instead.
+"""Remove a Transpose that is flattened before a MatMul with constant weights: the weights' rows are permuted instead.
 
 MatMul(Reshape(Transpose(x), [n, k]), w) -> MatMul(Reshape(x, [n, k]), w')      where the first dimension stays first.
-Of quantised weights, the integers are. Between the Reshape and the MatMul the rows may be quantised: one scale for all,
-or one for each row.
+For quantised weights, the integers are permuted. Between the Reshape and the MatMul the rows may be quantised, with one
+scale for all or one for each row.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ __all__ = ["run"]
 
 
 def run(model: ir.Model) -> int:
-    """The number of Transposes gone into weights."""
+    """The number of Transposes removed."""
     return sum(_permute(node) for node in build.nodes(model) if node.op_type in _WEIGHTS and node.graph is not None)
 
 
 _WEIGHTS = {"MatMul": 1, "QLinearMatMul": 3}
-"""Operator -> which operand its weights are."""
+"""Operator -> the index of its weight operand."""
 
 
 def _flattened(value: ir.Value | None) -> ir.Value | None:
-    """The value behind the quantisers between it and its one reader, none of which looks at an order within rows."""
+    """The value before the quantisers that lead to its only reader; none of them depends on the order within rows."""
     while value is not None and build.sole_reader(value):
         node = value.producer()
         if node is None or not _keeps_rows(node, value):

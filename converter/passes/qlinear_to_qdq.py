@@ -1,12 +1,12 @@
-"""Operators on integers, as sources have them, become what they mean: standard ONNX in QDQ form.
+"""Integer operators of source models become standard ONNX in QDQ form.
 
 1. QLinearConv, QLinearMatMul and onnxruntime's QLinear* and QGemm: the float operator between DequantizeLinear and
    QuantizeLinear.
-2. ConvInteger and MatMulInteger whose sums are only cast to float and multiplied by both operands' scales, and
+2. ConvInteger and MatMulInteger whose sums are only cast to float and multiplied by both operands' scales; and
    onnxruntime's MatMulIntegerToFloat and DynamicQuantizeMatMul: the float operator on DequantizeLinears.
-   Any other ConvInteger and MatMulInteger stays. Where each image or row has a range of its own, which ONNX cannot
-   dequantise by, our QLinearConv and QLinearMatMul with a float result.
-3. onnxruntime's QuantizeLinear and DequantizeLinear, which came before ONNX's had 16 and 4 bits: ONNX's.
+   Any other ConvInteger and MatMulInteger stays. If each image or row has its own range, which ONNX's DequantizeLinear
+   cannot express: our QLinearConv and QLinearMatMul with a float result.
+3. onnxruntime's QuantizeLinear and DequantizeLinear, which are older than ONNX's 16 and 4 bits: ONNX's.
 4. MatMulNBits: MatMul with DequantizeLinear of 4- or 8-bit constants in blocks.
 
 `ENTRIES` is the table. Operators and meaning: ONNX's operator documentation and onnxruntime's ContribOperators.md.
@@ -32,7 +32,7 @@ Entry = Callable[[ir.Node], bool]
 
 
 def run(model: ir.Model) -> int:
-    """The number of operators rewritten. Shapes of what is new are left to inference."""
+    """The number of operators rewritten. Shape inference must run afterwards for the new values."""
     count = 0
     for node in build.nodes(model):
         entry = ENTRIES.get((node.domain, node.op_type))
@@ -49,13 +49,13 @@ def _input(node: ir.Node, index: int) -> Value:
 
 
 def _flat(edit: Edit, value: Value) -> Value:
-    """A constant of one element as a scalar: what one number for a whole tensor is."""
+    """A constant of one element as a scalar, the form of parameters for a whole tensor."""
     found = build.array(value)
     return edit.const(found.reshape(())) if found is not None and found.size == 1 and found.ndim else value
 
 
 def _real(edit: Edit, q: Value, scale: Value, zero: Value, axis: int = 1) -> ir.Value:
-    """The numbers that integers stand for; `axis` where the scale is a vector."""
+    """The numbers that integers represent; `axis` is used if the scale is a vector."""
     assert q is not None and scale is not None
     vector = build.rank(scale) not in (0, None) and (build.static_dims(scale) or (2,)) != (1,)
     if vector and zero is not None and build.rank(zero) == 0:
@@ -279,7 +279,7 @@ def _matmul_n_bits(node: ir.Node) -> bool:
 
 
 def _unpacked(rows: np.ndarray, bits: int) -> np.ndarray:
-    """Bytes (n, k) to values: two a byte for 4 bits, the low half first."""
+    """Bytes (n, k) to values: two per byte for 4 bits, the low half first."""
     return rows if bits == 8 else np.stack([rows & 15, rows >> 4], -1).reshape(rows.shape[0], -1)
 
 
@@ -327,7 +327,7 @@ def _scale_beside(q: Value) -> Value:
 
 
 def _scales(cast: ir.Node, left: Value) -> tuple[ir.Node, ir.Value, ir.Value] | None:
-    """The last of the products with both scales, the left operand's and the constant one of the right."""
+    """The last of the multiplications by both scales, the left operand's and the constant one of the right operand."""
     factors: list[ir.Value] = []
     value = cast.outputs[0]
     while len(factors) < 2:
@@ -347,7 +347,7 @@ def _scales(cast: ir.Node, left: Value) -> tuple[ir.Node, ir.Value, ir.Value] | 
 
 
 def _vector(edit: Edit, scale: ir.Value, weight: Value, conv: bool) -> Value:
-    """A constant scale as DequantizeLinear of the weights wants it: a scalar, or one number a result's channel."""
+    """A constant scale in the form that DequantizeLinear of the weights needs: a scalar, or one number per channel."""
     found, shape = build.array(scale), build.static_dims(weight)
     if found is None or shape is None:
         return None

@@ -1,8 +1,8 @@
-"""Reading quantised values of the IR: which integers stand for a float value, and how.
+"""Reading quantised values of the IR: which integers represent a float value, and with which parameters.
 
 `dequantized(value)` looks through a DequantizeLinear, `stored(value)` through one of constants, whose contents it
-gives; `quantizer(node)` describes what a QuantizeLinear makes. Passes compare `Parameters` and never read the operands
-themselves.
+returns; `quantizer(node)` describes the result of a QuantizeLinear. Passes compare `Parameters` and never read the
+operands themselves.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Parameters:
     scale: ir.Value
     zero_point: ir.Value | None
     dtype: ir.DataType
-    """Of the integers."""
+    """The element type of the integers."""
     axis: int | None = None
     """The axis that scales go along, counted from the front; None: one scale for all."""
     block: int = 0
-    """Integers a scale along `axis`; 0: one."""
+    """The number of integers per scale along `axis`; 0: one."""
 
     @property
     def plain(self) -> bool:
@@ -61,7 +61,7 @@ class Parameters:
 
     @property
     def zeros(self) -> np.ndarray | None:
-        """The zero points, where constant or left out."""
+        """The zero points, if constant or omitted."""
         if self.zero_point is None:
             return np.zeros((), self.dtype.numpy())
         found = build.array(self.zero_point)
@@ -88,7 +88,7 @@ class Stored:
     name: str
 
     def values(self) -> np.ndarray:
-        """The float32 numbers that DequantizeLinear makes of it."""
+        """The float32 numbers that DequantizeLinear computes."""
         from lite_runtime.reference import DEFINITIONS
 
         zero = self.zero
@@ -104,7 +104,7 @@ class Stored:
         return replace(self, q=self.q.transpose(perm), scale=scale, zero=zero, axis=axis)
 
     def reshaped(self, shape: Sequence[int]) -> Stored | None:
-        """In another shape; None where the axis of the scales does not survive it."""
+        """In another shape; None if the result has no such axis of scales."""
         if self.axis is None:
             return replace(self, q=self.q.reshape(shape))
         if self.block:
@@ -144,7 +144,7 @@ def _parameters(node: ir.Node, dtype: ir.DataType | None) -> Parameters | None:
 
 
 def dequantized(value: ir.Value | None) -> Quantized | None:
-    """What a float32 value is the DequantizeLinear of."""
+    """The integers and parameters that a float32 value is dequantised from."""
     node = value.producer() if value is not None else None
     if node is None or value is None or not build.is_op(node, "DequantizeLinear") or value.dtype != ir.DataType.FLOAT:
         return None
@@ -154,7 +154,7 @@ def dequantized(value: ir.Value | None) -> Quantized | None:
 
 
 def quantizer(node: ir.Node | None) -> Parameters | None:
-    """The parameters a QuantizeLinear of float32 makes its integers with."""
+    """The parameters of a QuantizeLinear of float32."""
     if node is None or not build.is_op(node, "QuantizeLinear"):
         return None
     x = node.inputs[0]
@@ -166,7 +166,7 @@ def quantizer(node: ir.Node | None) -> Parameters | None:
 
 
 def same(a: Parameters, b: Parameters) -> bool:
-    """Whether the same integers mean the same numbers."""
+    """Whether equal integers represent equal numbers."""
     if (a.dtype, a.axis, a.block) != (b.dtype, b.axis, b.block):
         return False
     if a.scale is not b.scale and not _equal(a.scales, b.scales):
@@ -182,7 +182,7 @@ def _equal(a: np.ndarray | None, b: np.ndarray | None) -> bool:
 
 
 def stored(value: ir.Value | None) -> Stored | None:
-    """The constants a value is the DequantizeLinear of."""
+    """The constants that a value is dequantised from."""
     found = dequantized(value)
     if found is None:
         return None
@@ -194,14 +194,14 @@ def stored(value: ir.Value | None) -> Stored | None:
 
 
 def dequantize(edit: Edit, q: ir.Value, parameters: Parameters, like: ir.Value, axis: int | None = None) -> ir.Value:
-    """DequantizeLinear of integers that have `parameters`; `axis` says where theirs is now."""
+    """DequantizeLinear of integers that have `parameters`; `axis`: the axis of the scales in the new tensor."""
     scale, zero = (_scalar(edit, v) if parameters.plain else v for v in (parameters.scale, parameters.zero_point))
     attrs = {} if parameters.plain else {"axis": axis, "block_size": parameters.block or None}
     return edit.op("DequantizeLinear", [q, scale, zero], attrs, like=like)
 
 
 def _scalar(edit: Edit, value: ir.Value | None) -> ir.Value | None:
-    """A constant of shape [1] as a scalar: against a tensor of rank 1 it would read as one scale an element."""
+    """A constant of shape [1] as a scalar: for a tensor of rank 1 it would mean one scale per element."""
     found = build.array(value)
     if value is None or found is None or found.ndim == 0:
         return value
@@ -220,9 +220,9 @@ def _unmoved(value: ir.Value | None) -> ir.Value | None:
 
 
 def contracts_integers(node: ir.Node) -> bool:
-    """Whether a Conv, ConvTranspose, MatMul or Gemm has a form on integers: both operands are quantised.
+    """Whether a Conv, ConvTranspose, MatMul or Gemm has an integer form: both operands are quantised.
 
-    Movement between a DequantizeLinear and the operator counts as none: it will be done to the integers.
+    Movement between a DequantizeLinear and the operator is ignored: it will be applied to the integers.
     """
     if node.op_type not in _CONTRACTIONS or node.domain not in ("", build.DOMAIN) or len(node.inputs) < 2:
         return False

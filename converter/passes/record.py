@@ -1,4 +1,4 @@
-"""What a pass did to a model."""
+"""The record of one pass over a model."""
 
 from __future__ import annotations
 

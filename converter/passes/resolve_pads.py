@@ -16,7 +16,7 @@ _WINDOWED = ("Conv", "ConvInteger", "QLinearConv", "MaxPool", "AveragePool", "Lp
 
 
 def run(model: ir.Model) -> int:
-    """The number of operators whose pads are explicit now."""
+    """The number of operators whose pads became explicit."""
     found = (n for n in build.nodes(model) if n.domain in ("", build.DOMAIN) and n.op_type in _WINDOWED)
     return sum(_resolve(node) for node in found)
 

@@ -3,8 +3,8 @@
 A pattern is nested tuples: `("Mul", "x", ("Sigmoid", "x"))`. A string binds a value (the same string, the same
 value), a number matches a constant of one element, `Constant("c")` binds any constant, a tuple is an operator with
 its operands and, last, optionally a dict of attributes it must have (or that bind, when the value is a string).
-Operands of commutative operators match in either order. Every matched node but the last must have no other reader and
-be no graph output.
+Operands of commutative operators match in either order. Every matched node except the last must have no other reader
+and must not be a graph output.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Constant", "Match", "Optional", "Row", "apply", "matches"]
 
 _COMMUTATIVE = frozenset(("Add", "Mul", "Max", "Min", "Sum", "And", "Or", "Equal"))
 _ROUNDS = 8
-"""Sweeps at most: what a row makes may be part of another row's pattern."""
+"""The most sweeps: the result of one row may be part of another row's pattern."""
 _CLOSE = 1e-4
 """Relative tolerance of numbers in patterns: exporters write sqrt(2) with four to nine digits."""
 
@@ -38,14 +38,14 @@ class Constant:
 
 @dataclass(frozen=True)
 class Optional:
-    """Matches `pattern`, or an operand left out."""
+    """Matches `pattern` or an omitted operand."""
 
     pattern: Any
 
 
 @dataclass
 class Match:
-    """What a pattern bound: values by name, attributes by name, and the nodes it covers, the last one first."""
+    """The bindings of a match: values by name, attributes by name, and the matched nodes, the last one first."""
 
     values: dict[str, ir.Value] = field(default_factory=dict)
     attrs: dict[str, Any] = field(default_factory=dict)
@@ -62,16 +62,16 @@ class Match:
 
     @property
     def output(self) -> ir.Value:
-        """The result the rewrite has to provide."""
+        """The value that the rewrite must replace."""
         return self.nodes[0].outputs[0]
 
     def copy(self) -> Match:
-        """An independent match to go on from."""
+        """An independent copy to continue matching from."""
         return Match(dict(self.values), dict(self.attrs), list(self.nodes))
 
 
 class Row(NamedTuple):
-    """A rule. `build` returns the value that takes the place of the pattern's, or None to decline."""
+    """A rule. `build` returns the value that replaces the pattern's, or None to decline."""
 
     name: str
     pattern: tuple[Any, ...]
@@ -79,7 +79,8 @@ class Row(NamedTuple):
 
 
 def apply(model: ir.Model, rows: Sequence[Row]) -> int:
-    """Apply the first row that matches at each node until none does; last nodes first, so that the largest wins."""
+    """Apply the first row that matches at each node until none does; last nodes first, so that the largest match
+    wins."""
     by_op: dict[str, list[Row]] = {}
     for row in rows:
         by_op.setdefault(row.pattern[0], []).append(row)

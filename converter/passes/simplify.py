@@ -1,16 +1,16 @@
-"""Operators that do nothing, or less than they say.
+"""Remove or simplify operators without effect.
 
-1. Reshape, Expand, Pad, Slice, Tile, Cast, Concat, Transpose, Resize, Dropout that change nothing: gone.
+1. Reshape, Expand, Pad, Slice, Tile, Cast, Concat, Transpose, Resize, Dropout that change nothing: removed.
 2. Reshape, Flatten, Squeeze, Unsqueeze of a Reshape-like operator: one Reshape.
 3. Reshape to a computed shape of which at most one size is unknown: to a constant shape.
-4. Softmax between the Flatten and Reshape that old opsets' upgrade puts around it: the plain Softmax, where it is the
-   same.
+4. Softmax between the Flatten and Reshape that the upgrade of old opsets inserts: the plain Softmax, where equivalent.
 5. x + 0, x - 0, x * 1, x / 1 that broadcast nothing: x.
 6. Dropout in inference and Identity: their input. (onnx_ir 1.1's IdentityEliminationPass lists a graph output twice
    where an Identity copies another output, as scan bodies do; hence ours.)
 7. A Transpose that moves only dimensions of size 1: a Reshape.
 8. Sum of one operand: that operand; of two: Add.
-9. QuantizeLinear and DequantizeLinear around what has those very steps already: gone (`drop_requantize`).
+9. QuantizeLinear and DequantizeLinear of values already quantised with the same parameters: removed
+   (`drop_requantize`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _bypass(node: ir.Node) -> bool:
 
 
 def _same_shape(node: ir.Node) -> bool:
-    """The result is its first input: equal sizes and nothing else an operator could have changed."""
+    """The result is its first input: equal sizes, and the operator changes nothing else."""
     return build.same_dims(node.inputs[0], node.outputs[0]) and _bypass(node)
 
 

@@ -1,7 +1,7 @@
-"""Transposes move down the graph, through whatever can compute on the untransposed tensor, until they meet their
+"""Transposes move down the graph, through operators that can compute on the untransposed tensor, until they meet their
 inverse.
 
-op(T(a), T(b)) = T(op'(a, b)), where op' has its axes and constants permuted. `RULES` says how, operator by operator:
+op(T(a), T(b)) = T(op'(a, b)), where op' has its axes and constants permuted. `RULES` has a rule for each operator:
 
 1. Elementwise operators: constants permuted; other operands must come through the same Transpose (or be scalars).
 2. Concat, Split, Slice, Pad, Resize, Tile, Expand, Gather, reductions, arg-reductions, Softmax, CumSum, quantisers:
@@ -10,8 +10,8 @@ op(T(a), T(b)) = T(op'(a, b)), where op' has its axes and constants permuted. `R
 4. Transpose of Transpose: one, or none.
 5. A Transpose that swaps the last two axes into a MatMul: `transA`/`transB`.
 
-A Transpose whose result several operators read is pushed through each that allows it. An operand that is not transposed
-is transposed back only where every reader of the result undoes the Transpose anyway, or where that moves no element.
+A Transpose whose result has several readers is pushed through each that allows it. An operand that is not transposed
+gets an inverse Transpose only if every reader of the result undoes the Transpose anyway, or if that moves no element.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def before(value: ir.Value) -> ir.Value:
 
 @dataclass(frozen=True)
 class Move:
-    """What a rule is handed: the node, and the permutation its image operands come through."""
+    """The argument of a rule: the node, and the permutation of its image operands."""
 
     node: ir.Node
     perm: Perm
@@ -147,7 +147,7 @@ def _drop_dead_transposes(node: ir.Node) -> None:
 
 
 def _transpose_result(value: ir.Value, shape: Sequence[int | str | None] | None, perm: Perm) -> None:
-    """`value` is now untransposed: whoever read it reads Transpose(value, perm) instead."""
+    """`value` is now untransposed: its readers read Transpose(value, perm) instead."""
     if not value.uses() and not value.is_graph_output():
         if shape is not None:
             value.shape = ir.Shape([shape[i] for i in inverse(perm)])
@@ -187,8 +187,8 @@ def _read(move: Move, index: int, value: ir.Value) -> None:
 
 
 def _untranspose_operands(move: Move, *, free: bool = True) -> bool:
-    """Make every operand untransposed, or change nothing and say so. `free`: one whose Transpose moves no element costs
-    nothing; not where it is a part of a Concat, which would be cut along another axis for it."""
+    """Make every operand untransposed, or change nothing and return False. `free`: an operand whose Transpose moves no
+    element costs nothing; not for parts of a Concat, whose parts would then be joined along another axis."""
     plan: list[tuple[int, Callable[[], ir.Value]]] = []
     foreign = 0
     for index, value in enumerate(move.node.inputs):
@@ -230,7 +230,7 @@ def _untransposed(move: Move, value: ir.Value) -> Callable[[], ir.Value] | None:
 
 
 def _keeps_order(move: Move, value: ir.Value) -> bool:
-    """Whether transposing `value` back moves sizes of 1 only, and so no element."""
+    """Whether transposing `value` back moves only axes of size 1, and so no element."""
     shape = dims(value)
     if shape is None or len(shape) != move.rank:
         return False
@@ -366,7 +366,7 @@ def _resize(move: Move) -> Sequence[Perm] | None:
 
 
 def _per_axis_list(move: Move) -> Sequence[Perm] | None:
-    """Tile's repeats, Expand's sizes: one number an axis."""
+    """Tile's repeats, Expand's sizes: one number per axis."""
     found = build.array(move.node.inputs[1])
     if found is None or found.size > move.rank or _first_only(move) is None:
         return None
@@ -384,7 +384,7 @@ def _cumsum(move: Move) -> Sequence[Perm] | None:
 
 
 def _without(perm: Perm, axes: Sequence[int]) -> Perm:
-    """The permutation of what is left when `axes` of the transposed tensor go."""
+    """The permutation of the remaining axes when `axes` of the transposed tensor are removed."""
     left = [p for i, p in enumerate(perm) if i not in axes]
     return tuple(sorted(left).index(p) for p in left)
 

@@ -2,7 +2,7 @@
 
 1. The target's elements are followed through Shape, Gather, Slice, Concat, Squeeze, Unsqueeze, Cast and Mul of
    constants.
-2. A -1 (and a 0) becomes the size it stands for, where the known sizes and symbols of both sides leave one answer.
+2. A -1 (and a 0) becomes the size it represents, if the known sizes and symbols of both sides determine it.
 3. A target with at most one symbol left becomes a constant; the result's shape is filled in, and shapes after it again.
 """
 
@@ -20,7 +20,7 @@ from converter.ir.build import Edit, attr, dims
 __all__ = ["elements", "run"]
 
 Element = int | str | None
-"""A known size, a symbol, or unknown."""
+"""A known size, a symbol, or None if unknown."""
 _ROUNDS = 6
 
 
@@ -88,7 +88,7 @@ def _solve(node: ir.Node) -> bool:
 
 
 def _sharper(known: Sequence[Element] | None, solution: Sequence[Element]) -> bool:
-    """A size where there was a symbol, or the source's own symbol where inference had made one up."""
+    """A size in place of a symbol, or the source's own symbol in place of one that inference generated."""
     pairs = [(k, s) for k, s in zip(known or (), solution, strict=False) if not isinstance(k, int) and k != s]
     return any(isinstance(s, int) or (s is not None and shapes.made_up(k)) for k, s in pairs)
 
@@ -126,7 +126,7 @@ def _solution(source: Sequence[Element], target: Sequence[Element]) -> list[Elem
 
 
 def elements(value: ir.Value | None, depth: int = 12) -> list[Element] | None:
-    """What a small integer vector or scalar holds, as far as it is known; None when nothing is."""
+    """The known elements of a small integer vector or scalar; None if nothing is known."""
     constant = build.array(value)
     if constant is not None:
         return [int(n) for n in constant.reshape(-1)] if constant.dtype.kind in "iu" and constant.size <= 64 else None

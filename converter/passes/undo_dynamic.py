@@ -1,8 +1,8 @@
-"""Contractions whose activations are quantised while they run become float ones over dequantised weights.
+"""Contractions whose activations are quantised at run time become float ones over dequantised weights.
 
     QLinearConv(DynamicQuantizeLinear(x), w) -> act(Conv(x, DequantizeLinear(w)) + b)      and QLinearMatMul likewise
 
-What a static quantiser starts from: it measures ranges itself, and the weights keep their integers' values.
+A static quantiser starts from this form: it measures ranges itself, and the weights keep their integers' values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FLOAT_FORM = {"QLinearConv": "Conv", "QLinearMatMul": "MatMul"}
 
 
 def run(model: ir.Model) -> int:
-    """The number of contractions turned."""
+    """The number of contractions changed."""
     count = 0
     for node in build.nodes(model):
         if node.domain != build.DOMAIN or node.op_type not in _FLOAT_FORM or _integer(node):

@@ -1,4 +1,4 @@
-"""Quantisation of float models: the named list of steps, each a file of its own.
+"""Quantisation of float models: a list of named steps, one file per step.
 
     record = quantize(model, Options(mode="int8"), samples)
 
@@ -47,14 +47,14 @@ __all__ = [
 
 
 def quantize(model: ir.Model, options: Options, samples: Samples | Source | None = None) -> Record:
-    """Quantise `model` in place; the account of it: `run_steps` for those who need no more."""
+    """Quantise `model` in place; returns the record of it, without the other results of `run_steps`."""
     return run_steps(model, options, samples).record
 
 
 def run_steps(model: ir.Model, options: Options, samples: Samples | Source | None = None) -> State:
-    """Quantise `model` in place; all that the steps know at the end. Modes none and fp16 leave the graph as it is.
+    """Quantise `model` in place; the state of the steps at the end. Modes none and fp16 leave the graph unchanged.
 
-    `samples`: calibration rows, or what `calibration_data` makes them of; int8 and int16x8 need them, w8 and w4 round
+    `samples`: calibration rows, or data that `calibration_data` accepts; int8 and int16x8 need them, w8 and w4 round
     better with them. Raises QuantizeError.
     """
     if samples is not None and not isinstance(samples, Samples):
@@ -79,6 +79,6 @@ def run_steps(model: ir.Model, options: Options, samples: Samples | Source | Non
 
 
 def quantized_nodes(model: ir.Model, options: Options) -> list[str]:
-    """Titles of the contractions that static quantisation would make integer: what a sensitivity
-    search goes through."""
+    """Titles of the contractions that static quantisation would make integer, the candidates of a sensitivity
+    search."""
     return [build.title(node) for node, scheme in plan(model, options).integer.items() if scheme.role == "contraction"]

@@ -1,8 +1,8 @@
-"""The plan written into the graph: QuantizeLinear and DequantizeLinear around what computes on integers.
+"""Writes the plan into the graph: QuantizeLinear and DequantizeLinear around operators that compute on integers.
 
-`apply_static`: every planned tensor is quantised once, where it is made, and its readers share one DequantizeLinear.
-`apply_dynamic`: contractions become MatMulInteger and ConvInteger on activations quantised as they come.
-`apply_weights`: weights alone become integers, behind a DequantizeLinear.
+`apply_static`: every planned tensor is quantised once, after its producer, and its readers share one DequantizeLinear.
+`apply_dynamic`: contractions become MatMulInteger and ConvInteger on activations quantised at run time.
+`apply_weights`: only weights become integers, followed by a DequantizeLinear.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lite_runtime.graph import Array
 __all__ = ["apply_dynamic", "apply_static", "apply_weights", "round_weights"]
 
 _BIAS_ROOM = float(2**30)
-"""Integer biases stay below it, so that the sums added to them have room in 32 bits."""
+"""The limit of integer biases, so that adding the sums does not overflow 32 bits."""
 
 
 # weights
@@ -49,8 +49,9 @@ def round_weights(state: State) -> None:
 
 
 def _raised(ready: Quantized, fresh: Quantized, where: Array) -> Quantized:
-    """`ready` with the channels `where` ([channels] bool) from `fresh`: those of weights so small that their bias would
-    not fit. One dead channel, 1e-16 after its batch norm was folded, must not cost the others their rounding."""
+    """`ready` with the channels `where` ([channels] bool) from `fresh`: channels whose weights are so small that their
+    bias would not fit. One dead channel, 1e-16 after its batch norm was folded, must not undo the rounding of the
+    others."""
     shape = [-1 if i == ready.axis else 1 for i in range(ready.values.ndim)]
     values = np.where(where.reshape(shape), fresh.values, ready.values)
     shift = None if ready.shift is None else np.where(where, np.float32(0), ready.shift)
@@ -69,7 +70,7 @@ def _least_scales(node: ir.Node, place: Place, weight: Array, state: State) -> A
 
 
 def _dequantized(value: ir.Value, readers: Sequence[ir.Node], quantized: Quantized) -> None:
-    """`readers` of the initialiser get `quantized` in its place; other readers keep the floats."""
+    """Replace the initialiser by `quantized` for `readers`; other readers keep the floats."""
     if any(use.node not in readers for use in value.uses()) or value.is_graph_output():
         array = build.array(value)
         assert array is not None
@@ -103,19 +104,19 @@ def _keeps_float(node: ir.Node, options: Options) -> bool:
 
 
 def apply_weights(state: State) -> None:
-    """Every large constant weight becomes int8 or int4, of all nodes but those asked to stay float."""
+    """Every large constant weight becomes int8 or int4, except for nodes that the options keep in float."""
     nodes = [n for n in build.nodes(state.model) if not _keeps_float(n, state.options)]
     done = _weights_of(nodes, state)
     for node in build.nodes(state.model):
         if node.op_type in ("DequantizeLinear", "Constant"):
             continue
         stored = node in done
-        why = "" if stored else "asked to stay float" if _keeps_float(node, state.options) else "it holds no weights"
+        why = "" if stored else "kept float by options" if _keeps_float(node, state.options) else "it has no weights"
         state.record.nodes.append(NodeStatus(build.title(node), node.op_type, "weights" if stored else "float", why))
 
 
 def _weights_of(nodes: Iterable[ir.Node], state: State) -> set[ir.Node]:
-    """Store the weights of these float nodes as integers; the nodes that had any."""
+    """Store the weights of these float nodes as integers; returns the nodes that had weights."""
     options, listed, done = state.options, list(nodes), set[ir.Node]()
     wanted = {id(node) for node in listed}
     bits, block = (4, options.block) if options.mode == "w4" else (8, options.block if options.mode == "w8" else 0)
@@ -149,7 +150,7 @@ def apply_static(state: State) -> None:
 
 
 def _contractions(state: State) -> Iterator[tuple[ir.Node, tuple[Place, ir.Value, Array]]]:
-    """Integer contractions with constant weights, and those."""
+    """Integer contractions with constant weights, and their weights."""
     for node, scheme in state.plan.integer.items():
         found = weight_place(node) if scheme.role == "contraction" else None
         if found is not None:
@@ -163,7 +164,7 @@ def _contraction_weights(state: State) -> None:
 
 
 def _integer_bias(node: ir.Node, state: State) -> None:
-    """The bias in units of x_scale * w_scale, int32, where the result is int8; else it stays float."""
+    """The bias in units of x_scale * w_scale, int32, if the result is int8; else it stays float."""
     plan, found = state.plan, weight_place(node)
     bias = build.array(node.inputs[2]) if len(node.inputs) > 2 else None
     x = node.inputs[0]
@@ -195,7 +196,7 @@ def _ends_integer(value: ir.Value, plan: Plan) -> bool:
 
 
 class _Constants:
-    """Scales and zero points as initialisers, one for all tensors that have the same."""
+    """Scales and zero points as initialisers, shared by tensors with equal parameters."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
@@ -216,7 +217,7 @@ class _Constants:
 
 
 def _wrap(value: ir.Value, params: Params, plan: Plan, options: Options, constants: _Constants) -> None:
-    """Quantise `value` where it is made, and let its integer readers read it dequantised."""
+    """Quantise `value` after its producer; its integer readers read it through a DequantizeLinear."""
     producer, graph, name = value.producer(), value.graph, value.name or ""
     assert graph is not None
     readers = [use for use in value.uses() if plan.reads_integers(use.node, value)]
@@ -264,11 +265,11 @@ def _note_nodes(state: State) -> None:
             state.record.nodes.append(NodeStatus(build.title(node), node.op_type, status, reason))  # type: ignore[arg-type]
 
 
-# dynamic: ranges measured as activations come
+# dynamic: ranges measured at run time
 
 
 def apply_dynamic(state: State) -> None:
-    """Conv, Gemm and MatMul of constant weights compute on uint8 activations; other large weights become int8."""
+    """Conv, Gemm and MatMul with constant weights compute on uint8 activations; other large weights become int8."""
     options, quantised = state.options, dict[ir.Value, tuple[ir.Value, ...]]()
     for node in build.nodes(state.model):
         if node.op_type == "Constant":
@@ -289,11 +290,11 @@ _DYNAMIC: Mapping[str, str] = {"Conv": "ConvInteger", "Gemm": "MatMulInteger", "
 
 def _not_dynamic(node: ir.Node, options: Options) -> str:
     if _keeps_float(node, options):
-        return "asked to stay float"
+        return "kept float by options"
     if node.op_type not in _DYNAMIC or node.domain != "":
-        return f"{node.op_type} has no form with ranges measured at run time"
+        return f"{node.op_type} does not support ranges measured at run time"
     if matches(options.weight_only, node.name, node.op_type, *(v.name for v in node.outputs)):
-        return "its activations were asked to stay float"
+        return "its activations are kept float by options"
     found = weight_place(node)
     if found is None or found[0].operand != 1:
         return "it has no constant weights on its right"
@@ -344,6 +345,6 @@ def _dynamic_quantize(edit: Edit, x: ir.Value) -> tuple[ir.Value, ...]:
 
 
 def _visible(value: ir.Value, node: ir.Node) -> bool:
-    """Whether `node` stands in the graph that makes `value`."""
+    """Whether `node` is in the graph that produces `value`."""
     producer = value.producer()
     return producer is not None and producer.graph is node.graph

@@ -1,4 +1,4 @@
-"""What the caller of the quantiser chooses, checked once."""
+"""The options of the quantiser, validated once."""
 
 from __future__ import annotations
 
@@ -22,31 +22,30 @@ _BLOCKS = (0, 16, 32, 64, 128, 256)
 
 @dataclass(frozen=True)
 class Options:
-    """How to quantise. Raises QuantizeError for values outside what each field allows."""
+    """How to quantise. Raises QuantizeError for values that a field does not allow."""
 
     mode: Mode = "int8"
     """none, fp16 (weights in half precision), dynamic (int8 weights, activations measured at run time), int8
     (everything), int16x8 (16-bit activations, 8-bit weights), w8 and w4 (weights only)."""
     method: Method = "auto"
-    """How observed values become a range; mse keeps the mean squared error of each tensor least. auto tries several,
-    and
-    ranges somewhat wider than what was seen, and takes what does best on rows held out of the calibration data."""
+    """How observed values become a range; mse minimises the mean squared error of each tensor. auto tries several, and
+    ranges somewhat wider than the observed ones, and uses the best on rows held out of the calibration data."""
     percentile: float = 99.99
-    """Share of values, in percent, that method "percentile" keeps inside the range."""
+    """The percentage of values that method "percentile" keeps inside the range."""
     block_size: int | None = None
     """Inputs that share a scale in w8 and w4; 0: one scale per output channel. None: 0 for w8, 32 for w4."""
     equalize: bool = True
-    """Even out ranges of neighbouring layers before observing, where a trial finds that better (int8, int16x8)."""
+    """Equalise ranges of neighbouring layers before observing, if a trial shows that it helps (int8, int16x8)."""
     bias_correction: bool = True
-    """Take the mean error that rounded weights cause out of the biases (int8, int16x8)."""
+    """Correct biases by the mean error that rounded weights cause (int8, int16x8)."""
     gptq: bool = True
-    """Round weights by what their inputs are on calibration data, where there is any (all modes but dynamic)."""
+    """Round weights with GPTQ, by their inputs on calibration data, if there is any (all modes except dynamic)."""
     keep_float: tuple[str, ...] = ()
     """Globs of node names, op types or output names that stay in floating point."""
     weight_only: tuple[str, ...] = ()
-    """Globs of nodes of which only the weights become int8: what mixed precision falls back to."""
+    """Globs of nodes of which only the weights become int8, the fallback of mixed precision."""
     io: Io = "float32"
-    """Element type of the graph's inputs and outputs where both sides are integer."""
+    """Element type of the graph's inputs and outputs that are quantised."""
 
     def __post_init__(self) -> None:
         for name, allowed in (("mode", MODES), ("method", METHODS), ("io", IO)):
@@ -97,5 +96,5 @@ def _globs(name: str, value: object) -> tuple[str, ...]:
 
 
 def matches(globs: Iterable[str], *names: str | None) -> bool:
-    """Whether any of the names fits any of the globs; case matters."""
+    """Whether any of the names matches any of the globs; case matters."""
     return any(name and fnmatchcase(name, glob) for glob in globs for name in names)

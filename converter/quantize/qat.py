@@ -1,17 +1,17 @@
-"""Quantisation-aware training: a graph that rounds as the device will, with weights that stay floats, and back.
+"""Quantisation-aware training: a graph that rounds like the device, with float weights, and its conversion back.
 
     record = fake_quantize(model, Options(mode="int8"), samples)     # model: IR after PREPARE, as for `quantize`
     ... train `model` with anything that reads ONNX and passes gradients through rounding (cloud.train does) ...
-    freeze(model)                                                    # now what `quantize` writes
+    freeze(model)                                                    # now the same form as `quantize` writes
 
-The fake-quantised graph is that of `quantize`, but for two things: every weight is a float initialiser behind
-QuantizeLinear and DequantizeLinear, where `quantize` stores integers behind the latter alone, and biases are plain
-floats. So what training sees is what the device computes, but for the rounding of biases to 32 bits. PREPARE folds
-batch norms and drops dropout first: weights train as the device holds them, with statistics frozen (Jacob et al., 2018,
-arXiv:1712.05877, fold as well, but go on updating statistics; a few epochs at a low rate need neither).
+The fake-quantised graph is that of `quantize`, with two differences: every weight is a float initialiser followed by
+QuantizeLinear and DequantizeLinear, where `quantize` stores integers followed by DequantizeLinear only, and biases are
+plain floats. So training computes what the device computes, except for the rounding of biases to 32 bits. PREPARE folds
+batch norms and drops dropout first: weights train in the form that the device stores, with statistics frozen (Jacob et
+al., 2018, arXiv:1712.05877, fold as well, but keep updating statistics; a few epochs at a low rate do not need that).
 
-Scales are initialisers of their own. Constant while training, they are what calibration and the search for the least
-squared error made them; learned along with the weights they are LSQ (Esser et al., 2020, arXiv:1902.08153). Constant
+Scales are separate initialisers. Constant during training, they keep the values from calibration and the search for the
+least squared error; learned together with the weights they are LSQ (Esser et al., 2020, arXiv:1902.08153). Constant
 is the default: over three small networks on MNIST with four-bit weights, learning them helped one and hurt two, all
 within 0.4 % (see `cloud.train.quantize_aware`).
 
@@ -45,17 +45,17 @@ from lite_runtime.reference.quantize import quantize as to_integers
 __all__ = ["Scales", "fake_quantize", "freeze", "scales"]
 
 _BIAS_ROOM = 2.0**30
-"""Integers of a bias stay below it, so that the sums added to them have room in 32 bits."""
+"""The limit of integer biases, so that adding the sums does not overflow 32 bits."""
 
 
 def fake_quantize(
     model: ir.Model, options: Options, samples: Samples | Source, *, weight_bits: Bits = 8
 ) -> Record:  # fmt: skip
-    """Make `model` (IR after PREPARE) a trainable one that rounds as its static quantisation does, in place.
+    """Convert `model` (IR after PREPARE) in place to a trainable one that rounds as its static quantisation does.
 
     The result is standard ONNX. `options`: of mode int8 or int16x8, with float inputs and outputs; GPTQ and bias
-    correction are left to training. `weight_bits` 4 gives contractions int4 weights, one scale a channel, but for
-    channels of fewer than 32 weights, which keep eight. Raises QuantizeError.
+    correction are left to training. `weight_bits` 4 gives contractions int4 weights with one scale per channel, except
+    channels of fewer than 32 weights, which keep eight bits. Raises QuantizeError.
     """
     if not options.static or options.io != "float32":
         raise QuantizeError(
@@ -87,7 +87,7 @@ def _round_to_four_bits(state: State) -> None:
 
 
 def _write(state: State) -> None:
-    """Integers as `quantize` writes them, then the floats again in front of them."""
+    """Write integers as `quantize` does, then restore the floats in front of them."""
     floats = {
         (node, index): value
         for node in state.model.graph
@@ -100,13 +100,13 @@ def _write(state: State) -> None:
 
 
 def _thaw(node: ir.Node, index: int, floats: ir.Value) -> None:
-    """Where `node` reads integers that stand for the initialiser `floats`: let it read that, rounded if a weight."""
+    """If `node` reads integers that represent the initialiser `floats`: let it read `floats`, rounded if a weight."""
     operand, graph = node.inputs[index], node.graph
     made = None if operand is None else operand.producer()
     if made is None or graph is None or not build.is_op(made, "DequantizeLinear"):
         return
     stored = made.inputs[0]
-    if stored is None or not stored.is_initializer():  # an activation, or a weight another reader has thawed
+    if stored is None or not stored.is_initializer():  # an activation, or a weight already restored for another reader
         return
     integers, steps = build.array(stored), build.array(made.inputs[1])
     assert integers is not None and steps is not None
@@ -127,7 +127,7 @@ _NARROW = Step("round weights to four bits", lambda options: True, _round_to_fou
 
 
 def _trainable_steps() -> tuple[Step, ...]:
-    """The steps of `quantize`, with floats kept before the integers."""
+    """The steps of `quantize`, with the floats kept in front of the integers."""
     steps: list[Step] = []
     for step in STEPS:
         if step.run is apply.round_weights:
@@ -147,7 +147,7 @@ class Scales(NamedTuple):
 
 
 def scales(model: ir.Model) -> Scales:
-    """The scales of a fake-quantised model, in graph order, each once: what a trainer may learn too."""
+    """The scales of a fake-quantised model, in graph order, each once; a trainer may learn them too."""
     found: tuple[dict[str, None], dict[str, None]] = {}, {}
     for node in model.graph:
         if build.is_op(node, "QuantizeLinear") and node.inputs[1] is not None and node.inputs[1].is_initializer():
@@ -157,10 +157,11 @@ def scales(model: ir.Model) -> Scales:
 
 
 def freeze(model: ir.Model) -> int:
-    """Weights behind QuantizeLinear become the integers that it makes of them, and biases int32 in units of input times
-    weight scale where `quantize` has them so. In place; the number of initialisers that are integers now.
+    """Replace weights before a QuantizeLinear by its integers, and biases by int32 in units of input times weight scale
+    where `quantize` does so. In place; the number of initialisers that became integers.
 
-    Raises QuantizeError for weights or scales that training has made NaN, infinite or, scales, not positive.
+    Raises QuantizeError for weights or scales that are NaN or infinite after training, and scales that are not
+    positive.
     """
     build.adopt(model)
     count = sum(_freeze_weight(node) for node in list(model.graph) if build.is_op(node, "QuantizeLinear"))
@@ -189,7 +190,7 @@ def _freeze_weight(node: ir.Node) -> bool:
 
 
 def _freeze_bias(node: ir.Node) -> bool:
-    """The bias of a contraction that takes and gives int8."""
+    """The bias of a contraction with int8 input and output."""
     scheme = SCHEMES.get(node.op_type)
     bias = build.array(node.inputs[2]) if scheme is not None and len(node.inputs) > 2 else None
     if scheme is None or scheme.role != "contraction" or bias is None or bias.ndim != 1 or bias.dtype != np.float32:
@@ -201,7 +202,7 @@ def _freeze_bias(node: ir.Node) -> bool:
         return False
     steps = np.tile(weight.scale.reshape(-1) * x.parameters.scales, bias.size // weight.scale.size).astype(np.float32)
     whole = np.rint(bias.astype(np.float64) / steps)
-    if np.abs(whole).max(initial=0) > _BIAS_ROOM:  # left to the integer passes, which weigh it against the sums
+    if np.abs(whole).max(initial=0) > _BIAS_ROOM:  # left to the integer passes, which compare it with the sums
         return False
     old = node.inputs[2]
     edit = Edit(node)
@@ -212,7 +213,7 @@ def _freeze_bias(node: ir.Node) -> bool:
 
 
 def _ends_integer(value: ir.Value) -> bool:
-    """Whether it is quantised, directly or after the activation that fuses with what makes it."""
+    """Whether it is quantised, directly or after the activation that fuses with its producer."""
     while not any(build.is_op(use.node, "QuantizeLinear") for use in value.uses()):
         reader = build.sole_use(value)
         scheme = None if reader is None else SCHEMES.get(reader.op_type)

@@ -1,4 +1,4 @@
-"""What quantisation did, in a form JSON holds: parameters, what each node became and why, what looked wrong."""
+"""The record of a quantisation as JSON values: parameters, the result for each node with its reason, and findings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Kind = Literal["saturation", "dead channels", "constant"]
 
 @dataclass(frozen=True)
 class Finding:
-    """Something the user should know; conversion goes on."""
+    """Something the user should know; conversion continues."""
 
     kind: Kind
     where: str
@@ -28,12 +28,12 @@ class TensorParams:
     name: str
     dtype: str
     scale: list[float]
-    """One number, or one a channel (or block)."""
+    """One number, or one per channel (or block)."""
     zero_point: list[int]
     axis: int | None = None
     block_size: int = 0
     minimum: float | None = None
-    """Observed, for activations."""
+    """The observed range, for activations."""
     maximum: float | None = None
     saturated: float = 0.0
     """Share of observed values outside the range."""
@@ -41,31 +41,31 @@ class TensorParams:
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """What a node computes in: `integer` throughout, float over integer `weights`, `dynamic`, or `float`."""
+    """The precision of a node: `integer`, float arithmetic with integer `weights`, `dynamic`, or `float`."""
 
     name: str
     op: str
     status: Status
     reason: str = ""
-    """Why it is no integer node."""
+    """Why it is not an integer node."""
 
 
 @dataclass
 class Record:
-    """The account of one quantisation."""
+    """The record of one quantisation."""
 
     mode: str
     options: dict[str, Any] = field(default_factory=dict)
     samples: int = 0
     digest: str = ""
-    """Of the calibration rows, whatever their order; "" without data."""
+    """The digest of the calibration rows, independent of their order; "" without data."""
     tensors: dict[str, TensorParams] = field(default_factory=dict)
     nodes: list[NodeStatus] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     histograms: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Tensor -> {"low", "high", "counts"}: what was observed of each quantised activation."""
+    """Tensor -> {"low", "high", "counts"}: the observed values of each quantised activation."""
     notes: dict[str, Any] = field(default_factory=dict)
-    """What single steps add: how many layers were equalised, how many biases corrected."""
+    """Counts by step: layers equalised, biases corrected."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers."""

@@ -1,19 +1,19 @@
-"""What of each operator becomes integer, as a table, and `plan`, which reads the table over a whole graph.
+"""A table of how each operator is quantised, and `plan`, which applies it to a whole graph.
 
 Roles:
 
-- `contraction`: int8 operands and weights, exact integer sums; the result is int8 where something integer reads it, and
-  float32 straight from the accumulator where not.
+- `contraction`: int8 operands and weights, exact integer sums; the result is int8 if an integer operator reads it, and
+  otherwise float32 directly from the accumulator.
 - `table`: a function of one int8 number, hence a look-up table; int8 before and after.
-- `reduce`: pools, means, softmax: int8 in, int8 out, parameters of their own (or fixed ones).
+- `reduce`: pools, means, softmax: int8 in, int8 out, with separate (or fixed) parameters.
 - `elementwise`: computed in float between int8 loads and stores, one pass for a whole chain.
-- `movement`: moves integers; results keep the parameters of what they move.
-- `reader`: takes int8, and what it gives is no number to quantise.
-- everything else stays float; `REASONS` says why where it is a decision rather than a gap.
+- `movement`: moves integers; results keep the parameters of their operands.
+- `reader`: accepts int8, and its result is not quantised (positions, for example).
+- everything else stays float; `REASONS` says why if that is a decision, not a gap.
 
-What is integer-capable becomes integer only where that saves a conversion: its operand arrives as integers, and
-something integer reads what it makes. So preprocessing ahead of the first contraction, the last activation after the
-last one, and the residual stream that feeds a LayerNorm stay float at no cost.
+An operator with an integer form uses it only if that saves a conversion: its operand arrives as integers, and an
+integer operator reads its result. So preprocessing before the first contraction, the last activation after the last
+one, and the residual stream that feeds a LayerNorm stay float at no cost.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ REASONS: Mapping[str, str] = {
     ),
     **dict.fromkeys(having("recurrent"), "errors add up over time steps; its weights are int8"),
     **dict.fromkeys(("Attention",), "the fused attention kernel keeps scores in float"),
-    "BatchNormalization": "a scale and shift that folds into no convolution",
+    "BatchNormalization": "a scale and shift that cannot be folded into a convolution",
 }  # fmt: skip
 
 
@@ -197,11 +197,11 @@ def _candidates(model: ir.Model, options: Options, found: Plan) -> Iterator[tupl
         scheme = SCHEMES.get(node.op_type)
         names = (node.name, node.op_type, *(v.name for v in node.outputs))
         if matches(options.keep_float, *names):
-            found.reasons[node] = "asked to stay float"
+            found.reasons[node] = "kept float by options"
             continue
         has_weights = next(places(node, SMALLEST), None) is not None
         if matches(options.weight_only, *names):
-            found.reasons[node] = "its activations were asked to stay float"
+            found.reasons[node] = "its activations are kept float by options"
         elif scheme is not None and node.domain in ("", build.DOMAIN):
             why = _unsuited(node, scheme)
             if not why:

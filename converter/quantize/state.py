@@ -1,4 +1,4 @@
-"""What the steps of the quantiser hand to one another."""
+"""The state that the steps of the quantiser share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["WAYS", "State", "Step", "Way"]
 
 
 class Way(NamedTuple):
-    """A method of `calibrate`, and a factor on every range it chooses: new data exceeds what was seen."""
+    """A method of `calibrate`, and a factor on every range it chooses, since new data may exceed the observed range."""
 
     method: Method
     margin: float = 1.0
@@ -35,7 +35,7 @@ WAYS: tuple[Way, ...] = (
     Way("minmax"),
     Way("minmax", 1.1),
 )
-"""What method "auto" tries; the first where trials tell no difference."""
+"""The candidates of method "auto"; the first is used if trials show no difference."""
 
 
 @dataclass
@@ -49,19 +49,19 @@ class State:
     record: Record
     plan: Plan = field(default_factory=Plan)
     statistics: dict[str, Statistics] = field(default_factory=dict)
-    """Of every tensor the plan quantises and everything else observed, by name."""
+    """Statistics of every tensor that the plan quantises or that is otherwise observed, by name."""
     way: Way = WAYS[0]
-    """How ranges are chosen where the options leave it open."""
+    """How ranges are chosen if the options leave it open."""
     params: dict[ir.Value, Params] = field(default_factory=dict)
-    """Of every tensor the plan quantises."""
+    """Parameters of every tensor that the plan quantises."""
     weights: dict[str, Quantized] = field(default_factory=dict)
-    """Rounded weights by the name of their initialiser; what a step finds here, it keeps."""
+    """Rounded weights by the name of their initialiser; steps keep existing entries."""
     reference: ir.Model | None = None
-    """The float model, equalised, as it was before integers were written; set where a later step compares with it."""
+    """The equalised float model before integers were written; set if a later step compares with it."""
 
 
 class Step(NamedTuple):
-    """One step: `run` edits the state where `applies` to the options."""
+    """One step: `run` edits the state if `applies` is true for the options."""
 
     name: str
     applies: Callable[[Options], bool]

@@ -29,15 +29,15 @@ __all__ = ["STEPS", "equalise"]
 
 _TRIAL_ROWS = 64
 _WORTH = 0.02
-"""What a trial must gain, in powers of ten: less is chance."""
+"""The least gain of a trial, in powers of ten: less is chance."""
 
 
 def equalise(model: ir.Model, samples: Samples, options: Options) -> int:
-    """Equalise in place, unless a trial finds the outputs no nearer to the float model's for it; the number of layers
-    scaled.
+    """Equalise in place, unless a trial shows that the outputs do not become closer to the float model's; the number of
+    layers scaled.
 
-    The trial calibrates on every other row and looks at rows between: equal channels all fill their range, so values
-    that calibration has not seen are cut off in more places at once.
+    The trial calibrates on every other row and evaluates on the rows between: equalised channels all fill their range,
+    so unseen larger values are clipped in more places at once.
     """
     fitted, held = samples.part(0, 2), samples.part(1, 2).first(_TRIAL_ROWS)
     copy = model.clone()
@@ -59,7 +59,7 @@ def _trial(
     way: Way = WAYS[0],
     weights: Mapping[str, Quantized] | None = None,
 ) -> float:
-    """Noise of the outputs on `held` after quantising, biases uncorrected: log10 of noise to signal, their mean."""
+    """Noise of the outputs on `held` after quantising, without bias correction: the mean of log10(noise / signal)."""
     trial = State(model, replace(options, io="float32"), fitted, Record("trial"), way=way, weights=dict(weights or {}))
     _plan(trial)
     if statistics is None:
@@ -79,8 +79,8 @@ def _trial(
 
 
 def _choose_way(state: State) -> None:
-    """How ranges are chosen: what gives the least noise on rows that a trial was not calibrated on, each half of the
-    rows in its turn."""
+    """Choose the method for ranges: the one with the least noise on rows that a trial was not calibrated on; each half
+    of the rows is held out in turn."""
     assert state.samples is not None
     errors = dict.fromkeys(WAYS, 0.0)
     for half in (0, 1):
@@ -120,7 +120,7 @@ def _observe(state: State) -> None:
 
 
 def _calibrate(state: State) -> None:
-    """A range for every tensor; those tied together span what all of them need."""
+    """A range for every tensor; tensors that share parameters get a range for all of them."""
     dtype = "int8" if state.options.mode == "int8" else "int16"
     fit = calibrate.affine if dtype == "int8" else calibrate.symmetric
     groups: dict[ir.Value, list[ir.Value]] = {}
@@ -136,7 +136,7 @@ def _calibrate(state: State) -> None:
 
 
 def _stepped(members: list[ir.Value], state: State, dtype: str) -> Params | None:
-    """The parameters of an input that comes in steps, for the tensors it is only moved to."""
+    """The parameters of a discrete input (`lattice`), for the tensors that it is only moved to."""
     sources = [v for v in members if _enters(v, state)]
     if dtype != "int8" or len(sources) != 1 or not sources[0].is_graph_input() or state.samples is None:
         return None
@@ -144,7 +144,7 @@ def _stepped(members: list[ir.Value], state: State, dtype: str) -> Params | None
 
 
 def _enters(value: ir.Value, state: State) -> bool:
-    """Whether a tensor brings values of its own into its group, and is not only moved within it."""
+    """Whether a tensor adds new values to its group, in contrast to values only moved within it."""
     producer = value.producer()
     moved = producer is not None and producer in state.plan.integer
     return not moved or state.plan.integer[producer].role != "movement" or producer.op_type == "Concat"  # type: ignore
@@ -195,11 +195,11 @@ def _coarse(counts: Array) -> list[int]:
 def _findings(value: ir.Value, params: Params, seen: Statistics | None, share: float) -> list[Finding]:
     name, found = value.name or "", []
     if seen is None:
-        return [Finding("constant", name, f"tensor {name!r} was never seen with a value")]
+        return [Finding("constant", name, f"tensor {name!r} had no values in the calibration data")]
     if seen.constant:
         found.append(Finding("constant", name, f"tensor {name!r} is {seen.low:g} on all calibration data"))
     if share > _SATURATED:
-        text = f"{share:.1%} of tensor {name!r} lie outside [{params.low:.4g}, {params.high:.4g}]"
+        text = f"{share:.1%} of tensor {name!r} are outside [{params.low:.4g}, {params.high:.4g}]"
         found.append(Finding("saturation", name, text))
     dead = int(((seen.channel_low == 0) & (seen.channel_high == 0)).sum())
     if dead and not seen.constant and value.producer() is not None:

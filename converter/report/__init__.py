@@ -1,7 +1,7 @@
-"""What a conversion did, for people and machines.
+"""The report of a conversion, as data and as a page.
 
 report.py   the facts, plain data
-layers.py   how far each layer of the quantised model is from the float one
+layers.py   the error of each layer of the quantised model against the float one
 page.py     the facts as one self-contained HTML page
 """
 

@@ -1,4 +1,4 @@
-"""Pieces of pages that need nothing else: no scripts, no fonts, no network. Every function gives escaped HTML."""
+"""Parts of self-contained pages: no scripts, no fonts, no network. Every function returns escaped HTML."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _style() -> str:
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """Cards with a figure and what it is."""
+    """Cards with a figure and its label."""
     cards = "".join(f"<div><b>{escape(big)}</b><span>{escape(small)}</span></div>" for big, small in pairs if big)
     return f'<div class="facts">{cards}</div>'
 
@@ -39,7 +39,7 @@ def _head_cell(title: str) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Rows of finished cells; a column named with a leading # holds figures, one with a leading ~ has no place on
+    """Rows of finished cells; a leading # in a column's name marks figures, a leading ~ a column that is hidden on
     phones."""
     heads = "".join(map(_head_cell, columns))
     lines = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
@@ -47,11 +47,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 LONGEST = 56
-"""Characters of a name that are shown; all of it in its tooltip."""
+"""The most characters of a name that are shown; the tooltip has all of it."""
 
 
 def short(text: str) -> str:
-    """A name's telling end: of those that converters join with semicolons, the last."""
+    """The end of a name; if converters joined several with semicolons, the last one."""
     last = text.rsplit(";", 1)[-1]
     return last if len(last) <= LONGEST else f"…{last[1 - LONGEST :]}"
 
@@ -81,5 +81,5 @@ def size_text(count: float) -> str:
 
 
 def meter(share: float, grade: str) -> str:
-    """A bar that is filled to `share` of 1; grade: good, fair or poor."""
+    """A bar filled to `share` (0 to 1); grade: good, fair or poor."""
     return f'<span class="meter"><i class="{grade}" style="width:{100 * min(1.0, max(0.02, share)):.0f}%"></i></span>'

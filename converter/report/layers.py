@@ -1,4 +1,4 @@
-"""How far each layer of a quantised model is from the float one, on real data.
+"""The error of each layer of a quantised model against the float one, on real data.
 
 Both models run side by side; every tensor that the float model names and the quantised one stores or computes is
 compared over all samples. Signal to noise is 10 log10(sum of x^2 / sum of (x - y)^2) in dB; cosine is that of the two
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 __all__ = ["PERFECT", "Layer", "Sums", "measure"]
 
 PERFECT = 200.0
-"""Decibels reported where two tensors are equal."""
+"""Decibels reported for equal tensors."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One node's result in the quantised model against the float one."""
+    """One node's result in the quantised model compared with the float one."""
 
     name: str
     """The tensor."""
@@ -38,16 +38,16 @@ class Layer:
     status: str
     """integer, weights, dynamic or float; "" for an input."""
     snr: float
-    """Decibels; `PERFECT` where nothing differs."""
+    """Decibels; `PERFECT` if nothing differs."""
     cosine: float
     dtype: str = "float32"
     source: str = ""
-    """Where the model's author wrote the node, if the file says so."""
+    """The node's location in its author's code, if the file has it."""
 
 
 @dataclass
 class Sums:
-    """What likeness is computed from, gathered over samples in float64."""
+    """The sums for signal to noise and cosine, collected over samples in float64."""
 
     signal: float = 0.0
     noise: float = 0.0
@@ -55,7 +55,7 @@ class Sums:
     cross: float = 0.0
 
     def add(self, expected: Array, got: Array) -> None:
-        """One more pair of tensors of one shape."""
+        """Add a pair of tensors of one shape."""
         x, y = expected.astype(np.float64).ravel(), got.astype(np.float64).ravel()
         self.signal += float(x @ x)
         self.other += float(y @ y)
@@ -101,7 +101,7 @@ def measure(before: ir.Model, after: ir.Model, record: Record, rows: Iterable[Ro
 
 
 def _taps(before: ir.Model, after: ir.Model) -> dict[str, str]:
-    """Tensors of the float model -> where `after` has them: stored, where they are quantised."""
+    """Tensors of the float model -> the tensors of `after`, in stored form if they are quantised."""
     there = {v.name: v for node in after.graph for v in node.outputs if v.name}
     outputs = {v.name for v in after.graph.outputs}
     found = {}
@@ -122,7 +122,7 @@ def _real(stored: Array, params: TensorParams | None) -> Array:
 
 
 def _nodes(model: ir.Model, record: Record) -> dict[str, tuple[str, str, str]]:
-    """Tensor -> operator, what it is computed as, and where the model's author wrote it."""
+    """Tensor -> operator, precision, and source location."""
 
     status = {node.name: node.status for node in record.nodes}
     return {

@@ -1,6 +1,6 @@
-"""The report as one HTML page that needs nothing else: no scripts, no fonts, no network. Charts are inline SVG.
+"""The report as one self-contained HTML page: no scripts, no fonts, no network. Charts are inline SVG.
 
-`page(report)` is a list of sections; each is a function of the report that returns "" when it has nothing to say.
+`page(report)` is a list of sections; each is a function of the report that returns "" if it is empty.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["page"]
 WORST = 12
 """Layers whose histograms are shown."""
 GOOD, FAIR = 30.0, 18.0
-"""Decibels: from GOOD up a layer's error is below a thousandth of its energy, below FAIR above a sixtieth."""
+"""Decibels: from GOOD on, a layer's error is less than 1/1000 of its energy; below FAIR, more than 1/60."""
 
 
 def page(report: Report) -> str:
@@ -76,7 +76,7 @@ def _findings(report: Report) -> str:
     if not found:
         return ""
     rows = "".join(f"<li><b>{escape(f.kind)}</b> {escape(f.text)}</li>" for f in found)
-    return f'<h2>Worth a look</h2><section class="card"><ul class="findings">{rows}</ul></section>'
+    return f'<h2>Findings</h2><section class="card"><ul class="findings">{rows}</ul></section>'
 
 
 def _training(report: Report) -> str:
@@ -86,16 +86,16 @@ def _training(report: Report) -> str:
     rows = ((name_cell(p["name"]), figure_cell(" x ".join(map(str, p["shape"])))) for p in found["parameters"])
     settings = ((text_cell(k), text_cell(str(v))) for k, v in found["settings"].items())
     pairs = [
-        (str(found["count"]), f"numbers trained, in {len(found['parameters'])} parameters"),
+        (str(found["count"]), f"trained numbers in {len(found['parameters'])} parameters"),
         (size_text(found["state_bytes"]), "state"),
         *(
-            (size_text(size), f"working memory of {name} at a batch of {found['batch']}")
+            (size_text(size), f"working memory of {name} for a batch of {found['batch']}")
             for name, size in found.get("arena_bytes", {}).items()
             if size is not None
         ),
     ]
     return (
-        "<h2>What it learns</h2>"
+        "<h2>Training</h2>"
         + facts(pairs)
         + table(("parameter", "#shape"), rows)
         + f"<details><summary>settings</summary>{table(('option', 'value'), settings)}</details>"
@@ -122,7 +122,7 @@ def _layers(report: Report) -> str:
     rows_html = table(("tensor", "operator", "~computed as", "#signal to noise", "~", "#cosine", "~source"), rows)
     return (
         "<h2>Layer by layer</h2><p>Every computed tensor of the quantised model against the float one, in order. "
-        "Errors add up along the way: a sudden drop marks the layer that costs, a slow decline is normal.</p>"
+        "Errors accumulate: a sudden drop shows the layer that loses accuracy, a slow decline is normal.</p>"
         + rows_html
     )
 
@@ -144,8 +144,8 @@ def _sensitivity(report: Report) -> str:
     )
     rows_html = table(("#", "node", "operator", "#loss", "~", "#output signal to noise"), rows)
     return (
-        "<h2>What each layer costs alone</h2><p>Accuracy lost with this layer alone quantised, measured; "
-        "the costliest first.</p>" + rows_html
+        "<h2>Accuracy cost of each layer</h2><p>Measured accuracy loss when only this layer is quantised, "
+        "the largest first.</p>" + rows_html
     )
 
 
@@ -158,8 +158,8 @@ def _histograms(report: Report) -> str:
     shown = [name for name in dict.fromkeys(order) if name in done.histograms][:WORST]
     charts = "".join(_histogram(name, done.histograms[name], done.tensors.get(name)) for name in shown)
     return (
-        "<h2>Values of the worst layers</h2><p>Counts on a logarithmic scale; dashed lines bound what the stored type "
-        f'holds, red is clipped.</p><div class="charts">{charts}</div>'
+        "<h2>Values of the worst layers</h2><p>Counts on a logarithmic scale. Dashed lines mark the range of the "
+        f'stored type; red values are clipped.</p><div class="charts">{charts}</div>'
     )
 
 
@@ -207,7 +207,7 @@ _RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "ui
 
 
 def _limits(params: Any) -> tuple[float, float] | None:
-    """The least and the greatest real number a tensor of these parameters holds."""
+    """The smallest and largest real number that a tensor with these parameters can hold."""
     if params is None or params.dtype not in _RANGES or len(params.scale) != 1:
         return None
     low, high = _RANGES[params.dtype]
@@ -233,7 +233,7 @@ def _operators(report: Report) -> str:
         for op in every
     )
     places = [
-        (name_cell(name), text_cell(op), text_cell(source or "the file does not say"))
+        (name_cell(name), text_cell(op), text_cell(source or "not stated in the file"))
         for name, op, source in report.by_reference
     ]
     slow = f"<p>Run by the NumPy reference:</p>{table(('node', 'operator', 'source'), places)}" if places else ""
@@ -249,7 +249,7 @@ def _steps(report: Report) -> str:
     options = ((text_cell(k), text_cell(str(v))) for k, v in report.options.items())
     sizes = ((text_cell(k), figure_cell(size_text(v))) for k, v in report.weight_bytes.items())
     return (
-        "<h2>How it was made</h2>"
+        "<h2>Conversion</h2>"
         + table(("weights stored as", "#size"), sizes)
         + f"<details><summary>settings</summary>{table(('option', 'value'), options)}</details>"
         + f"<details><summary>passes</summary>{table(('pass', '#rewrites', '#time'), passes)}</details>"

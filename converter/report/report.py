@@ -1,4 +1,4 @@
-"""What a conversion did, honestly: sizes, operators, passes, coverage. Plain data, JSON by `as_json`."""
+"""The facts about a conversion: sizes, operators, passes, coverage. Plain data, JSON by `as_json`."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Report:
     options: Mapping[str, Any] = field(default_factory=dict)
     """The quantiser's settings."""
     quantization: Record | None = None
-    """What the quantiser did, where it ran."""
+    """The record of the quantiser, if it ran."""
     left_float: Sequence[tuple[str, str, str]] = ()
     """(node, operator, reason) for every node between quantised tensors that computes in floating point."""
     layers: Sequence[Layer] = ()
-    """Every tensor of the quantised model against the float one; measured when a report was asked for."""
+    """Every tensor of the quantised model against the float one; measured if a report was requested."""
     outputs: Sequence[Layer] = ()
     """The same of the model's outputs."""
     budget: Mapping[str, Any] = field(default_factory=dict)
@@ -43,9 +43,9 @@ class Report:
     sensitivity: Sequence[Mapping[str, Any]] = ()
     """{"node", "op", "loss", "snr"} of each layer quantised alone, costliest first."""
     training: Mapping[str, Any] = field(default_factory=dict)
-    """Of a bundle that learns: "settings", "parameters" ({"name", "shape"} of each that is trained), their "count" and
-    "bytes", "state_bytes", "signatures"; "arena" where there is a budget (budget, before, after, nodes computed twice);
-    where a report was asked for, "arena_bytes" of each signature that trains, at a "batch"."""
+    """For a trainable bundle: "settings", "parameters" ({"name", "shape"} of each trained one), their "count" and
+    "bytes", "state_bytes", "signatures"; "arena" if there is a budget (budget, before, after, nodes computed twice);
+    if a report was requested, "arena_bytes" of each training signature, for a "batch"."""
     halved: int = 0
     """Constants stored in float16."""
     kept_float32: int = 0
@@ -54,12 +54,12 @@ class Report:
     ops_after: Mapping[str, int] = field(default_factory=dict)
     passes: list[PassRecord] = field(default_factory=list)
     native: int = 0
-    """Nodes whose operator has native kernels in this build."""
+    """The number of nodes whose operator has native kernels in this build."""
     reference: int = 0
-    """Nodes only the NumPy reference can run."""
+    """The number of nodes that only the NumPy reference can run."""
     reference_ops: Mapping[str, int] = field(default_factory=dict)
     by_reference: Sequence[tuple[str, str, str]] = ()
-    """(node, operator, where the model's author wrote it) for each of those."""
+    """(node, operator, source location) for each of those."""
     arena_bytes: int = 0
     """Working memory of one run of "predict" by the native kernels, its open dimensions taken as 1."""
     golden: str = ""
@@ -73,7 +73,7 @@ class Report:
         return self.native / total if total else 1.0
 
     def rewrites(self) -> dict[str, int]:
-        """Rewrites by pass, passes that found nothing left out."""
+        """Rewrites by pass, without passes that rewrote nothing."""
         counts: dict[str, int] = {}
         for record in self.passes:
             if record.rewrites:

@@ -1,4 +1,4 @@
-"""Bundles that learn: what is trained, losses, optimisers and adapters as graph, one model a signature.
+"""Trainable bundles: parameters, losses, optimisers and adapters as graphs, with one model per signature.
 
     convert("model.onnx", output="model.mslite", trainable="head.*")
     convert("model.onnx", output="model.mslite", trainable=Training("*", optimizer="adam", clip_norm=1.0))

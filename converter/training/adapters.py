@@ -28,22 +28,22 @@ __all__ = ["insert_adapters"]
 def insert_adapters(
     model: ir.Model, lora: Lora, taken: Mapping[str, ir.Value], output: ir.Value
 ) -> dict[str, ir.Value]:
-    """Put an adapter beside every frozen weight that fits, in place; its parameters, as initialisers, by name.
+    """Add an adapter to every matching frozen weight, in place; returns their parameters, as initialisers, by name.
 
-    `taken`: what is trained itself. Raises TrainingError for a glob that fits no weight an adapter can stand beside.
+    `taken`: weights that are themselves trained. Raises TrainingError for a glob that matches no suitable weight.
     """
     fitting = _fitting(model, output)
     for glob in lora.targets:
         if not any(matches((glob,), name) for name in fitting):
             known = ", ".join(map(repr, fitting)) or "none: matrices and 1x1 filters"
-            raise TrainingError(f"adapters: no weight fits {glob!r}; there are {known}")
+            raise TrainingError(f"adapters: no weight matches {glob!r}; there are {known}")
     rng = np.random.default_rng(lora.seed)
     made: dict[str, ir.Value] = {}
     for name, nodes in fitting.items():
         if matches(lora.targets, name) and name not in taken:
             made |= _adapt(name, nodes, lora, rng)
     if not made:
-        raise TrainingError("adapters: every weight that fits is trained itself; leave one of the two out")
+        raise TrainingError("adapters: every matching weight is itself trained; omit adapters or trainable")
     return made
 
 
@@ -68,7 +68,7 @@ def _takes(node: ir.Node, weight: ir.Value) -> bool:
 
 
 def _adapt(name: str, nodes: list[ir.Node], lora: Lora, rng: np.random.Generator) -> dict[str, ir.Value]:
-    """`A` normal with variance 1 / inputs, `B` zeros: both made once, for all that multiply by the weight."""
+    """`A` normal with variance 1 / inputs, `B` zeros: both created once for all nodes that multiply by the weight."""
     weight = nodes[0].inputs[1]
     inputs, outputs = _sizes(nodes[0], build.static_dims(weight) or ())
     down = (rng.standard_normal((inputs, lora.rank)) / np.sqrt(inputs)).astype(np.float32)
@@ -88,7 +88,7 @@ def _sizes(node: ir.Node, shape: tuple[int, ...]) -> tuple[int, int]:
 
 def _initializer(graph: ir.Graph, name: str, array: Array) -> ir.Value:
     if name in graph.initializers:
-        raise TrainingError(f"adapters: the model has an initialiser {name!r} already; rename it")
+        raise TrainingError(f"adapters: the model already has an initialiser {name!r}; rename it")
     tensor = ir.tensor(array, name=name)
     value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
     graph.register_initializer(value)
@@ -123,7 +123,7 @@ def _as_filter(edit: Edit, matrix: ir.Value, flat: int) -> ir.Value:
 
 
 def _add(edit: Edit, node: ir.Node, low: ir.Value, factor: float) -> None:
-    """The adapter's result, scaled, joins that of a copy of `node`, which goes."""
+    """Replace `node` by a copy of it plus the adapter's scaled result."""
     y = node.outputs[0]
     if factor != 1.0:
         low = edit.op("Mul", [low, edit.scalar_like(factor, y)], like=y)

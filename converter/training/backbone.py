@@ -1,8 +1,8 @@
-"""Quantising what a trainable model keeps frozen.
+"""Quantising the frozen part of a trainable model.
 
-What depends on a parameter stays float where activations are quantised (dynamic, int8, int16x8): gradients pass
-through it. Before the first parameter a static mode leaves a backbone on integers, as it would be without training;
-weights alone (w8, w4) are rounded everywhere but in the parameters themselves.
+If activations are quantised (dynamic, int8, int16x8), nodes that depend on a parameter stay float, because gradients
+pass through them. A static mode converts the backbone before the first parameter to integers, as without training;
+weights-only modes (w8, w4) round all weights except the parameters.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def quantize_backbone(prepared: Prepared, options: Options, calibration: Any, re
 
 
 def _with_state(calibration: Any, prepared: Prepared) -> Samples:
-    """Rows of the model's own inputs, each with the state beside them: what the graph takes."""
+    """Rows of the model's own inputs together with the state, as the graph takes them."""
     inputs = prepared.model.graph.inputs
     held = [v for v in inputs if v.name in prepared.state]
     for value in held:
@@ -49,7 +49,7 @@ def _with_state(calibration: Any, prepared: Prepared) -> Samples:
 
 
 def _float_names(prepared: Prepared) -> Iterator[str]:
-    """Globs that fit the results of what depends on state, and nothing else."""
+    """Globs that match exactly the results that depend on state."""
     state = [v for v in prepared.model.graph.inputs if v.name in prepared.state]
     for node in dependents(prepared.model, state):
         yield from (escape(v.name) for v in node.outputs if v.name)

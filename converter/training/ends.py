@@ -1,4 +1,4 @@
-"""New inputs and outputs of a graph that is written to."""
+"""New inputs and outputs of a graph under construction."""
 
 from __future__ import annotations
 

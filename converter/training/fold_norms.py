@@ -1,9 +1,9 @@
-"""BatchNormalization in inference form goes into the weights before it where these, or it, are state.
+"""Fold BatchNormalization in inference form into the weights before it, if they or its parameters are state.
 
 conv(x, W, b) normalised by (mean, variance, scale, shift) is conv(x, W * s, (b - mean) * s + shift) with
-s = scale / sqrt(variance + epsilon): a few operators on weights in place of one on activations, which a run-time folds
-away while the state stands still, and through which all gradients of the four pass at the cost of weights. What is
-constant altogether was folded before. For Conv and Gemm that nothing else reads.
+s = scale / sqrt(variance + epsilon): a few operators on weights instead of one on activations. The runtime computes
+them once while the state does not change, and the gradients of all four cost only operations on weights. Completely
+constant cases were folded before. Only for Conv and Gemm without other readers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["run"]
 
 
 def run(model: ir.Model) -> int:
-    """The number of BatchNormalizations gone."""
+    """The number of BatchNormalizations removed."""
     count = sum(_fold(node) for node in list(model.graph) if build.is_op(node, "BatchNormalization"))
     if count:
         cleanup.fold_constants(model)

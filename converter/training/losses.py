@@ -1,7 +1,7 @@
-"""Losses as graph: each appends to a model what becomes of an output and `labels`.
+"""Losses as graphs: each appends the loss of an output and `labels` to a model.
 
-A loss is a scalar mean; beside it stand, for `evaluate`, how many numbers or examples it is the mean of and, for
-classifiers, how many were right.
+A loss is a scalar mean. For `evaluate`, there are also the number of values or examples in the mean and, for
+classifiers, the number of correct ones.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Attached(NamedTuple):
 def attach(model: ir.Model, output: ir.Value, training: Training) -> Attached:
     """Append `training.loss` of `output` to an adopted model, with `labels` as a new graph input.
 
-    Raises TrainingError where the output's type or shape does not suit the loss.
+    Raises TrainingError if the output's type or shape does not suit the loss.
     """
     if any(v.name == LABELS for v in model.graph.inputs):
-        raise TrainingError(f"the model has an input {LABELS!r} itself, which is what labels come in as; rename it")
+        raise TrainingError(f"the model already has an input {LABELS!r}, the name reserved for labels; rename it")
     if output.dtype != _FLOAT or build.rank(output) is None:
         kind = output.dtype.name.lower() if output.dtype is not None else "unknown"
         raise TrainingError(
@@ -55,10 +55,10 @@ _RESHAPES = having("view") | {"Identity"}
 
 
 def _before(tape: Tape, output: ir.Value, *ops: str) -> Term:
-    """What a last activation of these was applied to, in the output's shape: an activation is seen through operators
-    that leave elements and their order as they are, which are then done without it. Else the output.
+    """The input of a last activation of these kinds, in the output's shape, or the output if there is none. Operators
+    that keep all elements and their order may follow the activation; they are then applied to its input.
 
-    TrainingError for a softmax along another axis than the output's last.
+    Raises TrainingError for a softmax along another axis than the output's last.
     """
     between: list[ir.Node] = []
     node, value = output.producer(), output
@@ -84,8 +84,8 @@ def _before(tape: Tape, output: ir.Value, *ops: str) -> Term:
 
 
 def _along_last(softmax: ir.Node, output: ir.Value) -> bool:
-    """Whether a softmax before operators that keep the order of elements was along what is now the last axis: its own
-    is as long, and those behind it have one element."""
+    """Whether a softmax before operators that keep the order of elements was along the axis that is now the last: its
+    own axis has the same length, and the axes after it have one element."""
     sizes, ended = build.dims(softmax.outputs[0]), build.dims(output)
     if not sizes or not ended:
         return False
@@ -98,7 +98,7 @@ _Parts = tuple[Term, Term, "Term | None"]
 
 
 def _softmax_cross_entropy(tape: Tape, output: ir.Value, training: Training) -> _Parts:
-    """-mean(log softmax(logits)[label]) over the labels that name a class; 0 where none does."""
+    """-mean(log softmax(logits)[label]) over the labels that are a valid class; 0 if there are none."""
     logits = _before(tape, output, "Softmax", "LogSoftmax")
     if not logits.rank or not isinstance(logits.shape[-1], int):
         raise TrainingError(
@@ -115,7 +115,7 @@ def _softmax_cross_entropy(tape: Tape, output: ir.Value, training: Training) -> 
 
 
 def _sigmoid_cross_entropy(tape: Tape, output: ir.Value, training: Training) -> _Parts:
-    """mean(softplus(logits) - logits * label); right is what lies on the label's side of one half."""
+    """mean(softplus(logits) - logits * label); correct: the prediction is on the label's side of one half."""
     logits = _before(tape, output, "Sigmoid")
     labels = add_input(tape, LABELS, _named(logits.shape))
     right = (logits > 0.0).equals(labels > 0.5)
@@ -148,7 +148,7 @@ _LOSSES: Mapping[Loss, Callable[[Tape, ir.Value, Training], _Parts]] = {
 
 
 def _named(shape: build.Shape) -> tuple[int | str | None, ...]:
-    """A shape for an input: symbols that shape inference made up mean nothing there."""
+    """A shape for an input, without symbols that shape inference generated, which have no meaning there."""
     return tuple(None if isinstance(d, str) and shapes.made_up(d) else d for d in shape)
 
 

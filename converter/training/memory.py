@@ -1,4 +1,4 @@
-"""What a run of a bundle's signature needs to work in."""
+"""Working memory of a run of a bundle's signature."""
 
 from __future__ import annotations
 

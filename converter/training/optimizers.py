@@ -1,4 +1,4 @@
-"""What becomes of parameters by their gradients, as graph: clipping, weight decay, and one update a parameter.
+"""Optimisers as graphs: gradient clipping, weight decay, and one update per parameter.
 
 `update` appends all of it. Slots are state named `optimizer/<slot>/<parameter>`; `hyper/learning_rate` is state too, so
 that a device may change it.
@@ -26,14 +26,14 @@ LEARNING_RATE, STEP = "hyper/learning_rate", "optimizer/step"
 
 
 class Update:
-    """One step of an optimiser, as it is written."""
+    """One step of an optimiser under construction."""
 
     def __init__(self, tape: Tape, training: Training) -> None:
         self.tape, self.training = tape, training
         self.initial: dict[str, Array] = {}
-        """The state it brings, with what that starts from; each is a graph input of its name."""
+        """The state it adds, with initial values; each is a graph input of that name."""
         self.writes: dict[str, ir.Value] = {}
-        """State name -> its new value: of parameters and of what `initial` holds and changes."""
+        """State name -> its new value, for parameters and for changing entries of `initial`."""
         self.rate = self.state(LEARNING_RATE, np.asarray(training.learning_rate, np.float32))
 
     def state(self, name: str, start: Array) -> Term:
@@ -42,7 +42,7 @@ class Update:
         return add_input(self.tape, name, start.shape, ir.DataType.from_numpy(start.dtype))
 
     def moved(self, slot: str, parameter: Term, change: Callable[[Term], Term]) -> Term:
-        """A state of zeros at first, shaped as the parameter, after its change."""
+        """The updated value of a new state that starts with zeros and has the parameter's shape."""
         name = f"optimizer/{slot}/{parameter.value.name}"
         new = change(self.state(name, np.zeros(build.static_dims(parameter.value) or (), np.float32)))
         self.writes[name] = new.value

@@ -1,4 +1,4 @@
-"""What the caller chooses of a trainable bundle, checked once."""
+"""The options of a trainable bundle, validated once."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ SIGNATURES: tuple[Signature, ...] = get_args(Signature)
 
 @dataclass(frozen=True)
 class Lora:
-    """Low-rank adapters (Hu et al., 2021): a frozen `W` gains `alpha / rank * A @ B`, which alone is trained.
+    """Low-rank adapters (Hu et al., 2021): `alpha / rank * A @ B` is added to a frozen `W`, and only this is trained.
 
-    `B` starts as zeros, so the model computes what it did until the first step. For MatMul and Gemm by a constant
-    matrix, and Conv with 1x1 kernels, whose weights' names fit `targets`. Parameters `<W>.lora_a` [inputs, rank] and
+    `B` starts as zeros, so the model's outputs are unchanged until the first step. For MatMul and Gemm by a constant
+    matrix, and Conv with 1x1 kernels, whose weights' names match `targets`. Parameters `<W>.lora_a` [inputs, rank] and
     `<W>.lora_b` [rank, outputs].
     """
 
     rank: int = 4
     alpha: float | None = None
-    """None: as much as `rank`, a factor of 1."""
+    """None: equal to `rank`, a factor of 1."""
     targets: str | Sequence[str] = "*"
     """Globs of the weights' names."""
     seed: int = 0
-    """Of the normal numbers that `A` starts with."""
+    """The seed of the normal numbers that `A` starts with."""
 
     def __post_init__(self) -> None:
         _count("rank", self.rank, optional=False)
@@ -45,51 +45,51 @@ class Lora:
 
     @property
     def factor(self) -> float:
-        """What `A @ B` is multiplied by."""
+        """The factor of `A @ B`."""
         return 1.0 if self.alpha is None else self.alpha / self.rank
 
 
 @dataclass(frozen=True)
 class Training:
-    """How a bundle trains on a device. Raises TrainingError for values outside what each field allows."""
+    """How a bundle trains on a device. Raises TrainingError for values that a field does not allow."""
 
     trainable: str | Sequence[str] = ()
-    """Globs of the initialisers' names that are trained; may be empty where `adapters` are."""
+    """Globs of the names of trained initialisers; may be empty if there are `adapters`."""
     loss: Loss = "softmax_cross_entropy"
-    """softmax_cross_entropy: `labels` int64, the logits' shape without its last axis, which are the classes; labels
-    that name no class (-1, say) do not count, so that a short batch can be filled up. sigmoid_cross_entropy, mse,
-    huber: `labels` float32, shaped as the output; the mean over all elements. A last Softmax or Sigmoid that belongs to
-    the loss is looked through."""
+    """softmax_cross_entropy: `labels` int64, the logits' shape without its last axis, the classes; labels that are not
+    a class (-1, for example) do not count, so that a short batch can be padded. sigmoid_cross_entropy, mse, huber:
+    `labels` float32, with the output's shape; the mean over all elements. If the model ends in the Softmax or Sigmoid
+    that belongs to the loss, the loss uses its input."""
     output: str = ""
-    """The model's output that the loss is of; "" for its first."""
+    """The model's output for the loss; "" for its first."""
     huber_delta: float = 1.0
     """Errors beyond it count linearly (huber)."""
     optimizer: Optimizer = "momentum"
     learning_rate: float = 0.01
-    """What the state `hyper/learning_rate` starts with; a device may set another."""
+    """The initial value of the state `hyper/learning_rate`; a device may change it."""
     momentum: float = 0.9
     nesterov: bool = False
     betas: tuple[float, float] = (0.9, 0.999)
-    """Of Adam's running mean and variance."""
+    """The decay rates of Adam's running mean and variance."""
     epsilon: float = 1e-8
-    """Added to the root of Adam's variance."""
+    """Added to the square root of Adam's variance."""
     weight_decay: float = 0.0
-    """Of matrices and filters, never of biases and scales; decoupled from the gradient (Loshchilov & Hutter, 2019)
-    with Adam, part of it otherwise."""
+    """Weight decay of matrices and filters, never of biases and scales; decoupled from the gradient (Loshchilov &
+    Hutter, 2019) with Adam, part of it otherwise."""
     clip_norm: float | None = None
-    """The most that the norm of all gradients together may be; larger ones are scaled down."""
+    """The largest norm of all gradients together; larger ones are scaled down."""
     clip_value: float | None = None
-    """The most that any number of a gradient may be in magnitude."""
+    """The largest magnitude of any gradient element."""
     batch_norm: BatchNorm = "frozen"
-    """frozen: running statistics stay as they are and are what normalises. train: where a scale or shift is trained,
-    steps normalise by their batch and move the running statistics, which are state."""
+    """frozen: layers normalise by their running statistics, which do not change. train: if a scale or shift is trained,
+    steps normalise by their batch and update the running statistics, which are state."""
     adapters: Lora | None = None
     signatures: Sequence[Signature] = SIGNATURES
     arena_budget: int | None = None
-    """Bytes of working memory a step may take at a batch of `arena_batch`: activations are computed again in the
+    """The most bytes of working memory of a step with a batch of `arena_batch`: activations are recomputed in the
     backward part (Chen et al., 2016) until it fits."""
     arena_batch: int = 32
-    """What open dimensions are taken as where `arena_budget` is measured."""
+    """The size used for open dimensions when `arena_budget` is measured."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "trainable", _globs("trainable", self.trainable, empty=self.adapters is not None))
@@ -106,16 +106,16 @@ class Training:
             if getattr(self, name) is not None:
                 _number(name, getattr(self, name), _TINY, math.inf)
         if self.clip_norm is not None and self.clip_value is not None:
-            raise TrainingError("expected clip_norm or clip_value, got both; leave one out")
+            raise TrainingError("expected clip_norm or clip_value, got both; omit one")
         object.__setattr__(self, "signatures", tuple(self.signatures))
         for signature in self.signatures:
             _one_of("signatures", signature, SIGNATURES)
         if not set(self.signatures) & {"train_step", "gradients"}:
-            raise TrainingError("signatures: expected train_step or gradients among them; without, nothing is trained")
+            raise TrainingError("signatures: expected train_step or gradients among them; nothing would be trained")
         for name in ("arena_budget", "arena_batch"):
             _count(name, getattr(self, name), optional=name == "arena_budget")
         if self.arena_budget is not None and "train_step" not in self.signatures:
-            raise TrainingError("arena_budget is for train_step, which is not among the signatures; leave it out")
+            raise TrainingError("arena_budget needs train_step, which is not among the signatures; omit it")
 
 
 _TINY, _ALMOST_ONE = 1e-30, 1.0 - 1e-9

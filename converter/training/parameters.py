@@ -1,4 +1,4 @@
-"""Which initialisers are trained, and how they become inputs of the graph, which no pass can fold.
+"""Selecting the initialisers to train, and making them inputs of the graph, so that no pass folds them.
 
 A *parameter* is a float32 initialiser with at least one axis that the loss depends on and that no operator reads as a
 setting (bounds, scales, running statistics).
@@ -37,7 +37,7 @@ _SHOWN = 40
 
 
 def output(model: ir.Model, name: str) -> ir.Value:
-    """The graph output of that name, or the first for ""; of one that leaves quantised, what is quantised. Raises
+    """The graph output of that name, or the first for ""; for a quantised output, the value before quantisation. Raises
     TrainingError."""
     found = [v for v in model.graph.outputs if name in ("", v.name)]
     if not found:
@@ -68,10 +68,10 @@ def _is_parameter(value: ir.Value) -> bool:
 
 
 def choose(model: ir.Model, globs: Iterable[str], output_name: str) -> dict[str, ir.Value]:
-    """The parameters that an output depends on and whose names fit. Those that are stored as integers become float32
-    first, and so does what depends on them.
+    """The parameters that an output depends on and whose names match. Those stored as integers become float32 first,
+    and so do values that depend on them.
 
-    Raises TrainingError for a glob that fits none, listing those there are.
+    Raises TrainingError for a glob without a match, listing the available ones.
     """
     globs, loss_of = tuple(globs), output(model, output_name)
     integers = stored(model, loss_of)
@@ -81,7 +81,7 @@ def choose(model: ir.Model, globs: Iterable[str], output_name: str) -> dict[str,
         if not any(matches((glob,), name) for name in known):
             raise TrainingError(
                 f"trainable: no parameter that the output {(output_name or model.graph.outputs[0].name)!r} depends on "
-                f"fits {glob!r}; there are {_listed(known)}"
+                f"matches {glob!r}; there are {_listed(known)}"
             )
     unquantize(model, globs, integers)
     found = parameters(model, output(model, output_name))
@@ -90,13 +90,13 @@ def choose(model: ir.Model, globs: Iterable[str], output_name: str) -> dict[str,
 
 def _listed(known: Mapping[str, build.Shape | None]) -> str:
     if not known:
-        return "none: float32 initialisers that are no settings of operators"
+        return "none: expected float32 initialisers that are not settings of operators"
     texts = [f"{name!r} {list(shape or ())}" for name, shape in known.items()]
     return ", ".join(texts[:_SHOWN]) + (f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else "")
 
 
 def batch_norms(model: ir.Model, trained: Mapping[str, ir.Value] | Iterable[str]) -> Iterator[ir.Node]:
-    """BatchNormalizations of which the scale or the shift is among `trained`, by name."""
+    """BatchNormalizations whose scale or shift is among `trained`, by name."""
     names = set(trained)
     for node in model.graph:
         if build.is_op(node, "BatchNormalization") and {v.name for v in node.inputs[1:3] if v is not None} & names:

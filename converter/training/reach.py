@@ -1,4 +1,4 @@
-"""What depends on what."""
+"""Dependencies between nodes and values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["ancestors", "dependents"]
 
 
 def ancestors(graph: ir.Graph, value: ir.Value) -> set[ir.Node]:
-    """The nodes that `value` is computed by."""
+    """The nodes that compute `value`."""
     wanted: set[ir.Node] = set()
     needed = {value}
     for node in reversed(graph):

@@ -1,10 +1,10 @@
-"""Activations computed again in the backward part of a step, for a smaller arena (Chen et al., 2016, "Training Deep
+"""Recomputing activations in the backward part of a step, for a smaller arena (Chen et al., 2016, "Training Deep
 Nets with Sublinear Memory Cost").
 
-The forward part of a graph is what its loss depends on. It is cut into segments; what lives across a cut is kept, and
-other forward values that the rest of the graph reads are made a second time, just before they are first needed there,
-from what is kept. So a run holds the kept values and one segment's, at the price of a second forward pass of the
-segments cut. The same operators compute the same numbers: gradients do not change.
+The forward part of a graph is what its loss depends on. It is cut into segments. Values that are live across a cut are
+kept; other forward values that the rest of the graph reads are computed a second time from the kept ones, just before
+they are first needed there. So a run needs memory for the kept values and those of one segment, at the cost of a second
+forward pass of these segments. The same operators compute the same numbers: gradients do not change.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ __all__ = ["Fitted", "fit", "peak", "recomputed"]
 
 _SEGMENTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24)
 _TRIED = 6
-"""Ways whose arena is planned in full."""
+"""The number of candidates whose arena is planned completely."""
 _SETTLED = 1 << 34
-"""Bytes of a value beyond which types are not followed."""
+"""The largest value, in bytes, whose contents are used to infer types."""
 
 
 class Fitted(NamedTuple):
-    """What `fit` found."""
+    """The result of `fit`."""
 
     graph: Graph
     before: int
     """Bytes of working memory without recomputing."""
     after: int
     nodes: int
-    """How many are computed twice."""
+    """The number of nodes computed twice."""
 
 
 class _Way(NamedTuple):
     graph: Graph
     peak: int
     again: int
-    """Bytes of what is computed twice: what it costs, roughly."""
+    """Bytes of the values computed twice, a rough measure of the cost."""
 
 
 def fit(graph: Graph, loss: str, state: Mapping[str, Array], use: StateUse, budget: int, batch: int) -> Fitted:
-    """The graph, or with activations recomputed until its working memory is at most `budget` bytes for open dimensions
-    of `batch`: the way that computes least twice, or where none fits the one that needs the least memory."""
+    """The graph, with activations recomputed as needed until its working memory is at most `budget` bytes for open
+    dimensions of `batch`: the candidate that recomputes least, or if none fits, the one that needs the least memory."""
     specs = _specs(graph, batch)
     before = _arena(graph, state, use, batch)
     if before <= budget:
@@ -72,14 +72,14 @@ def _specs(graph: Graph, batch: int) -> dict[str, Spec]:
 
 
 def _arena(graph: Graph, state: Mapping[str, Array], use: StateUse, batch: int) -> int:
-    """Bytes of working memory; `peak` where there are no kernels to ask."""
+    """Bytes of working memory; `peak` if there are no kernels."""
     data = write(None, {"train_step": graph}, state=state, uses={"train_step": use})
     found = working_memory(data, "train_step", batch)
     return peak(graph, _specs(graph, batch)) if found is None else found
 
 
 def peak(graph: Graph, specs: Mapping[str, Spec]) -> int:
-    """The most bytes of results alive at a time, each from the node that makes it to the last that reads it."""
+    """The most bytes of results live at a time, each from its producer to its last reader."""
     last = {name: i for i, node in enumerate(graph.nodes) for name in node.inputs}
     last.update((v.name, len(graph.nodes)) for v in graph.outputs)
     change = [0] * (len(graph.nodes) + 2)
@@ -101,7 +101,7 @@ def _ways(graph: Graph, loss: str, still: Iterable[str], specs: Mapping[str, Spe
 
 
 def _forward(graph: Graph, loss: str) -> list[Node]:
-    """What the loss depends on, in order."""
+    """The nodes that the loss depends on, in order."""
     needed, found = {loss}, []
     for node in reversed(graph.nodes):
         if any(name in needed for name in node.outputs):
@@ -111,7 +111,7 @@ def _forward(graph: Graph, loss: str) -> list[Node]:
 
 
 def _choices(forward: Sequence[Node], specs: Mapping[str, Spec]) -> Iterator[frozenset[str]]:
-    """What is kept: by number of segments, and by how many of these, from the first, are computed again."""
+    """The kept values: by number of segments, and by how many of them, from the first, are recomputed."""
     last = {name: i for i, node in enumerate(forward) for name in node.inputs}
     made = {name: i for i, node in enumerate(forward) for name in node.outputs if name in specs}
     sums = list(accumulate(sum(specs[name].nbytes for name in node.outputs if name in specs) for node in forward))
@@ -133,7 +133,7 @@ def _cut(
     segments: int,
     i: int,
 ) -> int:
-    """Near the `i`th of equal shares of all bytes, the position across which least is alive."""
+    """The position with the fewest live bytes near the `i`th of equal shares of all bytes."""
     total, width = sums[-1], sums[-1] / segments / 2
     near = [p for p, s in enumerate(sums) if abs(s - total * i / segments) <= width / 2] or [
         min(range(len(sums)), key=lambda p: abs(sums[p] - total * i / segments))
@@ -153,9 +153,9 @@ def _again(name: str) -> str:
 
 
 def recomputed(graph: Graph, loss: str, kept: Iterable[str], still: Iterable[str]) -> Graph:
-    """The graph in which nodes beyond the forward part read second copies of forward values that are not `kept`, each
-    made from kept values just before it is first read. What depends on the inputs `still` and constants alone, and on
-    shapes, is kept."""
+    """The graph in which nodes after the forward part read second copies of forward values that are not `kept`, each
+    computed from kept values just before it is first read. Values that depend only on the inputs `still`, constants
+    and shapes are kept."""
     forward = {id(node) for node in _forward(graph, loss)}
     makers = {name: node for node in graph.nodes if id(node) in forward for name in node.outputs if name}
     varying = {v.name for v in graph.inputs} - set(still)

@@ -1,4 +1,4 @@
-"""The signatures of a trainable bundle, each a model of its own made from one prepared model.
+"""The signatures of a trainable bundle, each a separate model made from one prepared model.
 
 | signature | inputs | outputs | writes |
 |---|---|---|---|
@@ -7,7 +7,7 @@
 | gradients | the same | loss, grad/<parameter> | running statistics in training form |
 | train_step | the same | loss | parameters, slots of the optimiser, running statistics in training form |
 
-State is an input of the graph under its own name; what replaces it is an output named `next/<state>`.
+State is an input of the graph under its own name; its new value is an output named `next/<state>`.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class Prepared:
     model: ir.Model
     training: Training
     parameters: tuple[str, ...]
-    """What is trained, in the order of first use."""
+    """The trained parameters, in the order of first use."""
     statistics: tuple[str, ...]
-    """Running means and variances that steps move."""
+    """Running means and variances that steps update."""
     state: dict[str, Array]
-    """What both of them hold."""
+    """Initial values of both."""
 
 
 @dataclass
 class Signed:
-    """One model a signature, what each reads and writes, and what that is at first."""
+    """One model per signature, the state that each reads and writes, and its initial values."""
 
     models: dict[str, ir.Model] = field(default_factory=dict)
     uses: dict[str, StateUse] = field(default_factory=dict)
@@ -59,9 +59,9 @@ class Signed:
 
 
 def prepare(model: ir.Model, training: Training) -> Prepared:
-    """Choose what is trained, insert adapters, and make inputs of all of it, in place; `model` is IR as loaded.
+    """Choose the parameters, insert adapters, and make all of them inputs, in place; `model` is IR as loaded.
 
-    Raises TrainingError for globs that fit nothing.
+    Raises TrainingError for globs without a match.
     """
     build.adopt(model)
     chosen = parameters.choose(model, training.trainable, training.output)
@@ -82,13 +82,13 @@ def _statistics(node: ir.Node) -> dict[str, ir.Value]:
     if len(found) != 2:
         raise TrainingError(
             f"batch_norm: BatchNormalization {node.name!r} shares or computes its running statistics, so steps cannot "
-            "move them; use batch_norm='frozen'"
+            "update them; use batch_norm='frozen'"
         )
     return {v.name or "": v for v in found}
 
 
 def sign(prepared: Prepared) -> Signed:
-    """The models of `prepared.training.signatures`. Raises TrainingError, and what `differentiate` raises."""
+    """The models of `prepared.training.signatures`. Raises TrainingError, also from `differentiate`."""
     made = Signed(state=dict(prepared.state))
     for signature in prepared.training.signatures:
         model = prepared.model.clone()
@@ -116,7 +116,7 @@ def describe(signed: Signed, prepared: Prepared) -> dict[str, Any]:
 
 
 def _drop_unread(model: ir.Model, among: Mapping[str, Array] | None) -> None:
-    """Inputs nobody reads go, of these names only where some are given; `labels` stays."""
+    """Remove unused inputs, only those of these names if some are given; `labels` stays."""
     inputs = model.graph.inputs
     for value in [v for v in inputs if not v.uses() and not v.is_graph_output() and v.name != LABELS]:
         if among is None or value.name in among:
@@ -171,7 +171,7 @@ def _write(tape: Tape, values: Mapping[str, ir.Value]) -> dict[str, str]:
 
 
 def _with_loss(model: ir.Model, prepared: Prepared) -> Attached:
-    """The loss in place of the model's outputs, whose names become free."""
+    """Replace the model's outputs by the loss; their names become free."""
     output = parameters.output(model, prepared.training.output)
     model.graph.outputs.clear()
     for value in _made(model):
@@ -188,7 +188,7 @@ def _made(model: ir.Model) -> Iterable[ir.Value]:
 
 
 def _backward(model: ir.Model, prepared: Prepared) -> tuple[dict[str, ir.Value], ir.Value, dict[str, ir.Value]]:
-    """The statistics moved by the batch, the loss, and its gradient by parameter."""
+    """The statistics updated by the batch, the loss, and its gradient by parameter."""
     moved = _in_training_form(model, prepared.statistics)
     fold_norms.run(model)
     loss = _with_loss(model, prepared).loss
@@ -197,12 +197,12 @@ def _backward(model: ir.Model, prepared: Prepared) -> tuple[dict[str, ir.Value],
     found = differentiate(model, loss, wrt)
     missing = [name for name in prepared.parameters if name not in found]
     if missing:
-        raise TrainingError(f"the loss does not depend on {', '.join(map(repr, missing))}; leave them out of trainable")
+        raise TrainingError(f"the loss does not depend on {', '.join(map(repr, missing))}; remove them from trainable")
     return moved, loss, {name: found[name] for name in prepared.parameters}
 
 
 def _in_training_form(model: ir.Model, statistics: Iterable[str]) -> dict[str, ir.Value]:
-    """BatchNormalizations over these statistics normalise by their batch; the statistics as they then are, by name."""
+    """Let BatchNormalizations over these statistics normalise by their batch; the updated statistics, by name."""
     names, moved = set(statistics), {}
     for node in list(model.graph):
         if not build.is_op(node, "BatchNormalization") or node.inputs[3] is None or node.inputs[3].name not in names:

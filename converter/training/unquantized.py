@@ -1,8 +1,8 @@
-"""Parameters of a quantised source become float again, and so does what is computed from them.
+"""Parameters of a quantised source become float again, and so do values computed from them.
 
-1. DequantizeLinear of a constant whose name fits: the numbers it gives, as an initialiser of that name.
-2. QuantizeLinear ... DequantizeLinear around what depends on those, with nothing but movements between: gone. Ranges
-   measured before the training would clip what it changes.
+1. DequantizeLinear of a constant whose name matches: its result, as an initialiser of that name.
+2. QuantizeLinear ... DequantizeLinear around values that depend on those, with only movement between: removed. Ranges
+   measured before the training would clip values that training changes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def stored(model: ir.Model, loss_of: ir.Value) -> dict[str, list[ir.Node]]:
 
 
 def unquantize(model: ir.Model, globs: Iterable[str], known: Mapping[str, list[ir.Node]]) -> None:
-    """Make float initialisers of those `known` whose names fit, in place."""
+    """Make float initialisers of those `known` whose names match, in place."""
     globs, made = tuple(globs), list[ir.Value]()
     for name, nodes in known.items():
         if matches(globs, name):
@@ -62,7 +62,7 @@ def _as_float(graph: ir.Graph, name: str, nodes: list[ir.Node]) -> ir.Value:
 
 
 def _drop_steps(quantizer: ir.Node) -> None:
-    """Take the float around a quantiser, where all that reads it are movements to DequantizeLinears."""
+    """Bypass a quantiser whose readers are only movements to DequantizeLinears."""
     x = quantizer.inputs[0]
     ends = None if quantizer.outputs[0].is_graph_output() else list(_ends(quantizer.outputs[0]))
     if x is None or ends is None or None in ends:
@@ -77,7 +77,7 @@ def _drop_steps(quantizer: ir.Node) -> None:
 
 
 def _ends(value: ir.Value) -> Iterator[ir.Node | None]:
-    """The DequantizeLinears behind movements; None for anything else that reads the value."""
+    """The DequantizeLinears after movements; None if anything else reads the value."""
     for use in value.uses():
         if build.is_op(use.node, "DequantizeLinear") and use.idx == 0:
             yield use.node

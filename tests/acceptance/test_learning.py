@@ -103,13 +103,13 @@ MISUSE: Mapping[str, tuple[tuple[str, ...], str]] = {
     "a clip of nothing": (("--trainable", "*", "--clip-norm", "0"), "clip_norm: expected a positive number"),
     "ranges of nothing": (("--trainable", "head.*", "--quantize", "int8"), "needs calibration data"),
     "integers outside": (
-        ("--trainable", "head.*", "--quantize", "int8", "--calibration", "samples.npz", "--io", "int8"), "io: a bundle"
+        ("--trainable", "head.*", "--quantize", "int8", "--calibration", "samples.npz", "--io", "int8"), "io: a train"
     ),
     "a search": (
         ("--trainable", "head.*", "--quantize", "int8", "--calibration", "samples.npz", "--accuracy-budget", "1%"),
-        "does not go with trainable",
+        "cannot be combined with trainable",
     ),
-    "another format": (("--trainable", "head.*", "--to", "onnx"), "only a bundle keeps what it learns"),
+    "another format": (("--trainable", "head.*", "--to", "onnx"), "only a bundle can be trainable"),
 }  # fmt: skip
 
 

@@ -92,7 +92,7 @@ def test_a_pass_that_breaks_the_model_is_named():
         model.graph.remove(model.graph[0])
         return 1
 
-    with pytest.raises(ConvertError, match=r"after pass 'wrecker'.*\n.*is defined nowhere"):
+    with pytest.raises(ConvertError, match=r"after pass 'wrecker'.*\n.*is not defined anywhere"):
         optimize(to_ir(small()), [Pass("wrecker", breaks)])
 
 

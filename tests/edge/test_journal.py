@@ -50,9 +50,9 @@ def test_nothing_new_starts_when_the_time_is_up(tmp_path: Path) -> None:
         journal.get("a", measure=lambda: 1)
     with Journal(path, {}, minutes=-1) as journal:
         assert journal.get("a", measure=_never) == 1
-        with pytest.raises(TimeIsUp, match="goes on"):
+        with pytest.raises(TimeIsUp, match="Run the same command again"):
             journal.get("b", measure=_never)
-    with Journal(None, {}, minutes=-1) as journal, pytest.raises(TimeIsUp, match="nothing was kept"):
+    with Journal(None, {}, minutes=-1) as journal, pytest.raises(TimeIsUp, match="nothing was saved"):
         journal.get("b", measure=_never)
 
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime as every peer here runs it: so many threads, one call for the rows that it is given."""
+"""ONNX Runtime as all peers run it here: a given number of threads, and one call per batch of rows."""
 
 from __future__ import annotations
 

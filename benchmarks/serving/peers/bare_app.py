@@ -1,4 +1,4 @@
-"""A bare aiohttp handler that calls msedge's runtime inline and does nothing else: the yardstick of our own overhead.
+"""A bare aiohttp handler that calls msedge's runtime directly and does nothing else, to measure our own overhead.
 
     python bare_app.py MODEL.mslite PORT THREADS
 """

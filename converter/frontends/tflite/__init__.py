@@ -1,10 +1,10 @@
-"""TensorFlow Lite in: a .tflite file's signatures as ONNX models, quantised ones in QDQ form.
+"""The TensorFlow Lite frontend: a .tflite file's signatures as ONNX models, quantised ones in QDQ form.
 
     load(path or bytes)    -> Loaded(models by signature, metadata)
-    custom("MyOp")         registers the meaning of a custom operator
+    custom("MyOp")         registers the rule of a custom operator
 
 From bytes to graph: `flatbuffer` and `schema` (checked access) -> `reader` -> `model` (plain data) -> `signatures` and
-`scope` (a graph under construction), where each operator's rule, in `ops`, speaks through `op.Op`.
+`scope` (a graph under construction), where each operator's rule, in `ops`, uses `op.Op`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ ops.register()
 def load(source: str | os.PathLike[str] | bytes) -> Loaded:
     """A file's signatures as models at the pinned opset, and its metadata (see `metadata.describe`, `state.described`).
 
-    Without signatures, or with a single one, the only model is "predict"; with several each has its key, and the first
-    is "predict" as well when none is called so. Raises ConvertError for a damaged file, UnsupportedOpError (a
+    Without signatures, or with a single one, the only model is "predict"; with several, each has its key, and the first
+    is also named "predict" if no signature has that key. Raises ConvertError for a damaged file, UnsupportedOpError (a
     ConvertError) listing all operators without a rule.
     """
     data = source if isinstance(source, bytes) else read(source)

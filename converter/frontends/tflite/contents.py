@@ -42,15 +42,15 @@ STORED: dict[str, tuple[ir.DataType, np.dtype]] = {
 PACKED = {"INT4": 4, "UINT4": 4, "INT2": 2}
 """Bits a value takes in the file, where that is less than a byte; the first value has the lowest bits."""
 _DENSE_FREE, _DENSE_RATIO = 1 << 20, 1024
-"""Bytes that a sparse tensor may unfold to: so many anyway, and so many for each stored element or segment."""
+"""Bytes that a sparse tensor may decode to: a fixed allowance, and so many for each stored element or segment."""
 
 
 @dataclass(frozen=True)
 class Sparsity:
-    """Where a sparse tensor's values lie: the schema's SparsityParameters.
+    """Positions of a sparse tensor's values: the schema's SparsityParameters.
 
     `traversal` orders the dimensions (block dimensions last), `block_map[i]` is the dimension that block dimension i
-    cuts. `dims` has, in traversal order, a size for a dense dimension, or (segments, indices) for a compressed one.
+    divides. `dims` has, in traversal order, a size for a dense dimension, or (segments, indices) for a compressed one.
     """
 
     traversal: tuple[int, ...]
@@ -67,11 +67,11 @@ class Contents:
 
 
 class Stored(Protocol):
-    """What decoding asks of a tensor."""
+    """The properties of a tensor that decoding needs."""
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The tensor's name, for messages."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -179,9 +179,9 @@ def _blocked_sizes(sparsity: Sparsity, tensor: Stored) -> tuple[int, ...]:
 def _level(
     place: np.ndarray, size: int, dim: int | tuple[np.ndarray, np.ndarray], paths: int, tensor: Stored
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One dimension more: for each path its parent path, its coordinate here, and its index in this level.
+    """Expand one more dimension: for each path its parent path, its coordinate here, and its index in this level.
 
-    `paths` bounds their number: each ends in a stored value or in a segment.
+    `paths` limits their number: each ends in a stored value or in a segment.
     """
     if isinstance(dim, int):
         if dim != size:
@@ -208,7 +208,7 @@ def _level(
 
 
 def _unblock(dense: np.ndarray, sparsity: Sparsity, tensor: Stored) -> np.ndarray:
-    """Each block dimension back behind the dimension it cuts."""
+    """Move each block dimension behind the dimension that it divides."""
     rank = tensor.rank
     order: list[int] = []
     for d in range(rank):

@@ -1,7 +1,7 @@
-"""Flatbuffers read with every offset and length checked against the file: tables of `schema.py`, fields by name.
+"""A FlatBuffers reader that checks every offset and length against the file: tables of `schema.py`, fields by name.
 
-A hostile file may point anywhere and claim any length. Nothing is read outside the file, and the work is bounded by
-the file's size even when many offsets lead to the same place: what is decoded is charged to a budget.
+A malicious file may point anywhere and claim any length. Nothing is read outside the file, and the work is bounded by
+the file's size even when many offsets point to the same place, because decoded bytes count against a budget.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SCALARS = {
     for kind, code in zip("i1 i2 i4 i8 u1 u2 u4 u8 f4 f8 b".split(), "bhiqBHIQfd?", strict=True)
 }
 _BUDGET, _BUDGET_PER_BYTE = 1 << 16, 8
-"""Decoded bytes allowed: a file without shared parts needs less than one for each byte; writers share a little."""
+"""Decoded bytes allowed per byte of the file: without shared parts a file needs less than 1; some writers share."""
 
 
 class File:
@@ -47,7 +47,7 @@ class File:
         return found
 
     def span(self, at: int, size: int, where: str) -> memoryview:
-        """`size` bytes from byte `at`. Raises ConvertError when they do not lie inside the file."""
+        """`size` bytes from byte `at`. Raises ConvertError if they are not all inside the file."""
         if at < 0 or size < 0 or at + size > len(self.data):
             raise ConvertError(
                 f"{where}: expected {size} bytes at byte {at}, but the file has {len(self.data)}; "
@@ -56,12 +56,12 @@ class File:
         return self.data[at : at + size]
 
     def charge(self, size: int, where: str) -> None:
-        """Count `size` decoded bytes. Raises ConvertError when the file asks for far more than it holds."""
+        """Count `size` decoded bytes. Raises ConvertError when the total far exceeds the file's size."""
         self._budget -= size
         if self._budget < 0:
             raise ConvertError(
-                f"{where}: the file refers to the same bytes over and over, expected at most {_BUDGET_PER_BYTE} times "
-                "its size in all; it is damaged"
+                f"{where}: the file refers to the same bytes too often, expected at most {_BUDGET_PER_BYTE} times "
+                "its size in total; it is damaged"
             )
 
 
@@ -97,7 +97,7 @@ class Table:
             return None
         if offset + size > self._size:
             raise ConvertError(
-                f"{self.where}: field {name} lies at byte {offset} of a table of {self._size}; the file is damaged"
+                f"{self.where}: field {name} is at byte {offset} of a table of {self._size} bytes; the file is damaged"
             )
         return self._at + offset
 

@@ -25,7 +25,7 @@ _INDIRECT = {_INDIRECT_INT: "i", _INDIRECT_UINT: "u", _INDIRECT_FLOAT: "f"}
 
 
 def mapping(data: memoryview | bytes) -> dict[str, Any]:
-    """The map in `data`, or an empty one when it is none: custom options may be bytes of any other kind."""
+    """The map in `data`, or an empty one if it is not a map: custom options may be bytes of any other kind."""
     try:
         found = _Reader(bytes(data)).root()
     except _Malformed:

@@ -1,6 +1,6 @@
-"""Types and shapes of a node's results as soon as it is made, by ONNX's own rule for its operator.
+"""Types and shapes of a node's results as soon as it is created, by ONNX's own rule for its operator.
 
-Rules of the front-end look at ranks and sizes of what they have just emitted, so inference cannot wait for the whole
+Rules of the frontend read ranks and sizes of the nodes they have just emitted, so inference cannot wait for the whole
 graph. What ONNX refuses or does not know stays unknown here; the finished model is checked as a whole later.
 """
 
@@ -19,7 +19,7 @@ __all__ = ["infer"]
 
 _T = ir.DataType
 _CONTENTS_UP_TO = 1024
-"""Bytes up to which a constant's contents take part: shapes, axes, pads; never weights."""
+"""Largest constant, in bytes, whose contents inference uses: shapes, axes, pads; never weights."""
 _OPSETS = [onnx.helper.make_opsetid("", OPSET)]
 
 
@@ -79,7 +79,7 @@ def _standard(node: ir.Node) -> None:
 
 
 def _same_types(node: ir.Node, schema: onnx.defs.OpSchema) -> None:
-    """Where inference said nothing: an output of the same type variable as an operand has that operand's type."""
+    """Where inference gave no type: an output of the same type variable as an operand has that operand's type."""
     names: Sequence[str] = [p.type_str for p in schema.inputs]
     bound = {names[min(i, len(names) - 1)]: v.dtype for i, v in enumerate(node.inputs) if v is not None and names}
     for i, value in enumerate(node.outputs):

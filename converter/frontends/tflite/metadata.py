@@ -1,7 +1,7 @@
-"""What a file says of itself, as JSON values: description, versions, labels, normalisation of inputs.
+"""A file's metadata as JSON values: description, versions, labels, normalisation of inputs.
 
 Source: metadata_schema.fbs of TensorFlow Lite Support (identifier M001), stored in a metadata entry TFLITE_METADATA;
-the files it mentions (labels, vocabularies) lie in a zip archive behind the model.
+the files it mentions (labels, vocabularies) are in a zip archive appended to the model.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _FILE_LIMIT, _FILES_LIMIT = 16 << 20, 64
 
 
 def describe(model: Model, data: bytes) -> dict[str, Any]:
-    """The file's metadata; keys that it says nothing of are left out.
+    """The file's metadata; keys without a value are omitted.
 
     `description`; `min_runtime_version`; `author`, `license`, `name`, `version`; `inputs` and `outputs`: for each
     tensor, in order, `name`, `description`, `mean`, `std`, `min`, `max`, `score_threshold`, and `files`; `files`: each
-    with `name`, `kind`, and for label and vocabulary files their `lines`. Metadata that is damaged is left out under
-    `metadata_error`, which says why: it changes nothing about what the model computes.
+    with `name`, `kind`, and for label and vocabulary files their `lines`. Damaged metadata is omitted, and
+    `metadata_error` says why: metadata does not change what the model computes.
     """
     entries = {entry.name: entry.data for entry in model.metadata}
     found: dict[str, Any] = {"description": model.description}
@@ -67,7 +67,7 @@ def describe(model: Model, data: bytes) -> dict[str, Any]:
 
 
 class _Archive:
-    """The zip archive behind the model, if there is any."""
+    """The zip archive appended to the model, if there is one."""
 
     def __init__(self, data: bytes) -> None:
         try:

@@ -1,4 +1,4 @@
-"""A TensorFlow Lite file as plain frozen data: what `reader.py` makes of the bytes and translation works from.
+"""A TensorFlow Lite file as plain frozen data: the output of `reader.py` and the input of the translation.
 
 Every index in here was checked against what it points to: operators name existing tensors, tensors existing buffers.
 """
@@ -50,7 +50,7 @@ class Quant:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor's declaration. `dtype` is None for resources and variants, whose kind `type_name` tells.
+    """A tensor's declaration. `dtype` is None for resources and variants; `type_name` has their kind.
 
     `shape` is what the file stores (1 where a size is unknown); `shape_signature` the same with -1 for unknown sizes.
     """
@@ -68,7 +68,7 @@ class Tensor:
 
     @property
     def const(self) -> bool:
-        """Whether the file holds its contents."""
+        """Whether the file contains its values."""
         return self.contents is not None
 
     @cached_property
@@ -82,7 +82,7 @@ class Tensor:
 
     @property
     def quantized(self) -> bool:
-        """Whether stored values are integers that stand for real numbers."""
+        """Whether stored values are integers that represent real numbers."""
         return self.quant is not None
 
     @property

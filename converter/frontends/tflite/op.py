@@ -1,4 +1,4 @@
-"""What a rule that translates one TensorFlow Lite operator sees (`Op`), and the table of all rules (`translate`).
+"""The interface of rules that translate TensorFlow Lite operators (`Op`), and the table of all rules (`translate`).
 
 A rule reads operands, emits standard ONNX nodes, and returns one value for each output of the operator:
 
@@ -6,9 +6,9 @@ A rule reads operands, emits standard ONNX nodes, and returns one value for each
     def add(op: Op) -> ir.Value:
         return op.activation(op.emit("Add", [op.real(0), op.real(1)]))
 
-Rules think in real numbers. `op.real(i)` of a quantised tensor is its DequantizeLinear; a rule's float result for a
+Rules work with real numbers. `op.real(i)` of a quantised tensor is its DequantizeLinear; a rule's float result for a
 quantised output tensor gets the QuantizeLinear of that tensor. A rule that only moves data reads `op.raw(i)` and
-returns a value of the output's stored type, which then stays as it is. So integer models arrive in QDQ form.
+returns a value of the output's stored type, which is then used unchanged. Integer models therefore become QDQ graphs.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class Op:
 
     def _input(self, i: int) -> int:
         if not self.has(i):
-            self.fail(f"expected an input {i}, got {len(self._operator.inputs)} inputs, that one absent")
+            self.fail(f"expected an input {i}, got {len(self._operator.inputs)} inputs, or this one omitted")
         return self._operator.inputs[i]
 
     def intermediate(self, i: int) -> Tensor | None:

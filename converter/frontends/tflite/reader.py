@@ -1,7 +1,7 @@
 """Bytes of a .tflite file to a `Model`. Every malformed file raises one ConvertError that says what, where and why.
 
-What is checked here is everything that can be before operators mean anything: the flatbuffer itself, indices of
-tensors, buffers, operators and subgraphs, sizes of constants, quantisation parameters.
+Everything that does not depend on the meaning of operators is checked here: the flatbuffer itself, indices of tensors,
+buffers, operators and subgraphs, sizes of constants, quantisation parameters.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CUSTOM = "CUSTOM"
 
 
 def read(data: bytes | memoryview) -> Model:
-    """The model in `data`. Constants are views of `data`, decoded when asked for. Raises ConvertError."""
+    """The model in `data`. Constants are views of `data`, decoded when first used. Raises ConvertError."""
     file = File(data, schema.TABLES)
     root = file.root("Model", schema.IDENTIFIER, "a TensorFlow Lite model")
     if root.integer("version") != _VERSION:
@@ -69,7 +69,7 @@ def _buffer(table: Table, file: File) -> memoryview:
 
 
 def _code(table: Table) -> tuple[str, int]:
-    """An operator's name and version. Codes below 128 are in the older of two fields, the other is then 0 or equal."""
+    """An operator's name and version. Codes below 128 are in the older of two fields; the other is then 0 or equal."""
     number = max(table.integer("deprecated_builtin_code"), table.integer("builtin_code"))
     if not 0 <= number < len(schema.BUILTINS):
         raise ConvertError(
@@ -85,7 +85,7 @@ def _code(table: Table) -> tuple[str, int]:
 
 def _item(items: Any, index: int, where: str, what: str) -> Any:
     if not 0 <= index < len(items):
-        raise ConvertError(f"{where}: names {what} {index}, but there are {len(items)}; the file is damaged")
+        raise ConvertError(f"{where}: refers to {what} {index}, but there are {len(items)}; the file is damaged")
     return items[index]
 
 
@@ -102,7 +102,7 @@ def _signature(table: Table, subgraphs: tuple[Subgraph, ...]) -> Signature:
         wrong = [index for _, index in found if index not in set(allowed)]
         if wrong:
             raise ConvertError(
-                f"{where}: {field} names tensors {wrong}, which are no {field} of subgraph {subgraph.index}"
+                f"{where}: {field} refers to tensors {wrong}, which are not {field} of subgraph {subgraph.index}"
             )
         if len({name for name, _ in found}) < len(found):
             raise ConvertError(f"{where}: two of its {field} have the same name: {[name for name, _ in found]}")
@@ -138,7 +138,7 @@ class _Reader:
         wrong = [i for i in found if not (-1 if optional else 0) <= i < count]
         if wrong:
             raise ConvertError(
-                f"{table.where}: its {field} name tensors {wrong[:8]}, but there are {count}; the file is damaged"
+                f"{table.where}: its {field} refer to tensors {wrong[:8]}, but there are {count}; the file is damaged"
             )
         return found
 
@@ -191,7 +191,7 @@ class _Reader:
         signature = tuple(-1 if s < 0 or d < 0 else d for s, d in zip(signature, shape, strict=True))
         shape = tuple(1 if d < 0 else d for d in shape)
         if table.integer("external_buffer"):
-            raise ConvertError(f"{where}: its contents lie in another file; expected them in the model")
+            raise ConvertError(f"{where}: its contents are stored in another file; expected them in the model")
         quantization = table.table("quantization")
         return Tensor(
             index=index,
@@ -242,7 +242,7 @@ class _Reader:
             return self._blockwise(details, shape, where)
         if kind != "NONE":
             raise ConvertError(
-                f"{where}: quantised by {kind}, which no operator here understands; quantise per channel"
+                f"{where}: quantised by {kind}, which is not supported; quantise per channel"
             )
         scale = np.array(table.vector("scale"), np.float32)
         if not scale.size or (scale.size == 1 and scale[0] == 0):
@@ -262,7 +262,7 @@ class _Reader:
         return Quant(scale, zero, axis)
 
     def _blockwise(self, details: Table, shape: tuple[int, ...], where: str) -> Quant:
-        """Scales are float16 (or float32) in a tensor of their own: the shape with its last dimension in blocks."""
+        """Scales are float16 (or float32) in a separate tensor: the shape with its last dimension in blocks."""
         block = details.integer("block_size")
         scales = _item(self._tensor_tables, details.integer("scales"), where, "tensor")
         if not shape or block < 1 or shape[-1] % block:
@@ -326,7 +326,7 @@ def _sparsity(table: Table, shape: Sequence[int], stored: int, type_name: str) -
     if type_name not in STORED or type_name in PACKED or type_name == "STRING":
         raise ConvertError(f"{table.where}: expected numbers of whole bytes in sparse storage, got {type_name}")
     if stored % STORED[type_name][1].itemsize:
-        raise ConvertError(f"{table.where}: {stored} bytes are no whole number of {type_name}; the file is damaged")
+        raise ConvertError(f"{table.where}: {stored} bytes are not a whole number of {type_name}; the file is damaged")
     traversal, block_map = table.ints("traversal_order"), table.ints("block_map")
     dims = table.tables("dim_metadata")
     if sorted(traversal) != list(range(len(shape) + len(block_map))) or len(dims) != len(traversal):

@@ -1,7 +1,7 @@
-"""Where operators are translated: a graph under construction (`Program`), and a subgraph's tensors in it (`Scope`).
+"""Translation of operators: a graph under construction (`Program`), and a subgraph's tensors in it (`Scope`).
 
-A tensor has up to two values: raw (as stored) and real (dequantised). An operator gives one, the other is made when it
-is first asked for. A quantised tensor's real value always comes from its raw one, so rounding happens where the file
+A tensor has up to two values: raw (as stored) and real (dequantised). An operator gives one; the other is created at
+its first use. A quantised tensor's real value always comes from its raw one, so rounding happens where the file
 says it does.
 """
 
@@ -31,11 +31,11 @@ __all__ = ["Program", "Scope"]
 
 _OPERATORS_LIMIT = 200_000
 _UNFOLDING = ("DEQUANTIZE", "DENSIFY")
-"""Operators that only unfold how a constant is stored: the constant itself takes their place."""
+"""Operators that only decode a stored constant: the constant itself replaces them."""
 _VARIABLE_LIMIT = 1 << 26
-"""Elements a variable that starts with zeros may have."""
+"""The most elements of a variable that starts with zeros."""
 _SHARED_UP_TO = 1024
-"""Bytes up to which equal constants are one initialiser."""
+"""Largest constant, in bytes, that is shared with equal ones as one initialiser."""
 _PACKED_TYPES = {
     ir.DataType.INT4: ml_dtypes.int4,
     ir.DataType.UINT4: ml_dtypes.uint4,
@@ -47,7 +47,7 @@ _WHAT_RULES_TRIP_OVER = (
 
 
 class Program:
-    """One ONNX graph being built from a file: its names, its initialisers, and how much was translated so far."""
+    """One ONNX graph being built from a file: its names, initialisers and number of operators translated so far."""
 
     def __init__(self, model: Model, name: str, reserved: Sequence[str]) -> None:
         self.model = model
@@ -60,14 +60,14 @@ class Program:
         self.states = States(model, self.graph, self.name)
 
     def name(self, hint: str) -> str:
-        """`hint` itself when nothing has that name yet."""
+        """`hint` itself if the name is still free."""
         if hint and hint not in self._taken:
             self._taken.add(hint)
             return hint
         return self.fresh(hint)
 
     def fresh(self, hint: str) -> str:
-        """A name no value has, ending in a number."""
+        """An unused name that ends in a number."""
         hint = hint or "value"
         name = next(name for name in (f"{hint}~{number}" for number in self._numbers) if name not in self._taken)
         self._taken.add(name)
@@ -75,7 +75,7 @@ class Program:
         return name
 
     def rename(self, value: ir.Value, name: str) -> None:
-        """The tensor's own name for a value that still has a made-up one."""
+        """Give a value the tensor's own name if it still has a generated one."""
         if value.name in self._made and name not in self._taken:
             self._made.discard(value.name)
             value.name = self.name(name)
@@ -97,7 +97,7 @@ class Program:
         return value
 
     def count(self, where: str) -> None:
-        """One operator more. Raises ConvertError when subgraphs that call each other multiply beyond all measure."""
+        """Count one operator. Raises ConvertError if subgraphs that call each other produce too many."""
         self._operators += 1
         if self._operators > _OPERATORS_LIMIT:
             raise ConvertError(f"{where}: more than {_OPERATORS_LIMIT} operators once calls are inlined")
@@ -136,7 +136,7 @@ class Scope:
             result = RULES[operator.name](Op(self, operator))
         except _WHAT_RULES_TRIP_OVER as error:
             raise ConvertError(
-                f"{self.where(operator)}: its operands or options make no sense ({type(error).__name__}: {error}); if "
+                f"{self.where(operator)}: its operands or options do not fit ({type(error).__name__}: {error}); if "
                 "LiteRT runs the model, report this as a bug of msedge"
             ) from error
         values = [result] if isinstance(result, ir.Value) else list(result)
@@ -161,7 +161,7 @@ class Scope:
         self._program.rename(value, tensor.name or f"tensor {index}")
 
     def _describe(self, value: ir.Value, tensor: Tensor) -> None:
-        """What inference left open is as the file declares it."""
+        """Use the file's declared type and shape where inference found none."""
         if value.type is None and tensor.dtype is not None:
             value.type = ir.TensorType(tensor.dtype)
         declared = [None if d < 0 else d for d in tensor.shape_signature]
@@ -248,7 +248,7 @@ class Scope:
         return self._program.initializer(_array(tensor), tensor.name or f"tensor {tensor.index}", tensor.dtype)
 
     def _real_constant(self, tensor: Tensor, array: np.ndarray, quant: Quant | None = None) -> ir.Value:
-        """A constant's values, laid out as in `array`, as real numbers; small ones stay small in the file."""
+        """A constant's values, laid out as in `array`, as real numbers; narrow types stay narrow in the file."""
         quant = quant or tensor.quant
         name = tensor.name or f"tensor {tensor.index}"
         if quant is not None and tensor.dtype == ir.DataType.INT64:
@@ -368,7 +368,7 @@ class Scope:
             low, high = (self.constant(bound, dtype, "bound") for bound in _CLIPS[name])
             return op.emit("Clip", [value, low, high])
         if name not in _FUNCTIONS:
-            op.fail(f"fused activation {name} has no meaning for real numbers; use RELU, RELU6, RELU_N1_TO_1 or TANH")
+            op.fail(f"fused activation {name} is not defined for real numbers; use RELU, RELU6, RELU_N1_TO_1 or TANH")
         return op.emit(_FUNCTIONS[name], [value])
 
     # other subgraphs
@@ -389,7 +389,7 @@ class Scope:
         if not 0 <= index < len(subgraphs):
             op.fail(f"calls subgraph {index}, but the model has {len(subgraphs)}")
         if index in self._calls:
-            op.fail(f"subgraph {index} calls itself (by way of {' -> '.join(map(str, self._calls))}); refused")
+            op.fail(f"subgraph {index} calls itself (through {' -> '.join(map(str, self._calls))}); refused")
         return subgraphs[index]
 
     def patterns(self, op: Op, index: int) -> list[ir.Value]:
@@ -466,5 +466,5 @@ def _reshaped(op: Op, tensor: Tensor, shape: tuple[int, ...]) -> Quant | None:
         if size == tensor.shape[quant.axis] and int(np.prod(shape[:axis])) == before and not quant.block:
             return replace(quant, axis=axis)
     op.fail(
-        f"{tensor.name!r} of shape {list(tensor.shape)} is quantised along dimension {quant.axis}, got lost in {shape}"
+        f"{tensor.name!r} of shape {list(tensor.shape)} is quantised along dimension {quant.axis}, lost in {shape}"
     )

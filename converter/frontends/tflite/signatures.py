@@ -1,4 +1,4 @@
-"""One entry point of a file to one ONNX graph: inputs and outputs named as the caller names them, operators between."""
+"""One entry point of a file to one ONNX graph, whose inputs and outputs have the names that the caller uses."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from converter.frontends.tflite.scope import Program, Scope
 __all__ = ["DEFAULT", "entry_points", "to_ir"]
 
 DEFAULT = "predict"
-"""The signature of a model that names none."""
+"""The signature name of a model that declares none."""
 _IR_VERSION = 12
 _BATCH = "batch"
 
 
 def entry_points(model: Model) -> dict[str, Signature]:
-    """The signatures by key. None, or a single one: `DEFAULT`. Several: their own keys, and the first also `DEFAULT`
-    when none is called so."""
+    """The signatures by key. None, or a single one: `DEFAULT`. Several: their own keys, and the first also as `DEFAULT`
+    if no signature has that key."""
     if not model.signatures:
         return {DEFAULT: Signature(DEFAULT, 0, (), ())}
     if len(model.signatures) == 1:
@@ -70,7 +70,7 @@ def _named(subgraph: Subgraph, names: Sequence[tuple[str, int]], index: int) -> 
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
-    """The names, later ones numbered where they would repeat."""
+    """The names, with numbers appended to repeated ones."""
     found: dict[str, None] = {}
     for name in names:
         unique, number = name, 1
@@ -89,7 +89,7 @@ def _shares_batch(tensors: Sequence[Tensor]) -> bool:
 
 
 def _input(tensor: Tensor, name: str, shares_batch: bool) -> ir.Value:
-    """A graph input; sizes the file leaves open get names."""
+    """A graph input; sizes that the file leaves open get symbolic names."""
     if tensor.dtype is None:
         raise ConvertError(f"input {name!r} is a {tensor.type_name}; only plain tensors can be inputs")
 
@@ -146,4 +146,4 @@ def _hint(operator: Operator) -> str:
         return ""
     if operator.name.startswith("Flex"):
         return "a TensorFlow operator; convert again with TFLITE_BUILTINS only"
-    return "teach msedge its meaning with converter.frontends.tflite.custom"
+    return "define it for msedge with converter.frontends.tflite.custom"

@@ -1,4 +1,4 @@
-"""What a model keeps between runs. ONNX graphs keep nothing, so each variable becomes an input and an output.
+"""State between runs. ONNX graphs have no state, so each variable becomes an input and an output.
 
 Variable "h" that a graph reads is its input "h", in the stored type; one that it writes is its output "h.next", which
 the caller gives back as "h" in the next run. The graph's metadata "msedge.state" says so, as JSON:
@@ -6,8 +6,8 @@ the caller gives back as "h" in the next run. The graph's metadata "msedge.state
     {"h": {"next": "h.next", "initial": null}}
 
 `initial` null means zeros in the first run, one number that number everywhere (the zero point of a quantised state);
-lists stand where the file's own initialisation assigns them. A variable that nothing but that initialisation writes is
-a constant.
+lists are values that the file's own initialisation assigns. A variable that only the initialisation writes is a
+constant.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ __all__ = ["METADATA", "States", "described"]
 
 METADATA = "msedge.state"
 _INITIAL_UP_TO = 65536
-"""Elements up to which an initial value is written into the metadata."""
+"""The most elements of an initial value that is written into the metadata."""
 
 
 @dataclass
 class _State:
-    """A variable: its graph input when it was read before it was written, and what it holds now."""
+    """A variable: its graph input if it was read before it was written, and its current value."""
 
     name: str
     input: ir.Value | None = None
@@ -54,7 +54,7 @@ class States:
         self._assigned = _assigned(model)
 
     def read(self, key: str, dtype: ir.DataType, shape: Sequence[int | None], start: int = 0) -> ir.Value:
-        """What variable `key` holds at this point of the run; `start` everywhere before the first."""
+        """The value of variable `key` at this point of the run; before the first run, `start` everywhere."""
         state = self._states.get(key)
         if state is not None and state.now is not None:
             return state.now
@@ -74,21 +74,21 @@ class States:
         return state.input
 
     def write(self, key: str, value: ir.Value) -> None:
-        """Variable `key` holds `value` from here on. Raises ConvertError inside a branch or loop."""
+        """Assign `value` to variable `key`. Raises ConvertError inside a branch or loop."""
         if self._initialising:
             self._initial[key] = value
             return
         producer = value.producer()
         if producer is not None and producer.graph is not self._graph:
             raise ConvertError(
-                f"variable {key!r} is written inside a branch or loop; carry it through the loop as a value instead"
+                f"variable {key!r} is written inside a branch or loop; pass it through the loop as a value instead"
             )
         state = self._state(key)
         state.now, state.written = value, True
 
     @contextmanager
     def initialising(self) -> Iterator[None]:
-        """Writes inside say what variables hold before the first run."""
+        """Writes inside this context define initial values, before the first run."""
         self._initialising = True
         yield
         self._initialising = False
@@ -113,14 +113,14 @@ class States:
 
 
 def described(models: Mapping[str, ir.Model]) -> dict[str, Any]:
-    """`{"state": {signature: what its graph's metadata says}}`, empty when no signature keeps anything."""
+    """`{"state": {signature: its graph's state metadata}}`, empty if no signature has state."""
     found = {key: model.graph.metadata_props.get(METADATA) for key, model in models.items()}
     states = {key: json.loads(text) for key, text in found.items() if text}
     return {"state": states} if states else {}
 
 
 def _assigned(model: Model) -> frozenset[str] | None:
-    """Variables assigned in runs, initialisation left out; None when a handle's name is not known."""
+    """Variables assigned in runs, without initialisation; None if a handle's name is not known."""
     first = {
         o.options.get("init_subgraph_index") for s in model.subgraphs for o in s.operators if o.name == "CALL_ONCE"
     }

@@ -1,6 +1,6 @@
-"""Reverse-mode differentiation of graphs: `differentiate` appends what computes the gradients of a scalar.
+"""Reverse-mode differentiation of graphs: `differentiate` appends the nodes that compute the gradients of a scalar.
 
-Rules are rows of a table (`rules.py`), a file a family of operators; they write ONNX's operators, and for
+Rules are rows of a table (`rules.py`), with one file per family of operators. They emit ONNX's operators, and for
 convolutions, pools, normalisations and recurrences our own of `lite_runtime/reference/gradients.py`.
 """
 
@@ -23,19 +23,19 @@ FAMILIES = (
     *("activation", "attention", "convolution", "elementwise", "indexing", "linear", "loss", "movement", "normalize"),
     *("pooling", "quantize", "recurrent", "reduce", "resize"),
 )
-"""The files that fill the table."""
+"""The modules that fill the table."""
 for _name in FAMILIES:
     import_module(f"{__name__}.{_name}")
 
 
 def differentiate(model: ir.Model, of: ir.Value, wrt: Sequence[ir.Value]) -> dict[str, ir.Value]:
-    """Append to the model's graph what computes the gradients of `of`, a float of one element, by the values `wrt`
-    (inputs, initialisers or results of the main graph): a new value of its own for each, by the name of the value.
+    """Append to the model's graph the nodes that compute the gradients of `of`, a float of one element, with respect to
+    the values `wrt` (inputs, initialisers or results of the main graph). Returns a new value for each, by its name.
 
-    The nodes that are there stay, and what they compute is used; some are made to give more of their results (the
-    statistics of a normalisation), BatchNormalization in training form becoming ours. Nothing is computed for
-    operands that lead to no value of `wrt`; the gradient by a value that `of` does not depend on is zeros. Subgradients
-    at kinks are JAX's where it has one.
+    Existing nodes stay and their results are used. Some get more outputs (the statistics of a normalisation), and
+    BatchNormalization in training form becomes our operator. Nothing is computed for operands that do not depend on a
+    value of `wrt`; the gradient with respect to a value that `of` does not depend on is zero. Subgradients at kinks are
+    JAX's, where JAX has one.
 
     Raises TrainingError that lists every operator in between without a rule.
     """
@@ -58,7 +58,7 @@ def differentiate(model: ir.Model, of: ir.Value, wrt: Sequence[ir.Value]) -> dic
 
 
 def _own(tape: Tape, found: Term | None, of: Term, taken: set[ir.Value]) -> Term:
-    """The gradient as a value with the shape of `of` that only one name stands for."""
+    """The gradient as a value with the shape of `of` and exactly one name."""
     if found is None:
         return tape.zeros_like(of).op("Identity")
     fresh = found.value.producer() in tape.nodes and found.value not in taken
@@ -77,7 +77,7 @@ def _reason(node: ir.Node) -> str:
     if node.domain not in ("", "ai.onnx", build.DOMAIN) or node.op_type not in RULES:
         return "no rule"
     if build.attr(node, "activation", "") or build.attr(node, "layout", "NCHW") == "NHWC":
-        return "fused for inference: differentiate before the passes that give operators the form of kernels"
+        return "fused for inference: differentiate before the passes that fuse operators into kernels"
     return REFUSALS[node.op_type](node) if node.op_type in REFUSALS else ""
 
 

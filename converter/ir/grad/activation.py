@@ -1,6 +1,6 @@
 """Activations with parameters, and those that are compositions.
 
-As in `elementwise`, by the result where that tells enough.
+As in `elementwise`, derivatives are expressed by the result where possible.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["ACTIVATIONS"]
 
 
 def _sign_of(n: At, alpha: float) -> Term:
-    """What is above 0 where x is: y, if its other branch stays below 0."""
+    """A value that is above 0 exactly where x is: y, if its other branch stays below 0."""
     return n.y if alpha > 0 else n.x
 
 
@@ -62,7 +62,7 @@ def _swish(n: At, default: float = 1.0) -> Term:
 
 
 def _gelu(n: At) -> Term:
-    """x * normal(x): normal(x) + x * density(x), or the tanh that stands for it."""
+    """x * normal(x): normal(x) + x * density(x), or the derivative of the tanh approximation."""
     x = n.x
     if n.attr("approximate", "none") == "tanh":
         k, c = sqrt(2 / pi), 0.044715

@@ -1,5 +1,5 @@
-"""Attention, as the products and the softmax it is made of, computed once more in the backward pass; and the rotation
-of queries and keys."""
+"""Attention, as its products and softmax, recomputed in the backward pass; and the rotary embedding of queries and
+keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MASKED = -1e30
 
 @rule("RotaryEmbedding")
 def _rotary(n: At) -> Gradients:
-    """The turn the other way. The angles are a table, not trained."""
+    """The inverse rotation. The angles are a constant table."""
     kept = {name: n.attr(name, None) for name in ("interleaved", "num_heads", "rotary_embedding_dim")}
     attrs = {name: value for name, value in kept.items() if value is not None}
     return [n.g.op("RotaryEmbedding", n.input(1), -n.input(2), *n.inputs[3:4], **attrs)]
@@ -74,7 +74,7 @@ def _with(x: Term, heads: int) -> build.Shape:
 
 
 def _masks(n: At, q: Term, k: Term) -> list[Term]:
-    """What is added to the scores."""
+    """The term added to the scores."""
     found = []
     if n.has(3):
         mask = n.input(3)

@@ -73,7 +73,8 @@ def _conv(n: At) -> Gradients:
 
 
 def _spread(g: Term, w: Term, like: Term, attrs: dict[str, Any]) -> Term:
-    """The gradient of a Conv's image `like`; columns at its end that no window met count as padding of the result."""
+    """The gradient of a Conv's image `like`; columns at its end that no window covered count as padding of the
+    result."""
     unmet = [0] * (like.rank - 2)
     for i, (k, s, d) in enumerate(zip(attrs["kernel_shape"], attrs["strides"], attrs["dilations"], strict=True)):
         if s != 1:
@@ -94,7 +95,7 @@ def _conv_weight_grad(n: At) -> Gradients:
 
 
 def _cut_to_size(node: ir.Node) -> bool:
-    """Whether what is cut off its canvas follows from the result's sizes."""
+    """Whether the cropping of the full result depends on the result's sizes."""
     return padded_by_size(node) or bool(build.get_attr(node, "output_shape"))
 
 
@@ -109,8 +110,8 @@ def _conv_transpose_refusal(node: ir.Node) -> str:
 
 @rule("ConvTranspose")
 def _conv_transpose(n: At) -> Gradients:
-    """Its gradient by the image is a Conv with the same weights, that by the weights a convolution's with image and
-    gradient exchanged."""
+    """The gradient by the image is a Conv with the same weights; the gradient by the weights is that of a convolution
+    with image and gradient exchanged."""
     x, w, kernel = n.input(0), n.input(1), _kernel(n.input(1))
     strides, dilations = (list(n.attr(name, None) or [1] * len(kernel)) for name in ("strides", "dilations"))
     window = {"kernel_shape": list(kernel), "strides": strides, "dilations": dilations}
@@ -121,8 +122,8 @@ def _conv_transpose(n: At) -> Gradients:
 
 
 def _cut(n: At, kernel: tuple[int, ...], strides: list[int], dilations: list[int]) -> list[int]:
-    """What was cut off the full canvas before and behind, as pads of a Conv over what is left. Columns that were added
-    behind it (output_padding) no window of that Conv meets."""
+    """The elements cropped from the full result before and after, as pads of a Conv over the rest. No window of that
+    Conv covers the columns added at the end (output_padding)."""
     rank = len(kernel)
     extra = n.attr("output_padding", None) or [0] * rank
     pads = list(n.attr("pads", None) or [0] * (2 * rank))
@@ -135,7 +136,7 @@ def _cut(n: At, kernel: tuple[int, ...], strides: list[int], dilations: list[int
         size, out = n.x.size(i + 2), n.y.size(i + 2)
         reach = (size - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1
         total = max(0, reach + extra[i] - out)
-        upper = n.attr("auto_pad", "NOTSET") == "SAME_UPPER"  # the odd one goes to the front unless so
+        upper = n.attr("auto_pad", "NOTSET") == "SAME_UPPER"  # otherwise the odd one goes to the front
         begin.append(total // 2 if upper else total - total // 2)
         end.append(max(0, reach - begin[-1] - out))
     return [*begin, *end]

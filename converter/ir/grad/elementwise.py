@@ -1,7 +1,7 @@
 """Arithmetic and functions of single elements.
 
-`UNARY` rows are derivatives in terms of g (the gradient of the result), x and y (operand and result). Where one can
-be written by the result it is: x may then be overwritten, or the operator fused into what computes x.
+`UNARY` rows are derivatives in terms of g (the gradient of the result), x and y (operand and result). A rule
+uses only the result where that is possible: x may then be overwritten, or the operator fused into its producer.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _where(n: At) -> Gradients:
 
 @rule("Clip")
 def _clip(n: At) -> Gradients:
-    """By the result, strictly between the limits; beyond them the limits take the gradient."""
+    """Expressed by the result: strictly between the limits x gets the gradient, beyond them the limits get it."""
     inside, limits = n.g, list[Term | None]()
     for i in (1, 2):
         if not n.has(i):
@@ -158,8 +158,8 @@ def _cast(n: At) -> Gradients:
 
 @rule("Dropout")
 def _dropout(n: At) -> Gradients:
-    """What was kept passes the gradient on, scaled as it was; in inference form everything does. Which form it is may
-    be known when the graph runs only."""
+    """Kept elements pass the gradient on with the same scale; in inference form all elements do. Which form applies may
+    be known only at run time."""
     training = n.input(2).array() if n.has(2) else None
     if not n.has(2) or (training is not None and not training.any()):
         return [n.g, None, None]

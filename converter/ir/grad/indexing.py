@@ -1,4 +1,4 @@
-"""Look-ups: the gradient of what was read is added where it was read from."""
+"""Look-ups: the gradient of each element is added at the position it was read from."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _reducing(node: ir.Node) -> str:
 
 @rule("ScatterElements")
 def _scatter_elements(n: At) -> Gradients:
-    """What was overwritten has no gradient; what was written has that of its place."""
+    """Overwritten elements have no gradient; written elements have the gradient at their position."""
     indices, updates, axis = n.input(1), n.input(2), n.attr("axis", 0)
     kept = n.g
     if n.attr("reduction", "none") == "none":

@@ -56,7 +56,7 @@ def _last(x: Term) -> list[int]:
 
 
 def _sides(node: ir.Node) -> tuple[list[str], str] | None:
-    """The letters of an equation's operands and result; None for one no rule differentiates."""
+    """The letters of an equation's operands and result; None for one that no rule differentiates."""
     text = str(build.attr(node, "equation", "")).replace(" ", "")
     left, arrow, result = text.partition("->")
     operands = left.split(",")
@@ -75,8 +75,8 @@ def _einsum_refusal(node: ir.Node) -> str:
 
 @rule("Einsum")
 def _einsum(n: At) -> Gradients:
-    """Of each operand: the result's gradient with all the others, summed to the operand's letters; along letters that
-    are nowhere else it is constant."""
+    """For each operand, the product of the result's gradient with all other operands, summed to the operand's letters;
+    along letters that appear nowhere else it is constant."""
     sides = _sides(n.node)
     assert sides is not None, "refused"
     (operands, result), found = sides, list[Term | None]()

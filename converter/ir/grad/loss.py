@@ -34,7 +34,7 @@ def _one_hot(n: At, like: Term) -> Term:
 
 
 def _share(n: At) -> Term:
-    """[N, 1, ...]: how much each label's own loss adds to the result, times the result's gradient."""
+    """[N, 1, ...]: the weight of each label's loss in the result, times the result's gradient."""
     labels, dtype, ignored = n.input(1), n.input(0).dtype, n.attr("ignore_index", None)
     weights: Operand = None
     if n.has(2):
@@ -59,5 +59,5 @@ def _is(labels: Term, number: int) -> Term:
 
 
 def _within(n: At, labels: Term, ignored: int | None) -> Term:
-    """Labels that index weights; those to be ignored need not."""
+    """Labels that are valid indices of weights; ignored labels may not be valid."""
     return labels if ignored is None else n.tape.where(_is(labels, ignored), 0, labels)

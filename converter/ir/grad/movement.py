@@ -68,7 +68,7 @@ def _split(n: At) -> Gradients:
 
 
 def _slices(node: ir.Node) -> tuple[list[int], ...] | None:
-    """(starts, ends, axes, steps) as constants; None where a run tells them."""
+    """(starts, ends, axes, steps) as constants; None if they are known only at run time."""
     found = [build.array(v) for v in node.inputs[1:]]
     absent = [v is None for v in node.inputs[1:]]
     if any(a is None and not gone for a, gone in zip(found, absent, strict=True)) or len(found) < 2:
@@ -86,12 +86,12 @@ def _slice_refusal(node: ir.Node) -> str:
     if slices is None or shape is None:
         return "its starts, ends, axes and steps must be constants"
     fits = all(isinstance(shape[a], int) or (s >= 0 and t == 1) for s, _, a, t in zip(*slices, strict=True))
-    return "" if fits else "it takes steps, or counts from the end, along an axis whose size only a run tells"
+    return "" if fits else "it takes steps, or counts from the end, along an axis whose size is known only at run time"
 
 
 @rule("Slice")
 def _slice(n: At) -> Gradients:
-    """Zeros around what was taken; where only every so-and-so-many was, scattered."""
+    """Zeros around the slice; with steps other than 1 the elements are scattered."""
     slices = _slices(n.node)
     assert slices is not None, "refused"
     g, x = n.g, n.x
@@ -108,7 +108,7 @@ def _slice(n: At) -> Gradients:
 
 
 def _sizes(g: Term, x: Term, axis: int) -> Term:
-    """The sizes of `g` but along one axis, where it is that of `x`."""
+    """The sizes of `g`, except along one axis, which has that of `x`."""
     known = build.static_dims(g.value)
     if known is not None:
         return g.tape.ints([*known[:axis], x.size(axis), *known[axis + 1 :]])
@@ -119,7 +119,7 @@ def _sizes(g: Term, x: Term, axis: int) -> Term:
 
 
 def _bordered(g: Term, x: Term, start: int, axis: int, wide: build.Shape) -> Term:
-    """`g` with zeros before and behind along an axis, as long as `x`."""
+    """`g` with zeros before and after along an axis, as long as `x`."""
     size, taken = x.shape[axis], g.shape[axis]
     if size == taken and size is not None:
         return g
@@ -140,12 +140,12 @@ def _pad_refusal(node: ir.Node) -> str:
     if any(a is None for a in given):
         return "its pads and axes must be constants"
     known = build.attr(node, "mode", "constant") == "constant" or build.static_dims(node.inputs[0]) is not None
-    return "" if known else "mode other than constant, over sizes that only a run tells"
+    return "" if known else "mode other than constant, over sizes known only at run time"
 
 
 @rule("Pad")
 def _pad(n: At) -> Gradients:
-    """What was not padding; elements that the border repeats get their copies' gradients added."""
+    """The part that was not padding; elements repeated by the border also get the gradients of their copies."""
     pads = [int(p) for p in n.constant(1, "pads").ravel()]
     axes = [int(a) % n.x.rank for a in n.constant(3, "axes").ravel()] if n.has(3) else list(range(n.x.rank))
     begins, ends = pads[: len(axes)], pads[len(axes) :]
@@ -179,7 +179,7 @@ def _tile_refusal(node: ir.Node) -> str:
     if repeats is None or shape is None:
         return "its repeats must be constants"
     open_ended = [r for r, d in zip(repeats.ravel(), shape, strict=True) if not isinstance(d, int)]
-    return "" if len(open_ended) < 2 else "more than one size that only a run tells"
+    return "" if len(open_ended) < 2 else "more than one size is known only at run time"
 
 
 @rule("Tile")

@@ -1,8 +1,8 @@
-"""Normalisations. BatchNormalization in training form and LayerNormalization have gradient operators of their own,
-that use the statistics of the forward pass; the others are differentiated as what they are made of.
+"""Normalisations. BatchNormalization in training form and LayerNormalization have their own gradient operators, which
+use the statistics of the forward pass; the others are differentiated as compositions of other operators.
 
-For gradients of gradients those two operators are differentiated as what they mean, by the statistics as well, and
-the statistics by what they are statistics of."""
+For second-order gradients those two operators are differentiated through their definitions, including the statistics,
+and the statistics through the values they are computed from."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _batch_normalization(n: At) -> Gradients:
 
 
 def _trained(n: At) -> Gradients:
-    """The statistics are the batch's and move with x. The forward operator becomes ours, so as to give them."""
+    """The statistics are the batch's and depend on x. The forward operator becomes ours, which outputs them."""
     n.node.domain = build.DOMAIN
     channels = n.input(1).shape
     for i, kind in ((1, n.input(3)), (2, n.input(4))):
@@ -59,7 +59,7 @@ def _batch(x: Term) -> list[int]:
 def _through_statistics(
     x: Term, mean: Term, rstd: Term, grads: Sequence[Operand], axes: Sequence[int]
 ) -> Term | None:
-    """What the gradients of mean and 1 / standard deviation over the axes give x; None where there are none."""
+    """The part of x's gradient that comes through mean and 1 / standard deviation over the axes; None without them."""
     by_mean, by_rstd = grads
     total = by_mean
     if by_rstd is not None:

@@ -19,7 +19,7 @@ _KEPT = ("ceil_mode", "count_include_pad")
 @refuse("MaxPool", "AveragePool")
 def _windowed(node: ir.Node) -> str:
     known = sizes_known(node) or not padded_by_size(node)
-    return "" if known else "its padding follows from sizes that only a run tells: give input_shapes"
+    return "" if known else "its padding depends on sizes known only at run time: give input_shapes"
 
 
 @rule("MaxPool", "AveragePool")
@@ -30,7 +30,7 @@ def _pool(n: At) -> Gradients:
 
 
 def _attrs(n: At) -> dict[str, Any]:
-    """The window of a gradient, paddings as they are written there."""
+    """The window attributes of a gradient operator, with explicit paddings."""
     names = ("kernel_shape", "strides", "dilations", "pads", *_KEPT)
     return {name: n.attr(name, None) for name in names if n.attr(name, None) is not None}
 
@@ -43,7 +43,7 @@ def _average_grad(n: At) -> Gradients:
 
 @rule("MaxPoolGrad")
 def _max_grad(n: At) -> Gradients:
-    """It picks places by the image, and the same ones for any gradient."""
+    """The image decides which positions are selected; they are the same for any gradient."""
     _, places = n.tape.ops("MaxPool", [n.x], 2, **_attrs(n))
     picked = n.g.op("Reshape", n.tape.ints([-1])).op("Gather", places, axis=0)
     return [None, picked]
@@ -60,7 +60,7 @@ def _global_average(n: At) -> Gradients:
 
 @rule("GlobalMaxPool")
 def _global_max(n: At) -> Gradients:
-    """Positions that are equally great share the gradient."""
+    """Positions with equal maxima share the gradient."""
     winners = n.x.equals(n.y)
     share = n.g / winners.cast(n.g.dtype).sum(_plane(n.x), keepdims=True)
     return [n.tape.where(winners, share, 0.0)]

@@ -1,6 +1,6 @@
 """Quantisation: rounding passes the gradient straight through where the result is not saturated, and stops it where it
 is (Bengio, Leonard & Courville, 2013, arXiv:1308.3432). The integers in between carry the gradient of the numbers they
-stand for."""
+represent."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__: list[str] = []
 
 @refuse("QuantizeLinear", "DequantizeLinear")
 def _other_operands(node: ir.Node) -> str:
-    """Trained scales belong to quantisation-aware training, which the cloud does."""
+    """Trained scales belong to quantisation-aware training, which `cloud` does."""
     if node.op_type == "DequantizeLinear" and not build.is_op(node.inputs[0].producer(), "QuantizeLinear"):  # type: ignore[union-attr]
-        return "integers that no QuantizeLinear made have no gradient"
+        return "integers that QuantizeLinear did not produce have no gradient"
     known = node.outputs[0].dtype if node.op_type == "QuantizeLinear" else None
     return "" if known is None or known.is_integer() else f"only integers are differentiated, got {known.name}"
 

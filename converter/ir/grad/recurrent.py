@@ -1,4 +1,4 @@
-"""LSTM and GRU: operators of our own go back through time."""
+"""LSTM and GRU: our own operators do backpropagation through time."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ REDUCTIONS: Mapping[str, Callable[[Term, Term, Term, list[int]], Term]] = {
     "ReduceLogSumExp": lambda g, x, y, axes: g * (x - y).op("Exp"),
     "ReduceProd": lambda g, x, y, axes: g * _others(x, axes),
 }
-"""Gradients of x by g and y, which have kept the reduced axes with size 1."""
+"""Gradients of x from g and y, in which the reduced axes are kept with size 1."""
 
 
 def _shared(g: Term, x: Term, y: Term, axes: list[int]) -> Term:
@@ -35,7 +35,7 @@ def _shared(g: Term, x: Term, y: Term, axes: list[int]) -> Term:
 
 
 def _others(x: Term, axes: list[int]) -> Term:
-    """For each element the product of all others it is reduced with, zeros among them allowed."""
+    """For each element, the product of all others it is reduced with; zeros are allowed."""
     perm = [*(i for i in range(x.rank) if i not in axes), *axes]
     moved = x.transpose(perm)
     kept = [0] * (x.rank - len(axes))
@@ -56,7 +56,7 @@ def _axes(n: At) -> list[int]:
 @refuse(*REDUCTIONS)
 def _axes_known(node: ir.Node) -> str:
     axes = node.inputs[1] if len(node.inputs) > 1 else None
-    return "" if axes is None or build.array(axes) is not None else "its axes are no constant"
+    return "" if axes is None or build.array(axes) is not None else "its axes are not constant"
 
 
 @rule(*REDUCTIONS)
@@ -71,6 +71,6 @@ def _reduction(n: At) -> Gradients:
 
 @rule("CumSum")
 def _cumulative(n: At) -> Gradients:
-    """The sum the other way round."""
+    """The running sum in the opposite direction."""
     turned = {"exclusive": n.attr("exclusive", 0), "reverse": 1 - n.attr("reverse", 0)}
     return [n.g.op("CumSum", n.input(1), **turned), None]

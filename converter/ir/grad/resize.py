@@ -19,11 +19,11 @@ __all__: list[str] = []
 def _open(node: ir.Node) -> str:
     if build.attr(node, "coordinate_transformation_mode", "") == "tf_crop_and_resize":
         return "coordinate_transformation_mode tf_crop_and_resize"
-    return "" if _factors(node) is not None else "it changes sizes that only a run tells"
+    return "" if _factors(node) is not None else "it changes sizes known only at run time"
 
 
 def _factors(node: ir.Node) -> dict[int, tuple[int, int, float]] | None:
-    """Axis to (size before, size behind, factor), of axes that change; None where some of it is not known."""
+    """Axis to (size before, size after, factor) of the axes that change; None if something is unknown."""
     before, behind = build.dims(node.inputs[0]), build.dims(node.outputs[0])
     if before is None or behind is None:
         return None
@@ -65,7 +65,7 @@ def _along(g: Term, matrix: np.ndarray, axis: int) -> Term:
 
 
 def _matrix(n: At, size: int, factor: float) -> np.ndarray:
-    """(size behind, size before): what each element of the result takes of each of the operand, found by resizing the
+    """(size after, size before): the weight of each operand element in each result element, found by resizing the
     identity."""
     dtype = n.x.dtype.numpy()
     kept = {name: a.value for name, a in n.node.attributes.items() if name not in ("axes", "keep_aspect_ratio_policy")}

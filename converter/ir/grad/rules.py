@@ -1,14 +1,14 @@
-"""The table of differentiation rules. Families fill it, a file a family.
+"""The table of differentiation rules. One file per family of operators fills it.
 
-A rule is given a node with the gradients of its results and returns those of its operands, in order and None where
+A rule gets a node with the gradients of its results and returns the gradients of its operands, in order, None where
 there is none:
 
     @rule("Tanh")
     def _tanh(n: At) -> Gradients:
         return [n.g * (1 - n.y * n.y)]
 
-What it returns for operands nobody asked about is swept out afterwards, so rules need not ask. Where an operator is
-shorter to write in terms of others than to differentiate, `composed` takes what it means, and that is differentiated.
+Gradients of operands that are not requested are removed afterwards, so rules need not check. Where an operator is
+shorter to write in terms of others than to differentiate, `composed` takes this definition, which is differentiated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["RULES", "WITHOUT", "At", "Gradients", "Refusal", "Rule", "composed",
 Gradients: TypeAlias = "Sequence[Term | None]"
 Rule: TypeAlias = "Callable[[At], Gradients]"
 Refusal: TypeAlias = "Callable[[ir.Node], str]"
-"""Why a node's operator cannot be differentiated as it stands there, "" if it can."""
+"""Why this node cannot be differentiated, "" if it can."""
 
 RULES: dict[str, Rule] = {}
 REFUSALS: dict[str, Refusal] = {}
@@ -40,18 +40,18 @@ WITHOUT = having("flat")
 
 @dataclass(frozen=True)
 class At:
-    """A node to differentiate, where its gradients are written."""
+    """A node to differentiate, and the tape that its gradients are written to."""
 
     tape: Tape
     node: ir.Node
     grads: Sequence[Operand]
-    """Of its results, in order: None for those the loss does not depend on."""
+    """Gradients of its results, in order: None for those that the loss does not depend on."""
     active: frozenset[ir.Value]
-    """Values somebody wants the gradient of."""
+    """Values whose gradients are requested."""
 
     @property
     def inputs(self) -> list[Operand]:
-        """Its operands, None for those left out."""
+        """Its operands, None for omitted ones."""
         return [None if v is None else self.tape.term(v) for v in self.node.inputs]
 
     @property
@@ -60,14 +60,14 @@ class At:
         return [self.tape.term(v) for v in self.node.outputs]
 
     def has(self, i: int) -> bool:
-        """Whether operand `i` is there."""
+        """Whether operand `i` is present."""
         return i < len(self.node.inputs) and self.node.inputs[i] is not None
 
     def input(self, i: int) -> Term:
-        """Operand `i`, which must be there."""
+        """Operand `i`, which must be present."""
         value = self.node.inputs[i] if i < len(self.node.inputs) else None
         if value is None:
-            raise self.error(f"operand {i} is left out")
+            raise self.error(f"operand {i} is missing")
         return self.tape.term(value)
 
     @property
@@ -98,7 +98,7 @@ class At:
         return found
 
     def wants(self, i: int) -> bool:
-        """Whether somebody asks for the gradient of operand `i`."""
+        """Whether the gradient of operand `i` is requested."""
         return self.has(i) and self.node.inputs[i] in self.active
 
     def axis(self, default: int) -> int:
@@ -106,7 +106,7 @@ class At:
         return int(self.attr("axis", default)) % self.x.rank
 
     def output(self, i: int, dtype: ir.DataType, shape: build.Shape | None) -> Term:
-        """Result `i` of the node, which is made to give it if it does not yet."""
+        """Result `i` of the node; the output is added if the node does not have it yet."""
         if len(self.node.outputs) <= i:
             self.node.resize_outputs(i + 1)
         value = self.node.outputs[i]
@@ -122,7 +122,7 @@ class At:
 
 
 def rule(*ops: str) -> Callable[[Rule], Rule]:
-    """Enter a function into the table as the rule of `ops`."""
+    """Register a function as the rule of `ops`."""
 
     def enter(function: Rule) -> Rule:
         require(ops, "gradients")
@@ -136,7 +136,8 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
 
 
 def refuse(*ops: str) -> Callable[[Refusal], Refusal]:
-    """Enter a function that says which nodes of `ops` their rule cannot differentiate, before anything is written."""
+    """Register a function that says which nodes of `ops` their rule cannot differentiate, before anything is
+    written."""
 
     def enter(function: Refusal) -> Refusal:
         REFUSALS.update(dict.fromkeys(ops, function))
@@ -146,8 +147,8 @@ def refuse(*ops: str) -> Callable[[Refusal], Refusal]:
 
 
 def composed(*ops: str) -> Callable[[Callable[[At], Sequence[Operand]]], Rule]:
-    """Enter what `ops` mean: a function that writes a node's results in terms of other operators. They are computed
-    once more in the backward pass, where nothing of them is kept from the forward one."""
+    """Register the definition of `ops`: a function that writes a node's results in terms of other operators. They are
+    recomputed in the backward pass, because the forward pass does not keep their intermediate values."""
 
     def enter(meaning: Callable[[At], Sequence[Operand]]) -> Rule:
         def differentiated(n: At) -> Gradients:
@@ -187,13 +188,13 @@ def moved_by(nodes: Sequence[ir.Node], wrt: frozenset[ir.Value]) -> frozenset[ir
 
 
 def _smooth(node: ir.Node, value: ir.Value) -> bool:
-    """Whether it holds real numbers. Quantised ones are taken for the numbers they stand for."""
+    """Whether it holds real numbers. Quantised values count as the numbers they represent."""
     known = value.dtype
     return known is None or known.is_floating_point() or node.op_type == "QuantizeLinear"
 
 
 def path(nodes: Sequence[ir.Node], ends: frozenset[ir.Value], moved: frozenset[ir.Value]) -> list[ir.Node]:
-    """The nodes, last one first, through which `ends` depend on what moves."""
+    """The nodes, last one first, through which `ends` depend on changing values."""
     needed, found = set(ends), []
     for node in reversed(nodes):
         if needed.intersection(node.outputs) and moved.intersection(node.outputs) and reads(node) & moved:
@@ -205,7 +206,7 @@ def path(nodes: Sequence[ir.Node], ends: frozenset[ir.Value], moved: frozenset[i
 def pull_back(
     tape: Tape, nodes: Sequence[ir.Node], given: Mapping[ir.Value, Term], wrt: frozenset[ir.Value]
 ) -> dict[ir.Value, Term]:
-    """The gradients of `wrt` by results of `nodes`, whose own are `given`; no entry where there is no dependence."""
+    """The gradients of `wrt` through `nodes`, given the gradients of their results; no entry without a dependence."""
     moved = moved_by(nodes, wrt)
     grads: dict[ir.Value, Term] = dict(given)
     for node in path(nodes, frozenset(given), moved):

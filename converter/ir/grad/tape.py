@@ -1,4 +1,4 @@
-"""How rules write: `Term`, a value one can calculate with, and `Tape`, the graph it is written to.
+"""The interface in which rules are written: `Term`, a value with arithmetic, and `Tape`, the graph it is written to.
 
     g * (1 - y * y)         four nodes (constants are shared), appended with their types and shapes
 """
@@ -24,7 +24,7 @@ Number: TypeAlias = "float | Term"
 Operand: TypeAlias = "Term | None"
 
 _CONTENTS_UP_TO = 1024
-"""Elements up to which a constant takes part in inference: shapes, axes, pads."""
+"""The most elements of a constant that inference uses: shapes, axes, pads."""
 
 
 class Tape:
@@ -33,11 +33,11 @@ class Tape:
     def __init__(self, graph: ir.Graph) -> None:
         self.graph, self.nodes = graph, list[ir.Node]()
         self.hint = "grad"
-        """What the names of new values begin with."""
+        """The prefix of new values' names."""
         self._constants: dict[tuple[Any, ...], Term] = {}
 
     def term(self, value: ir.Value) -> Term:
-        """A value of the graph to calculate with."""
+        """A value of the graph as a Term."""
         return Term(self, value)
 
     def const(self, values: Any, dtype: Any = None) -> Term:
@@ -58,7 +58,7 @@ class Tape:
         return self.const(values if isinstance(values, int) else list(values), np.int64)
 
     def op(self, op: str, *inputs: Operand, shape: build.Shape | None = None, domain: str = "", **attrs: Any) -> Term:
-        """Append an operator; its first result. `shape` says what inference cannot find out."""
+        """Append an operator; its first result. `shape` gives what inference cannot determine."""
         return self.ops(op, inputs, 1, shape=shape, domain=domain, **attrs)[0]
 
     def ops(
@@ -97,7 +97,7 @@ class Tape:
         return self.op("Expand", zero, x.sizes(), shape=x.shape)
 
     def sweep(self, kept: Iterable[ir.Value]) -> None:
-        """Take out again what nothing reads: operators of this tape, and its constants."""
+        """Remove unused operators and constants of this tape."""
         wanted = set(kept)
         for node in reversed(self.nodes):
             if not any(v.uses() or v in wanted or v.is_graph_output() for v in node.outputs):
@@ -109,7 +109,7 @@ class Tape:
 
 
 class Term:
-    """A value on a tape. Arithmetic appends operators; numbers take the type of the Term they meet."""
+    """A value on a tape. Arithmetic appends operators; numbers take the type of the other Term."""
 
     __slots__ = ("tape", "value")
     __hash__ = None  # type: ignore[assignment]
@@ -128,7 +128,7 @@ class Term:
 
     @property
     def shape(self) -> tuple[int | str | None, ...]:
-        """Its sizes; TrainingError where not even their number is known."""
+        """Its sizes; raises TrainingError if the rank is unknown."""
         found = build.dims(self.value)
         if found is None:
             raise TrainingError(f"the rank of {self.value.name!r} is unknown: declare its shape, or give input_shapes")
@@ -160,7 +160,7 @@ class Term:
         return other if isinstance(other, Term) else self.tape.const(np.asarray(other, self.dtype.numpy()))
 
     def op(self, op: str, *others: Operand, **attrs: Any) -> Term:
-        """An operator whose first operand this is."""
+        """An operator with this as its first operand."""
         return self.tape.op(op, self, *others, **attrs)
 
     def __add__(self, other: Number) -> Term:
@@ -197,11 +197,11 @@ class Term:
         return self.op("Less", self.number(other))
 
     def equals(self, other: Number) -> Term:
-        """Where both are equal: bool."""
+        """Elementwise equality, bool."""
         return self.op("Equal", self.number(other))
 
     def cast(self, dtype: ir.DataType) -> Term:
-        """In another element type; itself where it has it already."""
+        """In another element type; itself if it already has that type."""
         return self if self.dtype == dtype else self.op("Cast", to=dtype.value)
 
     def matmul(self, other: Term) -> Term:
@@ -216,7 +216,7 @@ class Term:
         return self.op("Shape") if known is None else self.tape.ints(known)
 
     def reshape(self, shape: Sequence[int]) -> Term:
-        """With sizes as Reshape takes them (0: as it was, -1: the rest)."""
+        """With sizes as Reshape takes them (0: unchanged, -1: the rest)."""
         return self if tuple(shape) == self.shape else self.op("Reshape", self.tape.ints(shape))
 
     def reshape_like(self, other: Term) -> Term:
@@ -254,7 +254,7 @@ class Term:
         return self.op("ReduceMean", self.tape.ints(axes), keepdims=True) if axes else self
 
     def count(self, axes: Sequence[int], dtype: ir.DataType | None = None) -> Number:
-        """How many elements these axes span: a number, or a scalar of `dtype` (its own) worked out when it runs."""
+        """How many elements these axes span: a number, or a scalar of `dtype` (its own) computed at run time."""
         known = [self.shape[a] for a in axes]
         if all(isinstance(n, int) for n in known):
             return float(prod(n for n in known if isinstance(n, int)))
@@ -271,7 +271,7 @@ class Term:
         return total._summed_at_run_time(other) if unsure else total.reshape_like(other)
 
     def _summed_at_run_time(self, other: Term) -> Term:
-        """`reduce_to` between equal ranks where only a run can tell which sizes of `other` are 1."""
+        """`reduce_to` between equal ranks if it is known only at run time which sizes of `other` are 1."""
         ones = other.op("Shape").op("Equal", self.tape.ints(1)).op("NonZero")
         axes = ones.op("Squeeze", self.tape.ints([0]))
         total = self.op("ReduceSum", axes, keepdims=True, noop_with_empty_axes=1, shape=other.shape)
@@ -320,7 +320,7 @@ def _broadcast(shapes: Sequence[build.Shape | None]) -> build.Shape | None:
 
 
 def _wider(sizes: set[int | str | None]) -> int | str | None:
-    """What sizes other than 1 broadcast to: a number wins over names."""
+    """The result of broadcasting sizes other than 1: a number takes precedence over names."""
     numbers = [s for s in sizes if isinstance(s, int)]
     if not sizes or numbers:
         return numbers[0] if numbers else 1

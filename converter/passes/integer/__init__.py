@@ -1,6 +1,6 @@
-"""From a QDQ graph to operators on integers: the last passes, after everything that thinks in real numbers.
+"""From a QDQ graph to operators on integers: the last passes, after all that work on real numbers.
 
-`INTEGER_PASSES` in order. `left_float(model)` says afterwards what was left in float, and why.
+`INTEGER_PASSES` in order. `left_float(model)` reports afterwards which operators stayed float, and why.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Operators that move numbers or choose among them do so with integers: op(dequantised q) -> dequantised op(q).
+"""Operators that move or select numbers work on integers: op(dequantised q) -> dequantised op(q).
 
-1. Movement: Reshape, Transpose, Slice, Split, Gather, Expand, Tile, DepthToSpace, Resize to the nearest and their kin.
-   Scales along an axis follow Reshape and Transpose; everything else takes one scale for the whole tensor.
-2. Several operands of the same parameters: Concat, Max, Min, and the two branches of Where.
+1. Movement: Reshape, Transpose, Slice, Split, Gather, Expand, Tile, DepthToSpace, nearest-neighbour Resize and similar.
+   Scales along an axis follow Reshape and Transpose; everything else needs one scale for the whole tensor.
+2. Several operands with the same parameters: Concat, Max, Min, and the two branches of Where.
 3. Pad with a number that is exactly one of the integers.
-4. Choices by order, which a positive scale keeps: MaxPool, ReduceMax, ReduceMin, TopK; GlobalMaxPool as ReduceMax.
+4. Selection by order, which a positive scale preserves: MaxPool, ReduceMax, ReduceMin, TopK; GlobalMaxPool as
+   ReduceMax.
    ArgMax and ArgMin give positions, so nothing is left to dequantise.
 
-`RULES` says which operands are data, and what else changes.
+`RULES` says which operands are data and what else changes.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ __all__ = ["RULES", "run"]
 
 _SWEEPS = 8
 _WHOLE = tuple(getattr(ir.DataType, name) for name in ("INT8", "UINT8", "INT16", "UINT16", "INT32"))
-"""Element types that operators on the device read: no halves of a byte."""
+"""Element types that operators on the device read: at least one byte."""
 
 
 class Plan(NamedTuple):
-    """The operator on integers: its name, operands and attributes, and the axis its result's scales go along."""
+    """The operator on integers: its name, operands and attributes, and the axis of its result's scales."""
 
     op: str
     inputs: list[ir.Value | None]
@@ -46,7 +47,7 @@ Rule = Callable[[ir.Node, Edit], "tuple[Plan, Parameters] | None"]
 
 
 def run(model: ir.Model) -> int:
-    """The number of operators that work on integers now."""
+    """The number of operators that now work on integers."""
     total = 0
     for _ in range(_SWEEPS):
         moved = sum(_visit(node) for node in build.nodes(model) if node.graph is not None)
@@ -80,7 +81,7 @@ def _data_index(node: ir.Node) -> int:
 
 
 def _back(edit: Edit, old: ir.Value, new: ir.Value, parameters: Parameters, axis: int | None) -> ir.Value:
-    """The float result; positions (of ArgMax, of TopK) are what they were."""
+    """The float result; positions (of ArgMax, of TopK) are unchanged."""
     if old.dtype != ir.DataType.FLOAT:
         return new
     new.type = ir.TensorType(parameters.dtype)
@@ -106,7 +107,7 @@ def _first(node: ir.Node, edit: Edit) -> tuple[Plan, Parameters] | None:
 
 
 def _any_axis(node: ir.Node, edit: Edit) -> tuple[Plan, Parameters] | None:
-    """Reshape, Transpose and their kin: the axis of the scales is found again in the result."""
+    """Reshape, Transpose and similar operators: find the axis of the scales in the result."""
     x = quantized.dequantized(node.inputs[0])
     if x is None or x.parameters.block:
         return None
@@ -127,7 +128,7 @@ def _axis_after(node: ir.Node, axis: int) -> int | None:
 
 
 def _together(*indices: int) -> Rule:
-    """Operands of the same parameters; no indices: all of them."""
+    """Operands with the same parameters; without indices: all operands."""
 
     def rule(node: ir.Node, edit: Edit) -> tuple[Plan, Parameters] | None:
         found = {i: quantized.dequantized(node.inputs[i]) for i in indices or range(len(node.inputs))}
@@ -155,7 +156,7 @@ def _max_pool(node: ir.Node, edit: Edit) -> tuple[Plan, Parameters] | None:
 
 
 def _global_max_pool(node: ir.Node, edit: Edit) -> tuple[Plan, Parameters] | None:
-    """ReduceMax over the spatial axes: ONNX's GlobalMaxPool takes floats alone."""
+    """ReduceMax over the spatial axes: ONNX's GlobalMaxPool accepts only floats."""
     found, rank = _first(node, edit), build.rank(node.inputs[0])
     if found is None or rank is None:
         return None

@@ -1,18 +1,18 @@
 """A float operator between DequantizeLinears and a QuantizeLinear becomes the operator on integers.
 
 1. Q(Conv | ConvTranspose | MatMul | Gemm(DQ(x), DQ(w), bias)), with or without Relu or Clip: QLinearConv,
-   QLinearConvTranspose, QLinearMatMul. The bias is one of int32 (int64 beside int16) in units of both scales' product:
-   DQ(bias) of those very scales as it is, any other rounded to them.
-2. The same without a Q that is all that reads the result: the operator's float32 result, its bias in float32. So also
-   where a sum could leave int32 through its bias, and where the left operand's range is only known at run time
+   QLinearConvTranspose, QLinearMatMul. The bias is int32 (int64 with int16 operands) in units of both scales' product:
+   DQ(bias) with exactly these scales is used directly, any other bias is rounded to them.
+2. The same if a Q is not the only reader of the result: the operator's float32 result, its bias in float32. Also if
+   the bias could make a sum overflow int32, and if the left operand's range is known only at run time
    (DynamicQuantizeLinear).
-3. Q(AveragePool | GlobalAveragePool | ReduceMean | Softmax(DQ(x))): QLinear and its name.
+3. Q(AveragePool | GlobalAveragePool | ReduceMean | Softmax(DQ(x))): the operator with the prefix QLinear.
 4. Q(Resize(DQ(x))), linear, with the same parameters on both sides: QLinearResize.
-5. Q(Add | Sub | Mul(DQ(a), DQ(b))) of bytes of one type, with or without Relu or Clip: QLinear and its name; a Sum of
-   two as an Add. Longer chains of elementwise operators stay as they are.
+5. Q(Add | Sub | Mul(DQ(a), DQ(b))) of bytes of one type, with or without Relu or Clip: the prefix QLinear; a Sum of
+   two as an Add. Longer chains of elementwise operators stay unchanged.
 
-`RULES` is the table: an operator's rule puts the new one in its place, or says why not (`refusal`). Whatever has no
-rule stays float between DequantizeLinear and QuantizeLinear, which the runtime runs in one pass over integers.
+`RULES` is the table: an operator's rule replaces it, or says why not (`refusal`). An operator without a rule stays
+float between DequantizeLinear and QuantizeLinear, which the runtime computes in one pass over integers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FOUR_BITS = {ir.DataType.INT4: np.int8, ir.DataType.UINT4: np.uint8}
 _INT32 = (1 << 31) - 1
 _INT62 = float(1 << 62)
 _CLOSE = 1e-6
-"""Relative difference of float32 scales up to which exporters' product of two scales is ours."""
+"""The largest relative difference at which an exporter's product of two scales counts as equal to ours."""
 
 
 class _Kept(Exception):
@@ -47,11 +47,11 @@ class _Kept(Exception):
 
 
 Rule = Callable[[ir.Node], Callable[[], None]]
-"""What would put the operator on integers in place of the node; raises `_Kept`, having changed nothing."""
+"""A function that replaces the node by its integer operator; raises `_Kept` without changing anything."""
 
 
 def run(model: ir.Model) -> int:
-    """The number of operators on integers made."""
+    """The number of integer operators created."""
     count = 0
     for node in build.nodes(model):
         rule = RULES.get(node.op_type) if node.domain in ("", build.DOMAIN) else None
@@ -66,7 +66,7 @@ def run(model: ir.Model) -> int:
 
 
 def refusal(node: ir.Node) -> str | None:
-    """Why `run` leaves an operator of `RULES` in float; None for one it would take, or has no rule for."""
+    """Why `run` leaves an operator of `RULES` in float; None for one that it would convert or has no rule for."""
     rule = RULES.get(node.op_type) if node.domain in ("", build.DOMAIN) else None
     if rule is None:
         return None
@@ -86,7 +86,7 @@ def _require(condition: object, why: str) -> None:
 
 
 def _quantizer_of(node: ir.Node) -> ir.Node | None:
-    """The QuantizeLinear with one scale, known now, that alone reads the result."""
+    """The QuantizeLinear with one constant scale that is the only reader of the result."""
     last = build.sole_use(node.outputs[0])
     given = quantized.quantizer(last)
     plain = given is not None and given.plain and given.dtype in _ACTIVATIONS
@@ -136,7 +136,7 @@ def _mean(*attrs: str) -> Rule:
     def rule(node: ir.Node) -> Callable[[], None]:
         x = _one_activation(node)
         last, y = _result(node)
-        _require(x.parameters.scales is not None, "its input's scale is known at run time alone")
+        _require(x.parameters.scales is not None, "its input's scale is known only at run time")
 
         def build_it() -> None:
             edit = Edit(last)
@@ -160,7 +160,7 @@ def _resize(node: ir.Node) -> Callable[[], None]:
     outside = attr(node, "coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
     _require(not outside and not attr(node, "antialias", 0), "it crops or smooths while it resizes")
     last, y = _result(node)
-    _require(quantized.same(x.parameters, y), "its result has other steps than its input")
+    _require(quantized.same(x.parameters, y), "its result is quantised differently from its input")
 
     def build_it() -> None:
         _finish(Edit(last), node, "QLinearResize", [x.q, *node.inputs[1:]], dict(node.attributes))
@@ -172,7 +172,7 @@ def _resize(node: ir.Node) -> Callable[[], None]:
 
 
 def _pair(node: ir.Node, op: str = "") -> Callable[[], None]:
-    """`op`: the operator's own name unless given."""
+    """`op`: the operator's own name by default."""
     op = op or node.op_type
     a, b = (_byte_operand(value) for value in node.inputs)
     middle = build.sole_use(node.outputs[0])
@@ -183,8 +183,8 @@ def _pair(node: ir.Node, op: str = "") -> Callable[[], None]:
     last, y = _result(end)
     _require(a.parameters.dtype == b.parameters.dtype == y.dtype, "its operands and result are of different types")
     scales = [p.scales for p in (a.parameters, b.parameters, y)]
-    _require(all(s is not None for s in scales), "its scales are known at run time alone")
-    _require(op == "Mul" or multipliers(*(float(s) for s in scales if s is not None)), "its scales lie apart")
+    _require(all(s is not None for s in scales), "its scales are known only at run time")
+    _require(op == "Mul" or multipliers(*(float(s) for s in scales if s is not None)), "its scales are too far apart")
 
     def build_it() -> None:
         edit = Edit(last)
@@ -204,7 +204,7 @@ def _pair(node: ir.Node, op: str = "") -> Callable[[], None]:
 
 
 def _sum(node: ir.Node) -> Callable[[], None]:
-    _require(len(node.inputs) == 2, "a sum of other than two operands")
+    _require(len(node.inputs) == 2, "a sum of more or fewer than two operands")
     return _pair(node, "Add")
 
 
@@ -217,7 +217,7 @@ def _byte_operand(value: ir.Value | None) -> Quantized:
 
 
 def _finish(edit: Edit, node: ir.Node, op: str, inputs: list[ir.Value | None], attrs: Mapping[str, Any]) -> None:
-    """The operator on integers in place of the QuantizeLinear it stands before."""
+    """Replace the QuantizeLinear after the operator by the operator on integers."""
     last = edit.node
     title = edit.op(op, inputs, attrs, domain=build.DOMAIN, like=last.outputs[0])
     made = title.producer()
@@ -233,11 +233,11 @@ def _finish(edit: Edit, node: ir.Node, op: str, inputs: list[ir.Value | None], a
 
 @dataclass(frozen=True)
 class _Form:
-    """How a contraction lies: where its weights' output channels are, and what it is called on integers."""
+    """A contraction's layout: the axis of its weights' output channels, and the name of its integer operator."""
 
     op: str
     channels: int
-    """The axis of the weights that result channels go along, in memory."""
+    """The axis of the weights in memory that corresponds to result channels."""
     attrs: Mapping[str, ir.Attr | int | None]
 
 
@@ -273,9 +273,9 @@ def _contraction(node: ir.Node) -> Callable[[], None]:
     form = _FORMS[node.op_type](node)
     x, w = _left(node), _right(node, form)
     narrow = x.parameters.dtype != _INT16
-    _require(narrow or w.parameters.dtype in (ir.DataType.INT8, ir.DataType.INT4), "16-bit inputs want int8 weights")
+    _require(narrow or w.parameters.dtype in (ir.DataType.INT8, ir.DataType.INT4), "16-bit inputs need int8 weights")
     _require(len(node.inputs) < 4 or node.inputs[3] is None, "it adds another tensor")
-    _require(attr(node, "activation", "") in ("", "Relu", "Clip"), "its activation has no form on integers")
+    _require(attr(node, "activation", "") in ("", "Relu", "Clip"), "its activation has no integer form")
     reach = _reach(node, x, w, form)
     _require(not narrow or reach is None or (reach <= _INT32).all(), "its sums could leave 32 bits")
     bias = _bias(node)
@@ -329,12 +329,12 @@ def _right(node: ir.Node, form: _Form) -> Quantized:
     _require(p.dtype in BYTES or (constant and p.dtype in _FOUR_BITS), f"its weights are {p.dtype.name.lower()}")
     _require(constant or form.op == "QLinearMatMul", "its weights are computed")
     _require(p.axis in (None, form.channels), "its weights have scales along another axis than the result's channels")
-    _require(p.scales is not None and p.zeros is not None, "its weights' scale is known at run time alone")
+    _require(p.scales is not None and p.zeros is not None, "its weights' scale is known only at run time")
     return found
 
 
 def _per_channel(numbers: np.ndarray, w: Quantized, form: _Form, group: int) -> np.ndarray:
-    """One number a result channel, from one a channel of the weights' own axis."""
+    """One number per result channel, from one per channel of the weights' own axis."""
     return np.tile(numbers, group) if numbers.ndim and form.op == "QLinearConvTranspose" else numbers
 
 
@@ -343,7 +343,7 @@ def _weights(edit: Edit, w: Quantized, form: _Form, group: int) -> list[ir.Value
     scale, zero = p.scales, p.zeros
     assert scale is not None and zero is not None
     stored = _FOUR_BITS.get(p.dtype)
-    if stored is not None and q is not None:  # 4-bit weights stay so: `lowering.pack_narrow` packs them two a byte
+    if stored is not None and q is not None:  # 4-bit weights stay 4-bit: `lowering.pack_narrow` packs two per byte
         zero = zero.astype(stored)
     title = w.q.name or ""
     return [
@@ -361,7 +361,7 @@ def _furthest(p: Parameters) -> int:
 
 
 def _reach(node: ir.Node, x: Quantized, w: Quantized, form: _Form) -> np.ndarray | None:
-    """The largest sum of products each result channel can come to; None where the weights' sizes are unknown."""
+    """The largest possible sum of products of each result channel; None if the weights' sizes are unknown."""
     q, zero = build.array(w.q), w.parameters.zeros
     furthest = _furthest(x.parameters)
     if q is None:
@@ -390,18 +390,18 @@ def _bias(node: ir.Node) -> Bias | None:
     first = "Conv" in node.op_type and attr(node, "layout", "NCHW") == "NCHW"
     size = (build.dims(node.outputs[0]) or (None, None))[1 if first else -1]
     if found is None:
-        _require(build.rank(value) == 1, "its bias is computed and no vector")
+        _require(build.rank(value) == 1, "its bias is computed and not a vector")
         return value
     flat = found.reshape(-1).astype(np.float32)
-    _require(found.ndim < 2 or found.shape[-1] == found.size, "its bias is no vector over the result's channels")
-    _require(flat.size == 1 or size is None or size == flat.size, "its bias is no vector over the result's channels")
+    _require(found.ndim < 2 or found.shape[-1] == found.size, "its bias is not a vector over the result's channels")
+    _require(flat.size == 1 or size is None or size == flat.size, "its bias is not a vector over the result's channels")
     return np.broadcast_to(flat, (size,)).copy() if flat.size == 1 and isinstance(size, int) else flat
 
 
 def _whole_bias(
     bias: Bias | None, x: Quantized, w: Quantized, form: _Form, node: ir.Node, reach: np.ndarray | None
 ) -> np.ndarray | None:
-    """The bias in units of x_scale * w_scale; None where it is computed, or could carry a sum out of 32 bits."""
+    """The bias in units of x_scale * w_scale; None if it is computed, or could make a sum overflow 32 bits."""
     if bias is None or isinstance(bias, ir.Value):
         return None
     x_scale, w_scale = x.parameters.scales, w.parameters.scales

@@ -1,4 +1,4 @@
-"""What the integer passes left in float, operator by operator, and why: for the report of a conversion."""
+"""Operators that the integer passes left in float, and why, for the report of a conversion."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOVES = having("movement") | {"Cast", "Concat", "Pad"}
 
 
 def left_float(model: ir.Model) -> list[Left]:
-    """Every operator with a float32 result that computes it in float32; none in a model without quantised values."""
+    """Every operator that computes a float32 result in float32; empty for a model without quantised values."""
     found = list(build.nodes(model))
     if not any(_is_quantized(node) for node in found):
         return []
@@ -48,7 +48,7 @@ def _left(found: list[ir.Node]) -> Iterator[Left]:
 
 
 def _from_integers(value: ir.Value | None, depth: int = 16) -> bool:
-    """Whether a value is dequantised, or computed from such elementwise."""
+    """Whether a value is dequantised, or computed elementwise from dequantised values."""
     if quantized.dequantized(value) is not None:
         return True
     node = value.producer() if value is not None else None
@@ -64,4 +64,4 @@ def _reason(node: ir.Node) -> str:
     inside = any(_from_integers(v) for v in node.inputs)
     if node.op_type in ELEMENTWISE:
         return "elementwise: runs in one pass from integers to integers" if inside else "elementwise on float operands"
-    return f"{node.op_type} has no form on integers" if inside else "its input is not quantised"
+    return f"{node.op_type} has no integer form" if inside else "its input is not quantised"

@@ -3,12 +3,12 @@
 1. Q(f(DQ(x))) with f any composition of elementwise operators whose other operands are constants of one element,
    quantised or not; x may be read several times (x * sigmoid(x)), and quantised in between. Q(DQ(x)) with other
    parameters is one as well.
-2. Any other result that is no float32 of such a composition: comparisons, casts.
-3. A float32 result, where f holds an operator whose value is only defined approximately (Exp, Sigmoid, Erf ...): what
-   is computed from it is then the same everywhere. Other float compositions run as part of what reads them.
-Compositions that never leave the integers are left alone.
+2. Any other result of such a composition that is not float32: comparisons, casts.
+3. A float32 result, if f contains an operator whose value is defined only approximately (Exp, Sigmoid, Erf ...): later
+   results are then the same on every machine. Other float compositions run as part of the operators that read them.
+Compositions that use only integers are left unchanged.
 
-The last operator of each composition is what the table gives, so tables never follow each other.
+The table gives the result of the composition's last operator, so tables never follow each other.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _APPROXIMATE = ELEMENTWISE - _EXACT
 _SCALED = having("scaled") - {"QuantizeLinear", "DequantizeLinear"}
 """Operators on integers that compute rather than move or choose."""
 _LONGEST = 64
-"""Operators of a composition at most."""
+"""The most operators of a composition."""
 _SIZES = (1, 2, 4)
-"""Bytes of an entry."""
+"""Bytes per table entry."""
 
 
 def run(model: ir.Model) -> int:
-    """The number of tables made. Each is made for the last operator of a composition; the others die with it."""
+    """The number of tables created, each for the last operator of a composition; the others become unused."""
     count = 0
     for node in reversed(list(build.nodes(model))):
         if node.graph is not None and _alive(node) and _is_elementwise(node):
@@ -85,7 +85,8 @@ def _worth(result: ir.Value, chain: Sequence[ir.Node]) -> bool:
 
 
 def _source(value: ir.Value, chain: list[ir.Node]) -> ir.Value | None:
-    """The one 8-bit tensor `value` is a function of, each number of each; the operators between, the last one first."""
+    """The one 8-bit tensor that `value` is an elementwise function of, and the operators between, the last one
+    first."""
     node = value.producer()
     if node is not None and _is_elementwise(node) and build.rank(value) is not None:
         mark, found = len(chain), _operands_source(node, chain)
@@ -116,7 +117,7 @@ def _is_number(value: ir.Value) -> bool:
 
 
 def table(chain: Sequence[ir.Node], x: ir.Value, result: ir.Value) -> np.ndarray | None:
-    """The result for every value of x from the least on, by the reference's definitions; None where one refuses."""
+    """The result for every value of x, from the smallest on, by the reference; None if a reference refuses."""
     from lite_runtime import reference
     from lite_runtime.errors import MsedgeError
     from lite_runtime.graph import Node

@@ -1,4 +1,4 @@
-"""Integers that are dequantised and quantised again by the same parameters are those integers.
+"""Remove dequantisation followed by quantisation with the same parameters.
 
 Q(DequantizeLinear(q)) -> q, scales along an axis included. Where the parameters differ, `lookup_tables` has a table for
 8 bits; others stay two operators, which run as one pass over the integers.
@@ -16,7 +16,7 @@ __all__ = ["run"]
 
 
 def run(model: ir.Model) -> int:
-    """The number of QuantizeLinears gone."""
+    """The number of QuantizeLinears removed."""
     return sum(_merge(node) for node in build.nodes(model) if build.is_op(node, "QuantizeLinear"))
 
 

@@ -1,9 +1,9 @@
-"""QuantizeLinear moves up through what only moves numbers, to the operator that computes them.
+"""QuantizeLinear moves up through operators that only move numbers, to the operator that computes them.
 
-1. Q(op(x)) -> op(Q(x)) for Reshape, Transpose, Slice, Tile, Resize to the nearest and their kin, where nothing else
-   reads x or op(x); and for MaxPool, since a larger number never has the smaller integer.
+1. Q(op(x)) -> op(Q(x)) for Reshape, Transpose, Slice, Tile, nearest-neighbour Resize and similar, if nothing else reads
+   x or op(x); and for MaxPool, since a larger number never has the smaller integer.
 2. Q(Pad(x, number)) -> Pad(Q(x), Q(number)).
-3. Q(Concat(a, b)) -> Concat(Q(a), Q(b)): each operand comes onto the result's steps by itself, whatever its own were.
+3. Q(Concat(a, b)) -> Concat(Q(a), Q(b)): each operand is quantised with the result's parameters, whatever its own were.
 
 One scale and zero point for the whole tensor.
 """

@@ -1,6 +1,6 @@
 """Recurrent weights stay bytes: LSTM(x, w, DequantizeLinear(r), ...) -> our LSTM(x, w, r, ..., scales); GRU likewise.
 
-Only of constant int8 weights without zero points, whose scales go along gates, or in blocks along the sum.
+Only for constant int8 weights without zero points, with scales per gate row, or in blocks along the summed axis.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from converter.passes import quantized
 __all__ = ["run"]
 
 _INPUTS = {"LSTM": 8, "GRU": 6}
-"""Of ONNX's operator; the scales follow."""
+"""The number of operands of ONNX's operator; the scales follow them."""
 
 
 def run(model: ir.Model) -> int:
-    """The number of operators whose recurrent weights stayed bytes."""
+    """The number of operators whose recurrent weights stay bytes."""
     return sum(_keep(node) for node in build.nodes(model) if build.is_op(node, *_INPUTS))
 
 
@@ -43,7 +43,7 @@ def _keep(node: ir.Node) -> bool:
 
 
 def _scales(found: quantized.Stored) -> np.ndarray | None:
-    """(directions, gates * hidden, blocks); None where they go along another axis."""
+    """(directions, gates * hidden, blocks); None if they are along another axis."""
     directions, gates, _ = found.q.shape
     if found.axis is None or (found.axis in (0, 1) and not found.block):
         along = [-1 if i == found.axis else 1 for i in range(3)]

@@ -1,1 +1,1 @@
-"""What quantisation costs: metrics, sensitivity of layers, and the search under an accuracy budget."""
+"""The accuracy cost of quantisation: metrics, sensitivity of layers, and the search under an accuracy budget."""

@@ -1,17 +1,18 @@
-"""The smallest, fastest mix of precisions that holds an accuracy budget, found by measurement.
+"""The smallest, fastest mix of precisions that meets an accuracy budget, found by measurement.
 
-Steps down a ladder cost speed first and size last: an integer node (1) keeps its weights as integers and computes in
-float, (2) becomes float altogether. In the modes that store weights only, (1) is eight bits instead of four.
+A node that is too inaccurate as an integer node is moved up in two steps, which cost speed first and size last: (1) it
+keeps its weights as integers and computes in float, (2) it becomes float completely. In the modes that store only
+weights, (1) is eight bits instead of four.
 
-1. Everything quantised. If that holds the budget, done.
-2. Nodes ranked by the noise each adds alone (`sensitivity.measure`); the shortest prefix of that ranking whose step (1)
-   holds the budget, by bisection.
-3. Where step (1) for all nodes does not hold it, weights are to blame: the shortest prefix of a ranking by weights
-   alone goes to step (2), and the prefix for (1) is sought again with those in float.
-4. Repaired nodes are won back one by one, the least harmful first, while the budget holds.
+1. Quantise everything. If that meets the budget, done.
+2. Rank nodes by the noise that each adds alone (`sensitivity.measure`); by bisection, find the shortest prefix of that
+   ranking whose step (1) meets the budget.
+3. If step (1) for all nodes does not meet it, the weights are the cause: the shortest prefix of a ranking by weights
+   alone goes to step (2), and the prefix for (1) is searched again with those nodes in float.
+4. Quantise the repaired nodes again one by one, the least harmful first, while the budget is met.
 
-Bisection takes for granted that more repairs lose less, which noise may break here and there: every mix that is
-returned was measured itself. Nothing is random; the same data gives the same mix.
+Bisection assumes that more repairs lose less accuracy, which noise may violate in places; but every mix that is
+returned was itself measured. Nothing is random; the same data gives the same mix.
 """
 
 from __future__ import annotations
@@ -33,14 +34,15 @@ from converter.quantize.rounding.weights import places
 __all__ = ["LEAST_GAIN", "Budget", "Found", "search", "stored_bytes"]
 
 LEAST_GAIN = 0.25
-"""Share of the size gain that a mix must keep: one that keeps less is no quantised model."""
+"""Share of the size gain that a mix must keep: one that keeps less is hardly a quantised model."""
 _WON_BACK = 48
-"""Nodes that are tried again at most, one evaluation each."""
+"""The most nodes that are tried again, with one evaluation each."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much worse the metric may become: `amount` of its unit, or of the float model's score where `relative`."""
+    """How much worse the metric may become: `amount` in its unit, or as a part of the float model's score if
+    `relative`."""
 
     amount: float
     relative: bool = False
@@ -58,36 +60,36 @@ class Budget:
         return cls(amount / 100, not metric.share) if found[2] else cls(amount)
 
     def limit(self, base: float) -> float:
-        """The greatest drop from a float score of `base`."""
+        """The largest allowed drop from a float score of `base`."""
         return self.amount * abs(base) if self.relative else self.amount
 
 
 @dataclass(frozen=True)
 class Found:
-    """A mix that holds the budget."""
+    """A mix that meets the budget."""
 
     variant: Variant
-    """The quantised model and the account of it."""
+    """The quantised model and the record of its quantisation."""
     score: float
     base: float
     """The float model's score."""
     drop: float
     limit: float
     float_bytes: int
-    """Constants of the float model."""
+    """Bytes of the float model's constants."""
     full_bytes: int
-    """Constants of the model with everything quantised."""
+    """Bytes of the constants with everything quantised."""
     bytes: int
     reference: ir.Model
     """The float model the mix was made from: equalised, so that layers can be compared with it."""
     ranking: tuple[Sensitivity, ...]
     """Empty where everything could be quantised."""
     trials: int
-    """Mixes that were measured."""
+    """The number of mixes measured."""
 
     @property
     def gain(self) -> float:
-        """The share kept of what quantising everything saves."""
+        """The share of the savings of full quantisation that this mix keeps."""
         return _gain(self.float_bytes, self.full_bytes, self.bytes)
 
 
@@ -102,17 +104,17 @@ def search(
     progress: Progress | None = None,
     threads: int = 1,
 ) -> Found:
-    """The cheapest mix of precisions of `model` (IR after `converter.pipeline.PREPARE`, left alone) that loses no more
+    """The cheapest mix of precisions of `model` (IR after `converter.pipeline.PREPARE`, not changed) that loses no more
     than `budget` by `evaluate`, whose reference must be the same float model.
 
-    Raises QuantizeError where no mix that keeps `least_gain` of the size gain holds the budget: how near the search
-    came, and which nodes cost most.
+    Raises QuantizeError if no mix that keeps `least_gain` of the size gain meets the budget. The error says how close
+    the search came and which nodes cost most.
     """
     return _Search(model, options, samples, evaluate, budget, least_gain, progress, threads).run()
 
 
 def stored_bytes(model: ir.Model) -> int:
-    """Bytes of all constants that something reads; two 4-bit numbers to a byte."""
+    """Bytes of all constants in use; two 4-bit numbers per byte."""
     read = {id(v) for node in build.nodes(model) for v in node.inputs if v is not None}
     total = 0
     for graph in build.graphs(model):
@@ -128,7 +130,7 @@ def _gain(float_bytes: int, full_bytes: int, size: int) -> float:
 
 @dataclass(frozen=True)
 class _Mix:
-    """Nodes below full quantisation, by the rung they stand on."""
+    """Nodes that are not fully quantised, by their step."""
 
     floats: frozenset[str] = frozenset()
     weights: frozenset[str] = frozenset()
@@ -146,7 +148,7 @@ class _Search:
         progress: Progress | None,
         threads: int,
     ) -> None:
-        # means are corrected once a mix is found: every mix could be, but at a hundred times the cost
+        # means are corrected once a mix is found; correcting every mix would cost a hundred times as much
         self._options, self._correct = options, options.static and options.bias_correction
         self._variants = Variants(model, replace(options, bias_correction=False), samples, threads=threads)
         self._evaluate, self._progress = evaluate, progress
@@ -168,7 +170,7 @@ class _Search:
     # steps
 
     def _repaired(self, order: Sequence[str]) -> _Mix:
-        """The shortest prefixes of the rankings that hold the budget; QuantizeError where none does."""
+        """The shortest prefixes of the rankings that meet the budget; raises QuantizeError if none does."""
         every = frozenset(order)
         if not order or not self._variants.steps_to_weights or not self._holds(_Mix(weights=every)):
             blamed = self._by_weights(order)
@@ -185,7 +187,7 @@ class _Search:
         return _Mix(floats, frozenset(rest if found is None else rest[:found]))
 
     def _by_weights(self, order: Sequence[str]) -> list[str]:
-        """Nodes by the noise of their weights alone, for each byte that float weights cost; the worst first."""
+        """Nodes by the noise of their weights alone, per byte that float weights would cost; the worst first."""
         ranked = self._ranking
         if self._variants.steps_to_weights:
             ranked = tuple(measure(self._variants, self._evaluate, self._progress, weights=True))
@@ -205,7 +207,7 @@ class _Search:
         return mix
 
     def _higher(self, mix: _Mix, name: str) -> list[_Mix]:
-        """The mix with `name` on a higher rung, the highest first."""
+        """The mixes in which `name` is closer to full quantisation, the closest first."""
         whole = _Mix(mix.floats - {name}, mix.weights - {name})
         if name in mix.floats and self._variants.steps_to_weights:
             return [whole, _Mix(whole.floats, whole.weights | {name})]
@@ -265,10 +267,10 @@ class _Search:
         nearest = min(kept.values())
         costly = ", ".join(f"{s.name} ({s.op}, {s.snr:.1f} dB alone)" for s in self._ranking[:3])
         return (
-            f"the accuracy budget cannot be held: {metric.name} may be {self._limit:.4g} worse than the float model's "
-            f"{base:.4g}, and of {len(self._drops)} mixes measured the nearest that keeps {self._least_gain:.0%} of "
-            f"the size gain is {nearest:.4g} worse. What costs most: {costly or 'no single node'}. Give a larger "
-            "budget, calibration data nearer to what is evaluated, mode int16x8, or train with quantisation in the loop"
+            f"the accuracy budget cannot be met: {metric.name} may be {self._limit:.4g} worse than the float model's "
+            f"{base:.4g}, and of {len(self._drops)} mixes measured the best that keeps {self._least_gain:.0%} of "
+            f"the size gain is {nearest:.4g} worse. Most expensive: {costly or 'no single node'}. Give a larger "
+            "budget, calibration data like the evaluation data, mode int16x8, or train with quantisation in the loop"
         )
 
 
@@ -278,7 +280,7 @@ def _split(blamed: Sequence[str], count: int, every: frozenset[str]) -> _Mix:
 
 
 def _shortest(count: int, holds: Callable[[int], bool]) -> int | None:
-    """The least n in 0..count with holds(n), by bisection; None where not even `count` does."""
+    """The smallest n in 0..count with holds(n), by bisection; None if holds(count) is false."""
     if not holds(count):
         return None
     low, high = 0, count

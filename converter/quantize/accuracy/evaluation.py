@@ -1,4 +1,4 @@
-"""What accuracy means to the user: a metric, the rows and labels it is measured on, and how much of it may go."""
+"""The user's definition of accuracy: a metric, the rows and labels it is measured on, and the allowed loss."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from lite_runtime.graph import Array
 __all__ = ["LABELS", "Accuracy", "within"]
 
 LABELS = ("labels", "label", "y")
-"""Names under which an .npz or a dict may hold labels beside the inputs."""
+"""Names under which an .npz or a dict may contain labels in addition to the inputs."""
 
 
 @dataclass(frozen=True)
 class Accuracy:
     """A budget such as "0.5%" or 0.005 of `metric` (a name of `metrics.METRICS` or `module:function`), measured on
-    `data` (the calibration rows without any) and `labels`, which may also stand in `data` under a name of `LABELS`."""
+    `data` (default: the calibration rows) and `labels`, which may also be in `data` under a name of `LABELS`."""
 
     budget: str | float
     metric: str = "agreement"
@@ -42,7 +42,7 @@ def within(
     accuracy: Accuracy,
     progress: Progress | None = None,
 ) -> Found:
-    """The cheapest mix of precisions that keeps to the budget; `model` is left alone. Raises QuantizeError."""
+    """The cheapest mix of precisions that meets the budget; `model` is not changed. Raises QuantizeError."""
     metric = load(accuracy.metric)
     budget = Budget.parse(accuracy.budget, metric)
     rows, labels = _rows(accuracy, model, samples)
@@ -54,14 +54,14 @@ def _rows(accuracy: Accuracy, model: ir.Model, samples: Samples | None) -> tuple
         if samples is None:
             raise QuantizeError("an accuracy budget needs rows to measure on: give evaluation or calibration data")
         if accuracy.labels is not None:
-            raise QuantizeError("labels need the data they belong to: calibration rows lose their order")
+            raise QuantizeError("labels need evaluation data: calibration rows do not keep their order")
         return samples.rows, None
     data, labels = _without_labels(accuracy.data, {v.name or "" for v in model.graph.inputs})
     return rows_in_order(data, model), accuracy.labels if accuracy.labels is not None else labels
 
 
 def _without_labels(data: Source, inputs: set[str]) -> tuple[Source, Array | None]:
-    """The data, and the labels it holds."""
+    """The data without labels, and the labels in it."""
     if isinstance(data, str | os.PathLike) and Path(data).suffix == ".npz":
         data = arrays_of(Path(data), "evaluation data")
     if not isinstance(data, Mapping):

@@ -1,8 +1,8 @@
-"""How far a result is from another, and how good a model is: the numbers that budgets, sensitivity and reports use.
+"""Distances between results and metrics of models, which budgets, sensitivity and reports use.
 
 Distances (`snr`, `cosine`, `mse`, `relative_error`) compare two arrays of one shape. A `Metric` scores a model by all
 its outputs on a set of rows: against the float model's outputs (agreement, error) or against labels (accuracy, AUC,
-error), or by a function of the user's, named `module:function` and found by importing the module.
+error), or by a user's function, given as `module:function` and found by importing the module.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def cosine(reference: Array, result: Array) -> float:
 
 
 def relative_error(reference: Array, result: Array) -> float:
-    """Root of summed squared differences over that of the reference; 0 when nothing differs."""
+    """Root of the summed squared differences, divided by that of the reference; 0 if nothing differs."""
     return 10 ** (-snr(reference, result) / 20)
 
 
@@ -77,7 +77,7 @@ def _pair(reference: Array, result: Array) -> tuple[Array, Array]:
 
 
 def top1(scores: Array, labels: Array) -> float:
-    """Share of rows whose largest score (the first of equals) along the last axis is at the label."""
+    """Share of rows whose largest score (the first of equal ones) along the last axis is at the label."""
     chosen = scores.argmax(axis=-1).reshape(-1)
     wanted = np.asarray(labels).reshape(-1)
     if chosen.shape != wanted.shape:
@@ -106,8 +106,8 @@ _Score = Callable[[Outputs, Outputs, "Array | None"], float]
 
 @dataclass(frozen=True)
 class Metric:
-    """A number for a model's outputs; `higher` is better or worse. `share`: it lies between 0 and 1, so that a budget
-    in percent means points."""
+    """A number for a model's outputs; `higher`: whether higher is better. `share`: it is between 0 and 1, so that a
+    budget in percent means percentage points."""
 
     name: str
     score: _Score
@@ -170,8 +170,8 @@ float model. top1, auc, rmse: the first output against labels."""
 
 def load(name: str) -> Metric:
     """A metric of `METRICS`, or the user's function `module:function`, imported from the working directory or the
-    installation. It gets the outputs by name (rows along a new leading axis) and the labels (None without), and returns
-    a number, larger for better; a function attribute `lower_is_better = True` turns that round.
+    installation. It gets the outputs by name (rows along a new leading axis) and the labels (or None), and returns a
+    number, larger for better; a function attribute `lower_is_better = True` reverses this.
     """
     if name in METRICS:
         return METRICS[name]
@@ -220,10 +220,10 @@ def _users(name: str, function: Callable[..., Any]) -> Metric:
 
 
 class Evaluator:
-    """Scores models of the same inputs and outputs on fixed rows.
+    """Scores models with the same inputs and outputs on fixed rows.
 
-    `reference` is the float model: what agreement and error are measured against. `labels`: one for each row, in order.
-    Raises QuantizeError for an empty set of rows, or labels that are missing or of another number.
+    `reference` is the float model, with which agreement and error compare. `labels`: one for each row, in order.
+    Raises QuantizeError for an empty set of rows, and for missing labels or a wrong number of them.
     """
 
     def __init__(
@@ -240,14 +240,14 @@ class Evaluator:
         if metric.labels and labels is None:
             raise QuantizeError(f"metric {metric.name!r} needs labels: give one for each row of the evaluation data")
         if labels is not None and len(labels) != len(rows):
-            raise QuantizeError(f"expected one label a row, got {len(labels)} labels for {len(rows)} rows")
+            raise QuantizeError(f"expected one label per row, got {len(labels)} labels for {len(rows)} rows")
         self.metric, self.labels, self._rows, self._threads = metric, labels, tuple(rows), threads
         self.reference = self.outputs(reference)
         self.base = self.score(self.reference)
         """The float model's own score."""
 
     def outputs(self, model: ir.Model) -> dict[str, Array]:
-        """Every output on every row: arrays [rows, ...]. Raises QuantizeError where rows differ in shape."""
+        """Every output on every row: arrays [rows, ...]. Raises QuantizeError if rows differ in shape."""
         runner = Runner(model, (), threads=self._threads)
         names = [v.name or "" for v in model.graph.outputs]
         results = [runner.run(row) for row in self._rows]

@@ -1,8 +1,8 @@
 """Which nodes lose accuracy, measured: for each, the model with that node alone quantised.
 
-A node's noise alone, as energy relative to the output's, adds up over nodes nearly as it does in the fully quantised
-model, so it ranks them; the score (top-1, …) moves in jumps and is recorded beside. `Variants` makes quantised forms of
-one model without calibrating again, and is what the budget search walks through as well.
+The noise of single nodes, as energy relative to the output's, adds up to nearly that of the fully quantised model, so
+nodes are ranked by it; the score (top-1, …) changes in jumps and is only recorded. `Variants` makes quantised forms of
+one model without calibrating again; the budget search uses it too.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from converter.quantize.steps import STEPS
 __all__ = ["Progress", "Sensitivity", "Variant", "Variants", "measure", "noise"]
 
 Progress = Callable[[str, int, int], None]
-"""(what is going on, steps done, steps in all)"""
+"""(current activity, steps done, total steps)"""
 _SKIPPED = ("equalise", "plan", "observe", "round weights by what they meet", "choose how")
-"""Steps of the quantiser that `Variants` does once for all, or from what it keeps."""
+"""Steps of the quantiser that `Variants` runs once for all variants, or replaces by cached results."""
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What quantising one node alone does to the model's outputs."""
+    """The effect on the model's outputs of quantising only one node."""
 
     name: str
     op: str
@@ -46,7 +46,7 @@ class Sensitivity:
     score: float
     """The evaluator's metric."""
     drop: float
-    """How much worse than the float model's."""
+    """How much worse the score is than the float model's."""
 
     @property
     def noise(self) -> float:
@@ -61,13 +61,13 @@ class Variant:
     model: ir.Model
     record: Record
     float_nodes: tuple[str, ...]
-    """Nodes left as they were."""
+    """Nodes left in float."""
     weight_nodes: tuple[str, ...]
     """Nodes of which only the weights are integers."""
 
 
 class Variants:
-    """Quantised forms of `model` (IR after `converter.pipeline.PREPARE`, left alone), all from one calibration.
+    """Quantised forms of `model` (IR after `converter.pipeline.PREPARE`, not changed), all from one calibration.
 
     Raises QuantizeError as `quantize` does.
     """
@@ -77,7 +77,7 @@ class Variants:
             raise QuantizeError(f"mode {options.mode!r} needs calibration data to measure activations; give some")
         self.options, self._samples, self._threads = options, samples, threads
         self.reference = model.clone()
-        """The float model all variants are made of: equalised where the options say so."""
+        """The float model that all variants are made from: equalised if the options say so."""
         build.adopt(self.reference)
         self._ready: dict[tuple[Bits, int], dict[str, Quantized]] = {}
         state = State(self.reference, options, samples, Record(options.mode))
@@ -99,14 +99,14 @@ class Variants:
 
     @property
     def steps_to_weights(self) -> bool:
-        """Whether a node can keep integer weights on the way to float: float arithmetic in the static modes, eight
-        bits instead of four in w4."""
+        """Whether a node has an intermediate step before float: integer weights with float arithmetic in the static
+        modes, eight bits instead of four in w4."""
         return self.options.static or self.options.mode == "w4"
 
     def make(
         self, *, float_nodes: Iterable[str] = (), weight_nodes: Iterable[str] = (), bias_correction: bool | None = None
     ) -> Variant:
-        """The model with these nodes (by name) left in float, and those with integer weights of eight bits only."""
+        """The model with `float_nodes` (by name) left in float, and only 8-bit integer weights in `weight_nodes`."""
         kept, weights = tuple(float_nodes), tuple(weight_nodes)
         options = replace(
             self.options,
@@ -144,7 +144,7 @@ class Variants:
         return found
 
     def _rounded(self, bits: Bits, block: int) -> dict[str, Quantized]:
-        """What GPTQ makes of all weights, once."""
+        """GPTQ's result for all weights, computed once."""
         if not self.options.gptq or self._samples is None:
             return {}
         if (bits, block) not in self._ready:
@@ -159,7 +159,7 @@ class Variants:
         return self._ready[bits, block]
 
     def _observed(self, state: State) -> dict[str, Statistics]:
-        """Statistics of what the plan quantises; each tensor is observed once for all variants."""
+        """Statistics of the tensors that the plan quantises; each is observed once for all variants."""
         assert self._samples is not None
         known = observable(self.reference)
         wanted = [v.name or "" for v in state.plan.tensors]
@@ -172,7 +172,7 @@ class Variants:
 
 
 def _chooses(node: ir.Node, found: Plan) -> bool:
-    """Whether a node computes with tensors of its own precision, rather than moves them or rides along."""
+    """Whether a node's precision is a choice: it computes, and does not just move data or follow another node."""
     if found.integer[node].role in ("movement", "reader"):
         return False
     return any(v in found.tensors for v in node.inputs if v is not None)
@@ -182,7 +182,7 @@ _SPECIAL = str.maketrans({"*": "[*]", "?": "[?]", "[": "[[]"})
 
 
 def _exactly(name: str) -> str:
-    """A glob that only this name fits."""
+    """A glob that matches only this name."""
     return name.translate(_SPECIAL)
 
 

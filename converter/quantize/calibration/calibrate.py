@@ -1,7 +1,7 @@
-"""From what was observed to a range, and from a range to scale and zero point. Pure functions.
+"""From observed values to a range, and from a range to scale and zero point. Pure functions.
 
-A histogram is `(counts [n] int64, low, high)`: n equal bins over [low, high]. Every method answers with a range
-(minimum, maximum); `affine` and `symmetric` turn one into parameters, in which zero is always exactly representable.
+A histogram is `(counts [n] int64, low, high)`: n equal bins over [low, high]. Every method returns a range (minimum,
+maximum); `affine` and `symmetric` convert it to parameters, in which zero is always exactly representable.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ LIMITS: Mapping[str, tuple[int, int]] = {
     "int16": (-32768, 32767),
 }
 _HEADROOM = 2.0
-"""Sixteen bits have one to spare for values beyond those observed, and nothing to gain from clipping."""
+"""Sixteen bits can spare one for values beyond those observed, and gain nothing from clipping."""
 _LEAST_SCALE = float(np.float32(2.0**-100))
-"""Below it, products of scales leave the normal numbers of float32."""
+"""The smallest scale: below it, products of scales would be subnormal in float32."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,17 @@ class Params:
 
     @property
     def low(self) -> float:
-        """The least real value."""
+        """The smallest real value."""
         return (LIMITS[self.dtype][0] - self.zero_point) * self.scale
 
     @property
     def high(self) -> float:
-        """The greatest real value."""
+        """The largest real value."""
         return (LIMITS[self.dtype][1] - self.zero_point) * self.scale
 
 
 class Range(NamedTuple):
-    """What a tensor's integers shall span."""
+    """The range that a tensor's integers must cover."""
 
     low: float
     high: float
@@ -64,19 +64,19 @@ class Histogram(NamedTuple):
 
     @property
     def width(self) -> float:
-        """Of one bin."""
+        """The width of one bin."""
         return (self.high - self.low) / len(self.counts)
 
     @property
     def centres(self) -> Array:
-        """Of the bins, float64."""
+        """The centres of the bins, float64."""
         return self.low + (np.arange(len(self.counts)) + 0.5) * self.width
 
 
 def affine(low: float, high: float, dtype: str = "int8") -> Params:
-    """Parameters whose integers span [low, high], widened to hold zero. Equal or absurd bounds get a sane scale.
+    """Parameters whose integers span [low, high], widened to hold zero. Equal or extreme bounds get a usable scale.
 
-    The zero point is rounded to the integer nearest to where zero falls, so the span shifts by half a step at most.
+    The zero point is rounded to the nearest integer, so the range shifts by at most half a step.
     """
     low, high = min(float(low), 0.0), max(float(high), 0.0)
     first, last = LIMITS[dtype]
@@ -91,7 +91,7 @@ def affine(low: float, high: float, dtype: str = "int8") -> Params:
 
 
 def symmetric(low: float, high: float, dtype: str = "int16") -> Params:
-    """Parameters with zero point 0 whose integers span [-m, m], m the greater magnitude."""
+    """Parameters with zero point 0 whose integers span [-m, m], with m the larger magnitude."""
     most, last = max(abs(float(low)), abs(float(high))), LIMITS[dtype][1]
     scale = np.float32(most / last)
     if most == 0.0:
@@ -100,7 +100,7 @@ def symmetric(low: float, high: float, dtype: str = "int16") -> Params:
 
 
 def fake(values: Array, params: Params) -> Array:
-    """What quantising and dequantising makes of values, as ONNX defines it: float32 throughout, halves to even."""
+    """Values after quantising and dequantising as ONNX defines it: float32 throughout, halves to even."""
     scale = np.float32(params.scale)
     with np.errstate(over="ignore"):
         steps = np.rint(values.astype(np.float32) / scale) + params.zero_point
@@ -108,7 +108,7 @@ def fake(values: Array, params: Params) -> Array:
 
 
 def saturated(histogram: Histogram, params: Params) -> float:
-    """The share of values beyond what the integers span, by more than half a step."""
+    """The share of values outside the integers' range by more than half a step."""
     total = int(histogram.counts.sum())
     centres, half = histogram.centres, params.scale / 2
     outside = (centres < params.low - half) | (centres > params.high + half)
@@ -116,7 +116,7 @@ def saturated(histogram: Histogram, params: Params) -> float:
 
 
 def choose(statistics: Statistics, options: Options, dtype: str = "int8") -> Range:
-    """The range that the options' method (auto: mse) gives what was observed; a constant keeps its value in range."""
+    """The range by the options' method (auto: mse) for the observed values; a constant stays inside its range."""
     observed = Range(min(statistics.low, statistics.high), max(statistics.low, statistics.high))
     if not statistics.elements:
         return Range(0.0, 0.0)
@@ -132,7 +132,7 @@ def _minmax(histogram: Histogram, options: Options) -> Range:
 
 
 def _percentile(histogram: Histogram, options: Options) -> Range:
-    """The narrowest bounds that leave (100 - percentile) / 2 percent outside on each side of zero's reach."""
+    """The narrowest bounds that contain zero and leave (100 - percentile) / 2 percent outside on each side."""
     share = (1.0 - options.percentile / 100.0) / 2
     cumulative = np.cumsum(histogram.counts)
     total = cumulative[-1]
@@ -150,8 +150,8 @@ _LEAST_SHARE = 0.02
 
 
 def _mse(histogram: Histogram, options: Options) -> Range:
-    """The range with the least mean squared error of rounding and clipping: each bound in turn, shrunk by candidates
-    on a geometric ladder, until neither moves."""
+    """The range with the least mean squared error of rounding and clipping: each bound in turn is reduced by
+    geometrically spaced factors, until neither changes."""
     used = histogram.counts > 0
     centres, weights = histogram.centres[used], histogram.counts[used].astype(np.float64)
     inside = histogram.width**2 / 12
@@ -161,7 +161,7 @@ def _mse(histogram: Histogram, options: Options) -> Range:
         step = params.scale
         codes = np.clip(np.rint(centres / step) + params.zero_point, *LIMITS[params.dtype])
         error = np.square((codes - params.zero_point) * step - centres)
-        # bins narrower than a step spread their values over it; wider ones are rounded within themselves
+        # values in bins narrower than a step spread over the step; in wider bins they are rounded within the bin
         return float((weights * np.maximum(error, min(inside, step**2 / 12))).sum())
 
     best = Range(min(histogram.low, 0.0), max(histogram.high, 0.0))
@@ -188,10 +188,10 @@ _LEVELS = 256
 def _entropy(histogram: Histogram, options: Options) -> Range:
     """The range whose clipped, rounded distribution diverges least (Kullback-Leibler) from the observed one.
 
-    As TensorRT does it, over a range that keeps the histogram's own asymmetry: candidates grow from 256 bins on around
-    the bin of zero, outliers are counted in the outermost bins, and each of the 256 levels spreads its count over its
-    bins that are not empty. The bin of zero is left out: zero is exact in any range, and after a Relu it holds most of
-    all values, so that any level that spreads it would decide alone.
+    As in TensorRT, but over a range that keeps the histogram's asymmetry: candidates grow from 256 bins around the bin
+    of zero, outliers are counted in the outermost bins, and each of the 256 levels spreads its count over its nonempty
+    bins. The bin of zero is left out: zero is exact in any range, and after a Relu this bin holds most of the values,
+    so that a level that spreads it would dominate the result.
     """
     counts = histogram.counts.astype(np.float64)
     bins = len(counts)

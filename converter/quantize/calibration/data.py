@@ -1,18 +1,18 @@
 """Calibration data: from files, folders, dicts or any iterable to single rows that fit the model, in a fixed order.
 
-A *row* is one run of the model: every input by name, with the shape the model takes. Rows are sorted by the digest of
-their contents, so that the order in which data comes changes nothing; duplicates stay.
+A *row* is one run of the model: every input by name, with the shape that the model takes. Rows are sorted by the digest
+of their contents, so that the order of the data does not matter; duplicates stay.
 
 How an array becomes rows, for an input of rank r:
 
-- rank r: the leading axis counts samples. Each goes in alone, as a batch of one, or repeated where the model's batch
-  is fixed at more. Exceptions: an array of exactly the input's shape, where the leading size is fixed at more than one,
-  and vectors for an input of rank 1 that is no vector of samples, are one row.
+- rank r: the leading axis counts samples. Each becomes a batch of one, or is repeated if the model's batch size is
+  fixed at more. Exceptions, which are one row: an array of exactly the input's shape if the leading size is fixed at
+  more than one, and vectors for an input of rank 1 that is not a vector of samples.
 - rank r + 1: the leading axis counts samples, each of the input's full shape.
 - rank r - 1, in iterables, lists of rows and files of a folder only: one sample without its batch axis.
 
 Floating inputs take any real numbers; integer inputs take integers only. Pixels of images stay 0..255 unless `mean`
-and `std` say otherwise: value = (pixel - mean) / std, each a number or one a channel.
+and `std` are given: value = (pixel - mean) / std, each one number or one per channel.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Number: TypeAlias = float | Sequence[float]
 IMAGES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"))
 _ARRAYS = frozenset((".npy", ".npz"))
 _DAMAGE = (OSError, ValueError, EOFError, KeyError, SyntaxError, zipfile.BadZipFile, zlib.error)
-"""What NumPy raises over files that are broken or hold Python objects."""
+"""Exceptions that NumPy raises for files that are damaged or contain Python objects."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class Samples:
 
     rows: tuple[Row, ...]
     digest: str
-    """Of all rows: 64 hexadecimal digits."""
+    """The digest of all rows: 64 hexadecimal digits."""
     findings: tuple[Finding, ...] = ()
-    """Constant inputs and all-zero channels."""
+    """Findings: constant inputs and all-zero channels."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -67,7 +67,7 @@ class Samples:
         return Samples(self.rows[:count], self.digest, self.findings)
 
     def part(self, index: int, parts: int) -> Samples:
-        """Every `parts`th row from `index` on; all rows where that leaves none."""
+        """Every `parts`th row from `index` on; all rows if that would be none."""
         return Samples(self.rows[index::parts] or self.rows, self.digest, self.findings)
 
 
@@ -76,7 +76,7 @@ def load(source: Source, model: ir.Model, *, mean: Number = 0.0, std: Number = 1
     or an iterable of dicts or arrays.
 
     `mean` and `std` apply to images only. Raises QuantizeError for data that does not fit the model's inputs, is
-    empty, or holds NaN or infinities; MissingExtraError where images need Pillow.
+    empty, or contains NaN or infinities; MissingExtraError if images need Pillow.
     """
     inputs = [v for v in model.graph.inputs if v.name]
     if not inputs:
@@ -91,7 +91,7 @@ def load(source: Source, model: ir.Model, *, mean: Number = 0.0, std: Number = 1
 
 
 def rows_in_order(source: Source, model: ir.Model, *, mean: Number = 0.0, std: Number = 1.0) -> tuple[Row, ...]:
-    """Rows of what `load` takes, in the order they come: for data that labels go with. Raises QuantizeError."""
+    """Rows of data that `load` accepts, in their given order, for data with labels. Raises QuantizeError."""
     return tuple(_rows(source, [v for v in model.graph.inputs if v.name], _pixels(mean, std)))
 
 
@@ -169,7 +169,8 @@ def _from_folder(folder: Path, inputs: Sequence[ir.Value], pixels: Pixels) -> It
 
 
 def arrays_of(path: Path, what: str = "calibration data") -> Array | dict[str, Array]:
-    """The array of a .npy, the arrays of a .npz by name. `what` the file is for, in errors. Raises QuantizeError."""
+    """The array of a .npy, the arrays of a .npz by name. `what`: the file's purpose, for errors. Raises
+    QuantizeError."""
     try:
         with open(path, "rb") as file:
             loaded = np.load(file, allow_pickle=False)
@@ -177,7 +178,7 @@ def arrays_of(path: Path, what: str = "calibration data") -> Array | dict[str, A
     except FileNotFoundError:
         raise QuantizeError(f"{what} {str(path)!r}: there is no such file") from None
     except _DAMAGE as error:
-        raise QuantizeError(f"{what} {str(path)!r} is no readable NumPy file: {error}") from error
+        raise QuantizeError(f"{what} {str(path)!r} is not a readable NumPy file: {error}") from error
 
 
 def _read(path: Path, inputs: Sequence[ir.Value]) -> dict[str, Array]:
@@ -205,7 +206,7 @@ def _input(name: str, inputs: Sequence[ir.Value], where: str) -> ir.Value:
         if value.name == name:
             return value
     names = ", ".join(str(v.name) for v in inputs)
-    raise QuantizeError(f"{where}: {name!r} is no input of the model, which takes {names}")
+    raise QuantizeError(f"{where}: {name!r} is not an input of the model, which has {names}")
 
 
 def _as_array(value: Any, where: str) -> Array:
@@ -217,12 +218,12 @@ def _as_array(value: Any, where: str) -> Array:
 
 
 def _from_columns(columns: Mapping[str, Any], inputs: Sequence[ir.Value], where: str) -> Iterator[Row]:
-    """Rows of arrays by input name; an array of one sample serves all rows."""
+    """Rows of arrays by input name; an array of one sample is used for all rows."""
     for name in columns:
         _input(name, inputs, where)
     missing = [str(v.name) for v in inputs if v.name not in columns]
     if missing:
-        raise QuantizeError(f"{where}: nothing for input {', '.join(missing)}; it holds {', '.join(columns) or 'none'}")
+        raise QuantizeError(f"{where}: no data for input {', '.join(missing)}; it has {', '.join(columns) or 'none'}")
     split = {
         v.name or "": _split(_as_array(columns[v.name or ""], where), v, f"{where}, input {v.name!r}") for v in inputs
     }
@@ -296,7 +297,7 @@ def _typed(array: Array, value: ir.Value, where: str) -> Array:
 def _pixels(mean: Number, std: Number) -> Pixels:
     shift, factor = np.asarray(mean, np.float32), np.asarray(std, np.float32)
     if shift.ndim > 1 or factor.ndim > 1 or not np.isfinite(shift).all() or not (factor > 0).all():
-        raise QuantizeError(f"expected mean to be finite and std positive, a number or one a channel: {mean}, {std}")
+        raise QuantizeError(f"expected mean to be finite and std positive, a number or one per channel: {mean}, {std}")
     if not shift.any() and (factor == 1).all():
         return lambda image: image
     return lambda image: (image.astype(np.float32) - shift) / factor
@@ -304,7 +305,7 @@ def _pixels(mean: Number, std: Number) -> Pixels:
 
 def _from_image(path: Path, inputs: Sequence[ir.Value], pixels: Pixels) -> Iterator[Row]:
     if len(inputs) != 1:
-        raise QuantizeError(f"{path}: images suit models of one input; this has {len(inputs)}: give .npz files")
+        raise QuantizeError(f"{path}: images need a model with one input; this has {len(inputs)}: give .npz files")
     value = inputs[0]
     height, width, channels, last = _image_shape(value, path)
     image = _open(path, channels, (width, height))
@@ -313,7 +314,7 @@ def _from_image(path: Path, inputs: Sequence[ir.Value], pixels: Pixels) -> Itera
     try:
         image = pixels(image)
     except ValueError as error:
-        raise QuantizeError(f"mean and std: expected one number or {channels} (one a channel): {error}") from error
+        raise QuantizeError(f"mean and std: expected one number or {channels} (one per channel): {error}") from error
     yield from _from_columns({value.name or "": (image if last else image.transpose(2, 0, 1))[None]}, inputs, str(path))
 
 
@@ -348,7 +349,7 @@ def _open(path: Path, channels: int, size: tuple[int | None, int | None]) -> Arr
         raise QuantizeError(f"calibration image {str(path)!r} cannot be read: {error}") from error
 
 
-# what looks odd
+# findings
 
 
 def _findings(rows: Sequence[Row], inputs: Sequence[ir.Value]) -> Iterator[Finding]:

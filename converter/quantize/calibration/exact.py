@@ -1,9 +1,9 @@
-"""Sums that come out the same in any order: nothing here depends on how BLAS splits its work, or on threads.
+"""Sums that are the same in any order: the results do not depend on how BLAS splits its work, or on threads.
 
-A product of matrices whose elements are integers is exact in float64 while every partial sum stays below 2**53, and an
-exact sum has no order. So factors are rounded to integers of few enough bits, times a power of two for each row or
-column; `product` splits each factor into two such parts and adds three exact products, which leaves a relative error of
-about 2**-40 instead of BLAS's 2**-53.
+A product of integer matrices is exact in float64 while every partial sum stays below 2**53, and an exact sum does not
+depend on the order. So factors are rounded to integers of few enough bits, times a power of two for each row or column;
+`product` splits each factor into two such parts and adds three exact products, which leaves a relative error of about
+2**-40 instead of BLAS's 2**-53.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _MANTISSA = 53
 _GRID_BITS = 13
 """Bits of an activation in a Gram matrix: sums of 2**27 rows stay exact; the rounding, 2**-14 of a channel's largest
-value, disappears beside the damping of one percent that the matrix gets."""
+value, is negligible beside the damping of one percent that is added to the matrix."""
 
 
 def product(a: Array, b: Array) -> Array:
@@ -40,12 +40,12 @@ def _split(x: Array, axis: int, bits: int) -> tuple[Array, Array, Array]:
 
 
 def _exponent(magnitude: Array) -> Array:
-    """The least e with magnitude <= 2**e, for each element."""
+    """The smallest e with magnitude <= 2**e, for each element."""
     return np.asarray(np.frexp(magnitude)[1], np.int64)
 
 
 class Gram:
-    """x' x and the sum of x over rows that arrive in any order and in any batches; exactly the same sums each time.
+    """x' x and the sum of x over rows that arrive in any order and batching; the sums are exactly the same each time.
 
     `magnitude`: [..., k], the largest absolute value each column will ever have; values beyond it are clamped. Leading
     axes stack independent matrices.
@@ -80,7 +80,7 @@ class Gram:
 
     @property
     def covariance(self) -> Array:
-        """float64 [..., k, k]: what is left of `matrix` when rows lose their mean."""
+        """float64 [..., k, k]: `matrix` after subtracting the mean from the rows."""
         mean = self.mean
         return np.asarray(self.matrix - mean[..., :, None] * mean[..., None, :])
 

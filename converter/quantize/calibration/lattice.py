@@ -1,7 +1,7 @@
-"""Inputs that come in steps already: pixels, samples of a converter, bytes made real by a scale.
+"""Inputs that are already discrete: pixels, samples of an A/D converter, bytes multiplied by a scale.
 
-Where all values of an input lie on multiples of one step, and no more of them than eight bits hold, that step is its
-scale, and quantising it loses nothing.
+If all values of an input are multiples of one step, and eight bits can hold them, that step becomes its scale, and
+quantising it is lossless.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from lite_runtime.graph import Array
 __all__ = ["lattice"]
 
 _FEWEST = 16
-"""Different values from which an input is a scale of something and no flag or class."""
+"""The fewest distinct values of an input that counts as a scaled quantity, not as a flag or class."""
 _OFF = 1e-3
-"""How far from a multiple, in steps, float32 arithmetic may have put a value."""
+"""The largest distance from a multiple, in steps, that float32 arithmetic may cause."""
 
 
 def lattice(arrays: Iterable[Array], dtype: str = "int8") -> Params | None:
     """The parameters that store every value of `arrays` (float, any shapes) exactly, or None where none do.
 
-    Values that were not seen but lie within the type's range of steps fit too; room that is left over is shared between
-    both ends, unless all values have one sign.
+    Values that were not seen but are within the type's range fit too; unused integers are shared between both ends,
+    unless all values have one sign.
     """
     first, last = LIMITS[dtype]
     found = np.zeros(0)

@@ -1,8 +1,8 @@
 """Running the float model on calibration rows and watching its tensors.
 
 `Runner` gives the values of any tensors for one row; `observe` makes two passes over all rows with it, first the
-ranges, then counts in fixed bins between them. Minima, maxima and counts are exact, so the order of rows changes
-nothing, and at no time is more held than one row's activations.
+ranges, then counts in fixed bins between them. Minima, maxima and counts are exact, so the order of rows does not
+matter, and never more than one row's activations are in memory.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _CHANNELS_FIRST = frozenset(
 class Runner:
     """The model, compiled with the tensors called `names` as further outputs.
 
-    `model` is left alone. Raises QuantizeError for a name that is no tensor of the model's main graph.
+    `model` is not changed. Raises QuantizeError for a name that is not a tensor of the model's main graph.
     """
 
     def __init__(self, model: ir.Model, names: Iterable[str], *, threads: int = 1) -> None:
-        from converter import pipeline  # which itself offers quantisation
+        from converter import pipeline  # imported here, since it imports quantisation
 
         copy = model.clone()
         self.names = tuple(dict.fromkeys(names))
-        """The tensors asked for, in that order."""
+        """The requested tensors, in that order."""
         self._inputs = _expose(copy, self.names)
         pipeline.optimize(copy)
         held = bundle.write(None, {"predict": lower(copy)})
         self._model = session.load(held, threads=threads)
 
     def run(self, sample: Mapping[str, Array]) -> dict[str, Array]:
-        """Every tensor asked for and every output of the model, by name, for one row of inputs.
+        """Every requested tensor and every output of the model, by name, for one row of inputs.
 
         Shapes and layouts are those the tensors have in the model. Raises InputError for inputs that do not fit.
         """
@@ -67,7 +67,7 @@ def _expose(model: ir.Model, names: Sequence[str]) -> tuple[str, ...]:
     known, inputs = observable(model), {v.name for v in model.graph.inputs}
     for name in names:
         if name not in known:
-            raise QuantizeError(f"cannot observe {name!r}: it is no tensor of the model's main graph")
+            raise QuantizeError(f"cannot observe {name!r}: it is not a tensor of the model's main graph")
         value = known[name]
         if name not in inputs and not value.is_graph_output():
             model.graph.outputs.append(value)
@@ -75,7 +75,7 @@ def _expose(model: ir.Model, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def channel_axis(value: ir.Value) -> int:
-    """The axis that means channels: 1 next to convolutions and pools and in four dimensions, else the last."""
+    """The channel axis: 1 next to convolutions and pools and in four dimensions, else the last."""
     nodes = [use.node for use in value.uses() if use.idx == 0]
     producer = value.producer()
     near = any(node.op_type in _CHANNELS_FIRST for node in (*nodes, *([producer] if producer is not None else ())))
@@ -85,16 +85,16 @@ def channel_axis(value: ir.Value) -> int:
 
 @dataclass
 class Statistics:
-    """What was seen of one tensor over all rows."""
+    """Statistics of one tensor over all rows."""
 
     low: float = np.inf
     high: float = -np.inf
     axis: int = -1
-    """Which axis `channel_low`, `channel_high` and `channel_mean` run along."""
+    """The axis of `channel_low`, `channel_high` and `channel_mean`."""
     channel_low: Array = field(default_factory=lambda: np.zeros(0, np.float32))
     channel_high: Array = field(default_factory=lambda: np.zeros(0, np.float32))
     channel_mean: Array = field(default_factory=lambda: np.zeros(0, np.float64))
-    """Per channel, [C]; empty where rows differ in their number of channels or the tensor is a scalar."""
+    """Per channel, [C]; empty if rows differ in their number of channels or the tensor is a scalar."""
     elements: int = 0
     counts: Array = field(default_factory=lambda: np.zeros(BINS, np.int64))
     """[BINS] int64 over equal bins between `low` and `high`; each value counted once."""
@@ -106,7 +106,7 @@ class Statistics:
 
 
 def observe(runner: Runner, samples: Samples, axes: Mapping[str, int] | None = None) -> dict[str, Statistics]:
-    """Statistics of every floating tensor of `runner.names`. Raises QuantizeError where one is NaN or infinite."""
+    """Statistics of every floating tensor of `runner.names`. Raises QuantizeError if one is NaN or infinite."""
     found = {name: Statistics(axis=(axes or {}).get(name, -1)) for name in runner.names}
     sums: dict[str, Array | None] = {}
     for sample in samples:

@@ -1,4 +1,4 @@
-"""Where a contraction keeps its bias, and how something is added to it."""
+"""Finding the bias of a contraction, and adding to it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _INT32 = np.iinfo(np.int32)
 
 
 class Place(NamedTuple):
-    """The bias is operand `operand` of `holder`: of the contraction itself, or of an Add behind it."""
+    """The bias is operand `operand` of `holder`: the contraction itself, or an Add after it."""
 
     holder: ir.Node
     operand: int
 
     def add(self, shift: Array) -> bool:
-        """Add `shift` (float32 [channels]) to the bias, in whatever form that is; whether it changed."""
+        """Add `shift` (float32 [channels]) to the bias, whatever its form; returns whether it changed."""
         if not shift.any():
             return False
         holder, operand = self
@@ -50,7 +50,7 @@ class Place(NamedTuple):
 
 
 def place(node: ir.Node) -> Place | None:
-    """Where the bias of a contraction is, or could be; None where it has no constant one and nowhere to put it."""
+    """The place of a contraction's bias; None if it has no constant one and no place for one."""
     if node.domain != "" or node.op_type not in AXES or not build.rank(node.outputs[0]):
         return None
     if node.op_type != "MatMul":
@@ -66,7 +66,7 @@ def place(node: ir.Node) -> Place | None:
 
 
 def compensate(node: ir.Node, shift: Array | None) -> None:
-    """Add to the bias of a contraction what its rounded weights need (`weights.Quantized.shift`), where something."""
+    """Add the correction for rounded weights (`weights.Quantized.shift`), if there is one, to a contraction's bias."""
     found = None if shift is None else place(node)
     if found is not None and shift is not None:
         found.add(shift)

@@ -1,11 +1,12 @@
 """Bias correction, after Nagel et al., "Data-free quantization" (2019), by measurement.
 
 Rounded weights and clipped activations do not only add noise: they shift the mean of every channel, and shifts add up
-layer by layer. So layers are taken in order; for each, the mean of its result on calibration data is compared between
-the float and the quantised model (with the layers before it corrected already), and the difference goes into its bias.
+layer by layer. So layers are processed in order; for each, the mean of its result on calibration data is compared
+between the float and the quantised model (with the layers before it already corrected), and the difference is added to
+its bias.
 
 The quantised model is compiled once, with every layer's correction as an input. Means are `exact.Mean`: the order of
-samples changes nothing. Where the corrected model's outputs are not nearer to the float model's, nothing is changed.
+samples does not matter. If the corrected model's outputs are not closer to the float model's, nothing is changed.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ __all__ = ["run"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _RUNS = 2048
-"""Runs of the whole model that the corrections of all layers may take, more or less."""
+"""The approximate number of runs of the whole model that the corrections of all layers may use."""
 _FEWEST = 16
-"""Samples that a mean takes in any case."""
+"""The fewest samples of a mean."""
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """A contraction with integer weights, and where its bias is."""
+    """A contraction with integer weights, and the place of its bias."""
 
     node: ir.Node
     place: bias.Place
@@ -55,7 +56,7 @@ class _Layer:
 def run(model: ir.Model, reference: ir.Model, samples: Samples, *, threads: int = 1) -> int:
     """Correct the biases of the QDQ form `model` in place; the number of layers that changed.
 
-    `reference`: the float model that `model` was made of; layers are the same where their nodes' names are.
+    `reference`: the float model that `model` was made from; layers correspond if their nodes have the same name.
     """
     names = {node.name for node in reference.graph if node.name}
     layers = [layer for layer in _layers(model) if layer.node.name in names]
@@ -95,7 +96,7 @@ def _channels(values: Array, axis: int) -> Array:
 
 
 def _means(reference: ir.Model, layers: list[_Layer], samples: Samples, threads: int) -> dict[str, Array]:
-    """By node name, what each layer gives in the float model, [channels]."""
+    """By node name, the mean result of each layer in the float model, [channels]."""
     results = {node.name: node.outputs[0].name or "" for node in reference.graph if node.name}
     means = {layer.name: exact.Mean() for layer in layers}
     runner = Runner(reference, [results[name] for name in means], threads=threads)
@@ -140,7 +141,7 @@ class _Trial:
         return self._runner.run({**sample, **given})
 
     def measure(self, layer: _Layer, sample: Mapping[str, Array], shifts: Mapping[str, Array]) -> Array:
-        """What the layer gives with these corrections."""
+        """The mean result of the layer with these corrections."""
         return self._run(sample, shifts)[self._behind[layer.name]]
 
     def outputs(self, sample: Mapping[str, Array], shifts: Mapping[str, Array]) -> list[Array]:
@@ -149,7 +150,7 @@ class _Trial:
 
 
 def _width(layer: _Layer) -> int:
-    """How many channels the layer's result has."""
+    """The number of channels of the layer's result."""
     node = layer.node
     found = bias.integers(node.inputs[1])
     assert found is not None, "layers have integer weights"

@@ -1,17 +1,18 @@
 """Cross-layer equalisation, after Nagel et al., "Data-free quantization" (2019).
 
-A channel between two layers may be made s times smaller in the first and s times larger in the second, when nothing
-between them minds: the function stays, the ranges change. What shares one 8-bit scale (all channels of the activation;
-all inputs of one output channel of the second weight) then spans less, and its small channels keep more bits.
+A channel between two layers may be made s times smaller in the first and s times larger in the second, if everything
+between them commutes with the factor: the function stays the same, the ranges change. Values that share one 8-bit scale
+(all channels of the activation; all inputs of one output channel of the second weight) then have a smaller range, and
+small channels keep more bits.
 
-1. Producers are Conv, ConvTranspose, Gemm and MatMul with a constant weight; their constant bias scales along.
-2. Between, whatever commutes with positive factors: Relu, LeakyRelu, PRelu, pools, ReduceMean and ReduceMax of other
-   axes, Transpose, Flatten, Identity, Mul and Div by constants, Add and Sub of constants, which then scale too. Not
-   Clip: its bounds would have to differ by channel.
-3. Every reader down the way must end in a layer of (1), depthwise ones included, whose weight takes the factors back.
+1. Producers are Conv, ConvTranspose, Gemm and MatMul with a constant weight; their constant bias is scaled too.
+2. Between them, operators that commute with positive factors: Relu, LeakyRelu, PRelu, pools, ReduceMean and ReduceMax
+   of other axes, Transpose, Flatten, Identity, Mul and Div by constants, Add and Sub of constants, which are then
+   scaled too. Not Clip: its bounds would have to differ by channel.
+3. Every path from there must end in a layer of (1), depthwise ones included, whose weight reverses the factors.
 
-Factors are powers of two. So no float rounds differently: results before and after are equal bit for bit (short of
-underflow), "unchanged" needs no tolerance, and repeating until no factor moves ends at a fixed point.
+Factors are powers of two. So no float rounds differently: results before and after are equal bit for bit (except for
+underflow), "unchanged" needs no tolerance, and repeating until no factor changes ends at a fixed point.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ __all__ = ["links", "measure", "run"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _ROUNDS = 16
-"""Sweeps at most; chains settle in two to eight."""
+"""The most sweeps; chains converge in two to eight."""
 _SAMPLES = 128
-"""Samples that are run at most to measure ranges."""
+"""The most samples that are run to measure ranges."""
 _WORTHWHILE = 0.6
-"""Least distance from balance, as a power of two, at which a channel is moved."""
+"""The smallest imbalance, as a power of two, at which a channel is scaled."""
 _LIMIT = 12.0
 """Largest change of one channel in one sweep, as a power of two."""
 _MATRICES = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -45,7 +46,8 @@ _MATRICES = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 @dataclass
 class _Reach:
-    """What a channel factor behind one layer meets: layers that take it back, constants that scale along."""
+    """Everything that a channel factor after one layer affects: layers that reverse it, constants that are scaled
+    too."""
 
     layers: list[tuple[ir.Node, int]] = field(default_factory=list)
     """(node, features of it that one channel became)."""
@@ -54,10 +56,10 @@ class _Reach:
 
 
 def run(model: ir.Model, ranges: Mapping[str, Array] | None = None) -> int:
-    """Equalise in place until nothing moves; the number of layers whose channels were scaled.
+    """Equalise in place until no factor changes; the number of layers whose channels were scaled.
 
     `ranges`: from `measure`, the largest absolute value of each channel of the tensors that layers read. Without it,
-    the largest weight or bias of a channel stands for it.
+    the largest weight or bias of a channel is used instead.
     """
     build.adopt(model)
     known = {name: np.asarray(values, np.float64) for name, values in (ranges or {}).items()}
@@ -94,7 +96,7 @@ def _axis(value: ir.Value) -> int:
 
 
 def links(model: ir.Model) -> list[tuple[ir.Node, tuple[ir.Node, ...]]]:
-    """Every layer that could be equalised with the layers behind it."""
+    """Every layer that could be equalised with the layers after it."""
     found = ((node, _reach(node)) for node in build.nodes(model))
     return [(node, tuple(n for n, _ in reach.layers)) for node, reach in found if reach is not None]
 
@@ -147,7 +149,8 @@ def _inputs(node: ir.Node) -> int:
 
 
 def _follow(value: ir.Value, axis: int, times: int, reach: _Reach) -> bool:
-    """Collect what the channels on `axis` of `value` (each `times` features) meet; False when something minds."""
+    """Collect everything that channels on `axis` of `value` (each `times` features) affect; False if scaling is
+    impossible."""
     if value.is_graph_output() or not value.uses():
         return False
     return all(_enter(use.node, use.idx, value, axis, times, reach) for use in value.uses())
@@ -166,7 +169,7 @@ def _enter(node: ir.Node, operand: int, value: ir.Value, axis: int, times: int, 
 
 
 _Step = Callable[[ir.Node, int, ir.Value, int, int, _Reach], "tuple[int, int] | None"]
-"""(node, operand, value, axis, times, reach) -> axis and times behind the node, or None when it minds factors."""
+"""(node, operand, value, axis, times, reach) -> axis and times after the node, or None if it does not commute."""
 
 
 def _same(node: ir.Node, operand: int, value: ir.Value, axis: int, times: int, _: _Reach) -> tuple[int, int] | None:
@@ -213,7 +216,7 @@ def _constant(node: ir.Node, operand: int, value: ir.Value, axis: int, times: in
 def _shift(
     node: ir.Node, operand: int, value: ir.Value, axis: int, times: int, reach: _Reach
 ) -> tuple[int, int] | None:
-    """Add and Sub of a constant, which scales along."""
+    """Add and Sub of a constant, which is scaled too."""
     other, rank = _own(node, 1 - operand), build.rank(value) or 0
     if other is None or not build.same_dims(value, node.outputs[0]):
         return None
@@ -233,7 +236,7 @@ _BETWEEN: Mapping[str, _Step] = {
 
 
 def _balance(node: ir.Node, reach: _Reach, known: dict[str, Array]) -> bool:
-    """Scale one layer's channels and take it back behind; whether any factor was not 1."""
+    """Scale one layer's channels and reverse it in the layers after; whether any factor was not 1."""
     weight = _weight(node)
     assert weight is not None, "found by its weight"
     view = _canonical(node, weight)
@@ -260,11 +263,11 @@ def _balance(node: ir.Node, reach: _Reach, known: dict[str, Array]) -> bool:
 
 
 def _powers(first: Array, second: Array) -> Array:
-    """int [channels]: first is to shrink by 2**power and second to grow by it, so that both spread alike.
+    """int [channels]: divide the first by 2**power and multiply the second by it, so that both have equal spread.
 
-    Channels without a range on either side stay; so does the median level, for a factor common to all changes nothing.
-    Moves under `_WORTHWHILE` are not made: where every half step was, 3 of 60 random chains pushed factors to and fro
-    for ever; with it, 80 of 80 came to rest within eight sweeps.
+    Channels without a range on either side stay; so does the median level, because a factor common to all changes
+    nothing. Changes below `_WORTHWHILE` are not made: when every half step was, 3 of 60 random chains oscillated for
+    ever; with this limit, 80 of 80 converged within eight sweeps.
     """
     alive = (first > 0) & (second > 0)
     power = np.zeros(first.shape)
@@ -276,7 +279,7 @@ def _powers(first: Array, second: Array) -> Array:
 
 
 def _taken(node: ir.Node, times: int) -> Array:
-    """The largest weight each channel meets in a layer that reads it."""
+    """The largest weight that multiplies each channel in a layer that reads it."""
     weight = _weight(node)
     assert weight is not None, "found by its weight"
     per_input = np.abs(_canonical(node, weight)).max(axis=(1, 3)).reshape(-1).astype(np.float64)

@@ -1,19 +1,19 @@
-"""Rounding weights by what their inputs are, after Frantar et al., "GPTQ" (2022).
+"""Rounding weights by the statistics of their inputs, after Frantar et al., "GPTQ" (2022).
 
 A layer's error on calibration data is e' H e, with e the rounding errors of one output's weights and H the mean of
-x x' over the layer's inputs x. Rounding one weight after the other, each is first moved so as to undo what the ones
-before it have done. With H = M M' and M upper triangular, that move is
+x x' over the layer's inputs x. Weights are rounded one after the other, and each is first changed to compensate the
+errors of the ones before it. With H = M M' and M upper triangular, that change is
 
     c[i] = sum over j < i of M[j, i] e[j] / M[i, i]
 
 since e' H e = |M' e|**2 and row i of M' e holds e[0..i] only: the nearest-plane form of GPTQ (Chen et al., 2025), equal
 to the original's updates by the inverse Hessian, and needing one factorisation and no inverse.
 
-Where the operator has a bias, or room for one, that bias takes the mean of e' x (`Quantized.shift`), and H is the
-covariance of x: behind a Relu most of x x' is its mean. The groups of a convolution, single channels of depthwise ones
-included, are layers of their own, stacked.
+If the operator has a bias, or a place for one, that bias absorbs the mean of e' x (`Quantized.shift`), and H is the
+covariance of x: after a Relu the mean makes up most of x x'. The groups of a convolution, including single channels of
+depthwise ones, are separate layers, stacked.
 
-Nothing here depends on the order of samples or on threads: H is an exact sum, and every product of matrices is
+Results do not depend on the order of samples or on threads: H is an exact sum, and every product of matrices is
 `exact.product`.
 """
 
@@ -39,17 +39,17 @@ __all__ = ["DAMPING", "round_layer", "round_weights"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 DAMPING = 0.01
-"""Added to the diagonal of H, as a share of its mean: unseen directions then cost something."""
+"""Added to the diagonal of H, as a share of its mean, so that errors in unseen directions also count."""
 _CHUNK = 64
-"""Rows whose moves are made one by one before they go into a product."""
+"""Rows that are updated one by one before their errors are propagated by a matrix product."""
 _RAISED = 8
-"""How often damping is multiplied by ten before a matrix counts as hopeless."""
+"""How often damping is multiplied by ten before the factorisation is given up."""
 _ROWS = 512
-"""Input rows of one sample that a layer takes at most, evenly spread: a convolution's patches overlap."""
+"""The most input rows of one sample that a layer uses, evenly spread: a convolution's patches overlap."""
 _SAMPLES = 256
-"""Samples that are run at most; the mean of x x' hardly moves beyond."""
+"""The most samples that are run; the mean of x x' hardly changes with more."""
 _MEMORY = 1 << 29
-"""Bytes of Hessians held at a time; more layers mean more passes over the samples."""
+"""The most bytes of Hessians in memory at a time; more layers mean more passes over the samples."""
 
 
 def round_layer(
@@ -66,9 +66,9 @@ def round_layer(
     x @ weight; leading axes stack independent layers.
 
     `hessian`: [..., k, k], the mean of x x'. `groups`: [k] non-decreasing integers from 0; rows of one group share
-    scales. Scales of small groups are chosen when their first row is reached, for the weights as moved by then. With
-    `activation_order`, rows with the strongest inputs come first and all scales are chosen beforehand. An output for
-    which plain rounding has the smaller error e' H e gets plain rounding.
+    scales. Scales of small groups are chosen when their first row is reached, for the weights as changed by then. With
+    `activation_order`, rows with the strongest inputs come first and all scales are chosen beforehand. Outputs for
+    which plain rounding has the smaller error e' H e get plain rounding.
     """
     shape, weight = weight.shape, weight.astype(np.float64).reshape(-1, *weight.shape[-2:])
     hessian = hessian.reshape(-1, *hessian.shape[-2:])
@@ -121,7 +121,7 @@ def _moved(
 def _least(
     weight: Array, hessian: Array, groups: Array, moved: tuple[Array, Array], plain: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    """For every output the one with less error e' H e; `moved` where they are equal."""
+    """For every output the candidate with less error e' H e; `moved` if they are equal."""
 
     def cost(values: Array, scales: Array) -> Array:
         error = weight - values * scales[:, groups].astype(np.float64)
@@ -150,7 +150,7 @@ def _chunks(rows: int) -> list[tuple[int, int]]:
 def _ratios(hessian: Array, damping: float) -> Array:
     """M[j, i] / M[i, i] for the upper triangular M with M M' = hessian + damping * mean(diagonal), of each [k, k].
 
-    Matrices that are no better for damping, raised again and again, become the identity: no moves."""
+    Matrices that cannot be factorised even with repeatedly raised damping become the identity: no changes."""
     size = hessian.shape[-1]
     found = np.broadcast_to(np.eye(size), hessian.shape).copy()
     mean = np.diagonal(hessian, axis1=1, axis2=2).mean(axis=1) if size else np.zeros(len(hessian))
@@ -184,7 +184,7 @@ def _cholesky(matrix: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class _Layer:
-    """A weight, the tensor it multiplies, and how both become matrices."""
+    """A weight, the tensor that it multiplies, and their conversion to matrices."""
 
     value: ir.Value
     place: Place
@@ -197,7 +197,7 @@ class _Layer:
     restore: Callable[[Array, int], Array]
     """[groups, k', n] and the size of the reduction axis in k' -> the weight's axes."""
     centred: bool
-    """Whether a bias can take the mean of the rounding errors' effect: what counts is the rest, then."""
+    """Whether a bias can absorb the mean effect of the rounding errors, so that only the rest counts."""
 
     @property
     def name(self) -> str:
@@ -216,8 +216,8 @@ def round_weights(
     threads: int = 1,
 ) -> dict[str, Quantized]:
     """GPTQ for the weights of MatMul, Gemm and Conv in the main graph; by initialiser name, for
-    `weights.quantize_weights_only(ready=...)`. `block_size` 0: one scale for each output channel. The model is left
-    alone. Weights that two operators read, or whose inputs cannot be observed, are not among the results.
+    `weights.quantize_weights_only(ready=...)`. `block_size` 0: one scale for each output channel. The model is not
+    changed. Weights that two operators read, or whose inputs cannot be observed, are not among the results.
     """
     found: dict[str, Quantized] = {}
     used = samples.first(_SAMPLES)
@@ -252,7 +252,7 @@ def _round(layer: _Layer, gram: exact.Gram, bits: Bits, block: int, search: bool
 
 
 def _batches(layers: Sequence[_Layer]) -> Iterator[list[_Layer]]:
-    """Layers whose Hessians fit into memory together."""
+    """Groups of layers whose Hessians fit into memory together."""
     batch: list[_Layer] = []
     held = 0
     for layer in layers:
@@ -268,7 +268,7 @@ def _batches(layers: Sequence[_Layer]) -> Iterator[list[_Layer]]:
 
 
 def _grams(layers: Sequence[_Layer], runner: Runner, samples: Samples) -> list[exact.Gram]:
-    """Two passes: the largest input of each column, then the sums on the grid that it fixes."""
+    """Two passes: the largest input of each column, then the sums on the grid that it determines."""
     largest = [np.zeros(layer.matrix(layer.weight).shape[:2]) for layer in layers]
     for sample in samples:
         seen = runner.run(sample)
@@ -338,7 +338,7 @@ def _conv(node: ir.Node, place: Place, value: ir.Value, weight: Array, inputs: s
 
 
 def _patches(x: Array, node: ir.Node, kernel: Sequence[int]) -> Array:
-    """What output positions of a Conv, `_ROWS` at most, see of `x` [n, c, ...]: [positions, taps * c]."""
+    """The inputs of at most `_ROWS` output positions of a Conv over `x` [n, c, ...]: [positions, taps * c]."""
     space = len(kernel)
     pads = list(attr(node, "pads", [0] * 2 * space))
     strides, dilations = attr(node, "strides", [1] * space), attr(node, "dilations", [1] * space)
@@ -361,7 +361,7 @@ def _some(rows: Array) -> Array:
 
 
 def _spread(rows: int) -> Array:
-    """Indices of `_ROWS` rows at most, evenly spread."""
+    """Indices of at most `_ROWS` rows, evenly spread."""
     return np.arange(0, rows, max(1, -(-rows // _ROWS)))
 
 

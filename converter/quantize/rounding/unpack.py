@@ -1,4 +1,4 @@
-"""Weights that a source stores as integers become floats again, so that a quantiser can treat all weights alike.
+"""Weights that a source stores as integers become floats again, so that a quantiser can treat all weights the same.
 
     DequantizeLinear(constant integers) -> a float initialiser
 
@@ -19,12 +19,12 @@ __all__ = ["run"]
 
 
 def run(model: ir.Model) -> int:
-    """The number of constants turned. Raises QuantizeError for a model whose activations are integers already."""
+    """The number of constants converted. Raises QuantizeError for a model whose activations are already integers."""
     done = next((node for node in build.nodes(model) if build.is_op(node, "QuantizeLinear")), None)
     if done is not None:
         raise QuantizeError(
             f"the model quantises activations already (QuantizeLinear {build.title(done)!r}); convert it with mode "
-            "'none', or give the float model it was made of"
+            "'none', or give the float model it was made from"
         )
     count = sum(_unpack(node) for node in build.nodes(model) if build.is_op(node, "DequantizeLinear"))
     if count:

@@ -1,13 +1,13 @@
-"""Weights as small integers: symmetric, per channel or in blocks, and their place in the graph.
+"""Weights as small integers: symmetric, per channel or in blocks; and writing them into the graph.
 
 `per_channel` and `blockwise` turn an array into integers and scales; `attach` puts them into the model as
 DequantizeLinear of constants, the form ONNX gives weight-only quantisation; `quantize_weights_only` does that for every
-large weight. Eight bits use [-127, 127], so that a weight and its negative are equally near; four bits use all of
-[-8, 7], where the sixteenth level is worth its asymmetry.
+large weight. Eight bits use [-127, 127], so that a weight and its negative have equal error; four bits use all of
+[-8, 7], where the sixteenth level is worth the asymmetry.
 
 Scales of blocks are rounded to float16 before any weight is rounded, and kept as float32: the integers fit the rounded
 scale (eleven bits of mantissa change an error of half a step by 1/2048 of itself), and a file may store such scales in
-two bytes without changing a single result: 4.5 bits a weight in blocks of 32 rather than 5. Tensors whose scales leave
+two bytes without changing a single result: 4.5 bits a weight in blocks of 32 rather than 5. Tensors with scales outside
 float16's normal range keep full float32 scales.
 """
 
@@ -49,26 +49,26 @@ Bits = Literal[4, 8]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 LEVELS: Mapping[int, tuple[int, int]] = {8: (-127, 127), 4: (-8, 7)}
-"""Least and greatest integer of each width."""
+"""Smallest and largest integer of each width."""
 BLOCK = 32
 """Weights that share a scale in block-wise quantisation."""
 SMALLEST = 512
-"""Elements from which a weight is worth a DequantizeLinear of its own in the file."""
+"""The fewest elements of a weight that is worth its own DequantizeLinear in the file."""
 
 _SHRINK: Mapping[int, Array] = {8: np.linspace(1, 0.70, 31), 4: np.linspace(1, 0.50, 26)}
 """Candidates of the clipping search, as fractions of the scale that clips nothing; that one first, so it wins ties."""
 _EMPTY_SCALE = np.float32(2.0**-7)
-"""Scale of a tensor of nothing but zeros: integers then span [-1, 1]."""
+"""The scale of a tensor of zeros: integers then span [-1, 1]."""
 _HALF_RANGE = (float(np.finfo(np.float16).tiny), float(np.finfo(np.float16).max))
 
 
 @dataclass(frozen=True)
 class Quantized:
-    """Integers and what one step of each is worth.
+    """Integers and their scales.
 
     `values`: int8 array of the weight's shape, within `LEVELS[bits]`. `scales`: float32; one number for each index of
     `axis` when `block` is 0, else the weight's shape with `axis` divided by `block`, rounded up.
-    `shift`: float32 [channels], what the operator's bias must gain along with these integers, where something.
+    `shift`: float32 [channels], a correction for the operator's bias that belongs to these integers, or None.
     """
 
     values: Array
@@ -86,7 +86,7 @@ class Quantized:
         return repeated.take(np.arange(self.values.shape[self.axis]), axis=self.axis)
 
     def dequantize(self) -> Array:
-        """What DequantizeLinear makes of it: float32(values) * scale, rounded once."""
+        """The result of DequantizeLinear: float32(values) * scale, rounded once."""
         return self.values.astype(np.float32) * self.steps()
 
     @property
@@ -97,9 +97,9 @@ class Quantized:
 
 
 class Place(NamedTuple):
-    """Where an operator keeps weights: the operand, the axis of output channels, the axis summed over, whether further
-    axes stack independent matrices (the directions of an LSTM) rather than belong to the sum (a kernel's), the fewest
-    bits that suit them, and how many weights share a scale where nothing is asked for (0: a channel's)."""
+    """The weights of an operator: the operand, the axis of output channels, the axis summed over, whether further axes
+    stack independent matrices (the directions of an LSTM) rather than belong to the sum (a kernel's), the fewest
+    suitable bits, and the default number of weights that share a scale (0: a channel's)."""
 
     operand: int
     channels: int
@@ -124,7 +124,7 @@ def per_channel(
     """One scale for each index of `axis`. `weight`: floats of any rank above 0; NaN and infinities are refused.
 
     `search`: pick the clipping with the least squared error instead of none. `least`: scales are at least this
-    (a number, or one a channel), for whoever must hold a bias in the same unit. `name` is for error messages.
+    (a number, or one per channel), if a bias must be stored in the same unit. `name` is for error messages.
     """
     axis = _checked(weight, axis, name)
     groups = np.moveaxis(weight, axis, 0).reshape(weight.shape[axis], -1).astype(np.float32)
@@ -175,7 +175,7 @@ def group_scales(groups: Array, bits: Bits, *, search: bool = False) -> Array:
     groups = groups.reshape(len(groups), -1)
     top, bottom = groups.max(axis=1, initial=0), groups.min(axis=1, initial=0)
     full = np.maximum(top / np.float32(high), bottom / np.float32(low)).astype(np.float32)
-    # a subnormal step would make every quotient overflow
+    # a subnormal scale would make every quotient overflow
     full = np.where(full < np.finfo(np.float32).tiny, np.float32(0), full)
     some = full > 0
     if search and some.any():
@@ -185,7 +185,7 @@ def group_scales(groups: Array, bits: Bits, *, search: bool = False) -> Array:
 
 
 def _least_squares(groups: Array, full: Array, bits: Bits) -> Array:
-    """For each row, the candidate scale with the least squared error; the largest of equals."""
+    """For each row, the candidate scale with the smallest squared error; the largest of equal ones."""
     best, chosen = np.full(len(groups), np.inf), full.copy()
     for fraction in _SHRINK[bits]:
         scale = np.maximum(full * np.float32(fraction), np.finfo(np.float32).tiny)
@@ -209,7 +209,7 @@ def _half(scales: Array) -> Array:
 
 
 def _halved(scales: Array) -> Array:
-    """Scales rounded to float16 where all of them are normal numbers there, else as they are."""
+    """Scales rounded to float16 if all of them are normal numbers there, else unchanged."""
     low, high = _HALF_RANGE
     fits = scales.size == 0 or (float(scales.min()) >= low and float(scales.max()) <= high)
     return _half(scales) if fits else scales
@@ -217,7 +217,7 @@ def _halved(scales: Array) -> Array:
 
 _RECURRENT = (Place(1, 1, 2, True, block=BLOCK), Place(2, 1, 2, True, block=BLOCK))
 """Errors of recurrent weights add up over time steps: finer scales are worth their bytes (an LSTM of 128 units, eight
-bits: 37.7 dB with a scale a channel; 42.5 dB in blocks, for 6 % of the file)."""
+bits: 37.7 dB with a scale per channel; 42.5 dB in blocks, for 6 % of the file)."""
 
 
 def _matmul(node: ir.Node) -> tuple[Place, ...]:
@@ -238,7 +238,7 @@ _PLACES: Mapping[str, Callable[[ir.Node], tuple[Place, ...]]] = {
     "GRU": lambda node: _RECURRENT,
     "RNN": lambda node: _RECURRENT,
 }
-"""ONNX operators with weights -> where they are."""
+"""ONNX operators with weights -> the places of these."""
 
 
 def places(node: ir.Node, smallest: int = SMALLEST) -> Iterator[tuple[Place, ir.Value, Array]]:
@@ -255,7 +255,7 @@ def places(node: ir.Node, smallest: int = SMALLEST) -> Iterator[tuple[Place, ir.
 
 
 def width(weight: Array, place: Place, bits: Bits) -> Bits:
-    """The bits a weight gets where `bits` are asked for; see `quantize_place`."""
+    """The bits that a weight gets if `bits` are requested; see `quantize_place`."""
     shared = weight.shape[place.reduction] if place.stacked else weight.size // weight.shape[place.channels]
     return bits if bits >= place.fewest and shared >= BLOCK else 8
 
@@ -263,13 +263,13 @@ def width(weight: Array, place: Place, bits: Bits) -> Bits:
 def quantize_place(
     weight: Array, place: Place, *, bits: Bits, block: int, search: bool = True, name: str = ""
 ) -> Quantized:
-    """`weight` as its place wants it: in blocks along the axis summed over, or a scale for each channel where `block`
-    is 0 or not under that axis' size.
+    """Quantise `weight` as suits its place: in blocks along the axis summed over, or with a scale for each channel if
+    `block` is 0 or not smaller than that axis.
 
-    Channels of stacked matrices have scales of their own: one block then spans the whole reduction axis. Channels of
-    fewer than `BLOCK` weights (depthwise kernels, first layers) get eight bits: they are what four bits hurt most, and
-    next to nothing of the file. So do tables that are looked up: no sum averages their errors, and no layer behind
-    can make up for them (a small transformer in four bits, embedding included: 17.8 dB; but for it: 26.9 dB).
+    Channels of stacked matrices have separate scales: one block then spans the whole reduction axis. Channels of
+    fewer than `BLOCK` weights (depthwise kernels, first layers) get eight bits: four bits harm them most, and they are
+    a tiny part of the file. So do lookup tables (embeddings): no sum averages their errors, and no later layer can
+    compensate for them (a small transformer in four bits, embedding included: 17.8 dB; without it: 26.9 dB).
     """
     channels, reduction = place.channels % weight.ndim, place.reduction % weight.ndim
     if width(weight, place, bits) != bits:
@@ -282,9 +282,9 @@ def quantize_place(
 
 
 def attach(value: ir.Value, quantized: Quantized) -> ir.Value:
-    """`quantized` takes the place of the initialiser `value` for all its readers, as DequantizeLinear of constants.
+    """Replace the initialiser `value` for all its readers by `quantized`, as DequantizeLinear of constants.
 
-    The model must be adopted (`build.adopt`). Returns the dequantised value; the old initialiser goes.
+    The model must be adopted (`build.adopt`). Returns the dequantised value; the old initialiser is removed.
     """
     graph = value.graph
     assert graph is not None and value.name is not None, "an initialiser belongs to a graph and has a name"
@@ -325,11 +325,11 @@ def quantize_weights_only(
 ) -> list[Stored]:
     """Store the weights of Conv, ConvTranspose, MatMul, Gemm, Gather and recurrent operators as integers, in place.
 
-    `block_size`: weights to a scale along the axis summed over; 0: one scale for each output channel; None: blocks of
+    `block_size`: weights per scale along the axis summed over; 0: one scale for each output channel; None: blocks of
     `BLOCK` for four bits and recurrent weights, else channels (whose error of 1/254 of the range finer scales hardly
-    improve). Weights
-    under `smallest` elements stay float. `ready`: what GPTQ made already, by initialiser name. A weight that several
-    operators read is stored once, as the first of them wants it. Returns what was stored, in graph order.
+    improve). Weights with fewer than `smallest` elements stay float. `ready`: results of GPTQ, by initialiser name. A
+    weight that several operators read is stored once, in the form for the first of them. Returns the stored weights, in
+    graph order.
     """
     build.adopt(model)
     stored: list[Stored] = []

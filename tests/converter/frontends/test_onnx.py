@@ -52,7 +52,7 @@ def test_the_callers_model_is_left_alone():
 def test_what_is_no_model(tmp_path):
     refused(tmp_path / "absent.onnx", "no file at .*absent.onnx")
     refused(tmp_path, "cannot read")
-    refused(b"", "no bytes")
+    refused(b"", "got 0 bytes")
     refused(b"<html>404</html>", "HTML")
     refused(b"PK\x03\x04" + bytes(40), "zip", "export")
     refused(b"version https://git-lfs.github.com/spec/v1\noid sha256:00", "Git LFS", "git lfs pull")

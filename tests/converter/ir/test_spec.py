@@ -32,12 +32,12 @@ BREAKS = {
     "constants fill their shapes": lambda m: next(iter(m.graph.initializers.values())).__setattr__(
         "shape", ir.Shape([3, 5])
     ),
-    "inputs are no constants": lambda m: m.graph.inputs.append(next(iter(m.graph.initializers.values()))),
+    "inputs are not constants": lambda m: m.graph.inputs.append(next(iter(m.graph.initializers.values()))),
     "operands defined before use": lambda m: m.graph.insert_before(m.graph[0], m.graph[2]),
     "every name defined once": lambda m: m.graph[0].outputs[0].__setattr__("name", m.graph[1].outputs[0].name),
     "operator known": lambda m: add(m, "Nonsense", [], build.DOMAIN),
     "numbers of operands": lambda m: m.graph[0].resize_inputs(1),
-    "required operands there": lambda m: m.graph[0].replace_input_with(0, None),
+    "required operands present": lambda m: m.graph[0].replace_input_with(0, None),
     "attributes": lambda m: attribute(m, "axis", ir.AttrString("axis", "one")),
     "element types": lambda m: m.graph.inputs[0].__setattr__("type", ir.TensorType(ir.DataType.INT32)),
     "sizes": lambda m: add(m, "MaxPool", [m.graph.inputs[0]], kernel_shape=[0]),

@@ -181,4 +181,4 @@ def test_what_stayed_float_is_said():
     told = {left.op: left.reason for left in left_float(to_integers(b.model(z)))}
     assert told["MatMul"] == "its input is not quantised"
     assert "one pass" in told["Add"]
-    assert told["LRN"] == "LRN has no form on integers"
+    assert told["LRN"] == "LRN has no integer form"

@@ -68,7 +68,7 @@ def test_linear_resizing_with_equal_steps(name):
 
 
 REASONS = {
-    "its result has other steps than its input": lambda b, x: b.q(
+    "its result is quantised differently from its input": lambda b, x: b.q(
         b("Resize", x, "", scales(b, 1, 1, 2, 2), mode="linear"), 0.05, 3
     ),
     "it resizes by mode cubic": lambda b, x: b.q(b("Resize", x, "", scales(b, 1, 1, 2, 2), mode="cubic"), 0.02, 3),

@@ -31,7 +31,7 @@ from converter.training import Lora, Training
         ({"clip_norm": 1.0, "clip_value": 1.0}, "expected clip_norm or clip_value, got both"),
         ({"signatures": ("train",)}, "signatures: expected one of predict"),
         ({"signatures": ("predict",)}, "signatures: expected train_step or gradients"),
-        ({"arena_budget": 1000, "signatures": ("gradients",)}, "arena_budget is for train_step"),
+        ({"arena_budget": 1000, "signatures": ("gradients",)}, "arena_budget needs train_step"),
         ({"arena_budget": 0}, "arena_budget: expected"),
         ({"arena_batch": 0}, "arena_batch: expected"),
     ],

@@ -133,9 +133,9 @@ def test_running_statistics_move_and_predictions_follow_them() -> None:
 
 
 def test_combinations_that_make_no_sense_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match="only a bundle keeps what it learns"):
+    with pytest.raises(TrainingError, match="only a bundle can be trainable"):
         convert(mlp(), trainable="*", to="onnx")
-    with pytest.raises(TrainingError, match=r"fits 'nothing'; there are 'body0\.weight'"):
+    with pytest.raises(TrainingError, match=r"matches 'nothing'; there are 'body0\.weight'"):
         convert(mlp(), trainable="nothing", output=tmp_path / "m.mslite")
     assert not list(tmp_path.iterdir())
     source = mlp()

@@ -1,4 +1,4 @@
-"""The meaning of each operator: one module a family, one function a rule. `register` fills the table of rules."""
+"""The rules of the operators: one module per family, one function per rule. `register` fills the table of rules."""
 
 from __future__ import annotations
 

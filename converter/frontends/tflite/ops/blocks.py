@@ -29,7 +29,7 @@ def depth_to_space(op: Op) -> ir.Value:
 
 @translate("SPACE_TO_BATCH_ND")
 def space_to_batch(op: Op) -> ir.Value:
-    """Padded, then every b-th pixel in each direction becomes an image of its own; block positions lead the batch."""
+    """Padded, then every b-th pixel in each direction becomes an image; block positions come first in the batch."""
     (x,) = payload(op, 0)
     images, block, pads = x, contents(op, 1, "block shape"), contents(op, 2, "paddings")
     n, tail = len(block), rank(op, 0) - 1 - len(block)

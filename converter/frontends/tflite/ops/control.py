@@ -18,19 +18,19 @@ def _operands(op: Op, first: int = 0) -> list[ir.Value]:
 
 
 def _flag(op: Op, value: ir.Value) -> ir.Value:
-    """A condition as the scalar ONNX wants."""
+    """A condition as the scalar that ONNX requires."""
     return op.emit("Reshape", [value, op.constant([], np.int64)])
 
 
 @translate("CALL")
 def call(op: Op) -> Sequence[ir.Value]:
-    """The subgraph's operators right here."""
+    """The subgraph's operators, inlined."""
     return op.call(int(op.option("subgraph", 0)), _operands(op))
 
 
 @translate("STABLEHLO_COMPOSITE")
 def composite(op: Op) -> Sequence[ir.Value]:
-    """A named operation is what its decomposition says."""
+    """A named operation is replaced by its decomposition."""
     return op.call(int(op.option("decomposition_subgraph_index", 0)), _operands(op))
 
 
@@ -47,7 +47,7 @@ def if_(op: Op) -> Sequence[ir.Value]:
 
 @translate("WHILE", "STABLEHLO_WHILE")
 def while_(op: Op) -> Sequence[ir.Value]:
-    """Operands go through the body for as long as the condition says so of them. Handles of variables stay outside."""
+    """The body is applied to the operands while the condition holds for them. Handles of variables stay outside."""
     condition, body = (int(op.option(f"{name}_subgraph_index", 0)) for name in ("cond", "body"))
     operands = _operands(op)
     carried = [i for i in range(op.count_inputs) if op.tensor(i).dtype is not None]

@@ -1,6 +1,6 @@
 """Convolutions. Images come channels last, weights with output channels first (CONV_2D) or in the last place.
 
-Each becomes the ONNX operator between two Transposes, which the channels-last pass takes away again.
+Each becomes the ONNX operator between two Transposes, which the channels-last pass removes again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def conv_2d(op: Op) -> ir.Value:
     out, height, width, inner = _weight_shape(op, 4)
     channels = _channels(op)
     if channels % inner or out % max(channels // inner, 1):
-        op.fail(f"expected weights of {channels} input channels (or a share of them), got {inner} by {out} outputs")
+        op.fail(f"expected weights of {channels} input channels (or a divisor of that), got {inner} by {out} outputs")
     win, x = window(op, (height, width)), images(op, op.real(0))
     attrs = _attributes(op, x, win, channels // inner)
     if not dynamic_range(op, 1):
@@ -131,7 +131,7 @@ def _transposed(op: Op, perm: Sequence[int], rank: int) -> ir.Value:
 
 
 def _transposed_pads(op: Op, sizes: tuple[int, ...] | None, win: Window) -> dict[str, Any]:
-    """What the forward convolution would pad the result with is cut off; where it left a rest, that is added."""
+    """The padding of the forward convolution is cropped from the result; a remainder that it did not cover is added."""
     spans = [(k - 1) * d + 1 for k, d in zip(win.kernel, win.dilations, strict=True)]
     wanted = _result_sizes(op, len(win.kernel))
     if wanted is not None and sizes is not None:
@@ -150,7 +150,7 @@ def _transposed_pads(op: Op, sizes: tuple[int, ...] | None, win: Window) -> dict
 
 
 def _result_sizes(op: Op, count: int) -> tuple[int, ...] | None:
-    """The image sizes that operand 0 asks for, or that the file declares."""
+    """The image sizes given by operand 0, or declared in the file."""
     asked = op.ints(0)
     if asked is not None:
         if len(asked) != count + 2 or min(asked) < 0:

@@ -17,7 +17,7 @@ _WEIGHTS_DEFAULT = 0
 def fully_connected(op: Op) -> ir.Value:
     """x (..., in) by weights (out, in). Without keep_num_dims the result has two dimensions, (-1, out)."""
     if op.option("weights_format", _WEIGHTS_DEFAULT) != _WEIGHTS_DEFAULT:
-        op.fail("weights are shuffled for one kind of processor; convert again with weights_format DEFAULT")
+        op.fail("weights are stored in the order of a specific processor; convert again with weights_format DEFAULT")
     if op.tensor(1).rank != 2:
         op.fail(f"expected weights of shape (out, in), got {list(op.tensor(1).shape)}")
     x = _rows(op, op.real(0), op.tensor(1).shape[1])
@@ -36,7 +36,7 @@ def fully_connected(op: Op) -> ir.Value:
 
 
 def _rows(op: Op, x: ir.Value, inner: int) -> ir.Value:
-    """`x` as it is multiplied: itself, or flattened to rows of `inner`."""
+    """The left factor of the product: `x` itself, or `x` flattened to rows of `inner`."""
     dims = build.dims(x)
     if op.option("keep_num_dims", False) or (dims is not None and len(dims) == 2 and dims[1] == inner):
         return x

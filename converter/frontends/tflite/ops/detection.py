@@ -1,4 +1,4 @@
-"""Boxes: non-maximum suppression, and the custom operator that ends detection models."""
+"""Boxes: non-maximum suppression, and the custom operator at the end of detection models."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def detection_postprocess(op: Op) -> list[ir.Value]:
     """Boxes [1, n, 4], classes [1, n], scores [1, n] and how many of the n are meant [1]; the rest is zero.
 
     Fast form: boxes are suppressed by their best class, and each box kept gives its best classes. Regular form: each
-    class is suppressed by itself, and the best of all are kept. Boxes need the threshold at least, where ONNX's
-    operator wants more than it: the number just below stands for it.
+    class is suppressed by itself, and the best of all are kept. Here a score equal to the threshold is enough, while
+    ONNX's operator requires a larger one: so the next smaller number is used as its threshold.
     """
     settings = _Settings.of(op)
     boxes = _decoded(op, settings)
@@ -154,7 +154,7 @@ def non_max_suppression(op: Op) -> list[ir.Value]:
     supported."""
     soft = op.name.endswith("V5")
     if soft and (op.real_const(5) is None or np.any(op.real_const(5))):
-        op.fail("expected soft_nms_sigma 0, got another or a computed one; export the model with hard suppression")
+        op.fail("expected soft_nms_sigma 0, got another or computed value; export the model with hard suppression")
     (most,) = contents(op, 2, "max_output_size")
     boxes, scores = (op.emit("Unsqueeze", [op.real(i), op.constant(axes)]) for i, axes in ((0, [0]), (1, [0, 1])))
     rows = op.emit("NonMaxSuppression", [boxes, scores, index(op, 2), op.real(3), op.real(4)])

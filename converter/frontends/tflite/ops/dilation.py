@@ -1,7 +1,7 @@
-"""A convolution between SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND is a dilated one, the form old exporters lack.
+"""A convolution between SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND is a dilated one, which old exporters write this way.
 
-Every b-th pixel is an image of its own, a kernel slides over each, and the images are woven together again: that is the
-kernel with its taps b pixels apart. Paddings less crops are the convolution's own padding.
+The pixels are split into b x b images of every b-th pixel, each is convolved, and the results are interleaved again:
+this equals a kernel whose taps are b pixels apart. Paddings minus crops are the convolution's own padding.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def remember(result: ir.Value, images: ir.Value, block: Sequence[int], pads: Seq
 
 
 def dilated(op: Op, x: ir.Value, block: Sequence[int], crops: Sequence[int]) -> ir.Value | None:
-    """BATCH_TO_SPACE_ND of `x` as a dilated convolution of the images themselves, or None where it is none."""
+    """BATCH_TO_SPACE_ND of `x` as a dilated convolution of the original images, or None if it is not one."""
     path = _path(x)
     if path is None:
         return None

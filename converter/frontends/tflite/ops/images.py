@@ -22,7 +22,7 @@ def resize_bilinear(op: Op) -> ir.Value:
 @translate("RESIZE_NEAREST_NEIGHBOR")
 def resize_nearest(op: Op) -> ir.Value:
     """The nearest pixel. TFLite rounds in float32; where that picks other pixels than ONNX's exact rule, and for
-    align_corners with half_pixel_centers together, which ONNX has not, rows and columns are gathered by index.
+    align_corners together with half_pixel_centers, which ONNX lacks, rows and columns are gathered by index.
     """
     (x,) = payload(op, 0)
     wanted, known = op.ints(1), sizes(op, 0)[1:3]
@@ -37,7 +37,7 @@ def resize_nearest(op: Op) -> ir.Value:
                 x = op.emit("Gather", [x, op.constant(which, np.int64)], {"axis": place})
             return x
     elif corners and half:
-        op.fail("expected align_corners or half_pixel_centers, got both with sizes that are computed; fix the sizes")
+        op.fail("expected align_corners or half_pixel_centers, got both with computed sizes; make the sizes constant")
     nearest = "floor" if _coordinates(op) == "asymmetric" else "round_prefer_ceil"
     attrs = {"mode": "nearest", "coordinate_transformation_mode": _coordinates(op), "nearest_mode": nearest}
     return _resize(op, x, attrs)

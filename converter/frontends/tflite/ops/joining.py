@@ -1,4 +1,4 @@
-"""Taking tensors together and apart, and turning their axes."""
+"""Joining and splitting tensors, and permuting their axes."""
 
 from __future__ import annotations
 
@@ -116,7 +116,8 @@ def reverse(op: Op) -> ir.Value:
 
 @translate("REVERSE_SEQUENCE")
 def reverse_sequence(op: Op) -> ir.Value:
-    """The first `length` entries of each sequence backwards. ONNX wants time and batch first, so axes are turned."""
+    """The first `length` entries of each sequence reversed. ONNX requires time and batch first, so axes are
+    permuted."""
     (x,) = payload(op, 0)
     dims = rank(op, 0)
     time, batch = axis(op, op.option("seq_dim", 0), dims), axis(op, op.option("batch_dim", 0), dims)

@@ -19,7 +19,7 @@ def cast_(op: Op) -> ir.Value:
 
 @translate("QUANTIZE", "DEQUANTIZE")
 def requantize(op: Op) -> ir.Value:
-    """The same real number in another form; what reads and writes operands does the work."""
+    """The same real number in another form; reading and writing the operands does the conversion."""
     x = op.real(0)
     return x if op.output().quantized else cast(op, x, op.output().dtype)
 

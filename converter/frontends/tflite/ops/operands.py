@@ -1,4 +1,4 @@
-"""Reading operands the way rules want them: as int64 indices, as stored or as real values, with known sizes."""
+"""Helpers for rules to read operands: as int64 indices, as stored or as real values, with known sizes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 
 _T = ir.DataType
 _COUNTED_UP_TO = 1 << 22
-"""The longest constant a rule makes from a size, so that no file asks for more memory than it could mean."""
+"""The longest constant that a rule creates from a size, so that a damaged file cannot request excessive memory."""
 
 
 def cast(op: Op, value: ir.Value, dtype: ir.DataType | None) -> ir.Value:
@@ -50,7 +50,7 @@ def emit_all(
 
 
 def indices(op: Op, i: int) -> ir.Value:
-    """Integer input `i` as int64, the type ONNX wants for shapes and indices. Constants are converted here."""
+    """Integer input `i` as int64, the type ONNX requires for shapes and indices. Constants are converted here."""
     found = op.const(i)
     return cast(op, op.raw(i), _T.INT64) if found is None else op.constant(found.astype(np.int64))
 

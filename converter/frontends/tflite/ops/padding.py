@@ -17,7 +17,7 @@ _REFLECT = 0
 def pad(op: Op) -> ir.Value:
     """Borders of zeros; operand 1 has a row (before, after) for each axis.
 
-    Around images they stand channels first, where a convolution that follows takes them as its own.
+    Around images they are written channels first, so that a following convolution can absorb them.
     """
     (x,) = payload(op, 0)
     given = op.ints(1)
@@ -36,7 +36,7 @@ def pad_v2(op: Op) -> ir.Value:
 
 
 def _pads(op: Op) -> ir.Value:
-    """All befores, then all afters."""
+    """The sizes before all axes, then those after all axes."""
     given = op.ints(1)
     if given is not None:
         return op.constant([*given[::2], *given[1::2]], np.int64)

@@ -14,7 +14,7 @@ _KINDS = {"RANDOM_UNIFORM": "RandomUniformLike", "RANDOM_STANDARD_NORMAL": "Rand
 
 
 def _seed(op: Op) -> dict[str, float]:
-    """Both seeds in one number; none when both are 0, which means: another for each run."""
+    """Both seeds in one number; None if both are 0, which means a different seed in each run."""
     seeds = [int(op.option(name, 0)) for name in ("seed", "seed2")]
     return {"seed": float((seeds[0] * 31 + seeds[1]) % 2**24)} if any(seeds) else {}
 

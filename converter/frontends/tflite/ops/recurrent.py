@@ -1,6 +1,6 @@
 """Recurrent cells: one step (RNN, LSTM, SVDF) and whole sequences.
 
-Sequences become ONNX's own LSTM and RNN where those say the same; cells with projection, layer normalisation or a
+Sequences become ONNX's own LSTM and RNN where those are equivalent; cells with projection, layer normalisation or a
 clipped cell become a Scan of one step. State tensors are variables: read, and written for the next run.
 """
 
@@ -36,7 +36,7 @@ Step = Callable[[Op, ir.Value, Sequence[ir.Value]], tuple[ir.Value, ...]]
 
 @dataclass(frozen=True)
 class _Direction:
-    """A pass over a sequence: the step, the slots of its state variables, and which way it goes."""
+    """A pass over a sequence: the step, the slots of its state variables, and the direction."""
 
     step: Step
     states: tuple[int, ...]
@@ -120,7 +120,7 @@ def sequence_rnn(op: Op) -> ir.Value:
 
 @translate("BIDIRECTIONAL_SEQUENCE_RNN")
 def bidirectional_rnn(op: Op) -> list[ir.Value]:
-    """Both ways over a sequence. Auxiliary inputs are not supported."""
+    """Both directions over a sequence. Auxiliary inputs are not supported."""
     if any(op.has(i) for i in range(9, op.count_inputs)):
         op.fail("expected no auxiliary input, got one; export the model without stacked bidirectional cells")
     return _merged(op, _rnn_pass(op, _Rnn(1, 2, 3, 4), back=False), _rnn_pass(op, _Rnn(5, 6, 7, 8), back=True))
@@ -165,7 +165,7 @@ def _units(op: Op, slot: int) -> int:
 
 
 def _stack(op: Op, slots: Sequence[int], negate: Sequence[int] = ()) -> ir.Value:
-    """Weight matrices below each other, as ONNX's recurrent operators want them: [1, rows, columns].
+    """Weight matrices stacked by rows, as ONNX's recurrent operators need them: [1, rows, columns].
 
     Constants quantised by tensor or by row stay integers: their rows share one DequantizeLinear. Matrices at positions
     `negate` are negated.
@@ -194,7 +194,7 @@ def _stack(op: Op, slots: Sequence[int], negate: Sequence[int] = ()) -> ir.Value
 
 @dataclass(frozen=True)
 class _Lstm:
-    """Slots of an LSTM cell. Gates stand in the order input, forget, cell, output; an absent input gate is coupled:
+    """Slots of an LSTM cell. Gates are in the order input, forget, cell, output; an absent input gate is coupled:
     one minus the forget gate."""
 
     weights: int
@@ -206,7 +206,7 @@ class _Lstm:
     norm: int | None = None
 
     def coupled(self, op: Op) -> bool:
-        """Whether the cell has no input gate of its own."""
+        """Whether the cell has no separate input gate."""
         return not op.has(self.weights)
 
     def plain(self, op: Op) -> bool:
@@ -306,7 +306,7 @@ def sequence_lstm(op: Op) -> ir.Value:
 
 @translate("BIDIRECTIONAL_SEQUENCE_LSTM")
 def bidirectional_lstm(op: Op) -> list[ir.Value]:
-    """Both ways over a sequence. Auxiliary inputs are not supported."""
+    """Both directions over a sequence. Auxiliary inputs are not supported."""
     if any(op.has(i) for i in range(39, op.count_inputs)):
         op.fail("expected no auxiliary input, got one; export the model without stacked bidirectional cells")
     backward = _Lstm(18, 22, 26, 29, 33, (37, 38))

@@ -43,7 +43,7 @@ def one_hot(op: Op) -> ir.Value:
 
 @translate("WHERE")
 def where(op: Op) -> ir.Value:
-    """The index tuples of all elements that are set (or not zero), one a row, int64."""
+    """The index tuples of all elements that are set (or not zero), one per row, int64."""
     return op.emit("Transpose", [op.emit("NonZero", [op.raw(0)])], {"perm": [1, 0]})
 
 

@@ -1,4 +1,4 @@
-"""Operators about shapes: they change, read or make them, and move no element."""
+"""Operators that change, read or create shapes and move no elements."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def gather(op: Op) -> ir.Value:
 
 
 def _positions(op: Op) -> ir.Value:
-    """Indices as they are when ONNX takes their type, so that no Cast stands in the way."""
+    """Indices unchanged if ONNX accepts their type, so that no Cast is needed."""
     found = op.raw(1)
     return found if found.dtype in (ir.DataType.INT32, ir.DataType.INT64) else indices(op, 1)
 
@@ -194,7 +194,7 @@ def dynamic_update_slice(op: Op) -> ir.Value:
 
 
 def _write(op: Op, x: ir.Value, update: ir.Value, start: ir.Value, shape: ir.Value) -> ir.Value:
-    """Padded to the operand's shape, the update replaces what lies under it."""
+    """The update, padded to the operand's shape, replaces the elements at its position."""
     part = op.emit("Shape", [update])
     after = op.emit("Sub", [op.emit("Sub", [shape, part]), start])
     pads = op.emit("Concat", [start, after], {"axis": 0})

@@ -13,7 +13,7 @@ __all__ = ["state", "store"]
 
 
 def state(op: Op, i: int) -> ir.Value:
-    """State tensor `i` as real numbers: what the run before left, or an operator before in this run."""
+    """State tensor `i` as real numbers, as written by the previous run or by an earlier operator of this run."""
     tensor = op.tensor(i)
     if tensor.dtype is None or not tensor.is_variable:
         op.fail(f"expected input {i} to be a variable, got {tensor.name!r}, which is not")
@@ -43,7 +43,7 @@ def _parameters(op: Op, tensor: Tensor) -> list[ir.Value]:
 
 @translate("VAR_HANDLE")
 def var_handle(op: Op) -> ir.Value:
-    """A handle is the variable's name, a constant text."""
+    """A handle is the variable's name, a constant string."""
     return op.constant(np.asarray(str(op.option("shared_name", "")).encode(), object))
 
 
@@ -57,7 +57,7 @@ def _variable(op: Op) -> str:
 
 @translate("READ_VARIABLE")
 def read_variable(op: Op) -> ir.Value:
-    """What the variable holds, as stored."""
+    """The variable's value, as stored."""
     result = op.output()
     if result.dtype is None:
         op.fail(f"expected a tensor, got a {result.type_name}")
@@ -67,14 +67,14 @@ def read_variable(op: Op) -> ir.Value:
 
 @translate("ASSIGN_VARIABLE")
 def assign_variable(op: Op) -> list[ir.Value]:
-    """From here on the variable holds operand 1."""
+    """Assign operand 1 to the variable."""
     op.states.write(_variable(op), op.raw(1))
     return []
 
 
 @translate("CALL_ONCE")
 def call_once(op: Op) -> list[ir.Value]:
-    """A subgraph that runs before the first run: what it assigns is where variables start."""
+    """A subgraph that runs before the first run: the values it assigns are the variables' initial values."""
     with op.states.initialising():
         op.call(int(op.option("init_subgraph_index", 0)), [])
     return []

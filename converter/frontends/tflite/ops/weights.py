@@ -1,4 +1,4 @@
-"""Operands of contractions: weights, biases, and activations that LiteRT quantises while it runs.
+"""Operands of contractions: weights, biases, and activations that LiteRT quantises at run time.
 
 A contraction is one of three kinds by its operands' types: float; integer (both quantised, arriving as QDQ); or
 dynamic-range, float activations by 8-bit weights. LiteRT (XNNPACK) runs the last one on integers too: it quantises the
@@ -69,10 +69,10 @@ def stored_weights(op: Op, i: int, perm: Sequence[int]) -> np.ndarray:
 def dynamic(
     op: Op, kind: str, x: ir.Value, kept: int, stored: np.ndarray, weights: int, added: int, attrs: Mapping[str, Any]
 ) -> ir.Value:
-    """`kind` ("QLinearConv", "QLinearMatMul") with a float result, over `x` quantised to int8 while it runs.
+    """`kind` ("QLinearConv", "QLinearMatMul") with a float result, over `x` quantised to int8 at run time.
 
-    One range for each index of x's first `kept` axes. `stored`: the contents of input `weights` in the layout `kind`
-    wants (4-bit ones stay so in the file); input `added` is the bias, if there is one.
+    One range for each index of x's first `kept` axes. `stored`: the contents of input `weights` in the layout that
+    `kind` needs (4-bit weights stay 4-bit in the file); input `added` is the bias, if there is one.
     """
     tensor = op.tensor(weights)
     if tensor.quant is None:

@@ -194,10 +194,10 @@ def _set(path: str, value: Any) -> Any:
 DAMAGE = [
     ("version", 4, "schema version 3"),
     ("subgraphs", [], "no subgraphs"),
-    ("subgraphs.0.inputs", [99], "inputs name tensors"),
-    ("subgraphs.0.inputs", [-1], "inputs name tensors"),
-    ("subgraphs.0.operators.0.inputs", [0, 400, 2], "inputs name tensors"),
-    ("subgraphs.0.operators.0.outputs", [-2], "outputs name tensors"),
+    ("subgraphs.0.inputs", [99], "inputs refer to tensors"),
+    ("subgraphs.0.inputs", [-1], "inputs refer to tensors"),
+    ("subgraphs.0.operators.0.inputs", [0, 400, 2], "inputs refer to tensors"),
+    ("subgraphs.0.operators.0.outputs", [-2], "outputs refer to tensors"),
     ("subgraphs.0.operators.0.opcodeIndex", 77, "operator code 77"),
     ("subgraphs.0.operators.0.inputs", [], "expected an input"),
     ("subgraphs.0.operators.0.inputs", [-1, 1, 2], "expected an input 0"),
@@ -216,7 +216,7 @@ DAMAGE = [
     ("subgraphs.0.tensors.0.quantization.zeroPoint", [1, 2, 3], "1 scales but 3 zero points"),
     ("subgraphs.0.tensors.0.externalBuffer", 1, "another file"),
     ("signatureDefs.0.subgraphIndex", 3, "subgraph 3"),
-    ("signatureDefs.0.inputs.0.tensorIndex", 2, "no inputs of subgraph"),
+    ("signatureDefs.0.inputs.0.tensorIndex", 2, "not inputs of subgraph"),
 ]
 
 
@@ -252,7 +252,7 @@ def test_many_offsets_to_one_place_take_bounded_work() -> None:
     schema.ModelAddVersion(packer, 3)
     schema.ModelAddSubgraphs(packer, graphs)
     packer.Finish(schema.ModelEnd(packer), b"TFL3")
-    with pytest.raises(ConvertError, match="over and over"):
+    with pytest.raises(ConvertError, match="the same bytes too often"):
         read(bytes(packer.Output()))
 
 

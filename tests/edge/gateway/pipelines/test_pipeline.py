@@ -397,7 +397,7 @@ def test_a_declaration_that_does_not_fit_leaves_no_file(small: Small, tmp_path: 
 
 
 def test_pipelines_are_of_bundles(small: Small) -> None:
-    with pytest.raises(PipelineError, match="only a bundle holds one"):
+    with pytest.raises(PipelineError, match="only a bundle can contain one"):
         convert(small.source, to="onnx", pipeline={"version": 1})
 
 
