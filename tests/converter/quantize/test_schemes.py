@@ -126,7 +126,7 @@ def test_what_the_options_ask_for():
     names = [node.name for node in model.graph if node.op_type == "Conv"]
     kept = plan(model, Options(keep_float=(names[1],)))
     assert sum(n.op_type == "Conv" for n in kept.integer) == 2 and not kept.weights
-    assert "asked" in next(why for node, why in kept.reasons.items() if node.name == names[1])
+    assert "by options" in next(why for node, why in kept.reasons.items() if node.name == names[1])
     assert not plan(model, Options(keep_float=("Conv",))).tensors
     b = Builder()
     y = b("MatMul", b("Relu", b("MatMul", b.input("x", [2, 32]), b.weight(32, 32))), b.weight(32, 8))

@@ -83,7 +83,7 @@ def test_weights_only_steps_to_eight_bits(broken):
 def test_out_of_reach_is_explained(broken):
     model, rows, evaluate = broken
     with pytest.raises(
-        QuantizeError, match=r"may be 0 worse .* the size gain is 0\.\d+ worse\. What costs most: \S+ \("
+        QuantizeError, match=r"may be 0 worse .* the size gain is 0\.\d+ worse\. Most expensive: \S+ \("
     ):
         budget.search(model, Options(), rows, evaluate, Budget(0.0), least_gain=1.0)
 

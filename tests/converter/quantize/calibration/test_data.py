@@ -108,8 +108,8 @@ def test_element_types(data):
 @pytest.mark.parametrize(
     "source, text",
     [
-        ({"y": np.ones((2, 3))}, "'y' is no input of the model, which takes x0"),
-        ({}, "nothing for input x0"),
+        ({"y": np.ones((2, 3))}, "'y' is not an input of the model, which has x0"),
+        ({}, "no data for input x0"),
         ({"x0": np.ones((2, 4))}, r"\[samples, 3\] for an input of \[1, 3\], got an array of shape \[2, 4\]"),
         ({"x0": np.ones((2, 3, 3, 1))}, "expected"),
         ({"x0": np.zeros((0, 3))}, "empty"),
