@@ -24,7 +24,7 @@ Fields of a base class come before those of its subclass. Annotations say what a
                       numbers count from the first of them
     int, float        a number
     Three             three integers: depth, height, width
-    tuple[…, ...]     a tail: integers, or rows of integers (NamedTuples), any number; it ends the record, except for
+    tuple[…, ...]     a tail: integers, or rows of integers (`Row`), any number; it ends the record, except for
                       integers behind it, whose places count from the record's end: -1 is the last word
 
 Loaded when a model is planned: a class works its layout out when it is first used.
@@ -35,7 +35,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import index, itemgetter
-from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar, dataclass_transform
+from typing import Any, ClassVar, TypeAlias, TypeVar, dataclass_transform
 
 from lite_runtime.steps.operand import Operand
 
@@ -57,6 +57,7 @@ __all__ = [
     "Named",
     "Out",
     "Picks",
+    "Row",
     "Scratch",
     "Step",
     "Three",
@@ -86,37 +87,38 @@ _RESERVED = frozenset({"counts", "gaps", "kernel", "kernels", "layout", "numbers
 """Names that `Step` uses itself."""
 
 
-class Field(NamedTuple):
+class Field:
     """A declared field: `word` is its place in the record (of an operand, its base's); `length`: words or operands, 0
-    for any number."""
+    for any number; `row`: what a tail's annotation calls its rows."""
 
-    name: str
-    kind: str
-    word: int
-    length: int = 1
-    role: str = ""
-    optional: bool = False
-    row: str = ""
-    """What a tail's annotation calls its rows."""
+    __slots__ = ("kind", "length", "name", "optional", "role", "row", "word")
+
+    def __init__(
+        self, name: str, kind: str, word: int, length: int = 1, role: str = "", optional: bool = False, row: str = ""
+    ) -> None:
+        self.name, self.kind, self.word, self.length = name, kind, word, length
+        self.role, self.optional, self.row = role, optional, row
 
 
-class Gaps(NamedTuple):
+class Gaps:
     """A result that a kernel can write with gaps between its rows: the names of the operand, of the integers that say
     how many elements lie from row to row and how many batches there are (there must be one), and of an operand that
     must be left out ("": none)."""
 
-    operand: str
-    row: str
-    batches: str
-    absent: str = ""
+    __slots__ = ("absent", "batches", "operand", "row")
+
+    def __init__(self, operand: str, row: str, batches: str, absent: str = "") -> None:
+        self.operand, self.row, self.batches, self.absent = operand, row, batches, absent
 
 
-class Picks(NamedTuple):
+class Picks:
     """An operand of which a step reads only what it picks: for estimates of its time. `like`: the operand whose bytes
     say how many that are, at most; "" where the operations count them."""
 
-    operand: str
-    like: str = ""
+    __slots__ = ("like", "operand")
+
+    def __init__(self, operand: str, like: str = "") -> None:
+        self.operand, self.like = operand, like
 
 
 _REAL, _WORD = struct.Struct("<f"), struct.Struct("<I")
@@ -164,7 +166,9 @@ class Layout:
     def _check(self) -> None:
         """Raise TypeError where the class says something of fields that it does not have."""
         owner = self.owner
-        named = {*(owner.gaps or ()), *(owner.picks or ()), *self.counts.values()} - {""}
+        facts = [fact for fact in (owner.gaps, owner.picks) if fact is not None]
+        named = {getattr(fact, name) for fact in facts for name in fact.__slots__} | set(self.counts.values())
+        named.discard("")
         if unknown := named.difference(self.by_name):
             raise TypeError(f"{owner.__name__}: gaps, picks and counts name no fields: {', '.join(sorted(unknown))}")
         if uncounted := set(self.tails).difference(self.counts):
@@ -297,6 +301,25 @@ def _flat(values: Iterable[Any]) -> Iterator[int]:
             yield index(value)
 
 
+@dataclass_transform(frozen_default=True)
+class Row(tuple[Any, ...]):
+    """A row of a tail: integers, or tuples of integers, in the order of a subclass's annotations. No NamedTuple: these
+    take ten times as long to define, at every start that plans. Raises TypeError for another number of values."""
+
+    __slots__ = ()
+
+    def __new__(cls, *values: Any) -> Row:
+        """A row of these values."""
+        if len(values) != len(cls.__annotations__):
+            raise TypeError(f"{cls.__name__}: expected {', '.join(cls.names())}, got {len(values)} values")
+        return tuple.__new__(cls, values)
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """The names of the values."""
+        return tuple(cls.__annotations__)
+
+
 # -- kernels and their declarations ------------------------------------------------------------------------------------
 
 _S = TypeVar("_S", bound=Step)
@@ -352,7 +375,7 @@ def named(owner: type[Step]) -> Named:
     return Named(owner.__name__, owner, owner.layout.fields)
 
 
-def row(owner: type[tuple[Any, ...]]) -> Named:
+def row(owner: type[Row]) -> Named:
     """The places of the words of a tail's row, from the row's first."""
-    names: tuple[str, ...] = owner._fields  # type: ignore[attr-defined]
+    names = owner.names()
     return Named(owner.__name__, None, (Field(name, INTEGER, i) for i, name in enumerate(names)))
