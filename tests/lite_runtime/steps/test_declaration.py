@@ -89,7 +89,7 @@ def test_every_layout_is_whole(family: str) -> None:
             assert field.word == at
             at += field.length
         if owner.kernels:
-            assert len(owner.layout.fields) > 1 and owner.__doc__
+            assert len(owner.layout.by_name) > 1 and owner.__doc__
 
 
 # -- making one -------------------------------------------------------------------------------------------------------
@@ -115,6 +115,8 @@ def test_a_step_never_changes() -> None:
     with pytest.raises(AttributeError, match="cannot be changed"):
         step.rows = 3  # type: ignore[misc]
     assert not hasattr(step, "__dict__")
+    with pytest.raises(AttributeError, match="F32Transpose has no field depth; it has a, out, batches"):
+        _ = step.depth  # type: ignore[attr-defined]
     assert step.replace(rows=4).numbers() == [1, 4, 3] and step.rows == 2
 
 
@@ -216,7 +218,7 @@ class _Taken(Step):
 )
 def test_a_declaration_that_contradicts_itself_is_refused(owner: type[Step], says: str) -> None:
     with pytest.raises(TypeError, match=re.escape(says)):
-        _ = owner.layout
+        _ = owner.layout.by_name
 
 
 class _Base(Step):
