@@ -661,7 +661,7 @@ _REACHED = ("y", "loads", "instructions", "stores")
 """Fields whose places other words say: operands have numbers, rows of the tail lie behind one another."""
 CHAIN, LOAD, INSTRUCTION, STORE = named(Chain), row(Load), row(Instruction), row(Store)
 _FIXED = CHAIN.extents
-_INSTRUCTION_WORDS, _STORE_WORDS = len(Instruction._fields), len(Store._fields)
+_INSTRUCTION_WORDS, _STORE_WORDS = len(Instruction.names()), len(Store.names())
 _BYTE = 255
 # A register is a little longer than its block: equal offsets in two of them then differ in their low 12 bits, else a
 # load would wait for a store that merely looks like it (same page offset).

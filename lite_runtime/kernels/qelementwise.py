@@ -15,7 +15,7 @@ from lite_runtime.steps.qelementwise import ByteProduct, ByteSum, Group
 _GRAIN = 64
 """Elements in the smallest share of a worker: a cache line."""
 SUM, PRODUCT, GROUP = named(ByteSum), named(ByteProduct), row(Group)
-_WORDS = len(Group._fields)
+_WORDS = len(Group.names())
 
 
 def _walk(declared, prepare, cover):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import prod
-from typing import NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -36,13 +36,18 @@ class Dim(NamedTuple):
     target: int
 
 
-class _Frame(TypedDict):
-    """Operands of a copy, and the bytes in them where it starts."""
+if TYPE_CHECKING:
 
-    source: Operand
-    target: Operand
-    source_start: int
-    target_start: int
+    class _Frame(TypedDict):
+        """Operands of a copy, and the bytes in them where it starts."""
+
+        source: Operand
+        target: Operand
+        source_start: int
+        target_start: int
+
+else:
+    _Frame = dict
 
 
 def element_size(dtype: str) -> int:

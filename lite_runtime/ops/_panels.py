@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
@@ -15,14 +15,19 @@ from lite_runtime.ops.registry import Binder, NoKernel, Operand
 __all__ = ["NO_ACTIVATION", "Finish", "finish_of", "panels", "tile_vectors", "widths"]
 
 
-class Finish(TypedDict):
-    """What a product's kernel does with a sum: bounds, the activation's code and its parameters."""
+if TYPE_CHECKING:
 
-    low: float
-    high: float
-    activation: int
-    alpha: float
-    beta: float
+    class Finish(TypedDict):
+        """What a product's kernel does with a sum: bounds, the activation's code and its parameters."""
+
+        low: float
+        high: float
+        activation: int
+        alpha: float
+        beta: float
+
+else:
+    Finish = dict
 
 
 NO_ACTIVATION = Finish(low=-math.inf, high=math.inf, activation=0, alpha=0.0, beta=0.0)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -137,12 +137,17 @@ def scale_of(t: Terms) -> Array:
         return scale if t.y_scale is None else scale / t.y_scale
 
 
-class Moving(TypedDict):
-    """A kernel's operands for x: zero points of a run or None, scales (read for real results), what is flipped."""
+if TYPE_CHECKING:
 
-    zeros: Operand | None
-    scales: Operand
-    flip: Operand
+    class Moving(TypedDict):
+        """A kernel's operands for x: zero points of a run or None, scales (read for real results), what is flipped."""
+
+        zeros: Operand | None
+        scales: Operand
+        flip: Operand
+
+else:
+    Moving = dict
 
 
 def moving_operands(b: Binder, t: Terms) -> Moving:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -68,16 +68,21 @@ def _steps(h: _Heads, elements: int = 4) -> tuple[int, int, int]:
     return elements * h.heads * h.length * h.width, elements * head, elements * row
 
 
-class _Rows(TypedDict):
-    """Rows of every head, as steps say it."""
+if TYPE_CHECKING:
 
-    batches: int
-    heads: int
-    rows: int
-    width: int
-    batch_step: int
-    head_step: int
-    row_step: int
+    class _Rows(TypedDict):
+        """Rows of every head, as steps say it."""
+
+        batches: int
+        heads: int
+        rows: int
+        width: int
+        batch_step: int
+        head_step: int
+        row_step: int
+
+else:
+    _Rows = dict
 
 
 def _rows(h: _Heads) -> _Rows:

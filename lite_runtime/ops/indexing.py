@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
@@ -96,15 +96,20 @@ def _elements(n: Inference) -> Spec:
     return data
 
 
-class _Collapsed(TypedDict):
-    """Bytes of an element and an index, then sizes of shapes that agree but for the axis."""
+if TYPE_CHECKING:
 
-    size: int
-    width: int
-    outer: int
-    count: int
-    inner: int
-    extent: int
+    class _Collapsed(TypedDict):
+        """Bytes of an element and an index, then sizes of shapes that agree but for the axis."""
+
+        size: int
+        width: int
+        outer: int
+        count: int
+        inner: int
+        extent: int
+
+else:
+    _Collapsed = dict
 
 
 def _collapsed(b: Binder, data: Operand, indices: Operand) -> _Collapsed:

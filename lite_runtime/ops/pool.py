@@ -6,7 +6,7 @@ Windows are resolved by the same function that the references use, so paddings a
 from __future__ import annotations
 
 from math import prod
-from typing import NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from lite_runtime import steps
 from lite_runtime.errors import MsedgeError
@@ -138,19 +138,24 @@ def _infer_max_unpool(n: Inference) -> tuple[Spec]:
     return (Spec(spec.dtype, (*spec.shape[:2], *space)),)
 
 
-class WindowWords(TypedDict):
-    """A pool's window as steps say it: `steps.Window`."""
+if TYPE_CHECKING:
 
-    batch: int
-    channels: int
-    size: Three
-    out: Three
-    window: Three
-    stride: Three
-    dilation: Three
-    pad: Three
-    counted: Three
-    counts_padding: int
+    class WindowWords(TypedDict):
+        """A pool's window as steps say it: `steps.Window`."""
+
+        batch: int
+        channels: int
+        size: Three
+        out: Three
+        window: Three
+        stride: Three
+        dilation: Three
+        pad: Three
+        counted: Three
+        counts_padding: int
+
+else:
+    WindowWords = dict
 
 
 class WindowNumbers(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -117,14 +117,19 @@ def _bind(b: Binder) -> None:
     b.emit(step, kernel=f"qelementwise.{y.dtype}_{name}{spread}", parallel=y.size >= _PARALLEL_FROM)
 
 
-class _Walk(TypedDict):
-    """The result, and how it is walked."""
+if TYPE_CHECKING:
 
-    y: Operand
-    total: int
-    run: int
-    group_count: int
-    groups: tuple[steps.Group, ...]
+    class _Walk(TypedDict):
+        """The result, and how it is walked."""
+
+        y: Operand
+        total: int
+        run: int
+        group_count: int
+        groups: tuple[steps.Group, ...]
+
+else:
+    _Walk = dict
 
 
 def _sum(a: _Scaled, b: _Scaled, y_scale: float, y_zero: int, bounds: tuple[int, int], walk: _Walk) -> steps.ByteSum:

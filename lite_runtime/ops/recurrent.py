@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -204,16 +204,18 @@ def _variant(b: Binder, count: int) -> int:
     return GATES_ONLY if op == "GRU" and not b.attr("linear_before_reset", 0) else BOTH
 
 
-class _Strides(TypedDict):
-    """How the kernels reach X, Y and the states."""
+if TYPE_CHECKING:
 
-    x_time: int
-    x_batch: int
-    y_time: int
-    y_direction: int
-    y_batch: int
-    i_direction: int
-    i_batch: int
+    class _Strides(TypedDict):
+        """How the kernels reach X, Y and the states."""
+
+        x_time: int
+        x_batch: int
+        y_time: int
+        y_direction: int
+        y_batch: int
+        i_direction: int
+        i_batch: int
 
 
 def _strides(layout: int, time: int, count: int, batch: int, hidden: int) -> _Strides:
@@ -405,33 +407,35 @@ def _bind_recurrent(b: Binder) -> None:
         b.emit(final, parallel=False)
 
 
-class _Words(TypedDict):
-    """What all steps over cells have in common."""
+if TYPE_CHECKING:
 
-    mode: int
-    time: int
-    times: int
-    batch: int
-    hidden: int
-    directions: int
-    backwards: int
-    row: int
-    x_time: int
-    x_batch: int
-    y_time: int
-    y_direction: int
-    y_batch: int
-    i_direction: int
-    i_batch: int
-    s_direction: int
-    s_batch: int
-    variant: int
-    clip: float
-    lengths: Operand | None
-    initial_h: Operand | None
-    initial_c: Operand | None
-    history: Operand
-    state: Operand | None
+    class _Words(TypedDict):
+        """What all steps over cells have in common."""
+
+        mode: int
+        time: int
+        times: int
+        batch: int
+        hidden: int
+        directions: int
+        backwards: int
+        row: int
+        x_time: int
+        x_batch: int
+        y_time: int
+        y_direction: int
+        y_batch: int
+        i_direction: int
+        i_batch: int
+        s_direction: int
+        s_batch: int
+        variant: int
+        clip: float
+        lengths: Operand | None
+        initial_h: Operand | None
+        initial_c: Operand | None
+        history: Operand
+        state: Operand | None
 
 
 def _weights(b: Binder, r: Operand, kernel: str, gates: int) -> tuple[str, Operand, tuple[int, int] | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from lite_runtime import steps
 from lite_runtime.ops._geometry import Geometry
@@ -33,14 +33,19 @@ class _Sizes(NamedTuple):
         return self.gates * self.hidden
 
 
-class _Times(TypedDict):
-    """What all steps through time have in common."""
+if TYPE_CHECKING:
 
-    times: int
-    batch: int
-    hidden: int
-    backwards: int
-    y_time: int
+    class _Times(TypedDict):
+        """What all steps through time have in common."""
+
+        times: int
+        batch: int
+        hidden: int
+        backwards: int
+        y_time: int
+
+else:
+    _Times = dict
 
 
 class _Direction:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from lite_runtime.steps.declaration import In, Out, Step, step
+from lite_runtime.steps.declaration import In, Out, Row, Step, step
 
 __all__ = ["Extent", "Segments", "Swap", "Trilu", "Weave"]
 
@@ -13,7 +11,7 @@ _SIZES = (1, 2, 4, 8)
 """Bytes of elements that have kernels."""
 
 
-class Extent(NamedTuple):
+class Extent(Row):
     """A dimension around the segment: how often it repeats, and bytes from one to the next on either side (0 repeats,
     negative walks backwards)."""
 

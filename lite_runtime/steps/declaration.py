@@ -24,7 +24,7 @@ Fields of a base class come before those of its subclass. Annotations say what a
                       numbers count from the first of them
     int, float        a number
     Three             three integers: depth, height, width
-    tuple[…, ...]     a tail: integers, or rows of integers (NamedTuples), any number; it ends the record, except for
+    tuple[…, ...]     a tail: integers, or rows of integers (`Row`), any number; it ends the record, except for
                       integers behind it, whose places count from the record's end: -1 is the last word
 
 Loaded when a model is planned: a class works its layout out when it is first used.
@@ -34,8 +34,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from operator import index, itemgetter
-from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar, dataclass_transform
 
 from lite_runtime.steps.operand import Operand
 
@@ -57,6 +58,7 @@ __all__ = [
     "Named",
     "Out",
     "Picks",
+    "Row",
     "Scratch",
     "Step",
     "Three",
@@ -86,37 +88,38 @@ _RESERVED = frozenset({"counts", "gaps", "kernel", "kernels", "layout", "numbers
 """Names that `Step` uses itself."""
 
 
-class Field(NamedTuple):
+class Field:
     """A declared field: `word` is its place in the record (of an operand, its base's); `length`: words or operands, 0
-    for any number."""
+    for any number; `row`: what a tail's annotation calls its rows."""
 
-    name: str
-    kind: str
-    word: int
-    length: int = 1
-    role: str = ""
-    optional: bool = False
-    row: str = ""
-    """What a tail's annotation calls its rows."""
+    __slots__ = ("kind", "length", "name", "optional", "role", "row", "word")
+
+    def __init__(
+        self, name: str, kind: str, word: int, length: int = 1, role: str = "", optional: bool = False, row: str = ""
+    ) -> None:
+        self.name, self.kind, self.word, self.length = name, kind, word, length
+        self.role, self.optional, self.row = role, optional, row
 
 
-class Gaps(NamedTuple):
+class Gaps:
     """A result that a kernel can write with gaps between its rows: the names of the operand, of the integers that say
     how many elements lie from row to row and how many batches there are (there must be one), and of an operand that
     must be left out ("": none)."""
 
-    operand: str
-    row: str
-    batches: str
-    absent: str = ""
+    __slots__ = ("absent", "batches", "operand", "row")
+
+    def __init__(self, operand: str, row: str, batches: str, absent: str = "") -> None:
+        self.operand, self.row, self.batches, self.absent = operand, row, batches, absent
 
 
-class Picks(NamedTuple):
+class Picks:
     """An operand of which a step reads only what it picks: for estimates of its time. `like`: the operand whose bytes
     say how many that are, at most; "" where the operations count them."""
 
-    operand: str
-    like: str = ""
+    __slots__ = ("like", "operand")
+
+    def __init__(self, operand: str, like: str = "") -> None:
+        self.operand, self.like = operand, like
 
 
 _REAL, _WORD = struct.Struct("<f"), struct.Struct("<I")
@@ -132,52 +135,67 @@ def _bits(value: float) -> int:
     return bits
 
 
-_ENCODERS: Mapping[str, Callable[[Any], int]] = {INTEGER: index, REAL: _bits}
+_ENCODERS: Mapping[str, Callable[[Any], int]] = {"int": index, "float": _bits}
 
 
 class Layout:
-    """The fields of a step class in the order of the record, operands first."""
+    """The fields of a step class in the order of the record, operands first. What making a step needs is worked out
+    here; places of words when somebody asks."""
 
     def __init__(self, owner: type[Step]) -> None:
         self.owner = owner
         annotations: dict[str, str] = {}
         for base in reversed(owner.__mro__[:-2]):  # without Step and object
             annotations.update(base.__annotations__)
-        operands = {n: a for n, a in annotations.items() if a.removesuffix(" | None") in _ROLES}
-        numbers = {n: a for n, a in annotations.items() if n not in operands and not a.startswith("ClassVar")}
-        self.fixed = "Ins" not in operands.values()
+        self._operands = {n: a for n, a in annotations.items() if a.removesuffix(" | None") in _ROLES}
+        self._numbers = {n: a for n, a in annotations.items() if n not in self._operands}
+        self.first = len(self._operands)
+        """How many fields are operands."""
+        self.names = (*self._operands, *self._numbers)
+        self.places = {name: i for i, name in enumerate(self.names)}
+        self.pick: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*self.names)
+        self.fixed = "Ins" not in self._operands.values()
         """Whether operands and numbers have places of their own."""
-        self.operands = tuple(_operand(n, a, HEAD + 2 * i) for i, (n, a) in enumerate(operands.items()))
-        self.numbers = tuple(_numbered(numbers, HEAD + 2 * len(operands) if self.fixed else 0))
-        self.fields = (*self.operands, *self.numbers)
-        self.by_name: Mapping[str, Field] = {field.name: field for field in self.fields}
-        self.pick: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*self.by_name)
         self.counts: Mapping[str, str] = dict(owner.counts)
-        self.tails = tuple(field.name for field in self.numbers if field.kind is TAIL)
-        whole = all(field.length == 1 for field in self.numbers)
-        self.scalars = tuple(_ENCODERS[field.kind] for field in self.numbers) if whole else ()
-        """What makes a word of each number, where each is one word."""
-        for i, field in enumerate(self.fields):
-            setattr(owner, field.name, property(lambda made, i=i: made._values[i]))  # type: ignore[misc]
-        self._check()
+        self.tails = tuple(name for name, a in self._numbers.items() if a.startswith("tuple["))
+        encoders = [_ENCODERS.get(a) for a in self._numbers.values()]
+        self.scalars = tuple(encode for encode in encoders if encode is not None)
+        """What makes a word of each number, where each is one word; else none."""
+        if len(self.scalars) < len(encoders):
+            self.scalars = ()
 
-    def _check(self) -> None:
-        """Raise TypeError where the class says something of fields that it does not have."""
+    @cached_property
+    def operands(self) -> tuple[Field, ...]:
+        """The fields that are operands."""
+        return tuple(_operand(n, a, HEAD + 2 * i) for i, (n, a) in enumerate(self._operands.items()))
+
+    @cached_property
+    def numbers(self) -> tuple[Field, ...]:
+        """The fields that are none."""
+        return tuple(_numbered(self._numbers, HEAD + 2 * self.first if self.fixed else 0))
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Field]:
+        """All fields. Raises TypeError where the class says something of fields that it does not have."""
         owner = self.owner
-        named = {*(owner.gaps or ()), *(owner.picks or ()), *self.counts.values()} - {""}
-        if unknown := named.difference(self.by_name):
+        fields = {field.name: field for field in (*self.operands, *self.numbers)}
+        facts = [fact for fact in (owner.gaps, owner.picks) if fact is not None]
+        named = {getattr(fact, name) for fact in facts for name in fact.__slots__} | set(self.counts.values())
+        named.discard("")
+        if unknown := named.difference(fields):
             raise TypeError(f"{owner.__name__}: gaps, picks and counts name no fields: {', '.join(sorted(unknown))}")
         if uncounted := set(self.tails).difference(self.counts):
             raise TypeError(f"{owner.__name__}: expected counts to name the integer for {', '.join(sorted(uncounted))}")
-        if taken := _RESERVED.intersection(self.by_name):
+        if taken := _RESERVED.intersection(fields):
             raise TypeError(f"{owner.__name__}: {', '.join(sorted(taken))} cannot be a field's name; Step uses it")
+        return fields
 
     def refusal(self, given: Iterable[str]) -> str:
         """What is wrong with these names of fields."""
-        missing = [name for name in self.by_name if name not in given]
-        other = [name for name in given if name not in self.by_name]
+        missing = [name for name in self.names if name not in given]
+        other = [name for name in given if name not in self.places]
         found = [f"{what} {', '.join(names)}" for what, names in (("without", missing), ("with", other)) if names]
-        return f"{self.owner.__name__} was made {' and '.join(found)}; its fields are {', '.join(self.by_name)}"
+        return f"{self.owner.__name__} was made {' and '.join(found)}; its fields are {', '.join(self.names)}"
 
 
 def _operand(name: str, annotation: str, word: int) -> Field:
@@ -245,14 +263,22 @@ class Step(metaclass=_Declared):
         raise AttributeError(f"{type(self).__name__}.{name} cannot be changed; `replace` makes another step")
 
     def __repr__(self) -> str:
-        fields = zip(type(self).layout.by_name, self._values, strict=True)
+        fields = zip(type(self).layout.names, self._values, strict=True)
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in fields)})"
+
+    if not TYPE_CHECKING:  # it knows the fields by their annotations, and would take any name here
+
+        def __getattr__(self, name):
+            layout = type(self).layout
+            if name not in layout.places:
+                raise AttributeError(f"{type(self).__name__} has no field {name}; it has {', '.join(layout.names)}")
+            return self._values[layout.places[name]]
 
     @property
     def operands(self) -> tuple[Operand | None, ...]:
         """The operands in the order of the record."""
         layout = type(self).layout
-        given = self._values[: len(layout.operands)]
+        given = self._values[: layout.first]
         if layout.fixed:
             return given
         lists = ((value,) if field.length else value for value, field in zip(given, layout.operands, strict=True))
@@ -261,12 +287,12 @@ class Step(metaclass=_Declared):
     def numbers(self) -> list[int]:
         """The words behind the operands. Raises TypeError for an integer that is none."""
         layout = type(self).layout
-        values = self._values[len(layout.operands) :]
+        values = self._values[layout.first :]
         if layout.scalars:
             return [encode(value) for encode, value in zip(layout.scalars, values, strict=True)]
         words: list[int] = []
         for field, value in zip(layout.numbers, values, strict=True):
-            words += _flat(value) if field.length != 1 else (_ENCODERS[field.kind](value),)
+            words += _flat(value) if field.length != 1 else (_bits(value) if field.kind is REAL else index(value),)
         for tail in layout.tails:
             count = layout.counts[tail]
             if len(getattr(self, tail)) != getattr(self, count):
@@ -283,7 +309,7 @@ class Step(metaclass=_Declared):
 
     def replace(self, **changes: Any) -> Step:
         """The same step with other values of some fields."""
-        fields = dict(zip(type(self).layout.by_name, self._values, strict=True))
+        fields = dict(zip(type(self).layout.names, self._values, strict=True))
         return type(self)(**{**fields, **changes})
 
     _values: ClassVar[tuple[Any, ...]]
@@ -295,6 +321,25 @@ def _flat(values: Iterable[Any]) -> Iterator[int]:
             yield from _flat(value)
         else:
             yield index(value)
+
+
+@dataclass_transform(frozen_default=True)
+class Row(tuple[Any, ...]):
+    """A row of a tail: integers, or tuples of integers, in the order of a subclass's annotations. No NamedTuple: these
+    take ten times as long to define, at every start that plans. Raises TypeError for another number of values."""
+
+    __slots__ = ()
+
+    def __new__(cls, *values: Any) -> Row:
+        """A row of these values."""
+        if len(values) != len(cls.__annotations__):
+            raise TypeError(f"{cls.__name__}: expected {', '.join(cls.names())}, got {len(values)} values")
+        return tuple.__new__(cls, values)
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """The names of the values."""
+        return tuple(cls.__annotations__)
 
 
 # -- kernels and their declarations ------------------------------------------------------------------------------------
@@ -349,10 +394,10 @@ def fields_of(places: Named) -> Mapping[str, Field]:
 
 def named(owner: type[Step]) -> Named:
     """The places of a step's words."""
-    return Named(owner.__name__, owner, owner.layout.fields)
+    return Named(owner.__name__, owner, owner.layout.by_name.values())
 
 
-def row(owner: type[tuple[Any, ...]]) -> Named:
+def row(owner: type[Row]) -> Named:
     """The places of the words of a tail's row, from the row's first."""
-    names: tuple[str, ...] = owner._fields  # type: ignore[attr-defined]
+    names = owner.names()
     return Named(owner.__name__, None, (Field(name, INTEGER, i) for i, name in enumerate(names)))

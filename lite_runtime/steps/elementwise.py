@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from lite_runtime.steps.declaration import Ins, Out, Step, step
+from lite_runtime.steps.declaration import Ins, Out, Row, Step, step
 
 __all__ = ["Chain", "Instruction", "Load", "Store"]
 
 
-class Load(NamedTuple):
+class Load(Row):
     """A register that is filled from outside, or written to."""
 
     kind: int
@@ -20,14 +18,14 @@ class Load(NamedTuple):
     strides: tuple[int, ...]  # elements, one for each extent; 0 where the operand is broadcast
 
 
-class Instruction(NamedTuple):
+class Instruction(Row):
     """An operation on registers."""
 
     code: int  # opcode | destination << 8 | sources << 16, 24, 32
     parameters: int
 
 
-class Store(NamedTuple):
+class Store(Row):
     """An output that is converted."""
 
     kind: int

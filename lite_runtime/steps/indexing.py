@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from lite_runtime.steps.declaration import In, InOut, Out, Picks, Step, step
+from lite_runtime.steps.declaration import In, InOut, Out, Picks, Row, Step, step
 
 __all__ = ["Accumulate", "Gather", "GatherElements", "GatherND", "OneHot", "Pair", "ScatterElements", "ScatterND"]
 
 
-class Pair(NamedTuple):
+class Pair(Row):
     """An index of a tuple: the extent of its axis, and bytes from one to the next."""
 
     extent: int

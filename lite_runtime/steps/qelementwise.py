@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from lite_runtime.steps.declaration import In, Out, Step, step
+from lite_runtime.steps.declaration import In, Out, Row, Step, step
 
 __all__ = ["ByteProduct", "ByteSum", "Group"]
 
 
-class Group(NamedTuple):
+class Group(Row):
     """A dimension around the run: its extent, and bytes from one to the next of a and b."""
 
     extent: int

@@ -87,7 +87,7 @@ class _Tail:
         counts = owner.layout.counts
         self._count = int(numbers[counts[field.name]])
         kind = getattr(sys.modules[owner.__module__], field.row, None)
-        self._names: tuple[str, ...] = kind._fields if kind is not None else ()
+        self._names: tuple[str, ...] = kind.names() if kind is not None else ()
         self._inner = {name: int(numbers[counts[name]]) for name in self._names if name in counts}
 
     def read(self, words: Sequence[int]) -> _Rows:

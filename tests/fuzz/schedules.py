@@ -121,7 +121,8 @@ def _bits(end: dict[str, Any] | MsedgeError) -> Any:
 
 
 def _named(space: Any, record: Any) -> list[_Span]:
-    found = (planning._span(space, o, record.unit) for o in record.operands if o is not None and o.value is None)
+    operands = (operand for operand in record.step.operands if operand is not None and operand.value is None)
+    found = (planning._span(space, operand, record.unit) for operand in operands)
     return [_Span(*span) for span in found]
 
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from lite_runtime import ops
+from lite_runtime import ops, steps
 from lite_runtime.graph import Node, Spec
 from lite_runtime.ops.registry import INFERS
 from lite_runtime.planning import cost
 from lite_runtime.planning.program import Kernel
 from lite_runtime.running.threads import worth
+from lite_runtime.steps.operand import Operand
 
 assert ops
 
@@ -64,8 +65,28 @@ def test_more_work_never_takes_less() -> None:
 
 
 def test_a_table_costs_the_rows_picked_from_it() -> None:
-    assert cost.touched("indexing.gather", [10**9, 8, 64]) == 64 + 8 + 64
-    assert cost.touched("gemm.f32_gemm", [100, 50, 20]) == 170 and cost.touched("gemm.f32_gemm", []) == 0
+    data, indices, target = _operands(10**9, 2, 16)
+    sizes = {"width": 4, "outer": 1, "count": 2, "extent": 10**8, "run": 32}
+    assert cost.touched(steps.Gather(data=data, indices=indices, target=target, **sizes)) == 64 + 8 + 64
+    numbers = {"rows": 2, "each": 1, "depth": 5, "columns": 4, "matrices": 100, "activation": 0}
+    x, table, slots, y = _operands(10, 2000, 2, 8)
+    grouped = steps.F32Grouped(
+        **{"x": x, "table": table, "slots": slots, "biases": None, "residual": None, "y": y},
+        **numbers,
+        **{"low": 0.0, "high": 1.0, "alpha": 0.0, "beta": 0.0},
+    )
+    assert cost.touched(grouped) == 40 + 8 + 32
+
+
+def test_an_operand_that_a_step_has_twice_is_touched_once() -> None:
+    a, out = _operands(25, 5)
+    assert cost.touched(steps.F32Transpose(a=a, out=out, batches=1, rows=5, columns=5)) == 120
+    assert cost.touched(steps.F32Transpose(a=a, out=a, batches=1, rows=5, columns=5)) == 100
+
+
+def _operands(*sizes: int) -> list[Operand]:
+    """float32 vectors of these sizes, each in a buffer of its own."""
+    return [Operand(Spec("float32", (size,)), slot) for slot, size in enumerate(sizes)]
 
 
 def _steps(seconds: float, count: int, shared: bool = True) -> list[Kernel]:
