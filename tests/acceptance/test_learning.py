@@ -98,7 +98,7 @@ def test_the_commands_of_the_documents_run(home: Path, monkeypatch: pytest.Monke
 MISUSE: Mapping[str, tuple[tuple[str, ...], str]] = {
     "a glob of nothing": (("--trainable", "nothing.*"), "there are 'attn.weight' [6, 8]"),
     "no such rank": (("--lora", "0"), "rank: expected a whole number of 1 or more, got 0"),
-    "an adapter beside a trained weight": (("--trainable", "head.*", "--lora", "2:head*"), "trained itself"),
+    "an adapter beside a trained weight": (("--trainable", "head.*", "--lora", "2:head*"), "itself trained"),
     "a rate that is no number": (("--trainable", "*", "--learning-rate", "nan"), "learning_rate: expected"),
     "a clip of nothing": (("--trainable", "*", "--clip-norm", "0"), "clip_norm: expected a positive number"),
     "ranges of nothing": (("--trainable", "head.*", "--quantize", "int8"), "needs calibration data"),

@@ -20,7 +20,7 @@ def test_a_bundle_that_learns_with_its_page(small: Small, tmp_path: Path) -> Non
     out, page = tmp_path / "learns.mslite", tmp_path / "report.html"
     options = ("--trainable", "*", "--optimizer", "adam", "--learning-rate", "0.02", "--clip-norm", "1")
     stdout, _ = msedge("convert", small.source, "-o", out, *options, "--report", page)
-    assert "trains" in stdout and "train_step" in stdout
+    assert "trainable" in stdout and "train_step" in stdout
     text = page.read_text()
     assert "<h2>Training</h2>" in text and "working memory of train_step" in text
     model = load(out)

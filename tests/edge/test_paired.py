@@ -103,7 +103,7 @@ def test_each_version_runs_from_its_own_checkout(tmp_path: Path) -> None:
 
 
 def test_a_package_of_another_place_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ImportError, match="expected lite_runtime of"):
+    with pytest.raises(ImportError, match="expected lite_runtime from"):
         Worker(str(tmp_path))._own(lite_runtime)
     assert Worker(str(ROOT))._own(lite_runtime) == str(ROOT / "lite_runtime")
 

@@ -682,7 +682,7 @@ def test_a_real_full_disk(target: Path) -> None:
         "except BundleError as e: print(e)"
     )
     made = subprocess.run(
-        [sys.executable, "-c", code, str(target)],
+        [sys.executable, "-B", "-c", code, str(target)],  # -B: the limit would cut bytecode short as well
         cwd=ROOT,
         capture_output=True,
         text=True,

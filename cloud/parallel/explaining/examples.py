@@ -106,7 +106,7 @@ def _experts(experts: int, x: jax.Array, block: Tree) -> jax.Array:
     by einsum (GShard, Lepikhin et al., 2020)."""
     chances = jax.nn.softmax(x @ block["gate"])
     chosen = jax.nn.one_hot(chances.argmax(-1), experts)
-    place = jnp.cumsum(chosen, 1) * chosen - 1
+    place = jnp.cumsum(chosen, axis=1) * chosen - 1
     sent = chosen[..., None] * jax.nn.one_hot(place.astype(jnp.int32), 5 * LENGTH // (4 * experts))
     hidden = jax.nn.gelu(jnp.einsum("ebcd,edf->ebcf", jnp.einsum("bsec,bsd->ebcd", sent, x), block["up"]))
     done = jnp.einsum("ebcf,efd->ebcd", hidden, block["down"])

@@ -135,7 +135,7 @@ def test_a_deployment_learns_what_the_simulator_learns(folder: Path) -> None:
         deployment.nodes[LOST].wait()
 
         # The run goes on from its checkpoint, and round 3 ends without the device.
-        config.write_text(CONFIG.format(count=3, minimum=2, deadline=45.0))
+        config.write_text(CONFIG.format(count=3, minimum=2, deadline=90.0))
         assert run(resume=True) == 0
     first.join()
 

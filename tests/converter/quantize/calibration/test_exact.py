@@ -16,7 +16,8 @@ from converter.quantize.calibration import exact
 THREADS = """
 import hashlib
 import numpy as np
-from converter.quantize import exact, gptq
+from converter.quantize.calibration import exact
+from converter.quantize.rounding import gptq
 rng = np.random.default_rng(0)
 x = rng.standard_normal((500, 150)) * np.exp(rng.standard_normal(150))
 gram = exact.Gram(np.abs(x).max(axis=0))

@@ -92,10 +92,10 @@ def test_no_priority_is_the_middle() -> None:
     [
         (dict(rows=11), 400, "expected at most 10 rows in one request, got 11"),
         (dict(load=Load(5, 5, 3)), 429, "3 requests of this model"),
-        (dict(load=Load(10, 1, 1)), 429, "10 rows of 1 requests wait"),
-        (dict(load=Load(4, 4, 0)), 429, "4 rows of 4 requests wait"),
+        (dict(load=Load(10, 1, 1)), 429, "10 rows of 1 requests already wait"),
+        (dict(load=Load(4, 4, 0)), 429, "4 rows of 4 requests already wait"),
         (dict(deadline=1.0), 504, "deadline passed"),
-        (dict(deadline=1.05, wait=0.1), 429, "100 ms from now, and its deadline is in 50 ms"),
+        (dict(deadline=1.05, wait=0.1), 429, "done in 100 ms, its deadline is in 50 ms"),
     ],
 )
 def test_refused(given: dict[str, object], status: int, text: str) -> None:
