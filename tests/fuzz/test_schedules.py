@@ -48,7 +48,7 @@ def _convolutions() -> tuple[bytes, dict[str, Any]]:
 def test_a_missing_barrier_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     data, inputs = _convolutions()
     in_all_ways(data)("predict", inputs)
-    monkeypatch.setattr(planning, "_clash", lambda a, b: False)
+    monkeypatch.setattr(planning._Touched, "clash", lambda self, span, shared: False)
     with pytest.raises(Disagreement, match="ascending"):
         in_all_ways(data)("predict", inputs)
 

@@ -62,7 +62,7 @@ CASES = {
     ),
     "LookupTable": lambda b: b("LookupTable", image(b)[0], table(b, np.float32), domain=OURS),
     "Silu": lambda b: b("Silu", b.input("x", [3, 4]), domain=OURS),
-    "QuickGelu": lambda b: b("QuickGelu", b.input("x", [3, 4]), domain="com.microsoft"),
+    "QuickGelu": lambda b: b("QuickGelu", b.input("x", [3, 4]), domain=OURS),
     "DynamicQuantizeLinear": lambda b: b(
         "DynamicQuantizeLinear", b.input("x", [3, 4, 5]), outputs=3, domain=OURS, kept=1, dtype="int8"
     ),
