@@ -304,7 +304,8 @@ def test_a_result_does_not_overwrite_what_is_broadcast_from_the_same_memory() ->
     np.testing.assert_allclose(got["z"], want["z"], rtol=1e-6)
 
 
-_CHAIN_UNARY = "Relu Neg Sigmoid Tanh Abs HardSwish Floor".split()
+# Floor of an approximate value may be one off where that value is next to an integer: a chain has the one or the other.
+_CHAIN_UNARY = ("Relu Neg Abs Floor".split(), "Relu Neg Sigmoid Tanh Abs HardSwish".split())
 _CHAIN_BINARY = "Add Sub Mul Max Min".split()
 _OPERANDS = [(6, 7, 5), (7, 5), (5,), (6, 1, 1), (1, 7, 1), ()]
 
@@ -316,10 +317,11 @@ def programs(draw: st.DrawFn) -> tuple[list[Node], dict[str, Array], list[str]]:
     names = list(fed)
     whole = ["x0"]
     nodes = []
+    unary = draw(st.sampled_from(_CHAIN_UNARY))
     for i in range(draw(st.integers(1, 25))):
         first = draw(st.sampled_from(whole))
         if draw(st.booleans()):
-            nodes.append(Node(draw(st.sampled_from(_CHAIN_UNARY)), (first,), (f"v{i}",)))
+            nodes.append(Node(draw(st.sampled_from(unary)), (first,), (f"v{i}",)))
         else:
             pair = draw(st.permutations([first, draw(st.sampled_from(names))]))
             nodes.append(Node(draw(st.sampled_from(_CHAIN_BINARY)), tuple(pair), (f"v{i}",)))
