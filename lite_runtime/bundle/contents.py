@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from lite_runtime.bundle.layout import Section, cut
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array, Graph, StateUse
 
 __all__ = ["Bundle", "Golden", "TensorRecord"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from lite_runtime._blake import blake2b
 from lite_runtime.errors import BundleError
+from lite_runtime.frozen import NamedTuple
 
 __all__ = [
     "AGAIN",

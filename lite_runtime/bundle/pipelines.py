@@ -20,9 +20,10 @@ import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NoReturn
 
 from lite_runtime.errors import MsedgeError
+from lite_runtime.frozen import NamedTuple
 
 __all__ = ["AFTER", "BEFORE", "KEY", "SOURCES", "VERSION", "PipelineError", "check", "check_names", "load"]
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
 from math import prod
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from lite_runtime.errors import MsedgeError
-from lite_runtime.frozen import Frozen
+from lite_runtime.frozen import Frozen, NamedTuple
 
 __all__ = [
     "DTYPES",

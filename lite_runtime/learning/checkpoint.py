@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from lite_runtime._files import write_atomically
 from lite_runtime.bundle.decoding import Tensors, decode_state, plain_object
@@ -21,6 +21,7 @@ from lite_runtime.bundle.reading import manifest_of, section_of
 from lite_runtime.bundle.refusal import named, object_of, string_of
 from lite_runtime.bundle.writing import assemble, dump
 from lite_runtime.errors import BundleError
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array
 from lite_runtime.graph.verify import verify_state
 

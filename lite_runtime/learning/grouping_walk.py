@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from lite_runtime.errors import MsedgeError
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array, Graph, Node, Spec, Value
 from lite_runtime.learning.rowwise import MIXED, lines_of
 from lite_runtime.planning.stage import Stage

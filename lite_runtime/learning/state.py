@@ -10,11 +10,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lite_runtime.errors import InputError, MsedgeError
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array, Graph, Spec, StateUse, dtype_name, numpy_dtype
 from lite_runtime.planning.program import Plan
 from lite_runtime.running.executor import PLANS, Binding, Bound, Executor, Settings, address_of, aligned

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import platform
 from functools import cache
-from typing import NamedTuple
 
 from lite_runtime.errors import MsedgeError
+from lite_runtime.frozen import NamedTuple
 
 __all__ = ["TARGETS", "Target", "host"]
 

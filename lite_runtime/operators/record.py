@@ -7,7 +7,9 @@ graph, * anything.
 Annotations are evaluated here: of text, typing would make the record's class three times as slowly, at every start.
 """
 
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from lite_runtime.frozen import NamedTuple
 
 __all__ = [
     "ACTIVATION",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from math import prod
-from typing import NamedTuple
 
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.ops.registry import Inference, Spec
 
 __all__ = [

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
 from lite_runtime import steps
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import itemsize, numpy_dtype
 from lite_runtime.ops._checks import dense_strides
 from lite_runtime.ops.registry import Binder, NoKernel, Operand

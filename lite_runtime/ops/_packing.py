@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 
 from lite_runtime import steps
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array
 from lite_runtime.ops._panels import packed_size, panels
 from lite_runtime.ops.registry import Binder, Operand

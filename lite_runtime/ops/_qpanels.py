@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array
 from lite_runtime.ops._panels import tile_vectors
 from lite_runtime.ops.registry import Binder, NoKernel, Operand

@@ -6,9 +6,10 @@ The kernels' side is `lite_runtime.kernels._math.activate`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from lite_runtime.errors import MsedgeError
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.operators import Fused, epilogues
 
 __all__ = ["ACTIVATIONS", "Epilogue", "activation"]

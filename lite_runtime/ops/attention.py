@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
 from lite_runtime import steps
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.ops._panels import float32_only
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import lcm, prod
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from lite_runtime import steps
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array, Node, itemsize
 from lite_runtime.kernels import _opcodes as codes
 from lite_runtime.ops import lowering

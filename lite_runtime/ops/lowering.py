@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array, Node
 from lite_runtime.kernels import _opcodes as codes
 from lite_runtime.operators import OPERATORS, Operator, attributes, family
@@ -241,6 +242,7 @@ _QUANTIZE = {name: f"Quantize{name.capitalize()}" for name in codes.QUANTISED}
 
 
 _WRAPS = {f"{sign}int{bits}": f"Wrap{sign.upper()}{bits}" for sign in ("", "u") for bits in (8, 16, 32)}
+
 
 def _wrapped(p: Program, node: Node, value: int) -> int:
     """A result of fewer than 64 bits loses its high ones."""

@@ -6,10 +6,11 @@ Windows are resolved by the same function that the references use, so paddings a
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from lite_runtime import steps
 from lite_runtime.errors import MsedgeError
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.ops._axes import FLOATS, attr_int, expect
 from lite_runtime.ops.reduce import BYTES, operands, reduce_to, reduction, result
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
 from lite_runtime import steps
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.ops._checks import broadcast, choice, one_of
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
 from lite_runtime.reference.qelementwise import multipliers

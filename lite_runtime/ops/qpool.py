@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from lite_runtime import steps
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.ops._axes import expect
 from lite_runtime.ops.pool import channels_at, infer_plane, infer_window, window_numbers
 from lite_runtime.ops.reduce import Reduction, axes_of, infer_reduced, known_ints, reduce_to, result

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
 from lite_runtime import steps
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array
 from lite_runtime.ops._axes import FLOATS, attr_float, attr_int, expect
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer

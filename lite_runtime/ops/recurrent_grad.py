@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from lite_runtime import steps
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.ops._geometry import Geometry
 from lite_runtime.ops._outer import emit_outer
 from lite_runtime.ops._panels import packed_size

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 
 from lite_runtime import steps
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.ops._axes import FLOATS, attr_int, expect, groups, unique_axes
 from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec, bind, infer
 

@@ -10,11 +10,12 @@ its results' shapes are taken from what came out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from lite_runtime.errors import ShapeError
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array, Node, Spec
 from lite_runtime.steps.declaration import Step
 from lite_runtime.steps.operand import Operand

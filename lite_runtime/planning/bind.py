@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from lite_runtime import ops as _registers_all_rules  # noqa: F401
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array, Node, dtype_name, itemsize
 from lite_runtime.ops import chain
 from lite_runtime.ops.registry import BINDS, NoKernel, Operand, Spec

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import log2, prod
-from typing import Any, NamedTuple
+from typing import Any
 
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Node, Spec
 from lite_runtime.operators import OPERATORS
 from lite_runtime.steps.declaration import Step

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
 from lite_runtime.errors import InputError
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import DTYPES, Array, Graph, Node, Spec
 from lite_runtime.ops.registry import Operand
 from lite_runtime.planning.bind import Choose

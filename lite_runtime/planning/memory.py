@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.planning.program import ALIGNMENT
 
 __all__ = ["ALIGNMENT", "Lifetime", "Spans", "arrange"]

@@ -12,11 +12,11 @@ Everything here is a function of types; nothing runs, except that nodes whose op
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from lite_runtime.errors import MsedgeError
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array, Graph, Node
 from lite_runtime.ops.registry import Operand, Spec
 from lite_runtime.planning import cost

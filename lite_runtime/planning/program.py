@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
-from lite_runtime.frozen import Frozen
+from lite_runtime.frozen import Frozen, NamedTuple
 from lite_runtime.graph import Array, Graph, Node, Spec
 
 __all__ = ["ALIGNMENT", "ARENA", "FAULT", "FIRST_FREE", "NULL", "Kernel", "Plan", "Step"]

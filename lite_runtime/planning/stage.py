@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from lite_runtime.errors import MsedgeError, ShapeError
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array, Graph, Node, Spec, Value, spec_of
 from lite_runtime.graph.verify import MAX_BYTES, MAX_RANK
 from lite_runtime.operators import OPERATORS

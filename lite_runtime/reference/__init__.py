@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from inspect import Parameter, signature
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from lite_runtime.errors import InputError, MsedgeError, ShapeError, UnsupportedOpError
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Graph, Node, Value, dtype_name, numpy_dtype
 from lite_runtime.operators import OPERATORS
 from lite_runtime.reference.registry import REGISTERED, Context, RunGraph, define

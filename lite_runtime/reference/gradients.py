@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array
 from lite_runtime.reference.activation import sigmoid
 from lite_runtime.reference.movement import to_channels_first, to_channels_last

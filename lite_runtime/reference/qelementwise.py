@@ -6,10 +6,11 @@ type, int8 or uint8, each with one scale and one zero point. `activation` cuts t
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array
 from lite_runtime.reference.qlinear import bounds_of, requantize
 from lite_runtime.reference.registry import define

@@ -5,8 +5,7 @@ Loaded when somebody asks; starts do without it.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Node
 from lite_runtime.planning.program import Kernel
 

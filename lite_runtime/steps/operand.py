@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array, Spec
 
 __all__ = ["Operand"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from lite_runtime.frozen import NamedTuple
 from lite_runtime.steps.declaration import FLAGS, HEAD, LENGTH, REAL, Field, Layout, Step, declared
 
 __all__ = ["Place", "Read", "read"]
