@@ -184,7 +184,7 @@ class Exchange:
         if job.device and not gateway.at_hand(job, served):
             await gateway.fetch(job, served)
         if _piped(served, job.signature):
-            refusal = gateway.scheduler.full(served.name)  # checked before an image is decoded in vain
+            refusal = gateway.scheduler.full(served.name)  # first: no image is decoded for a refused request
             if refusal is not None:
                 raise refusal
             job.inputs = await gateway.aside(served.pipeline.before, job.inputs)

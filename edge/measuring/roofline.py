@@ -27,7 +27,7 @@ from lite_runtime.native.target import Target, host
 __all__ = ["Roofline", "measure", "roofline"]
 
 CHAINS, LINES = 12, 8
-"""Defined as in `lite_runtime/kernels/peak.py`."""
+"""The same values as in `lite_runtime/kernels/peak.py`."""
 SIZES = 256 << 10, 4 << 20, 16 << 20, 64 << 20, 256 << 20
 """Sizes in bytes of the arrays that are read repeatedly: they fit in a core's own cache, in the shared cache, or only
 in memory."""

@@ -83,7 +83,7 @@ class Entry:
         self.offer = Offer({}, ModelConfig())
         self.loaded: dict[int, Served] = {}
         self.stamps: dict[int, Candidate] = {}
-        """The files of those."""
+        """The files of the loaded versions."""
         self.failed: dict[int, Failure] = {}
         self.loading: set[int] = set()
         self.weights: dict[int, tuple[Candidate, int]] = {}

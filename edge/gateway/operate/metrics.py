@@ -117,7 +117,7 @@ def _own(statistics: Statistics, gauges: Gauges) -> list[Family]:
     hits = [({"model": name}, n) for name, n in sorted(gauges.personal_hits.items())]
     misses = [({"model": name}, n) for name, n in sorted(gauges.personal_misses.items())]
     return [
-        Family("msedge_refused_total", "counter", "Requests refused, by what they asked for", refused),
+        Family("msedge_refused_total", "counter", "Refused requests, by kind of request", refused),
         Family("msedge_personal_hits_total", "counter", "Requests answered by a personal version", hits),
         Family("msedge_personal_misses_total", "counter", "Requests for a device answered by the common model", misses),
         Family("msedge_requests_under_way", "gauge", "Requests not yet answered", [({}, gauges.under_way)]),

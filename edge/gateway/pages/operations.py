@@ -14,7 +14,7 @@ BINARY = "application/octet-stream"
 HTML = "text/html"
 
 SUBJECTS: Mapping[str, str] = {
-    "inference": "Ask a model.",
+    "inference": "Inference requests.",
     "models": "Inference, and the metadata and statistics of models.",
     "health": "Whether the gateway is alive and ready.",
     "repository": "The list of models; loading and unloading them.",
