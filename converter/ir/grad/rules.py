@@ -35,7 +35,7 @@ Refusal: TypeAlias = "Callable[[ir.Node], str]"
 RULES: dict[str, Rule] = {}
 REFUSALS: dict[str, Refusal] = {}
 WITHOUT = having("flat")
-"""Operators whose results do not move with their operands, or whose derivative is 0 wherever they have one."""
+"""Operators without gradients: results that do not depend on real operands, or a derivative of 0 wherever it exists."""
 
 
 @dataclass(frozen=True)
