@@ -234,7 +234,7 @@ def _program(name: str, plan: Plan) -> RenderableType:
 
 
 def _where(operand: ListedOperand) -> str:
-    """Memory and byte offset, then what is known of the tensor there."""
+    """Memory and byte offset, then the known facts about the tensor there."""
     if not operand.memory:
         return "left out"
     held = f"{operand.dtype} {shape_text(operand.shape)}" if operand.shape is not None else ""

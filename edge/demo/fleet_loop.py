@@ -1,7 +1,7 @@
 """The second half of the demo: devices with different data train together, without sending their data.
 
 Ten devices get the cloud's model, but their cameras are rotated by different angles. Eight of them train for a few
-rounds, two never do. At the end each device adapts to a few of its own examples.
+rounds; two are held out. At the end each device adapts to a few of its own examples.
 """
 
 from __future__ import annotations

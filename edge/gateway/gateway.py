@@ -295,7 +295,7 @@ class Gateway:
         return expose(families(self.statistics, gauges), accept)
 
     def status(self) -> Mapping[str, Any]:
-        """What the status page shows."""
+        """The data of the status page."""
         waiting = self.scheduler.waiting()
         state = "draining" if self.leaving else "ready" if self.repository.started else "starting"
         personal = {(s.name, s.version): self._figures(s) for s in self.repository.served()} if self.personal else {}

@@ -113,7 +113,7 @@ def worst(runs: Sequence[Sequence[Difference]]) -> list[Difference]:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Where two graphs diverge: the first shared value that differs, together with all values computed from it."""
+    """The place where two graphs diverge: the first shared value that differs, as do all values computed from it."""
 
     difference: Difference
     source_op: str
@@ -146,9 +146,7 @@ def first_divergence(
     got = lite_runtime.load(tapped, threads=threads, backend=backend).run(inputs)
     found = {n: d for n, original in shared.items() if (d := _in_some_layout(original, got[n], expected[original]))}
     agreeing = {n for n, d in found.items() if d.within(tolerance)}
-    telling = {
-        n for n in agreeing if found[n].dtype.startswith("float")
-    }  # a wrong tensor still has the right shape
+    telling = {n for n in agreeing if found[n].dtype.startswith("float")}  # a wrong tensor still has the right shape
     for node in _tainted(graph, found.keys() - agreeing, telling):
         name = next(n for n in node.outputs if n in found and n not in agreeing)
         origin = made_by[shared[name]]

@@ -54,7 +54,7 @@ class Scheduler:
         self._limits = limits or Limits()
         self._executor = executor(threads, self._tell)
         self._given: list[list[Batch]] = [[] for _ in range(threads)]
-        """By worker: the batch that it computes, and the one after it."""
+        """For each worker: the batch that it computes, and the one after it."""
         self._shares: dict[str, Share] = {}
         self._lanes: dict[Runner, Lane] = {}
         """Runners with work."""

@@ -4,7 +4,7 @@ A connection starts here and stays while `heads` accepts its requests. At the fi
 aiohttp, with all bytes received so far, and stays there. ResNet-8 over one to 64 connections: 1.4 times as many
 requests per second as a minimal aiohttp handler that calls the model directly.
 
-Bytes are received into a buffer of the connection, large bodies into a buffer of their own; the inputs of a model are
+Bytes are received into a buffer of the connection, large bodies into a separate buffer; the inputs of a model are
 views of these buffers. Reading continues while a request is answered, so that a disconnect is noticed.
 """
 

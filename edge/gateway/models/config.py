@@ -82,7 +82,7 @@ class ModelConfig:
     """Bytes that one inference may hold."""
     pinned: bool = False
     described: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """What a load request says about the model itself, such as its inputs; it must match the bundle."""
+    """The description of the model itself in a load request, such as its inputs; it must match the bundle."""
 
     def made_as(self, other: ModelConfig) -> bool:
         """Whether a version loaded for one configuration can be used for the other."""

@@ -32,9 +32,9 @@ class Gauges:
     loaded_bytes: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Bytes of weights and buffers of loaded models."""
     personal_hits: Mapping[str, int] = field(default_factory=dict)
-    """By model: requests answered by the device's personal version, so far."""
+    """For each model: the number of requests answered by the device's personal version so far."""
     personal_misses: Mapping[str, int] = field(default_factory=dict)
-    """By model: requests that named a device and were answered by the global model, so far."""
+    """For each model: the number of requests so far that named a device but were answered by the common model."""
     under_way: int = 0
     """Requests that were received and not yet answered."""
     log_dropped: int = 0
