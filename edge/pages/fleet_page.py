@@ -69,7 +69,7 @@ def _progress(report: Report) -> str:
                                         "to devices": [row["bytes_down"] / 1024 for row in rows]}, zero=True),
         curves("Privacy spent (ε)", numbers, {"ε so far": [row.get("epsilon") for row in rows]}, zero=True),
     ]  # fmt: skip
-    return f'<h2>Round by round</h2><div class="charts two">{"".join(charts)}</div>'
+    return f'<h2>Results per round</h2><div class="charts two">{"".join(charts)}</div>'
 
 
 def _devices(report: Report) -> str:
@@ -84,7 +84,7 @@ def _devices(report: Report) -> str:
     shown = pairs if left_out <= 0 else pairs[: MOST // 2] + pairs[-MOST // 2 :]
     note = "" if left_out <= 0 else f" The {left_out} devices in the middle are not shown."
     return (
-        "<h2>Device by device</h2><p>Accuracy with the global model (hollow) and after the device has adapted to a "
+        "<h2>Results per device</h2><p>Accuracy with the global model (hollow) and after the device has adapted to a "
         "few of its own examples (filled), worst first; the second colour marks held-out devices, which do not take "
         f"part in training.{note}</p>"
         f'<div class="half">{dumbbells("Accuracy before and after adapting", shown, _percent)}</div>'
@@ -138,7 +138,7 @@ def _rounds(report: Report) -> str:
         for row in report["rows"]
     )
     heads = ("#round", "#answered", "#loss", "#from devices", "#to devices", "#time", "")
-    return f"<details><summary>every round</summary>{table(heads, rows)}</details>"
+    return f"<details><summary>table of all rounds</summary>{table(heads, rows)}</details>"
 
 
 def _share(value: float) -> str:

@@ -15,9 +15,9 @@ HTML = "text/html"
 
 SUBJECTS: Mapping[str, str] = {
     "inference": "Inference requests.",
-    "models": "Inference, and the metadata and statistics of models.",
+    "models": "Metadata, configuration and statistics of models.",
     "health": "Whether the gateway is alive and ready.",
-    "repository": "The list of models; loading and unloading them.",
+    "repository": "Listing, loading and unloading of models.",
     "operation": "Metrics and pages for the operator.",
 }
 REQUEST_HEADERS: Mapping[str, tuple[Schema, str]] = {

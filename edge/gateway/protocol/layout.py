@@ -169,7 +169,7 @@ def _shape(given: Any, port: Port) -> tuple[int, ...]:
         for want, got in zip(expected, given, strict=False):
             fits = fits and (want == got or type(want) is not int)
         if not fits:
-            raise wrong(f"input {port.name!r}: expected shape {list(port.open)}(-1: any size), got {given}")
+            raise wrong(f"input {port.name!r}: expected shape {list(port.open)} (-1: any size), got {given}")
     return tuple(given)
 
 
