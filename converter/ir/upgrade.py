@@ -63,7 +63,7 @@ def upgrade(model: ir.Model) -> int:
 
 
 def _adopt(node: ir.Node) -> bool:
-    """Whether an operator of a foreign domain was replaced by the operator, ONNX's or ours, that its record names."""
+    """Move an operator of a foreign domain to the domain, ONNX's or ours, of its record; returns whether it has one."""
     record = find(node.domain, node.op_type) if node.domain not in (*ONNX, OURS) else None
     if record is None:
         return False

@@ -35,7 +35,8 @@ Refusal: TypeAlias = "Callable[[ir.Node], str]"
 RULES: dict[str, Rule] = {}
 REFUSALS: dict[str, Refusal] = {}
 WITHOUT = having("flat")
-"""Operators without gradients: results that do not depend on real operands, or a derivative of 0 wherever it exists."""
+"""Operators without gradients: their results do not depend on the operands' values, or their derivative is 0 wherever
+it exists."""
 
 
 @dataclass(frozen=True)
