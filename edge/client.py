@@ -175,7 +175,9 @@ class Client:
             raise _refusal(response, content)
         length = response.headers.get(_LENGTH)
         if length is not None and not (length.isascii() and length.isdecimal() and int(length) <= len(content)):
-            raise GatewayError(502, f"{self._url} says that {length} of {len(content)} bytes are JSON")
+            raise GatewayError(
+                502, f"{self._url} sent a reply of {len(content)} bytes whose header says that {length} are JSON"
+            )
         return content, None if length is None else int(length)
 
     def _answer(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> HTTPResponse:

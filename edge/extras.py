@@ -22,7 +22,7 @@ class Extra:
     why: str
 
     def versions(self) -> dict[str, str | None]:
-        """Installed version by pip's name, None where it is missing; imports nothing."""
+        """Installed version by pip's name, None if it is not installed; imports nothing."""
         return {name: installed_version(name) for name in self.packages.values()}
 
 

@@ -113,7 +113,7 @@ class Evaluation(_Section, frozen=True):
     every: Whole = 5
     """Rounds between evaluations; there is always one after the last. 0: no evaluation."""
     held_out: Share = 0.0
-    """The share of devices that are held out: they never train."""
+    """The share of held-out devices, which never train."""
     support: Count = 5
     steps: Count = 10
     batch: Count = 20
@@ -282,7 +282,7 @@ count = 20
 
 [evaluation]
 # every = 5                    # rounds
-# held_out = 0.0               # the share of devices that never train
+# held_out = 0.0               # the share of held-out devices, which never train
 # support = 5                  # examples of each label to adapt to
 # steps = 10
 # batch = 20

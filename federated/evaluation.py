@@ -92,7 +92,7 @@ def summarise(scores: Iterable[Score]) -> Summary:
 
 
 def _spread(badness: Sequence[float], sign: int) -> Spread:
-    """The spread of figures that are worse the higher they are; `sign` converts them to the original figure."""
+    """The spread of figures for which larger means worse; `sign` converts them to the original figure."""
     if not badness:
         return Spread(float("nan"), float("nan"))
     worst = np.sort(badness)[::-1][: max(1, len(badness) // 10)]

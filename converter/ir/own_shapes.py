@@ -113,12 +113,12 @@ def _conv_weight_grad(node: ir.Node) -> list[Known]:
 
 
 _FEW = 16
-"""Elements up to which a constant vector is one of sizes, scales or axes, which the shape follows from."""
+"""Constant vectors of at most so many elements may be sizes, scales or axes, on which the result's shape depends."""
 _OURS = ("layout", "activation", "activation_min", "activation_max", "transB")
 
 
 def _by_onnx(op: str, node: ir.Node, operands: Sequence[ir.Value | None]) -> Shape | None:
-    """What ONNX's own rule for `op` says of float operands with these shapes."""
+    """The result that ONNX's own rule for `op` infers for float operands with these shapes."""
     if attr(node, "layout", "NCHW") != "NCHW" or dims(operands[0]) is None:
         return None
     shapes = [dims(v) for v in operands]
@@ -171,5 +171,5 @@ RULES: Mapping[str, Rule] = {
 }
 
 ONNX: Mapping[str, Rule] = dict.fromkeys(("GroupNormalization", "MeanVarianceNormalization"), _as_input)
-"""Functions of ONNX's that its inference fails to look into."""
+"""ONNX functions that ONNX's inference does not expand."""
 require((*RULES, *ONNX), "rules for types and shapes")

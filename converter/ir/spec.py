@@ -57,11 +57,11 @@ _KINDS: Mapping[str, ir.AttributeType] = {
     "i": _T.INT, "f": _T.FLOAT, "s": _T.STRING, "I": _T.INTS, "F": _T.FLOATS, "S": _T.STRINGS,
 }  # fmt: skip
 _LATER = frozenset(("GroupedMatMul", "NarrowMatMul"))
-"""Operators of ours that are made in lite graphs, which no IR holds."""
+"""Our operators that are created only in lite graphs and never occur in the IR."""
 
 
 def _ours(op: str) -> Widened:
-    """An operator as its record says."""
+    """The specification of one of our operators, from its record."""
     record = OPERATORS[op]
     kinds = {name: _KINDS[attribute.kind] for name, attribute in attributes(op).items()}
     return Widened(record.inputs, kinds, outputs=record.outputs)

@@ -63,7 +63,7 @@ def upgrade(model: ir.Model) -> int:
 
 
 def _adopt(node: ir.Node) -> bool:
-    """Whether a foreign domain's operator became the operator of ONNX or of ours that its record says it is."""
+    """Move an operator of a foreign domain to the domain, ONNX's or ours, of its record; returns whether it has one."""
     record = find(node.domain, node.op_type) if node.domain not in (*ONNX, OURS) else None
     if record is None:
         return False
@@ -221,7 +221,7 @@ def _pad(node: ir.Node) -> None:
 
 
 def _split(node: ir.Node) -> None:
-    """Without sizes: equal parts, since opset 18 said by `num_outputs`."""
+    """Without sizes: equal parts, whose number is given by `num_outputs` since opset 18."""
     if len(node.inputs) < 2 or node.inputs[1] is None:
         set_attrs(node, num_outputs=len(node.outputs))
 

@@ -43,7 +43,7 @@ class Scheme(NamedTuple):
     role: Role
     operands: tuple[int, ...] | None = (0,)
     suits: Callable[[ir.Node], str] = lambda node: ""
-    """Why this very node stays float, "" when it does not."""
+    """The reason why this node stays float; "" if it does not."""
 
 
 FIXED: Mapping[str, tuple[float, int]] = {
@@ -117,7 +117,7 @@ def _single(node: ir.Node) -> str:
 
 
 _ELEMENTWISE = "Add Sub Mul Max Min Sum PRelu Relu Clip Abs Neg Where SwiGLU".split()
-"""Those whose results lie within the reach of 8 bits wherever their operands do, and that a chain computes anyway."""
+"""Elementwise operators whose results fit in 8 bits if their operands do, and that are computed in chains anyway."""
 
 SCHEMES: Mapping[str, Scheme] = {
     "Conv": Scheme("contraction", (0,), _conv),
@@ -230,7 +230,7 @@ def _operands(node: ir.Node, scheme: Scheme) -> list[ir.Value]:
 
 
 def _settle(nodes: dict[ir.Node, Scheme], found: Plan, *, integer_outputs: bool) -> None:
-    """Drop what would gain nothing, until all that is left takes integers and gives integers."""
+    """Drop nodes that would gain nothing, until all remaining ones read and write integers."""
     changed = True
     while changed:
         changed = False
@@ -273,7 +273,8 @@ def _tensors(model: ir.Model, found: Plan, options: Options) -> Iterator[ir.Valu
 
 
 def _takes(node: ir.Node, value: ir.Value, found: Plan) -> bool:
-    """Whether an integer node wants `value`, which float makes, as integers. Elementwise chains read floats too."""
+    """Whether an integer node reads `value`, the result of a float node, as integers. Elementwise chains accept floats
+    too."""
     scheme = found.integer.get(node)
     return scheme is not None and scheme.role != "elementwise" and any(v is value for v in _operands(node, scheme))
 

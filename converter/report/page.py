@@ -29,7 +29,7 @@ def page(report: Report) -> str:
 
 
 MOVES = having("movement")
-"""Operators that lose nothing: no rows of their own."""
+"""Operators without loss of accuracy, which get no rows."""
 
 
 def _decibels(snr: float) -> str:

@@ -171,7 +171,7 @@ def _print(result: Contest) -> None:
             e.name, seconds_text(e.timing.median), *_ratio(e), seconds_text(e.first), seconds_text(e.load), _differs(e)
         )
     if len(result.entries) > 1:
-        rows.caption = "ratio: the peer's time divided by ours, median of paired turns; spread: middle half"
+        rows.caption = "ratio: the peer's time divided by ours, median of paired turns; spread: its quartiles"
         rows.caption_justify = "left"
     out.print(rows)
     for peer in result.absent:
@@ -207,7 +207,7 @@ def _cold_table(starts: Sequence[Footprint]) -> RenderableType:
 
 def _profile(steps: Sequence[Row], bounds: Roofline | None) -> RenderableType:
     total = sum(row.seconds for row in steps)
-    figures = ("time", "share", "GFLOP/s", "GB/s", "of roof")
+    figures = ("time", "share", "GFLOP/s", "GB/s", "of roofline")
     rows = table("profile", "operators", "kernel", *figures, "", right=figures, fold=("operators",))
     for row in sorted(steps, key=lambda r: -r.seconds):
         share = row.seconds / total
@@ -215,7 +215,7 @@ def _profile(steps: Sequence[Row], bounds: Roofline | None) -> RenderableType:
         roof = f"{_least(row, bounds) / row.seconds:.0%}" if bounds and row.bytes else ""
         bar = "█" * round(20 * share)
         rows.add_row(_short(row.node), row.kernel, seconds_text(row.seconds), f"{share:.1%}", *rates, roof, bar)
-    rows.caption = f"{len(steps)} steps, {seconds_text(total)} in sum" + _whole(steps, bounds)
+    rows.caption = f"{len(steps)} steps, {seconds_text(total)} in total" + _whole(steps, bounds)
     rows.caption_justify = "left"
     return rows
 
@@ -236,9 +236,9 @@ def _whole(steps: Sequence[Row], bounds: Roofline | None) -> str:
         return ""
     counted = [row for row in steps if row.bytes]
     spent = sum(row.seconds for row in counted)
-    share = f", {sum(_least(row, bounds) for row in counted) / spent:.0%} of roof" if spent else ""
-    fewer = "\nWinograd needs fewer multiplications than are counted: its share may exceed 100%"
-    return share + fewer * any("winograd" in row.kernel for row in counted) + f"\nroof, {bounds.text}"
+    share = f", {sum(_least(row, bounds) for row in counted) / spent:.0%} of the roofline" if spent else ""
+    fewer = "\nWinograd needs fewer multiplications than counted here: its share may exceed 100%"
+    return share + fewer * any("winograd" in row.kernel for row in counted) + f"\nroofline, {bounds.text}"
 
 
 def _threads(count: int) -> str:

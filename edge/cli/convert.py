@@ -99,10 +99,10 @@ def _refuse_unused(mode: str, calibration: Path | None, budget: str | None, eval
     """Refuse options that would have no effect."""
     plain = mode in ("none", "fp16")
     if calibration is not None and (plain or mode == "dynamic"):
-        why = f"--quantize {mode} uses no calibration data; leave it out"
+        why = f"--quantize {mode} uses no calibration data; omit it"
         raise typer.BadParameter(why, param_hint="--calibration")
     if budget is not None and plain:
-        why = f"--quantize {mode} does not mix precisions, so that there is nothing to choose; leave it out"
+        why = f"--quantize {mode} uses one precision for all layers, so there is nothing to choose; omit it"
         raise typer.BadParameter(why, param_hint="--accuracy-budget")
     if evaluation is not None and budget is None:
         raise typer.BadParameter("only used with --accuracy-budget, which is missing", param_hint="--evaluation")

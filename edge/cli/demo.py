@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["demo"]
 
 COLUMNS = 80
-"""What the tables fit into."""
+"""The largest width of the tables."""
 
 
 def demo(
@@ -75,8 +75,8 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def _bars(epochs: int) -> Iterator[tuple[Callable[[EpochReport], None], Callable[[int, int], None]]]:
-    """What to tell of epochs and of compiled kernel families: one progress display on stderr until both are done, a
-    row for each that there is; plain lines where stderr is no terminal."""
+    """Callbacks for the progress of epochs and of compiled kernel families: one display on stderr until both are done,
+    with one row for each; plain lines if stderr is not a terminal."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     out = console(stderr=True)
@@ -109,8 +109,8 @@ def _bars(epochs: int) -> Iterator[tuple[Callable[[EpochReport], None], Callable
 
     def compiled(done: int, count: int) -> None:
         if not out.is_terminal and done == count:
-            say(f"       {count} families of kernels compiled, once")
-        show("kernels", done, count, "compiled, once")
+            say(f"       {count} kernel families compiled, saved for later runs")
+        show("kernels", done, count, "compiled, saved for later runs")
 
     try:
         yield advance, compiled
@@ -134,7 +134,7 @@ def _print(o: Outcome, seconds: float, keep: Path | None) -> None:
         ratios = (o.ratio, o.ratio_int8)
         rows.add_row("× onnxruntime's speed", "", *(f"{ratio.median:.2f}" for ratio in ratios), "")
         rows.add_row("  between", "", *(f"{ratio.low:.2f}–{ratio.high:.2f}" for ratio in ratios), "")
-    print(f"\nResNet-8, {o.parameters:,} parameters; {o.trained_on} digits to learn from, {o.held_out} held out")
+    print(f"\nResNet-8, {o.parameters:,} parameters; {o.trained_on} training digits, {o.held_out} held-out digits")
     console(least=COLUMNS).print(rows)
     _print_fleet(o.fleet)
     _print_served(o.served)
@@ -148,12 +148,12 @@ def _print(o: Outcome, seconds: float, keep: Path | None) -> None:
 def _print_fleet(fleet: FleetOutcome) -> None:
     count, rounds = len(fleet.devices), fleet.report["rounds"]
     print(f"{count} devices with rotated cameras, after {rounds} federated rounds")
-    heads = ("the cloud's model", "its own")
+    heads = ("cloud model", "own model")
     rows = table("", "accuracy on", *heads, right=heads)
     for row in fleet.devices:
-        rows.add_row(f"{row.name}{'' if row.trained else ', did not train'}", f"{row.cloud:.3f}", f"{row.own:.3f}")
+        rows.add_row(f"{row.name}{'' if row.trained else ', held out'}", f"{row.cloud:.3f}", f"{row.own:.3f}")
     rows.add_section()
-    for words, trained in (("mean of devices that trained", True), ("mean of the others", False)):
+    for words, trained in (("mean of devices that train", True), ("mean of held-out devices", False)):
         rows.add_row(words, f"{fleet.mean('cloud', trained):.3f}", f"{fleet.mean('own', trained):.3f}")
     console(least=COLUMNS).print(rows)
 
@@ -165,9 +165,9 @@ def _print_served(served: ServeOutcome) -> None:
     heads = ("accuracy", "images/s", "median", "batch")
     rows = table("", "over HTTP", *heads, right=heads)
     for words, load in (
-        (f"held-out digits, {BATCH} a request", served.everybody),
-        (f"{served.devices} devices, the common model", served.common),
-        ("the same, each by its own head", served.personal),
+        (f"held-out digits, {BATCH} per request", served.everybody),
+        (f"{served.devices} devices, common model", served.common),
+        ("same devices, personal versions", served.personal),
     ):
         figures = f"{load.accuracy:.3f}", f"{load.rate:,.0f}", seconds_text(load.median), f"{load.rows:.1f}"
         rows.add_row(words, *figures)

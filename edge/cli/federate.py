@@ -65,7 +65,7 @@ def federate(
     if (simulate is None) == (superlink is None):
         raise typer.BadParameter("expected exactly one of --simulate N and --superlink HOST:PORT")
     if superlink is not None and report is not None:
-        raise typer.BadParameter("leave out --report: the server writes report.json; --render makes the page from it")
+        raise typer.BadParameter("omit --report: the server writes report.json; --render makes the page from it")
     if report is not None and not report.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {str(report.parent)!r}; create it first", param_hint="--report")
     if superlink is not None:

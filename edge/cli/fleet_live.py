@@ -111,7 +111,7 @@ def _news(row: Row, told: dict[str, str]) -> list[str]:
 
 
 def _troubles(row: Row) -> Iterator[str]:
-    """What went wrong in a round."""
+    """The problems in a round."""
     if row["refused"]:
         yield "refused " + ", ".join(f"{count} {reason}" for reason, count in row["refused"].items())
     if row["silent"]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["inspect"]
 
 WIDE = 100
-"""Columns that a terminal needs to show the names of values; --json always has them."""
+"""Minimum width of a terminal for showing the names of values; --json always has them."""
 
 
 def inspect(
@@ -227,14 +227,14 @@ def _program(name: str, plan: Plan) -> RenderableType:
     facts = [f"{len(plan.records)} native steps", f"{len(plan.program)} words"]
     facts.append(f"{bytes_text(plan.arena_bytes)} of arena")
     if plan.frontier:
-        facts.append(f"planned during a run: what follows from {', '.join(node.where for node in plan.frontier)}")
+        facts.append(f"planned during a run: the steps after {', '.join(node.where for node in plan.frontier)}")
     rows.caption = ", ".join(facts)
     rows.caption_justify = "left"
     return rows
 
 
 def _where(operand: ListedOperand) -> str:
-    """Memory and byte offset, then what is known of the tensor there."""
+    """Memory and byte offset, then the known facts about the tensor there."""
     if not operand.memory:
         return "left out"
     held = f"{operand.dtype} {shape_text(operand.shape)}" if operand.shape is not None else ""

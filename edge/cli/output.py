@@ -41,8 +41,8 @@ def say(text: str) -> None:
 
 
 def console(*, stderr: bool = False, least: int = 0) -> Console:
-    """rich's console, printing text as it stands: a shape [1, 3] is no markup. `least`: columns that it has even where
-    the terminal is narrower, so that tables of this width are wrapped and not cut off."""
+    """rich's console without markup, so that a shape such as [1, 3] is printed unchanged. `least`: the minimum width in
+    columns: on a narrower terminal, tables of this width are wrapped and not cut off."""
     from rich.console import Console
 
     made = Console(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=False)

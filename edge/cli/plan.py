@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["plan"]
 
 Part = tuple[dict[str, Any], str]
-"""What an option adds to the output: keys of the JSON object, and text."""
+"""The output of an option: keys of the JSON object, and text."""
 
 
 Pins: TypeAlias = Annotated[
@@ -43,7 +43,7 @@ Check: TypeAlias = Annotated[
     typer.Option(
         "--check",
         help="Compile the planned step for as many devices as planned and compare; exit code 1 if it does not fit or "
-        "its collectives move other bytes than predicted.",
+        "the bytes moved by its collectives differ from the prediction.",
     ),
 ]
 
@@ -68,8 +68,8 @@ def plan(
     expert: Annotated[
         str,
         typer.Option(
-            "--expert", metavar="NAME", help="A known strategy: dp, fsdp, megatron, dp_tp, tp_sp or ep; what it "
-            "does not fix is searched."
+            "--expert", metavar="NAME", help="A known strategy: dp, fsdp, megatron, dp_tp, tp_sp or ep; only choices "
+            "that it leaves open are searched."
         ),
     ] = "",
     pins: Pins = None,
@@ -90,7 +90,7 @@ def plan(
     changes: Changes = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Find the fastest way to split a training step over a cluster, which this machine need not be part of.
+    """Find the fastest way to split a training step over a cluster. This machine need not belong to the cluster.
 
     Mesh axes are named m0, m1 and so on, from the slowest links to the fastest.
     """

@@ -74,7 +74,7 @@ def show(which: RunName = "latest", runs: StoreFile = None, as_json: Json = Fals
         print(f"ended with an error: {run.error}")
     if run.git:
         print(f"commit {run.git['commit'][:12]} on {run.git['branch']}{', modified' if run.git['dirty'] else ''}")
-    _print_pairs("figures, newest", {name: _figure(value) for name, value in last.items()})
+    _print_pairs("latest metrics", {name: _figure(value) for name, value in last.items()})
     _print_pairs("configuration", {key: str(value)[:LONG] for key, value in flat(run.config).items()})
     for event in events:
         print(f"{_date(event.time)}  {event.kind}: {event.text}")
@@ -101,7 +101,7 @@ def compare(first: RunName, second: RunName, runs: StoreFile = None, as_json: Js
     for key, values in settings.items():
         rows.add_row(key, *("" if v is None else str(v)[:LONG] for v in values))
     console().print(rows)
-    rows = table("figures, newest", "name", *heads, "difference", right=(*heads, "difference"))
+    rows = table("latest metrics", "name", *heads, "difference", right=(*heads, "difference"))
     for key, (a, b) in figures.items():
         rows.add_row(key, _figure(a), _figure(b), "" if a is None or b is None else f"{b - a:+.4g}")
     console().print(rows)
@@ -124,7 +124,7 @@ def lineage(
 
 def page(
     which: RunNames = None,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="runs.html", help="Where.")] = Path("runs.html"),
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="runs.html", help="The page.")] = Path("runs.html"),
     runs: StoreFile = None,
 ) -> None:
     """Write an HTML page with the curves of the named runs; without names, of the newest runs."""

@@ -33,7 +33,7 @@ def train(
     ] = None,
     changes: Changes = None,
     runs: Annotated[
-        Path | None, typer.Option("--runs", metavar="FILE", help="The store of runs; default: as [track] says.")
+        Path | None, typer.Option("--runs", metavar="FILE", help="The store of runs; default: from [track].")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the newest checkpoint in [checkpoint] folder.")
@@ -64,7 +64,7 @@ def train(
         raise typer.BadParameter("expected a configuration, got none; --template prints one", param_hint="CONFIG.toml")
     function = ":" in what and not Path(what).exists()
     if function and changes:
-        raise typer.BadParameter("--set changes a configuration, not a function; leave it out", param_hint="--set")
+        raise typer.BadParameter("--set changes a configuration, not a function; omit it", param_hint="--set")
     if processes > 1:
         from edge.cli.train_many import supervised
 

@@ -62,7 +62,7 @@ class Lines(Callback):
         say(f"epoch {_of(report.epoch, report.epochs)}: {'; '.join(parts)}")
 
     def saved(self, path: Any) -> None:
-        """Say where."""
+        """Print the path of the checkpoint."""
         say(f"checkpoint {path}")
 
 
@@ -86,11 +86,11 @@ class Screen(Callback):
         self.done = trainer.epochs_done
 
     def placed(self, plan: Mapping[str, Any]) -> None:
-        """Take note."""
+        """Keep the plan for the display."""
         self.plan = plan_text(plan, time.monotonic() - self._begun)
 
     def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Take note."""
+        """Keep the step's number and metrics for the display."""
         if step == self._first + 1:
             self._begun = time.monotonic()
         else:
@@ -99,16 +99,16 @@ class Screen(Callback):
         self._losses.append(metrics["loss"])
 
     def epoch_done(self, report: EpochReport) -> None:
-        """Take note."""
+        """Keep the epoch's report for the display."""
         self.reports.append(report)
         self.done = report.epoch
 
     def saved(self, path: Any) -> None:
-        """Take note."""
+        """Keep the checkpoint's path for the display."""
         self.kept = str(path)
 
     def show(self) -> Group:
-        """What the screen shows now."""
+        """The current content of the screen."""
         from rich.console import Group
         from rich.text import Text
 
@@ -130,7 +130,7 @@ class Screen(Callback):
             full = round(BAR * min(1.0, self.step / self.steps))
             parts.insert(0, "━" * full + "╌" * (BAR - full))
             if done > 1 and left > 0:
-                parts.append(f"{seconds_text(left * spent / (done - 1))} to go")
+                parts.append(f"{seconds_text(left * spent / (done - 1))} remaining")
         return "  ".join(parts)
 
     def _thinned(self) -> list[float]:

@@ -62,7 +62,7 @@ def _only_python_prints() -> None:
 
 
 def follow(job: Job) -> int:
-    """What processes other than the first do: train, and help to gather the weights for the export. Returns the exit
+    """The work of all processes but the first: train, and help to gather the weights for the export. Returns the exit
     code."""
     from cloud.train.many.preempt import stopping_on_signals
 

@@ -1,7 +1,7 @@
 """The second half of the demo: devices with different data train together, without sending their data.
 
 Ten devices get the cloud's model, but their cameras are rotated by different angles. Eight of them train for a few
-rounds, two never do. At the end each device adapts to a few of its own examples.
+rounds; two are held out. At the end each device adapts to a few of its own examples.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["DEVICES", "ROUNDS", "DeviceRow", "FleetOutcome", "askew", "run_fleet
 
 DEVICES, ROUNDS, SUPPORT, ASIDE = 10, 3, 5, 0.2
 GAINED = 0.3
-"""What learning together must add to the mean accuracy, on devices that train and on those that never do."""
+"""The smallest accepted gain in mean accuracy by federated learning, on devices that train and on those held out."""
 TRAINING: Mapping[str, Any] = {
     "algorithm": {"name": "meta_head", "own": ["head*"]},
     "local": {"steps": 20, "batch": 20},
@@ -36,7 +36,7 @@ TRAINING: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class DeviceRow:
-    """A device's accuracy with the cloud's model and with its own after the rounds; `trained`: whether it took part."""
+    """A device's accuracy with the cloud's model and with its own after the rounds. `trained`: false if held out."""
 
     name: str
     trained: bool
@@ -46,7 +46,7 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True)
 class FleetOutcome:
-    """What the fleet gained, the bytes that devices sent in all, and the run's report."""
+    """The accuracies of all devices, the bytes that devices sent in total, and the run's report."""
 
     devices: tuple[DeviceRow, ...]
     bytes_up: int
@@ -55,18 +55,19 @@ class FleetOutcome:
     report: Mapping[str, Any]
 
     def mean(self, which: str, trained: bool) -> float:
-        """Mean accuracy over devices that train or never do; `which`: "cloud" or "own"."""
+        """Mean accuracy over the devices that train, or over the held-out ones; `which`: "cloud" or "own"."""
         return float(np.mean([getattr(row, which) for row in self.devices if row.trained is trained]))
 
     @property
     def ok(self) -> bool:
-        """Whether both groups gained what they must."""
+        """Whether both groups of devices gained enough."""
         return all(self.mean("own", group) - self.mean("cloud", group) >= GAINED for group in (True, False))
 
 
 def run_fleet(source: Path, shards: Mapping[str, Batch], folder: Path, say: Callable[[str], None]) -> FleetOutcome:
-    """Federated rounds from the ONNX model `source` on each device's examples; leaves in `folder` fleet.mslite,
-    fleet.json, fleet.html, global.mslite, which is what they learned, and personal.sqlite, the devices' own heads."""
+    """Run federated rounds, starting from the ONNX model `source`, on each device's examples. Writes to `folder`:
+    fleet.mslite, fleet.json, fleet.html, global.mslite (the trained common model) and personal.sqlite (the devices'
+    own heads)."""
     from converter import convert
     from edge.pages.fleet_page import fleet_page
     from federated.config import parse
@@ -93,8 +94,8 @@ def run_fleet(source: Path, shards: Mapping[str, Batch], folder: Path, say: Call
 
 
 def askew(x: Array, y: Array, name: str) -> tuple[dict[str, Batch], dict[str, Batch]]:
-    """Every device's share of the images [N, 1, size, size], turned by 90, 180 or 270 degrees: training data, and
-    a held-out fifth. `name`: the model's input."""
+    """The images [N, 1, size, size] divided among the devices and rotated by 90, 180 or 270 degrees per device:
+    training data, and a held-out fifth. `name`: the model's input."""
     from federated.data import split
     from federated.learner import Batch
 

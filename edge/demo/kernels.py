@@ -1,4 +1,4 @@
-"""Kernels are compiled while the demo imports the trainer and trains: on all cores, in processes of their own."""
+"""Compiles kernels on all cores, in separate processes, while the demo imports the trainer and trains."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ __all__ = ["preparing"]
 
 @contextmanager
 def preparing(progress: Callable[[int, int], None]) -> Iterator[Callable[[], None]]:
-    """Compile in the background what is not there yet; gives a function that waits until all is there, and raises
-    what compiling raised. `progress` is told, from another thread, how many kernel families of how many are done."""
+    """Compile missing kernels in the background. Yields a function that waits until all are compiled and raises the
+    exception of a failed compilation. `progress` is called from another thread with the number of kernel families done
+    and the total."""
     from lite_runtime.errors import MissingExtraError, MsedgeError
     from lite_runtime.native import build
 
@@ -22,7 +23,7 @@ def preparing(progress: Callable[[int, int], None]) -> Iterator[Callable[[], Non
         try:
             build.prepare(progress=progress)
         except MissingExtraError:
-            pass  # without a compiler there is nothing to do ahead
+            pass  # without a compiler there is nothing to prepare
         except MsedgeError as error:
             failed.append(error)
 

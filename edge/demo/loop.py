@@ -1,4 +1,4 @@
-"""The whole loop on real data: train in the cloud engine, convert, run the file as a device does, compare."""
+"""The demo on real data: train in the cloud engine, convert, run the bundle as on a device, compare the results."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 __all__ = ["ACCURACY", "LOGITS", "Outcome", "run_loop"]
 
 ACCURACY, LOGITS, LOST = 0.97, 1e-4, 0.01
-"""What the loop must reach: accuracy on held-out digits, largest difference of the device's logits from the cloud's,
-accuracy that int8 may cost."""
+"""Criteria of success: the lowest accuracy on held-out digits, the largest difference between the device's and the
+cloud's logits, and the largest loss of accuracy by int8."""
 CALIBRATION = 200
-"""Training digits that ranges are measured on."""
+"""Number of training digits used for calibration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The loop's figures; those of ONNX Runtime are None where it is not installed. Times in seconds, for one image."""
+    """The demo's results; those of ONNX Runtime are None if it is not installed. Times are seconds for one image."""
 
     parameters: int
     trained_on: int
@@ -52,13 +52,14 @@ class Outcome:
     arena_int8: int
     latency_int8: float
     ratio_int8: Ratio | None
-    """Of ONNX Runtime's time on the float model to that of our int8 one."""
+    """Ratios of ONNX Runtime's time for the float model to our time for the int8 model."""
     fleet: FleetOutcome
     served: ServeOutcome
 
     @property
     def ok(self) -> bool:
-        """Whether the device's models are good, and the cloud's, the fleet learned, and the gateway answered."""
+        """Whether the device's and the cloud's models are accurate, the fleet learned, and the gateway answered
+        correctly."""
         return self._model_ok and self.fleet.ok and self._served_ok
 
     @property
@@ -68,11 +69,12 @@ class Outcome:
 
     @property
     def _served_ok(self) -> bool:
-        """Whether answers over HTTP were the device's, and personal ones better than the common model's."""
+        """Whether answers over HTTP equal the device's, and those of personal versions are better than the common
+        model's."""
         return self.served.ok and abs(self.served.everybody.accuracy - self.accuracy_device) < LOST
 
     def as_dict(self) -> dict[str, Any]:
-        """Every figure and the verdict, as plain values."""
+        """All results and whether the demo succeeded, as plain values."""
         figures = {"ok": self.ok, **asdict(self)}
         verdicts = {"fleet": self.fleet.ok, "served": self._served_ok}
         return figures | {name: {"ok": verdict, **figures[name]} for name, verdict in verdicts.items()}
@@ -88,10 +90,10 @@ def run_loop(
     progress: Callable[[EpochReport], None],
     compiled: Callable[[int, int], None] = lambda done, count: None,
 ) -> Outcome:
-    """Train ResNet-8 on scikit-learn's digits, see it through to the device; leaves digits.onnx,
-    digits.mslite, digits.int8.mslite and the report of the latter, digits.int8.html, and of the fleet fleet.mslite,
-    fleet.json, fleet.html, global.mslite and personal.sqlite. Kernels that are not there yet are compiled meanwhile;
-    `compiled` is told, from another thread, how many families of how many are done."""
+    """Train ResNet-8 on scikit-learn's digits, convert it and run it as on a device. Writes to `folder`: digits.onnx,
+    digits.mslite, digits.int8.mslite and its report digits.int8.html; and from the fleet: fleet.mslite, fleet.json,
+    fleet.html, global.mslite and personal.sqlite. Missing kernels are compiled at the same time; `compiled` is called
+    from another thread with the number of kernel families done and the total."""
     from edge.demo.kernels import preparing
 
     with preparing(compiled) as wait:
@@ -167,7 +169,7 @@ def _everything(split: DigitsSplit) -> tuple[Array, Array]:
 
 
 def _peer(source: Path, threads: int) -> dict[str, Callable[[Mapping[str, Array]], dict[str, Any]]]:
-    """ONNX Runtime on the trained model; nothing where it is not installed."""
+    """ONNX Runtime on the trained model; empty if it is not installed."""
     if find_spec("onnxruntime") is None:
         return {}
     from edge.peers.oracle import Oracle

@@ -1,8 +1,8 @@
-"""The end of the demo: the resulting models are served over HTTP, the common one in batches and personal versions for
-each device.
+"""The end of the demo: the resulting models are served over HTTP, the common model in batches and a personal version
+for each device.
 
-Clients in threads send images in batches, and those of devices one by one, as real devices would; the measured times
-include the clients.
+Clients run in threads. They send images in batches, and the images of devices one by one, as real devices would. The
+measured times include the clients.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ CLIENTS, BATCH = 8, 32
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What `CLIENTS` clients saw: their requests, the part of images answered right, images a second, the median of
-    requests' seconds, rows of a batch on average."""
+    """Results of `CLIENTS` clients: number of requests, accuracy, images per second, median seconds of a request, and
+    mean rows per batch."""
 
     requests: int
     accuracy: float
@@ -42,26 +42,27 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class ServeOutcome:
-    """All digits by the model for all; every device's images by the fleet's common model, and by the device's own."""
+    """Results for: all digits with the digits model; every device's images with the fleet's common model, and with the
+    device's personal version."""
 
     everybody: Load
     common: Load
     personal: Load
     devices: int
     answered_by_own: int
-    """Requests whose reply said that the device's own version answered."""
+    """Number of requests whose reply says that the device's own version answered."""
 
     @property
     def ok(self) -> bool:
-        """Whether personal versions answered, and answered better."""
+        """Whether personal versions answered, with higher accuracy than the common model."""
         return self.answered_by_own == self.personal.requests and self.personal.accuracy > self.common.accuracy
 
 
 def run_serve(
     folder: Path, digits: tuple[Array, Array], shards: Mapping[str, Batch], threads: int, say: Callable[[str], None]
 ) -> ServeOutcome:
-    """Serve digits.mslite and global.mslite of `folder`, the latter with personal.sqlite; ask for `digits`, and for the
-    examples of each device."""
+    """Serve digits.mslite and global.mslite from `folder`, the latter with personal.sqlite, and send `digits` and the
+    examples of each device as requests."""
     say("gateway: serving the models over HTTP on 127.0.0.1")
     models = (f"digits={folder / 'digits.mslite'}", f"fleet={folder / 'global.mslite'}")
     with _serving(models, folder / "personal.sqlite", threads) as gateway:
@@ -78,7 +79,7 @@ def run_serve(
 
 
 class Asked(NamedTuple):
-    """A request: images [n, ...], what they show [n], and whose they are ("": nobody's)."""
+    """A request: images [n, ...], labels [n], and the device ("": none)."""
 
     images: Array
     labels: Array
@@ -91,7 +92,7 @@ def _one_by_one(batch: Batch, device: str) -> Iterator[Asked]:
 
 
 class _Gateway:
-    """A gateway in a thread of its own. `hits`: replies of devices' own versions so far."""
+    """A gateway in a separate thread. `hits`: number of replies from devices' own versions so far."""
 
     def __init__(self, address: str, gateway: Any) -> None:
         self.address, self.gateway, self.hits = address, gateway, 0
@@ -110,7 +111,7 @@ def _serving(models: Sequence[str], store: Path, threads: int) -> Iterator[_Gate
     flags = {"models": tuple(models), "threads": threads, "personal.store": str(store), "logs.level": "warning"}
     with running(resolve({**flags, "host": "127.0.0.1", "port": 0}, environment={})) as there:
         gc.collect()
-        gc.freeze()  # as `msedge serve` does; what the loop's first half left behind takes 0.25 s to look through
+        gc.freeze()  # as `msedge serve` does; the objects of the demo's first half take 0.25 s to traverse
         try:
             yield _Gateway(there.address, there.gateway)
         finally:
@@ -118,7 +119,7 @@ def _serving(models: Sequence[str], store: Path, threads: int) -> Iterator[_Gate
 
 
 def _ask(gateway: _Gateway, model: str, requests: Sequence[Asked]) -> Load:
-    """Send them all over `CLIENTS` connections."""
+    """Send all requests over `CLIENTS` connections."""
     from edge.client import Client
 
     def ask(mine: Sequence[Asked]) -> tuple[int, list[float], int]:

@@ -30,7 +30,7 @@ class Answer(NamedTuple):
 
 
 class Desk(Protocol):
-    """What accepts requests."""
+    """Accepts inference requests."""
 
     def infer(self, ask: Ask, reply: Callable[[Answer], None]) -> Callable[[], None]:
         """Call `reply` exactly once, on the loop's thread, perhaps before this returns. The returned function cancels

@@ -295,7 +295,7 @@ class Gateway:
         return expose(families(self.statistics, gauges), accept)
 
     def status(self) -> Mapping[str, Any]:
-        """What the status page shows."""
+        """The data of the status page."""
         waiting = self.scheduler.waiting()
         state = "draining" if self.leaving else "ready" if self.repository.started else "starting"
         personal = {(s.name, s.version): self._figures(s) for s in self.repository.served()} if self.personal else {}
@@ -317,7 +317,7 @@ class Gateway:
 
     def document(self) -> dict[str, Any]:
         """OpenAPI."""
-        shown = self.repository.served() if self.gate.open else ()  # metadata is for holders of tokens
+        shown = self.repository.served() if self.gate.open else ()  # metadata requires a token
         models = [metadata(served, [served.version]) for served in shown]
         return document(version(), tokens=not self.gate.open, models=models)
 
@@ -439,7 +439,7 @@ def _cache() -> str:
 
 @cache
 def version() -> str:
-    """Of msedge."""
+    """The version of msedge."""
     from importlib import metadata
 
     try:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["DEVICE", "LABEL", "Exchange", "Host"]
 
 DEVICE, LABEL = "x-msedge-device", "x-msedge-label"
-"""Header fields: the device whose personal version is asked for (like `parameters.device`), and the model's label."""
+"""Header fields: the device whose personal version is requested (like `parameters.device`), and the model's label."""
 _LENGTH = "inference-header-content-length"
 LARGE = 256 << 10
 """Bytes of JSON that the loop's thread parses itself: a millisecond's work at most."""
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class Host(Protocol):
-    """What an exchange needs from the gateway."""
+    """The methods that an exchange needs from the gateway."""
 
     settings: Settings
     ids: RequestIds
@@ -184,7 +184,7 @@ class Exchange:
         if job.device and not gateway.at_hand(job, served):
             await gateway.fetch(job, served)
         if _piped(served, job.signature):
-            refusal = gateway.scheduler.full(served.name)  # checked before an image is decoded in vain
+            refusal = gateway.scheduler.full(served.name)  # first: no image is decoded for a refused request
             if refusal is not None:
                 raise refusal
             job.inputs = await gateway.aside(served.pipeline.before, job.inputs)

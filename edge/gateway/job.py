@@ -51,7 +51,7 @@ class Job:
         device: str = "",
     ) -> None:
         self.inputs = inputs
-        """By name, checked against the signature's ports; may be views of the request's body; read-only."""
+        """Arrays by name, checked against the signature's ports; read-only; may be views of the request's body."""
         self.rows = rows
         """Size of axis 0 if the signature is batched, else 1."""
         self.finish = finish
@@ -61,7 +61,7 @@ class Job:
         self.deadline = deadline
         """The time after which the client no longer needs an answer."""
         self.device = device
-        """The device whose personal version is asked for; "": the common model."""
+        """The device whose personal version is requested; "": the common model."""
         self.arrived = arrived
         """When the request was received completely."""
         self.begun = 0.0

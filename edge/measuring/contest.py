@@ -70,7 +70,7 @@ def forms_of(path: Path) -> tuple[Path, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One runtime's figures, in seconds. `load` is from the file (ours: from the bundle) to ready for inputs."""
+    """One runtime's results, in seconds. `load`: the time until the file (ours: the bundle) is ready for inputs."""
 
     name: str
     load: float
@@ -79,13 +79,13 @@ class Entry:
     ratio: Ratio | None
     """The ratio of this peer's time to ours; None for ourselves."""
     difference: float | None
-    """Largest difference of its outputs from ours, relative to their range, without rounding; None for ourselves and
-    for a peer that ran another form of the model."""
+    """Largest difference of its outputs from ours, relative to their range, with rounding errors ignored; None for
+    ourselves and for a peer that ran another form of the model."""
     form: str = ""
     """The file it ran, if that is not the model itself."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures as plain values, in seconds."""
+        """The results as plain values, in seconds."""
         return {
             "name": self.name,
             "form": self.form,
@@ -125,7 +125,7 @@ class Contest:
         return min(self.entries[1:], key=lambda e: e.ratio.median if e.ratio else 0.0, default=None)
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures as plain values, seconds and bytes."""
+        """The results as plain values, in seconds and bytes."""
         return {
             "model": self.model,
             "threads": self.threads,

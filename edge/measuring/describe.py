@@ -45,7 +45,7 @@ class State:
 
 
 def states(bundle: Bundle) -> Iterator[State]:
-    """Every state of a bundle, by name."""
+    """The states of a bundle, sorted by name."""
     for name, array in bundle.state.items():
         read = tuple(s for s, use in bundle.uses.items() if name in use.reads.values())
         written = tuple(s for s, use in bundle.uses.items() if name in use.writes.values())

@@ -26,17 +26,17 @@ _Start = Callable[[], tuple[float, int]]
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """One runtime's cold start: medians over processes."""
+    """One runtime's start in a new process: medians over several processes."""
 
     name: str
     seconds: float
-    """From the request for a process to the first result."""
+    """Seconds from the request for a process to the first result."""
     peak_bytes: int
-    """Resident memory at its highest, Python and NumPy included."""
+    """Peak resident memory in bytes, Python and NumPy included."""
 
 
 def footprints(contest: Contest, source: Path, *, backend: str = "auto", rounds: int = 5) -> tuple[Footprint, ...]:
-    """Cold starts of `BASE` and of the contest's contenders on its model and inputs; the peers read `source`."""
+    """Starts of `BASE` and of the contest's runtimes, with its model and inputs; the peers read `source`."""
     with tempfile.TemporaryDirectory() as folder:
         starts = _starts(contest, source, backend, Path(folder))
         taken: dict[str, list[tuple[float, int]]] = {name: [] for name in starts}

@@ -25,14 +25,14 @@ from lite_runtime.operators import having
 __all__ = ["Layer", "layers", "parting", "values_of"]
 
 Values = Mapping[str, tuple[str, Array]]
-"""Name -> (the operator that makes it, its contents as real numbers)."""
+"""By name: the operator that computes the value, and the value as real numbers."""
 FALL = 6.0
-"""A layer at least so many decibels worse than all before it is where two models diverge."""
+"""Two models diverge at a layer that is at least so many decibels worse than all layers before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One value that both models name. `snr` in decibels, 200 where they are equal."""
+    """One value with the same name in both models. `snr` in decibels, 200 if the values are equal."""
 
     name: str
     reference_op: str
@@ -42,7 +42,7 @@ class Layer:
 
 
 def values_of(source: Path, inputs: Mapping[str, Array], *, threads: int = 1, backend: str = "auto") -> Values:
-    """Every value of a model that its file names, for these inputs."""
+    """All named values of a model for these inputs."""
     if is_bundle(source):
         return _of_bundle(source, inputs, threads, backend)
     return (_of_tflite if is_tflite(source) else _of_onnx)(source, inputs, threads)
@@ -69,7 +69,8 @@ def _likest(name: str, op: str, wanted: Array, other_op: str, got: Array) -> Lay
 
 
 def parting(rows: list[Layer]) -> Layer | None:
-    """The layer where the two models diverge: the largest fall below all layers before it, if it is at least `FALL`."""
+    """The layer where the two models diverge: the one with the largest drop of the signal-to-noise ratio below all
+    layers before it, if the drop is at least `FALL`."""
     worst, found, deepest = 60.0, None, FALL
     for row in rows:
         if worst - row.snr >= deepest:
@@ -137,7 +138,7 @@ def _of_tflite(source: Path, inputs: Mapping[str, Array], threads: int) -> Value
             detail = details[int(index)]
             try:
                 array = it.get_tensor(detail["index"])
-            except ValueError:  # a tensor the delegate never filled
+            except ValueError:  # a tensor that the delegate did not fill
                 continue
             found[detail["name"]] = (op["op_name"], _dequantized(array, detail["quantization_parameters"]))
     return found

@@ -37,13 +37,13 @@ class Timing:
 
     @property
     def median(self) -> float:
-        """The typical call."""
+        """The median over rounds."""
         return statistics.median(self.rounds)
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times as fast as the peer we are: the median over rounds with the bounds of the middle half."""
+    """Our speed relative to the peer's: the median over rounds, and the quartiles."""
 
     median: float
     low: float

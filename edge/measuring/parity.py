@@ -18,18 +18,20 @@ if TYPE_CHECKING:
 __all__ = ["Difference", "Divergence", "compare", "compare_all", "first_divergence", "worst"]
 
 ROUNDING = 2.0**-21
-"""Differences up to here, four units in the last place of a float32 near 1, are never counted.
+"""Differences up to this one, four units in the last place of a float32 near 1, are ignored.
 
-ONNX Runtime's Sigmoid is off by 6e-8 around 1e-7 (and gives 0 for -20, not 2e-9): where a head is fed nothing it
-recognises and all its scores are that small, its own error is a hundredth of their range.
+ONNX Runtime's Sigmoid has an error of 6e-8 around 1e-7 (and gives 0 for -20, not 2e-9). If a model recognises nothing
+in its input and all its scores are that small, this error alone is one hundredth of their range.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far `name` is from what was expected. `relative`: the largest difference over the expected range.
+    """The difference of the value `name` from the expected one. `relative`: the largest difference divided by the
+    expected range.
 
-    `at` is the index of the worst element; `why` says what no number can (shapes, dtypes, NaN where none belongs).
+    `at` is the index of the worst element; `why` describes differences that are not numeric (shapes, dtypes, an
+    unexpected NaN).
     """
 
     name: str
@@ -42,22 +44,24 @@ class Difference:
 
     @property
     def significant(self) -> float:
-        """`relative`, but 0 for what is rounding: see `ROUNDING`."""
+        """`relative`, but 0 for rounding errors: see `ROUNDING`."""
         return 0.0 if self.largest <= ROUNDING else self.relative
 
     def within(self, tolerance: float) -> bool:
-        """Whether every element is close enough."""
+        """Whether all elements are within the tolerance."""
         return self.significant <= tolerance
 
 
 MAY_STEP = 1e-3
-"""Share of a quantised tensor's elements that may be further away than the steps allowed."""
+"""The share of a quantised tensor's elements that may differ by more than the allowed steps."""
 
 
 def compare(name: str, got: Array, expected: Array, steps: int = 0) -> Difference:
-    """Reals by their distance; integers, booleans and strings must be equal (relative is 0 or infinite).
+    """Compare an output: reals by their distance; integers, booleans and strings must be equal (`relative` is 0 or
+    infinite).
 
-    `steps`: how far apart 8- and 16-bit integers may be, all but `MAY_STEP` of them: two ways to round one real.
+    `steps`: the largest allowed difference of 8- and 16-bit integers, which two methods of rounding may cause; a share
+    `MAY_STEP` of the elements may differ by more.
     """
     got, expected = np.asarray(got), np.asarray(expected)
     kind, shape = dtype_name(expected.dtype), expected.shape
@@ -95,7 +99,7 @@ def compare(name: str, got: Array, expected: Array, steps: int = 0) -> Differenc
 
 
 def compare_all(got: Mapping[str, Array], expected: Mapping[str, Any], steps: int = 0) -> list[Difference]:
-    """One row an output. Outputs are matched by name; `steps` as in `compare`."""
+    """One row per output. Outputs are matched by name; `steps` as in `compare`."""
     lacking = [name for name in expected if name not in got]
     if lacking:
         raise InputError(f"no output {lacking[0]!r} in the bundle, which has {', '.join(got)}: is this its source?")
@@ -103,30 +107,30 @@ def compare_all(got: Mapping[str, Array], expected: Mapping[str, Any], steps: in
 
 
 def worst(runs: Sequence[Sequence[Difference]]) -> list[Difference]:
-    """Of several runs, each output's worst row."""
+    """The worst row of each output over several runs."""
     return [max(rows, key=lambda d: (d.significant, d.relative)) for rows in zip(*runs, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Where two graphs diverge: the first shared value that differs, together with all values computed from it."""
+    """The place where two graphs diverge: the first shared value that differs, as do all values computed from it."""
 
     difference: Difference
     source_op: str
     source_node: str
     lite_node: str
     agreeing: int
-    """How many shared values agree."""
+    """The number of shared values that agree."""
 
 
 def first_divergence(
     source: onnx.ModelProto, graph: Graph, inputs: Mapping[str, Array], tolerance: float, *, threads: int, backend: str
 ) -> Divergence | None:
-    """Run both graphs with the values they share as outputs; None where no such value differs.
+    """Run both graphs with their shared values as additional outputs; None if no shared value differs.
 
-    A value is shared when the bundle has it under its name, or under that name with the converter's mark for a rewrite
-    (`name~7`). The converter may have reused a marked name for something else of the same shape; what is computed from
-    such a value still agrees, which tells it from a real difference.
+    A value is shared if the bundle has it under its name, or under that name with the converter's mark for a rewrite
+    (`name~7`). The converter may have reused a marked name for another value of the same shape. Values computed from it
+    then still agree, which distinguishes this case from a real difference.
     """
     import lite_runtime
     from lite_runtime import bundle
@@ -142,9 +146,7 @@ def first_divergence(
     got = lite_runtime.load(tapped, threads=threads, backend=backend).run(inputs)
     found = {n: d for n, original in shared.items() if (d := _in_some_layout(original, got[n], expected[original]))}
     agreeing = {n for n, d in found.items() if d.within(tolerance)}
-    telling = {
-        n for n in agreeing if found[n].dtype.startswith("float")
-    }  # a wrong tensor's shape is right all the same
+    telling = {n for n in agreeing if found[n].dtype.startswith("float")}  # a wrong tensor still has the right shape
     for node in _tainted(graph, found.keys() - agreeing, telling):
         name = next(n for n in node.outputs if n in found and n not in agreeing)
         origin = made_by[shared[name]]
@@ -157,7 +159,7 @@ def _values(graph: Graph) -> list[str]:
 
 
 def _tainted(graph: Graph, differing: Set[str], agreeing: Set[str]) -> list[Node]:
-    """The nodes that give a differing value from which nothing that agrees is computed, in order."""
+    """The nodes whose result differs and from whose result no agreeing value is computed, in order."""
     leads_to_agreement: set[str] = set()
     wrong: list[Node] = []
     for node in reversed(graph.nodes):
@@ -169,7 +171,7 @@ def _tainted(graph: Graph, differing: Set[str], agreeing: Set[str]) -> list[Node
 
 
 def _in_some_layout(name: str, got: Array, expected: Array) -> Difference | None:
-    """The difference in whichever of the two layouts is closer; None where the value fits in neither."""
+    """The difference in the layout that is closer to the expected value; None if the shape fits neither layout."""
     layouts = [got, np.moveaxis(got, -1, 1)] if got.ndim > 2 else [got]
     fitting = [compare(name, array, expected) for array in layouts if array.shape == expected.shape]
     return min(fitting, key=lambda d: d.relative, default=None)
@@ -180,7 +182,7 @@ def _index(at: Any) -> tuple[int, ...]:
 
 
 def _range(values: Array) -> float:
-    """The span of what is expected; for a constant its size, for nothing but zeros 1."""
+    """The range of the expected values; their magnitude if all are equal, and 1 if all are zero."""
     if values.size == 0:
         return 1.0
     if values.dtype.kind == "c":

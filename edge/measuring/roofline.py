@@ -27,18 +27,19 @@ from lite_runtime.native.target import Target, host
 __all__ = ["Roofline", "measure", "roofline"]
 
 CHAINS, LINES = 12, 8
-"""As in `lite_runtime/kernels/peak.py`."""
+"""The same values as in `lite_runtime/kernels/peak.py`."""
 SIZES = 256 << 10, 4 << 20, 16 << 20, 64 << 20, 256 << 20
-"""Bytes that are read over and over: from a core's own cache by way of the shared one to memory."""
+"""Sizes in bytes of the arrays that are read repeatedly: they fit in a core's own cache, in the shared cache, or only
+in memory."""
 SECONDS, PATIENCE = 0.01, 0.3
-"""How long a round of arithmetic lasts, and how long rounds go on: the fastest counts."""
+"""The length of one round of arithmetic, and the total time for rounds; the fastest round counts."""
 _VERSION = 2
 _INT = ctypes.c_int64
 
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Rates of `threads` cores together: operations (a multiply-add is two) and bytes a second."""
+    """Rates of `threads` cores together: operations (a multiply-add is two) and bytes per second."""
 
     machine: str
     target: str
@@ -47,7 +48,7 @@ class Roofline:
     f32: float
     int8: float
     bytes: tuple[float, ...]
-    """Of working sets of each of SIZES, a thread."""
+    """The reading rate for each of SIZES, which is the number of bytes that each thread reads."""
     version: int = _VERSION
 
     @property
@@ -66,7 +67,8 @@ class Roofline:
 
 
 def roofline(threads: int = 1, *, afresh: bool = False) -> Roofline | None:
-    """This machine's, out of the cache folder or measured now (two seconds) and kept; None where no kernels run."""
+    """This machine's roofline, from the cache folder, or else measured now (two seconds) and saved; None if native
+    kernels cannot run."""
     target = host()
     if target is None or not build.available():
         return None
@@ -78,12 +80,12 @@ def roofline(threads: int = 1, *, afresh: bool = False) -> Roofline | None:
     try:
         trust.write(str(path), json.dumps(asdict(made), indent=2).encode())
     except (OSError, MsedgeError):
-        return made  # a folder that cannot be written or trusted costs a measurement each time, no more
+        return made  # if the folder cannot be written or trusted, it is measured each time
     return made
 
 
 def measure(target: Target, threads: int) -> Roofline:
-    """Measure it, `threads` cores at a time."""
+    """Measure this machine with `threads` cores in use."""
     products = 4 if target.dot == "vpdpbusd" else 2
     return Roofline(
         _machine(),
@@ -97,7 +99,7 @@ def measure(target: Target, threads: int) -> Roofline:
 
 
 def _on_integers(kernel: str) -> bool:
-    """Whether a kernel multiplies bytes: their families begin with q (`qgemm`, `qdepthwise` …)."""
+    """Whether a kernel multiplies 8-bit integers: names of such families begin with q (`qgemm`, `qdepthwise` …)."""
     return kernel.startswith("q") and not kernel.startswith("quantize")
 
 
@@ -124,7 +126,7 @@ def _kept(path: Path) -> Roofline | None:
 
 
 def _arithmetic(name: str, threads: int) -> float:
-    """Rounds a second of an entry point of the peak kernels, all threads together."""
+    """Rounds per second of an entry point of the peak kernels, summed over all threads."""
     call = build.function("peak", name, _INT, _INT)
     sums = [_vectors(64 * CHAINS) for _ in range(threads)]
     at = [array.ctypes.data for array in sums]
@@ -139,7 +141,8 @@ def _arithmetic(name: str, threads: int) -> float:
 
 
 def _reading(size: int, threads: int, line: int) -> float:
-    """Bytes a second that all threads together read, each over `size` bytes of its own; `line`: bytes of a round."""
+    """Bytes per second read by all threads together, each from its own array of `size` bytes; `line`: bytes per
+    round."""
     call = build.function("peak", "read", _INT, _INT, _INT, _INT)
     blocks, sums = ([_vectors(n) for _ in range(threads)] for n in (size, 64 * LINES))
     at, to = ([array.ctypes.data for array in arrays] for arrays in (blocks, sums))
@@ -148,14 +151,15 @@ def _reading(size: int, threads: int, line: int) -> float:
 
 
 def _vectors(nbytes: int) -> Array:
-    """Bytes that start at a cache line, every float32 of them 0.5: neither sums nor products leave the normal range."""
+    """Memory that starts at a cache line, filled with the float32 value 0.5: sums and products stay normal numbers."""
     raw = np.full(nbytes // 4 + 16, 0.5, np.float32)
     start = -raw.ctypes.data % 64 // 4
     return raw[start : start + nbytes // 4]
 
 
 def _fastest(work: Callable[[int], object], threads: int, patience: float) -> float:
-    """Seconds of the fastest round in which all threads do `work(their number)` at the same time; of one at least."""
+    """Seconds of the fastest round (of at least one) in which all threads run `work(number of the thread)` at the same
+    time."""
     gate, best, enough = threading.Barrier(threads), float("inf"), perf_counter() + patience
     spans: list[tuple[float, float]] = [(0.0, 0.0)] * threads
 

@@ -16,18 +16,18 @@ from lite_runtime.graph import Array, Graph, Value, numpy_dtype
 __all__ = ["NO_SHAPES", "Ranges", "Shapes", "draw", "ranges_of", "read_arrays", "samples_in", "sized"]
 
 Shapes = Mapping[str, Sequence[int]]
-"""Sizes a user gave for inputs whose dimensions are not fixed, by input name."""
+"""Sizes given by the user for inputs whose dimensions are not fixed, by input name."""
 
 NO_SHAPES: Shapes = MappingProxyType({})
 
 Ranges = Mapping[str, tuple[float, float]]
-"""Least and greatest value of inputs, by name."""
+"""The smallest and largest value of inputs, by name."""
 
 NO_RANGES: Ranges = MappingProxyType({})
 
 
 def sized(values: Sequence[Value], shapes: Shapes) -> dict[str, tuple[int, ...]]:
-    """Every input's concrete shape: the user's where given, else the model's with 1 for each open dimension.
+    """Every input's concrete shape: the user's if given, else the model's with 1 for each open dimension.
 
     A symbolic dimension that one given shape fixes has that size in every other input.
     """
@@ -62,7 +62,7 @@ def draw(
 
 
 def ranges_of(graph: Graph) -> dict[str, tuple[float, float]]:
-    """The range of every real input that a graph quantises: what it was calibrated for."""
+    """The range for which every quantised real input of a graph was calibrated."""
     found = {}
     for node in graph.nodes:
         if node.op == "QuantizeLinear" and len(node.inputs) > 2 and node.inputs[1] in graph.constants:
@@ -77,17 +77,17 @@ def ranges_of(graph: Graph) -> dict[str, tuple[float, float]]:
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
-    """The arrays of an .npz by name, or the one of an .npy under "". Pickled objects are refused."""
+    """The arrays of an .npz by name, or the single array of an .npy under "". Pickled objects are refused."""
     try:
         with open(path, "rb") as file:
             loaded = np.load(file, allow_pickle=False)
             return {"": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):
-        raise InputError(f"{path}: expected a complete .npy or .npz file without pickled objects, got none") from None
+        raise InputError(f"{path}: expected a complete .npy or .npz file without pickled objects") from None
 
 
 def samples_in(arrays: Mapping[str, Array], values: Sequence[Value]) -> Iterator[dict[str, Array]]:
-    """Split `arrays` into runs of the model: one where their shapes are the model's, else N batches of its size."""
+    """Split `arrays` into runs of the model: one if their shapes are the model's, else N batches of its size."""
     missing = [v.name for v in values if v.name not in arrays]
     if missing:
         raise InputError(f"expected arrays {', '.join(v.name for v in values)}; missing {', '.join(missing)}")
@@ -101,7 +101,7 @@ def samples_in(arrays: Mapping[str, Array], values: Sequence[Value]) -> Iterator
 
 
 def _batch(value: Value) -> int | None:
-    """How many rows one run takes; None where the model leaves it open or there are no rows."""
+    """The number of rows of one run; None if the model leaves it open or has no rows."""
     first = value.shape[0] if value.shape else None
     return first if isinstance(first, int) and first > 0 else None
 

@@ -17,7 +17,7 @@ __all__ = ["events", "write"]
 
 
 def events(model: str, spans: Sequence[Span]) -> dict[str, Any]:
-    """The trace of one run, its first step at 0."""
+    """The trace of one run; its first step begins at 0."""
     origin = min((span.start for span in spans), default=0.0)
     workers = sorted({span.worker for span in spans})
     named = [_name("process_name", 0, model), *(_name("thread_name", w, f"worker {w}") for w in workers)]

@@ -19,7 +19,7 @@ __all__ = ["GAIN", "Found", "keep", "tune"]
 GAIN = 0.03
 """Smallest gain, as a share of a step's time, for which the default rule is replaced."""
 ROUNDS, REPEATS = 7, 3
-"""Turns of every way, and runs in a turn; the fastest turn counts."""
+"""Number of turns for each choice, and runs per turn; the fastest turn counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def tune(
 
 
 def _seconds(model: Model, inputs: Mapping[str, Array], nodes: Mapping[str, list[str]]) -> dict[str, float]:
-    """Of one turn, by key: all steps of the operators that asked for it."""
+    """Seconds of one turn, by key: the sum over all steps of the operators with that key."""
     of_node: dict[str, float] = {}
     for row in model.profile(inputs, repeats=REPEATS):
         of_node[row.node] = of_node.get(row.node, 0.0) + row.seconds

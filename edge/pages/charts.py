@@ -1,6 +1,6 @@
-"""Charts for pages: plain SVG in the colours of `converter/report/page.css`, readable on light and dark ground.
+"""Charts for pages: plain SVG in the colours of `converter/report/page.css`, readable on light and dark backgrounds.
 
-A series may have gaps (None); lines lead straight across them.
+A series may have gaps (None); lines connect the points on both sides of a gap.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 16, 26, 24
 TICKS = 4
 MOST_DOTS = 30
 COLOURS = ("c0", "c1", "c2", "c3")
-"""Classes of series, in order; defined in page.css."""
+"""CSS classes of the series, in order; defined in page.css."""
 
 Numbers = Sequence[float | None]
 Write = Callable[[float], str]
 
 
 class _Axis:
-    """Numbers -> pixels, linear."""
+    """A linear scale from numbers to pixels."""
 
     def __init__(self, low: float, high: float, start: float, end: float) -> None:
         self.low, self.high = low, high if high > low else low + 1.0
@@ -37,7 +37,8 @@ class _Axis:
 def curves(
     title: str, x: Sequence[int], series: Mapping[str, Numbers], write: Write = "{:g}".format, *, zero: bool = False
 ) -> str:
-    """One line a series over the integers `x`; "" where there is nothing to draw. `zero`: the scale begins there."""
+    """A line chart with one line per series over the integers `x`; "" if there is nothing to draw. `zero`: the scale
+    begins at 0."""
     seen = [v for values in series.values() for v in values if v is not None and math.isfinite(v)]
     if not seen or not x:
         return ""
@@ -50,7 +51,7 @@ def curves(
 
 
 class Pair(NamedTuple):
-    """A row of `dumbbells`; `marked` rows stand out."""
+    """A row of `dumbbells`; `marked` rows have the second colour."""
 
     name: str
     before: float | None
@@ -62,7 +63,7 @@ ROW = 15
 
 
 def dumbbells(title: str, pairs: Sequence[Pair], write: Write = "{:g}".format) -> str:
-    """A row a pair, from a hollow dot (before) to a full one (after); "" without any."""
+    """One row per pair, from a hollow dot (before) to a filled one (after); "" if there are no pairs."""
     seen = [v for pair in pairs for v in (pair.before, pair.after) if v is not None]
     if not seen:
         return ""
@@ -93,7 +94,7 @@ def _dumbbell(pair: Pair, across: _Axis, y: float) -> str:
 
 
 def densities(title: str, spreads: Mapping[str, tuple[Sequence[float], Sequence[int]]]) -> str:
-    """Outlines of histograms over each other, each (edges, counts), scaled to hold the same area; "" without any."""
+    """Outlines of histograms, each (edges, counts), in one chart, scaled to equal area; "" if there are none."""
     outlines = {name: _outline(edges, counts) for name, (edges, counts) in spreads.items() if sum(counts)}
     if not outlines:
         return ""
@@ -112,7 +113,7 @@ def densities(title: str, spreads: Mapping[str, tuple[Sequence[float], Sequence[
 
 
 def _outline(edges: Sequence[float], counts: Sequence[int]) -> list[tuple[float, float]]:
-    """Corners of a histogram of area 1."""
+    """Corner points of the outline of a histogram, scaled to area 1."""
     total = sum(counts)
     made = [(edges[0], 0.0)]
     for low, high, count in zip(edges, edges[1:], counts, strict=False):
@@ -122,7 +123,7 @@ def _outline(edges: Sequence[float], counts: Sequence[int]) -> list[tuple[float,
 
 
 def shares(title: str, rows: Mapping[str, Mapping[str, float]]) -> str:
-    """A bar a row, as long as its parts together, one after the other; "" where there is nothing to draw."""
+    """One stacked bar per row, with its parts one after another; "" if there is nothing to draw."""
     most = max((sum(parts.values()) for parts in rows.values()), default=0.0)
     if most <= 0:
         return ""
@@ -140,8 +141,9 @@ def shares(title: str, rows: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def _ticks(low: float, high: float) -> tuple[float, float, float]:
-    """A round range around low and high, and the distance of its marks: 1, 2 or 5 times a power of ten."""
-    if (high - low) / TICKS <= 0.0:  # equal, or so close that the distance of the marks underflows
+    """A range of round numbers that includes low and high, and the distance of its ticks: 1, 2 or 5 times a power of
+    ten."""
+    if (high - low) / TICKS <= 0.0:  # equal, or so close that the distance of the ticks underflows
         low, high = low - 0.5 * (abs(low) or 1.0), high + 0.5 * (abs(high) or 1.0)
     raw = (high - low) / TICKS
     power = 10.0 ** math.floor(math.log10(raw))
@@ -150,7 +152,7 @@ def _ticks(low: float, high: float) -> tuple[float, float, float]:
 
 
 def _line(colour: str, x: Sequence[int], values: Numbers, across: _Axis, up: _Axis) -> str:
-    """A polyline with a dot at its points, where these are few."""
+    """A polyline, with a dot at each point if there are few."""
     points = [(across(n), up(v)) for n, v in zip(x, values, strict=True) if v is not None and math.isfinite(v)]
     dots = "".join(f'<circle class="{colour} full" cx="{cx:.1f}" cy="{cy:.1f}" r="3"/>' for cx, cy in points)
     line = " ".join(f"{cx:.1f},{cy:.1f}" for cx, cy in points)

@@ -43,8 +43,8 @@ def _facts(report: Report) -> str:
                 pairs.append((_share(after[figure]), f"{of} {words} after adapting; {_share(before[figure])} before"))
     rounds = max(1, len(report["rows"]))
     pairs += [
-        (size_text(report["bytes_up"] / rounds), "sent by all devices in a round"),
-        (size_text(report["bytes_down"] / rounds), "sent to all devices in a round"),
+        (size_text(report["bytes_up"] / rounds), "sent by all devices per round"),
+        (size_text(report["bytes_down"] / rounds), "sent to all devices per round"),
         (f"{report['seconds']:.1f} s", "for all rounds"),
     ]
     spent = [row["epsilon"] for row in report["rows"] if row.get("epsilon") is not None]
@@ -65,11 +65,11 @@ def _progress(report: Report) -> str:
     charts = [
         curves("Accuracy, mean over devices", numbers, accuracy, _percent),
         curves("Training loss", numbers, {"mean over devices": [row["loss"] for row in rows]}),
-        curves("KiB a round", numbers, {"from devices": [row["bytes_up"] / 1024 for row in rows],
+        curves("KiB per round", numbers, {"from devices": [row["bytes_up"] / 1024 for row in rows],
                                         "to devices": [row["bytes_down"] / 1024 for row in rows]}, zero=True),
         curves("Privacy spent (ε)", numbers, {"ε so far": [row.get("epsilon") for row in rows]}, zero=True),
     ]  # fmt: skip
-    return f'<h2>Round by round</h2><div class="charts two">{"".join(charts)}</div>'
+    return f'<h2>Results per round</h2><div class="charts two">{"".join(charts)}</div>'
 
 
 def _devices(report: Report) -> str:
@@ -84,9 +84,9 @@ def _devices(report: Report) -> str:
     shown = pairs if left_out <= 0 else pairs[: MOST // 2] + pairs[-MOST // 2 :]
     note = "" if left_out <= 0 else f" The {left_out} devices in the middle are not shown."
     return (
-        "<h2>Device by device</h2><p>Accuracy with the global model (hollow) and after the device has adapted to a "
-        "few of its own examples (filled), worst first; the second colour marks devices that took no part in "
-        f"training.{note}</p>"
+        "<h2>Results per device</h2><p>Accuracy with the global model (hollow) and after the device has adapted to a "
+        "few of its own examples (filled), worst first; the second colour marks held-out devices, which do not take "
+        f"part in training.{note}</p>"
         f'<div class="half">{dumbbells("Accuracy before and after adapting", shown, _percent)}</div>'
     )
 
@@ -138,7 +138,7 @@ def _rounds(report: Report) -> str:
         for row in report["rows"]
     )
     heads = ("#round", "#answered", "#loss", "#from devices", "#to devices", "#time", "")
-    return f"<details><summary>every round</summary>{table(heads, rows)}</details>"
+    return f"<details><summary>table of all rounds</summary>{table(heads, rows)}</details>"
 
 
 def _share(value: float) -> str:

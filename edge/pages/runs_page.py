@@ -36,7 +36,7 @@ LEFT_OUT = ("epoch", "step/examples", "time/epoch")
 
 @dataclass(frozen=True)
 class _Shown:
-    """The runs of a page by the label each has on it."""
+    """The runs on a page, by their labels."""
 
     store: Store
     runs: Mapping[str, Run]
@@ -227,7 +227,7 @@ def _pairs(values: Mapping[str, Any]) -> str:
 
 
 def flat(value: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Nested tables as one: {"train.rate": 0.1}."""
+    """Nested tables as one flat table: {"train.rate": 0.1}."""
     made: dict[str, Any] = {}
     for key, inner in value.items():
         made |= flat(inner, f"{before}{key}.") if isinstance(inner, Mapping) else {f"{before}{key}": inner}

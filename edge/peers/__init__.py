@@ -1,1 +1,1 @@
-"""Other runtimes, as oracles and as competitors: ONNX Runtime, LiteRT and OpenVINO."""
+"""Other runtimes, as references for results and for comparisons of speed: ONNX Runtime, LiteRT and OpenVINO."""

@@ -1,7 +1,7 @@
-"""Run as a process of its own by `edge/peers/apart.py`: one runtime from nothing to its first result.
+"""A script that `edge/peers/apart.py` runs as a separate process: it measures a runtime's start up to its first result.
 
-Arguments: runtime, model, threads, our backend, inputs (.npz), `perf_counter` when the process was asked for. Prints
-seconds since then and peak bytes of resident memory. Imports what that runtime needs and nothing else.
+Arguments: runtime, model, threads, our backend, inputs (.npz), `perf_counter` when the process was requested. Prints
+the seconds since then and the peak bytes of resident memory. Imports only the modules that this runtime needs.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ OPENVINO: Mapping[str, str] = {
     "INFERENCE_PRECISION_HINT": "f32",
     "ENABLE_CPU_PINNING": "NO",
 }
-"""Settings for least latency: one stream, float32 arithmetic for float32 models (integers stay integers), and threads
-free to leave a busy core. Pinned, they gain nothing where all cores are free and lose most of their time elsewhere."""
+"""Settings for the lowest latency: one stream, float32 arithmetic for float32 models (integers stay integers), and
+threads that are not pinned to cores. Pinning gains nothing if all cores are idle and loses most of the time if not."""
 
 Inputs = dict[str, np.ndarray]
 
 
 def _numpy(path: str, threads: int, inputs: Inputs, backend: str) -> None:
-    """What every contender pays: NumPy and its inputs."""
+    """The baseline that every runtime includes: importing NumPy and reading the inputs."""
 
 
 def _msedge(path: str, threads: int, inputs: Inputs, backend: str) -> None:
@@ -60,7 +60,7 @@ def _litert(path: str, threads: int, inputs: Inputs, backend: str) -> None:
 
 
 def import_openvino() -> Any:
-    """OpenVINO, without what importing it sends to its makers from a process that it forks to that end."""
+    """Import OpenVINO without its telemetry, for which it would fork a process that sends data to its vendor."""
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # cannot be imported: a stub is used
     import openvino
 
@@ -83,7 +83,7 @@ RUNTIMES: Mapping[str, Callable[[str, int, Inputs, str], None]] = {
 
 
 def _peak_bytes() -> int:
-    """Of this process alone: `ru_maxrss` would count what its parent held when it forked."""
+    """Peak bytes of this process alone: `ru_maxrss` would include the parent's memory at the time of the fork."""
     with open("/proc/self/status", encoding="ascii") as lines:
         return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 

@@ -29,11 +29,11 @@ class Crashed(MsedgeError):
 
 
 def cold(name: str, model: Path, threads: int, inputs: Path, *, backend: str = "auto") -> tuple[float, int]:
-    """Seconds from asking for a process to the first result, and that process's peak bytes of memory.
+    """Seconds from requesting a process to the first result, and that process's peak bytes of memory.
 
-    inputs: an .npz by `write_inputs`. Raises Crashed, or MsedgeError with the runtime's last words.
+    inputs: an .npz written by `write_inputs`. Raises Crashed, or MsedgeError with the end of the process's stderr.
     """
-    # -P: the script's folder stays off the path, where its neighbours bear the names of runtimes.
+    # -P: keeps the script's folder off the import path, because other files there have the names of runtimes.
     command = [sys.executable, "-P", "-W", "ignore", str(_SCRIPT), name, str(model), str(threads), backend, str(inputs)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([*command, repr(perf_counter())], env=environment, capture_output=True, text=True)
@@ -46,7 +46,7 @@ def cold(name: str, model: Path, threads: int, inputs: Path, *, backend: str = "
 
 
 def write_inputs(path: Path, inputs: Mapping[str, Array], model: Path | None = None) -> Path:
-    """`inputs` as an .npz; named as `model` names its tensors, where its signature calls them otherwise."""
+    """Write `inputs` as an .npz. model: a .tflite whose tensor names are used if its signature has other names."""
     if model is not None and is_tflite(model):
         tensors = {name: tensor for tensor, name in LiteRT(model).tensors.items()}
         inputs = {tensors[name]: array for name, array in inputs.items()}
@@ -55,9 +55,9 @@ def write_inputs(path: Path, inputs: Mapping[str, Array], model: Path | None = N
 
 
 def check(name: str, model: Path, threads: int, inputs: Mapping[str, Array]) -> None:
-    """Raises Crashed where the runtime would end the process that asks it to run the model.
+    """Raise Crashed if running the model would crash the runtime's process.
 
-    Whatever else goes wrong can be caught when it does. OpenVINO 2026.4 dies of a DenseNet that ONNX Runtime quantised.
+    All other errors can be caught when they occur. OpenVINO 2026.4 crashes on a DenseNet quantised by ONNX Runtime.
     """
     shapes = tuple((n, array.dtype.str, array.shape) for n, array in inputs.items())
     words = _last_words(name, model, model.stat().st_mtime_ns, threads, shapes)

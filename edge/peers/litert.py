@@ -13,15 +13,15 @@ __all__ = ["LiteRT", "is_tflite"]
 
 
 def is_tflite(path: Path) -> bool:
-    """Whether the file identifier of TensorFlow Lite stands where FlatBuffers puts it."""
+    """Whether the file has TensorFlow Lite's file identifier at the position that FlatBuffers defines."""
     with open(path, "rb") as file:
         return file.read(8)[4:] == b"TFL3"
 
 
 class LiteRT:
-    """One .tflite in LiteRT with its default delegates, on CPU. Names are the signature's where the file has one.
+    """One .tflite in LiteRT with its default delegates, on CPU. Names are those of the signature, if the file has one.
 
-    `signature`: which one, by its key; without it the first, or the main subgraph of a file that names none.
+    `signature`: the key of a signature; None: the first one, or the main subgraph if the file has no signature.
     """
 
     def __init__(self, source: Path | bytes, *, threads: int = 1, signature: str | None = None) -> None:
@@ -39,7 +39,7 @@ class LiteRT:
         self._entries = self._details("input")
         self._results = self._details("output")
         if self._is_main():
-            self._runner = None  # the plain interface costs a third of a signature's
+            self._runner = None  # the plain interface takes a third of the time
         self.inputs = tuple(
             Value(name, dtype_name(d["dtype"]), tuple(None if n < 0 else int(n) for n in d["shape_signature"]))
             for name, d in self._entries.items()
@@ -49,7 +49,7 @@ class LiteRT:
         self._given, self._made = ([(name, d["index"]) for name, d in side.items()] for side in sides)
         self._shapes = {name: tuple(map(int, d["shape"])) for name, d in self._entries.items()}
         self.tensors = {d["name"]: name for side in sides for name, d in side.items()}
-        """Names of inputs and outputs by those of their tensors in the file."""
+        """Names of inputs and outputs by the names of their tensors in the file."""
 
     def _details(self, side: str) -> dict[str, dict[str, Any]]:
         if self._runner is not None:
@@ -66,9 +66,9 @@ class LiteRT:
         )
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
-        """Outputs by name. Inputs of another shape than the last run's resize the model first.
+        """Outputs by name. If an input's shape differs from the last run, the model is resized first.
 
-        As little as can be stands between the call and LiteRT: there are models that it runs in a microsecond.
+        This method does as little as possible besides calling LiteRT, which runs some models in a microsecond.
         """
         try:
             if self._runner is not None:

@@ -16,10 +16,10 @@ __all__ = ["OpenVINO"]
 
 
 class OpenVINO:
-    """One source model in OpenVINO on CPU; inputs are shared, outputs copied. Names are the source's: of a .tflite, its
-    signature's.
+    """One source model in OpenVINO on CPU; inputs are shared, outputs copied. Names are those of the source; for a
+    .tflite, those of its signature.
 
-    Tensors are set one by one: handing them to `infer` costs 20 µs more.
+    Tensors are set one by one: passing them to `infer` takes 20 µs more.
     """
 
     def __init__(self, source: Path, *, threads: int = 1) -> None:
@@ -34,7 +34,7 @@ class OpenVINO:
         self._request = compiled.create_infer_request()
         names = LiteRT(source).tensors if is_tflite(source) else {}
         self._inputs = [_names(port, names) for port in model.inputs]
-        # A compiled model's results bear names of what was fused away as well; the model's own have those of the file.
+        # Results of a compiled model also have names of fused nodes; those of the model have only the file's names.
         self._outputs = [min(_names(port, names)) for port in model.outputs]
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
@@ -51,12 +51,12 @@ class OpenVINO:
 
 
 def _names(port: Any, signature: Mapping[str, str]) -> set[str]:
-    """What the source calls an input or output: `signature` has its names by the tensor's."""
+    """The source's names of an input or output. signature: its names by the names of the tensors."""
     names = set(port.get_names())
     return {signature[name] for name in names if name in signature} or names
 
 
 def _reason(error: RuntimeError) -> str:
-    """The line of OpenVINO's report that says what is wrong: the last but for headings and summaries."""
+    """The line of OpenVINO's report that states the error: the last one that is not a heading or summary."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return next((line for line in reversed(lines) if not line.startswith("--") and not line.endswith(":")), lines[-1])

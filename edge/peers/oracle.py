@@ -24,7 +24,7 @@ class OracleError(MsedgeError):
 
 
 class Oracle:
-    """One source model in ONNX Runtime, on CPU. `taps`: names of intermediate values it gives as outputs too."""
+    """One source model in ONNX Runtime, on CPU. `taps`: names of intermediate values that are returned as well."""
 
     def __init__(self, source: Path | onnx.ModelProto, *, threads: int = 1, taps: Sequence[str] = ()) -> None:
         import onnxruntime as ort
@@ -50,7 +50,7 @@ class Oracle:
         self.outputs = tuple(o.name for o in self._session.get_outputs())
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
-        """Outputs by name; what ONNX Runtime returns as a list of dictionaries (ZipMap) comes as it is."""
+        """Outputs by name. A list of dictionaries (from ZipMap) is returned unchanged."""
         try:
             return dict(zip(self.outputs, self._session.run(None, dict(inputs)), strict=True))
         except self._ort_errors as error:
@@ -58,7 +58,7 @@ class Oracle:
 
 
 def _read(source: Path | onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of the source with its external data read in."""
+    """A copy of the source with its external data loaded."""
     import onnx
     from google.protobuf.message import DecodeError
 
@@ -73,7 +73,8 @@ def _read(source: Path | onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _drop_initializer_inputs(model: onnx.ModelProto) -> None:
-    """Weights listed among the graph's inputs could be overridden, which keeps ONNX Runtime from folding them.
+    """Remove weights from the graph's inputs: listed there, they could be overridden, so ONNX Runtime would not fold
+    them.
 
     Models of IR version 3 had to list them; overriding them is never intended.
     """
@@ -93,7 +94,7 @@ def _tap(model: onnx.ModelProto, names: Sequence[str]) -> None:
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    """ONNX Runtime's exceptions share no root; they live in one module."""
+    """ONNX Runtime's exceptions: they have no common base class, but are all in one module."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     found = (e for e in vars(state).values() if isinstance(e, type) and issubclass(e, Exception))
@@ -107,7 +108,7 @@ def _dtype(text: str) -> str:
 
 
 def as_array(value: Any) -> Array:
-    """An output as one array. ZipMap's list of {class: score} becomes (rows, classes), classes in order."""
+    """An output as one array. ZipMap's list of {class: score} becomes an array (rows, classes), classes sorted."""
     if isinstance(value, list) and value and isinstance(value[0], dict):
         classes = sorted(value[0])
         return np.array([[row[c] for c in classes] for row in value])

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from scipy.fft import dct
 
 RATE, FRAMES, FRAME, HOP, BANDS, KEPT = 8000, 49, 320, 160, 32, 10
-"""Samples a second; frames, of 40 ms, every 20 ms; bands of the mel scale; coefficients of each."""
+"""Samples per second; frames, of 40 ms, every 20 ms; bands of the mel scale; coefficients of each."""
 
 Arrays = npt.NDArray[Any]
 

@@ -187,7 +187,7 @@ class Device:
 
     def evaluate(self, message: bytes) -> Reply:
         """How good the model is on this device, before and after adapting. Devices that train adapt to examples of
-        their training part and are tested on the others; devices that never train are tested on all other examples."""
+        their training part and are tested on the others; held-out devices are tested on all their other examples."""
         task = self._task(message)
         meta = task.meta
         personal = task.algorithm.enrol(task.broadcast)

@@ -49,8 +49,8 @@ def toss(names: Collection[str], fraction: float, secret: str, number: int, atte
 
 
 def held_out(names: Sequence[str], share: float, seed: int) -> set[str]:
-    """The devices that never train: each drawn independently, so that a device that joins later does not change the
-    others."""
+    """The held-out devices, which never train: each is drawn independently, so that a device that joins later does not
+    change the others."""
     return {name for name in names if seed_of(seed, "held out", name) < share * 2**64}
 
 

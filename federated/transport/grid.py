@@ -1,8 +1,8 @@
 """A grid in this process: the same ServerApp and ClientApp, no Ray, no sockets, no serialisation.
 
 Devices work one after another when their messages are sent. With `delay`, an answer is available only once the grid's
-own clock has reached its time, and the clock runs as fast as the server waits: stragglers, deadlines and asynchronous
-rounds of hours are simulated in the time of the computation alone, reproducibly.
+own clock has reached its time, and the clock jumps ahead whenever the server waits: stragglers, deadlines and
+asynchronous rounds of hours are simulated in the time of the computation alone, reproducibly.
 """
 
 from __future__ import annotations

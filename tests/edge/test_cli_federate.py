@@ -152,7 +152,7 @@ def test_a_report_becomes_a_page(config: Path, tmp_path: Path) -> None:
     config.write_text(text.replace("[report]", '[report]\njson = "run.json"'))
     msedge(config, "--simulate", 0)
     msedge("--render", tmp_path / "run.json", "--report", tmp_path / "run.html")
-    assert "Device by device" in (tmp_path / "run.html").read_text()
+    assert "Results per device" in (tmp_path / "run.html").read_text()
 
 
 @pytest.mark.parametrize(("content", "says"), [("{", "expected the report"), ("[]", "expected the report")])

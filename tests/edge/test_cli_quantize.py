@@ -72,7 +72,7 @@ def test_standard_onnx_out(small: Small, samples: Path, tmp_path: Path) -> None:
     [
         (("--quantize", "int8"), 3, "needs calibration data"),
         (("--quantize", "none", "--calibration", "{samples}"), 2, "uses no calibration data"),
-        (("--quantize", "fp16", "--accuracy-budget", "1%"), 2, "does not mix precisions"),
+        (("--quantize", "fp16", "--accuracy-budget", "1%"), 2, "uses one precision for all layers"),
         (("--quantize", "int8", "--calibration", "{samples}", "--evaluation", "{samples}"), 2, "--accuracy-budget"),
         (("--quantize", "int8", "--calibration", "nowhere.npz"), 3, "nowhere.npz"),
         (("--quantize", "int8", "--calibration", "{nan}"), 3, "NaN"),

@@ -35,7 +35,8 @@ Refusal: TypeAlias = "Callable[[ir.Node], str]"
 RULES: dict[str, Rule] = {}
 REFUSALS: dict[str, Refusal] = {}
 WITHOUT = having("flat")
-"""Operators whose results do not move with their operands, or whose derivative is 0 wherever they have one."""
+"""Operators without gradients: their results do not depend on the operands' values, or their derivative is 0 wherever
+it exists."""
 
 
 @dataclass(frozen=True)

@@ -10,39 +10,41 @@ from edge.gateway.batching.cover import Covers
 __all__ = ["Cost", "Line"]
 
 SHARED, OWN = 0.25, 0.02
-"""Of a surprise, what goes into the machine's level and what into the size's own part: when the machine becomes twice
-as slow, one part in 13 of that is held against the sizes in use: less than counts as better (`cover.NEARLY`)."""
+"""The shares of a surprise by which the machine's level and the size's own part change. When the machine becomes twice
+as slow, one thirteenth of the change is attributed to the sizes in use: too little to affect a choice between sizes
+(`cover.NEARLY`)."""
 MOST = 0.25
-"""Surprises count up to this much above what was expected: a preempted run took 50 times as long and says nothing."""
+"""The largest surprise that counts, relative to the prediction: a preempted run may take 50 times as long, which says
+nothing about the model."""
 MOVED = 0.05
-"""Part by which a size's seconds move before covers are computed anew."""
+"""The relative change of a size's seconds after which covers are computed again."""
 
 
 class Line(NamedTuple):
-    """Seconds of a batch of n rows as a·n + b."""
+    """The seconds of a batch of n rows, estimated as a·n + b."""
 
     a: float
     b: float
 
 
 class Cost:
-    """Seconds of a batch by its rows, from the seconds that batches took.
+    """Predicts the seconds of a batch from its number of rows and the measured seconds of earlier batches.
 
-    What changes from minute to minute is the machine (its clock, its neighbours), which all sizes share; what a size
-    takes compared with another changes little. So seconds of size s are level · part[s]: a size not run for an hour
-    moves with those that were, and choices between sizes stand still while the machine does not. Both parts are
-    exponentially weighted means of clipped relative surprises, so one run in ten that takes 50 times as long moves
-    them by under 3 %.
+    The speed of the machine (its clock rate, other programs) changes from minute to minute and affects all sizes; the
+    ratio between two sizes changes little. So the seconds of size s are level · part[s]: a size that has not run for
+    an hour changes together with those that have, and choices between sizes stay the same while the machine's speed
+    changes. Both factors are exponentially weighted means of clipped relative surprises, so one run in ten that takes
+    50 times as long changes them by less than 3 %.
 
-    Written by the thread that runs batches, read by the event loop's: each reads whole numbers of the other, and a
-    cover of a moment ago does no harm.
+    Written by the thread that runs batches, read by the event loop's thread. No lock is needed: each thread reads
+    complete values of the other, and a slightly outdated cover does no harm.
     """
 
     __slots__ = ("_covers", "_level", "_line", "_part", "_used", "unknown")
 
     def __init__(self) -> None:
         self.unknown = inf
-        """Rows from which nothing is predicted, as more than computing may be to do: a size to be compiled first."""
+        """From this number of rows on nothing is predicted, because a size may have to be compiled first."""
         self._level = 1.0
         self._part: dict[int, float] = {}
         self._used: dict[int, float] = {}
@@ -50,8 +52,8 @@ class Cost:
         self._line: Line | None = None
 
     def observe(self, size: int, seconds: float) -> None:
-        """A batch of `size` rows, padding counted, took this long, copying counted. Makes the size one of `sizes`;
-        its first time had better not be a cold one, as a size that seems slow is not run again."""
+        """Record the seconds, copying included, of a batch of `size` rows, padding included. Adds the size to `sizes`.
+        The first time recorded for a size should be of a warm run, because a size that seems slow is not run again."""
         if seconds <= 0 or size < 1:
             return
         part = self._part.get(size)
@@ -72,20 +74,20 @@ class Cost:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Sizes that were seen, smallest first: those that are compiled."""
+        """The sizes observed so far, which are the compiled ones, smallest first."""
         return tuple(sorted(self._part))
 
     def cover(self, rows: int) -> tuple[int, ...]:
-        """Sizes of the batches to run these rows as, largest first; () before any data."""
+        """The batch sizes in which so many rows should be computed, largest first; () before any data."""
         return self._covers[rows].sizes if self._covers is not None else ()
 
     def predict(self, rows: int) -> float | None:
-        """Seconds of these rows run as `cover` says; None where nothing is known, to be read as: try."""
+        """Seconds for so many rows, computed in the batches of `cover`; None if unknown: callers should then try."""
         covers = self._covers
         return None if covers is None or rows >= self.unknown else covers[rows].seconds * self._level
 
     def call(self, size: int) -> float | None:
-        """Seconds of one batch of exactly that size: as seen, else by the line through those seen."""
+        """Seconds of one batch of exactly this size: measured, or from the line fitted to the measured sizes."""
         part = self._part.get(size)
         if part is not None:
             return part * self._level
@@ -94,23 +96,24 @@ class Cost:
 
     @property
     def row(self) -> float | None:
-        """Seconds a row takes in the best batch: the reciprocal of what the model can do."""
+        """Seconds per row in the best batch: the reciprocal of the highest throughput."""
         return None if self._covers is None else self._covers.row * self._level
 
     @property
     def best(self) -> int:
-        """The smallest batch with nearly the most rows a second; 1 before any data."""
+        """The smallest batch with nearly the highest throughput in rows per second; 1 before any data."""
         return 1 if self._covers is None else self._covers.enough
 
     def line(self) -> Line | None:
-        """a·n + b through the sizes seen, a and b at least 0, of least relative squares; None before any data."""
+        """a·n + b with a, b ≥ 0, fitted to the measured sizes by relative least squares; None before any data."""
         if self._line is None and self._used:
             self._line = _fit(self._used)
         return None if self._line is None else Line(self._line.a * self._level, self._line.b * self._level)
 
 
 def _fit(seconds: dict[int, float]) -> Line:
-    """Least squares of (a·n + b) / seconds - 1 under a, b ≥ 0: the free solution, or the better edge."""
+    """Least squares of (a·n + b) / seconds - 1 with a, b ≥ 0: the unconstrained solution if it satisfies this, else the
+    better of a = 0 and b = 0."""
     us = [n / s for n, s in seconds.items()]
     vs = [1 / s for s in seconds.values()]
     uu, uv, vv, u, v = sum(x * x for x in us), _dot(us, vs), sum(x * x for x in vs), sum(us), sum(vs)

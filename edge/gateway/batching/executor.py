@@ -15,24 +15,24 @@ from edge.gateway.job import Job
 __all__ = ["Batch", "Executor", "Threads"]
 
 SWITCH = 1e-4
-"""Seconds after which a thread that wants the interpreter gets it. With Python's 5 ms, a batch that is done waits for
-the event loop's thread that long whenever that one is busy."""
+"""Python's switch interval: seconds after which a waiting thread gets the interpreter. With the default of 5 ms, each
+finished batch would wait that long whenever the event loop's thread is busy."""
 
 
 class Batch:
-    """Jobs that are computed together; `began` and `ended` are set by whoever does it."""
+    """Jobs that are computed together. `compute` sets `began` and `ended`."""
 
     __slots__ = ("began", "ended", "jobs", "predicted", "rows", "runner", "wait", "worker")
 
     def __init__(self, runner: Runner, jobs: Sequence[Job], rows: int, predicted: float, wait: float) -> None:
         self.runner, self.jobs, self.rows, self.predicted = runner, jobs, rows, predicted
         self.wait = wait
-        """Seconds that the first of the jobs was predicted to take in all."""
+        """The predicted total seconds of the first job, waiting included."""
         self.worker = 0
         self.began, self.ended = 0.0, 0.0
 
     def compute(self, clock: Callable[[], float] = perf_counter) -> None:
-        """Run it, those left out whose clients have left meanwhile."""
+        """Run the batch without the jobs that were cancelled in the meantime."""
         self.began = clock()
         jobs = [job for job in self.jobs if not job.cancelled]
         try:
@@ -45,22 +45,22 @@ class Batch:
 
 
 class Executor(Protocol):
-    """Computes batches beside the event loop. Those given to one worker are computed in turn."""
+    """Computes batches concurrently with the event loop. Each worker computes its batches one after another."""
 
     workers: int
 
     def give(self, batch: Batch) -> None:
-        """Have `batch.worker` compute it; then whoever was named when this was made is told, on the loop's thread."""
+        """Have `batch.worker` compute the batch; afterwards the callback given at construction is called."""
 
     def close(self) -> None:
-        """End, once what was given is done."""
+        """Stop after all batches given so far are computed."""
 
 
 class Threads:
-    """An executor of threads. Each has a queue of its own, so that one batch can lie ready when another is done."""
+    """An executor of threads. Each has its own queue, so that the next batch is ready when one is finished."""
 
     def __init__(self, workers: int, tell: Callable[[Batch], None]) -> None:
-        """tell: called on the worker's thread with a batch that is done; hands it to the loop's."""
+        """tell: called on the worker's thread with a finished batch; passes it on to the event loop's thread."""
         self.workers = workers
         self._given: list[SimpleQueue[Batch | None]] = [SimpleQueue() for _ in range(workers)]
         self._interval = sys.getswitchinterval()
@@ -77,7 +77,7 @@ class Threads:
         self._given[batch.worker].put(batch)
 
     def close(self) -> None:
-        """See `Executor`. Waits for threads that are done within a second."""
+        """See `Executor`. Waits at most one second for the threads to end."""
         for given in self._given:
             given.put(None)
         for thread in self._threads:
@@ -90,6 +90,6 @@ class Threads:
             batch.compute()
             try:
                 tell(batch)
-            except RuntimeError:  # the loop was closed: nobody waits
+            except RuntimeError:  # the event loop is closed: no job waits for an answer
                 return
             del batch

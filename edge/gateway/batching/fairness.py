@@ -1,4 +1,4 @@
-"""Fairness: the account of each competing model, and which one is next."""
+"""Fairness between models: the service that each has received, and which one is next."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from edge.gateway.batching.runner import Runner
 __all__ = ["Lane", "Share", "turn"]
 
 NEAR = 5e-3
-"""Seconds before which a batch has to be begun to be in time that count as: now."""
+"""A batch counts as urgent if it must begin within so many seconds to meet its deadline."""
 LEAD = 0.1
-"""Seconds of service that a model may be ahead of the least served and still be let forward as its deadlines are near:
-one that sets deadlines nobody can keep does not take all."""
+"""A model with urgent requests goes first only if it has received at most so many seconds of service more than the
+least served one: otherwise a model whose deadlines cannot be met would take all the time."""
 
 
 class Share:
-    """A model's account."""
+    """The accounting for one model."""
 
     __slots__ = ("calibration", "computing", "lanes", "limits", "load", "model", "refused", "seconds", "served")
 
@@ -27,13 +27,14 @@ class Share:
         self.model, self.limits = model, limits
         self.load, self.calibration = Load(), Calibration()
         self.served = 0.0
-        """Virtual time: seconds of service by weight; one that comes back from a pause begins where the others are."""
+        """Virtual time: seconds of service divided by the weight. After a pause, a model continues at the virtual time
+        of the others."""
         self.seconds = 0.0
-        """Of service, in all."""
+        """Total seconds of service."""
         self.lanes, self.computing = 0, 0
-        """Runners with something to do, and batches given away."""
+        """Number of runners with work, and of batches given to workers."""
         self.refused: Counter[int] = Counter()
-        """Requests not taken on or given up, by status."""
+        """Refused and expired requests by HTTP status."""
 
     def figures(self) -> dict[str, Any]:
         """The account as plain data."""
@@ -49,29 +50,30 @@ class Share:
         }
 
     def charge(self, seconds: float) -> None:
-        """Count service; negative to take back what was predicted too high."""
+        """Add seconds of service; negative to correct a prediction that was too high."""
         self.served += seconds / self.limits.weight
         self.seconds += seconds
 
 
 class Lane:
-    """A runner with something to do."""
+    """A runner with work."""
 
     __slots__ = ("computing", "latest", "queue", "runner", "share", "worker")
 
     def __init__(self, runner: Runner, share: Share) -> None:
         self.runner, self.share, self.queue = runner, share, Queue()
         self.computing, self.worker = 0, 0
-        """Batches given away, all to one worker."""
+        """Number of batches given to workers, and the worker: all go to the same one."""
         self.latest = 0
-        """Rows of the latest of them."""
+        """Rows of the latest batch given."""
 
 
 def turn(lane: Lane, now: float, least: float) -> tuple[bool, bool, float, float]:
-    """Sorts lanes with waiting jobs: least attained service first (Nuyens and Wierman 2008), but those before it whose
-    first job must begin now to be in time, and those last whose jobs may wait for an idle moment.
+    """Sort key of lanes with waiting jobs: least attained service first (Nuyens and Wierman 2008), except that lanes
+    whose first job must begin now to meet its deadline come before all others, and lanes whose jobs may wait until the
+    server is idle come last.
 
-    least: the virtual time of the least served model that waits.
+    least: the virtual time of the least served model with waiting jobs.
     """
     head, share = lane.queue.head(), lane.share
     if head is None:

@@ -12,18 +12,19 @@ from edge.gateway.job import Job
 __all__ = ["busy", "forecast", "most"]
 
 QUANTUM, BACKLOG = 1e-3, 8
-"""Seconds of work that are given away at a time, where the best batch is not longer; or an eighth of the rows that
-wait, where these are more. Handing over costs 50 µs, more on a busy machine; answers to all of it wait for the last."""
+"""A worker is given so many seconds of work at a time, the best batch if that takes longer, or 1/`BACKLOG` of the
+waiting rows if these are more. Handing over costs 50 µs, more on a busy machine; on the other hand, all jobs of a batch
+are answered only when its last row is computed."""
 
 
 def most(runner: Runner, waiting: int) -> int:
-    """Rows of a runner to give away at a time, when so many wait."""
+    """The number of rows to give to a worker at a time if so many rows wait for the runner."""
     row = runner.cost.row
     return min(runner.limit, max(runner.cost.best, int(QUANTUM / row), waiting // BACKLOG) if row else runner.limit)
 
 
 def busy(given: Sequence[Batch], now: float) -> float:
-    """Seconds until a worker is through with the batches it has."""
+    """Seconds until a worker has computed all batches that it was given."""
     if not given:
         return 0.0
     first = given[0]
@@ -39,11 +40,13 @@ def forecast(
     given: Sequence[Sequence[Batch]],
     now: float,
 ) -> tuple[float, float]:
-    """Seconds until the job would be done, and until half of what waits for its model is and a worker is free.
+    """Seconds until the job would be done, and seconds until half of the work waiting for its model is done and a
+    worker is free.
 
-    The rows before it make so many whole batches; then it is answered with the rest of its own, which will be about as
-    large as the latest was. Each takes as many times longer as there are models to share the workers with, by weight.
-    given: batches by worker. Both are 0 where the cost is not known, and as predicted: not corrected by calibration.
+    The rows ahead of the job fill a number of whole batches; the job is then computed in the next batch, which is
+    assumed to be about as large as the latest one. Every batch takes longer by the model's inverse share of the
+    workers, by weight. given: batches by worker. Both results are 0 if the cost is unknown. They are plain predictions,
+    without the correction by `Calibration`.
     """
     cost = runner.cost
     row, alone = cost.row, cost.predict(job.rows)

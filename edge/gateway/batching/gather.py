@@ -16,8 +16,8 @@ __all__ = ["Call", "Segment", "compute", "deal"]
 
 
 LARGE = 1 << 16
-"""Smallest input in bytes that a job which fills its batch has read in place instead of copied: checking its type takes
-as long as copying this much."""
+"""If one job fills the whole batch, its inputs of at least so many bytes are read in place instead of copied: for
+smaller ones, checking the type takes as long as copying."""
 
 
 class Segment:
@@ -53,7 +53,7 @@ class Call:
     __slots__ = ("_binding", "_homes", "_large", "_run", "go", "inputs", "size")
 
     def __init__(self, model: Runnable, signature: str, shapes: Mapping[str, tuple[int, ...]], size: int) -> None:
-        """shapes: of the whole inputs. size: their number of rows. Raises what planning raises."""
+        """shapes: of the complete inputs. size: their number of rows. Raises the exceptions of planning."""
         self._binding = model.bind(shapes, signature)
         self.inputs, self.size = self._binding.inputs, size
         self._homes = tuple(self.inputs.items())

@@ -31,12 +31,12 @@ class Queue:
 
     def __init__(self) -> None:
         self.jobs, self.rows = 0, 0
-        """What waits."""
+        """Number of waiting rows and jobs."""
         self._heaps: dict[int, list[tuple[float, int, Job]]] = {}
         self._rows: dict[int, int] = {}
         """Jobs by rank; no entry is empty."""
         self._order: list[int] = []
-        """Ranks, in order."""
+        """The ranks in ascending order."""
         self._number, self._dead = 0, 0
 
     def push(self, job: Job) -> None:

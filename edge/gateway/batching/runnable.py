@@ -15,12 +15,12 @@ class Bound(Protocol):
 
     @property
     def inputs(self) -> Mapping[str, Array]:
-        """To be written before a call."""
+        """The arrays to fill before a call."""
         raise NotImplementedError
 
     @property
     def outputs(self) -> Mapping[str, Array]:
-        """To be read after a call, before the next one."""
+        """The results of the last call; the next call overwrites them."""
         raise NotImplementedError
 
     def __call__(self) -> None:
@@ -37,7 +37,7 @@ class Footprint(Protocol):
 
 
 class Runnable(Protocol):
-    """What a `ModelRunner` needs from a model; `lite_runtime.Model` has it."""
+    """The methods that a `ModelRunner` needs from a model; `lite_runtime.Model` has them."""
 
     def run(self, inputs: Mapping[str, Any], signature: str) -> dict[str, Array]:
         """Outputs by name, as fresh arrays."""

@@ -108,7 +108,7 @@ class ModelRunner:
         """Compile and time sizes, smallest first, until they bring no gain or the time is over: before or during
         traffic, on any thread but the event loop's. Without this call, a size is compiled when so many rows arrive.
 
-        Raises what planning a batch of 1 raises: then the model cannot be run.
+        Raises the exceptions of planning a batch of 1: then the model cannot be run.
         """
         end = perf_counter() + seconds
         while not self._complete:

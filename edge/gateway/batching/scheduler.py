@@ -54,7 +54,7 @@ class Scheduler:
         self._limits = limits or Limits()
         self._executor = executor(threads, self._tell)
         self._given: list[list[Batch]] = [[] for _ in range(threads)]
-        """By worker: the batch that it computes, and the one after it."""
+        """For each worker: the batch that it computes, and the one after it."""
         self._shares: dict[str, Share] = {}
         self._lanes: dict[Runner, Lane] = {}
         """Runners with work."""
@@ -374,9 +374,9 @@ class Scheduler:
 
 
 def _nobody(job: Job) -> None:
-    """Replaces the `finish` of an ended job. A job and its `finish` refer to each other and to the request's body: with
-    the cycle cut, bodies are freed at once; left to the garbage collector, they took 150 MiB under overload (ResNet-8,
-    98 kB each)."""
+    """Does nothing. Replaces the `finish` of an ended job. A job and its `finish` refer to each other and to the
+    request's body: with the cycle cut, bodies are freed at once; left to the garbage collector, they took 150 MiB under
+    overload (ResNet-8, 98 kB each)."""
 
 
 def _draining() -> GatewayError:

@@ -14,13 +14,13 @@ from lite_runtime.graph import Array
 __all__ = ["mixes", "sample", "timed"]
 
 REPEATS, ENOUGH = 5, 0.2
-"""Timed runs of a size; seconds after which fewer will do."""
+"""Number of timed runs per size; after so many seconds, fewer are enough."""
 MIXED = 1e-3
-"""Difference, as a part of the largest output, above which a row is held to depend on its neighbours."""
+"""Relative difference (to the largest output) above which a row's result is assumed to depend on the other rows."""
 
 
 def sample(shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, np.dtype], number: int) -> Job:
-    """A job that differs from the next in line: noise where it is of floats, else zeros or ones."""
+    """A job of one row. Jobs with consecutive numbers differ: floats are random, other types are zeros or ones."""
     noise = np.random.default_rng(number)
     inputs = {}
     for name, shape in shapes.items():
@@ -35,7 +35,8 @@ def sample(shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, np.dtype]
 
 
 def timed(call: Call, jobs: Sequence[Job]) -> float:
-    """Least seconds of a batch of these jobs, as nothing makes one faster than it is; few runs of what takes long."""
+    """The minimum of several timed runs of these jobs as one batch: disturbances only make a run slower. Slow batches
+    are run fewer times."""
     segments = [Segment(job, 0, 1, at) for at, job in enumerate(jobs)]
     end = perf_counter() + ENOUGH
     times: list[float] = []
@@ -45,7 +46,7 @@ def timed(call: Call, jobs: Sequence[Job]) -> float:
 
 
 def mixes(one: Call, jobs: Sequence[Job]) -> bool:
-    """Whether jobs computed together have other results than alone."""
+    """Whether jobs that were computed together have other results than each alone."""
     for job in jobs:
         alone = Job(job.inputs, 1, _nothing, arrived=0.0)
         one.compute(alone)
@@ -70,4 +71,4 @@ def _same(a: Array, b: Array) -> bool:
 
 
 def _nothing(job: Job) -> None:
-    """What is done with a sample that was computed."""
+    """The `finish` of a sample job: its results are not sent to a client."""

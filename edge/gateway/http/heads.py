@@ -40,7 +40,7 @@ class Head(NamedTuple):
 
 
 class Heads:
-    """Parses heads and caches the results, as clients send the same bytes again and again."""
+    """Parses heads and caches the results, because clients send the same bytes repeatedly."""
 
     def __init__(self, most: int = 1024) -> None:
         self._most = most

@@ -28,7 +28,7 @@ class Running(NamedTuple):
 
 @contextmanager
 def running(settings: Settings, log: Log | None = None) -> Iterator[Running]:
-    """Serve in a thread until the block ends. Raises what starting or stopping raises."""
+    """Serve in a thread until the block ends. Raises the exceptions of starting and stopping."""
     begun = threading.Event()
     found: list[tuple[Running, asyncio.Event]] = []
     failures: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""Run a server with given settings until it is told to stop."""
+"""Run a server with given settings until a signal stops it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _make_room(connections: int) -> None:
 
 
 async def _first(begun: asyncio.Task[None], leaving: asyncio.Event) -> None:
-    """Wait until the gateway has started, or is told to stop."""
+    """Wait until the gateway has started, or a signal stops it."""
     waiting = asyncio.ensure_future(leaving.wait())
     await asyncio.wait([begun, waiting], return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()

@@ -8,7 +8,7 @@
     ladder = [1, 4, 16, 32]                     # batch sizes to try
     queue_rows = 512
     concurrency = 256                           # requests waiting or computed at once
-    timeout = 0.5                               # seconds, of requests that name no time of their own
+    timeout = 0.5                               # deadline in seconds of requests that set none
     priority = 1
     memory = 200_000_000                        # bytes that one inference may hold
     pinned = true                               # never unloaded to save memory
@@ -72,9 +72,9 @@ class ModelConfig:
     concurrency: int | None = None
     """Requests that may wait or be computed at once."""
     timeout: float | None = None
-    """Seconds, of requests without a timeout."""
+    """Deadline in seconds of requests that set none."""
     priority: int = 0
-    """Of requests that name none: 1 goes first, 0 is the middle."""
+    """Priority of requests that set none: 1 goes first, 0 is the middle."""
     max_batch: int | None = None
     ladder: tuple[int, ...] = ()
     """Batch sizes to try, of which those that increase throughput are compiled; (): powers of two."""
@@ -82,7 +82,7 @@ class ModelConfig:
     """Bytes that one inference may hold."""
     pinned: bool = False
     described: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """What a load request says about the model itself, such as its inputs; it must match the bundle."""
+    """The description of the model itself in a load request, such as its inputs; it must match the bundle."""
 
     def made_as(self, other: ModelConfig) -> bool:
         """Whether a version loaded for one configuration can be used for the other."""
@@ -95,7 +95,7 @@ class ModelConfig:
         return frozenset((*self.split, *shadow))
 
 
-# -- as a file has it --------------------------------------------------------------------------------------------------
+# -- the format of a file ----------------------------------------------------------------------------------------------
 
 _Version = Annotated[int, Meta(ge=1, le=10**18 - 1, description="a version from 1")]
 _Batch = Annotated[int, Meta(ge=1, le=MOST_BATCH)]
@@ -122,7 +122,7 @@ class _Shadow(Table, frozen=True):
 
 
 class _File(Table, frozen=True):
-    """`ModelConfig` as it is written."""
+    """The format of `ModelConfig` in a file."""
 
     versions: (
         Literal["latest", "all"]
@@ -150,7 +150,7 @@ _READ = Reader(partial(GatewayError, 400), "", shown)
 def parse_config(document: Mapping[str, Any], where: str) -> ModelConfig:
     """A configuration in msedge's own format. Raises GatewayError (400) that names `where` and the key."""
     for key, value in document.items():
-        _READ.need(value is not None, f"{where}: {key}", "a value, or the key left out", value)
+        _READ.need(value is not None, f"{where}: {key}", "a value; omit the key for the default", value)
     file = _READ.read(_File, document, f"{where}: ")
     _READ.need(not file.split or any(file.split.values()), f"{where}: split", "at least one share above 0", file.split)
     made = ModelConfig(**{
@@ -163,7 +163,7 @@ def parse_config(document: Mapping[str, Any], where: str) -> ModelConfig:
     })  # fmt: skip
     for name in sorted(made.named):
         known = version_of(name) is not None or name in made.labels
-        _READ.need(known, where, f"labels that `labels` explains ({', '.join(sorted(made.labels)) or 'none'})", name)
+        _READ.need(known, where, f"labels that `labels` defines ({', '.join(sorted(made.labels)) or 'none'})", name)
     return made
 
 
@@ -175,7 +175,7 @@ def _policy(versions: str | _Latest | list[int]) -> Policy:
     return Policy("all") if versions == "all" else _NEWEST
 
 
-# -- Triton's words ----------------------------------------------------------------------------------------------------
+# -- Triton's keys -----------------------------------------------------------------------------------------------------
 
 
 def _object(key: str, value: Any) -> Mapping[str, Any]:

@@ -46,7 +46,7 @@ def unknown(name: str) -> GatewayError:
 
 
 class Offer:
-    """What to load a model from: files by version, and the effective configuration."""
+    """The files by version from which to load a model, and the effective configuration."""
 
     __slots__ = ("config", "folder", "override", "versions")
 
@@ -83,11 +83,11 @@ class Entry:
         self.offer = Offer({}, ModelConfig())
         self.loaded: dict[int, Served] = {}
         self.stamps: dict[int, Candidate] = {}
-        """The files of those."""
+        """The files of the loaded versions."""
         self.failed: dict[int, Failure] = {}
         self.loading: set[int] = set()
         self.weights: dict[int, tuple[Candidate, int]] = {}
-        """Measured bytes of versions, and the files they came from."""
+        """Measured bytes of versions, and their files."""
         self.seconds: dict[int, float] = {}
         """Seconds of loading, for versions that are not published yet."""
         self.retiring: list[Served] = []

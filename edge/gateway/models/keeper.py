@@ -236,8 +236,8 @@ def _described(served: Served, config: ModelConfig, limit: int) -> Served:
         for key, value in config.described.items():
             if not _agrees(value, actual.get(key)):
                 raise GatewayError(
-                    400, f"config: {key}: expected what the bundle says, {shown(actual.get(key))}, got {shown(value)};"
-                    " leave it out, or load another bundle"
+                    400, f"config: {key}: expected the bundle's value, {shown(actual.get(key))}, got {shown(value)};"
+                    " omit the key, or load another bundle"
                 )  # fmt: skip
     return served
 

@@ -1,8 +1,8 @@
 """Models from a registry: an index over HTTP, and bundles that are downloaded into a folder and verified.
 
 The index is JSON: `{"models": [{"name": …, "version": 3, "digest": …, "url": …, "config": {…}}]}`. `digest` is the
-bundle's own (`msedge inspect` shows it), 64 hex digits; `url` may be relative to the index; `config`, once a model, is
-what `config.toml` would say. The cache has a folder for each registry, named by a digest of its URL, with
+bundle's own (`msedge inspect` shows it), 64 hex digits; `url` may be relative to the index; `config`, once per model,
+has the keys of `config.toml`. The cache has a folder for each registry, named by a digest of its URL, with
 `DIGEST.mslite` for each bundle and the last good `index.json`, which is used while the registry cannot be reached.
 """
 
@@ -42,7 +42,7 @@ _DIGEST = re.compile(r"\A[0-9a-f]{64}\Z")
 
 
 class _Entry(Struct):
-    """A version as the index has it; keys that are not known are ignored."""
+    """A version in the JSON of the index; unknown keys are ignored."""
 
     name: str
     version: Annotated[int, Meta(ge=1, lt=10**18)] | str
@@ -176,7 +176,7 @@ class Registry:
                 while part := reply.read1(_CHUNK):
                     total += len(part)
                     _need(total <= most, url, f"at most {most} bytes", "more")
-                    _need(time.monotonic() < deadline, url, f"an end within {self._patience:g} s", "none")
+                    _need(time.monotonic() < deadline, url, f"the whole reply within {self._patience:g} s", "a part")
                     yield part
             _need(promised is None or total == promised, url, f"{promised} bytes", f"{total}: the reply was cut short")
         except (OSError, http.client.HTTPException, ValueError) as error:

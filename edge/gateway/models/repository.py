@@ -1,8 +1,8 @@
 """All models of a gateway: finding, loading, hot-swapping, unloading and watching them.
 
 All methods are called on the event loop's thread; files are checked and bundles loaded on other threads. The loaded
-versions of a model change under the model's lock, first come, first served: of a load and an unload at the same time
-the later one wins, and both are answered.
+versions of a model change under the model's lock, in order of arrival: of a load and an unload at the same time, the
+later one decides the final state, and both are answered.
 """
 
 from __future__ import annotations

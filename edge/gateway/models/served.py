@@ -51,7 +51,7 @@ class Served:
         self.model, self.config = model, config
         self.digest = model.bundle.digest
         self.ports: Mapping[str, Ports] = {name: ports_of(model, name) for name in signatures_of(model)}
-        """By signature; without those that change state."""
+        """The ports of each signature that does not change state."""
         if not self.ports:
             got = ", ".join(model.signatures)
             raise GatewayError(501, f"{name!r}: expected a signature that changes no state, got {got}")

@@ -46,7 +46,7 @@ class Listing(NamedTuple):
     config: ModelConfig | None = None
     problem: str = ""
     misconfigured: str = ""
-    """What is wrong with the configuration: then `config` is None."""
+    """The error in the configuration, if there is one: then `config` is None."""
 
 
 class Source(Protocol):

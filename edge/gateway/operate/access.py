@@ -88,7 +88,7 @@ class Keyring:
         return True
 
     def grant(self, authorization: str | None, peer: str) -> Grant:
-        """What the header `Authorization: Bearer TOKEN` allows. Raises GatewayError: 401 for a missing or invalid
+        """The grant of a header `Authorization: Bearer TOKEN`. Raises GatewayError: 401 for a missing or invalid
         token, 429 if the peer has sent too many invalid ones."""
         shown = (authorization or "").encode("utf-8", "surrogateescape")
         digest = blake2b(shown, digest_size=32, key=self._key).digest()

@@ -30,7 +30,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values there were."""
+        """The number of values."""
         return sum(self.counts)
 
     def merge(self, other: Histogram) -> None:
@@ -51,7 +51,7 @@ class Histogram:
         return None
 
     def cumulative(self, every: int = 1) -> list[tuple[float, int]]:
-        """(bound, values up to it) for every n-th bound, as Prometheus counts, with infinity in the end."""
+        """(bound, values up to it) for every n-th bound, as in Prometheus, with infinity at the end."""
         sums = list(accumulate(self.counts))
         return [*zip(self.bounds[::every], sums[:-1][::every], strict=True), (inf, sums[-1])]
 

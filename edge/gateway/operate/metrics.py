@@ -32,9 +32,9 @@ class Gauges:
     loaded_bytes: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Bytes of weights and buffers of loaded models."""
     personal_hits: Mapping[str, int] = field(default_factory=dict)
-    """By model: requests answered by the device's personal version, so far."""
+    """For each model: the number of requests answered by the device's personal version so far."""
     personal_misses: Mapping[str, int] = field(default_factory=dict)
-    """By model: requests that named a device and were answered by the global model, so far."""
+    """For each model: the number of requests so far that named a device but were answered by the common model."""
     under_way: int = 0
     """Requests that were received and not yet answered."""
     log_dropped: int = 0
@@ -117,7 +117,7 @@ def _own(statistics: Statistics, gauges: Gauges) -> list[Family]:
     hits = [({"model": name}, n) for name, n in sorted(gauges.personal_hits.items())]
     misses = [({"model": name}, n) for name, n in sorted(gauges.personal_misses.items())]
     return [
-        Family("msedge_refused_total", "counter", "Requests refused, by what they asked for", refused),
+        Family("msedge_refused_total", "counter", "Refused requests, by kind of request", refused),
         Family("msedge_personal_hits_total", "counter", "Requests answered by a personal version", hits),
         Family("msedge_personal_misses_total", "counter", "Requests for a device answered by the common model", misses),
         Family("msedge_requests_under_way", "gauge", "Requests not yet answered", [({}, gauges.under_way)]),

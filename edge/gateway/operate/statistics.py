@@ -168,7 +168,7 @@ class ModelStatistics:
 
 class Statistics:
     """Statistics of all versions that are or were served. `refused`: requests by status and by kind: "infer", "manage",
-    "read" or another of the caller's few words; never a text from a client."""
+    "read" or another fixed word; never a text from a client, so that their number is limited."""
 
     def __init__(self) -> None:
         self.begun = time.time()

@@ -70,7 +70,7 @@ def _demand_clients(context: ssl.SSLContext, authorities: str) -> None:
 
 
 def _no_password() -> NoReturn:
-    raise ValueError("the key has a password, which cannot be asked for; store it without a password (openssl pkey)")
+    raise ValueError("the key has a password, which cannot be entered; store it without a password (openssl pkey)")
 
 
 def _stamp(tls: Tls) -> tuple[tuple[int, int, int], ...]:

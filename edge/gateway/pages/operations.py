@@ -14,10 +14,10 @@ BINARY = "application/octet-stream"
 HTML = "text/html"
 
 SUBJECTS: Mapping[str, str] = {
-    "inference": "Ask a model.",
-    "models": "Inference, and the metadata and statistics of models.",
+    "inference": "Inference requests.",
+    "models": "Metadata, configuration and statistics of models.",
     "health": "Whether the gateway is alive and ready.",
-    "repository": "The list of models; loading and unloading them.",
+    "repository": "Listing, loading and unloading of models.",
     "operation": "Metrics and pages for the operator.",
 }
 REQUEST_HEADERS: Mapping[str, tuple[Schema, str]] = {
@@ -37,7 +37,7 @@ REQUEST_HEADERS: Mapping[str, tuple[Schema, str]] = {
     ),
     "X-Msedge-Device": (
         {"type": "string"},
-        "The device whose personal version of the model is asked for; the same as `parameters.device`.",
+        "The device whose personal version of the model is requested; the same as `parameters.device`.",
     ),
     "traceparent": (
         {"type": "string"},
@@ -125,7 +125,7 @@ OPERATIONS: tuple[Operation, ...] = (
               "Unload a model after its current requests are answered.", {}, _json("UnloadRequest"),
               refusals=(*_BODY, 404, 501, 503)),
     Operation("metrics", "get", ("/metrics",), "operation", "metrics",
-              "Metrics as Prometheus text; as OpenMetrics if Accept asks for it.",
+              "Metrics as Prometheus text, or as OpenMetrics if Accept requests it.",
               {"text/plain": None, "application/openmetrics-text": None}, refusals=(404,)),
     Operation("status", "get", ("/status.json",), "operation", "metrics", "The data of the status page.",
               _json("Status")),

@@ -18,7 +18,7 @@ Schema = Mapping[str, Any]
 NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,254}$"
 """Names of models that need no escaping in a path."""
 VERSION = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}$"
-"""A version's number, or a label that stands for one (`canary`)."""
+"""A version's number, or a label of a version (`canary`)."""
 MOST_AXES = 32
 COUNT: Schema = {"type": "integer", "minimum": 0}
 TEXT: Schema = {"type": "string"}
@@ -127,7 +127,7 @@ _INFER: Mapping[str, Schema] = {
             "priority": _about(COUNT, "1: highest; 0: default, in the middle."),
             "timeout": _about(COUNT, "Deadline in microseconds; 0: the gateway's default."),
             "signature": _about(TEXT, "The bundle's signature to run; default: `predict`."),
-            "device": _about(TEXT, "The device whose personal version of the model is asked for."),
+            "device": _about(TEXT, "The device whose personal version of the model is requested."),
         },
         "additionalProperties": {"type": ["string", "number", "boolean"]},
     },

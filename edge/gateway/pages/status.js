@@ -114,8 +114,8 @@ const cell = (text, kind = "n") => make("td", { class: kind }, text);
 function facts(s) {
   const limit = s.memory.limit ? ` of ${size(s.memory.limit)}` : "";
   const pairs = [
-    [rate(s.flow.requests), "requests a second"],
-    [rate(s.flow.rows), "rows a second"],
+    [rate(s.flow.requests), "requests per second"],
+    [rate(s.flow.rows), "rows per second"],
     [seconds(s.latency.p50), "p50 latency"],
     [seconds(s.latency.p99), "p99 latency"],
     [count(s.in_flight), "in progress"],

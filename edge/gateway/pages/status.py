@@ -32,7 +32,7 @@ REASONS: Mapping[int, str] = {
     503: "not available",
     504: "deadline passed",
 }
-"""Statuses in a word or two."""
+"""Short descriptions of HTTP statuses."""
 
 
 class Bars(TypedDict):
@@ -131,11 +131,12 @@ def status(
 ) -> Status:
     """The document.
 
-    version: of msedge; state: starting, ready or draining; uptime: seconds; now: of `time.perf_counter`, as statistics
-    take it. index: `models.repository.Repository.snapshot`, a mapping a version of a model, of which all but name and
-    state may be missing; what may be added to it: queued (rows that wait) and personal (as `Personal`). queued: jobs
-    and rows that wait in all; memory: bytes of the process and of models, and the limit for models, None without one;
-    lag: seconds the event loop was late. Takes a microsecond a version, 30 for each that was asked in the last minute.
+    version: of msedge; state: starting, ready or draining; uptime: seconds; now: of `time.perf_counter`, as for the
+    statistics. index: the result of `models.repository.Repository.snapshot`, one mapping per version of a model, in
+    which only name and state are required; queued (waiting rows) and personal (see `Personal`) may be added. queued:
+    all waiting jobs and rows; memory: bytes of the process and of models, and the limit for models, None if there is
+    none; lag: delay of the event loop in seconds. Takes 1 µs per version, and 30 µs per version that had requests in
+    the last minute.
     """
     numbers = dict(statistics)
     newest = max((of.last for of in numbers.values()), default=0)
@@ -183,7 +184,7 @@ def _sum(pages: Mapping[Any, Mapping[str, Any]], which: str, bounds: Sequence[fl
 
 
 def _listed(index: Sequence[Mapping[str, Any]], last: Mapping[tuple[str, str], int]) -> list[Mapping[str, Any]]:
-    """By name and version; of too many, those asked last."""
+    """Sorted by name and version; if there are too many, only those with the latest requests."""
 
     def used(entry: Mapping[str, Any]) -> int:
         return last.get((entry["name"], str(entry.get("version", ""))), 0)
@@ -193,7 +194,7 @@ def _listed(index: Sequence[Mapping[str, Any]], last: Mapping[tuple[str, str], i
 
 
 def _number(version: str) -> tuple[int, str]:
-    """Versions in the order of their numbers."""
+    """A sort key: versions in the order of their numbers."""
     return (int(version), "") if version.isdecimal() else (0, version)
 
 
@@ -241,7 +242,7 @@ def _shadow(figures: Mapping[str, Any] | None) -> Shadowed | None:
 
 
 def _refused(counts: Mapping[tuple[str, int], int]) -> dict[str, int]:
-    """By reason; of other things than inference, by what was asked too."""
+    """Refused requests by reason; for requests other than inference, also by kind."""
     found: dict[str, int] = {}
     for (asked, code), count in counts.items():
         words = REASONS.get(code, str(code)) + ("" if asked == "infer" else f" ({asked})")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["PersonalRunner"]
 
 ATTEMPTS = 8
-"""Sets of tensors that were found not to go into one batch, after which no other is tried."""
+"""After so many sets of tensors that could not be computed in one batch, no further set is tried."""
 WARM = 5.0
 """Seconds that compiling and timing batch sizes of a rewritten graph may take."""
 
@@ -34,10 +34,10 @@ Tell = Callable[[str, Mapping[str, Any]], None]
 class PersonalRunner:
     """`batching.runner.Runner` for jobs that name devices.
 
-    Which tensors are personal is what versions said that came so far; when one changes others too, the graph is
-    rewritten for all of them, which takes as long as loading a model. Versions whose tensors cannot go together
-    (`lite_runtime.learning.grouping` says why, `tell` is told) are computed device by device: right, but no faster
-    than alone.
+    The personal tensors are those changed by the versions seen so far. When a version changes further tensors, the
+    graph is rewritten for all of them, which takes as long as loading a model. Versions whose tensors cannot be
+    computed in one batch (`lite_runtime.learning.grouping` gives the reason, which is also passed to `tell`) are
+    computed device by device: correct, but no faster than separate requests.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class PersonalRunner:
         memory: int = 256 << 20,
         tell: Tell = lambda event, facts: None,
     ) -> None:
-        """As `ModelRunner`. heads: the model's. slots: devices whose tensors lie in tables at once, as many as `memory`
-        bytes hold."""
+        """As `ModelRunner`. heads: of this model. slots: the largest number of devices whose tensors are in the tables
+        at the same time; fewer if the tables would exceed `memory` bytes."""
         self.model, self._heads, self._tell = name, heads, tell
         self._source, self._signature, self._ports, self._shapes = model, signature, ports, dict(row_shapes)
         self._words: dict[str, Any] = {"name": name, "version": version, "limit": limit if ports.batched else 1}
@@ -64,14 +64,14 @@ class PersonalRunner:
         use = model.bundle.uses.get(signature)
         self._reads = frozenset(use.reads.values() if use is not None else ())
         self._apart: dict[frozenset[str], str] = {}
-        """Sets of names that do not go together, and why."""
+        """Sets of tensor names that cannot be computed in one batch, with the reason."""
         self._fits: dict[frozenset[str], bool] = {}
-        """By what versions change: whether that goes together."""
+        """By the set of tensor names that a version changes: whether it can be computed in one batch with others."""
         if not ports.batched:
             self._apart[frozenset()] = "its inputs and outputs do not share an open axis 0"
         self._separate: SeparateModel | None = None
         self._alone = Cost()
-        """What a row takes where devices go one by one."""
+        """The cost of a row when devices are computed one by one."""
         self.cost, self.limit = self._alone, int(self._words["limit"])
         self._building = allocate_lock()
         self._batch: Together | None = None
@@ -79,22 +79,22 @@ class PersonalRunner:
 
     @property
     def nbytes(self) -> int:
-        """What tables hold."""
+        """Bytes of the tables."""
         return self._batch.nbytes if self._batch is not None else 0
 
     @property
     def together(self) -> frozenset[str]:
-        """Names of state of which every row may have its own."""
+        """Names of the state that may differ between the rows of a batch."""
         return self._batch.table.names if self._batch is not None else frozenset()
 
     @property
     def apart(self) -> Mapping[frozenset[str], str]:
-        """Sets of names for which devices are computed one by one, and why."""
+        """Sets of tensor names for which devices are computed one by one, with the reason."""
         return self._apart
 
     def warm(self, seconds: float = 5.0) -> None:
-        """As `ModelRunner.warm`, for the tensors that are personal in versions at hand, or in some of the store; where
-        none are, nothing. Raises GatewayError (503) for a store that cannot be read."""
+        """As `ModelRunner.warm`, for the tensors that are personal in cached versions, or else in a sample of the
+        store. Does nothing if there are none. Raises GatewayError (503) for a store that cannot be read."""
         names: frozenset[str] = frozenset().union(*self._heads.names())
         if not names:
             return
@@ -105,12 +105,12 @@ class PersonalRunner:
             self.cost, self.limit = self._batch.inner.cost, self._batch.inner.limit
 
     def knows(self, head: Head) -> bool:
-        """Whether nothing is to be compiled for what this head changes."""
+        """Whether everything needed for the tensors of this head is already compiled."""
         return head.names in self._fits
 
     def meet(self, head: Head) -> None:
-        """Have that compiled, before a job with it comes and on any thread but the event loop's: `run` would do it
-        wherever it is called."""
+        """Compile what this head needs before a job uses it, on any thread but the event loop's; otherwise `run` would
+        compile it on the thread that calls it."""
         self._learn({head.names})
 
     def run(self, jobs: Sequence[Job]) -> None:
@@ -138,7 +138,7 @@ class PersonalRunner:
     # -- one batch -----------------------------------------------------------------------------------------------------
 
     def _sorted(self, found: list[Asked]) -> tuple[list[Asked], dict[Key, tuple[Head, list[Job]]]]:
-        """Who can be computed together, and who not."""
+        """The jobs that can be computed in one batch, and the others by version."""
         fits = self._fits
         kinds = {head.names for _, head in found}
         if not kinds <= fits.keys():
@@ -157,7 +157,7 @@ class PersonalRunner:
             self._fits.update((names, self._holds(names)) for names in kinds)
 
     def _holds(self, names: frozenset[str]) -> bool:
-        """Whether state of these names can be each row's own; makes it so where it can."""
+        """Whether each row can have its own state of these names; if so, the graph is rewritten for it."""
         names &= self._reads
         if self._batch is not None and names <= self.together:
             return True
@@ -179,19 +179,19 @@ class PersonalRunner:
         )
         made = Together(self._source, table, self._signature, self._ports, self._shapes, self._words)
         made.inner.warm(WARM)
-        self._batch = made  # only now: jobs that come meanwhile go on with the one there was
+        self._batch = made  # only now: jobs that arrived in the meantime used the previous one
 
-    # -- one device by one ---------------------------------------------------------------------------------------------
+    # -- device by device ----------------------------------------------------------------------------------------------
 
     def _run_separately(self, jobs: list[Job], head: Head) -> None:
-        """Jobs of one device: as one batch where rows can stand in one, each on its own where that fails."""
+        """Compute the jobs of one device: as one batch if their rows are independent, or one by one if that fails."""
         together = len(jobs) > 1 and self._ports.batched
         if not (together and self._as_one(jobs, head)):
             for job in jobs:
                 self._as_one([job], head)
 
     def _as_one(self, jobs: list[Job], head: Head) -> bool:
-        """Compute them by one run; False if that failed."""
+        """Compute the jobs in one run; False if that failed."""
         begun, rows = perf_counter(), sum(job.rows for job in jobs)
         inputs = jobs[0].inputs
         if len(jobs) > 1:

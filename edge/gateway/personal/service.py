@@ -75,12 +75,12 @@ class Personal:
         return found
 
     def admit(self, job: Job, model: Model) -> bool:
-        """Whether a job that names a device can be queued at once. Where the device has no version that may be served,
-        it becomes a job of nobody's, and its notes say so."""
+        """Whether a job that names a device can be queued at once. If the device has no version that may be served, the
+        job is changed to use the common model, and its notes say so."""
         return self.heads(model).admit(job)
 
     async def ready(self, job: Job, model: Model) -> None:
-        """Load what a job needs that was not admitted, and admit it. Raises GatewayError (503)."""
+        """Load the version that a job needs, then admit the job. Raises GatewayError (503)."""
         heads = self.heads(model)
         head = await heads.ready(job.device)
         for runner in tuple(self._runners.get(model, ())):
@@ -99,7 +99,7 @@ class Personal:
         version: str,
         limit: int = 64,
     ) -> PersonalRunner:
-        """What computes jobs that name devices; arguments are those of `ModelRunner`."""
+        """The runner of jobs that name devices; arguments as for `ModelRunner`."""
         made = PersonalRunner(
             model, signature, ports, row_shapes, self.heads(model), name=name, version=version, limit=limit,
             slots=self._devices + 1, memory=self._memory, tell=self._tell,
@@ -108,8 +108,9 @@ class Personal:
         return made
 
     def figures(self, model: Model) -> dict[str, int]:
-        """devices: whose heads are at hand; capacity: whose tensors tables have room for; bytes that both take; hits
-        and misses: jobs answered by a device's version, and by the model for all though they named a device."""
+        """devices: number of cached heads; capacity: number of devices whose tensors fit in the tables; bytes: of heads
+        and tables; hits: jobs answered by a device's version; misses: jobs that named a device but were answered by the
+        common model."""
         heads, runners = self.heads(model), list(self._runners.get(model, ()))
         return {
             "devices": len(heads),

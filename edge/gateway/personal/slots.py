@@ -10,11 +10,12 @@ __all__ = ["Key", "Slots"]
 
 T = TypeVar("T")
 Key = tuple[str, int, float]
-"""A device, its version and when that was made: an old one and its successor may be asked for in the same batch."""
+"""A device, its version, and when that version was made: one batch may contain jobs for an old version and its
+successor."""
 
 
 class Slots:
-    """Slots 1 to count - 1, given to the keys that were asked for last; slot 0 is the model as it is for all."""
+    """Assigns slots 1 to count - 1 to the most recently used keys; slot 0 holds the common model."""
 
     def __init__(self, count: int) -> None:
         self._held: OrderedDict[Key, int] = OrderedDict()
@@ -25,7 +26,7 @@ class Slots:
         return len(self._held)
 
     def batches(self, asked: Sequence[T], key: Callable[[T], Key]) -> Iterator[Sequence[T]]:
-        """What is asked for, in order, cut where a batch would need more slots than there are."""
+        """The items in order, split into batches that need no more slots than there are."""
         if len(asked) < self._count:
             yield asked
             return
@@ -38,8 +39,8 @@ class Slots:
         yield asked[begin:]
 
     def take(self, key: Key) -> tuple[int, bool]:
-        """The key's slot, and whether it is to be written: it was another's, or nobody's. Only the one asked for
-        longest ago gives way, so the slots of one of `batches` stay what they are."""
+        """The key's slot, and whether it must be written because it was free or belonged to another key. Only the least
+        recently used key loses its slot, so the slots used in one of `batches` are not overwritten."""
         slot = self._held.get(key)
         if slot is not None:
             self._held.move_to_end(key)
@@ -49,7 +50,7 @@ class Slots:
         return slot, True
 
     def drop(self, key: Key) -> None:
-        """What was to be written into the key's slot was not."""
+        """Free the key's slot, because writing to it failed."""
         slot = self._held.pop(key, None)
         if slot is not None:
             self._free.append(slot)

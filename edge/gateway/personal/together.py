@@ -29,7 +29,7 @@ Asked = tuple[Job, Head]
 
 
 class Together:
-    """A ModelRunner of a PersonalModel, whose jobs have one input more: the slot of their device."""
+    """A ModelRunner of a PersonalModel. Its jobs get one additional input: the slot of their device."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Together:
         row_shapes: Mapping[str, tuple[int, ...]],
         words: Mapping[str, Any],
     ) -> None:
-        """words: further ones of ModelRunner's."""
+        """words: further keyword arguments of ModelRunner."""
         ports = Ports({**ports.inputs, SLOTS: _SLOTS}, ports.outputs, True)
         self.inner = ModelRunner(_Table(table), signature, ports, {**row_shapes, SLOTS: ()}, **words)
         self.table = table
@@ -49,11 +49,11 @@ class Together:
 
     @property
     def nbytes(self) -> int:
-        """What slots hold that were given to devices."""
+        """Bytes of the slots in use."""
         return (1 + len(self._slots)) * self.table.slot_bytes
 
     def run(self, asked: Sequence[Asked]) -> None:
-        """Compute jobs with their heads; as `Runner.run`."""
+        """Compute jobs with their heads. See `Runner.run`."""
         for batch in self._slots.batches(asked, _key):
             ready: list[Job] = []
             for job, head in batch:
@@ -69,7 +69,7 @@ class Together:
                 self.inner.run(ready)
 
     def _slot(self, head: Head) -> int:
-        """Where the head lies, written there where it was not."""
+        """The slot of the head, which is written there if necessary."""
         if not head.state:
             return 0
         slot, fresh = self._slots.take(head.key)
@@ -87,7 +87,7 @@ def _key(asked: Asked) -> Key:
 
 
 class _Table:
-    """A PersonalModel with the methods of a Model, SLOTS one of its inputs."""
+    """A PersonalModel with the methods of a Model; SLOTS is one of its inputs."""
 
     def __init__(self, table: PersonalModel) -> None:
         self._table = table
@@ -101,7 +101,7 @@ class _Table:
         return self._table.run(inputs)
 
     def cost(self, inputs: Mapping[str, Array], signature: str) -> SimpleNamespace:
-        """`arena_bytes` alone."""
+        """Only `arena_bytes`."""
         bound = self._table.bind({name: array.shape for name, array in inputs.items()})
         return SimpleNamespace(arena_bytes=bound.arena_bytes)
 

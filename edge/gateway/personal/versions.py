@@ -14,7 +14,7 @@ __all__ = ["Stamp", "Versions"]
 Tell = Callable[[str, Mapping[str, Any]], None]
 """A callback for events: their name and facts."""
 Stamp = tuple[int, float]
-"""A version's number and when it was made: a device that was forgotten and comes again begins with number 1."""
+"""A version's number and when it was made: a device that was removed and registers again starts with number 1."""
 
 
 class Versions:
@@ -27,7 +27,7 @@ class Versions:
     def __init__(self, store: PersonalStore, *, refresh: float = 5.0, tell: Tell = lambda event, facts: None) -> None:
         self._store, self._refresh, self._tell = store, refresh, tell
         self.newest: Mapping[str, Stamp] = {}
-        """By device; replaced as a whole by every look."""
+        """By device; the whole mapping is replaced each time the store is read."""
 
     def look(self) -> None:
         """Read the store's index; on any thread but the event loop's."""
@@ -38,12 +38,12 @@ class Versions:
             self._tell("personal_store_unreadable", {"error": str(error)})
 
     def load(self, device: str) -> Version | None:
-        """The version to answer a device with; None where there is none that may be served. On any thread but the event
+        """The version for a device's requests; None if there is none that may be served. On any thread but the event
         loop's. Raises FederatedError for a store that cannot be read."""
         return self._store.get(device, serving=True)
 
     async def watch(self) -> None:
-        """Look again and again; runs until cancelled."""
+        """Read the store periodically until cancelled."""
         while True:
             await asyncio.to_thread(self.look)
             await asyncio.sleep(self._refresh)

@@ -1,1 +1,1 @@
-"""Bytes of the Open Inference Protocol, as pure functions."""
+"""Reading and writing messages of the Open Inference Protocol, as pure functions."""

@@ -14,24 +14,24 @@ from lite_runtime.graph import Array
 __all__ = ["CLASSES", "MOST", "classified", "classify"]
 
 CLASSES = Port("", "BYTES", np.dtype(object), 0, None)
-"""What a classified output is."""
+"""The datatype of a classified output."""
 MOST = 100_000
-"""Strings that one output may become."""
+"""The largest number of strings for one output."""
 
 
 def classified(port: Port) -> None:
-    """Checks that an output can be classified: anything with an order. Raises GatewayError (400)."""
+    """Check that an output can be classified, that is, its values have an order. Raises GatewayError (400)."""
     if port.datatype in ("BOOL", "BYTES"):
         raise GatewayError(400, f"output {port.name!r} is {port.datatype}: classification needs numbers")
 
 
 def classify(array: Array, count: int, batched: bool, labels: Sequence[str] | None, name: str) -> Array:
-    """The `count` largest elements of every row (of the whole array, where rows are not batched), largest first, equal
-    ones by index, NaN among minus infinities, as `bytes` in the form "value:index" or "value:index:label".
+    """The `count` largest elements of every row (of the whole array, if rows are not batched) as `bytes` of the form
+    "value:index" or "value:index:label": largest first, equal ones by index; NaN is sorted like minus infinity.
 
-    array: numbers, any rank; count: at least 1, more than there are means all. Reals have six decimals, as Triton's.
-    labels: by index; None or "": no label. Returns objects [rows, min(count, elements of a row)], without the first
-    axis where rows are not batched. Raises GatewayError (400) for more than `MOST` of them.
+    array: numbers, any rank; count: at least 1; if larger than the number of elements, all are returned. Reals have six
+    decimals, as in Triton. labels: by index; None or "": no label. Returns objects [rows, min(count, elements of a
+    row)], without the first axis if rows are not batched. Raises GatewayError (400) for more than `MOST` strings.
     """
     rows = array.shape[0] if batched and array.ndim else 1
     width = prod(array.shape[1:] if batched and array.ndim else array.shape)
@@ -56,6 +56,6 @@ def classify(array: Array, count: int, batched: bool, labels: Sequence[str] | No
 
 
 def _descending(table: Array) -> Array:
-    """Indices of every row's elements, largest first, equal ones in order: a stable sort of the row read backwards."""
+    """Indices of every row's elements, largest first, equal ones in order: a stable sort of the reversed row."""
     order: Array = table.shape[1] - 1 - np.argsort(table[:, ::-1], axis=1, kind="stable")
     return order[:, ::-1]

@@ -1,8 +1,8 @@
-"""Elements of tensors: bytes and JSON in, arrays out, and back.
+"""Conversion of tensors' elements from bytes and JSON to arrays, and back.
 
-Bytes are little-endian and row-major; BYTES are <length: uint32><the bytes> one after another, and in JSON strings of
-Unicode, which nothing decodes further (no base64). Source: Triton's binary data extension, and KServe's predict
-protocol, version 2.
+Binary data is little-endian and row-major. Elements of type BYTES are <length: uint32><the bytes> one after another; in
+JSON they are Unicode strings, which are not decoded further (no base64). Source: Triton's binary data extension, and
+KServe's predict protocol, version 2.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ __all__ = ["from_bytes", "from_json", "from_numbers", "texts", "to_bytes", "to_j
 
 _LENGTH = Struct("<I")
 _COPIED = 1 << 16
-"""Bytes up to which an output is copied: cheaper than keeping a view of it, and joined with its header anyway."""
+"""Outputs up to so many bytes are copied: that is cheaper than a view, and they are joined with the header anyway."""
 _EXACT = 2**53
-"""Integers up to here are exact in float64; a larger one that went through it may be another one by now."""
+"""Integers up to this one are exact in float64; larger ones may have been rounded."""
 _WORDS: dict[type, str] = {
     bool: "true or false", str: "a string", type(None): "null", list: "a list", dict: "an object", int: "a number",
     float: "a number",
 }  # fmt: skip
 _NUMBERS = frozenset({int, float})
 _JSON_KINDS: dict[str, frozenset[type]] = {"BOOL": frozenset({bool}), "BYTES": frozenset({str})}
-"""Python's types of JSON values other than numbers."""
+"""The Python types of JSON values that a datatype other than a number accepts."""
 
 
 def from_bytes(body: bytes | bytearray | memoryview, at: int, size: int, port: Port, shape: tuple[int, ...]) -> Array:
-    """The tensor in body[at : at + size]; a read-only view of it where that is aligned, else a copy.
+    """The tensor in body[at : at + size]: a read-only view if it is aligned, else a copy.
 
-    The caller has checked that `size` bytes are there, and that they are the shape's, unless the port is BYTES.
-    A BOOL is true where its byte is not 0. Raises GatewayError (400) for BYTES whose lengths do not add up.
+    The caller has checked that the body has `size` bytes there, and that the shape needs exactly `size` bytes, unless
+    the port is BYTES. A BOOL is true if its byte is not 0. Raises GatewayError (400) for BYTES whose lengths do not add
+    up to `size`.
     """
     if port.dtype.hasobject:
         return _strings(bytes(memoryview(body)[at : at + size]), port, shape)
@@ -76,10 +77,10 @@ def _objects(values: Sequence[str | bytes], shape: tuple[int, ...]) -> Array:
 
 
 def from_json(data: Any, port: Port, shape: tuple[int, ...]) -> Array:
-    """The tensor that an input's `data` holds: one flat list, or lists nested as `shape` says.
+    """The tensor in an input's `data`: one flat list, or lists nested according to `shape`.
 
-    data: what `orjson.loads` gave; or an array of its numbers, int64 or float64, in one of these two shapes.
-    Raises GatewayError (400) where elements are missing or too many, of the wrong kind, or out of the type's range.
+    data: the result of `orjson.loads`, or an array of its numbers, int64 or float64, flat or of this shape. Raises
+    GatewayError (400) for missing or surplus elements, elements of the wrong kind, or out of the type's range.
     """
     if port.datatype == "BF16":
         raise GatewayError(400, f"input {port.name!r}: BF16 is not possible in JSON; send it as binary data")
@@ -101,7 +102,7 @@ def from_json(data: Any, port: Port, shape: tuple[int, ...]) -> Array:
 
 
 def _numbers(flat: list[Any], kinds: set[type], port: Port) -> Array:
-    """JSON's numbers: integers as they are, where the type holds all of them; else as JSON's number, float64."""
+    """Numbers of JSON as an array: integers exactly if the port's type can hold all of them, else as float64."""
     if port.datatype == "BOOL":
         return np.array(flat, np.bool_)
     for dtype in (port.dtype, np.int64, np.uint64) if kinds == {int} and port.dtype.kind in "iu" else ():
@@ -143,11 +144,12 @@ def _counted(count: int, shape: tuple[int, ...], port: Port) -> None:
 
 
 def from_numbers(array: Array, port: Port) -> Array:
-    """Numbers of JSON as elements of the port's type, every one of them checked.
+    """Numbers of JSON as elements of the port's type, each of them checked.
 
-    array: int64, uint64 or float64, any shape. An integer port takes whole numbers in its range, as reals (`3.0`) up to
-    2^53; a real port takes what its type can hold without becoming infinite, rounded to nearest. Raises GatewayError
-    (400) naming the first that does not fit, or where the port takes no numbers (BOOL, BYTES).
+    array: int64, uint64 or float64, any shape. An integer port accepts whole numbers in its range; written as reals
+    (`3.0`) only up to 2^53. A real port accepts numbers that do not become infinite in its type, and rounds them to the
+    nearest value. Raises GatewayError (400), naming the first number that does not fit, or if the port accepts no
+    numbers (BOOL, BYTES).
     """
     kind = port.dtype.kind
     if kind not in "iuf":
@@ -174,8 +176,8 @@ def _out_of_range(array: Array, fits: Array, port: Port) -> GatewayError:
 
 
 def texts(array: Array, name: str) -> Array:
-    """BYTES as `str`, for a model that reads them: those of binary data are `bytes`. Raises GatewayError (400) where
-    they are no UTF-8."""
+    """BYTES as `str` for the model: elements from binary data are `bytes`. Raises GatewayError (400) for bytes that are
+    not UTF-8."""
     try:
         return _objects([x.decode() if isinstance(x, bytes) else x for x in array.flat], array.shape)
     except UnicodeDecodeError as error:
@@ -193,11 +195,12 @@ def to_bytes(array: Array, port: Port) -> bytes | memoryview:
 
 
 def to_json(array: Array, port: Port) -> Any:
-    """An output's `data` for orjson with OPT_SERIALIZE_NUMPY: flat, every number the shortest that reads back the same.
+    """An output's `data` for orjson with OPT_SERIALIZE_NUMPY: flat, each number with the fewest digits that give the
+    same value when read.
 
-    NaN and infinities do not exist in JSON; they are written as `NaN`, `Infinity` and `-Infinity`, as Triton does: its
-    clients and Python's `json` read these, and strict readers refuse the reply instead of reading a wrong number.
-    Raises GatewayError (400) for BF16, and for BYTES that are not UTF-8: ask for these as binary data.
+    NaN and infinities do not exist in JSON. They are written as `NaN`, `Infinity` and `-Infinity`, as Triton does: its
+    clients and Python's `json` accept these, and strict parsers reject the reply instead of reading a wrong number.
+    Raises GatewayError (400) for BF16, and for BYTES that are not UTF-8: request these as binary data.
     """
     if port.dtype.hasobject:
         try:

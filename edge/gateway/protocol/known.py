@@ -1,4 +1,4 @@
-"""What was found of headers that came before: most clients send the same JSON again and again."""
+"""A cache of validated request headers: most clients send the same JSON repeatedly."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from edge.gateway.protocol.layout import Layout
 __all__ = ["Known"]
 
 _HEADERS = 256
-"""Headers of a generation."""
+"""Number of headers in one generation of the cache."""
 _LONGEST = 4096
-"""Bytes of a header worth keeping."""
+"""Longer headers, in bytes, are not cached."""
 _MODELS = 16
-"""Signatures of models that one header was sent to."""
+"""Number of model signatures for which one header is cached."""
 _STARTS = (b'{"id":"', b'{"id": "')
 
 _Found: TypeAlias = tuple[str, dict[int, Layout]]
-"""The signature that a header names, and its layout by the identity of the ports it was checked against."""
+"""The signature that a header names, and its layouts by the identity of the ports it was validated against."""
 
 
 class Known:
-    """Layouts of headers without data of their own, by the header's bytes and the signature's ports.
+    """Layouts of headers without data in the JSON, by the header's bytes and the signature's ports.
 
-    Two generations: what is asked for moves to the young one, and once that is full the old one is forgotten. An `id`
-    in front, where clients have it, is cut out first, so that requests which differ in nothing else are one header.
-    Nothing here may be wrong: a layout is found by exactly the bytes and the ports it was checked with.
+    There are two generations: a layout that is used moves to the young one, and once that is full, the old one is
+    dropped. An `id` at the beginning, where clients put it, is cut out first, so that requests which differ only in it
+    share one entry. A layout is found only by exactly the bytes and the ports with which it was validated, so no entry
+    can be wrong.
     """
 
     __slots__ = ("_old", "_young")
@@ -39,7 +40,7 @@ class Known:
         self._old: dict[bytes, _Found] = {}
 
     def get(self, header: bytes, ports: Callable[[str], Ports]) -> tuple[Layout, str] | None:
-        """The layout of a header for the model whose ports these are, and the request's id, if known."""
+        """The layout of a header for the model with these ports, and the request's id; None if not cached."""
         if len(header) > _LONGEST:
             return None
         key, name = _cut(header)
@@ -53,14 +54,14 @@ class Known:
         return None if layout is None else (layout, name)
 
     def put(self, header: bytes, layout: Layout) -> None:
-        """Keeps a layout, unless it holds data of the request, or is too long."""
+        """Cache a layout, unless it contains data of the request or its header is too long."""
         if len(header) > _LONGEST or any(part.data is not None for part in layout.parts):
             return
         key, name = _cut(header)
-        if name != layout.id or (name and orjson.loads(key)["id"]):  # the id stands elsewhere, or twice
+        if name != layout.id or (name and orjson.loads(key)["id"]):  # the id is elsewhere, or given twice
             return
         _, found = self._young.get(key) or self._old.get(key) or ("", {})
-        # A layout holds its ports, so that no others can have their identity while it is kept.
+        # A layout refers to its ports, so no other ports can have the same identity while it is cached.
         kept = {} if len(found) >= _MODELS else found
         self._keep(key, (layout.signature, {**kept, id(layout.ports): layout}))
 
@@ -71,7 +72,7 @@ class Known:
 
 
 def _cut(header: bytes) -> tuple[bytes, str]:
-    """The header without a plain `id` in front, and the id."""
+    """The header without a plain `id` at the beginning, and the id."""
     if not header.startswith(_STARTS):
         return header, ""
     start = 7 if header[6] == 34 else 8

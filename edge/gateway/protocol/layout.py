@@ -15,9 +15,10 @@ from edge.gateway.protocol.parameters import checked, checked_reserved, expect, 
 __all__ = ["LIMITS", "Layout", "Limits", "Part", "Wanted", "layout_of", "raw_layout"]
 
 _LARGEST = 2**40
-"""Elements of a tensor; no body holds as many, and its strides stay far inside 64 bits even where another axis is 0."""
+"""The largest number of elements of a tensor: more than any body can hold, and small enough for strides to fit easily
+in 64 bits, even if another axis is 0."""
 _RANK = 32
-"""Axes of a tensor, NumPy's limit before its second version."""
+"""The largest number of axes of a tensor: NumPy's limit before version 2."""
 
 _Ports: TypeAlias = Callable[[str], Ports]
 
@@ -29,8 +30,8 @@ class Limits:
     json: int = 64 << 20
     """Bytes of JSON."""
     items: int = 1 << 19
-    """Brackets, braces and commas in JSON, large arrays of numbers left out: there is an object for each, of up to 100
-    bytes, and all of them are made before anything else can run; 16 MB of `[],` take 370 MiB and 2.5 s."""
+    """Brackets, braces and commas in JSON, without large arrays of numbers: each needs an object of up to 100 bytes,
+    and all of them are created before anything else can run; 16 MB of `[],` take 370 MiB and 2.5 s."""
     strings: int = 1 << 18
     """Elements of a BYTES input: each is an object."""
 
@@ -39,8 +40,8 @@ LIMITS = Limits()
 
 
 class Wanted(NamedTuple):
-    """A requested output. binary: None means the request's default; classification: how many of the largest elements to
-    send as text; 0: the tensor itself."""
+    """A requested output. binary: None means the request's default. classification: the number of largest elements to
+    send as text; 0: the tensor itself is sent."""
 
     name: str
     binary: bool | None
@@ -168,7 +169,7 @@ def _shape(given: Any, port: Port) -> tuple[int, ...]:
         for want, got in zip(expected, given, strict=False):
             fits = fits and (want == got or type(want) is not int)
         if not fits:
-            raise wrong(f"input {port.name!r}: expected shape {list(port.open)}(-1: any size), got {given}")
+            raise wrong(f"input {port.name!r}: expected shape {list(port.open)} (-1: any size), got {given}")
     return tuple(given)
 
 
@@ -207,7 +208,8 @@ def _outputs(listed: Any, takes: Ports) -> tuple[Wanted, ...] | None:
 
 
 def _rows(parts: list[Part], takes: Ports) -> int:
-    """Checks that sizes with one name are one size, and that there are rows."""
+    """The number of rows. Checks that axes with the same name have the same size, and that there is at least one row.
+    Raises GatewayError (400)."""
     sizes: dict[str, int] = {}
     for part in parts:
         for name, size in zip(part.port.shape or (), part.shape, strict=False):

@@ -1,7 +1,7 @@
-"""Numbers out of JSON in native code: a body's large arrays are cut out before anything else parses it.
+"""Parsing of numbers in JSON by native code: large arrays are cut out of the body before the rest is parsed.
 
-`orjson` and NumPy make a Python object of every number on the way; reading the text of "data" straight into an array
-is several times as fast. What is unusual in any way stays in the body, for the general path to read or refuse.
+`orjson` and NumPy create a Python object for every number; reading the text of "data" directly into an array is several
+times as fast. Arrays that are unusual in any way stay in the body, and the general path reads or refuses them.
 """
 
 from __future__ import annotations
@@ -22,29 +22,30 @@ from lite_runtime.native import build
 __all__ = ["Cut", "cut", "prepare"]
 
 WORTH = 1024
-"""Bytes of a body below which cutting costs as much as it saves."""
+"""For bodies of fewer bytes, cutting costs as much as it saves."""
 FEWEST = 16
-"""Elements of an array that is cut out; shorter ones stay."""
+"""Arrays of fewer elements are not cut out."""
 KEYS = 256
-"""Places looked at, at most: each costs a microsecond, and a body could hold millions."""
+"""The largest number of keys that are examined: each costs a microsecond, and a body could have millions."""
 _KEY = b'"data"'
 _SPACE = b" ", b"\t", b"\n", b"\r"
 _MARK = secrets.token_hex(12)
-"""How this process's placeholders begin: no client knows, so that none can name another input's numbers."""
+"""The prefix of this process's placeholders. It is random, so that no client can write a placeholder that refers to
+another input's numbers."""
 
 KIND, STOP, COUNT, DEPTH, LEFT, EXTENTS, LEFTOVERS, PATIENCE = 0, 1, 2, 3, 4, 8, 24, 64
 INTEGERS = 1
-"""Words of what the native code says (`lite_runtime/kernels/jsontext.py`)."""
+"""Number of words in the native code's result (`lite_runtime/kernels/jsontext.py`)."""
 LEAST, MOST = -342, 308
-"""Powers of five that its table holds (`lite_runtime/kernels/_decimal.py`)."""
+"""The powers of five in the native code's table (`lite_runtime/kernels/_decimal.py`)."""
 
 
 class Cut(NamedTuple):
     """A body without its large arrays of numbers.
 
-    header: JSON, valid exactly where the body was, with a string in the place of each array cut out. arrays: what stood
-    there, by that string, an array of int64 where all its elements were written as integers, else of float64; its shape
-    is the text's nesting, [n] for a flat one.
+    header: JSON with a string in the place of each array cut out; valid exactly if the body was. arrays: the arrays by
+    these strings, int64 if all elements were written as integers, else float64; the shape is the nesting of the text,
+    [n] for a flat list.
     """
 
     header: bytes
@@ -52,20 +53,20 @@ class Cut(NamedTuple):
 
 
 def prepare() -> bool:
-    """Have the native code ready before requests come (compiled here, it takes seconds); whether there is any."""
+    """Load the native code before the first request (compiling it takes seconds). Returns whether it is available."""
     return _scanner() is not None
 
 
 def cut(body: bytes | bytearray | memoryview) -> Cut | None:
-    """Take the arrays of numbers out that are values of keys named "data"; None where there is nothing to gain.
+    """Cut out the arrays of numbers that are values of keys named "data"; None if there is nothing to gain.
 
-    Numbers are, bit for bit, what Python's `json.loads` gives. An array stays where it is ragged or short, holds
-    anything but numbers, an integer beyond int64 (beyond 2^53 among reals) or a real beyond float64, or is no JSON.
-    Bodies may be anything at all: never raises.
+    The numbers are bit for bit those of Python's `json.loads`. An array is not cut out if it is ragged or short, if it
+    contains anything but numbers, an integer beyond int64 (beyond 2^53 among reals) or a real beyond float64, or if it
+    is not valid JSON. The body may contain any bytes: this function never raises.
 
-    Nothing but such keys is looked for. In valid JSON a quote that no backslash stands before begins or ends a string,
-    and behind one that ends nothing but punctuation follows: `"data"` is a string of its own wherever it stands. In
-    JSON that is not valid, the fault lies before the array or stays with what is kept.
+    Only the text `"data"` is searched for. This is sufficient: in valid JSON, a quote without a backslash before it
+    begins or ends a string, and after the end of a string only punctuation can follow, so `"data"` is always a complete
+    string. In invalid JSON, the error is before the array or in the text that is kept, and is found there.
     """
     if len(body) < WORTH or (scan := _scanner()) is None:
         return None
@@ -94,7 +95,7 @@ def cut(body: bytes | bytearray | memoryview) -> Cut | None:
 
 
 def _value(text: bytes, key: int) -> int:
-    """Where the array begins whose key is found at `key`; 0 where that is no key, or its value no array."""
+    """The position where the array of the key at `key` begins; 0 if that is not a key, or its value is not an array."""
     if text.startswith(b"\\", key - 1):
         return 0
     at = key + len(_KEY)
@@ -109,20 +110,21 @@ def _value(text: bytes, key: int) -> int:
 
 @cache
 def _scanner() -> Callable[[bytes, int], tuple[Array | None, int]] | None:
-    """(text, where an array begins) -> the array or None, and where reading stopped. None without native code."""
+    """A function (text, position where an array begins) -> (the array or None, position where reading stopped). None if
+    there is no native code."""
     address, word = ctypes.c_void_p, ctypes.c_int64
     try:
         if not build.available():
             return None
         numbers = build.function("jsontext", "numbers", address, word, word, address, address, address)
-    except (MsedgeError, OSError):  # a compiler that fails, a cache that cannot be written: the general path is there
+    except (MsedgeError, OSError):  # the compiler failed or the cache cannot be written: use the general path
         return None
     powers = _powers()
     table, words, memory = powers.ctypes.data, word * (LEFTOVERS + 3 * PATIENCE), word * 0
 
     def scan(text: bytes, at: int, held: Array = powers) -> tuple[Array | None, int]:
         values, said = np.empty((len(text) - at) // 2), words()
-        # A ctypes view of no words: its address costs a quarter of what `values.ctypes.data` does.
+        # An empty ctypes view: getting its address costs a quarter of `values.ctypes.data`.
         numbers(text, at, len(text), memory.from_buffer(values.data), table, said)
         kind, stop, count, depth, left = said[: LEFT + 1]
         if not kind or count < FEWEST:
@@ -149,7 +151,8 @@ def _powers() -> Array:
 
 
 def _five(q: int) -> int:
-    """5^q, its highest bit moved to bit 127 and cut off there; for -27 <= q < 0, where 5^-q is a word, rounded up."""
+    """5^q, shifted so that its highest bit is bit 127, and truncated; for -27 <= q < 0, where 5^-q fits in a word,
+    rounded up."""
     power: int = 5 ** abs(q)
     bits = power.bit_length()
     if q >= 0:

@@ -11,7 +11,8 @@ __all__ = ["checked", "checked_reserved", "expect", "natural", "no_shared_memory
 
 
 _TEXT = 400
-"""Characters of an error: names and values in it are the client's, and could be as long as the body."""
+"""The largest number of characters of an error text: it contains names and values from the client, which could be as
+long as the body."""
 
 
 def wrong(text: str) -> GatewayError:
@@ -20,18 +21,18 @@ def wrong(text: str) -> GatewayError:
 
 
 def expect(fits: bool, text: str, *values: object) -> None:
-    """Raises `wrong` unless something fits; `values` go where `text` says `%s` or `%r`, written out only then."""
+    """Raise the error of `wrong` if `fits` is false. `values` replace `%s` and `%r` in `text` only if it is raised."""
     if not fits:
         raise wrong(text % values)
 
 
 def natural(value: Any) -> bool:
-    """Whether a JSON value is an integer from 0 on; true and false are not."""
+    """Whether a JSON value is an integer of at least 0; true and false are not."""
     return type(value) is int and value >= 0
 
 
 def checked(parameters: Any, whose: str) -> None:
-    """Checks that parameters are an object of strings, numbers and booleans. Raises GatewayError (400)."""
+    """Check that parameters are an object of strings, numbers and booleans. Raises GatewayError (400)."""
     expect(type(parameters) is dict, "expected parameters of %s to be an object", whose)
     for key, value in parameters.items():
         if type(value) not in (str, int, float, bool):
@@ -48,15 +49,15 @@ _RESERVED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def checked_reserved(parameters: Mapping[str, Any]) -> None:
-    """Checks the request's parameters that have an effect here. Raises GatewayError: 400, or 501 for sequences."""
+    """Check the request's parameters that have an effect here. Raises GatewayError: 400, or 501 for sequences."""
     for key, (fits, expected) in _RESERVED.items() if parameters else ():
         if key in parameters and not fits(parameters[key]):
             raise wrong(f"parameters.{key}: expected {expected}, got {parameters[key]!r}")
     if parameters.get("sequence_id", 0) not in (0, "") or isinstance(parameters.get("sequence_id"), bool | float):
-        raise GatewayError(501, "sequence_id: this server keeps no state between requests; leave it out")
+        raise GatewayError(501, "sequence_id: this server keeps no state between requests; omit it")
 
 
 def no_shared_memory(parameters: Mapping[str, Any]) -> None:
-    """Refuses tensors in shared memory: raises GatewayError (501)."""
+    """Refuse tensors in shared memory. Raises GatewayError (501)."""
     if "shared_memory_region" in parameters:
         raise GatewayError(501, "shared_memory_region: not supported; send the tensor as binary data")

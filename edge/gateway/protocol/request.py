@@ -1,7 +1,7 @@
-"""Inference requests: the body of one, and its header's length, to arrays by name.
+"""Parsing of inference requests: a body and the length of its header become arrays by name.
 
 Open Inference Protocol 2 with Triton's binary data extension: JSON, then tensors as bytes in the order of `inputs`.
-Pure functions apart from what `_KNOWN` remembers; any thread may call them.
+Pure functions, except for the cache `_KNOWN`; any thread may call them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ __all__ = ["LIMITS", "Limits", "Request", "Wanted", "read"]
 class Request:
     """An inference request.
 
-    parameters: strings, numbers and booleans; shared between requests, not to be written to. Those with a meaning have
-    their type: `priority` and `timeout` (microseconds; 0: none) are integers from 0 on, `signature` is a string.
-    inputs: all of the signature's, in its datatypes and shapes; views of the body where they were aligned binary data.
-    BYTES are `bytes` from binary data, `str` from JSON (`elements.texts` makes all of them `str`).
-    rows: size of axis 0 where the signature is batched, else 1. wanted: outputs in the order asked for; None: all.
-    binary: how outputs that say nothing of their own are sent.
+    parameters: strings, numbers and booleans; shared between requests and therefore read-only. Those that have an
+    effect here are validated: `priority` and `timeout` (microseconds; 0: none) are integers of at least 0, `signature`
+    is a string. inputs: all inputs of the signature, in its datatypes and shapes; views of the body if they were
+    aligned binary data. BYTES are `bytes` from binary data, `str` from JSON (`elements.texts` makes all of them `str`).
+    rows: size of axis 0 if the signature is batched, else 1. wanted: the requested outputs in order; None: all.
+    binary: whether outputs are sent as binary data if they do not specify it themselves.
     """
 
     id: str
@@ -57,9 +57,10 @@ def read(
 ) -> Request:
     """Parse a request and validate it against the ports of the signature that it names (`predict` by default).
 
-    header_length: bytes of JSON in front (`Inference-Header-Content-Length`); None: all of the body; 0: no JSON, all of
-    the body is the one input. ports: of a signature's name; raises GatewayError for an unknown one; the same object
-    each time, so that what is known of a header serves again. limits: the same for all requests of a process.
+    header_length: bytes of JSON at the beginning (`Inference-Header-Content-Length`); None: the whole body is JSON; 0:
+    no JSON, the whole body is the single input. ports: returns the ports of a signature by name, and raises
+    GatewayError for an unknown name; it must return the same object each time, so that cached headers can be reused.
+    limits: the same for all requests of a process.
     Unknown fields and parameters are ignored, as in Triton. Raises GatewayError: 400 for invalid requests, 413 beyond
     `limits`, 501 for sequences and shared memory, and what `ports` raises.
     """

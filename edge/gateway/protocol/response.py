@@ -1,6 +1,6 @@
-"""Inference replies: outputs by name to the body of a reply.
+"""Writing of inference replies: outputs by name become the body of a reply.
 
-JSON alone, or JSON followed by the tensors that were asked for in binary, in the order of `outputs`.
+The body is JSON, or JSON followed by the tensors that were requested as binary data, in the order of `outputs`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ __all__ = ["Reply", "write"]
 
 
 class Reply(NamedTuple):
-    """A body in pieces, to be sent one after another, large tensors as views of the outputs.
+    """A body in pieces, to be sent one after another; large tensors are views of the outputs.
 
-    header_length: bytes of JSON, the first piece (`Inference-Header-Content-Length`); None: all of it is JSON.
+    header_length: bytes of JSON in the first piece (`Inference-Header-Content-Length`); None: the whole body is JSON.
     """
 
     parts: list[bytes | memoryview]
@@ -38,10 +38,10 @@ def write(
     notes: Mapping[str, Any],
     labels: Sequence[str] | None,
 ) -> Reply:
-    """The reply to a request, with the outputs it asked for in its order, else all in the model's.
+    """The reply to a request, with the requested outputs in the requested order, or all outputs in the model's order.
 
-    outputs: at least those of `ports`; notes: the reply's `parameters`, left out where there are none; labels: of
-    classes, for classifications. Raises GatewayError (400) for what cannot be sent as asked: see `elements.to_json` and
+    outputs: at least those of `ports`; notes: the reply's `parameters`, omitted if empty; labels: names of classes, for
+    classifications. Raises GatewayError (400) for outputs that cannot be sent as requested: see `elements.to_json` and
     `classification.classify`.
     """
     described: list[dict[str, Any]] = []

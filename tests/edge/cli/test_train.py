@@ -250,6 +250,6 @@ def test_the_screen_shows_where_a_run_is() -> None:
     screen.saved(Path("/kept"))
     text = shown()
     told = ("data 100.00 ms", "/kept", "gradient norm 0.25", "plan: data parallel, mesh 8; expected 2.00 ms per step")
-    for words in ("epoch 2/2", "step 4", "examples/s", "to go", "0.2500", "0.7500", *told):
+    for words in ("epoch 2/2", "step 4", "examples/s", "remaining", "0.2500", "0.7500", *told):
         assert words in text, words
     assert "━" * 16 + "╌" * 16 in text

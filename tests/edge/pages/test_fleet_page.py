@@ -48,7 +48,7 @@ def test_a_run_without_evaluation_or_loss() -> None:
     page = fleet_page(report(row(1, loss=None, counted=False, answered=0, silent=3)))
     assert "too few answers" in page
     assert "silent until the deadline" in page
-    assert "Device by device" not in page
+    assert "Results per device" not in page
 
 
 def test_refusals_are_named_and_escaped() -> None:

@@ -61,7 +61,7 @@ def _head(shown: _Shown) -> str:
     made = shown.made
     hidden = made.collective_seconds - made.exposed_seconds
     cards = [
-        (duration(made.step_seconds), "a step"),
+        (duration(made.step_seconds), "per step"),
         (duration(made.compute_seconds), "computing"),
         (duration(made.exposed_seconds), "of collectives not hidden by computing"),
         (duration(hidden) if hidden > 0 else "", "of collectives hidden by computing"),
