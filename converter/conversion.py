@@ -24,8 +24,8 @@ from converter.errors import ConvertError, TrainingError
 from converter.ir import build
 from converter.lowering import halve_weights, lower, narrow_products, pack_narrow, unsupported
 from converter.lowering.table import lite_op
+from converter.pass_lists import PREPARE, REST, STATIC, Shapes, optimize, upgraded
 from converter.passes.integer import left_float
-from converter.pipeline import PREPARE, REST, STATIC, Shapes, optimize, upgraded
 from converter.quantize import MODES, Mode, Options, calibration_data, run_steps
 from converter.quantize.accuracy.evaluation import Accuracy, within
 from converter.quantize.accuracy.sensitivity import Progress
