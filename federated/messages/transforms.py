@@ -19,8 +19,8 @@ from msgspec import Meta
 
 from federated import tree
 from federated.codec import Codec
+from federated.codec.codec import Difference
 from federated.codec.mask import Mask
-from federated.codec.pipeline import Difference
 from federated.codec.signds import SignDS
 from federated.codec.topk import TopK
 from federated.errors import FederatedError
