@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from converter.frontends.tflite.op import Op
     from converter.ir.grad import differentiate
     from converter.lowering import lower
-    from converter.pipeline import optimize, to_ir
+    from converter.pass_lists import optimize, to_ir
     from converter.quantize.accuracy.evaluation import Accuracy
     from converter.quantize.options import Options
     from converter.report import Report
@@ -62,8 +62,8 @@ _HOMES = {
     "custom": "converter.frontends.tflite.custom",
     "differentiate": "converter.ir.grad",
     "lower": "converter.lowering",
-    "optimize": "converter.pipeline",
-    "to_ir": "converter.pipeline",
+    "optimize": "converter.pass_lists",
+    "to_ir": "converter.pass_lists",
 }
 """Every public name and the module that defines it."""
 

@@ -24,15 +24,15 @@ from converter.errors import ConvertError, TrainingError
 from converter.ir import build
 from converter.lowering import halve_weights, lower, narrow_products, pack_narrow, unsupported
 from converter.lowering.table import lite_op
+from converter.pass_lists import PREPARE, REST, STATIC, Shapes, optimize, upgraded
 from converter.passes.integer import left_float
-from converter.pipeline import PREPARE, REST, STATIC, Shapes, optimize, upgraded
 from converter.quantize import MODES, Mode, Options, calibration_data, run_steps
 from converter.quantize.accuracy.evaluation import Accuracy, within
 from converter.quantize.accuracy.sensitivity import Progress
 from converter.report import PERFECT, Report, measure
 from lite_runtime import bundle
 from lite_runtime._files import write_atomically
-from lite_runtime.bundle import pipelines
+from lite_runtime.bundle.processing import KEY, ProcessingError, check, check_names
 from lite_runtime.errors import BundleError
 from lite_runtime.graph import Array, Graph, StateUse
 
@@ -63,7 +63,7 @@ def convert(
     accuracy: Accuracy | None = None,
     input_shapes: Shapes | None = None,
     trainable: Training | str | Sequence[str] | None = None,
-    pipeline: Mapping[str, Any] | None = None,
+    processing: Mapping[str, Any] | None = None,
     explain: bool = False,
     progress: Progress | None = None,
 ) -> Conversion:
@@ -72,12 +72,12 @@ def convert(
     `quantize`: a mode of `converter.quantize.MODES`, or `Options` for every setting. `calibration`: data of
     `converter.quantize.calibration_data`; int8 and int16x8 need it. `accuracy`: how much of which metric may be
     lost; layers then keep the precision that this needs. `trainable`: makes a bundle that devices can train; globs of
-    the initialisers to train, or `Training` for every setting. `pipeline`: the processing before and after the model
-    in the gateway, see `lite_runtime.bundle.pipelines`. `explain`: also compare the quantised model with the float one
+    the initialisers to train, or `Training` for every setting. `processing`: the processing before and after the model
+    in the gateway, see `lite_runtime.bundle.processing`. `explain`: also compare the quantised model with the float one
     layer by layer, on calibration rows (random inputs without any), and plan a run for its memory. Raises ConvertError
     for a broken source, UnsupportedOpError (a ConvertError) listing all operators the runtime lacks, QuantizeError for
-    options and data that do not fit, TrainingError for parameters and losses that do not, PipelineError for an invalid
-    declaration or one that names something the model does not have.
+    options and data that do not fit, TrainingError for parameters and losses that do not, ProcessingError for an
+    invalid declaration or one that names something the model does not have.
     """
     if to not in FORMATS:
         raise ConvertError(f"expected to be one of {', '.join(FORMATS)}, got {to!r}")
@@ -85,7 +85,7 @@ def convert(
     start = time.perf_counter()
     loaded = frontends.load(source)
     models: Mapping[str, ir.Model] = {name: upgraded(model, input_shapes) for name, model in loaded.models.items()}
-    described = loaded.metadata if pipeline is None else {**loaded.metadata, **_declared(pipeline, models, to)}
+    described = loaded.metadata if processing is None else {**loaded.metadata, **_declared(processing, models, to)}
     report = _describe(source, loaded, models, options)
     _need_supported(models.values())
     learning = _Learning()
@@ -118,17 +118,17 @@ def convert(
     return Conversion(data, report)
 
 
-def _declared(pipeline: Mapping[str, Any], models: Mapping[str, ir.Model], to: Format) -> dict[str, Any]:
+def _declared(processing: Mapping[str, Any], models: Mapping[str, ir.Model], to: Format) -> dict[str, Any]:
     """A validated processing declaration as metadata of the bundle."""
     if to != "mslite":
-        raise pipelines.PipelineError(f"pipeline: only a bundle can contain one, got to={to!r}; omit one of the two")
+        raise ProcessingError(f"processing: only a bundle can contain one, got to={to!r}; omit one of the two")
     if "predict" not in models:
-        raise pipelines.PipelineError(
-            f"pipeline: it needs the signature 'predict', but the source has only {', '.join(models)}; omit it"
+        raise ProcessingError(
+            f"processing: it needs the signature 'predict', but the source has only {', '.join(models)}; omit it"
         )
-    document, graph = pipelines.check(pipeline), models["predict"].graph
-    pipelines.check_names(document, [v.name or "" for v in graph.inputs], [v.name or "" for v in graph.outputs])
-    return {pipelines.KEY: document}
+    document, graph = check(processing), models["predict"].graph
+    check_names(document, [v.name or "" for v in graph.inputs], [v.name or "" for v in graph.outputs])
+    return {KEY: document}
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from federated.codec import Codec
 from federated.codec.signds import SignDS
 from federated.errors import FederatedError
 from federated.messages.downlink import follows
-from federated.messages.pipeline import Pipeline
+from federated.messages.transforms import Transforms
 from federated.tables import Count, NotNegative, Positive, Reader, Seed, Share, Table, Whole
 
 __all__ = [
@@ -198,7 +198,7 @@ class _Sections(_Section, frozen=True):
 
 
 class _File(_Sections, frozen=True):
-    """The whole file, with the sections that `algorithm_from` and `Pipeline.of` read."""
+    """The whole file, with the sections that `algorithm_from` and `Transforms.of` read."""
 
     algorithm: Mapping[str, Any] = msgspec.field(default_factory=lambda: {"name": "fedavg"})
     privacy: Mapping[str, Any] = msgspec.field(default_factory=dict)
@@ -206,10 +206,10 @@ class _File(_Sections, frozen=True):
 
 
 class Config(_Sections, frozen=True, kw_only=True):
-    """A run. `pipeline` is the update transforms: the sections [codec], [privacy] and [robust] combined."""
+    """A run. `transforms`: the update transforms, which are the sections [codec], [privacy] and [robust] combined."""
 
     algorithm: Algorithm
-    pipeline: Pipeline = msgspec.field(default_factory=Pipeline)
+    transforms: Transforms = msgspec.field(default_factory=Transforms)
     source: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """The parsed file; parts of it are sent to devices."""
     folder: Path = Path()
@@ -234,19 +234,19 @@ def parse(words: Mapping[str, Any], folder: Path = Path()) -> Config:
     file = _READ.read(_File, words)
     parts = msgspec.structs.asdict(file)
     privacy, robust = parts.pop("privacy"), parts.pop("robust")
-    pipeline = Pipeline.of(
+    transforms = Transforms.of(
         file.codec.up,
         privacy,
         robust,
         asynchronous=file.rounds.mode == "async",
         compensate=file.rounds.compensate,
     )
-    if pipeline.privacy.sampling == "poisson" and file.rounds.over_selection:
+    if transforms.privacy.sampling == "poisson" and file.rounds.over_selection:
         raise FederatedError(
             'rounds.over_selection: expected 0 with privacy.sampling = "poisson": chance alone must choose devices'
         )
     parts["algorithm"] = algorithm_from(file.algorithm)
-    return Config(**parts, pipeline=pipeline, source=words, folder=folder)
+    return Config(**parts, transforms=transforms, source=words, folder=folder)
 
 
 TEMPLATE = """\

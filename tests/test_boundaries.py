@@ -45,7 +45,7 @@ BOUNDARIES: dict[str, dict[str, int]] = {
     "edge/gateway/models/shadow.py": {"request": 1},
     "edge/gateway/personal/runner.py": {"request": 3},
     "edge/gateway/personal/together.py": {"request": 1},
-    "edge/gateway/pipelines/images.py": {"library": 2},
+    "edge/gateway/processing/images.py": {"library": 2},
     "federated/transport/grid.py": {"user code": 1},
 }
 

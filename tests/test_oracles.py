@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from edge.peers.exact import exact
 from tests import oracles
 
 RNG = np.random.default_rng(0)
@@ -60,6 +61,6 @@ def test_weights_of_few_bits_are_multiplied_in_float() -> None:
         node = helper.make_node("MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", K=32, N=1, **given)
         imports = [helper.make_opsetid("com.microsoft", 1)]
         model = helper.make_model(helper.make_graph([node], "one", [], []), opset_imports=imports)
-        (changed,) = oracles.exact(model).graph.node
+        (changed,) = exact(model).graph.node
         assert {a.name: a.i for a in changed.attribute}["accuracy_level"] == wanted
-    assert oracles.exact(onnx.ModelProto()) == onnx.ModelProto()
+    assert exact(onnx.ModelProto()) == onnx.ModelProto()

@@ -27,7 +27,7 @@ from federated.algorithms import FedAvg
 from federated.codec import Codec, Spec
 from federated.data import draw, pick
 from federated.errors import FederatedError
-from federated.messages.pipeline import Pipeline
+from federated.messages.transforms import Transforms
 from federated.privacy import Accountant, SeededSource
 from federated.robust.attacks import flipped, liars
 from federated.server.rounds import seed_of
@@ -94,8 +94,8 @@ def run(task: People, setting: Setting, seed: int, rounds: int, learner: JaxLear
     fleet, algorithm = divided(task, seed, task.everyone()), FedAvg(rate=RATE)
     shards = {name: pick(task.pool, rows) for name, rows in fleet.train.items()}
     lying = liars(shards, setting.liars, seed)
-    pipeline, down = Pipeline.of(setting.up, setting.privacy, setting.robust), Codec.parse(setting.down)
-    multiplier, source = pipeline.multiplier(rounds, 1.0), SeededSource(seed)
+    transforms, down = Transforms.of(setting.up, setting.privacy, setting.robust), Codec.parse(setting.down)
+    multiplier, source = transforms.multiplier(rounds, 1.0), SeededSource(seed)
     state: Any = algorithm.init({name: np.asarray(leaf) for name, leaf in learner.params.items()})
     held: Any = None
     residuals: dict[str, Any] = {}
@@ -110,21 +110,21 @@ def run(task: People, setting: Setting, seed: int, rounds: int, learner: JaxLear
             rng = _rng(seed, "train", number, name)
             update, _ = local(held, {}, draw(data, rng, task.batches, BATCH))
             payload = jax.tree.map(np.asarray, update.payload)
-            sent = pipeline.outgoing(flipped(payload) if name in lying else payload, source, multiplier).tree
+            sent = transforms.outgoing(flipped(payload) if name in lying else payload, source, multiplier).tree
             try:
-                encoded = pipeline.codec.encode(sent, rng, residual=residuals.get(name))
+                encoded = transforms.codec.encode(sent, rng, residual=residuals.get(name))
             except FederatedError:  # training diverged: such a device has nothing to send
                 continue
             residuals[name] = encoded.residual
             sizes["up"].append(len(encoded.data))
-            updates.append(pipeline.codec.decode(encoded.data, Spec.of(sent)))
-            weights.append(1.0 if pipeline.uniform else float(len(data.labels)))
+            updates.append(transforms.codec.decode(encoded.data, Spec.of(sent)))
+            weights.append(1.0 if transforms.uniform else float(len(data.labels)))
         if not updates:
             break
-        mean = pipeline.combine(updates, weights, source, multiplier).tree
+        mean = transforms.combine(updates, weights, source, multiplier).tree
         state = algorithm.apply(state, mean, 1.0)
     known, unseen = (_accuracies(task, fleet, learner, algorithm.model(state), kind) for kind in (False, True))
-    spent = pipeline.charge(Accountant(), multiplier, 1.0, rounds)
+    spent = transforms.charge(Accountant(), multiplier, 1.0, rounds)
     epsilon = spent.epsilon(1e-3) if setting.privacy else 0.0
     return Row(fmean(known), fmean(unseen), min(unseen), fmean(sizes["up"]), fmean(sizes["down"]), epsilon)
 

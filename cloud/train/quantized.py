@@ -32,7 +32,7 @@ from cloud.train.inputs.batches import Arrays, Dataset, pair
 from cloud.train.stepping.losses import PerExample
 from cloud.train.stepping.optimizers import cosine_schedule
 from cloud.train.trainer import EpochReport, Trainer
-from converter.pipeline import PREPARE, optimize, to_ir
+from converter.pass_lists import PREPARE, optimize, to_ir
 from converter.quantize import Options, Record
 from converter.quantize.calibration.data import Samples, Source
 from converter.quantize.qat import fake_quantize, freeze, scales

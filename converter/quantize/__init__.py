@@ -2,7 +2,7 @@
 
     record = quantize(model, Options(mode="int8"), samples)
 
-`model` is IR after `converter.pipeline.PREPARE`; it is edited in place and stays standard ONNX, in QDQ form.
+`model` is IR after `converter.pass_lists.PREPARE`; it is edited in place and stays standard ONNX, in QDQ form.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from dataclasses import replace
 from glob import escape
 from typing import Any
 
+from converter.pass_lists import STATIC, optimize
 from converter.passes.record import PassRecord
-from converter.pipeline import STATIC, optimize
 from converter.quantize import Options, calibration_data, run_steps
 from converter.quantize.calibration.data import Samples
 from converter.report import Report

@@ -40,7 +40,7 @@ def convert(
     weight_decay: option.WeightDecay = 0.0,
     clip_norm: option.ClipNorm = None,
     batch_norm: option.BatchNorm = "frozen",
-    pipeline: option.Pipeline = None,
+    processing: option.Processing = None,
     to: option.Target = "mslite",
     report: option.ReportFile = None,
     input_shape: InputShapes = None,
@@ -52,7 +52,7 @@ def convert(
     from converter.quantize import Options
     from converter.quantize.accuracy.evaluation import Accuracy
     from converter.training import Training
-    from lite_runtime.bundle import pipelines
+    from lite_runtime.bundle.processing import load as load_processing
 
     training = None
     if trainable or lora:
@@ -70,7 +70,7 @@ def convert(
         _refuse_untrained(context)
     options = Options(mode=quantize, method=method, keep_float=tuple(keep_float or ()), io=io)
     _refuse_unused(options.mode, calibration, accuracy_budget, evaluation)
-    declared = None if pipeline is None else pipelines.load(pipeline)
+    declared = None if processing is None else load_processing(processing)
     say(f"converting {model}")
     conversion = run(
         model,
@@ -81,7 +81,7 @@ def convert(
         accuracy=None if accuracy_budget is None else Accuracy(accuracy_budget, metric, evaluation),
         input_shapes=shapes or None,
         trainable=training,
-        pipeline=declared,
+        processing=declared,
         explain=report is not None,
         progress=_progress,
     )
@@ -129,14 +129,14 @@ def _lora(text: str) -> Lora:
 
 
 def _write_fitting(path: Path, bundle: bytes, declared: Mapping[str, Any]) -> None:
-    """Write a bundle whose processing fits the model's inputs; raises PipelineError before anything is written."""
+    """Write a bundle whose processing fits the model's inputs; raises ProcessingError before anything is written."""
     from converter.errors import ConvertError
-    from edge.gateway.pipelines import Pipeline
     from edge.gateway.ports import ports_of
+    from edge.gateway.processing import Processing
     from lite_runtime import load
     from lite_runtime._files import write_atomically
 
-    Pipeline(declared, ports_of(load(bundle)))
+    Processing(declared, ports_of(load(bundle)))
     write_atomically(path, bundle, ConvertError)
 
 

@@ -24,7 +24,7 @@ __all__ = [
     "Model",
     "Optimizer",
     "Output",
-    "Pipeline",
+    "Processing",
     "ReportFile",
     "Target",
     "Trainable",
@@ -148,10 +148,10 @@ BatchNorm: TypeAlias = Annotated[
         rich_help_panel=_TRAINING,
     ),
 ]
-Pipeline: TypeAlias = Annotated[
+Processing: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        "--pipeline",
+        "--processing",
         metavar="FILE.toml",
         help="Pre- and post-processing for serving: images and audio in, labels and boxes out.",
     ),

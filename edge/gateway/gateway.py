@@ -354,12 +354,12 @@ class Gateway:
 
     def _prepare(self, served: Served) -> None:
         """Prepare a version on the loading thread: its processing; compile and time its batch sizes."""
-        from edge.gateway.pipelines.pipeline import Pipeline
+        from edge.gateway.processing.processing import Processing
 
-        pipeline = Pipeline.of(served.model.bundle.metadata, served.ports[served.first])
-        if pipeline is not None:
-            served.pipeline = pipeline
-            served.outer = {**served.ports, served.first: pipeline.ports}
+        processing = Processing.of(served.model.bundle.metadata, served.ports[served.first])
+        if processing is not None:
+            served.processing = processing
+            served.outer = {**served.ports, served.first: processing.ports}
         shapes = served.fixed_shapes(served.first)
         if shapes is not None:
             for personal in (False, True) if self.personal is not None else (False,):

@@ -187,7 +187,7 @@ class Exchange:
             refusal = gateway.scheduler.full(served.name)  # first: no image is decoded for a refused request
             if refusal is not None:
                 raise refusal
-            job.inputs = await gateway.aside(served.pipeline.before, job.inputs)
+            job.inputs = await gateway.aside(served.processing.before, job.inputs)
             job.rows = next(iter(job.inputs.values())).shape[0] if served.ports[job.signature].batched else 1
         self._submit(served, job)
 
@@ -229,7 +229,7 @@ class Exchange:
             self._answer(served, job, job.outputs)
 
     async def _complete(self, served: Served, job: Job) -> None:
-        self._answer(served, job, await self._gateway.aside(served.pipeline.after, job.outputs))
+        self._answer(served, job, await self._gateway.aside(served.processing.after, job.outputs))
 
     def _answer(self, served: Served, job: Job, outputs: Any) -> None:
         request, gateway = self._request, self._gateway
@@ -282,7 +282,7 @@ class Exchange:
 
 def _piped(served: Served, signature: str) -> bool:
     """Whether the bundle declares processing for this signature."""
-    return served.pipeline is not None and signature == served.first
+    return served.processing is not None and signature == served.first
 
 
 def _told(error: BaseException) -> tuple[int, str, float | None]:

@@ -38,7 +38,7 @@ T = TypeVar("T")
 Inputs = Mapping[str, Array]
 Runner = Callable[[Inputs], Mapping[str, Any]]
 PEERS: Mapping[str, Callable[[Path, int], Runner]] = {
-    "onnxruntime": lambda source, threads: Oracle(source, threads=threads).run,
+    "onnxruntime": lambda source, threads: Oracle(source, threads=threads, exact=False).run,
     "litert": lambda source, threads: LiteRT(source, threads=threads).run,
     "openvino": lambda source, threads: OpenVINO(source, threads=threads).run,
 }

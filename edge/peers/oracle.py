@@ -24,9 +24,15 @@ class OracleError(MsedgeError):
 
 
 class Oracle:
-    """One source model in ONNX Runtime, on CPU. `taps`: names of intermediate values that are returned as well."""
+    """One source model in ONNX Runtime, on CPU. `taps`: names of intermediate values that are returned as well.
 
-    def __init__(self, source: Path | onnx.ModelProto, *, threads: int = 1, taps: Sequence[str] = ()) -> None:
+    Integer products are exact on every processor, see `edge.peers.exact`. `exact=False`: the model as it is, with
+    ONNX Runtime's default settings, for measuring speed. Raises InputError and OracleError.
+    """
+
+    def __init__(
+        self, source: Path | onnx.ModelProto, *, threads: int = 1, taps: Sequence[str] = (), exact: bool = True
+    ) -> None:
         import onnxruntime as ort
 
         options = ort.SessionOptions()
@@ -38,6 +44,8 @@ class Oracle:
         model = _read(self.model)
         _drop_initializer_inputs(model)
         _tap(model, taps)
+        if exact:
+            model = _made_exact(model, options)
         self._ort_errors = _errors()
         try:
             self._session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
@@ -70,6 +78,19 @@ def _read(source: Path | onnx.ModelProto) -> onnx.ModelProto:
         return onnx.load(source)
     except DecodeError:
         raise InputError(f"{source}: expected the ONNX model that was converted, got a file that is not ONNX") from None
+
+
+def _made_exact(model: onnx.ModelProto, options: Any) -> onnx.ModelProto:
+    import onnx
+
+    from edge.peers.exact import SETTINGS, exact
+
+    for key, value in SETTINGS.items():
+        options.add_session_config_entry(key, value)
+    try:
+        return exact(model)
+    except onnx.shape_inference.InferenceError as error:
+        raise OracleError(f"onnx cannot infer the types of the source model: {error}") from None
 
 
 def _drop_initializer_inputs(model: onnx.ModelProto) -> None:

@@ -1,6 +1,6 @@
 """Send images to a model whose bundle declares processing (docs/processing.md) and print the labels.
 
-msedge convert mobilenet.onnx -o mobilenet.mslite --pipeline pipeline.toml
+msedge convert mobilenet.onnx -o mobilenet.mslite --processing processing.toml
 msedge serve mobilenet.mslite
 python examples/serving/camera.py http://127.0.0.1:8000 mobilenet cat.jpg [MORE.png ...]
 """

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from federated.errors import FederatedError
-from federated.messages.pipeline import Privacy
+from federated.messages.transforms import Privacy
 from federated.tables import NotNegative, Reader, Table, Whole
 
 __all__ = ["Demands"]

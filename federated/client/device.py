@@ -34,7 +34,7 @@ from federated.learner import Batch, Evaluation, Learner
 from federated.messages.agreement import work_digest
 from federated.messages.downlink import Behind, catch_up, first, follows, read_whole
 from federated.messages.packed import pack, unpack
-from federated.messages.pipeline import Pipeline
+from federated.messages.transforms import Transforms
 from federated.privacy.noise import NoiseSource, SecureSource
 from federated.privacy.secure import FixedPoint, SecureDevice
 from federated.server.rounds import seed_of
@@ -58,7 +58,7 @@ class Task:
     meta: Mapping[str, Any]
     broadcast: Tree
     algorithm: Algorithm
-    pipeline: Pipeline
+    transforms: Transforms
 
     @property
     def round(self) -> int:
@@ -68,9 +68,9 @@ class Task:
     def told(self, loss: Any, within: float) -> dict[str, float | None]:
         """What a device reports besides its update: nothing that noise or masks are meant to hide. A loss that is not
         finite is not JSON and becomes None, which the server refuses."""
-        privacy = self.pipeline.privacy
+        privacy = self.transforms.privacy
         told: dict[str, float | None] = {"within": within} if privacy.adaptive else {}
-        return told if self.pipeline.quiet else told | {"loss": float(loss) if np.isfinite(loss) else None}
+        return told if self.transforms.quiet else told | {"loss": float(loss) if np.isfinite(loss) else None}
 
     def rng(self, what: str, device: str) -> np.random.Generator:
         """The generator of one device in one round."""
@@ -116,19 +116,19 @@ class Device:
         """A round's work."""
         task = self._task(message)
         algorithm, run, meta = task.algorithm, str(task.meta["run"]), task.meta
-        self.demands.check(task.pipeline.privacy, meta["multiplier"])
+        self.demands.check(task.transforms.privacy, meta["multiplier"])
         personal = algorithm.enrol(task.broadcast)
-        kept = (self.store.load(self.name, run, task.round) or {}) if personal or task.pipeline.codec.feedback else {}
+        kept = (self.store.load(self.name, run, task.round) or {}) if personal or task.transforms.codec.feedback else {}
         train, _ = self._parts(task)
         rng = task.rng("train", self.name)
         batches = draw(train, rng, meta["steps"] * algorithm.batches_a_step, meta["batch"])
         update, personal = algorithm.local(self.learner, task.broadcast, kept.get("personal") or personal, batches)
-        leaving = task.pipeline.outgoing(update.payload, self.source or SecureSource(), meta["multiplier"])
+        leaving = task.transforms.outgoing(update.payload, self.source or SecureSource(), meta["multiplier"])
         residual: Tree = {}
-        if task.pipeline.privacy.secure:
+        if task.transforms.privacy.secure:
             data = self._masked(message, task, leaving.tree, 1.0 if algorithm.uniform else size(train), rng)
         else:
-            data, residual = _encode(task.pipeline.codec, leaving.tree, rng, kept.get("residual"))
+            data, residual = _encode(task.transforms.codec, leaving.tree, rng, kept.get("residual"))
         if personal or residual:
             self.store.save(self.name, run, task.round, {"personal": personal, "residual": residual})
         return {"kind": "update", "examples": size(train)} | task.told(update.loss, leaving.within), {"data": data}
@@ -167,7 +167,7 @@ class Device:
                 "secure sum: expected the model and the work that all devices of the sum agreed on, got others; the "
                 "server must send the same to all of them"
             )
-        weight = 1.0 if task.pipeline.uniform else weight
+        weight = 1.0 if task.transforms.uniform else weight
         vector = grid.quantise(update, min(weight, grid.heaviest), Spec.of(update), rng).vector
         answer = party.masked(body["secure"].tobytes(), vector)
         left = {"party": np.frombuffer(party.save(), np.uint8)}
@@ -308,7 +308,7 @@ def _task(message: bytes, learner: Any, bundle: str) -> Task:
     start = algorithm.broadcast(algorithm.init(learner.params))
     codec, data = Codec.parse(meta["down"]), body["data"].tobytes()
     broadcast = read_whole(codec, data, Spec.of(start)) if meta.get("parts") is None else first(start)
-    return Task(meta, broadcast, algorithm, Pipeline.of(meta["up"], meta["privacy"]))
+    return Task(meta, broadcast, algorithm, Transforms.of(meta["up"], meta["privacy"]))
 
 
 def _check(meta: Mapping[str, Any], body: Tree, kind: str) -> None:

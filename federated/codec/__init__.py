@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from federated.codec.pipeline import Codec, Encoded
+from federated.codec.codec import Codec, Encoded
 from federated.codec.spec import Spec
 
 __all__ = ["Codec", "Encoded", "Spec"]

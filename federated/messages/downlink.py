@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from federated.codec import Codec, Spec
-from federated.codec.pipeline import Difference
+from federated.codec.codec import Difference
 from federated.errors import FederatedError
 from federated.server.rounds import seed_of
 from federated.tree import Tree

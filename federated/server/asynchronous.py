@@ -93,7 +93,7 @@ class Buffered:
             self.tried.add(sent.name)
         try:
             expected = Expected("update", sent.name, federation.run, sent.version + 1, federation.attempt)
-            received = read_update(reply, expected, federation.pipeline, federation.payload, federation.config.limits)
+            received = read_update(reply, expected, federation.transforms, federation.payload, federation.config.limits)
             federation.arrived(sent.name, sent.version)
             if late > federation.config.buffer.most:
                 raise Refused("stale", f"{late} versions late, expected at most {federation.config.buffer.most}")

@@ -106,7 +106,7 @@ def _link(config: Config, meta: Mapping[str, Any], body: Mapping[str, Any]) -> D
 def fingerprint(config: Config) -> str:
     """A digest of everything that a resumed run must have in common with the original."""
     free = dict(_MAY_CHANGE)
-    if config.pipeline.privacy.epsilon:  # the number of rounds determines how much noise each needs
+    if config.transforms.privacy.epsilon:  # the number of rounds determines how much noise each needs
         free["rounds"] = tuple(key for key in free["rounds"] if key != "count")
     kept = {
         name: {key: value for key, value in section.items() if key not in free.get(name, ())}

@@ -67,7 +67,7 @@ def conduct(
         begun = exchange.now()
         nodes = meet(federation, exchange)
         attempt = federation.open(nodes)
-        row = (_secure if federation.pipeline.privacy.secure else _plain)(attempt, exchange)
+        row = (_secure if federation.transforms.privacy.secure else _plain)(attempt, exchange)
         finish(federation, exchange, nodes, begun, keep=keep, watch=watch, after=after)
         failures = 0 if row["counted"] else failures + 1
         if failures >= rounds.attempts:

@@ -27,7 +27,7 @@ from federated.errors import FederatedError
 from federated.evaluation import Score, summarise
 from federated.messages.downlink import Downlink
 from federated.messages.packed import pack
-from federated.messages.pipeline import Pipeline
+from federated.messages.transforms import Transforms
 from federated.privacy.accountant import Accountant
 from federated.privacy.noise import NoiseSource, SecureSource
 from federated.server import rounds
@@ -83,7 +83,7 @@ class Federation:
     bound: float = 0.0
     """The current clipping bound."""
     source: NoiseSource = field(default_factory=SecureSource)
-    _pipeline: Pipeline | None = None
+    _transforms: Transforms | None = None
     _lines: list[bytes] = field(default_factory=list)
 
     @classmethod
@@ -91,14 +91,14 @@ class Federation:
         """A new run."""
         state = _settled(config.algorithm.init(start.params))
         link = Downlink.begin(Codec.parse(config.codec.down), config.rounds.seed, config.algorithm.broadcast(state))
-        made = cls(config, start, state, link, bound=config.pipeline.privacy.clip)
-        made.pipeline.update_multiplier(made.multiplier)  # impossible noise is refused now, not after a round
+        made = cls(config, start, state, link, bound=config.transforms.privacy.clip)
+        made.transforms.update_multiplier(made.multiplier)  # impossible noise is refused now, not after a round
         made._refuse_noisy_statistics()
         return made
 
     def _refuse_noisy_statistics(self) -> None:
         """Raises FederatedError if noise would be added to running statistics."""
-        noise = self.pipeline.privacy.noise
+        noise = self.transforms.privacy.noise
         if noise == "none" or self.payload is None:
             return
         moving = set(self.start.statistics) & {leaf.path[-1] for leaf in self.payload.leaves}
@@ -121,16 +121,16 @@ class Federation:
         return payload_spec(self.algorithm, self.start.params, self.start.statistics)
 
     @property
-    def pipeline(self) -> Pipeline:
+    def transforms(self) -> Transforms:
         """The update transforms, with the current clipping bound."""
-        if self._pipeline is None or self._pipeline.privacy.clip != self.bound:
-            self._pipeline = self.config.pipeline.at(self.bound)
-        return self._pipeline
+        if self._transforms is None or self._transforms.privacy.clip != self.bound:
+            self._transforms = self.config.transforms.at(self.bound)
+        return self._transforms
 
     @cached_property
     def multiplier(self) -> float:
         """The noise multiplier with which all rounds together stay within the configured budget."""
-        return self.config.pipeline.multiplier(self.config.rounds.count, self.config.rounds.fraction)
+        return self.config.transforms.multiplier(self.config.rounds.count, self.config.rounds.fraction)
 
     @property
     def done(self) -> bool:
@@ -203,7 +203,7 @@ class Federation:
             "seed": config.rounds.seed,
             "test": config.data.test,
             "up": list(config.codec.up),
-            "privacy": structs.asdict(self.pipeline.privacy),
+            "privacy": structs.asdict(self.transforms.privacy),
             "multiplier": self.multiplier,
             "down": list(config.codec.down),
             **model,
@@ -251,7 +251,7 @@ class Federation:
                 f"(turned away: {dict(self.turned_away) or 'none'}); start more, or lower it"
             )
         number = self.round + 1
-        if self.pipeline.privacy.sampling == "poisson":
+        if self.transforms.privacy.sampling == "poisson":
             chosen = rounds.toss(there, config.fraction, self.secret, number, self.attempt)
             want = len(chosen)
         else:
@@ -284,35 +284,35 @@ class Federation:
         """One step of the server from updates with weights, which are combined in the order of their devices' names.
         `there`: how many devices could have taken part. Returns the names that the robust rule excluded."""
         ordered = sorted(received, key=lambda each: each[0].device)
-        pipeline = self.pipeline
+        transforms = self.transforms
         mean: Tree = {}
         left_out: tuple[int, ...] = ()
         if self.payload is not None:
             expected = self.expected(there)
-            multiplier = pipeline.update_multiplier(self.multiplier)
+            multiplier = transforms.update_multiplier(self.multiplier)
             payloads, weights = [each.payload for each, _ in ordered], [weight for _, weight in ordered]
-            mean, left_out = pipeline.combine(payloads, weights, self.source, multiplier, expected)
+            mean, left_out = transforms.combine(payloads, weights, self.source, multiplier, expected)
             within = sum(each.within for each, _ in ordered)
-            normal = float(self.source.normal(1)[0]) if pipeline.privacy.adaptive else 0.0
-            self.bound = pipeline.next(within, len(ordered), normal).privacy.clip
+            normal = float(self.source.normal(1)[0]) if transforms.privacy.adaptive else 0.0
+            self.bound = transforms.next(within, len(ordered), normal).privacy.clip
         self.step(mean, len(ordered) / there)
         return tuple(ordered[at][0].device for at in left_out)
 
     def expected(self, there: int) -> float | None:
         """Under Poisson sampling, the expected number of devices in a round."""
-        return self.config.rounds.fraction * there if self.pipeline.privacy.sampling == "poisson" else None
+        return self.config.rounds.fraction * there if self.transforms.privacy.sampling == "poisson" else None
 
     def learn(self, mean: Tree, devices: int, there: int, stretch: float) -> None:
         """One step from a secure mean of `devices` updates, each up to `stretch` times longer than it was clipped to:
         the noise covers that too."""
-        noisy = self.pipeline.add_noise(mean, devices, self.source, self.multiplier * stretch, self.expected(there))
+        noisy = self.transforms.add_noise(mean, devices, self.source, self.multiplier * stretch, self.expected(there))
         self.step(noisy, devices / there)
 
     def step(self, mean: Tree, fraction: float) -> None:
         """The algorithm's step, and its privacy cost."""
         state = _settled(self.algorithm.apply(self.state, mean, fraction))
         self.link = self.link.next(self.algorithm.broadcast(state))
-        self.account = self.pipeline.charge(self.account, self.multiplier, self.config.rounds.fraction)
+        self.account = self.transforms.charge(self.account, self.multiplier, self.config.rounds.fraction)
         self.state = state
         self.round += 1
         self.attempt = 0
@@ -320,19 +320,19 @@ class Federation:
     def fail(self) -> None:
         """An attempt failed. Updates with noise from the devices were sent nevertheless, and the next attempt sends
         others: it costs as much as a round."""
-        if self.pipeline.privacy.noise == "local":
-            self.account = self.pipeline.charge(self.account, self.multiplier, self.config.rounds.fraction)
+        if self.transforms.privacy.noise == "local":
+            self.account = self.transforms.charge(self.account, self.multiplier, self.config.rounds.fraction)
         self.attempt += 1
 
     def epsilon(self) -> float | None:
         """The privacy cost of the rounds so far; None without a guarantee, or without noise."""
-        privacy = self.pipeline.privacy
+        privacy = self.transforms.privacy
         spent = self.account.epsilon(privacy.delta) if privacy.noise != "none" else math.inf
         return spent if math.isfinite(spent) else None
 
     def weight(self, received: Received) -> float:
         """The weight of an update."""
-        uniform = self.algorithm.uniform or self.pipeline.uniform
+        uniform = self.algorithm.uniform or self.transforms.uniform
         weight = 1.0 if uniform else float(received.examples)
         member = self.members[received.device]
         if self.config.rounds.compensate:
@@ -341,7 +341,7 @@ class Federation:
 
     def sum_weight(self, name: str) -> float:
         """The largest weight of a device in a secure sum: the number of examples it reported when it joined."""
-        return 1.0 if self.algorithm.uniform or self.pipeline.uniform else float(self.members[name].examples)
+        return 1.0 if self.algorithm.uniform or self.transforms.uniform else float(self.members[name].examples)
 
 
 @dataclass
@@ -377,7 +377,7 @@ class Round:
             if name in self.received:
                 raise Refused("duplicate", "an update for this round was already received")
             expected = Expected("update", name, federation.run, self.number, federation.attempt)
-            received = read_update(reply, expected, federation.pipeline, federation.payload, federation.config.limits)
+            received = read_update(reply, expected, federation.transforms, federation.payload, federation.config.limits)
         except Refused as refused:
             if name is not None and refused.reason == "behind" and federation.lost(name):
                 return self._work(None)
@@ -441,7 +441,7 @@ class Round:
 def told(federation: Federation, updates: Sequence[Received]) -> dict[str, float | None]:
     """The mean loss and the median norm; None if they would reveal what the noise must hide."""
     losses = [each.loss for each in updates if each.loss is not None]
-    if federation.pipeline.quiet or not losses:
+    if federation.transforms.quiet or not losses:
         return {"loss": None, "norm": None}
     return {"loss": float(np.mean(losses)), "norm": float(np.median([each.norm for each in updates]))}
 

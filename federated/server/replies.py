@@ -20,7 +20,7 @@ from federated.errors import FederatedError
 from federated.evaluation import Score, score
 from federated.learner import Evaluation
 from federated.messages.packed import unpack
-from federated.messages.pipeline import Pipeline
+from federated.messages.transforms import Transforms
 from federated.server.store import CONSENTS
 from federated.tree import Tree
 
@@ -105,15 +105,15 @@ def read_hello(reply: bytes | Failure, run: str, bundle: str, limits: Limits) ->
 
 
 def read_update(
-    reply: bytes | Failure, expected: Expected, pipeline: Pipeline, spec: Spec | None, limits: Limits
+    reply: bytes | Failure, expected: Expected, transforms: Transforms, spec: Spec | None, limits: Limits
 ) -> Received:
     """An update, decoded. Raises Refused."""
     meta, body = _expected(reply, expected)
     examples = _examples(meta, limits)
     loss, within = meta.get("loss"), meta.get("within", 0)
     told = float(loss) if isinstance(loss, int | float) and abs(loss) <= LARGEST else None
-    _fits(told is not None or pipeline.quiet, "payload", f"expected a loss up to {LARGEST:g}, got {_short(loss)}")
-    payload = _decode(body, pipeline.codec, spec)
+    _fits(told is not None or transforms.quiet, "payload", f"expected a loss up to {LARGEST:g}, got {_short(loss)}")
+    payload = _decode(body, transforms.codec, spec)
     norm = math.sqrt(sum(float(np.vdot(leaf, leaf)) for _, leaf in tree.leaves(payload)))
     _fits(norm <= limits.norm, "norm", f"expected a norm of at most {limits.norm:g}, got {norm:g}")
     _fits(within in (0, 1), "malformed", f"expected within to be 0 or 1, got {_short(within)}")

@@ -47,17 +47,17 @@ class SecureRound:
         names = sorted(self.round.asked.values())
         self.numbers = {name: at for at, name in enumerate(names, 1)}
         self.nodes = {self.numbers[name]: node for node, name in self.round.asked.items()}
-        pipeline, spec = federation.pipeline, federation.payload
+        transforms, spec = federation.transforms, federation.payload
         if spec is None:
             raise FederatedError(f"privacy.secure: expected updates, but {federation.algorithm.name} has none to send")
         heaviest = max(federation.sum_weight(name) for name in names)
         self.spec = spec
-        self.grid = pipeline.fixed_point(len(names), heaviest, federation.multiplier)
+        self.grid = transforms.fixed_point(len(names), heaviest, federation.multiplier)
         terms = Terms(
             os.urandom(16),
             self.round.number,
             tuple(self.numbers.values()),
-            pipeline.threshold(len(names)),
+            transforms.threshold(len(names)),
             self.grid.size(spec),
             self.grid.bits,
             self._agreed(),

@@ -34,7 +34,7 @@ DEVELOPER = frozenset(
 """Files of the runtime that only compiling needs, beside the kernels' source."""
 SERVER = frozenset(
     {
-        "bundle/pipelines.py",
+        "bundle/processing.py",
         "learning/grouping.py",
         "learning/grouping_rules.py",
         "learning/grouping_walk.py",

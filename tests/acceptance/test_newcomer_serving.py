@@ -27,7 +27,7 @@ from edge.gateway.operate.metrics import Gauges, families
 from edge.gateway.operate.settings import Settings
 from edge.gateway.operate.sources import entries, resolve
 from edge.gateway.operate.statistics import Statistics
-from lite_runtime.bundle import pipelines
+from lite_runtime.bundle import processing
 from tests.edge.gateway.live import Live, bundle_of, live
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,9 +73,9 @@ def seeing(folder: Path) -> Path:
     model = helper.make_model(helper.make_graph(nodes, "s", [x], [y]),
                               opset_imports=[helper.make_opsetid("", 20)], ir_version=10)  # fmt: skip
     onnx.save(model, folder / "seeing.onnx")
-    (folder / "pipeline.toml").write_text(PICTURES)
+    (folder / "processing.toml").write_text(PICTURES)
     msedge.convert(folder / "seeing.onnx", output=folder / "seeing.mslite",
-                   pipeline=pipelines.load(folder / "pipeline.toml"))  # fmt: skip
+                   processing=processing.load(folder / "processing.toml"))  # fmt: skip
     return folder / "seeing.mslite"
 
 
@@ -205,7 +205,7 @@ def test_files_on_the_page_can_be_read(tmp_path: Path) -> None:
 
 def test_flags_and_metrics_on_the_page_are_there() -> None:
     known = {entry.flag for entry in entries().values()} | {"--port", "--config", "--print-config", "--json"}
-    known |= {"--scope", "--days", "--tokens", "--keep", "--pipeline"}
+    known |= {"--scope", "--days", "--tokens", "--keep", "--processing"}
     for block in blocks(PAGE):
         for line in block.splitlines():
             if line.startswith("msedge "):

@@ -21,7 +21,7 @@ from cloud.errors import EngineError, TrainError
 from cloud.train import Trainer, load_digits_split, momentum_sgd, quantize_aware, with_scales
 from cloud.zoo import resnet8
 from converter import convert
-from converter.pipeline import PREPARE, optimize, to_ir
+from converter.pass_lists import PREPARE, optimize, to_ir
 from converter.quantize import Options
 from converter.quantize.qat import fake_quantize, freeze, scales
 from lite_runtime.graph import OPSET

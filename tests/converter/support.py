@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from converter.lowering import lower
-from converter.pipeline import PASSES, Pass, optimize, to_ir
+from converter.pass_lists import PASSES, Pass, optimize, to_ir
 from lite_runtime import reference
 from lite_runtime.graph import Graph
 from tests import oracles

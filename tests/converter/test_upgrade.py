@@ -8,7 +8,7 @@ import pytest
 
 from converter import ConvertError
 from converter.ir.upgrade import ML_OPSET, OPSET, ROWS
-from converter.pipeline import to_ir
+from converter.pass_lists import to_ir
 from lite_runtime import reference
 from tests.converter.support import Builder, check, converted, random_inputs
 

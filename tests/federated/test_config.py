@@ -18,7 +18,8 @@ def test_the_template_says_the_defaults() -> None:
     made = parse(tomllib.loads(TEMPLATE))
     uncommented = "\n".join(line.removeprefix("# ") if "=" in line else line for line in TEMPLATE.splitlines()[2:])
     everything = parse(tomllib.loads(uncommented))
-    for section in ("data", "local", "rounds", "evaluation", "codec", "limits", "state", "sync", "report", "pipeline"):
+    sections = ("data", "local", "rounds", "evaluation", "codec", "limits", "state", "sync", "report", "transforms")
+    for section in sections:
         assert getattr(everything, section) == getattr(made, section), section
 
 
@@ -26,7 +27,7 @@ def test_what_is_said_is_there() -> None:
     made = parse({**MODEL, "algorithm": {"name": "fedprox", "mu": 1}, "rounds": {"fraction": 1, "mode": "async"},
                   "async": {"size": 3}, "codec": {"up": ["int8"]}})  # fmt: skip
     assert made.algorithm.name == "fedprox" and made.rounds.fraction == 1.0 and made.buffer.size == 3
-    assert made.pipeline.codec.values.name == "int8" and made.pipeline.asynchronous
+    assert made.transforms.codec.values.name == "int8" and made.transforms.asynchronous
 
 
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 SCRIPT = """
 import sys
-import federated.messages.pipeline
+import federated.messages.transforms
 heavy = {"cryptography", "flwr", "jax", "onnx", "onnx_ir", "scipy", "converter", "cloud"} & set(sys.modules)
 assert not heavy, heavy
 """
 
 
-def test_a_pipeline_loads_nothing_heavy() -> None:
+def test_update_transforms_load_nothing_heavy() -> None:
     root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-c", SCRIPT], cwd=root, check=True, timeout=300)

@@ -19,7 +19,7 @@ from federated.config import Config
 from federated.errors import FederatedError
 from federated.learner import Batch
 from federated.messages.packed import pack, unpack
-from federated.messages.pipeline import Pipeline
+from federated.messages.transforms import Transforms
 from federated.privacy.noise import SeededSource
 from federated.run import Fleet, fleet_of, report, run, simulate
 from federated.server import checkpoint
@@ -547,13 +547,13 @@ def test_a_secure_sum_with_too_few_is_tried_again() -> None:
 def test_noise_on_a_secure_sum_covers_its_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a grid of 16 bits a clipped update can be rounded to one that is longer than the clip."""
     seen: list[float] = []
-    added = Pipeline.add_noise
+    added = Transforms.add_noise
 
-    def add_noise(self: Pipeline, mean: Any, devices: int, source: Any, multiplier: float, *more: Any) -> Any:
+    def add_noise(self: Transforms, mean: Any, devices: int, source: Any, multiplier: float, *more: Any) -> Any:
         seen.append(multiplier)
         return added(self, mean, devices, source, multiplier, *more)
 
-    monkeypatch.setattr(Pipeline, "add_noise", add_noise)
+    monkeypatch.setattr(Transforms, "add_noise", add_noise)
     made = fleet(4, inputs=400)
     simulate(config(privacy={**SECURE, "bits": 16, "noise": "central", "multiplier": 1.0}, rounds={"count": 1}), made)
     assert seen == [pytest.approx(1 + 1203**0.5 / ((2**15 - 1) // 4))]

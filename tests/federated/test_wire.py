@@ -13,13 +13,13 @@ from cloud.zoo import mlp
 from federated.algorithms import FedAvg
 from federated.codec import Codec
 from federated.learner import Batch
-from federated.messages.pipeline import Pipeline
+from federated.messages.transforms import Transforms
 from tests.federated.fleets import Softmax
 
 
 @pytest.mark.parametrize("setting", [setting for table in TABLES.values() for setting in table], ids=lambda s: s.name)
 def test_settings_go_together(setting: Setting) -> None:
-    Pipeline.of(setting.up, setting.privacy, setting.robust)
+    Transforms.of(setting.up, setting.privacy, setting.robust)
     Codec.parse(setting.down)
 
 

@@ -104,8 +104,8 @@ def search(
     progress: Progress | None = None,
     threads: int = 1,
 ) -> Found:
-    """The cheapest mix of precisions of `model` (IR after `converter.pipeline.PREPARE`, not changed) that loses no more
-    than `budget` by `evaluate`, whose reference must be the same float model.
+    """The cheapest mix of precisions of `model` (IR after `converter.pass_lists.PREPARE`, not changed) that loses no
+    more than `budget` by `evaluate`, whose reference must be the same float model.
 
     Raises QuantizeError if no mix that keeps `least_gain` of the size gain meets the budget. The error says how close
     the search came and which nodes cost most.

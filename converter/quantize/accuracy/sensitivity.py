@@ -67,7 +67,7 @@ class Variant:
 
 
 class Variants:
-    """Quantised forms of `model` (IR after `converter.pipeline.PREPARE`, not changed), all from one calibration.
+    """Quantised forms of `model` (IR after `converter.pass_lists.PREPARE`, not changed), all from one calibration.
 
     Raises QuantizeError as `quantize` does.
     """

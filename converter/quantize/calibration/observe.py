@@ -37,13 +37,13 @@ class Runner:
     """
 
     def __init__(self, model: ir.Model, names: Iterable[str], *, threads: int = 1) -> None:
-        from converter import pipeline  # imported here, since it imports quantisation
+        from converter.pass_lists import optimize  # imported here, since it imports quantisation
 
         copy = model.clone()
         self.names = tuple(dict.fromkeys(names))
         """The requested tensors, in that order."""
         self._inputs = _expose(copy, self.names)
-        pipeline.optimize(copy)
+        optimize(copy)
         held = bundle.write(None, {"predict": lower(copy)})
         self._model = session.load(held, threads=threads)
 

@@ -39,7 +39,7 @@ class Served:
 
     __slots__ = (
         "_factory", "_fixed", "_forget", "_inputs", "_runners", "closed", "config", "digest", "in_flight", "labels",
-        "model", "name", "outer", "pipeline", "ports", "resident", "retired", "shadow", "used", "version",
+        "model", "name", "outer", "ports", "processing", "resident", "retired", "shadow", "used", "version",
     )  # fmt: skip
 
     def __init__(
@@ -57,7 +57,7 @@ class Served:
             raise GatewayError(501, f"{name!r}: expected a signature that changes no state, got {got}")
         self.outer = self.ports
         """The ports that clients see; they differ from `ports` if the bundle declares processing."""
-        self.pipeline: Any = None
+        self.processing: Any = None
         """Pre- and post-processing, if the bundle declares it."""
         self.labels = _labels(model.bundle.metadata.get("labels"))
         """Class labels by output; under "", those of all outputs."""
@@ -152,7 +152,7 @@ class Served:
         self._forget(self)
         self._runners.clear()
         self._fixed.clear()
-        self.shadow = self.pipeline = None
+        self.shadow = self.processing = None
 
 
 def signatures_of(model: Model) -> tuple[str, ...]:

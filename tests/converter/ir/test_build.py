@@ -6,7 +6,7 @@ import numpy as np
 
 from converter.ir import build, spec
 from converter.ir.build import Edit
-from converter.pipeline import to_ir
+from converter.pass_lists import to_ir
 from tests.converter.support import Builder
 
 

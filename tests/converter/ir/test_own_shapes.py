@@ -9,7 +9,7 @@ from onnx import helper
 
 from converter.ir import build, own_shapes, spec
 from converter.lowering import lower
-from converter.pipeline import to_ir
+from converter.pass_lists import to_ir
 from lite_runtime import reference
 from tests.converter.support import Builder, random_inputs
 

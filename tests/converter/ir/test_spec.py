@@ -8,7 +8,7 @@ import pytest
 
 from converter import ConvertError
 from converter.ir import build, spec
-from converter.pipeline import to_ir
+from converter.pass_lists import to_ir
 from tests.converter.support import Builder
 
 

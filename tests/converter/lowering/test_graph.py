@@ -9,7 +9,7 @@ import pytest
 
 from converter import ConvertError
 from converter.lowering import halve_weights, lower
-from converter.pipeline import to_ir
+from converter.pass_lists import to_ir
 from lite_runtime.graph import Graph, Node, Value
 from tests.converter.support import Builder
 

@@ -14,8 +14,8 @@ from onnxruntime.quantization import CalibrationDataReader, quantize_dynamic, qu
 
 from converter.ir import shapes, spec
 from converter.lowering import lower
+from converter.pass_lists import optimize, to_ir
 from converter.passes import qlinear_to_qdq
-from converter.pipeline import optimize, to_ir
 from lite_runtime import reference
 from lite_runtime.graph import Graph
 from tests.converter.support import Builder, with_onnxruntime

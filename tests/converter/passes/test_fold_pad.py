@@ -8,7 +8,7 @@ import pytest
 from onnx import helper
 
 from converter.lowering import lower
-from converter.pipeline import to_ir
+from converter.pass_lists import to_ir
 from lite_runtime import reference
 from tests.converter.passes.qdq import Q, body, check, inputs_for, to_integers
 from tests.converter.support import Builder, converted, ops

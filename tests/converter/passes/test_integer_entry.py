@@ -8,8 +8,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from converter.lowering import lower
+from converter.pass_lists import to_ir
 from converter.passes import qlinear_to_qdq
-from converter.pipeline import to_ir
 from lite_runtime import reference
 from tests.converter.passes.qdq import Q, body, check, inputs_for, to_integers
 from tests.converter.support import with_onnxruntime

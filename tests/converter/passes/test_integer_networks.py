@@ -1,4 +1,4 @@
-"""Networks quantised by onnxruntime, in each of its formats, through the whole pipeline."""
+"""Networks quantised by onnxruntime, in each of its formats, through all passes."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from cloud.zoo import ds_cnn, resnet8
 from cloud.zoo.build import BATCH, Builder
 from converter import convert
 from converter.lowering import lower
-from converter.pipeline import PASSES, optimize
+from converter.pass_lists import PASSES, optimize
 from converter.training import Training, prepare, sign
 from lite_runtime import bundle, reference
 from lite_runtime.graph import Graph

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from converter import export
-from converter.pipeline import PREPARE, optimize, to_ir
+from converter.pass_lists import PREPARE, optimize, to_ir
 from converter.quantize import Samples, calibration_data
 from tests import oracles
 from tests.converter.support import Builder

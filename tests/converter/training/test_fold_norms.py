@@ -11,7 +11,7 @@ import pytest
 from cloud.zoo.build import BATCH, Builder
 from converter.ir import build
 from converter.lowering import lower
-from converter.pipeline import PREPARE, optimize, to_ir
+from converter.pass_lists import PREPARE, optimize, to_ir
 from converter.training import Training, fold_norms, prepare
 from lite_runtime import reference
 from tests.converter.training.models import cnn, shaken

@@ -12,7 +12,7 @@ from onnx import helper
 from converter.errors import TrainingError
 from converter.ir import build
 from converter.lowering import lower
-from converter.pipeline import to_ir
+from converter.pass_lists import to_ir
 from converter.training import Training
 from converter.training.losses import attach
 from lite_runtime import reference

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from converter.errors import TrainingError
-from converter.pipeline import to_ir
+from converter.pass_lists import to_ir
 from converter.training import Training, parameters, prepare
 from tests.converter.training.models import cnn, mlp
 

@@ -11,7 +11,7 @@ import pytest
 
 from converter import convert
 from converter.ir import build
-from converter.pipeline import to_ir
+from converter.pass_lists import to_ir
 from converter.training import Training, parameters
 from lite_runtime import load
 from tests.converter.training.models import INT8, batches, cnn, shaken

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from converter.frontends import tflite
 from converter.ir import build, spec
 from converter.lowering import lower
-from converter.pipeline import optimize
+from converter.pass_lists import optimize
 from lite_runtime import reference
 from tests.converter.frontends.tflite.builder import Builder, Quant, Tensor, litert
 

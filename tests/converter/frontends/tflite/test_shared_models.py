@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from converter import frontends, pipeline
+from converter import frontends, pass_lists
 from converter.lowering import lower
 from lite_runtime import reference
 from tests.converter.frontends.tflite.builder import litert
@@ -55,9 +55,9 @@ def inputs(model: ir.Model, batch: int, seed: int) -> list[np.ndarray]:
 @pytest.mark.parametrize("name", MODELS)
 def test_results_are_litert_s(name: str, shared_models: Path) -> None:
     data = (shared_models / f"{name}.tflite").read_bytes()
-    model = pipeline.to_ir(data)
+    model = pass_lists.to_ir(data)
     batches = [inputs(model, batch, seed) for seed, batch in enumerate(MODELS[name])]
-    pipeline.optimize(model)
+    pass_lists.optimize(model)
     graph = lower(model)
     names = [value.name for value in graph.inputs]
     for given in batches:

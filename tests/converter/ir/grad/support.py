@@ -16,7 +16,7 @@ from cloud import engine
 from converter.ir import spec
 from converter.ir.grad import differentiate
 from converter.lowering import lower
-from converter.pipeline import PASSES, optimize, to_ir
+from converter.pass_lists import PASSES, optimize, to_ir
 from lite_runtime import bundle, reference
 from lite_runtime.graph import Array
 from tests.converter.support import Builder
@@ -107,7 +107,7 @@ def agree(got: Arrays, wanted: Arrays, limit: float = 1e-4) -> None:
 
 
 def natively(model: ir.Model, fed: Arrays) -> dict[str, Array]:
-    """After the whole pipeline, by kernels where there are some."""
+    """After all passes, with kernels where there are some."""
     optimize(model, PASSES)
     return dict(lite_runtime.load(bundle.write(None, {"predict": lower(model)})).run(dict(fed)))
 

@@ -16,7 +16,7 @@ from converter.errors import TrainingError
 from converter.ir import build, spec
 from converter.ir.grad import differentiate
 from converter.lowering import lower
-from converter.pipeline import to_ir
+from converter.pass_lists import to_ir
 from lite_runtime import reference
 from tests.converter.ir.grad.support import Part, agree, check, differentiated, drawn, jax_gradients
 from tests.converter.support import Builder

@@ -8,7 +8,7 @@ import pytest
 from converter.ir import build
 from converter.ir.grad import differentiate
 from converter.lowering import lower
-from converter.pipeline import to_ir
+from converter.pass_lists import to_ir
 from lite_runtime import reference
 from tests.converter.support import Builder
 

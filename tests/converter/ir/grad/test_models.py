@@ -14,7 +14,7 @@ import pytest
 from cloud import engine, zoo
 from converter.ir.grad import differentiate
 from converter.lowering import lower
-from converter.pipeline import to_ir
+from converter.pass_lists import to_ir
 from lite_runtime import reference
 from lite_runtime.graph import Array
 from tests.converter.ir.grad.support import agree, compiled, natively

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from converter.errors import QuantizeError
-from converter.pipeline import to_ir
+from converter.pass_lists import to_ir
 from converter.quantize.calibration.data import load
 from tests.converter.support import Builder
 

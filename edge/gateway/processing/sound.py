@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from edge.gateway.errors import GatewayError
-from edge.gateway.pipelines import wav
-from edge.gateway.pipelines.payload import raw
-from edge.gateway.pipelines.resample import resample
-from edge.gateway.pipelines.steps import Kind, Payload, Single, Source, need
+from edge.gateway.processing import wav
+from edge.gateway.processing.payload import raw
+from edge.gateway.processing.resample import resample
+from edge.gateway.processing.steps import Kind, Payload, Single, Source, need
 from lite_runtime.graph import Array
 
 __all__ = ["SAMPLES", "Audio", "Frames", "Length", "frame_count", "framed"]
@@ -93,7 +93,7 @@ class Frames(Single):
 
 
 def frame_count(what: str, samples: int | None, length: int, hop: int) -> int | None:
-    """How many frames a sound has; None where its length is open. Raises PipelineError for none at all."""
+    """How many frames a sound has; None where its length is open. Raises ProcessingError for none at all."""
     if samples is None:
         return None
     need(samples >= length, f"{what}: expected sounds of at least {length} samples, got {samples}; make length longer")

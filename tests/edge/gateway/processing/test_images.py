@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from edge.gateway.errors import GatewayError
-from edge.gateway.pipelines import Pipeline
+from edge.gateway.processing import Processing
 from lite_runtime.graph import Array
-from tests.edge.gateway.pipelines.files import declared, jpeg, png, port, ports, texts
+from tests.edge.gateway.processing.files import declared, jpeg, png, port, ports, texts
 
 RNG = np.random.default_rng(0)
 PICTURE = RNG.integers(0, 256, (12, 20, 3), dtype=np.uint8)
@@ -29,64 +29,64 @@ def smooth(high: int, wide: int) -> Array:
     return np.stack([x * 255 // wide, y * 255 // high, (x + y) * 127 // (high + wide)], 2).astype(np.uint8)
 
 
-def picture_pipeline(*steps: dict[str, Any], channels: int = 3, **image: Any) -> Pipeline:
+def picture_processing(*steps: dict[str, Any], channels: int = 3, **image: Any) -> Processing:
     model = ports([port("x", "uint8", "n", None, None, channels)])
-    return Pipeline(declared([{"step": "image", **image}, *steps]), model)
+    return Processing(declared([{"step": "image", **image}, *steps]), model)
 
 
-def through(pipeline: Pipeline, *files: Any) -> Array:
-    return pipeline.before({"file": texts(*files)})["x"]
+def through(processing: Processing, *files: Any) -> Array:
+    return processing.before({"file": texts(*files)})["x"]
 
 
 def test_png_comes_through_exactly() -> None:
-    np.testing.assert_array_equal(through(picture_pipeline(), png(PICTURE), png(PICTURE + 1)), [PICTURE, PICTURE + 1])
+    np.testing.assert_array_equal(through(picture_processing(), png(PICTURE), png(PICTURE + 1)), [PICTURE, PICTURE + 1])
 
 
 def test_jpeg_is_what_pillow_decodes() -> None:
     data = jpeg(PICTURE)
-    np.testing.assert_array_equal(through(picture_pipeline(), data)[0], np.asarray(Image.open(io.BytesIO(data))))
+    np.testing.assert_array_equal(through(picture_processing(), data)[0], np.asarray(Image.open(io.BytesIO(data))))
 
 
 def test_modes() -> None:
-    np.testing.assert_array_equal(through(picture_pipeline(mode="bgr"), png(PICTURE))[0], PICTURE[..., ::-1])
+    np.testing.assert_array_equal(through(picture_processing(mode="bgr"), png(PICTURE))[0], PICTURE[..., ::-1])
     grey = np.asarray(Image.fromarray(PICTURE).convert("L"))
-    np.testing.assert_array_equal(through(picture_pipeline(mode="gray", channels=1), png(PICTURE))[0, ..., 0], grey)
-    np.testing.assert_array_equal(through(picture_pipeline(), png(grey))[0], np.repeat(grey[..., None], 3, 2))
+    np.testing.assert_array_equal(through(picture_processing(mode="gray", channels=1), png(PICTURE))[0, ..., 0], grey)
+    np.testing.assert_array_equal(through(picture_processing(), png(grey))[0], np.repeat(grey[..., None], 3, 2))
 
 
 def test_transparency_palettes_and_sixteen_bits() -> None:
     alpha = np.dstack([PICTURE, np.full(PICTURE.shape[:2], 7, np.uint8)])
-    np.testing.assert_array_equal(through(picture_pipeline(), png(alpha))[0], PICTURE)
+    np.testing.assert_array_equal(through(picture_processing(), png(alpha))[0], PICTURE)
     out = io.BytesIO()
     Image.fromarray(PICTURE).quantize(16).save(out, "PNG")
     want = np.asarray(Image.open(io.BytesIO(out.getvalue())).convert("RGB"))
-    np.testing.assert_array_equal(through(picture_pipeline(), out.getvalue())[0], want)
+    np.testing.assert_array_equal(through(picture_processing(), out.getvalue())[0], want)
     deep = RNG.integers(0, 1 << 16, (5, 4), dtype=np.uint16)
-    np.testing.assert_array_equal(through(picture_pipeline(mode="gray", channels=1), png(deep))[0, ..., 0], deep >> 8)
-    np.testing.assert_array_equal(through(picture_pipeline(), png(deep))[0, ..., 2], deep >> 8)
+    np.testing.assert_array_equal(through(picture_processing(mode="gray", channels=1), png(deep))[0, ..., 0], deep >> 8)
+    np.testing.assert_array_equal(through(picture_processing(), png(deep))[0, ..., 2], deep >> 8)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_pictures_stand_upright(orientation: int) -> None:
     data = jpeg(smooth(16, 24), orientation)
     want = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
-    np.testing.assert_array_equal(through(picture_pipeline(), data)[0], np.asarray(want))
+    np.testing.assert_array_equal(through(picture_processing(), data)[0], np.asarray(want))
     as_stored = np.asarray(Image.open(io.BytesIO(data)))
-    np.testing.assert_array_equal(through(picture_pipeline(orientation=False), data)[0], as_stored)
+    np.testing.assert_array_equal(through(picture_processing(orientation=False), data)[0], as_stored)
 
 
 def test_base64_where_it_is_declared() -> None:
     text = base64.b64encode(png(PICTURE))
-    np.testing.assert_array_equal(through(picture_pipeline(base64=True), text, text.decode())[1], PICTURE)
+    np.testing.assert_array_equal(through(picture_processing(base64=True), text, text.decode())[1], PICTURE)
     for wrong in ("####", "Zm9v", 7, "é"):
         with pytest.raises(GatewayError) as caught:
-            through(picture_pipeline(base64=True), wrong)
+            through(picture_processing(base64=True), wrong)
         assert caught.value.status == 400
 
 
 @pytest.mark.parametrize("method", ["nearest", "bilinear", "bicubic"])
 def test_antialiased_resizing_is_pillows(method: str) -> None:
-    made = through(picture_pipeline({"step": "resize", "size": [7, 9], "method": method}), png(PICTURE))[0]
+    made = through(picture_processing({"step": "resize", "size": [7, 9], "method": method}), png(PICTURE))[0]
     want = Image.fromarray(PICTURE).resize((9, 7), Image.Resampling[method.upper()])
     np.testing.assert_array_equal(made, np.asarray(want))
 
@@ -106,29 +106,29 @@ def test_plain_resizing_is_onnx_runtimes(method: str, word: str, size: tuple[int
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     (want,) = session.run(None, {"x": PICTURE.transpose(2, 0, 1)[None].astype(np.float32)})
     step = {"step": "resize", "size": list(size), "method": method, "antialias": False}
-    made = through(picture_pipeline(step), png(PICTURE))[0].astype(np.float32)
+    made = through(picture_processing(step), png(PICTURE))[0].astype(np.float32)
     assert np.abs(made - np.rint(want[0].clip(0, 255)).transpose(1, 2, 0)).max() <= 1
     assert np.abs(made - want[0].clip(0, 255).transpose(1, 2, 0)).max() <= 0.502
 
 
 def test_contain_frames_the_whole_picture() -> None:
     step = {"step": "resize", "size": [20, 20], "fit": "contain", "pad": 114}
-    made = through(picture_pipeline(step), png(PICTURE))[0]
+    made = through(picture_processing(step), png(PICTURE))[0]
     np.testing.assert_array_equal(made[4:16], PICTURE)
     assert (made[:4] == 114).all() and (made[16:] == 114).all()
 
 
 def test_cover_cuts_the_centre() -> None:
-    made = through(picture_pipeline({"step": "resize", "size": [12, 12], "fit": "cover"}), png(PICTURE))[0]
+    made = through(picture_processing({"step": "resize", "size": [12, 12], "fit": "cover"}), png(PICTURE))[0]
     np.testing.assert_array_equal(made, PICTURE[:, 4:16])
 
 
 def test_shorter_then_crop_is_what_torchvision_does() -> None:
     steps = {"step": "resize", "size": 8, "fit": "shorter"}, {"step": "crop", "size": [6, 7]}
-    made = through(picture_pipeline(*steps), png(PICTURE))[0]
+    made = through(picture_processing(*steps), png(PICTURE))[0]
     whole = np.asarray(Image.fromarray(PICTURE).resize((13, 8), Image.Resampling.BILINEAR))
     np.testing.assert_array_equal(made, whole[1:7, 3:10])
-    tall = through(picture_pipeline(steps[0]), png(PICTURE.transpose(1, 0, 2)))[0]
+    tall = through(picture_processing(steps[0]), png(PICTURE.transpose(1, 0, 2)))[0]
     assert tall.shape == (13, 8, 3)
 
 
@@ -142,7 +142,7 @@ def test_shorter_then_crop_is_what_torchvision_does() -> None:
 @settings(max_examples=60, deadline=None)
 def test_any_proportions_make_the_size(high: int, wide: int, height: int, width: int, fit: str) -> None:
     step = {"step": "resize", "size": [height, width], "fit": fit, "pad": 9}
-    made = through(picture_pipeline(step), png(np.full((high, wide, 3), 200, np.uint8)))[0]
+    made = through(picture_processing(step), png(np.full((high, wide, 3), 200, np.uint8)))[0]
     assert made.shape == (height, width, 3)
     if fit == "cover":
         assert (made == 200).all()
@@ -155,12 +155,12 @@ def test_the_usual_preparation_is_the_formula() -> None:
     mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
     normalize = {"step": "normalize", "scale": 1 / 255, "mean": mean, "std": std}
     steps = [{"step": "image"}, {"step": "resize", "size": 8}, normalize, {"step": "channels_first"}]
-    pipeline = Pipeline(declared(steps), ports([port("x", "float32", "n", 3, 8, 8)]))
-    made = through(pipeline, png(PICTURE), jpeg(PICTURE))
+    processing = Processing(declared(steps), ports([port("x", "float32", "n", 3, 8, 8)]))
+    made = through(processing, png(PICTURE), jpeg(PICTURE))
     small = np.asarray(Image.fromarray(PICTURE).resize((8, 8), Image.Resampling.BILINEAR))
     assert made.dtype == np.float32 and made.flags.c_contiguous and made.shape == (2, 3, 8, 8)
     np.testing.assert_allclose(made[0].transpose(1, 2, 0), (small / 255 - mean) / std, atol=2e-6)
-    again = through(pipeline, png(PICTURE))
+    again = through(processing, png(PICTURE))
     np.testing.assert_array_equal(again[0], made[0])
 
 
@@ -206,16 +206,16 @@ HOSTILE = {
 def test_hostile_pictures_are_refused(name: str) -> None:
     data, status = HOSTILE[name]
     with pytest.raises(GatewayError) as caught:
-        through(picture_pipeline({"step": "resize", "size": 8}), data)
+        through(picture_processing({"step": "resize", "size": 8}), data)
     assert caught.value.status == status, str(caught.value)
     assert "input 'file'" in str(caught.value) and "object at" not in str(caught.value)
 
 
 def test_pixels_are_counted_over_the_request_before_any_is_decoded() -> None:
-    pipeline = picture_pipeline({"step": "resize", "size": 8}, max_pixels=500)
-    assert through(pipeline, png(PICTURE), png(PICTURE)).shape == (2, 8, 8, 3)
+    processing = picture_processing({"step": "resize", "size": 8}, max_pixels=500)
+    assert through(processing, png(PICTURE), png(PICTURE)).shape == (2, 8, 8, 3)
     with pytest.raises(GatewayError, match="at most 500 pixels in a request, got 720") as caught:
-        through(pipeline, png(PICTURE), png(PICTURE), png(PICTURE))
+        through(processing, png(PICTURE), png(PICTURE), png(PICTURE))
     assert caught.value.status == 413
 
 
@@ -223,7 +223,8 @@ def test_pixels_are_counted_over_the_request_before_any_is_decoded() -> None:
 def test_slivers_do_not_grow_without_end(fit: str) -> None:
     size = 400 if fit == "shorter" else [400, 400]
     with pytest.raises(GatewayError, match="would need") as caught:
-        through(picture_pipeline({"step": "resize", "size": size, "fit": fit}), png(np.zeros((1, 50_000, 3), np.uint8)))
+        resize = {"step": "resize", "size": size, "fit": fit}
+        through(picture_processing(resize), png(np.zeros((1, 50_000, 3), np.uint8)))
     assert caught.value.status == 400
 
 
@@ -235,6 +236,6 @@ def test_damaged_pictures_are_refused_or_read(kind: str, at: int, bytes_: bytes,
     at %= len(whole)
     data = whole[:at] + bytes_ + (b"" if cut else whole[at + len(bytes_) :])
     try:
-        assert through(picture_pipeline({"step": "resize", "size": 8}), data).shape == (1, 8, 8, 3)
+        assert through(picture_processing({"step": "resize", "size": 8}), data).shape == (1, 8, 8, 3)
     except GatewayError as error:
         assert error.status in (400, 413)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
-from lite_runtime.bundle.pipelines import PipelineError
+from lite_runtime.bundle.processing import ProcessingError
 from lite_runtime.graph import Array
 
 __all__ = ["Kind", "Payload", "Single", "Source", "Step", "need"]
@@ -60,7 +60,7 @@ class Source(ABC):
         """The row. Raises GatewayError (400)."""
 
     def prepare(self) -> None:
-        """Called once when a pipeline is made to run: raises MissingExtraError for libraries that are not there."""
+        """Called once when processing is made to run: raises MissingExtraError for libraries that are not there."""
         return None
 
 
@@ -69,7 +69,7 @@ class Step(ABC):
 
     @abstractmethod
     def typed(self, *kinds: Kind) -> tuple[Kind, ...]:
-        """Types of what comes out, by types of rows. Raises PipelineError."""
+        """Types of what comes out, by types of rows. Raises ProcessingError."""
 
     @abstractmethod
     def run(self, *arrays: Array) -> tuple[Array, ...]:
@@ -98,6 +98,6 @@ class Single(Step):
 
 
 def need(right: bool, text: str) -> None:
-    """Raise PipelineError with `text` unless `right`."""
+    """Raise ProcessingError with `text` unless `right`."""
     if not right:
-        raise PipelineError(text)
+        raise ProcessingError(text)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edge.gateway.pipelines.scores import best, labelled
-from edge.gateway.pipelines.steps import Kind, Step, need
+from edge.gateway.processing.scores import best, labelled
+from edge.gateway.processing.steps import Kind, Step, need
 from lite_runtime.graph import Array
 
 __all__ = ["Nms"]

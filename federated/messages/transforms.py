@@ -19,8 +19,8 @@ from msgspec import Meta
 
 from federated import tree
 from federated.codec import Codec
+from federated.codec.codec import Difference
 from federated.codec.mask import Mask
-from federated.codec.pipeline import Difference
 from federated.codec.signds import SignDS
 from federated.codec.topk import TopK
 from federated.errors import FederatedError
@@ -32,7 +32,7 @@ from federated.robust import Aggregate, Aggregator, Mean, aggregator_from
 from federated.tables import NotNegative, Reader, Share, Table
 from federated.tree import Tree
 
-__all__ = ["EXCLUDES", "NEEDS", "Outgoing", "Pipeline", "Privacy"]
+__all__ = ["EXCLUDES", "NEEDS", "Outgoing", "Privacy", "Transforms"]
 
 _READ = Reader(FederatedError, "")
 
@@ -83,7 +83,7 @@ class Outgoing(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class Transforms:
     """A run's update transforms. `asynchronous`: asynchronous rounds; `compensate`: rare answers get more weight.
 
     Raises FederatedError for combinations that exclude each other, with the reason.
@@ -104,7 +104,7 @@ class Pipeline:
         *,
         asynchronous: bool = False,
         compensate: bool = False,
-    ) -> Pipeline:
+    ) -> Transforms:
         """From a file's `codec.up` and its sections [privacy] and [robust] (`rule` and its parameters)."""
         words = dict(robust or {})
         rule = aggregator_from(str(words.pop("rule", "mean")), words)
@@ -219,14 +219,14 @@ class Pipeline:
         """The multiplier of noise on the update itself, if the count for `adaptive` needs a part of it."""
         return self._bound.multiplier(multiplier) if "a noisy adaptive bound" in self.features else multiplier
 
-    def next(self, within: float, devices: int, normal: float) -> Pipeline:
+    def next(self, within: float, devices: int, normal: float) -> Transforms:
         """The next round's, its bound moved towards the `adaptive` share. `within`: the sum of what devices reported;
         `normal`: a standard normal number."""
         if not self.privacy.adaptive:
             return self
         return self.at(self._bound.next(within, devices, normal).bound)
 
-    def at(self, bound: float) -> Pipeline:
+    def at(self, bound: float) -> Transforms:
         """The same with another clipping bound: a round's, or a checkpoint's."""
         return replace(self, privacy=msgspec.structs.replace(self.privacy, clip=bound))
 

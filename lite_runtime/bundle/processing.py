@@ -1,4 +1,4 @@
-"""What a bundle says of a model's surroundings: how files become its inputs, and its outputs answers.
+"""The processing that a bundle declares: how files become the model's inputs, and its outputs become answers.
 
 A declaration is plain JSON under `metadata["pipelines"]`, for the signature `predict`:
 
@@ -10,7 +10,7 @@ A declaration is plain JSON under `metadata["pipelines"]`, for the signature `pr
 `name` is what clients send, `feeds` the model's input; `names` is what clients get, `of` the model's outputs that it is
 made of. Inputs and outputs that are not named go through as they are. This module knows the words: the steps, their
 options, and which values those may have. It trusts nothing, so that it serves writers and readers alike; what the steps
-do is `edge.gateway.pipelines`.
+do is `edge.gateway.processing`.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from typing import Any, Final, NoReturn
 from lite_runtime.errors import MsedgeError
 from lite_runtime.frozen import NamedTuple
 
-__all__ = ["AFTER", "BEFORE", "KEY", "SOURCES", "VERSION", "PipelineError", "check", "check_names", "load"]
+__all__ = ["AFTER", "BEFORE", "KEY", "SOURCES", "VERSION", "ProcessingError", "check", "check_names", "load"]
 
 KEY = "pipelines"
-"""Where in a bundle's metadata a declaration stands."""
+"""The key of the declaration in a bundle's metadata. It is part of the file format, so existing files keep it."""
 VERSION = 1
+_WHERE = "processing"
 _MOST_STEPS, _MOST_ENTRIES, _MOST_LABELS, _LONGEST = 32, 64, 100_000, 1000
 
 
-class PipelineError(MsedgeError):
-    """A declaration that is no pipeline: an unknown step, an option out of bounds, names that do not fit the model."""
+class ProcessingError(MsedgeError):
+    """A declaration is invalid: an unknown step, an option out of bounds, names that do not fit the model."""
 
 
 class Option(NamedTuple):
@@ -205,12 +206,12 @@ AFTER: Mapping[str, Options] = {
 
 
 def check(document: Any) -> dict[str, Any]:
-    """A declaration whole: every option there, every value within bounds. Raises PipelineError for all else."""
-    doc = _object(document, KEY, required=("version",), optional=("inputs", "outputs"))
+    """A declaration whole: every option there, every value within bounds. Raises ProcessingError for all else."""
+    doc = _object(document, _WHERE, required=("version",), optional=("inputs", "outputs"))
     if type(doc["version"]) is not int or doc["version"] != VERSION:
-        _refuse(f"{KEY}.version", str(VERSION), doc["version"], "use a newer msedge, or convert the model again")
-    inputs = [_input(entry, f"{KEY}.inputs[{i}]") for i, entry in enumerate(_list(doc.get("inputs", []), "inputs"))]
-    outputs = [_output(e, f"{KEY}.outputs[{i}]") for i, e in enumerate(_list(doc.get("outputs", []), "outputs"))]
+        _refuse(f"{_WHERE}.version", str(VERSION), doc["version"], "use a newer msedge, or convert the model again")
+    inputs = [_input(entry, f"{_WHERE}.inputs[{i}]") for i, entry in enumerate(_list(doc.get("inputs", []), "inputs"))]
+    outputs = [_output(e, f"{_WHERE}.outputs[{i}]") for i, e in enumerate(_list(doc.get("outputs", []), "outputs"))]
     _once((i["name"] for i in inputs), "names of inputs")
     _once((i["feeds"] for i in inputs), "inputs that are fed")
     _once((name for o in outputs for name in o["names"]), "names of outputs")
@@ -219,7 +220,7 @@ def check(document: Any) -> dict[str, Any]:
 
 def check_names(document: Mapping[str, Any], inputs: Iterable[str], outputs: Iterable[str]) -> None:
     """Whether what a checked declaration feeds and takes is the model's, and nothing goes by two names. Raises
-    PipelineError."""
+    ProcessingError."""
     _known((i["feeds"] for i in document["inputs"]), inputs, "input")
     _known((name for o in document["outputs"] for name in o["of"]), outputs, "output")
     fed, taken = {i["feeds"] for i in document["inputs"]}, {name for o in document["outputs"] for name in o["of"]}
@@ -230,13 +231,13 @@ def check_names(document: Mapping[str, Any], inputs: Iterable[str], outputs: Ite
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The declaration a TOML file holds, checked. A step's `labels_file`, a path seen from the file's folder, is read
-    into its `labels`, a line each. Raises PipelineError."""
+    into its `labels`, a line each. Raises ProcessingError."""
     try:
         document = tomllib.loads(Path(path).read_text("utf-8"))
     except OSError as error:
-        raise PipelineError(f"cannot read {os.fspath(path)!r}: {error.strerror or error}; check the path") from None
+        raise ProcessingError(f"cannot read {os.fspath(path)!r}: {error.strerror or error}; check the path") from None
     except ValueError as error:
-        raise PipelineError(f"{os.fspath(path)!r}: expected TOML in UTF-8: {error}") from None
+        raise ProcessingError(f"{os.fspath(path)!r}: expected TOML in UTF-8: {error}") from None
     document.setdefault("version", VERSION)
     for entry in _list(document.get("outputs", []), "outputs"):
         for step in entry.get("steps", []) if type(entry) is dict else []:
@@ -251,7 +252,7 @@ def _lines(folder: Path, name: Any) -> list[str]:
     try:
         return (folder / name).read_text("utf-8").splitlines()
     except (OSError, ValueError) as error:
-        raise PipelineError(f"labels_file {name!r}: cannot read it as UTF-8 text: {error}") from None
+        raise ProcessingError(f"labels_file {name!r}: cannot read it as UTF-8 text: {error}") from None
 
 
 # the parts of a declaration
@@ -325,17 +326,17 @@ def _once(names: Iterable[str], what: str) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            _refuse(KEY, f"{what} once each", f"{name!r} twice")
+            _refuse(_WHERE, f"{what} once each", f"{name!r} twice")
         seen.add(name)
 
 
 def _known(names: Iterable[str], there: Iterable[str], what: str) -> None:
     for name in names:
         if name not in there:
-            _refuse(KEY, f"an {what} of the model ({', '.join(there)})", name)
+            _refuse(_WHERE, f"an {what} of the model ({', '.join(there)})", name)
 
 
 def _refuse(where: str, expected: str, got: Any, fix: str = "") -> NoReturn:
     shown = got if isinstance(got, str) else repr(got)
     shown = "a number that is not finite" if isinstance(got, float) and not math.isfinite(got) else shown
-    raise PipelineError(f"{where}: expected {expected}, got {shown[:80]}{'; ' * bool(fix)}{fix}")
+    raise ProcessingError(f"{where}: expected {expected}, got {shown[:80]}{'; ' * bool(fix)}{fix}")

@@ -1,4 +1,4 @@
-"""What goes together, what does not, and what a pipeline does to updates."""
+"""Which update transforms can be combined, which cannot, and what they do to updates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from federated.codec import Codec, Spec
 from federated.errors import FederatedError
-from federated.messages.pipeline import EXCLUDES, NEEDS, Pipeline, Privacy
+from federated.messages.transforms import EXCLUDES, NEEDS, Privacy, Transforms
 from federated.privacy import Accountant, SeededSource
 
 CLIP = {"clip": 1.0}
@@ -50,13 +50,13 @@ def update(number: int, size: float = 1.0) -> dict[str, Any]:
 
 @pytest.mark.parametrize("feature", BY_ITSELF)
 def test_each_is_fine_by_itself(feature: str) -> None:
-    assert feature in Pipeline.of(**BY_ITSELF[feature]).features
+    assert feature in Transforms.of(**BY_ITSELF[feature]).features
 
 
 @pytest.mark.parametrize(("one", "other", "why"), EXCLUDES, ids=[f"{a}-{b}" for a, b, _ in EXCLUDES])
 def test_what_excludes_another_is_refused_with_the_reason(one: str, other: str, why: str) -> None:
     with pytest.raises(FederatedError, match=f"{one} with {other}: {why.split(';')[0]}"):
-        Pipeline.of(**both(BY_ITSELF[one], BY_ITSELF[other]))
+        Transforms.of(**both(BY_ITSELF[one], BY_ITSELF[other]))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_what_excludes_another_is_refused_with_the_reason(one: str, other: str, 
 def test_what_needs_another_is_refused_with_the_reason(privacy: dict[str, Any], at: int) -> None:
     one, other, why = NEEDS[at]
     with pytest.raises(FederatedError, match=f"{one} without {other}: {why.split(';')[0]}"):
-        Pipeline.of(privacy=privacy)
+        Transforms.of(privacy=privacy)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_what_needs_another_is_refused_with_the_reason(privacy: dict[str, Any], 
     ids=str,
 )
 def test_what_goes_together(settings: dict[str, Any]) -> None:
-    Pipeline.of(**settings)
+    Transforms.of(**settings)
 
 
 @pytest.mark.parametrize(
@@ -114,64 +114,64 @@ def test_sections_that_make_no_sense(words: dict[str, Any], why: str) -> None:
 
 
 def test_updates_are_clipped_on_the_device_and_again_on_the_server() -> None:
-    pipeline, source = Pipeline.of(privacy=CENTRAL), SeededSource(0)
-    sent = [pipeline.outgoing(update(at, 10), source, 1.0) for at in range(3)]
+    transforms, source = Transforms.of(privacy=CENTRAL), SeededSource(0)
+    sent = [transforms.outgoing(update(at, 10), source, 1.0) for at in range(3)]
     assert all(each.within == 0.0 for each in sent)
     spec = Spec.of(sent[0].tree)
     assert np.linalg.norm(spec.flatten(sent[0].tree)) == pytest.approx(1, rel=1e-5)
     lying = [update(at, 1e6) for at in range(3)]
-    honest = pipeline.combine([each.tree for each in sent], [1, 1, 1], SeededSource(1), 0.0).tree
+    honest = transforms.combine([each.tree for each in sent], [1, 1, 1], SeededSource(1), 0.0).tree
     np.testing.assert_allclose(
-        spec.flatten(pipeline.combine(lying, [1, 9, 1], SeededSource(1), 0.0).tree), spec.flatten(honest), atol=1e-6
+        spec.flatten(transforms.combine(lying, [1, 9, 1], SeededSource(1), 0.0).tree), spec.flatten(honest), atol=1e-6
     )
-    assert pipeline.uniform and not Pipeline.of().uniform
+    assert transforms.uniform and not Transforms.of().uniform
 
 
 def test_central_noise_is_that_of_the_account() -> None:
     """Noise of deviation multiplier * clip / devices on the mean; under Poisson sampling over those expected."""
-    pipeline = Pipeline.of(privacy={**CENTRAL, "clip": 3.0, "sampling": "poisson"})
+    transforms = Transforms.of(privacy={**CENTRAL, "clip": 3.0, "sampling": "poisson"})
     zeros = [{"w": np.zeros(20_000, "f4")}] * 5
     for expected, deviation in [(None, 2 * 3 / 5), (10.0, 2 * 3 / 10)]:
-        got = pipeline.combine(zeros, [1] * 5, SeededSource(3), 2.0, expected).tree["w"]
+        got = transforms.combine(zeros, [1] * 5, SeededSource(3), 2.0, expected).tree["w"]
         assert got.std() == pytest.approx(deviation, rel=0.03)
     ones = [{"w": np.full(4, 0.5, "f4")}] * 5
-    np.testing.assert_allclose(pipeline.combine(ones, [1] * 5, SeededSource(3), 0.0, 10.0).tree["w"], 0.25, rtol=1e-6)
+    np.testing.assert_allclose(transforms.combine(ones, [1] * 5, SeededSource(3), 0.0, 10.0).tree["w"], 0.25, rtol=1e-6)
 
 
 def test_epsilon_is_spent_over_the_rounds() -> None:
     for sampling, rate in [("fixed", 1.0), ("poisson", 0.1)]:
         words = {**CLIP, "noise": "central", "epsilon": 4.0, "sampling": sampling}
-        pipeline = Pipeline.of(privacy=words)
-        multiplier = pipeline.multiplier(50, 0.1)
+        transforms = Transforms.of(privacy=words)
+        multiplier = transforms.multiplier(50, 0.1)
         account = Accountant()
         for _ in range(50):
-            account = pipeline.charge(account, multiplier, 0.1)
+            account = transforms.charge(account, multiplier, 0.1)
         assert account.spent == ((multiplier, rate, 50),)
         assert 3.9 < account.epsilon(1e-5) <= 4.0
-    local = Pipeline.of(privacy={**LOCAL, "sampling": "poisson"})
+    local = Transforms.of(privacy={**LOCAL, "sampling": "poisson"})
     assert local.charge(Accountant(), 1.0, 0.1).spent == ((1.0, 1.0, 1),), "the server sees who sent what"
-    assert Pipeline.of().charge(Accountant(), 0.0, 0.1) == Accountant() and Pipeline.of().multiplier(5, 1.0) == 0
+    assert Transforms.of().charge(Accountant(), 0.0, 0.1) == Accountant() and Transforms.of().multiplier(5, 1.0) == 0
 
 
 def test_the_bound_adapts_and_the_noise_with_it() -> None:
-    pipeline = Pipeline.of(privacy={**CENTRAL, "adaptive": 0.5, "count_noise": 5.0})
-    assert pipeline.update_multiplier(1.0) > 1
-    assert pipeline.next(100, 100, 0.0).privacy.clip < 1 < pipeline.next(0, 100, 0.0).privacy.clip
-    assert Pipeline.of(privacy=CENTRAL).next(0, 100, 0.0).privacy.clip == 1
-    assert Pipeline.of(privacy=CENTRAL).update_multiplier(1.0) == 1
+    transforms = Transforms.of(privacy={**CENTRAL, "adaptive": 0.5, "count_noise": 5.0})
+    assert transforms.update_multiplier(1.0) > 1
+    assert transforms.next(100, 100, 0.0).privacy.clip < 1 < transforms.next(0, 100, 0.0).privacy.clip
+    assert Transforms.of(privacy=CENTRAL).next(0, 100, 0.0).privacy.clip == 1
+    assert Transforms.of(privacy=CENTRAL).update_multiplier(1.0) == 1
 
 
 def test_secure_sums_have_room_for_local_noise() -> None:
-    pipeline = Pipeline.of(privacy={**LOCAL, "secure": True})
-    sent = pipeline.outgoing(update(0, 9), SeededSource(0), 1.0).tree
+    transforms = Transforms.of(privacy={**LOCAL, "secure": True})
+    sent = transforms.outgoing(update(0, 9), SeededSource(0), 1.0).tree
     spec = Spec.of(sent)
-    fixed = pipeline.fixed_point(20, 500.0, 1.0)
+    fixed = transforms.fixed_point(20, 500.0, 1.0)
     assert fixed.heaviest == 1 and not fixed.quantise(sent, 1.0, spec, np.random.default_rng(0)).cut
-    assert [Pipeline.of().threshold(devices) for devices in (2, 3, 10, 100)] == [2, 2, 6, 60]
+    assert [Transforms.of().threshold(devices) for devices in (2, 3, 10, 100)] == [2, 2, 6, 60]
 
 
 def test_without_settings_an_update_passes_unchanged() -> None:
-    pipeline, sent = Pipeline(), update(0)
-    assert pipeline.outgoing(sent, SeededSource(0)).tree is sent and pipeline.codec == Codec()
-    np.testing.assert_allclose(pipeline.combine([sent, update(1)], [1, 3], SeededSource(0)).tree["b"],
+    transforms, sent = Transforms(), update(0)
+    assert transforms.outgoing(sent, SeededSource(0)).tree is sent and transforms.codec == Codec()
+    np.testing.assert_allclose(transforms.combine([sent, update(1)], [1, 3], SeededSource(0)).tree["b"],
                                (sent["b"] + 3 * update(1)["b"]) / 4, rtol=1e-5)  # fmt: skip

@@ -1,4 +1,4 @@
-"""A bundle's declaration against a model's ports: what clients see, and the way in and out."""
+"""A bundle's declared processing, checked against the model's ports: what clients see, what runs before and after."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edge.gateway.errors import GatewayError
-from edge.gateway.pipelines.boxes import Nms
-from edge.gateway.pipelines.images import Crop, Image, Resize
-from edge.gateway.pipelines.scores import Argmax, Sigmoid, Softmax, Threshold, TopK
-from edge.gateway.pipelines.sound import Audio, Frames, Length
-from edge.gateway.pipelines.spectra import Dct, Log, Mel, Spectrogram
-from edge.gateway.pipelines.steps import Kind, Payload, Source, Step, need
-from edge.gateway.pipelines.tensors import (
+from edge.gateway.ports import DATATYPES, Port, Ports
+from edge.gateway.processing.boxes import Nms
+from edge.gateway.processing.images import Crop, Image, Resize
+from edge.gateway.processing.scores import Argmax, Sigmoid, Softmax, Threshold, TopK
+from edge.gateway.processing.sound import Audio, Frames, Length
+from edge.gateway.processing.spectra import Dct, Log, Mel, Spectrogram
+from edge.gateway.processing.steps import Kind, Payload, Source, Step, need
+from edge.gateway.processing.tensors import (
     Cast,
     ChannelsFirst,
     Dequantize,
@@ -24,11 +25,10 @@ from edge.gateway.pipelines.tensors import (
     Tensor,
     Transpose,
 )
-from edge.gateway.ports import DATATYPES, Port, Ports
-from lite_runtime.bundle.pipelines import KEY, PipelineError, check, check_names
+from lite_runtime.bundle.processing import KEY, ProcessingError, check, check_names
 from lite_runtime.graph import Array, Dim, dtype_name, numpy_dtype
 
-__all__ = ["LIMIT", "ROWS", "SOURCE_OF", "STEP_OF", "Pipeline"]
+__all__ = ["LIMIT", "ROWS", "SOURCE_OF", "STEP_OF", "Processing"]
 
 LIMIT = 1 << 28
 """Most bytes that a request's rows may take once decoded: 256 MiB."""
@@ -79,11 +79,11 @@ class _Output(NamedTuple):
     types: tuple[np.dtype, ...]
 
 
-class Pipeline:
-    """What stands around a model's signature. Immutable: any thread may call `before` and `after`."""
+class Processing:
+    """The processing before and after a signature. Immutable: any thread may call `before` and `after`."""
 
     def __init__(self, document: Any, ports: Ports) -> None:
-        """Raises PipelineError where `document` is no declaration, or does not fit a model of these ports."""
+        """Raises ProcessingError where `document` is no declaration, or does not fit a model of these ports."""
         doc = check(document)
         check_names(doc, ports.inputs, ports.outputs)
         self._inputs = tuple(_input(entry, ports) for entry in doc["inputs"])
@@ -98,8 +98,8 @@ class Pipeline:
         """What clients see in place of the model's ports."""
 
     @classmethod
-    def of(cls, metadata: Mapping[str, Any], ports: Ports) -> Pipeline | None:
-        """The pipeline a bundle declares, ready to run; None where it declares none.
+    def of(cls, metadata: Mapping[str, Any], ports: Ports) -> Processing | None:
+        """The processing that a bundle declares, ready to run; None if it declares none.
 
         Raises GatewayError (400) for a declaration that is wrong, MissingExtraError for libraries it needs that are
         not there.
@@ -108,7 +108,7 @@ class Pipeline:
             return None
         try:
             made = cls(metadata[KEY], ports)
-        except PipelineError as error:
+        except ProcessingError as error:
             raise GatewayError(400, f"the bundle's {error}") from error
         for entry in made._inputs:
             entry.source.prepare()
@@ -143,7 +143,7 @@ def _unmoved() -> np.errstate:
 
 
 def _input(entry: Mapping[str, Any], ports: Ports) -> _Input:
-    port, where = ports.inputs[entry["feeds"]], f"pipeline of input {entry['name']!r}"
+    port, where = ports.inputs[entry["feeds"]], f"processing of input {entry['name']!r}"
     first, *rest = entry["steps"]
     source = _built(SOURCE_OF, first)
     steps = tuple(_built(STEP_OF, step) for step in rest)
@@ -163,7 +163,7 @@ def _input(entry: Mapping[str, Any], ports: Ports) -> _Input:
 
 def _output(entry: Mapping[str, Any], ports: Ports) -> tuple[_Output, tuple[Port, ...]]:
     names, of = tuple(entry["names"]), tuple(entry["of"])
-    where = f"pipeline of output {names[0]!r}"
+    where = f"processing of output {names[0]!r}"
     taken = [ports.outputs[name] for name in of]
     for port in taken:
         need(bool(port.shape), f"{where}: the model's output {port.name!r} has no axis of rows")
@@ -184,8 +184,8 @@ def _typed(steps: tuple[Step, ...], kinds: tuple[Kind, ...], where: str) -> tupl
     for step in steps:
         try:
             kinds = step.typed(*kinds)
-        except PipelineError as error:
-            raise PipelineError(f"{where}: {error}") from None
+        except ProcessingError as error:
+            raise ProcessingError(f"{where}: {error}") from None
     return kinds
 
 

@@ -1,4 +1,4 @@
-"""The named list of passes from a source's IR to the form that is lowered, and the driver that validates each."""
+"""The named lists of passes from a source's IR to the form that is lowered, and the driver that validates each."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import pytest
 
 import converter
 from converter import ConvertError, UnsupportedOpError
-from converter.pipeline import PASSES, Pass, optimize, to_ir
+from converter.pass_lists import PASSES, Pass, optimize, to_ir
 from lite_runtime import bundle, errors, reference
 from tests.converter.support import Builder, assert_close, random_inputs
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edge.gateway.pipelines.steps import Kind, Single, Step, need
+from edge.gateway.processing.steps import Kind, Single, Step, need
 from lite_runtime.graph import Array
 
 __all__ = ["Argmax", "Sigmoid", "Softmax", "Threshold", "TopK", "labelled"]

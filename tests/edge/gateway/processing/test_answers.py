@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from edge.gateway.pipelines import Pipeline
+from edge.gateway.processing import Processing
 from lite_runtime.graph import Array
-from tests.edge.gateway.pipelines.files import port, ports
+from tests.edge.gateway.processing.files import port, ports
 
 RNG = np.random.default_rng(2)
 CLASSES = ["cat", "dog", "emu", "fox", "gnu"]
@@ -22,11 +22,11 @@ def answer(arrays_: dict[str, Array], names: list[str], *steps: dict[str, Any]) 
     """What the steps make of a model's outputs; shapes and types are as the ports say."""
     outer = [port(name, str(a.dtype), "n", *a.shape[1:]) for name, a in arrays_.items()]
     doc = {"version": 1, "outputs": [{"names": names, "of": list(arrays_), "steps": list(steps)}]}
-    pipeline = Pipeline(doc, ports([port("x", "float32", "n", 2)], outer))
-    made = pipeline.after(arrays_)
-    assert list(made) == list(pipeline.ports.outputs)
+    processing = Processing(doc, ports([port("x", "float32", "n", 2)], outer))
+    made = processing.after(arrays_)
+    assert list(made) == list(processing.ports.outputs)
     for name, array in made.items():
-        found = pipeline.ports.outputs[name]
+        found = processing.ports.outputs[name]
         assert array.dtype == found.dtype and array.shape[1:] == (found.shape or ())[1:], name
     return made
 

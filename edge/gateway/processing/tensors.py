@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edge.gateway.pipelines.steps import Kind, Payload, Single, Source, need
+from edge.gateway.processing.steps import Kind, Payload, Single, Source, need
 from lite_runtime.graph import Array, numpy_dtype
 
 __all__ = ["Cast", "ChannelsFirst", "Dequantize", "Expand", "Normalize", "Quantize", "Tensor", "Transpose"]

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge.gateway.errors import GatewayError
-from edge.gateway.pipelines import Pipeline
-from edge.gateway.pipelines.resample import resample
-from edge.gateway.pipelines.sound import SAMPLES, Audio, frame_count
-from edge.gateway.pipelines.spectra import Dct, Log, Mel, Spectrogram, mel_bands
-from edge.gateway.pipelines.wav import header, samples
+from edge.gateway.processing import Processing
+from edge.gateway.processing.resample import resample
+from edge.gateway.processing.sound import SAMPLES, Audio, frame_count
+from edge.gateway.processing.spectra import Dct, Log, Mel, Spectrogram, mel_bands
+from edge.gateway.processing.wav import header, samples
 from lite_runtime.graph import Array
-from tests.edge.gateway.pipelines.files import declared, port, ports, texts, wav
+from tests.edge.gateway.processing.files import declared, port, ports, texts, wav
 
 RNG = np.random.default_rng(1)
 NOISE = RNG.uniform(-1, 1, 4000).astype(np.float32)
@@ -92,14 +92,15 @@ HOSTILE = {
 }
 
 
-def sound_pipeline(*steps: dict[str, Any], shape: tuple[int | str, ...] = ("n", "t"), **audio: Any) -> Pipeline:
-    return Pipeline(declared([{"step": "audio", "rate": 8000, **audio}, *steps]), ports([port("x", "float32", *shape)]))
+def sound_processing(*steps: dict[str, Any], shape: tuple[int | str, ...] = ("n", "t"), **audio: Any) -> Processing:
+    model = ports([port("x", "float32", *shape)])
+    return Processing(declared([{"step": "audio", "rate": 8000, **audio}, *steps]), model)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_sounds_are_refused(name: str) -> None:
     with pytest.raises(GatewayError) as caught:
-        sound_pipeline().before({"file": texts(HOSTILE[name])})
+        sound_processing().before({"file": texts(HOSTILE[name])})
     assert caught.value.status == 400 and "WAV" in str(caught.value)
 
 
@@ -109,7 +110,7 @@ def test_damaged_sounds_are_refused_or_read(at: int, bytes_: bytes, cut: bool) -
     at %= len(GOOD)
     data = GOOD[:at] + bytes_ + (b"" if cut else GOOD[at + len(bytes_) :])
     try:
-        made = sound_pipeline(max_seconds=1).before({"file": texts(data)})["x"]
+        made = sound_processing(max_seconds=1).before({"file": texts(data)})["x"]
         assert np.isfinite(made).all()
     except GatewayError as error:
         assert error.status in (400, 413)
@@ -117,9 +118,9 @@ def test_damaged_sounds_are_refused_or_read(at: int, bytes_: bytes, cut: bool) -
 
 def test_seconds_are_counted_over_the_request() -> None:
     second = wav(b"\0\0" * 8000, rate=8000)
-    assert sound_pipeline(max_seconds=2).before({"file": texts(second, second)})["x"].shape == (2, 8000)
+    assert sound_processing(max_seconds=2).before({"file": texts(second, second)})["x"].shape == (2, 8000)
     with pytest.raises(GatewayError, match="at most 2 seconds") as caught:
-        sound_pipeline(max_seconds=2).before({"file": texts(second, second, second)})
+        sound_processing(max_seconds=2).before({"file": texts(second, second, second)})
     assert caught.value.status == 413
 
 
@@ -131,11 +132,11 @@ def test_memory_has_a_bound_whatever_is_declared() -> None:
 
 def test_channels_are_averaged_and_length_is_made() -> None:
     stereo = struct.pack("<6h", 8192, 16384, 0, 0, -8192, -16384)
-    made = sound_pipeline({"step": "length", "samples": 5}, shape=("n", 5)).before(
+    made = sound_processing({"step": "length", "samples": 5}, shape=("n", 5)).before(
         {"file": texts(wav(stereo, rate=8000, channels=2))}
     )
     np.testing.assert_array_equal(made["x"], [[0.375, 0, -0.375, 0, 0]])
-    made = sound_pipeline({"step": "length", "samples": 2}, shape=("n", 2)).before(
+    made = sound_processing({"step": "length", "samples": 2}, shape=("n", 2)).before(
         {"file": texts(wav(stereo, rate=8000))}
     )
     np.testing.assert_array_equal(made["x"], [[0.25, 0.5]])
@@ -181,7 +182,7 @@ def test_what_is_too_high_for_the_new_rate_is_gone() -> None:
 
 def test_no_length_depends_on_how_much_is_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = resample(NOISE, 44100, 16000)
-    monkeypatch.setattr("edge.gateway.pipelines.resample._CHUNK", 1000)
+    monkeypatch.setattr("edge.gateway.processing.resample._CHUNK", 1000)
     np.testing.assert_array_equal(resample(NOISE, 44100, 16000), whole)
 
 
@@ -258,7 +259,7 @@ def test_triangles_meet_in_their_middles(scale: str) -> None:
 
 def test_the_scales_known_places() -> None:
     """1000 Hz is 15 Slaney mel and close to 1000 HTK mel; norm "slaney" makes triangles of one area."""
-    from edge.gateway.pipelines.spectra import _SCALES
+    from edge.gateway.processing.spectra import _SCALES
 
     assert _SCALES["slaney"][0](np.array(1000.0)) == pytest.approx(15.0)
     assert _SCALES["slaney"][0](np.array(6400.0)) == pytest.approx(42.0)
@@ -297,24 +298,24 @@ def test_keyword_spotting_from_a_file() -> None:
         {"step": "dct", "coefficients": 10},
         {"step": "expand", "axis": 2},
     ]
-    pipeline = sound_pipeline(*steps, shape=("n", 101, 10, 1))
+    processing = sound_processing(*steps, shape=("n", 101, 10, 1))
     ints = (NOISE * 20000).astype("<i2").tobytes()
-    made = pipeline.before({"file": texts(wav(ints, rate=8000), wav(ints, rate=16000))})["x"]
+    made = processing.before({"file": texts(wav(ints, rate=8000), wav(ints, rate=16000))})["x"]
     assert made.shape == (2, 101, 10, 1) and np.isfinite(made).all()
-    alone = pipeline.before({"file": texts(wav(ints, rate=16000))})["x"]
+    alone = processing.before({"file": texts(wav(ints, rate=16000))})["x"]
     np.testing.assert_array_equal(alone[0], made[1])
 
 
 def test_frames_of_a_sound_too_short_or_too_long() -> None:
-    pipeline = sound_pipeline({"step": "frames", "length": 20, "hop": 10}, shape=("n", "frames", 20))
+    processing = sound_processing({"step": "frames", "length": 20, "hop": 10}, shape=("n", "frames", 20))
     np.testing.assert_array_equal(
-        pipeline.before({"file": texts(wav(struct.pack("<35h", *range(35)), rate=8000))})["x"][0, 1] * 32768,
+        processing.before({"file": texts(wav(struct.pack("<35h", *range(35)), rate=8000))})["x"][0, 1] * 32768,
         np.arange(10, 30),
     )
     with pytest.raises(GatewayError, match="at least 20 samples, got 3") as caught:
-        pipeline.before({"file": texts(wav(b"\0" * 6, rate=8000))})
+        processing.before({"file": texts(wav(b"\0" * 6, rate=8000))})
     assert caught.value.status == 400
-    dense = sound_pipeline({"step": "frames", "length": 8000, "hop": 1}, shape=("n", "frames", 8000))
+    dense = sound_processing({"step": "frames", "length": 8000, "hop": 1}, shape=("n", "frames", 8000))
     with pytest.raises(GatewayError, match="shorter one") as caught:
         dense.before({"file": texts(wav(b"\0\0" * 20_000, rate=8000))})
     assert caught.value.status == 413

@@ -15,14 +15,14 @@ from typer.testing import CliRunner
 from converter import convert
 from edge.cli.app import app
 from edge.gateway.errors import GatewayError
-from edge.gateway.pipelines import Pipeline
-from edge.gateway.pipelines.pipeline import LIMIT, ROWS, SOURCE_OF, STEP_OF
 from edge.gateway.ports import ports_of
+from edge.gateway.processing import Processing
+from edge.gateway.processing.processing import LIMIT, ROWS, SOURCE_OF, STEP_OF
 from lite_runtime import bundle
 from lite_runtime import load as load_bundle
-from lite_runtime.bundle.pipelines import AFTER, BEFORE, KEY, SOURCES, PipelineError, check, load
+from lite_runtime.bundle.processing import AFTER, BEFORE, KEY, SOURCES, ProcessingError, check, load
 from tests.edge.conftest import Small
-from tests.edge.gateway.pipelines.files import declared, png, port, ports, texts
+from tests.edge.gateway.processing.files import declared, png, port, ports, texts
 
 RNG = np.random.default_rng(3)
 PICTURE = RNG.integers(0, 256, (10, 16, 3), dtype=np.uint8)
@@ -54,49 +54,47 @@ steps = [{step = "softmax"}, {step = "top_k", k = 3, labels_file = "labels.txt"}
 
 @pytest.fixture(scope="module")
 def served(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pipelines")
+    folder = tmp_path_factory.mktemp("processing")
     (folder / "labels.txt").write_text("\n".join(LABELS) + "\n")
-    (folder / "pipeline.toml").write_text(TOML)
-    done = CliRunner().invoke(
-        app, ["convert", str(small.source), "-o", str(folder / "m.mslite"), "--pipeline", str(folder / "pipeline.toml")]
-    )
+    (folder / "processing.toml").write_text(TOML)
+    command = ["convert", str(small.source), "-o", str(folder / "m.mslite"), "--processing"]
+    done = CliRunner().invoke(app, [*command, str(folder / "processing.toml")])
     assert done.exit_code == 0, done.output
     return folder / "m.mslite"
 
 
 def test_a_picture_to_a_label_through_a_real_bundle(served: Path) -> None:
     model, held = load_bundle(served, backend="reference"), bundle.read(served)
-    pipeline = Pipeline.of(held.metadata, ports_of(model))
-    assert pipeline is not None
-    assert [(p.name, p.datatype, p.open) for p in pipeline.ports.inputs.values()] == [("image", "BYTES", (-1,))]
-    found = [(p.name, p.datatype, p.open) for p in pipeline.ports.outputs.values()]
+    processing = Processing.of(held.metadata, ports_of(model))
+    assert processing is not None
+    assert [(p.name, p.datatype, p.open) for p in processing.ports.inputs.values()] == [("image", "BYTES", (-1,))]
+    found = [(p.name, p.datatype, p.open) for p in processing.ports.outputs.values()]
     assert found == [("probabilities", "FP32", (-1, 3)), ("labels", "BYTES", (-1, 3))]
-    assert (
-        pipeline.ports.batched and pipeline.ports.inputs["image"].shape[0] == pipeline.ports.outputs["labels"].shape[0]
-    )  # type: ignore[index]
+    outer = processing.ports
+    assert outer.batched and outer.inputs["image"].shape[0] == outer.outputs["labels"].shape[0]  # type: ignore[index]
     files = texts(png(PICTURE), png(PICTURE[::-1]))
-    logits = model.run(pipeline.before({"image": files}))["scores"]
-    made = pipeline.after({"scores": logits})
+    logits = model.run(processing.before({"image": files}))["scores"]
+    made = processing.after({"scores": logits})
     powers = np.exp(logits.astype(np.float64))
     order = np.argsort(-logits, 1)[:, :3]
     np.testing.assert_allclose(
         made["probabilities"], np.take_along_axis(powers / powers.sum(1, keepdims=True), order, 1), rtol=1e-5
     )
     assert made["labels"].tolist() == [[LABELS[i] for i in row] for row in order.tolist()]
-    alone = model.run(pipeline.before({"image": files[1:]}))["scores"]
+    alone = model.run(processing.before({"image": files[1:]}))["scores"]
     np.testing.assert_allclose(alone[0], logits[1], rtol=1e-5)
 
 
 def test_threads_do_not_meet(served: Path) -> None:
-    pipeline = Pipeline.of(bundle.read(served).metadata, ports_of(load_bundle(served, backend="reference")))
-    assert pipeline is not None
+    processing = Processing.of(bundle.read(served).metadata, ports_of(load_bundle(served, backend="reference")))
+    assert processing is not None
     files = [texts(png(RNG.integers(0, 256, (30, 20 + i, 3), dtype=np.uint8))) for i in range(8)]
-    want = [pipeline.before({"image": f})["x"] for f in files]
+    want = [processing.before({"image": f})["x"] for f in files]
     wrong: list[int] = []
 
     def work(i: int) -> None:
         for _ in range(10):
-            if not np.array_equal(pipeline.before({"image": files[i]})["x"], want[i]):
+            if not np.array_equal(processing.before({"image": files[i]})["x"], want[i]):
                 wrong.append(i)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
@@ -107,39 +105,45 @@ def test_threads_do_not_meet(served: Path) -> None:
     assert wrong == []
 
 
-def test_no_pipeline_where_none_is_declared() -> None:
-    assert Pipeline.of({"labels": LABELS}, ports([X])) is None
+def test_no_processing_if_none_is_declared() -> None:
+    assert Processing.of({"labels": LABELS}, ports([X])) is None
+
+
+def test_the_key_in_bundles_stays_pipelines(served: Path) -> None:
+    """Files that exist have this key, and would be served without their processing under any other."""
+    stored = bundle.read(served).metadata["pipelines"]
+    assert Processing.of({"pipelines": stored}, ports_of(load_bundle(served, backend="reference"))) is not None
 
 
 def test_what_is_not_named_goes_through() -> None:
     model = ports([X, port("gain", "float32", "n", 1)], [port("y", "float32", "n", 5), port("z", "int64", "n")])
     doc = declared(IMAGE, [{"names": "best", "of": "y", "steps": [{"step": "argmax"}]}])
-    pipeline = Pipeline(doc, model)
-    assert list(pipeline.ports.inputs) == ["file", "gain"] and list(pipeline.ports.outputs) == ["best", "z"]
+    processing = Processing(doc, model)
+    assert list(processing.ports.inputs) == ["file", "gain"] and list(processing.ports.outputs) == ["best", "z"]
     gain, z = np.ones((1, 1), np.float32), np.zeros(1, np.int64)
-    made = pipeline.before({"gain": gain, "file": texts(png(PICTURE))})
+    made = processing.before({"gain": gain, "file": texts(png(PICTURE))})
     assert list(made) == ["x", "gain"] and made["gain"] is gain
-    after = pipeline.after({"y": np.eye(1, 5, 2, dtype=np.float32), "z": z})
+    after = processing.after({"y": np.eye(1, 5, 2, dtype=np.float32), "z": z})
     assert after["best"].tolist() == [2] and after["z"] is z
 
 
 def test_one_output_two_ways() -> None:
     outputs = [{"names": "raw", "of": "y"}, {"names": "best", "of": "y", "steps": [{"step": "argmax"}]}]
-    made = Pipeline({"version": 1, "outputs": outputs}, ports([X])).after({"y": np.eye(2, 10, 4, dtype=np.float32)})
+    made = Processing({"version": 1, "outputs": outputs}, ports([X])).after({"y": np.eye(2, 10, 4, dtype=np.float32)})
     assert made["raw"].shape == (2, 10) and made["best"].tolist() == [4, 5]
 
 
 def test_tensors_through_steps() -> None:
     steps = [{"step": "tensor", "dtype": "uint8", "shape": [-1, -1, 3]}, *IMAGE[1:]]
-    pipeline = Pipeline(declared(steps), ports([X]))
-    assert pipeline.ports.inputs["file"] == port("file", "uint8", "n", None, None, 3)
-    image = Pipeline(declared(IMAGE), ports([X]))
+    processing = Processing(declared(steps), ports([X]))
+    assert processing.ports.inputs["file"] == port("file", "uint8", "n", None, None, 3)
+    image = Processing(declared(IMAGE), ports([X]))
     want = image.before({"file": texts(png(PICTURE), png(PICTURE[::-1]))})["x"]
-    np.testing.assert_array_equal(pipeline.before({"file": np.stack([PICTURE, PICTURE[::-1]])})["x"], want)
+    np.testing.assert_array_equal(processing.before({"file": np.stack([PICTURE, PICTURE[::-1]])})["x"], want)
 
 
 def test_a_model_without_an_axis_of_rows() -> None:
-    single = Pipeline(declared(IMAGE), ports([port("x", "float32", 3, 8, 8)], batched=False))
+    single = Processing(declared(IMAGE), ports([port("x", "float32", 3, 8, 8)], batched=False))
     assert single.ports.inputs["file"].shape == (1,)
     assert single.before({"file": texts(png(PICTURE))})["x"].shape == (3, 8, 8)
     with pytest.raises(GatewayError, match=r"expected 1..1 rows, got 2"):
@@ -148,10 +152,10 @@ def test_a_model_without_an_axis_of_rows() -> None:
 
 def test_quantised_inputs() -> None:
     steps = [*IMAGE[:2], {"step": "normalize"}, {"step": "quantize", "scale": 1.0, "zero_point": -128}]
-    made = Pipeline(declared(steps), ports([port("x", "int8", "n", 8, 8, 3)])).before({"file": texts(png(PICTURE))})[
+    made = Processing(declared(steps), ports([port("x", "int8", "n", 8, 8, 3)])).before({"file": texts(png(PICTURE))})[
         "x"
     ]
-    plain = Pipeline(declared(IMAGE[:2]), ports([port("x", "uint8", "n", 8, 8, 3)])).before(
+    plain = Processing(declared(IMAGE[:2]), ports([port("x", "uint8", "n", 8, 8, 3)])).before(
         {"file": texts(png(PICTURE))}
     )["x"]
     np.testing.assert_array_equal(made, plain.astype(np.int32) - 128)
@@ -167,8 +171,8 @@ def test_normalising_is_its_formula(shape: list[int], means: bool, stds: bool) -
         {"step": "tensor", "dtype": "uint8", "shape": shape},
         {"step": "normalize", "scale": 0.25, "mean": mean, "std": std},
     ]
-    pipeline = Pipeline(declared(steps), ports([port("x", "float32", "n", *shape)]))
-    made, kept = pipeline.before({"file": values})["x"], values.copy()
+    processing = Processing(declared(steps), ports([port("x", "float32", "n", *shape)]))
+    made, kept = processing.before({"file": values})["x"], values.copy()
     np.testing.assert_allclose(made, (values * 0.25 - np.array(mean)) / np.array(std), rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(values, kept)
 
@@ -176,21 +180,21 @@ def test_normalising_is_its_formula(shape: list[int], means: bool, stds: bool) -
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "uint32", "int64", "uint64"])
 def test_casts_stay_within_their_type(dtype: str) -> None:
     values = np.array([[np.nan, np.inf, -np.inf, 2.5, 3.5, -1.5, 1e30, 300.0]], np.float32)
-    pipeline = Pipeline(
+    processing = Processing(
         declared([{"step": "tensor", "shape": [8]}, {"step": "cast", "dtype": dtype}]),
         ports([port("x", dtype, "n", 8)]),
     )
     low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
     want = [0, high, low, 2, 4, max(low, -2), high, min(high, 300)]
-    assert pipeline.before({"file": values})["x"].tolist() == [want]
+    assert processing.before({"file": values})["x"].tolist() == [want]
 
 
 def test_rows_that_differ_are_refused() -> None:
-    loose = Pipeline(declared([{"step": "image"}]), ports([port("x", "uint8", "n", "h", "w", 3)]))
+    loose = Processing(declared([{"step": "image"}]), ports([port("x", "uint8", "n", "h", "w", 3)]))
     with pytest.raises(GatewayError, match=r"\[9, 16, 3\] for row 1 and \[10, 16, 3\] for row 0") as caught:
         loose.before({"file": texts(png(PICTURE), png(PICTURE[1:]))})
     assert caught.value.status == 400
-    fixed = Pipeline(declared([{"step": "image"}]), ports([port("x", "uint8", "n", 8, "w", 3)]))
+    fixed = Processing(declared([{"step": "image"}]), ports([port("x", "uint8", "n", 8, "w", 3)]))
     with pytest.raises(GatewayError, match="row 0: expected shape") as caught:
         fixed.before({"file": texts(png(PICTURE))})
     assert caught.value.status == 400
@@ -198,36 +202,36 @@ def test_rows_that_differ_are_refused() -> None:
 
 def test_an_error_names_the_row() -> None:
     with pytest.raises(GatewayError, match="input 'file', row 1: "):
-        Pipeline(declared(IMAGE), ports([X])).before({"file": texts(png(PICTURE), png(PICTURE)[:-60])})
+        Processing(declared(IMAGE), ports([X])).before({"file": texts(png(PICTURE), png(PICTURE)[:-60])})
 
 
 def test_numbers_that_are_none_and_tensors_without_any() -> None:
     features = [{"step": "spectrogram", "fft": 64, "hop": 32}, {"step": "log"}, {"step": "cast", "dtype": "float16"}]
     doc = declared([{"step": "tensor", "shape": [-1]}, *features])
-    pipeline = Pipeline(doc, ports([port("x", "float16", "n", None, 33)]))
+    processing = Processing(doc, ports([port("x", "float16", "n", None, 33)]))
     odd = np.array([[np.nan] * 64, [np.inf] * 64, [3e38] * 64, [1e-40] * 64], np.float32)
-    made = pipeline.before({"file": odd})["x"]
+    made = processing.before({"file": odd})["x"]
     assert made.shape == (4, 3, 33) and np.isnan(made[0]).all() and np.isfinite(made[3]).all()
     with pytest.raises(GatewayError, match="row 0: expected a non-empty array") as caught:
-        pipeline.before({"file": odd[:, :0]})
+        processing.before({"file": odd[:, :0]})
     assert caught.value.status == 400
-    picture = Pipeline(declared([{"step": "tensor", "dtype": "uint8", "shape": [-1, -1, 3]}, *IMAGE[1:]]), ports([X]))
+    picture = Processing(declared([{"step": "tensor", "dtype": "uint8", "shape": [-1, -1, 3]}, *IMAGE[1:]]), ports([X]))
     with pytest.raises(GatewayError, match="row 0: expected a non-empty array"):
         picture.before({"file": np.zeros((1, 0, 4, 3), np.uint8)})
 
 
 def test_small_files_do_not_become_much() -> None:
     big = [{"step": "image"}, {"step": "resize", "size": 4096}, {"step": "normalize"}]
-    pipeline = Pipeline(declared(big), ports([port("x", "float32", "n", 4096, 4096, 3)]))
+    processing = Processing(declared(big), ports([port("x", "float32", "n", 4096, 4096, 3)]))
     one = png(np.zeros((1, 1, 3), np.uint8))
     with pytest.raises(GatewayError, match=f"more than {LIMIT}") as caught:
-        pipeline.before({"file": texts(*[one] * 3)})
+        processing.before({"file": texts(*[one] * 3)})
     assert caught.value.status == 413
     with pytest.raises(GatewayError, match=f"expected 1..{ROWS} rows") as caught:
-        pipeline.before({"file": texts(*[one] * (ROWS + 1))})
+        processing.before({"file": texts(*[one] * (ROWS + 1))})
     assert caught.value.status == 413
     with pytest.raises(GatewayError, match="got 0") as caught:
-        pipeline.before({"file": texts()})
+        processing.before({"file": texts()})
     assert caught.value.status == 400
 
 
@@ -309,7 +313,7 @@ def test_wrong_declarations_are_refused(name: str) -> None:
         [X], [port("y", "float32", "n", 10), port("z", "float32", "n"), port("scalar", "float32")], batched=False
     )
     with pytest.raises(GatewayError) as caught:
-        Pipeline.of({KEY: WRONG[name]}, model)
+        Processing.of({KEY: WRONG[name]}, model)
     assert caught.value.status == 400 and "the bundle's" in str(caught.value)
 
 
@@ -339,8 +343,8 @@ SPECTROGRAM = {"step": "spectrogram", "fft": 64, "hop": 32}
     ],
 )
 def test_steps_that_do_not_suit_each_other(steps: list[dict[str, Any]]) -> None:
-    with pytest.raises(PipelineError, match="pipeline of input 'file'"):
-        Pipeline(declared(steps), ports([port("x", "float32", "n", None, None)]))
+    with pytest.raises(ProcessingError, match="processing of input 'file'"):
+        Processing(declared(steps), ports([port("x", "float32", "n", None, None)]))
 
 
 WORDS = st.sampled_from([*SOURCES, *BEFORE, *AFTER, "step"])
@@ -372,7 +376,7 @@ def test_damaged_declarations_are_refused_or_read(path: tuple[Any, ...], value: 
         inner = inner[key]
     inner[path[-1]] = value
     try:
-        Pipeline.of({KEY: doc}, ports([X]))
+        Processing.of({KEY: doc}, ports([X]))
     except GatewayError as error:
         assert error.status == 400
 
@@ -382,7 +386,7 @@ def test_damaged_declarations_are_refused_or_read(path: tuple[Any, ...], value: 
 
 def test_a_declaration_that_does_not_fit_leaves_no_file(small: Small, tmp_path: Path) -> None:
     out, toml = tmp_path / "m.mslite", tmp_path / "p.toml"
-    command = ["convert", str(small.source), "-o", str(out), "--pipeline", str(toml)]
+    command = ["convert", str(small.source), "-o", str(out), "--processing", str(toml)]
     for text, said in (
         ("[[inputs]", "expected TOML"),
         ("[[inputs]]\nname = 'a'\nfeeds = 'q'\nsteps = [{step = 'image'}]", "an input of the model (x), got q"),
@@ -396,9 +400,9 @@ def test_a_declaration_that_does_not_fit_leaves_no_file(small: Small, tmp_path: 
     assert CliRunner().invoke(app, [*command[:-1], str(tmp_path / "none.toml")]).exit_code == 3
 
 
-def test_pipelines_are_of_bundles(small: Small) -> None:
-    with pytest.raises(PipelineError, match="only a bundle can contain one"):
-        convert(small.source, to="onnx", pipeline={"version": 1})
+def test_only_bundles_can_declare_processing(small: Small) -> None:
+    with pytest.raises(ProcessingError, match="only a bundle can contain one"):
+        convert(small.source, to="onnx", processing={"version": 1})
 
 
 def test_a_bundle_without_one_is_what_it_was(small: Small) -> None:
@@ -411,5 +415,5 @@ def test_labels_come_from_a_file(tmp_path: Path) -> None:
     doc = load(tmp_path / "p.toml")
     assert doc["outputs"][0]["steps"][1]["labels"] == LABELS
     (tmp_path / "p.toml").write_text(TOML.replace('"labels.txt"', "7"))
-    with pytest.raises(PipelineError, match="expected a path"):
+    with pytest.raises(ProcessingError, match="expected a path"):
         load(tmp_path / "p.toml")

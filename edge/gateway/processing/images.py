@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from edge.gateway.errors import GatewayError
-from edge.gateway.pipelines.payload import raw
-from edge.gateway.pipelines.steps import Kind, Payload, Single, Source, need
+from edge.gateway.processing.payload import raw
+from edge.gateway.processing.steps import Kind, Payload, Single, Source, need
 from lite_runtime.errors import MissingExtraError
 from lite_runtime.graph import Array
 

@@ -12,8 +12,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from edge.gateway.pipelines.sound import frame_count, framed
-from edge.gateway.pipelines.steps import Kind, Single, need
+from edge.gateway.processing.sound import frame_count, framed
+from edge.gateway.processing.steps import Kind, Single, need
 from lite_runtime.graph import Array
 
 __all__ = ["Dct", "Log", "Mel", "Spectrogram", "mel_bands"]
