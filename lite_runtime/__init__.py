@@ -23,7 +23,8 @@ __all__ = [
 ]
 
 ARCHIVE = "reference.zip"
-"""Where a device's wheel holds the references: rarely needed there, and a tenth of the size."""
+"""The import path of the references in a device's wheel: they are rarely needed there, and this is a tenth of the
+size."""
 __path__.append(f"{__path__[0]}/{ARCHIVE}")
 
 _LAZY = {
@@ -38,7 +39,7 @@ def __getattr__(name: str) -> Any:
         import gc
         from importlib import import_module
 
-        # New modules make no garbage; looking for some among all that NumPy made takes 1.3 ms of a start.
+        # Importing modules makes no garbage; a collection over all of NumPy's objects takes 1.3 ms of a start.
         collecting = gc.isenabled()
         gc.disable()
         try:
