@@ -109,7 +109,7 @@ class Operator(NamedTuple):
     """Its attributes, in the notation above; `lite_runtime.operators.attributes` parses it."""
     traits: tuple[Trait, ...] = ()
     domain: str = ""
-    """\"\" for ONNX; "msedge" for our own operators, which ONNX lacks."""
+    """Empty for ONNX's own; "msedge" for ours, which ONNX lacks."""
     also: tuple[str, ...] = ()
     """Other domains that define it with the same name and meaning: models that use them can be imported."""
     reference: str = ""
