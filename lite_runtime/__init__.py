@@ -1,4 +1,4 @@
-"""The device runtime: loads a bundle and runs it. Needs NumPy alone; native kernels are used where there are any."""
+"""The device runtime: loads a bundle and runs it. Needs only NumPy; uses native kernels if available."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ __all__ = [
 ]
 
 ARCHIVE = "reference.zip"
-"""The import path of the references in a device's wheel: they are rarely needed there, and this is a tenth of the
-size."""
+"""The archive with the references in a device's wheel: rarely needed there, and compressed to a tenth of the size."""
 __path__.append(f"{__path__[0]}/{ARCHIVE}")
 
 _LAZY = {

@@ -25,7 +25,7 @@ def with_state(source: Source, state: Mapping[str, Array], provenance: Mapping[s
     held = read(source)
     for name in state:
         if name not in held.state:
-            refuse("state", f"names of state of the bundle ({len(held.state)})", show(name), "give some of those")
+            refuse("state", f"names of state of the bundle ({len(held.state)})", show(name), "use names of its state")
     changed = set(state)
     golden = {
         name: example

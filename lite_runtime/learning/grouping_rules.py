@@ -62,7 +62,7 @@ def _behind(g: Walk, node: Node, product: str, factor: str, bias: str, residual:
 def _product(g: Walk, node: Node) -> None:
     x, matrix, bias, residual = (_operand(node, i) for i in range(4))
     if x not in g.lines or matrix in g.lines or bias in g.lines or residual in g.own:
-        raise g.refusal(node, "an operand stands where rows of a batch cannot")
+        raise g.refusal(node, "an operand is in a position where rows of a batch are not supported")
     if node.attrs.get("transA", 0) or any(node.attrs.get(key, 1.0) != 1.0 for key in ("alpha", "beta")):
         raise g.refusal(node, "its left operand is transposed, or the product scaled")
     shape, bare = g.specs[matrix].shape, len(g.specs[x].shape) < 2
@@ -83,7 +83,7 @@ def _product(g: Walk, node: Node) -> None:
 def _convolution(g: Walk, node: Node) -> None:
     x, filters, bias, residual = (_operand(node, i) for i in range(4))
     if g.lines.get(x) is None or filters in g.lines or bias in g.lines or residual in g.own:
-        raise g.refusal(node, "an operand stands where rows of a batch cannot")
+        raise g.refusal(node, "an operand is in a position where rows of a batch are not supported")
     last = node.attrs.get("layout", "NCHW") == "NHWC"
     if filters in g.own and last and _pointwise(g, node):
         g.grouped(node, x, (filters, "filters"), bias, residual, _epilogue(node))

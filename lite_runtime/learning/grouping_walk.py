@@ -192,7 +192,7 @@ class Walk:
         """Raises Ungrouped if an output does not have one line for each row."""
         for value in self.graph.outputs:
             if value.name in self.lines and self.lines[value.name] != 1:
-                what = f"{self._mixer.where}: its result mixes rows, or may" if self._mixer else "rows are independent"
+                what = f"{self._mixer.where}: its result mixes rows, or may" if self._mixer else "it holds several"
                 raise Ungrouped(f"output {value.name!r} does not hold one line for each row; {what}")
             if value.name not in self.lines:
                 raise Ungrouped(f"output {value.name!r} depends on no row")

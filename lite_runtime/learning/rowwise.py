@@ -4,6 +4,7 @@ A value with n independent rows has n * lines lines along axis 0: the first `lin
 `lines` is usually 1, and more if a reshape merged another axis into the first. The rules are a table by operator; the
 result of an operator without a rule, or of a node that mixes rows, is MIXED.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["StateBinding", "StateStore", "Stateful"]
 
 PATIENCE, MOST_PATIENCE = 2, 64
-"""Number of runs without a change of state after which weights are packed and folded; doubled every time, so that a
-caller who alternates between reads and changes does not plan more often than it runs."""
+"""Number of runs with unchanged state before weights are packed and folded, at first and at most. It is doubled every
+time, so that a caller who alternates between reads and changes does not plan more often than it runs."""
 
 
 class _Sides(NamedTuple):
@@ -73,7 +73,7 @@ class StateStore:
         return _Sides(arrays, arrays.copy(), np.array([at, at]))
 
     def now(self, name: str) -> Array:
-        """A state as runs read it; valid until the second next change."""
+        """A state as runs read it; valid until the change after the next."""
         return self.sides.now[self.rows[name]]
 
     def prepare(self, rows: Sequence[int]) -> None:

@@ -376,7 +376,7 @@ def _pad_mapped(b: Binder, source: Operand, target: Operand, pads: Sequence[tupl
     mode = b.attr("mode")
     stretches = [_stretches(_pad_map(n, p, mode)) for n, p in zip(source.shape, pads, strict=True)]
     if prod(len(s) for s in stretches) > MAX_BOXES:
-        raise NoKernel("a border many times as wide as what it repeats")
+        raise NoKernel("a border many times as wide as the repeated part")
     to, steps = dense_strides(target.shape), dense_strides(source.shape)
     for box in product(*stretches):
         emit_copy(
@@ -407,7 +407,7 @@ def _stretches(indices: Array) -> list[tuple[int, int, int, int]]:
     jumps = np.diff(indices)
     ends = np.flatnonzero(np.diff(jumps)) + 1
     if len(ends) > MAX_BOXES:
-        raise NoKernel("a border many times as wide as what it repeats")
+        raise NoKernel("a border many times as wide as the repeated part")
     for end in (*(int(e) for e in ends), len(indices) - 1):
         # the step into `end` applies from `at` on; the element at a turn belongs to the stretch before it
         if end < at:

@@ -2,6 +2,7 @@
 
 Windows are resolved by the same function that the references use, so that paddings and sizes always agree.
 """
+
 from __future__ import annotations
 
 from math import prod

@@ -83,7 +83,7 @@ def _rows(b: Binder, x: Operand) -> tuple[int, int, int]:
     if channels_at(b) != "NHWC" and len(x.shape) != 2:
         raise NoKernel("a normalisation that is not channels-last")
     if x.size == 0:
-        raise NoKernel("moments of nothing")
+        raise NoKernel("moments of an empty tensor")
     return x.size // x.shape[-1], x.shape[-1], max(1, CHUNK // x.shape[-1])
 
 
@@ -157,7 +157,7 @@ def _bind_layer_norm_grad(b: Binder) -> None:
     dy, x, scale, mean, inverse = operands(b, 0, 1, 2, 3, 4)
     n = scale.size
     if x.size == 0:
-        raise NoKernel("moments of nothing")
+        raise NoKernel("moments of an empty tensor")
     rows, chunk = x.size // n, max(1, CHUNK // n)
     chunks = -(-rows // chunk)
     parts = b.scratch("float32", (2, chunks, n))

@@ -1,5 +1,4 @@
-"""How operators are defined: a NumPy function registered under the operator's name, and the context for some of them.
-"""
+"""How operators are defined: a NumPy function registered under the operator's name, and context for some of them."""
 
 from __future__ import annotations
 

@@ -48,9 +48,9 @@ TRIALS = 2
 """Runs by one worker before the first by several: they measure how long one worker takes, the second with warm
 caches."""
 DOUBT = 32
-"""Greatest number of runs by one worker for each run's time lost to a slower team. It doubles each time in a row: a
-single delay costs as much again; a busy machine, where a worker without a processor keeps the others waiting, costs one
-part in 32."""
+"""Greatest number of runs by one worker for each run's time lost to a slower team. The number doubles with each slower
+run in a row: a single delay costs the same time again; a busy machine, where a worker without a processor keeps the
+others waiting, costs one part in 32."""
 GAIN = 0.9
 """Share of one worker's time that several workers must stay below before they are called."""
 

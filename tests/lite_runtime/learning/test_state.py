@@ -439,7 +439,7 @@ def test_a_file_of_another_model(tmp_path: Path) -> None:
 
 def test_files_that_are_none(tmp_path: Path) -> None:
     path = tmp_path / "x"
-    with pytest.raises(BundleError, match=r"got no file of that name; check the path, or to make one: Model.save_state"):
+    with pytest.raises(BundleError, match=r"got no file of that name; check the path, or to make one: Model.save"):
         checkpoint.read(path)
     path.write_bytes(LEARNER)
     with pytest.raises(BundleError, match="not a state file; to make one"):
