@@ -1,4 +1,4 @@
-"""The device runtime: loads a bundle and runs it. Needs NumPy alone; native kernels are used where there are any."""
+"""The device runtime: loads a bundle and runs it. Needs only NumPy; uses native kernels if available."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 ARCHIVE = "reference.zip"
-"""Where a device's wheel holds the references: rarely needed there, and a tenth of the size."""
+"""The archive with the references in a device's wheel: rarely needed there, and compressed to a tenth of the size."""
 __path__.append(f"{__path__[0]}/{ARCHIVE}")
 
 _LAZY = {
@@ -38,7 +38,7 @@ def __getattr__(name: str) -> Any:
         import gc
         from importlib import import_module
 
-        # New modules make no garbage; looking for some among all that NumPy made takes 1.3 ms of a start.
+        # Importing modules makes no garbage; a collection over all of NumPy's objects takes 1.3 ms of a start.
         collecting = gc.isenabled()
         gc.disable()
         try:

@@ -1,4 +1,4 @@
-"""`python -m lite_runtime run|inspect|bench model.mslite`: the runtime alone, with argparse alone."""
+"""`python -m lite_runtime run|inspect|bench model.mslite`: a command line that needs only the runtime and argparse."""
 
 from __future__ import annotations
 
@@ -138,21 +138,22 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m lite_runtime", description="Run, inspect or time a bundle.")
     parser.add_argument("command", choices=_COMMANDS)
     parser.add_argument("model", help="a .mslite file")
-    parser.add_argument("-i", "--input", action="append", metavar="NAME=FILE.npy", help="an input; none: random ones")
-    parser.add_argument("-o", "--output", metavar="FILE.npz", help="run: keep the outputs")
+    parser.add_argument("-i", "--input", action="append", metavar="NAME=FILE.npy", help="an input (default: random)")
+    parser.add_argument("-o", "--output", metavar="FILE.npz", help="run: save the outputs")
     parser.add_argument("--signature", default="predict")
-    parser.add_argument("--state", metavar="FILE", help="what to begin with: state an earlier run saved")
-    parser.add_argument("--save-state", metavar="FILE", help="run: keep the state it leaves")
+    parser.add_argument("--state", metavar="FILE", help="initial state, saved by an earlier run")
+    parser.add_argument("--save-state", metavar="FILE", help="run: save the final state")
     parser.add_argument("--program", action="store_true", help="inspect: the planned program of --signature by name")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--backend", choices=BACKENDS, default="auto")
-    parser.add_argument("--seed", type=int, default=0, help="of random inputs")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random inputs")
     parser.add_argument("--seconds", type=float, default=1.0, help="bench: how long to measure")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 done, 3 could not run; usage errors leave through argparse with 2. JSON on stdout."""
+    """Returns the exit code: 0 success, 3 the model could not run; argparse exits with 2 on usage errors. JSON on
+    stdout."""
     args = _parser().parse_args(arguments)
     try:
         model = load(args.model, threads=args.threads, backend=args.backend, state=args.state)

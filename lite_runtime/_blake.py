@@ -1,4 +1,6 @@
-"""BLAKE2b without hashlib, whose import loads OpenSSL: as long as reading a small bundle, a tenth of a cold start."""
+"""BLAKE2b without importing hashlib, which loads OpenSSL: that takes as long as reading a small bundle, a tenth of a
+cold start.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing a file so that a reader finds the old one or the new one, whole, whatever happens in between."""
+"""Atomic file writing: a reader finds either the complete old file or the complete new one, even after a crash."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def write_atomically(
     *,
     mode: int | None = None,
 ) -> None:
-    """Make `path` hold exactly `data`, or its parts in order: temporary file beside it, fsync, rename, fsync of the
-    folder.
+    """Replace `path` with exactly `data` (or its parts, in order): write a temporary file in the same folder, fsync it,
+    rename it, fsync the folder.
 
     A symbolic link is followed. mode: permission bits of the file; without it an existing file keeps its own, and a new
-    one gets what the umask leaves. Raises `error`, naming the path and the fix; then `path` is as it was (or, where
-    only the last fsync failed, new and whole) and no temporary file remains.
+    one gets those that the umask allows. Raises `error`, naming the path and the fix; `path` is then unchanged (or, if
+    only the last fsync failed, new and complete) and no temporary file remains.
     """
     shown = os.fspath(path)
     try:
@@ -68,7 +68,7 @@ def _refusal(shown: str, problem: OSError | ValueError, error: type[MsedgeError]
 
 
 def _mode_of(target: str) -> int | None:
-    """Permission bits of the file about to be replaced; None where there is none yet."""
+    """Permission bits of the file to be replaced; None if it does not exist yet."""
     try:
         status = os.stat(target)
     except FileNotFoundError:
@@ -96,7 +96,7 @@ def _write_new(path: str, parts: Sequence[Data], mode: int | None) -> None:
 
 
 def _sync_folder(folder: str) -> None:
-    """Make a rename survive a power cut, where the system lets a folder be opened."""
+    """Make a rename survive a power failure, on systems that allow opening a folder."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

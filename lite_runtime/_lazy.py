@@ -1,4 +1,4 @@
-"""Public names of a package, each imported when it is first asked for."""
+"""Public names of a package, each imported on first access."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ __all__ = ["lazy"]
 
 
 def lazy(package: str, homes: Mapping[str, str], extra: str = "", why: str = "") -> Callable[[str], Any]:
-    """A package's `__getattr__`. homes: where every public name is: "module", "module:name there", or a submodule.
+    """A package's `__getattr__`. homes: where each public name is defined: "module", "module:name there", or a
+    submodule.
 
-    extra, why: the optional dependencies that these modules need, and what for: where one is not installed,
+    extra, why: the optional dependencies that these modules need, and their purpose: if one is not installed,
     MissingExtraError says how to install it.
     """
 

@@ -12,7 +12,7 @@ __all__ = ["mapped"]
 def mapped(path: str | os.PathLike[str]) -> memoryview | None:
     """A file's bytes as read-only memory, empty for an empty file; None for a folder or device. Raises OSError.
 
-    The file must not be cut short while it is in use; `write_atomically` replaces files and never cuts them.
+    The file must not be truncated while it is in use; `write_atomically` replaces files and never truncates them.
     """
     with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb") as file:
         status = os.fstat(file.fileno())

@@ -1,4 +1,5 @@
-"""Every error a user of the runtime can meet. Text: what was expected, what was got, where, and the fix."""
+"""All errors that users of the runtime can get. Each text says what was expected, what was found, where, and the
+fix."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ __all__ = [
 
 
 class MsedgeError(Exception):
-    """Root of all errors msedge raises on purpose; its text is fit to be shown to a user."""
+    """Base class of all errors that msedge raises on purpose; the text may be shown to a user."""
 
 
 class BundleError(MsedgeError):
@@ -21,15 +22,15 @@ class BundleError(MsedgeError):
 
 
 class InputError(MsedgeError):
-    """A caller handed a model wrong inputs: name, dtype, rank or shape."""
+    """A caller gave a model wrong inputs: name, dtype, rank or shape."""
 
 
 class ShapeError(MsedgeError):
-    """A node's operands do not fit each other or its attributes."""
+    """A node's operands are incompatible with each other or with its attributes."""
 
 
 class UnsupportedOpError(MsedgeError):
-    """The graph holds operators this build cannot run; the text lists all of them."""
+    """The graph contains operators that this build cannot run; the text lists all of them."""
 
 
 class MissingExtraError(MsedgeError):

@@ -16,9 +16,9 @@ __all__ = ["Frozen", "NamedTuple"]
 
 @dataclass_transform(frozen_default=True)
 class Frozen:
-    """Cannot be changed once made, and equals a record of the same class with equal fields.
+    """Instances cannot be changed and are equal to instances of the same class with equal fields.
 
-    A subclass annotates its fields in order; a class attribute of a field's name is its default. Fields are kept in
+    A subclass annotates its fields in order; a class attribute with a field's name is its default. Fields are stored in
     `__dict__`, so that `functools.cached_property` works.
     """
 
@@ -30,7 +30,7 @@ class Frozen:
         cls._fields = (*cls._fields, *own)
         cls._defaults = {**cls._defaults, **{name: cls.__dict__[name] for name in own if name in cls.__dict__}}
         for name in cls._defaults.keys() & own:
-            delattr(cls, name)  # an instance's own value is found, or its `__getattr__` asked
+            delattr(cls, name)  # so that the instance's value is found, or `__getattr__` is called
 
     def __init__(self, *values: Any, **named: Any) -> None:
         fields = self._fields
@@ -59,14 +59,14 @@ class Frozen:
         return f"{type(self).__name__}({shown})"
 
     def replace(self, **changes: Any) -> Self:
-        """One that differs in these fields."""
+        """A copy that differs in these fields."""
         return type(self)(**{name: getattr(self, name) for name in self._fields} | changes)
 
 
 def _mistake(
     fields: tuple[str, ...], values: tuple[Any, ...], named: Mapping[str, Any], held: Mapping[str, Any]
 ) -> str:
-    """What is wrong with a constructor's arguments."""
+    """Describes what is wrong with a constructor's arguments."""
     if len(values) > len(fields):
         return f"got {len(values)} values"
     unknown = [name for name in named if name not in fields]

@@ -1,4 +1,4 @@
-"""The bundle (`.mslite`): one file that holds a model's graphs, weights and what is known of where it came from.
+"""The bundle (`.mslite`): one file that holds a model's graphs, its weights and information about its origin.
 
 Little-endian throughout. A file is a 64-byte header, a table of 96-byte section entries, then the sections, in the
 table's order, each at a multiple of 64 bytes (large `weights` at a multiple of 4096), less than 4096 zero bytes between
@@ -6,15 +6,15 @@ them:
 
     header   magic, byte-order mark, format version, section count, version of msedge needed, 4 zero bytes,
              file size, BLAKE2b-256 of the first 32 bytes and the table
-    entry    name, offset, size, flags (1: a reader that does not know this section must give up), version of msedge
-             needed, 8 zero bytes, BLAKE2b-256 of the section
-    manifest JSON in UTF-8, as it is or compressed with zlib: see `encoding` and `decoding`; it holds the smallest
-             arrays itself, and says which inputs and outputs of graphs are state (what signatures keep between runs)
-    golden   arrays a correct runtime reproduces (optional), compressed with zlib
+    entry    name, offset, size, flags (1: a reader that does not know this section must refuse the file), version
+             of msedge needed, 8 zero bytes, BLAKE2b-256 of the section
+    manifest JSON in UTF-8, plain or compressed with zlib: see `encoding` and `decoding`; it contains the smallest
+             arrays itself, and says which inputs and outputs of graphs are state (kept between runs of signatures)
+    golden   arrays that a correct runtime reproduces (optional), compressed with zlib
     weights  the graphs' constants and initial state, row-major, each at a multiple of 64 bytes, equal contents once
 
-A section nobody here knows is skipped unless flagged as required. Reading is pure: bytes in, verified object out;
-nothing in a file can make the reader run code, or take more than a fixed multiple of the file's size in memory.
+An unknown section is skipped unless it is flagged as required. Reading has no side effects: bytes in, verified object
+out; nothing in a file can make the reader run code, or use more memory than a fixed multiple of the file's size.
 """
 
 from __future__ import annotations

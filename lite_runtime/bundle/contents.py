@@ -1,4 +1,6 @@
-"""What a verified bundle holds. Loaded when one is read whole: a start that finds its program kept does without it."""
+"""The contents of a verified bundle. Imported when a bundle is read completely: a start with a cached program does not
+need it.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ Golden = Mapping[str, tuple[Mapping[str, Array], Mapping[str, Array]]]
 
 
 class TensorRecord(NamedTuple):
-    """Where a stored tensor lies in its section: the unit of delta updates. `digest` is of its bytes, in hex.
+    """Position of a stored tensor in its section: the unit of delta updates. `digest` is that of its bytes, in hex.
 
-    One that stands in the manifest has offset -1 and no digest.
+    A tensor stored in the manifest itself has offset -1 and no digest.
     """
 
     dtype: str
@@ -36,20 +38,20 @@ class Bundle(NamedTuple):
     provenance: Mapping[str, Any]
     metadata: Mapping[str, Any]
     digest: str
-    """Names the contents: BLAKE2b-256 over header and section table, which holds every section's own."""
+    """Identifies the contents: BLAKE2b-256 over header and section table, which contains every section's digest."""
     sections: Mapping[str, Section]
     tensors: tuple[TensorRecord, ...]
     """The records of the `weights` section."""
     data: memoryview
-    """The whole file, read-only."""
+    """The complete file, read-only."""
     state: Mapping[str, Array] = MappingProxyType({})
-    """What signatures keep between runs, by name: how it is at first."""
+    """Initial values of the state that signatures keep between runs, by name."""
     uses: Mapping[str, StateUse] = MappingProxyType({})
-    """By signature, what of that it reads and writes; a signature that uses none is left out."""
+    """By signature, the state it reads and writes; a signature without state is left out."""
 
     def at_first(self, signature: str) -> Graph:
-        """A signature's graph as a caller first meets it: state as the constants it begins with, and no part of inputs
-        and outputs. KeyError where there is none of that name."""
+        """A signature's graph with its initial state as constants, and without state among its inputs and outputs.
+        Raises KeyError for an unknown name."""
         graph, use = self.signatures[signature], self.uses.get(signature)
         if use is None:
             return graph
@@ -58,5 +60,5 @@ class Bundle(NamedTuple):
         return graph.replace(inputs=inputs, outputs=outputs, constants={**graph.constants, **held})
 
     def section(self, name: str) -> memoryview:
-        """The bytes of a section; KeyError where there is none of that name."""
+        """The bytes of a section; raises KeyError for an unknown name."""
         return cut(self.data, self.sections[name])

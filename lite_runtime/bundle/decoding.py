@@ -1,4 +1,4 @@
-"""A manifest's JSON and a section's bytes to graphs and arrays, nothing believed that was not checked."""
+"""Decodes a manifest's JSON and a section's bytes to graphs and arrays; everything is validated before use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Decoder", "Tensors", "decode_golden", "decode_state", "decode_uses",
 
 
 class Tensors:
-    """The arrays of one section, made from its table when first asked for; every row checked at once."""
+    """The arrays of one section, created from its table on first access; every row of the table is checked at once."""
 
     def __init__(self, table: Any, data: memoryview, section: str, thorough: bool) -> None:
         self._data, self._section = data, section
@@ -76,7 +76,7 @@ class Tensors:
             refuse(where, f"{wanted} bytes for {dtype} of shape {shape}", str(nbytes))
         if i in self._inline:
             if dtype == "string":
-                refuse(where, "strings in a section", "some in the manifest")
+                refuse(where, "strings stored in a section", "strings stored in the manifest")
             return TensorRecord(dtype, shape, _NOWHERE, nbytes, "")
         if offset < 0 or offset % ALIGN or offset + nbytes > len(self._data):
             refuse(where, f"a multiple of {ALIGN} within {len(self._data)} bytes", f"{nbytes} bytes at {offset}")
@@ -140,7 +140,7 @@ _NOWHERE = -1
 
 
 def _content(text: Any, where: str) -> bytes:
-    """The bytes of an array that stands in the manifest."""
+    """The bytes of an array stored in the manifest."""
     if type(text) is not str or len(text) > 2 * INLINE:
         refuse(where, f"up to {INLINE} bytes in base64", show(text))
     try:
@@ -153,7 +153,7 @@ def _content(text: Any, where: str) -> bytes:
 
 
 class Decoder:
-    """JSON values to graphs: what `Encoder` makes, and nothing else. Types only; `verify_graph` judges the rest."""
+    """JSON values to graphs: accepts only what `Encoder` makes. Checks JSON types; `verify_graph` checks the rest."""
 
     _GRAPH = ("name", "inputs", "outputs", "nodes", "attrs", "constants")
 
@@ -161,9 +161,9 @@ class Decoder:
         self._tensors = tensors
 
     def graph(self, doc: Any, depth: int = 0) -> Graph:
-        """The graph a JSON object holds; `depth` counts the graphs around it."""
+        """The graph that a JSON object describes; `depth` counts the enclosing graphs."""
         if depth > MAX_DEPTH:
-            refuse("subgraph", f"at most {MAX_DEPTH} graphs inside each other", "more")
+            refuse("subgraph", f"graphs nested at most {MAX_DEPTH} deep", "deeper nesting")
         object_of(doc, "graph", self._GRAPH)
         constants = {
             name: self._tensors.get(row, f"constant {name!r}")
@@ -205,9 +205,9 @@ class Decoder:
             refuse(f"node {i}, {show(op)}", f"a row below {len(attrs)} of attributes", show(number))
         own = attrs[number]
         if own is None:
-            refuse(f"node {i}, {show(op)}", "attributes that hold a graph in one node only", "the same in two")
+            refuse(f"node {i}, {show(op)}", "attributes with a graph in one node only", "the same row in two")
         if any(type(value) is Graph for value in own.values()):
-            attrs[number] = None  # shared graphs inside shared graphs would make a small file unfold without end
+            attrs[number] = None  # shared graphs nested in shared graphs would let a small file expand without limit
         return Node(op, tuple(inputs), tuple(outputs), own, name)
 
     def _attrs(self, row: Any, where: str, depth: int) -> Mapping[str, Attr]:
@@ -257,7 +257,7 @@ def decode_golden(doc: Any, tensors: Tensors) -> Golden:
 
 
 def decode_state(doc: Any, tensors: Tensors) -> Mapping[str, Array]:
-    """Initial state by name; zeros are described, not stored."""
+    """Initial state by name; zeros are described by type and shape only, not stored."""
     made: dict[str, Array] = {}
     room = ZEROS * tensors.nbytes
     for name, row in mapping_of(doc, "manifest, state").items():
@@ -279,14 +279,14 @@ def _zeros(row: list[Any], room: int, where: str) -> Array:
         refuse(where, "a shape of whole numbers", show(shape))
     nbytes = named(where, checked_nbytes, dtype, tuple(shape))
     if nbytes > room:
-        refuse(where, f"at most {ZEROS} bytes of zeros for each that is stored", f"{nbytes} where {room} are left")
+        refuse(where, f"at most {ZEROS} bytes of zeros for each stored byte", f"{nbytes} with {room} left")
     array = np.zeros(shape, named(where, numpy_dtype, dtype))
     array.flags.writeable = False
     return array
 
 
 def decode_uses(doc: Any) -> Mapping[str, StateUse]:
-    """What each signature reads and writes. Types only; `verify_state` judges the rest."""
+    """The state that each signature reads and writes. Checks JSON types; `verify_state` checks the rest."""
     made = {}
     for name, sides in mapping_of(doc, "manifest, uses").items():
         where = f"manifest, uses of {show(name)}"

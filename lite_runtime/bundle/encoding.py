@@ -1,4 +1,4 @@
-"""Graphs and arrays to a manifest's JSON and a section's bytes."""
+"""Encodes graphs and arrays as a manifest's JSON and a section's bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Encoder", "Store", "encode_golden", "encode_rows", "encode_state", "
 
 
 class Store:
-    """Collects the arrays of one section, equal contents once."""
+    """Collects the arrays of one section; equal contents are stored once."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -29,8 +29,8 @@ class Store:
         self._seen: dict[int, tuple[Array, int]] = {}
 
     def add(self, array: Array, where: str) -> int:
-        """The row of `records` that describes `array`: dtype, shape, offset, bytes, digest; dtype, shape, content in
-        base64 for one of up to INLINE bytes."""
+        """The row of `records` that describes `array`: [dtype, shape, offset, bytes, digest], or [dtype, shape, content
+        in base64] for an array of up to INLINE bytes."""
         known = self._seen.get(id(array))
         if known is None:
             known = self._seen[id(array)] = (array, self._row(np.asarray(array), where))
@@ -60,7 +60,7 @@ class Store:
 
 
 def _array_bytes(array: Array, where: str) -> tuple[str, bytes]:
-    """The lite dtype and the canonical bytes of an array: row-major, little-endian, strings each behind its length."""
+    """The lite dtype and canonical bytes of an array: row-major, little-endian, each string preceded by its length."""
     try:
         dtype = dtype_name(array.dtype)
     except MsedgeError as error:
@@ -83,14 +83,14 @@ class Encoder:
 
     A graph is an object of `name`, `inputs`, `outputs`, `nodes`, `attrs`, `constants`; a value is [name, dtype, shape
     or null, kind], a node [op, inputs, outputs, row of its attributes, name], a constant the row of its tensor. `attrs`
-    lists objects of attributes: equal ones once, those that hold a graph each for the one node it belongs to.
+    lists objects of attributes: equal ones are stored once, those that contain a graph once per node.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def graph(self, graph: Graph) -> dict[str, Any]:
-        """A graph as JSON, its constants in the store."""
+        """A graph as JSON; its constants are added to the store."""
         constants = {name: self._store.add(graph.constants[name], f"constant {name!r}") for name in _by_use(graph)}
         attrs: dict[str, Any] = {}
         return {
@@ -107,7 +107,7 @@ class Encoder:
         return [value.name, value.dtype, None if value.shape is None else list(value.shape), value.kind]
 
     def _node(self, node: Node, attrs: dict[str, Any]) -> list[Any]:
-        """The node as JSON; `attrs` gathers what rows of attributes there are: (row, its number) by a text of it."""
+        """The node as JSON; `attrs` collects the rows of attributes: text of a row -> (row, its number)."""
         row = {name: self._attr(value, node, name) for name, value in sorted(node.attrs.items())}
         shared = not any(isinstance(value, Graph) for value in node.attrs.values())
         key = repr(row) if shared else f"of node {node.outputs!r}"
@@ -115,8 +115,8 @@ class Encoder:
         return [node.op, list(node.inputs), list(node.outputs), number, node.name]
 
     def _attr(self, value: Any, node: Node, name: str) -> Any:
-        """An attribute: int, float, string, a list of one of these; {"tensor": row}, {"graph": …} and, as JSON has
-        no such numbers, {"float": "inf"} and {"floats": […, "nan"]} for what is not finite."""
+        """An attribute: int, float, string, a list of one of these; {"tensor": row}, {"graph": …}; and for numbers that
+        are not finite, which JSON lacks, {"float": "inf"} and {"floats": […, "nan"]}."""
         where = f"{node.where}, attribute {name!r}"
         if isinstance(value, Graph):
             return {"graph": self.graph(value)}
@@ -132,7 +132,7 @@ class Encoder:
 
 
 def _by_use(graph: Graph) -> list[str]:
-    """Names of a graph's constants: those its nodes read, in that order, then the others by name."""
+    """Names of a graph's constants: first those its nodes read, in that order, then the others sorted by name."""
     used = dict.fromkeys(name for node in graph.nodes for name in node.inputs if name in graph.constants)
     return [*used, *sorted(set(graph.constants) - set(used))]
 
@@ -143,9 +143,10 @@ def encode_golden(example: tuple[Mapping[str, Array], Mapping[str, Array]], stor
 
 
 def encode_rows(state: Mapping[str, Array], store: Store) -> dict[str, Any]:
-    """By name of state its row of the store, or [dtype, shape] of zeros: optimisers' slots take no place in a file.
+    """By name of state its row in the store, or [dtype, shape] if it is all zeros, so that optimiser slots use no
+    space.
 
-    As readers allow ZEROS bytes of them for each that is stored, zeros beyond that are stored as well.
+    Readers allow only ZEROS bytes of such zeros for each stored byte; zeros beyond that are stored as well.
     """
     contents = {name: _array_bytes(state[name], f"state {name!r}") for name in sorted(state)}
     zeros = {
@@ -165,7 +166,7 @@ def encode_rows(state: Mapping[str, Array], store: Store) -> dict[str, Any]:
 
 def encode_state(state: Mapping[str, Array], uses: Mapping[str, StateUse], store: Store) -> dict[str, Any]:
     """The manifest's `state`, by name (`encode_rows`), and `uses`, by signature [reads, writes]: names of inputs and
-    of outputs to names of state. Neither where there is no state."""
+    of outputs to names of state. Neither key is present if there is no state."""
     if not state:
         return {}
     return {
@@ -175,7 +176,7 @@ def encode_state(state: Mapping[str, Array], uses: Mapping[str, StateUse], store
 
 
 def plain(value: Any, where: str, depth: int = 0) -> Any:
-    """`value` as plain JSON values, mappings sorted; raises BundleError for anything else."""
+    """`value` as plain JSON values with sorted mappings; raises BundleError for anything else."""
     if depth > MAX_DEPTH:
         raise BundleError(f"{where}: expected at most {MAX_DEPTH} levels of nesting, got more; flatten it")
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What stands where in a bundle: numbers of the format, and what a reader hands out."""
+"""The binary layout of a bundle: the format's constants, and the records that a reader returns."""
 
 from __future__ import annotations
 
@@ -53,28 +53,29 @@ HEADER = struct.Struct("<8sIHHI4xQ32s")
 ENTRY = struct.Struct("<32sQQII8x32s")
 REQUIRED = 1
 NEEDS = (0, 1, 0)
-"""The first msedge that reads what `write` makes."""
+"""The first msedge version that reads the files that `write` makes."""
 FEATURES: frozenset[str] = frozenset({"state"})
-"""Manifest features beyond the format's own that this reader knows: `state` (what signatures keep between runs)."""
+"""Manifest features beyond the base format that this reader knows: `state` (values kept between runs)."""
 KNOWN = ("manifest", "golden", "weights")
 NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_./+-")
 MAX_SECTIONS = 1024
 MAX_MANIFEST = 1 << 25
 MAX_RATIO = 256
-"""Bytes of JSON that one byte of a compressed manifest may unfold to (zlib's own limit is 1032)."""
+"""Bytes of JSON that one byte of a compressed manifest may expand to (zlib's own limit is 1032)."""
 INLINE = 64
-"""Bytes up to which an array stands in the manifest itself: a scale would else take 64 aligned bytes and a digest."""
+"""Greatest size in bytes of an array stored in the manifest itself: a scale would otherwise need 64 aligned bytes and a
+digest."""
 ZEROS = 8
-"""Bytes of zeros that initial state may have for each byte of its section: slots of optimisers are twice what they
-belong to."""
+"""Bytes of zeros that initial state may have for each byte of its section: optimiser slots are twice the size of their
+parameters."""
 PAGE_FROM = 1 << 20
-"""Bytes of weights from which they begin at a page's start, so that processes share whole pages."""
+"""Size in bytes from which weights start at a page boundary, so that processes share complete pages."""
 AGAIN = "the file is damaged; fetch or make it again"
 INT64 = 1 << 63
 
 
 class Kind(NamedTuple):
-    """What a container holds: the magic it begins with, how errors call it, how to make one."""
+    """The kind of a container: the magic it begins with, its name in errors, how to make one."""
 
     magic: bytes
     name: str
@@ -96,7 +97,7 @@ class Section(NamedTuple):
 
 
 class File(NamedTuple):
-    """A bundle's bytes, whole: its digest (see `contents.Bundle`), its sections by name, all of it."""
+    """A bundle's bytes: the digest (see `contents.Bundle`), the sections by name, the complete file."""
 
     digest: str
     sections: Mapping[str, Section]
@@ -104,12 +105,12 @@ class File(NamedTuple):
 
 
 def may_name_section(name: str) -> bool:
-    """Whether a text may name a section."""
+    """Whether a text is a valid section name."""
     return 1 <= len(name) <= 32 and NAME_CHARACTERS.issuperset(name)
 
 
 def need_little_endian() -> None:
-    """Raise BundleError where bytes would have to be swapped."""
+    """Raise BundleError on a big-endian machine, where bytes would have to be swapped."""
     if sys.byteorder != "little":
         raise BundleError("expected a little-endian machine, got a big-endian one; msedge does not run there")
 
@@ -120,7 +121,7 @@ def digest_of(data: bytes | bytearray | memoryview) -> bytes:
 
 
 def align(offset: int, to: int) -> int:
-    """The first multiple of `to` from `offset` on."""
+    """The first multiple of `to` that is at least `offset`."""
     return -(-offset // to) * to
 
 

@@ -1,6 +1,6 @@
-"""A container's bytes, a bundle's or a state file's: mapped or viewed, whole and undamaged.
+"""Opens a container (a bundle or a state file) from a path or from memory, and checks its table and digests.
 
-What they mean is `reading`'s business.
+`reading` interprets the contents.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ from lite_runtime.errors import BundleError
 __all__ = ["Source", "opened"]
 
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview
-"""A path, or the bytes themselves in any object with the buffer protocol (an `mmap.mmap` as well)."""
+"""A path, or the bytes themselves in any object with the buffer protocol (including `mmap.mmap`)."""
 
 
 def opened(source: Source, kind: Kind = BUNDLE) -> File:
-    """A container's sections from a path, which is mapped, or from memory, which is not copied; all digests checked.
+    """A container's sections from a path, which is mapped, or from memory, which is not copied; all digests are
+    checked.
 
-    Raises BundleError where header, section table or a section's contents are not what was written.
+    Raises BundleError if header, section table or a section's contents are damaged.
     """
     need_little_endian()
     if isinstance(source, str | os.PathLike):
@@ -60,18 +61,18 @@ def _opened(data: memoryview, kind: Kind) -> File:
 
 
 def _map(path: str | os.PathLike[str], kind: Kind) -> memoryview:
-    """The file as read-only memory; it must not be cut short while in use (`write` replaces, never cuts)."""
+    """The file as read-only memory; it must not be truncated while in use (`write` replaces files, never truncates)."""
     shown = os.fspath(path)
     try:
         data = mapped(path)
     except FileNotFoundError:
         fix = f"check the path, or {kind.make}"
-        raise BundleError(f"{shown!r}: expected a file, got none of that name; {fix}") from None
+        raise BundleError(f"{shown!r}: expected a file, got no file of that name; {fix}") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise BundleError(f"cannot read {shown!r}: {reason}; check the path and its permissions") from error
     if data is None:
-        raise BundleError(f"{shown!r}: expected a file, got a folder or device; give the path of one")
+        raise BundleError(f"{shown!r}: expected a file, got a folder or device; give the path of a file")
     if not data:
         raise BundleError(f"{shown!r}: expected a {kind.name}, got an empty file; {kind.make}")
     return data
@@ -90,7 +91,7 @@ def _view(source: bytes | bytearray | memoryview, kind: Kind) -> memoryview:
 
 
 def _read_table(data: memoryview, kind: Kind) -> tuple[str, dict[str, Section]]:
-    """The file's digest and its sections, every extent checked against the file."""
+    """The file's digest and its sections; every extent is checked against the file's size."""
     head = bytes(data[: HEADER.size])
     if not head.startswith(kind.magic):
         if kind.magic.startswith(head):
@@ -128,7 +129,7 @@ def _read_table(data: memoryview, kind: Kind) -> tuple[str, dict[str, Section]]:
 
 
 def _read_entry(data: memoryview, i: int, end: int) -> tuple[Section, int]:
-    """Row `i` of the section table, and where its section ends; the one before ended at `end`."""
+    """Row `i` of the section table, and the end of its section; the section before it ended at `end`."""
     raw, offset, size, flags, needs, digest = ENTRY.unpack_from(data, HEADER.size + i * ENTRY.size)
     name = raw.rstrip(b"\0").decode("ascii", "replace")
     where = f"section {name!r}"
@@ -137,8 +138,8 @@ def _read_entry(data: memoryview, i: int, end: int) -> tuple[Section, int]:
     if flags & ~REQUIRED or (flags & REQUIRED and name not in KNOWN):
         refuse(
             where,
-            "a section this version reads",
-            "a required one it does not know",
+            "a section that this version can read",
+            "a required one that it does not know",
             f"install msedge {version_text(needs)} or newer",
         )
     if offset % ALIGN:

@@ -1,4 +1,4 @@
-"""A bundle whose signatures begin with other state: what a device learned, as a model of its own."""
+"""Writes a bundle with other initial state: a model with what a device learned, as a file of its own."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ __all__ = ["with_state"]
 
 
 def with_state(source: Source, state: Mapping[str, Array], provenance: Mapping[str, Any] | None = None) -> bytes:
-    """The bytes of a bundle like `source` that begins with `state`; what that leaves out stays as it is.
+    """The bytes of a bundle like `source` with the initial state `state`; state that it does not name is unchanged.
 
-    Its provenance names the bundle it came from as `parent` (its digest), besides what `provenance` adds. Golden
-    examples of signatures that read what changed are left out: they tell of the old state. Raises BundleError for
-    state that `source` does not have, of another dtype or shape.
+    Its provenance names the original bundle as `parent` (its digest), in addition to what `provenance` adds. Golden
+    examples of signatures that read the changed state are dropped, because they describe the old state. Raises
+    BundleError for state that `source` does not have, or of another dtype or shape.
     """
     held = read(source)
     for name in state:
         if name not in held.state:
-            refuse("state", f"names of state of the bundle ({len(held.state)})", show(name), "give some of those")
+            refuse("state", f"names of state of the bundle ({len(held.state)})", show(name), "use names of its state")
     changed = set(state)
     golden = {
         name: example

@@ -26,8 +26,8 @@ def read(source: Source | File, *, thorough: bool = False) -> Bundle:
     """Read and verify a bundle from a path, which is mapped, or from memory, which is not copied.
 
     Every section's digest is checked; `thorough` also checks each tensor's own. Arrays are read-only views that keep
-    the source alive (memory not at a multiple of 16 bytes is copied, for kernels read whole vectors). Raises
-    BundleError for a file that cannot be read or is not, in every respect, a bundle this version knows.
+    the source alive (memory not aligned to 16 bytes is copied, because kernels read whole vectors). Raises BundleError
+    for a file that cannot be read or is not in every respect a bundle that this version knows.
     """
     file = source if isinstance(source, File) else opened(source)
     if isinstance(source, str | os.PathLike):
@@ -75,19 +75,19 @@ def _read(file: File, thorough: bool) -> Bundle:
 
 
 def manifest_of(file: File) -> Any:
-    """The JSON value a container's manifest holds."""
+    """The JSON value in a container's manifest."""
     return _parse(unpacked(bytes(section_of(file, "manifest"))))
 
 
 def section_of(file: File, name: str) -> memoryview:
-    """The bytes of a section; raises BundleError where there is none of that name."""
+    """The bytes of a section; raises BundleError if there is no section of that name."""
     if name not in file.sections:
         refuse("section table", f"a section {name!r}", f"only {', '.join(file.sections)}")
     return cut(file.data, file.sections[name])
 
 
 _ZLIB = b"\x78"
-"""The first byte of compressed data (RFC 1950), which no JSON begins with."""
+"""The first byte of compressed data (RFC 1950); no JSON begins with it."""
 
 
 def unpacked(raw: bytes) -> bytes:
@@ -96,7 +96,7 @@ def unpacked(raw: bytes) -> bytes:
 
 
 def _inflated(raw: bytes, what: str) -> bytes:
-    """The contents of one whole zlib stream, never more than the limits allow."""
+    """The contents of exactly one zlib stream, limited in size."""
     limit = min(MAX_MANIFEST, MAX_RATIO * len(raw))
     stream = zlib.decompressobj()
     try:
@@ -104,13 +104,13 @@ def _inflated(raw: bytes, what: str) -> bytes:
     except zlib.error as error:
         refuse(what, "a zlib stream", str(error))
     if len(content) > limit or not stream.eof or stream.unused_data:
-        got = f"more than {limit} bytes" if len(content) > limit else "a stream cut short, or bytes behind its end"
+        got = f"more than {limit} bytes" if len(content) > limit else "a stream cut short, or bytes after its end"
         refuse(what, "one zlib stream", got)
     return content
 
 
 def _aligned(content: bytes) -> memoryview:
-    """Memory that begins where kernels may read whole vectors."""
+    """Memory aligned so that kernels may read whole vectors."""
     array = np.frombuffer(content, np.uint8).copy()
     array.flags.writeable = False
     return array.data
@@ -123,7 +123,7 @@ def _parse(raw: bytes) -> Any:
     try:
         text = raw.decode("utf-8")
         doc = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
-        if "\\ud" in text or "\\uD" in text:  # perhaps half of a surrogate pair: rare enough to look closely
+        if "\\ud" in text or "\\uD" in text:  # perhaps half of a surrogate pair: rare, so the full check may be slow
             json.dumps(doc, ensure_ascii=False).encode("utf-8")
     except UnicodeDecodeError as error:
         refuse(f"manifest, byte {error.start}", "UTF-8", repr(raw[error.start : error.start + 4]))
@@ -140,7 +140,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
         keys = [key for key, _ in pairs]
-        refuse("manifest", "every key once in an object", f"{next(k for k in keys if keys.count(k) > 1)!r} twice")
+        refuse("manifest", "unique keys in an object", f"{next(k for k in keys if keys.count(k) > 1)!r} twice")
     return made
 
 
@@ -149,11 +149,11 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _features(requires: Any) -> dict[str, Any]:
-    """What a reader must know to read this manifest, every one known here."""
+    """The features that a reader must support to read this manifest; each must be known here."""
     made = mapping_of(requires, "manifest, requires")
     for feature, needs in made.items():
         if feature not in FEATURES:
             where = "manifest, requires"
             fix = f"install msedge {str(needs)[:20]} or newer"
-            refuse(where, "features this version reads", f"{feature!r}, which it does not know", fix)
+            refuse(where, "features that this version supports", f"{feature!r}, which it does not know", fix)
     return made

@@ -1,4 +1,4 @@
-"""Saying no to a file: where, what was expected, what was got, what to do; and the checks that most often do."""
+"""Refusing a file: where, what was expected, what was found, the fix; and the most frequent checks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["list_of", "mapping_of", "named", "object_of", "refuse", "show", "str
 
 
 def refuse(where: str, expected: str, got: str, fix: str = AGAIN) -> NoReturn:
-    """Raise BundleError: where, what was expected, what was got, what to do."""
+    """Raise BundleError that says where, what was expected, what was found and the fix."""
     raise BundleError(f"{where}: expected {expected}, got {got}; {fix}")
 
 
 def named(where: str, call: Any, *args: Any) -> Any:
-    """`call(*args)`, its errors opened with `where`."""
+    """`call(*args)`; errors are prefixed with `where`."""
     try:
         return call(*args)
     except MsedgeError as error:
@@ -25,7 +25,7 @@ def named(where: str, call: Any, *args: Any) -> Any:
 
 
 def show(value: Any) -> str:
-    """A JSON value, short enough for an error; never the whole of a hostile one."""
+    """A JSON value in a short form for errors; a hostile value is never printed in full."""
     if isinstance(value, list | dict):
         kind = "a list" if isinstance(value, list) else "an object"
         return f"{kind} of {len(value)}"
@@ -33,7 +33,7 @@ def show(value: Any) -> str:
 
 
 def object_of(value: Any, where: str, keys: Sequence[str]) -> dict[str, Any]:
-    """`value`, an object of exactly these keys."""
+    """`value` as an object with exactly these keys; refuses anything else."""
     made = mapping_of(value, where)
     if made.keys() != set(keys):
         refuse(where, f"the keys {', '.join(keys)}", show(", ".join(made)))
@@ -41,21 +41,21 @@ def object_of(value: Any, where: str, keys: Sequence[str]) -> dict[str, Any]:
 
 
 def mapping_of(value: Any, where: str) -> dict[str, Any]:
-    """`value`, a JSON object."""
+    """`value` as a JSON object; refuses anything else."""
     if type(value) is not dict:
         refuse(where, "an object", show(value))
     return value
 
 
 def list_of(value: Any, where: str) -> list[Any]:
-    """`value`, a JSON list."""
+    """`value` as a JSON list; refuses anything else."""
     if type(value) is not list:
         refuse(where, "a list", show(value))
     return value
 
 
 def string_of(value: Any, where: str) -> str:
-    """`value`, a text."""
+    """`value` as a string; refuses anything else."""
     if type(value) is not str:
         refuse(where, "text", show(value))
     return value

@@ -1,4 +1,4 @@
-"""A bundle's bytes from graphs, and its file, whole or not at all."""
+"""Writes a bundle from graphs: its bytes, and atomically its file."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def write(
     """The bytes of a bundle, also written to `path` unless it is None.
 
     Equal arguments give equal bytes, whatever the order of their mappings. `golden[signature]` is (inputs, outputs).
-    `state` is what signatures keep between runs, as it is at first; `uses[signature]` says which of the graph's inputs
-    and outputs are state. `extra` adds optional sections, which readers that do not know them skip. Raises BundleError
-    for a graph that `verify_graph` refuses, for values no bundle can hold and for a path that cannot be written; a
-    failed write leaves nothing behind.
+    `state` holds the initial values of what signatures keep between runs; `uses[signature]` says which of the graph's
+    inputs and outputs are state. `extra` adds optional sections, which readers that do not know them skip. Raises
+    BundleError for a graph that `verify_graph` refuses, for values that a bundle cannot hold and for a path that cannot
+    be written; a failed write leaves no file behind.
     """
     need_little_endian()
     if not signatures:
@@ -91,7 +91,7 @@ def write(
 
 
 def assemble(parts: Sequence[tuple[str, bytes | bytearray, int]], kind: Kind = BUNDLE) -> bytes:
-    """Lay out sections behind a header and a table."""
+    """Lay out sections after a header and a table."""
     if len({name for name, _, _ in parts}) < len(parts):
         raise BundleError(f"expected extra sections not named {', '.join(KNOWN)}, got one that is; rename it")
     body, table = bytearray(), bytearray()
@@ -128,7 +128,7 @@ def _check_golden(signatures: Mapping[str, Graph], golden: Golden) -> None:
 
 
 def dump(manifest: Mapping[str, Any]) -> bytes:
-    """A manifest's section: JSON, compressed."""
+    """A manifest's section: compressed JSON."""
     text = json.dumps(manifest, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
     try:
         data = text.encode("utf-8")
@@ -143,6 +143,6 @@ def dump(manifest: Mapping[str, Any]) -> bytes:
 
 
 def _deflated(data: bytes | bytearray) -> bytes:
-    """A zlib stream that unfolds to no more than readers allow: not compressed at all where it would."""
+    """A zlib stream within the expansion ratio that readers allow; stored uncompressed if it would exceed it."""
     packed = zlib.compress(data, 9)
     return packed if len(data) <= MAX_RATIO * len(packed) else zlib.compress(data, 0)

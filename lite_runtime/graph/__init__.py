@@ -1,4 +1,4 @@
-"""The lite graph: its data, the schema of its operators, and the verifier of what a file says."""
+"""The lite graph: its data structures, the schema of its operators, and the verifier for graphs read from files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The lite graph: what a bundle's manifest holds and the runtime plans. Frozen data, no behaviour beyond look-ups.
+"""The lite graph: the contents of a bundle's manifest and the input of the planner. Frozen data with look-ups only.
 
-Operators carry ONNX names and ONNX semantics (opset `OPSET`, `ai.onnx` and `ai.onnx.ml`), widened by a few attributes
-and operators of our own; ARCHITECTURE.md lists them.
+Operators have ONNX names and ONNX semantics (opset `OPSET`, `ai.onnx` and `ai.onnx.ml`), extended by a few attributes
+and by operators of our own; ARCHITECTURE.md lists them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OPSET = 26
 
 Array: TypeAlias = np.ndarray
 Dim: TypeAlias = int | str | None
-"""A known size, a named symbolic size, or unknown."""
+"""A known size, the name of a symbolic size, or None for unknown."""
 
 _NUMPY = ("bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64 complex64 complex128").split()
 _ML_DTYPES = {
@@ -55,7 +55,7 @@ _ML_DTYPES = {
     "uint2": "uint2",
 }
 DTYPES: tuple[str, ...] = (*_NUMPY, *_ML_DTYPES, "string")
-"""Every element type a lite graph may name. The narrow ones need `ml_dtypes`; `string` is NumPy's object."""
+"""Every element type of a lite graph. The narrow ones need `ml_dtypes`; `string` is stored as NumPy's object dtype."""
 
 
 @cache
@@ -90,7 +90,7 @@ def dtype_name(dtype: np.dtype) -> str:
 
 
 def itemsize(name: str) -> int:
-    """Bytes one element takes in memory."""
+    """Bytes of one element in memory."""
     return numpy_dtype(name).itemsize
 
 
@@ -107,12 +107,12 @@ class Spec(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory, dense and row-major."""
+        """Bytes in memory if dense and row-major."""
         return self.size * itemsize(self.dtype)
 
 
 def spec_of(array: Any) -> Spec | None:
-    """The type of a run-time value; None for sequences, optionals and strings, which live outside the arena."""
+    """The type of a run-time value; None for sequences, optionals and strings, which are stored outside the arena."""
     if not isinstance(array, np.ndarray) or array.dtype.kind in "OUST":
         return None
     return Spec(dtype_name(array.dtype), array.shape)
@@ -128,21 +128,21 @@ class Value(NamedTuple):
 
 
 class StateUse(NamedTuple):
-    """Which inputs and outputs of a signature's graph are state: kept between runs, and not the caller's business."""
+    """Which inputs and outputs of a signature's graph are state: kept between runs and hidden from the caller."""
 
     reads: Mapping[str, str]
     """Name of the graph's input -> name of the state it reads."""
     writes: Mapping[str, str]
-    """Name of the graph's output -> name of the state that a run replaces by it."""
+    """Name of the graph's output -> name of the state that it replaces after a run."""
 
     def seen(self, graph: Graph) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-        """The graph's inputs and outputs that are not state: what a caller gives and gets."""
+        """The graph's inputs and outputs that are not state: those that a caller gives and receives."""
         inputs = tuple(value for value in graph.inputs if value.name not in self.reads)
         return inputs, tuple(value for value in graph.outputs if value.name not in self.writes)
 
 
 class Node(Frozen):
-    """One operator. An input name "" stands for an optional input left out; likewise an output."""
+    """One operator. The input name "" means that an optional input is left out; likewise for outputs."""
 
     op: str
     inputs: tuple[str, ...]
@@ -152,7 +152,7 @@ class Node(Frozen):
 
     @cached_property
     def captures(self) -> tuple[str, ...]:
-        """Names its subgraphs take from the graph around it, in order of first use."""
+        """Names that its subgraphs use from enclosing graphs, in order of first use."""
         seen: dict[str, None] = {}
         for attr in self.attrs.values():
             if isinstance(attr, Graph):
@@ -166,7 +166,7 @@ class Node(Frozen):
 
 
 class Graph(Frozen):
-    """Nodes in topological order over named values; `constants` are arrays, usually views into a mapped file."""
+    """Nodes in topological order over named values; `constants` are arrays, usually views of a mapped file."""
 
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
@@ -176,7 +176,7 @@ class Graph(Frozen):
 
     @cached_property
     def free_names(self) -> tuple[str, ...]:
-        """Names used but not defined here: what a subgraph captures from the graph around it."""
+        """Names used but not defined here: a subgraph captures them from the enclosing graph."""
         known = {v.name for v in self.inputs} | set(self.constants)
         free: dict[str, None] = {}
         for node in self.nodes:
@@ -186,7 +186,7 @@ class Graph(Frozen):
         return tuple(free)
 
     def walk(self) -> Iterator[Node]:
-        """Every node, those of subgraphs included."""
+        """Every node, including those of subgraphs."""
         for node in self.nodes:
             yield node
             for attr in node.attrs.values():

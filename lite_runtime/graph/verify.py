@@ -1,7 +1,7 @@
-"""Is this graph one that may be run? Everything a hostile file could get wrong before shapes are inferred.
+"""Verifies that a graph from an untrusted file is well-formed, before shapes are inferred.
 
-Names and order, operand counts, attributes, declared types and sizes, subgraphs. Shapes and values of operands are
-judged where they are known, by the operators' own rules.
+Checks names and order, operand counts, attributes, declared types and sizes, subgraphs. Shapes and values of operands
+are checked where they are known, by the operators' own rules.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ __all__ = [
 ]
 
 MAX_BYTES = 1 << 48
-"""The most one tensor may claim; far beyond any machine, and 2**15 of them still fit an int64."""
+"""The largest size in bytes that a tensor may declare: far beyond any machine, and 2**15 of them still fit an int64."""
 MAX_DEPTH = 32
-"""The most graphs inside each other, and levels in provenance and metadata."""
+"""The greatest nesting depth of graphs, and of provenance and metadata."""
 MAX_RANK = 32
 MAX_NAME = 1024
 MAX_ATTR = 1 << 20
-"""The most numbers in a tuple attribute; more belong in an array."""
+"""The greatest number of items in a tuple attribute; more belong in an array."""
 
 _KINDS = ("tensor", "sequence", "optional")
 _INT64 = 1 << 63
 _NARROW = {"bool": 1, "uint4": 15, "uint2": 3}
-"""Types that leave bits of their byte unused, and the greatest value of that byte."""
+"""Types that leave bits of their byte unused, and the greatest valid value of that byte."""
 
 
 def verify_graph(graph: Graph) -> None:
-    """Raise BundleError, saying where, unless `graph` is sound.
+    """Raise BundleError, saying where, unless `graph` is well-formed.
 
     Every name is defined once and before its use; nodes have as many operands as their operator takes and only
     attributes it knows, of the right kind and range; every declared type is known and its size bounded; the same
-    holds for subgraphs, at most `MAX_DEPTH` deep, which may also use names of the graphs around them.
+    applies to subgraphs, at most `MAX_DEPTH` deep, which may also use names of enclosing graphs.
     """
     _verify(graph, frozenset(), 0)
 
 
 def declared_bytes(graph: Graph) -> int:
-    """Bytes of everything a graph declares: constants, inputs and outputs, unknown sizes counted as 1."""
+    """Bytes of everything that a graph declares: constants, inputs and outputs; unknown sizes count as 1."""
     total = sum(array.nbytes for array in graph.constants.values())
     for value in (*graph.inputs, *graph.outputs):
         if value.shape is not None:
@@ -66,7 +66,7 @@ def declared_bytes(graph: Graph) -> int:
 
 
 def check_budget(graph: Graph, limit: int) -> None:
-    """Raise BundleError if what `graph` declares takes more than `limit` bytes."""
+    """Raise BundleError if everything that `graph` declares takes more than `limit` bytes."""
     total = declared_bytes(graph)
     if total > limit:
         _refuse(
@@ -78,7 +78,7 @@ def check_budget(graph: Graph, limit: int) -> None:
 
 
 def checked_nbytes(dtype: str, shape: tuple[int, ...]) -> int:
-    """Bytes of a dense tensor; raises BundleError for sizes no tensor has, even where another dimension is 0."""
+    """Bytes of a dense tensor; raises BundleError for impossible sizes, even if another dimension is 0."""
     if len(shape) > MAX_RANK:
         _refuse("shape", f"at most {MAX_RANK} dimensions", str(len(shape)))
     if any(d < 0 for d in shape):
@@ -90,7 +90,7 @@ def checked_nbytes(dtype: str, shape: tuple[int, ...]) -> int:
 
 
 def verify_arrays(values: Iterable[Value], arrays: Mapping[str, Array]) -> None:
-    """Raise BundleError unless every array has a value of its name that it fits."""
+    """Raise BundleError unless every array belongs to a value of its name and matches its type."""
     known = {value.name: value for value in values}
     for name, array in arrays.items():
         if name not in known:
@@ -99,10 +99,10 @@ def verify_arrays(values: Iterable[Value], arrays: Mapping[str, Array]) -> None:
 
 
 def verify_state(signatures: Mapping[str, Graph], state: Mapping[str, Array], uses: Mapping[str, StateUse]) -> None:
-    """Raise BundleError unless state and the graphs that use it fit each other.
+    """Raise BundleError unless the state and the graphs that use it match.
 
-    Every state is an array of numbers; what a signature reads and writes are inputs and outputs of its graph, of
-    exactly the state's dtype and shape; no state is written twice.
+    Every state is a numeric array; the state that a signature reads and writes corresponds to inputs and outputs of its
+    graph, with exactly the state's dtype and shape; no state is written twice.
     """
     for name, array in state.items():
         where = f"state {_show(name)}" if isinstance(name, str) else "state"
@@ -124,14 +124,14 @@ def verify_state(signatures: Mapping[str, Graph], state: Mapping[str, Array], us
 def _verify_use(
     signature: str, side: str, values: Iterable[Value], used: Mapping[str, str], state: Mapping[str, Array]
 ) -> None:
-    """One side of a signature: the graph's inputs or outputs by name, and the state each is."""
+    """Checks one side of a signature: the graph's inputs or outputs by name, and the state that each one is."""
     known = {value.name: value for value in values}
     for name, held in used.items():
         where = f"{signature}, state {_show(held)}"
         if held not in state:
-            _refuse(where, "one the bundle holds", "none of that name")
+            _refuse(where, "state that the bundle contains", "an unknown name")
         if name not in known:
-            _refuse(where, f"an {side} of the graph", f"{_show(name)}, which is none")
+            _refuse(where, f"an {side} of the graph", f"{_show(name)}, which is not one")
         value, array = known[name], state[held]
         want = (_dtype_name(array.dtype), array.shape)
         if (value.dtype, value.shape) != want or value.kind != "tensor":
@@ -139,7 +139,7 @@ def _verify_use(
 
 
 def _fits(value: Value, array: Array, where: str) -> None:
-    """Raise BundleError unless `array` is what `value` declares."""
+    """Raise BundleError unless `array` matches the declaration `value`."""
     dtype = dtype_name(np.asarray(array).dtype)
     if value.kind != "tensor" or value.dtype != dtype:
         _refuse(where, f"a {value.kind} of {value.dtype}", f"a tensor of {dtype}")
@@ -155,7 +155,7 @@ def _fits(value: Value, array: Array, where: str) -> None:
 
 def _verify(graph: Graph, outer: frozenset[str], depth: int) -> None:
     if depth > MAX_DEPTH:
-        _refuse("subgraph", f"at most {MAX_DEPTH} graphs inside each other", "more")
+        _refuse("subgraph", f"graphs nested at most {MAX_DEPTH} deep", "deeper nesting")
     known: set[str] = set()
     for value in graph.inputs:
         _define(value.name, known, "input")
@@ -170,12 +170,12 @@ def _verify(graph: Graph, outer: frozenset[str], depth: int) -> None:
 
 
 def _verify_node(node: Node, known: set[str], outer: frozenset[str], depth: int, judged: set[tuple[str, int]]) -> None:
-    """`judged` holds operators with the identities of attributes found sound: nodes read from a bundle share them."""
+    """`judged` holds pairs (operator, id of its attributes) already verified: nodes of a bundle share attributes."""
     try:
         operator = OPERATORS.get(node.op) or _own_op(node)
         for name in node.inputs:
             if name and name not in known and name not in outer:
-                _refuse("inputs", "names that nodes before it, inputs or constants give", _show(name))
+                _refuse("inputs", "names defined by earlier nodes, inputs or constants", _show(name))
         _verify_arity(node, operator)
         pair = (node.op, id(node.attrs))
         if pair not in judged:
@@ -193,15 +193,15 @@ def _verify_node(node: Node, known: set[str], outer: frozenset[str], depth: int,
 
 
 def _verify_outputs(graph: Graph, known: set[str], outer: frozenset[str], depth: int) -> None:
-    """A subgraph may give a name twice, or one from around it: its outputs count by place."""
+    """A subgraph may return a name twice, or one of an enclosing graph: its outputs are matched by position."""
     seen: set[str] = set()
     given = {value.name: value for value in graph.inputs}
     for value in graph.outputs:
         where = f"output {_show(value.name)}"
         if value.name not in known and (value.name not in outer or not depth):
-            _refuse(where, "a name that a node, input or constant gives", "one nobody gives")
+            _refuse(where, "a name defined by a node, input or constant", "an undefined one")
         if value.name in seen and not depth:
-            _refuse(where, "every output once", "it twice")
+            _refuse(where, "every output once", "this one twice")
         seen.add(value.name)
         _verify_value(value, "output")
         if value.name in graph.constants:
@@ -215,7 +215,7 @@ def _define(name: str, known: set[str], where: str) -> None:
     if not name or len(name) > MAX_NAME:
         _refuse(where, f"names of 1 to {MAX_NAME} characters", _show(name))
     if name in known:
-        _refuse(where, "every name given once", f"{name!r} again")
+        _refuse(where, "every name defined once", f"{name!r} again")
     known.add(name)
 
 
@@ -247,11 +247,11 @@ def _verify_array(array: Any, where: str) -> None:
 
 
 def _own_op(node: Node) -> Operator:
-    """What stands for the record of an operator that has none, if the reference defines it: any operands."""
+    """A substitute record for an operator that has none, if the reference defines it: any operands."""
     from lite_runtime.reference import DEFINITIONS  # here: loading every definition takes longer than reading a bundle
 
     if node.op not in DEFINITIONS:
-        _refuse("operator", "one msedge knows", _show(node.op), "install a newer msedge")
+        _refuse("operator", "one that msedge knows", _show(node.op), "install a newer msedge")
     return Operator(node.op, inputs=(0, MANY), outputs=(0, MANY))
 
 
@@ -262,7 +262,7 @@ def _verify_arity(node: Node, operator: Operator) -> None:
     if not fewest_out <= len(node.outputs) <= most_out:
         _refuse("operands", _between(fewest_out, most_out, "outputs"), str(len(node.outputs)))
     if "" in node.inputs[:fewest] and "optional_first" not in operator.traits:
-        _refuse("inputs", f"the first {fewest} given", f"input {node.inputs.index('')} left out")
+        _refuse("inputs", f"the first {fewest} given", f"input {node.inputs.index('')} missing")
 
 
 def _verify_attrs(node: Node) -> None:
@@ -278,7 +278,7 @@ def _verify_attrs(node: Node) -> None:
             raise BundleError(f"attribute {_show(name)}: {error}") from None
     for name, attribute in (schema or {}).items():
         if attribute.required and name not in node.attrs:
-            _refuse("attributes", repr(name), "none of that name")
+            _refuse("attributes", repr(name), "no attribute of that name")
 
 
 _KIND_NAMES = {
@@ -298,7 +298,7 @@ _SCALARS = {int: "i", float: "f", str: "s"}
 
 
 def _verify_attr(op: str, name: str, value: Any, kind: str, schema: Mapping[str, Attribute]) -> None:
-    """Judge one attribute by what its operator's record says of it."""
+    """Check one attribute against its operator's record."""
     if name not in schema:
         _refuse("name", f"one of {', '.join(schema)}" if schema else f"no attributes of {op}", _show(name))
     wanted, choices = schema[name].kind, schema[name].choices
@@ -311,7 +311,7 @@ def _verify_attr(op: str, name: str, value: Any, kind: str, schema: Mapping[str,
 
 
 def _kind(value: Any) -> str:
-    """The kind letter of an attribute's value; raises BundleError for what no bundle can hold."""
+    """The kind letter of an attribute's value; raises BundleError for values that a bundle cannot hold."""
     if type(value) is tuple:
         return _tuple_kind(value)
     if isinstance(value, Graph):
@@ -359,7 +359,7 @@ def _verify_if(node: Node) -> None:
 
 def _verify_loop(node: Node) -> None:
     if not node.inputs[0] and not node.inputs[1]:
-        _refuse("inputs", "a trip count or a condition", "neither: it would never end")
+        _refuse("inputs", "a trip count or a condition", "neither: the loop would never end")
     carried = len(node.inputs) - 2
     _verify_body(node, "body", 2 + carried, 1 + max(carried, len(node.outputs)))
 
@@ -386,7 +386,7 @@ _BODIES: dict[str, Callable[[Node], None]] = {
 
 
 def _verify_body(node: Node, name: str, inputs: int, outputs: int) -> None:
-    """The body takes `inputs` inputs and gives at least `outputs` outputs."""
+    """Check that the body takes `inputs` inputs and returns at least `outputs` outputs."""
     body = node.attrs[name]
     if not isinstance(body, Graph):
         _refuse(name, "a graph", type(body).__name__)
@@ -415,7 +415,7 @@ def _at(where: str, call: Callable[..., Any], *args: Any) -> Any:
 
 
 def _where(node: Node) -> str:
-    """How errors name a node that may be anything: an odd operator quoted, long names cut."""
+    """The name of an unverified node in errors: an unusual operator is quoted, long names are truncated."""
     where = node.where if node.op.isidentifier() else f"node {node.op[:60]!r}"
     return where if len(where) <= 200 else f"{where[:200]}…"
 
@@ -435,5 +435,5 @@ def _dims(value: Value) -> str:
 
 
 def _short(shape: tuple[int, ...]) -> str:
-    """A shape fit to print: no number of thousands of digits."""
+    """A shape in printable form: numbers of thousands of digits are not printed."""
     return "(" + ", ".join(str(d) if abs(d) < _INT64 else "over 2**63" for d in shape) + ")"

@@ -1,1 +1,1 @@
-"""What a bundle learns on a device: state and its checkpoints, and batches of rows with weights of their own."""
+"""On-device learning: state and its checkpoints, and batches in which every row has its own weights."""

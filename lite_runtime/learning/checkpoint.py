@@ -1,8 +1,9 @@
-"""State files (`.msstate`): what a model has learned, apart from the model.
+"""State files (`.msstate`): the learned state of a model, stored separately from the model.
 
-A container as a bundle is one (`lite_runtime.bundle`), of another magic: a manifest, which names the arrays, and their
-bytes; every section with its digest. Written whole or not at all: who loses power while saving finds the old file or
-the new one. Nothing in a file can make the reader run code, or take more than a fixed multiple of its size in memory.
+The container format is that of bundles (`lite_runtime.bundle`) with another magic: a manifest, which names the arrays,
+and their bytes; every section has a digest. Files are written atomically: after a power failure during saving there is
+either the old file or the new one. Nothing in a file can make the reader run code, or use more memory than a fixed
+multiple of its size.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ class Checkpoint(NamedTuple):
 
     state: Mapping[str, Array]
     model: str
-    """Digest of the bundle whose state it is."""
+    """Digest of the bundle that the state belongs to."""
     metadata: Mapping[str, Any]
     digest: str
-    """Names the contents."""
+    """Identifies the contents."""
 
 
 def write(
@@ -47,8 +48,8 @@ def write(
 ) -> bytes:
     """The bytes of a state file, also written to `path`, atomically, unless it is None.
 
-    Equal arguments give equal bytes. Raises BundleError for what no state file can hold, and for a path that cannot be
-    written; then `path` is as it was.
+    Equal arguments give equal bytes. Raises BundleError for values that a state file cannot hold, and for a path that
+    cannot be written; `path` is then unchanged.
     """
     need_little_endian()
     verify_state({}, state, {})
@@ -69,7 +70,7 @@ def write(
 def read(source: Source) -> Checkpoint:
     """Read and verify a state file from a path, which is mapped, or from memory.
 
-    Raises BundleError for what cannot be read or is not, in every respect, a state file.
+    Raises BundleError for a file that cannot be read or is not in every respect a state file.
     """
     file = opened(source, STATE)
     if isinstance(source, str | os.PathLike):

@@ -1,4 +1,4 @@
-"""How operators are rewritten of which an operand is each row's own: see `lite_runtime.learning.grouping`."""
+"""Rewrite rules for operators with an operand that differs from row to row: see `lite_runtime.learning.grouping`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _epilogue(node: Node) -> dict[str, Any]:
 
 
 def _activate(g: Walk, node: Node, x: str) -> None:
-    """The node's activation as a node of its own, which gives the node's result."""
+    """Emit the node's activation as a separate node, which gives the node's result."""
     (output,) = node.outputs
     name = node.attrs.get("activation", "")
     if not name:
@@ -41,14 +41,14 @@ def _activate(g: Walk, node: Node, x: str) -> None:
 
 
 def _behind(g: Walk, node: Node, product: str, factor: str, bias: str, residual: str, axis: int) -> None:
-    """product * factor + bias + residual, each of which may be left out, then the node's activation."""
+    """product * factor + bias + residual, each of which is optional, then the node's activation."""
     (output,) = node.outputs
     y = product
     for op, term in (("Mul", factor), ("Add", bias)):
         if term in g.own:
             y = g.emit(op, [y, g.each(term, output, axis)], output)
         elif term and term not in g.known:
-            raise g.refusal(node, f"{term!r} is made at every run")
+            raise g.refusal(node, f"{term!r} is computed at every run")
         elif term:
             flat, rank = g.known[term].reshape(-1), len(g.specs[output].shape)
             name = f"{output}/personal/{op}"
@@ -62,7 +62,7 @@ def _behind(g: Walk, node: Node, product: str, factor: str, bias: str, residual:
 def _product(g: Walk, node: Node) -> None:
     x, matrix, bias, residual = (_operand(node, i) for i in range(4))
     if x not in g.lines or matrix in g.lines or bias in g.lines or residual in g.own:
-        raise g.refusal(node, "an operand stands where rows of a batch cannot")
+        raise g.refusal(node, "an operand is in a position where rows of a batch are not supported")
     if node.attrs.get("transA", 0) or any(node.attrs.get(key, 1.0) != 1.0 for key in ("alpha", "beta")):
         raise g.refusal(node, "its left operand is transposed, or the product scaled")
     shape, bare = g.specs[matrix].shape, len(g.specs[x].shape) < 2
@@ -83,7 +83,7 @@ def _product(g: Walk, node: Node) -> None:
 def _convolution(g: Walk, node: Node) -> None:
     x, filters, bias, residual = (_operand(node, i) for i in range(4))
     if g.lines.get(x) is None or filters in g.lines or bias in g.lines or residual in g.own:
-        raise g.refusal(node, "an operand stands where rows of a batch cannot")
+        raise g.refusal(node, "an operand is in a position where rows of a batch are not supported")
     last = node.attrs.get("layout", "NCHW") == "NHWC"
     if filters in g.own and last and _pointwise(g, node):
         g.grouped(node, x, (filters, "filters"), bias, residual, _epilogue(node))
@@ -97,14 +97,14 @@ def _convolution(g: Walk, node: Node) -> None:
 
 
 def _pointwise(g: Walk, node: Node) -> bool:
-    """Whether a convolution is a product of pixels by a matrix."""
+    """Whether a convolution is a matrix product over pixels."""
     strides, pads = (np.asarray(node.attrs.get(key, 0)) for key in ("strides", "pads"))
     still = bool((strides <= 1).all() and not pads.any())
     return still and node.attrs.get("group", 1) == 1 and prod(g.specs[node.inputs[1]].shape[2:]) == 1
 
 
 def _scaled(g: Walk, node: Node, filters: str) -> tuple[str, str]:
-    """Owned filters as constant ones times a factor for each."""
+    """Splits owned filters into constant filters and a factor for each."""
     maker = g.makers.get(filters)
     if maker is not None and maker.op == "Mul":
         for one, other in (maker.inputs, maker.inputs[::-1]):

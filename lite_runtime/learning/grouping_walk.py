@@ -1,4 +1,4 @@
-"""A walk over a graph's nodes that rewrites those whose operands belong to owners: see `learning/grouping.py`."""
+"""A walk over a graph's nodes that rewrites those with operands that belong to owners: see `learning/grouping.py`."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from lite_runtime.planning.stage import Stage
 __all__ = ["SLOTS", "Grouped", "Rule", "Table", "Ungrouped", "Walk"]
 
 SLOTS = "personal/slots"
-"""The input int64[rows] that says whose tensors each row is computed with."""
+"""The input int64[rows] that gives, for each row, the slot of its owner's tensors."""
 
 
 class Ungrouped(MsedgeError):
-    """Rows of several owners cannot go through this graph together; the text says what is in the way."""
+    """Rows of several owners cannot be computed together by this graph; the text says why."""
 
 
 class Table(NamedTuple):
-    """An input of the grouped graph: for every slot, `form` of the value `source`."""
+    """An input of the grouped graph that holds, for every slot, `form` of the value `source`."""
 
     name: str
     source: str
     form: str
     spec: Spec
-    """Of one slot."""
+    """Type of one slot."""
 
     def row(self, value: Array) -> Array:
-        """What a slot holds, of the owner's value of `source`."""
+        """The contents of a slot, computed from the owner's value of `source`."""
         return np.array(np.broadcast_to(_FORMS[self.form](value), self.spec.shape), order="C")
 
 
@@ -48,18 +48,19 @@ _FORMS: Mapping[str, Callable[[Array], Array]] = {
 
 
 class Grouped(NamedTuple):
-    """What to run when owners' tensors arrive, and what for their rows."""
+    """The two graphs: one to run when an owner's tensors arrive, one to run for rows."""
 
     graph: Graph
     """Inputs: the signature's, SLOTS, the tables."""
     prepare: Graph
-    """Owned tensors -> those sources of tables that are computed; no outputs where none is. Its constants hold those
-    that are the same for all."""
+    """Computes from owned tensors those table sources that are not owned tensors themselves; has no outputs if there
+    are none. Its constants include the sources that are the same for all owners."""
     tables: tuple[Table, ...]
 
 
 class Walk:
-    """A walk over the nodes of a stage. `own`: values that hang on owned tensors and no row; `lines`: those on rows."""
+    """A walk over the nodes of a stage. `own`: values that depend on owned tensors and not on rows; `lines`: values
+    that depend on rows."""
 
     def __init__(
         self,
@@ -76,17 +77,17 @@ class Walk:
         self.own: set[str] = set(owned)
         self.lines = dict.fromkeys(inputs, 1)
         self.makers: dict[str, Node] = {}
-        """By result, nodes that hang on no row."""
+        """Nodes that do not depend on rows, by result."""
         self.constants: dict[str, Array] = {}
-        """Constants of our own."""
+        """Constants that the walk adds."""
         self._nodes: list[Node] = []
         self._tables: dict[tuple[str, str], Table] = {}
         self._gathered: dict[tuple[str, tuple[int, ...]], str] = {}
         self._mixer: Node | None = None
-        """The first node behind which rows cannot be told apart."""
+        """The first node after which rows are no longer independent."""
 
     def take(self, node: Node) -> None:
-        """Append the next node as it is, rewritten, or to what is computed for an owner. Raises Ungrouped."""
+        """Append the next node: unchanged, rewritten, or to the graph computed once per owner. Raises Ungrouped."""
         reads = [name for name in (*node.inputs, *node.captures) if name]
         if not any(name in self.lines for name in reads):
             self.makers.update((name, node) for name in node.outputs if name)
@@ -105,7 +106,7 @@ class Walk:
     def _rewrite(self, node: Node) -> None:
         rule = self._rules.get(node.op)
         if rule is None:
-            raise Ungrouped(f"{node.where}: by tensors of each row's own, {node.op} is not computed")
+            raise Ungrouped(f"{node.where}: {node.op} cannot be computed with tensors that differ from row to row")
         for name in node.inputs:
             if self.lines.get(name) == MIXED and self._mixer is not None:
                 raise Ungrouped(f"{self._mixer.where}: its result mixes rows, or may, before {node.where}")
@@ -113,23 +114,23 @@ class Walk:
         (output,) = (name for name in node.outputs if name)
         self.lines[output] = self.specs[output].shape[0] // self.rows
 
-    # -- what rules say -----------------------------------------------------------------------------------------------
+    # -- interface of the rules ---------------------------------------------------------------------------------------
 
     def refusal(self, node: Node, what: str) -> Ungrouped:
-        """To be raised by a rule that cannot rewrite this node."""
-        return Ungrouped(f"{node.where}: {what}, and one of its operands is each row's own")
+        """The error that a rule raises if it cannot rewrite this node."""
+        return Ungrouped(f"{node.where}: {what}, and one of its operands differs from row to row")
 
     def emit(
         self, op: str, inputs: Sequence[str], like: str, attrs: Mapping[str, Any] | None = None, last: bool = False
     ) -> str:
-        """Append a node whose result has the type of the value `like`, and, if it is the `last`, its name."""
+        """Append a node whose result has the type of the value `like`; the `last` one also takes its name."""
         name = like if last else f"{like}/personal{len(self._nodes)}"
         self._nodes.append(Node(op, tuple(inputs), (name,), dict(attrs or {}), name))
         self.specs[name] = self.specs[like]
         return name
 
     def table(self, source: str, form: str, shape: tuple[int, ...]) -> str:
-        """The input that holds, for every slot, a value of this shape: `form` of `source`, perhaps broadcast."""
+        """The input that holds, for every slot, a value of this shape: `form` of `source`, broadcast if necessary."""
         key = (source, form)
         if key not in self._tables:
             name = f"personal/{len(self._tables)}/{source}"
@@ -139,7 +140,8 @@ class Walk:
         return self._tables[key].name
 
     def each(self, source: str, like: str, axis: int | None = None) -> str:
-        """An owned value for every row, to be broadcast against the value `like`; axis: where its only one lies."""
+        """An owned value for every row, to be broadcast against the value `like`; axis: the position of its only
+        axis."""
         shape, target = self.specs[source].shape, self.specs[like].shape
         if axis is not None:
             size = (prod(shape),)
@@ -149,7 +151,7 @@ class Walk:
             inner = shape[1:] if len(shape) == len(target) and shape[0] == 1 else shape
             table = self.table(source, "", shape)
         if len(inner) >= len(target):
-            raise Ungrouped(f"{source!r} of shape {list(shape)} is each row's own, and meets {list(target)}")
+            raise Ungrouped(f"{source!r} of shape {list(shape)} differs by row and does not fit {list(target)}")
         lines = target[0] // self.rows
         whole = (target[0], *[1] * (len(target) - 1 - len(inner)), *inner)
         key = table, whole
@@ -175,7 +177,7 @@ class Walk:
     def grouped(
         self, node: Node, x: str, matrix: tuple[str, str], bias: str, residual: str, attrs: Mapping[str, Any]
     ) -> None:
-        """The node as a product of rows of `x` by owned matrices; matrix: value and form."""
+        """The node as a product of rows of `x` and owned matrices; matrix: value and form."""
         (output,) = node.outputs
         depth, columns = self.specs[x].shape[-1], self.specs[output].shape[-1]
         operands = [x, self.table(*matrix, (depth, columns)), SLOTS]
@@ -188,13 +190,13 @@ class Walk:
     # -- the result ---------------------------------------------------------------------------------------------------
 
     def finish(self) -> Grouped:
-        """Raises Ungrouped where an output is not made of one line for each row."""
+        """Raises Ungrouped if an output does not have one line for each row."""
         for value in self.graph.outputs:
             if value.name in self.lines and self.lines[value.name] != 1:
-                what = f"{self._mixer.where}: its result mixes rows, or may" if self._mixer else "rows are apart"
+                what = f"{self._mixer.where}: its result mixes rows, or may" if self._mixer else "it holds several"
                 raise Ungrouped(f"output {value.name!r} does not hold one line for each row; {what}")
             if value.name not in self.lines:
-                raise Ungrouped(f"output {value.name!r} hangs on no row")
+                raise Ungrouped(f"output {value.name!r} depends on no row")
         tables = tuple(self._tables.values())
         nodes = _needed(self._nodes, [value.name for value in self.graph.outputs])
         constants = {**self.known, **self.constants}
@@ -207,7 +209,7 @@ class Walk:
         held = {name: constants[name] for name in constants if name in reads}
         names = [*(value.name for value in inputs), *held, *(n for node in nodes for n in node.outputs if n)]
         if len(set(names)) != len(names):
-            raise Ungrouped("the model has values of names that begin with 'personal/', which are taken; rename them")
+            raise Ungrouped("the model has values whose names begin with 'personal/', which is reserved; rename them")
         return Grouped(Graph(inputs, self.graph.outputs, nodes, held, self.graph.name), self._preparation(), tables)
 
     def _preparation(self) -> Graph:
@@ -222,11 +224,11 @@ class Walk:
 
 
 Rule: TypeAlias = Callable[[Walk, Node], None]
-"""Rewrites a node of which an operand belongs to an owner, through the methods of `Walk`."""
+"""Rewrites a node that has an operand belonging to an owner, using the methods of `Walk`."""
 
 
 def _needed(nodes: Sequence[Node], wanted: Sequence[str] | Mapping[str, None]) -> tuple[Node, ...]:
-    """The nodes that something wanted hangs on, in order."""
+    """The nodes that the wanted values depend on, in order."""
     needed, kept = set(wanted), []
     for node in reversed(nodes):
         if needed.intersection(node.outputs):

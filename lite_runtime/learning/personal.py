@@ -1,4 +1,4 @@
-"""Rows of many owners in one run: the tensors that differ from owner to owner lie in tables, a slot for each.
+"""Rows of several owners in one run: tables hold the tensors that differ between owners, one slot per owner.
 
     owners = PersonalModel(model, {"head.weight", "head.bias"}, {"x": (1, 3, 32, 32)}, slots=1000)
     owners.write(7, owners.prepare(state))           # one owner's state, of those names
@@ -25,14 +25,14 @@ from lite_runtime.running.session import Model
 __all__ = ["SLOTS", "PersonalBinding", "PersonalModel", "Row", "SeparateModel", "Ungrouped"]
 
 Row = tuple[Array, ...]
-"""What a slot of each table holds."""
+"""The contents of one slot of each table."""
 
 
 class PersonalBinding(Binding):
-    """A binding whose tables are no inputs of its caller."""
+    """A binding whose tables are hidden from its caller's inputs."""
 
     arena_bytes: int
-    """Of memory between the inputs and the outputs."""
+    """Bytes of memory between the inputs and the outputs."""
 
     def __init__(self, inputs: dict[str, Array], tables: Mapping[str, Array], executor: Executor) -> None:
         super().__init__({**inputs, **tables}, executor)
@@ -50,15 +50,15 @@ class PersonalBinding(Binding):
 
 
 class _Owned:
-    """A signature that reads state and writes none; of its state, `names` differ from owner to owner, the rest is the
-    bundle's, for good."""
+    """A signature that reads state and writes none; the states in `names` differ between owners, the others are the
+    bundle's and never change."""
 
     def __init__(self, model: Model, names: Iterable[str], signature: str = "predict") -> None:
         held, self.settings = model.bundle, model._settings.apart()
         use = held.uses.get(signature)
         reads = use.reads if use is not None else {}
         self.names = frozenset(names)
-        """Of state."""
+        """Types of the states."""
         if use is not None and use.writes:
             raise InputError(f"signature {signature!r} writes state: expected one that only reads it")
         if strange := self.names - set(reads.values()):
@@ -72,7 +72,7 @@ class _Owned:
         self.graph = fold(Graph(inputs, graph.outputs, graph.nodes, {**graph.constants, **kept}), self.settings.limit)
 
     def owned(self, state: Mapping[str, Array]) -> dict[str, Array]:
-        """The graph's inputs that are one owner's. Raises InputError for state that is missing or does not fit."""
+        """The graph's inputs that belong to one owner. Raises InputError for state that is missing or does not fit."""
         for name, want in self.specs.items():
             got = state.get(name)
             if got is None or (got.dtype, got.shape) != (numpy_dtype(want.dtype), want.shape):
@@ -82,14 +82,14 @@ class _Owned:
 
 
 class SeparateModel(_Owned):
-    """Runs of one owner at a time, whatever the graph: nothing is planned or packed anew for the next owner."""
+    """Runs one owner at a time, for any graph: nothing is planned or packed again for the next owner."""
 
     def __init__(self, model: Model, names: Iterable[str], signature: str = "predict") -> None:
         super().__init__(model, names, signature)
         self._executor = Executor(self.graph, self.settings)
 
     def run(self, inputs: Mapping[str, Array], state: Mapping[str, Array]) -> dict[str, Array]:
-        """What the model gives for these inputs with this state. Outputs are fresh arrays. Raises InputError."""
+        """The model's outputs for these inputs with this state, as fresh arrays. Raises InputError."""
         given = check_inputs(self.face, inputs)
         with self.settings.lock:
             self.settings.iterated = 0
@@ -97,11 +97,11 @@ class SeparateModel(_Owned):
 
 
 class PersonalModel(_Owned):
-    """Runs of rows of many owners. Raises Ungrouped where they cannot go together: `SeparateModel` is for these.
+    """Runs batches with rows of several owners. Raises Ungrouped if the graph does not allow it: use `SeparateModel`.
 
-    shapes: of inputs, with any number of rows. slots: how many owners the tables have room for, but no more than fit
-    `memory` bytes (2 at least). Slot 0 is the bundle's own state; others hold zeros until they are written. Runs and
-    writes take turns.
+    shapes: of inputs, with any number of rows. slots: the number of owners that the tables hold, limited to what fits
+    into `memory` bytes (at least 2). Slot 0 is the bundle's own state; others are zeros until they are written. Runs
+    and writes exclude each other.
     """
 
     def __init__(
@@ -120,14 +120,14 @@ class PersonalModel(_Owned):
         self._prepare = first.prepare
         self._preparing = Executor(first.prepare, self.settings)
         self.slot_bytes = sum(table.spec.nbytes for table in self.tables)
-        """Of memory, for each owner."""
+        """Bytes of memory for each owner."""
         self.slots = max(2, min(slots, memory // max(self.slot_bytes, 1)))
         self._rows = {table.name: _zeros(table.spec.dtype, (self.slots, *table.spec.shape)) for table in self.tables}
         self.write(0, self.prepare(model.bundle.state))
         self._executors: dict[tuple[tuple[str, tuple[int, ...]], ...], Executor] = {}
 
     def prepare(self, state: Mapping[str, Array]) -> Row:
-        """What slots hold of an owner whose state this is, `names` of it at least. Raises InputError."""
+        """The slot contents for an owner with this state, which must include `names`. Raises InputError."""
         values = {**self._prepare.constants, **self.owned(state)}
         if self._prepare.outputs:
             inputs = {value.name: values[value.name] for value in self._prepare.inputs}
@@ -135,7 +135,7 @@ class PersonalModel(_Owned):
         return tuple(table.row(values[table.source]) for table in self.tables)
 
     def write(self, slot: int, row: Row) -> None:
-        """Make a slot an owner's. Raises InputError for a slot that is not there."""
+        """Assign a slot to an owner. Raises InputError for a slot that does not exist."""
         if not 0 <= slot < self.slots:
             raise InputError(f"expected a slot of 0 to {self.slots - 1}, got {slot}")
         with self.settings.lock:
@@ -143,8 +143,8 @@ class PersonalModel(_Owned):
                 self._rows[table.name][slot] = part
 
     def bind(self, shapes: Mapping[str, Sequence[int]]) -> PersonalBinding:
-        """A binding for inputs of these shapes; `inputs[SLOTS]`, int64[rows], says whose each row is. Its tables are
-        this model's: what is written later counts in later calls. Raises Ungrouped, InputError."""
+        """A binding for inputs of these shapes; `inputs[SLOTS]`, int64[rows], gives each row's slot. Its tables are
+        those of this model: later writes apply to later calls. Raises Ungrouped, InputError."""
         key = tuple((value.name, tuple(shapes[value.name])) for value in self.face.inputs)
         with self.settings.lock:
             executor = self._executors.pop(key, None) or self._executor(shapes)
@@ -156,7 +156,7 @@ class PersonalModel(_Owned):
             return PersonalBinding({**given, SLOTS: _zeros("int64", (rows,))}, self._rows, executor)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Outputs for these inputs, SLOTS among them, as fresh arrays. Raises Ungrouped, InputError."""
+        """Outputs for these inputs, which include SLOTS, as fresh arrays. Raises Ungrouped, InputError."""
         binding = self.bind({name: array.shape for name, array in inputs.items()})
         for name, home in binding.inputs.items():
             home[...] = inputs[name]
@@ -183,7 +183,7 @@ def _one(dtype: str) -> Array:
 
 
 def _zeros(dtype: str, shape: Sequence[int]) -> Array:
-    """Zeros that start at a cache line; memory is taken when it is written."""
+    """Zeros aligned to a cache line; the system allocates the memory when it is first written."""
     spec = Spec(dtype, tuple(shape))
     raw = np.zeros(spec.nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT

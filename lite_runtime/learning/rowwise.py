@@ -1,8 +1,8 @@
-"""Which values of a graph hold a batch's rows apart: what row r of a result hangs on, beside constants, is row r alone.
+"""Finds the values of a graph whose rows are independent: row r of such a value depends on row r of the batch only.
 
-A value that holds n rows apart has n * lines lines along axis 0, the first `lines` of them row 0's, and so on; `lines`
-is 1 for most, more where a reshape put another axis into the first. Rules are a table by operator; an operator without
-one, or a node that mixes, leaves lines that belong to nobody.
+A value with n independent rows has n * lines lines along axis 0: the first `lines` of them belong to row 0, and so on.
+`lines` is usually 1, and more if a reshape merged another axis into the first. The rules are a table by operator; the
+result of an operator without a rule, or of a node that mixes rows, is MIXED.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from lite_runtime.operators import Trait, having, require
 __all__ = ["MIXED", "RULES", "View", "lines_of"]
 
 MIXED = 0
-"""Lines of a value whose rows cannot be told apart."""
+"""Lines of a value whose rows are not independent."""
 
 
 class View:
-    """A node with what is known of its operands. `lines` names the values that hang on rows."""
+    """A node and what is known about its operands. `lines` names the values that depend on rows."""
 
     def __init__(
         self, node: Node, specs: Mapping[str, Spec], known: Mapping[str, Array], lines: Mapping[str, int], rows: int
@@ -35,7 +35,7 @@ class View:
         return self.node.attrs.get(name, default)
 
     def shape(self, i: int) -> tuple[int, ...]:
-        """Of input `i`, which must be there."""
+        """The shape of input `i`, which must be present."""
         return self._specs[self.node.inputs[i]].shape
 
     @property
@@ -44,20 +44,20 @@ class View:
         return self._specs[next(name for name in self.node.outputs if name)].shape
 
     def value(self, i: int) -> Array | None:
-        """Input `i`, where it is a constant."""
+        """Input `i` if it is a constant."""
         return self._known.get(self.node.inputs[i]) if i < len(self.node.inputs) else None
 
     def lines(self, i: int) -> int | None:
-        """Lines of input `i`; None where it hangs on no row."""
+        """Lines of input `i`; None if it does not depend on rows."""
         return self._lines.get(self.node.inputs[i])
 
     @property
     def with_rows(self) -> tuple[int, ...]:
-        """Inputs that hang on rows."""
+        """Inputs that depend on rows."""
         return tuple(i for i, name in enumerate(self.node.inputs) if name in self._lines)
 
     def keeps(self) -> int:
-        """Lines of the result where each line hangs on the same line of what it is made from."""
+        """Lines of the result, if each line depends only on the same line of the operands."""
         first = self.made[0] if self.made else MIXED
         alike = all(self.shape(i)[:1] == (first,) and len(self.shape(i)) == len(self.made) for i in self.with_rows)
         return first // self.rows if alike and first % self.rows == 0 else MIXED
@@ -69,7 +69,7 @@ Rule = Callable[[View], int]
 def lines_of(
     node: Node, specs: Mapping[str, Spec], known: Mapping[str, Array], lines: Mapping[str, int], rows: int
 ) -> int:
-    """Lines of the node's results, or MIXED. `lines`: of every value so far that hangs on rows."""
+    """Lines of the node's results, or MIXED. `lines`: those of all earlier values that depend on rows."""
     view = View(node, specs, known, lines, rows)
     rule = RULES.get(node.op)
     if rule is None or node.captures or any(lines[node.inputs[i]] == MIXED for i in view.with_rows):
@@ -81,12 +81,13 @@ def lines_of(
 
 
 def _only(*positions: int) -> Rule:
-    """Line by line, where no other inputs hang on rows."""
+    """Line by line, if no other inputs depend on rows."""
     return lambda v: v.keeps() if set(v.with_rows) <= set(positions) else MIXED
 
 
 def _quantized(*positions: int) -> Rule:
-    """Line by line of integers at these positions, each followed by its scale and zero point, for all or a line."""
+    """Line by line on integers at these positions, each followed by its scale and zero point, for all lines or per
+    line."""
 
     def rule(v: View) -> int:
         first = v.made[0] if v.made else MIXED
@@ -101,7 +102,7 @@ def _quantized(*positions: int) -> Rule:
 
 
 def _quantized_product(v: View) -> int:
-    """Rows of integers by a constant matrix, or batches of either."""
+    """Rows of integers times a constant matrix, or batches of either operand."""
     for i in v.with_rows:
         if i not in (0, 1, 2) and len(v.made) < 3:
             return MIXED
@@ -109,7 +110,7 @@ def _quantized_product(v: View) -> int:
 
 
 def _axis(default: int) -> Rule:
-    """Along an axis that is not the first; of several lines a row or one."""
+    """Along an axis other than the first; with several lines per row or one."""
 
     def rule(v: View) -> int:
         rank = len(v.shape(0))
@@ -127,7 +128,7 @@ def _split(v: View) -> int:
 
 
 def _product(v: View) -> int:
-    """Rows as matrix rows of the left operand, or as batches of either."""
+    """Rows are matrix rows of the left operand, or batches of either operand."""
     for i in v.with_rows:
         rank = len(v.shape(i))
         if i == 2 or rank < 2 or (rank == 2 and (i == 1 or (i == 0 and v.attr("transA", 0)))):
@@ -148,7 +149,7 @@ def _reduced(v: View, position: int = 1) -> int:
 
 
 def _picked(v: View) -> int:
-    """ArgMax, ArgMin: along an axis that may go."""
+    """ArgMax, ArgMin: along an axis that may be removed."""
     if v.attr("axis", 0) % max(len(v.shape(0)), 1) == 0:
         return MIXED
     return v.shape(0)[0] // v.rows
@@ -160,7 +161,7 @@ def _turned(v: View) -> int:
 
 
 def _reshaped(v: View) -> int:
-    """Memory stays as it is, and every row's part of it is one piece."""
+    """The order in memory does not change, and every row's part of it is contiguous."""
     if v.with_rows != (0,) or not v.made or v.made[0] % v.rows or not v.made[0]:
         return MIXED
     return v.made[0] // v.rows
@@ -197,7 +198,7 @@ def _frozen_norm(v: View) -> int:
 
 
 def _attention(v: View) -> int:
-    """Batches; a mask of a row's own has all four axes."""
+    """Rows are batches; a mask that differs between rows has all four axes."""
     whole = all(len(v.shape(i)) == 4 for i in v.with_rows if i == 3)
     if not whole or len(v.made) < 3 or any(i > 5 for i in v.with_rows):
         return MIXED

@@ -1,7 +1,7 @@
-"""What a model keeps between runs: weights it learns, an optimiser's slots, running statistics.
+"""State that a model keeps between runs: trained weights, optimiser slots, running statistics.
 
-Every state has two arrays. A run reads one of each and writes the other; once it has succeeded they change places, in
-one assignment, so that a run that fails changes nothing. Loaded when a signature with state is first used.
+Every state has two arrays. A run reads one and writes the other; after a successful run they are swapped in one
+assignment, so that a failed run changes nothing. Imported when a signature with state is first used.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 __all__ = ["StateBinding", "StateStore", "Stateful"]
 
 PATIENCE, MOST_PATIENCE = 2, 64
-"""Runs that state must have stood still for before weights are packed and folded; twice as many after every time, so
-that who reads a few times between changes does not plan more often than run."""
+"""Number of runs with unchanged state before weights are packed and folded, at first and at most. It is doubled every
+time, so that a caller who alternates between reads and changes does not plan more often than it runs."""
 
 
 class _Sides(NamedTuple):
-    """The arrays that runs read, those they write, and the addresses of both: int64[2, states]."""
+    """The arrays that runs read, those that they write, and the addresses of both: int64[2, states]."""
 
     now: list[Array]
     then: list[Array]
@@ -48,37 +48,38 @@ class StateStore:
     def __init__(self, initial: Callable[[], Mapping[str, Array]], specs: Mapping[str, Spec], limit: int) -> None:
         self._make, self.specs, self._limit = initial, specs, limit
         self.version = 0
-        """How often state was changed since the model was loaded."""
+        """Number of state changes since the model was loaded."""
         self.busy = False
-        """Whether a run that uses state is under way."""
+        """Whether a run that uses state is in progress."""
         self.watchers: list[Callable[[], None]] = []
-        """Called before state changes, once."""
+        """Called once, before state changes."""
         self._own: set[int] = set()
-        """Rows with two arrays of their own; of others `then` is `now`, which is what was loaded and never written."""
+        """Rows with two separate arrays; for the others `then` is `now`, which is as loaded and never written."""
 
     @cached_property
     def initial(self) -> Mapping[str, Array]:
-        """State as it was loaded."""
+        """State as loaded."""
         return self._make()
 
     @cached_property
     def rows(self) -> Mapping[str, int]:
-        """Where each state stands, by name."""
+        """The row of each state, by name."""
         return {name: i for i, name in enumerate(self.specs)}
 
     @cached_property
     def sides(self) -> _Sides:
-        """What runs read and write."""
+        """The arrays that runs read and write."""
         arrays = [self.initial[name] for name in self.specs]
         at = np.array([address_of(array) for array in arrays], np.int64)
         return _Sides(arrays, arrays.copy(), np.array([at, at]))
 
     def now(self, name: str) -> Array:
-        """A state as runs read it; valid until the next change but one."""
+        """A state as runs read it; valid until the change after the next."""
         return self.sides.now[self.rows[name]]
 
     def prepare(self, rows: Sequence[int]) -> None:
-        """Give these states arrays of their own, so that they can be written. Raises MsedgeError beyond the limit."""
+        """Allocate separate arrays for these states, so that they can be written. Raises MsedgeError above the
+        limit."""
         new = [row for row in rows if row not in self._own]
         if not new:
             return
@@ -97,7 +98,7 @@ class StateStore:
         self._own.update(new)
 
     def swap(self, rows: Sequence[int], index: Array) -> None:
-        """What was written is what counts from now on. `index` is `rows` as an array."""
+        """Make the written arrays the current ones. `index` is `rows` as an array."""
         self.changes()
         now, then, at = self.sides
         if len(rows) == len(now):
@@ -110,13 +111,13 @@ class StateStore:
         self.sides = _Sides(now, then, at)
 
     def changes(self) -> None:
-        """Say that state is about to change."""
+        """Announce that state is about to change."""
         self.version += 1
         while self.watchers:
             self.watchers.pop()()
 
     def put(self, values: Mapping[str, Array]) -> None:
-        """Replace these states, all of them or, where one does not fit, none. Raises InputError."""
+        """Replace these states: all of them or, if one does not fit, none. Raises InputError."""
         self.must_rest()
         if values:
             self.replace(values)
@@ -124,10 +125,10 @@ class StateStore:
     def must_rest(self) -> None:
         """Raise InputError inside a run that uses state."""
         if self.busy:
-            raise InputError("state can not be changed from inside a run that uses it; wait until that run is over")
+            raise InputError("state cannot be changed inside a run that uses it; wait until that run has finished")
 
     def replace(self, values: Mapping[str, Array]) -> None:
-        """`put`, also inside a run."""
+        """Like `put`, but also allowed inside a run."""
         check_state(self.specs, values)
         rows = [self.rows[name] for name in values]
         self.prepare(rows)
@@ -137,7 +138,7 @@ class StateStore:
 
 
 def loaded(held: Bundle | Sketch, given: Mapping[str, Array] | str | os.PathLike[str]) -> Loaded:
-    """A model's state to begin with, from arrays or a state file. Raises InputError where it is not the model's."""
+    """A model's initial state, from arrays or a state file. Raises InputError if it does not fit the model."""
     if not isinstance(given, Mapping):
         from lite_runtime.learning import checkpoint
 
@@ -151,7 +152,7 @@ def loaded(held: Bundle | Sketch, given: Mapping[str, Array] | str | os.PathLike
 
 
 def named(found: Checkpoint, path: str, model: str, call: Callable[..., None], *args: Any) -> None:
-    """`call(*args)`, its errors opened with where the state came from."""
+    """`call(*args)`; errors are prefixed with the origin of the state."""
     try:
         call(*args)
     except InputError as error:
@@ -160,11 +161,11 @@ def named(found: Checkpoint, path: str, model: str, call: Callable[..., None], *
 
 
 def check_finite(state: Mapping[str, Array]) -> None:
-    """Raise InputError where a float state holds NaN or an infinity."""
+    """Raise InputError if a float state contains NaN or an infinity."""
     if spoiled := [name for name, array in state.items() if array.dtype.kind == "f" and not np.isfinite(array).all()]:
         raise InputError(
-            f"state: expected finite numbers, got others in {_shown(spoiled)}: a step since has spoiled it, by its"
-            " inputs or its learning rate; go back to a state that was kept (load_state) or to the first (reset_state)"
+            f"state: expected finite numbers, got others in {_shown(spoiled)}: a step produced them, because of"
+            " its inputs or learning rate; return to a saved state (load_state) or to the initial one (reset_state)"
         )
 
 
@@ -176,7 +177,8 @@ def specs_of(held: Bundle | Sketch) -> Mapping[str, Spec]:
 
 
 def check_state(specs: Mapping[str, Spec], given: Mapping[str, Any], strict: bool = False) -> None:
-    """Raise InputError unless `given` holds only states of `specs`, each of its dtype and shape; strict: all."""
+    """Raise InputError unless `given` holds only states of `specs`, each with its dtype and shape; strict: all of
+    them."""
     missing = [name for name in specs if name not in given] if strict else []
     if missing:
         raise InputError(
@@ -190,24 +192,24 @@ def check_state(specs: Mapping[str, Spec], given: Mapping[str, Any], strict: boo
         if not fits:
             got = f"{value.dtype}{list(value.shape)}" if hasattr(value, "dtype") else type(value).__name__
             raise InputError(
-                f"state {name!r}: expected {want.dtype}{list(want.shape)}, got {got}; give arrays like those of"
+                f"state {name!r}: expected {want.dtype}{list(want.shape)}, got {got}; pass arrays like those of"
                 " state_dict()"
             )
 
 
 def _shown(names: Sequence[str]) -> str:
-    """Names for an error, not more than a screen takes."""
+    """Names for an error message, limited to a screenful."""
     shown = ", ".join(names[:20])
     return f"{shown}, … ({len(names)} in all)" if len(names) > 20 else shown or "none"
 
 
 def _like(array: Array) -> Array:
-    """Memory for such an array, at the start of a cache line."""
+    """Uninitialised memory for such an array, aligned to a cache line."""
     return aligned(array.nbytes).view(array.dtype).reshape(array.shape)
 
 
 class _Ports(NamedTuple):
-    """A plan, and which of its bases are which states."""
+    """A plan, and which of its bases correspond to which states."""
 
     bound: Bound
     read_bases: Array
@@ -219,9 +221,9 @@ class _Ports(NamedTuple):
 class Stateful:
     """A signature that uses state. Callers hold the model's lock.
 
-    One that writes none is planned with state as constants once that has stood still for a while: its weights are
-    packed and folded as ordinary ones. Until then, and where state is written, state is an input of the program, read
-    and written in place.
+    A signature that writes no state is planned with state as constants once the state has not changed for a while: its
+    weights are then packed and folded like ordinary ones. Until then, and if state is written, state is an input of the
+    program, read and written in place.
     """
 
     def __init__(
@@ -233,9 +235,9 @@ class Stateful:
         origins: tuple[Origin, Origin | None],
         seen: MutableMapping[str, list[Bound]],
     ) -> None:
-        """origins: where programs are kept that take state as an input, and those for state as it was loaded (None:
-        nowhere). seen: the model's plans by signature, where those with state as constants are entered while they
-        hold."""
+        """origins: where programs are cached that take state as an input, and those for state as loaded (None: not
+        cached). seen: the model's plans by signature; plans with state as constants are listed there while they are
+        valid."""
         self.graph, self.use, self._store, self.settings = graph, use, store, settings
         self._origin, self._loaded = origins
         self._seen = seen
@@ -248,7 +250,7 @@ class Stateful:
         self._version, self._still_runs = 0, 0
 
     def step(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """One run: the outputs that are not state. Where it succeeds, what it writes is the new state."""
+        """One run; returns the outputs that are not state. If it succeeds, the values it wrote become the state."""
         if self._stands_still():
             return self._run_folded(inputs)
         for ports in self._ports:
@@ -258,13 +260,13 @@ class Stateful:
         return self._run(self._planned(given), given)
 
     def run(self, given: Mapping[str, Any], profile: Profile | None = None) -> dict[str, Any]:
-        """What `step` would give, state as it is and staying so."""
+        """The result of `step` without changing the state."""
         if not self.use.writes:
             return self._fold().run(given, profile)
         return self._run(self._planned(given), given, profile, keep=False)
 
     def parts(self, given: Mapping[str, Any]) -> Iterator[Plan]:
-        """The plans that `run` goes through, nested graphs left out."""
+        """The plans that `run` executes, without those of nested graphs."""
         if not self.use.writes:
             return self._fold().parts(given)
         return self._running.parts(self._with_state(given))
@@ -294,7 +296,7 @@ class Stateful:
         return results
 
     def _fold(self) -> Executor:
-        """The signature with state as constants, as it is now."""
+        """The signature with the current state as constants."""
         if self._folded is None:
             loaded = self._store.version == 0
             if not loaded:
@@ -321,7 +323,8 @@ class Stateful:
         return {**given, **{name: self._store.now(state) for name, state in self.use.reads.items()}}
 
     def _planned(self, given: Mapping[str, Any]) -> _Ports:
-        """The plan for checked inputs of these types. Raises MsedgeError where it would write what no state is."""
+        """The plan for checked inputs of these types. Raises MsedgeError if it would write a value that is not
+        state."""
         for ports in self._ports:
             if ports.bound.takes(given):
                 return ports
@@ -331,7 +334,7 @@ class Stateful:
             want = self._store.specs[state]
             got = made.where[name][2] if name in made.outputs else want
             if got != want:
-                raise MsedgeError(f"state {state!r}: expected {want}, got {got} to replace it; convert the model again")
+                raise MsedgeError(f"state {state!r}: expected {want}, got a new value {got}; convert the model again")
         rows = self._store.rows
         reads = [(made.inputs[name], rows[state]) for name, state in self.use.reads.items() if name in made.inputs]
         writes = [(made.outputs[name], rows[state]) for name, state in self.use.writes.items() if name in made.outputs]
@@ -346,7 +349,7 @@ class Stateful:
         outer = store.busy
         if self._writes:
             store.must_rest()
-        if bound.running:  # inside a run of the same plan, from a signal handler say: each has memory of its own
+        if bound.running:  # inside a run of the same plan, e.g. from a signal handler: each needs its own memory
             bound = Bound(bound.plan, bound.executor)
         store.busy = True
         try:
@@ -367,7 +370,7 @@ class Stateful:
     def _run_in_parts(
         self, bound: Bound, inputs: Mapping[str, Any], profile: Profile | None, keep: bool
     ) -> dict[str, Any]:
-        """A run that takes more than one native call. State is handed in as copies, which results may be views of."""
+        """A run of several native calls. State is passed as copies, because results may be views of it."""
         self.settings.iterated = 0
         given = {name: array.copy() for name, array in self._with_state({}).items()}
         everything = bound.run({**inputs, **given}, profile)
@@ -377,17 +380,17 @@ class Stateful:
 
 
 def face(graph: Graph, use: StateUse) -> Graph:
-    """What a caller sees of a graph: inputs and outputs that are not state; no nodes."""
+    """A graph as its caller sees it: inputs and outputs that are not state; no nodes."""
     return Graph(*use.seen(graph), (), MappingProxyType({}))
 
 
 def _columns(pairs: Sequence[tuple[int, int]]) -> Array:
-    """Rows of two as two arrays."""
+    """A list of pairs as two arrays."""
     return np.array(pairs, np.intp).reshape(-1, 2).T.copy()
 
 
 class StateBinding(Binding):
-    """A binding of a signature that uses state: each call is a step, and puts new arrays into `outputs`."""
+    """A binding of a signature that uses state: each call is a step and stores new arrays in `outputs`."""
 
     def __init__(self, inputs: dict[str, Array], stateful: Stateful) -> None:
         self.inputs, self.outputs, self.fixed = inputs, {}, False

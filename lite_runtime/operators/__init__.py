@@ -1,14 +1,14 @@
-"""One record for every operator: what the verifier, inference, planning, the converter and the trainer derive their
-lists from.
+"""One record for every operator, from which the verifier, inference, planning, the converter and the trainer derive
+their lists.
 
     OPERATORS["Relu"]               its record (see `record.Operator`)
-    attributes("Relu")              what its attributes may be
+    attributes("Relu")              the types and limits of its attributes
     having("elementwise", "exact")  the names of all operators with these traits
-    find("com.microsoft", "Gelu")   the record of what a model calls by this name in this domain
-    require("Relu", "a gradient")   refuse a name that no record has
+    find("com.microsoft", "Gelu")   the record for the name that a model uses in this domain
+    require("Relu", "a gradient")   refuse a name without a record
 
-A family of operators is a file, which is read when a name is asked for that is in none of the files read so far. The
-order of `FAMILIES` is by how often models need them, so that starting reads few.
+A family of operators is a file. Files are imported one after the other until the requested name is found; `FAMILIES`
+is ordered by how often models need them, so that a start imports few.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ FAMILIES = (
     *("elementwise", "activation", "movement", "linear", "reduce", "normalize", "integer", "indexing", "recurrent"),
     *("attention", "vision", "random", "control", "losses", "gradients", "signal", "sequences", "strings", "trees"),
 )
-"""The files of records, those that most models need first."""
+"""The files of records, ordered by how often models need them."""
 
 
 class _Operators(Mapping[str, Operator]):
-    """Name -> record. Families are read one after the other until the name is found."""
+    """Name -> record. Families are imported one after the other until the name is found."""
 
     def __init__(self, families: Iterable[str]) -> None:
         self._known: dict[str, Operator] = {}
@@ -90,7 +90,7 @@ OPERATORS: Mapping[str, Operator] = _Operators(FAMILIES)
 
 @cache
 def attributes(name: str) -> Mapping[str, Attribute]:
-    """The attributes of an operator that has a record, by name."""
+    """The attributes of an operator with a record, by name."""
     found = parsed(OPERATORS[name].attrs)
     for attribute, what in found.items():
         if what.choices == (EPILOGUE,):
@@ -105,7 +105,7 @@ def having(*traits: Trait) -> frozenset[str]:
 
 
 def find(domain: str, name: str) -> Operator | None:
-    """The record of what a model calls `name` in `domain`; None for operators of domains that no record names."""
+    """The record for the name that a model uses in `domain`; None for operators of domains that no record names."""
     record = OPERATORS.get(name)
     if record is None:
         return None
@@ -114,7 +114,7 @@ def find(domain: str, name: str) -> Operator | None:
 
 
 def require(names: Iterable[str], what: str) -> None:
-    """Raise LookupError for names without a record. `what`: what is registered under them, for the message."""
+    """Raise LookupError for names without a record. `what`: what the names are registered for, used in the message."""
     unknown = sorted(name for name in names if name not in OPERATORS)
     if unknown:
         raise LookupError(
@@ -124,12 +124,12 @@ def require(names: Iterable[str], what: str) -> None:
 
 _INFINITY = float("inf")
 _BOUNDS = (("activation_min", "min", -_INFINITY), ("activation_max", "max", _INFINITY))
-"""Clip's, which are inputs of the operator."""
+"""The parameters of Clip, which are inputs of the operator."""
 
 
 @cache
 def epilogues() -> Mapping[str, Fused]:
-    """By the name that attribute `activation` has for it, in the order of their numbers."""
+    """By its name in attribute `activation`, in the order of their numbers."""
     found = {"GeluTanh": Fused(10, "Gelu", form=(("approximate", "tanh"),))}
     for record in (*family("elementwise"), *family("activation")):
         if record.epilogue < 0:

@@ -1,4 +1,4 @@
-"""Activations: functions of single elements that networks put behind their layers."""
+"""Activations: elementwise functions that networks apply after their layers."""
 
 from __future__ import annotations
 

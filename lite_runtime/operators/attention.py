@@ -1,4 +1,4 @@
-"""Attention, and the rotation of positions."""
+"""Attention and rotary position embedding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Branches and loops: operators that run graphs."""
+"""Branches and loops: operators that execute subgraphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons, logic and functions of single elements, and changes of their type."""
+"""Arithmetic, comparisons, logic, elementwise functions and casts."""
 
 from __future__ import annotations
 

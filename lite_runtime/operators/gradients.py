@@ -1,4 +1,4 @@
-"""Gradients of operators whose gradient ONNX's operators cannot say, or not quickly."""
+"""Gradients of operators whose gradient cannot be expressed with ONNX's operators, or not efficiently."""
 
 from __future__ import annotations
 

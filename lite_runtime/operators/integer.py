@@ -1,4 +1,4 @@
-"""Quantisers, and operators on integers that stand for real numbers."""
+"""Quantisers, and operators on quantised integers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses and optimizers, as ONNX has them."""
+"""Losses and optimisers defined by ONNX."""
 
 from __future__ import annotations
 

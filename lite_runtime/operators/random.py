@@ -1,4 +1,4 @@
-"""Random numbers, and what is dropped by chance."""
+"""Random numbers and dropout."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""What is known of an operator, as data: the type of the records, and the small language of their attributes.
+"""The type of operator records, and the notation for their attributes.
 
-An attribute is written `name:kind`, then in this order, where they apply: `!` if it must be there, `(a|b)` for the
-texts it may hold, `=number` for ONNX's default. Kinds: i int, f float, s text; I, F, S tuples of these; T array, G
-graph, * anything.
+An attribute is written `name:kind`, followed in this order, where they apply, by `!` if it is required, `(a|b)` for the
+strings it may hold, `=number` for ONNX's default. Kinds: i int, f float, s string; I, F, S tuples of these; T array,
+G graph, * anything.
 
-Annotations are evaluated here: of text, typing would make the record's class three times as slowly, at every start.
+Annotations are evaluated in this module: as strings they would make typing three times slower at creating the record
+class, at every start.
 """
 
 from typing import Literal
@@ -35,12 +36,12 @@ __all__ = [
 ]
 
 MANY = 1 << 16
-"""As a greatest number of inputs or outputs: no limit that anybody meets."""
+"""As a greatest number of inputs or outputs: effectively unlimited."""
 
 ONNX = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 """ONNX's domains."""
 OURS = "msedge"
-"""The domain that operators of any other have in the converter's models."""
+"""The domain that the converter's models use for operators of all other domains."""
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 SIGNED = ("int8", "int16", "int32", "int64")
@@ -51,102 +52,102 @@ ANY: tuple[str, ...] = ()
 """Every element type."""
 
 Trait = Literal[
-    "elementwise",  # an element of the result comes from the elements at its place; operands broadcast as in NumPy
+    "elementwise",  # each result element depends on operand elements at its position; operands broadcast as in NumPy
     "broadcasts",  # elementwise, and the result has the shape that all operands broadcast to
-    "scaled",  # elementwise on numbers stored as integers, but for scales and zero points, which may belong to an axis
+    "scaled",  # elementwise on quantised integers, except that scales and zero points may be given per index of an axis
     "exact",  # IEEE arithmetic defines every bit of the result; elementwise operators without it are approximate
-    "wraps",  # the result may need more bits than its integer type has, and loses the high ones
-    "flat",  # the result does not move smoothly with the operands: its derivative is 0 wherever there is one
-    "table",  # a function of one number that 8-bit numbers represent well: a look-up table when quantised
+    "wraps",  # integer results may overflow and wrap
+    "flat",  # piecewise constant: the derivative is 0 wherever it exists
+    "table",  # a function of one number that 8 bits represent well: becomes a look-up table when quantised
     "homogeneous",  # f(s * x) = s * f(x) for every s > 0
-    "movement",  # the results hold elements of the first operand, moved, repeated or left out
-    "view",  # movement that leaves all elements in their order
-    "selects",  # the result holds the greatest or least elements, so it holds no number that the operands do not
-    "idle",  # no arithmetic worth counting
-    "grows",  # the result may be far larger than all operands together
-    "shape_only",  # the result follows from the operands' shapes alone
-    "along_axis",  # computes along attribute `axis`, -1 by default; the other axes stay apart
-    "reduction",  # over the axes that input 1 names, or all
+    "movement",  # the results consist of elements of the first operand, moved, repeated or dropped
+    "view",  # movement that keeps all elements in their order
+    "selects",  # selects the greatest or least elements, so every result element occurs in an operand
+    "idle",  # no arithmetic that counts as work
+    "grows",  # the result may be much larger than all operands together
+    "shape_only",  # the result depends only on the operands' shapes
+    "along_axis",  # computes along attribute `axis`, -1 by default; indices of the other axes are independent
+    "reduction",  # reduces the axes that input 1 names, or all
     "normalizes",  # by a mean, variance or norm of the operand
-    "recurrent",  # has state: goes through time steps
-    "wide",  # computes inside with more range or precision than half-precision operands have
-    "random",  # another result every time
-    "control",  # runs graphs that are its attributes
-    "optional_first",  # the inputs that must be there may be left out by an empty name
+    "recurrent",  # iterates over time steps with a state
+    "wide",  # computes internally with more range or precision than half-precision operands have
+    "random",  # another result at every run
+    "control",  # executes graphs given as attributes
+    "optional_first",  # even required inputs may be left out by an empty name
 ]
-"""What membership lists elsewhere are derived from."""
+"""Properties of operators, from which membership lists elsewhere are derived."""
 
 LAYOUT = "layout:s(NCHW|NHWC)"
 PADDING = "auto_pad:s(NOTSET|SAME_UPPER|SAME_LOWER|VALID)"
 CLAMP = "activation:s(|Relu|Clip) activation_max:f activation_min:f"
-"""The activations of operators on integers."""
+"""The activations of operators on quantised integers."""
 EPILOGUE = "@"
-"""Among the texts an attribute may hold: the names that `epilogues` gives."""
+"""Among the strings an attribute may hold: the names that `epilogues` gives."""
 ACTIVATION = "activation:s(@) activation_alpha:f activation_beta:f activation_max:f activation_min:f"
-"""The activations that operators on floats may end with."""
+"""The fused activations of operators on floats."""
 
 
 class Attribute(NamedTuple):
-    """One attribute of an operator. `choices`: the texts it may hold; none means any."""
+    """One attribute of an operator. `choices`: the strings it may hold; empty means any."""
 
     kind: str
     required: bool = False
     choices: tuple[str, ...] = ()
     default: float | None = None
-    """ONNX's, where it is a number and something here needs it."""
+    """ONNX's default, if it is a number and this code needs it."""
 
 
 class Operator(NamedTuple):
-    """One operator. What is not said here (its gradient, its scheme when quantised, its JAX lowering, rules that need
-    code) is in registries that take their names from these records."""
+    """One operator. Everything else (its gradient, quantisation scheme, JAX lowering, rules that need code) is in
+    registries keyed by the names of these records."""
 
     name: str
     since: int = 1
-    """The first version of its domain's operator set that has it."""
+    """The first version of its domain's operator set that includes it."""
     inputs: tuple[int, int] = (1, 1)
-    """The fewest and the most; likewise `outputs`."""
+    """The least and greatest number; likewise for `outputs`."""
     outputs: tuple[int, int] = (1, 1)
     attrs: str = ""
-    """Its attributes, in the language above; `lite_runtime.operators.attributes` reads it."""
+    """Its attributes, in the notation above; `lite_runtime.operators.attributes` parses it."""
     traits: tuple[Trait, ...] = ()
     domain: str = ""
-    """"" for ONNX's own; "msedge": ours, which ONNX does not have."""
+    """Empty for ONNX's own; "msedge" for ours, which ONNX lacks."""
     also: tuple[str, ...] = ()
-    """Other domains that have it under the same name and with the same meaning: models that use it are imported."""
+    """Other domains that define it with the same name and meaning: models that use them can be imported."""
     reference: str = ""
     """The file of `lite_runtime/reference/` that defines it."""
     types: tuple[str, ...] | None = None
-    """Element types of all operands, ANY for every one; None: a rule in `lite_runtime/ops/` infers what comes out."""
+    """Element types of all operands, ANY for every one; None: a rule in `lite_runtime/ops/` infers the result types."""
     result: str = ""
-    """The result's element type; "" for the operands'."""
+    """The result's element type; "" for that of the operands."""
     numpy: str = ""
-    """The function that NumPy and jax.numpy have for it under one name."""
+    """The function that implements it, under the same name in NumPy and jax.numpy."""
     f32: int = -1
-    """The number of the float32 machine's instruction with the operator's name, -1 for none; `kernels/elementwise.py`
-    has the instructions."""
+    """Number of the float32 machine's instruction with the operator's name, -1 for none; `kernels/elementwise.py`
+    defines the instructions."""
     i64: int = -1
-    """Likewise of the integer machine."""
+    """The same for the integer machine."""
     runs_as: str = ""
-    """Another operator, which computes this one from the same operands and attributes, this one's defaults filled in:
-    its instruction runs it, and ONNX that we write has it instead."""
+    """Another operator that computes this one from the same operands and attributes, with this one's defaults filled
+    in: its instruction is used, and exported ONNX contains it instead."""
     epilogue: int = -1
-    """The number by which matrix products and convolutions know it as their last step, -1 if they do not."""
+    """Its number as the fused last step of matrix products and convolutions, -1 if they do not support it."""
 
     @property
     def unary(self) -> bool:
-        """Whether it is a function of single elements of one operand."""
+        """Whether it is an elementwise function of one operand."""
         return self.inputs == (1, 1) and "elementwise" in self.traits
 
 
 class Fused(NamedTuple):
-    """An activation as the last step of a matrix product or convolution."""
+    """An activation fused into a matrix product or convolution as its last step."""
 
     code: int
     """Its number in the kernels."""
     op: str
-    """The operator that computes the same alone."""
+    """The operator that computes the same unfused."""
     parameters: tuple[tuple[str, str, float], ...] = ()
-    """At most two: the fused operator's attribute, this operator's, ONNX's default."""
+    """At most two entries: the fused operator's attribute, this operator's attribute, ONNX's default."""
     form: tuple[tuple[str, str], ...] = ()
     """Attributes of `op` with fixed values."""
 
@@ -155,8 +156,8 @@ _KINDS = "ifsIFSTG*"
 
 
 def parsed(text: str) -> dict[str, Attribute]:
-    """The attributes that `text` describes, by name and in its order; ValueError where it does not follow the
-    language. Without a regular expression, which takes longer to compile than all attributes of a model to read."""
+    """The attributes that `text` describes, by name and in order; raises ValueError if it does not follow the notation.
+    Parsed without a regular expression, which would take longer to compile than parsing all attributes of a model."""
     found: dict[str, Attribute] = {}
     for column in text.split():
         name, _, rest = column.partition(":")
@@ -171,7 +172,7 @@ def parsed(text: str) -> dict[str, Attribute]:
         if rest.startswith("="):
             default, rest = float(rest[1:]), ""
         if not name.isidentifier() or kind not in _KINDS or not kind or rest:
-            raise ValueError(f"expected an attribute as name:kind, with !, (a|b) and =number behind it, got {column!r}")
+            raise ValueError(f"expected an attribute as name:kind, followed by !, (a|b) and =number, got {column!r}")
         found[name] = Attribute(kind, required, texts, default)
     return found
 
@@ -195,4 +196,4 @@ _RANGES: dict[tuple[int, int], str] = {
 }
 
 RANGES: dict[str, tuple[int, int]] = {name: ends for ends, names in _RANGES.items() for name in names.split()}
-"""Attribute name to the least and greatest value of its integers, whatever the operator."""
+"""Attribute name to the least and greatest value of its integers, for every operator."""

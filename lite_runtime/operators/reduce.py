@@ -1,4 +1,4 @@
-"""Reductions over axes, running sums, and pools."""
+"""Reductions over axes, cumulative sums and products, and pools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Per operator: validate, infer result types, choose kernels, bind operands. Importing this registers every family."""
+"""Operator families: each validates operands, infers result types, chooses kernels and binds operands. Importing this
+package registers all of them."""
 
 from __future__ import annotations
 

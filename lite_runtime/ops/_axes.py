@@ -1,4 +1,4 @@
-"""Axes, attributes and shapes that the reducing families check and fold alike."""
+"""Checks and folding of axes, attributes and shapes, shared by the families that reduce."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
 class Fold(NamedTuple):
-    """A tensor seen as [outer, n, inner], n along what an operator works on."""
+    """A tensor seen as [outer, n, inner]; an operator works along n."""
 
     outer: int
     n: int
@@ -33,13 +33,13 @@ class Fold(NamedTuple):
 
 
 def fold(shape: Sequence[int], axis: int, end: int | None = None) -> Fold:
-    """`shape` around axes [axis, end); one axis unless `end` is given."""
+    """`shape` split around axes [axis, end); one axis unless `end` is given."""
     end = axis + 1 if end is None else end
     return Fold(prod(shape[:axis]), prod(shape[axis:end]), prod(shape[end:]))
 
 
 def groups(shape: Sequence[int], axes: Collection[int]) -> list[tuple[int, bool]]:
-    """(size, whether reduced) of runs of neighbouring axes that are treated alike; axes of size 1 vanish."""
+    """(size, whether reduced) of runs of neighbouring axes that are treated alike; axes of size 1 are dropped."""
     runs: list[tuple[int, bool]] = []
     for i, size in enumerate(shape):
         reduced = i in axes
@@ -53,7 +53,7 @@ def groups(shape: Sequence[int], axes: Collection[int]) -> list[tuple[int, bool]
 
 
 def attr_int(n: Inference, name: str, default: int, allowed: Collection[int] | None = None) -> int:
-    """An integer attribute, checked."""
+    """A validated integer attribute."""
     value = n.attr(name, default)
     if isinstance(value, bool) or not isinstance(value, int):
         raise n.error(f"expected attribute {name} to be an integer, got {value!r}")
@@ -63,7 +63,7 @@ def attr_int(n: Inference, name: str, default: int, allowed: Collection[int] | N
 
 
 def attr_float(n: Inference, name: str, default: float) -> float:
-    """A float attribute, checked."""
+    """A validated float attribute."""
     value = n.attr(name, default)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise n.error(f"expected attribute {name} to be a number, got {value!r}")
@@ -71,7 +71,7 @@ def attr_float(n: Inference, name: str, default: float) -> float:
 
 
 def axis_of(n: Inference, rank: int, default: int, name: str = "axis") -> int:
-    """Attribute `axis` counted from the front."""
+    """Attribute `axis` as a non-negative index."""
     axis = attr_int(n, name, default)
     if not -rank <= axis < rank:
         raise n.error(f"expected {name} within [{-rank}, {rank}), got {axis}")
@@ -79,19 +79,19 @@ def axis_of(n: Inference, rank: int, default: int, name: str = "axis") -> int:
 
 
 def unique_axes(n: Inference, axes: Iterable[int], rank: int) -> tuple[int, ...]:
-    """Axes counted from the front, in order, each once."""
+    """Axes as non-negative indices in order; each may occur only once."""
     found: set[int] = set()
     for axis in axes:
         if not -rank <= axis < rank:
             raise n.error(f"expected axes within [{-rank}, {rank}), got {axis}")
         if axis % rank in found:
-            raise n.error(f"expected every axis once, got {axis % rank} again")
+            raise n.error(f"expected every axis once, got {axis % rank} twice")
         found.add(axis % rank)
     return tuple(sorted(found))
 
 
 def expect(n: Inference, i: int, dtypes: Collection[str], what: str = "") -> Spec:
-    """The type of input `i`, which must be of one of `dtypes`."""
+    """The type of input `i`, which must have one of `dtypes`."""
     spec = n.spec(i)
     if spec.dtype not in dtypes:
         raise n.error(f"expected {what or f'input {i}'} of dtype {', '.join(sorted(dtypes))}, got {spec.dtype}")
@@ -99,5 +99,5 @@ def expect(n: Inference, i: int, dtypes: Collection[str], what: str = "") -> Spe
 
 
 def float_operand(n: Inference, i: int = 0) -> Spec:
-    """The type of input `i`, a floating one."""
+    """The type of input `i`, which must be floating-point."""
     return expect(n, i, FLOATS)

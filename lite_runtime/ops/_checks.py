@@ -1,4 +1,4 @@
-"""Checks that infer rules of several families share; each raises ShapeError through the inference."""
+"""Checks shared by the infer rules of several families; each raises ShapeError through the inference."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ SCALE_TYPES = ("float32", "float16", "bfloat16")
 
 
 def axis_of(n: Inference, axis: object, rank: int, what: str = "axis") -> int:
-    """The axis counted from the front."""
+    """The axis as a non-negative index."""
     if not isinstance(axis, int) or not -rank <= axis < rank:
         raise n.error(f"expected {what} in [{-rank}, {rank - 1}] for rank {rank}, got {axis}")
     return axis % rank
 
 
 def axes_of(n: Inference, axes: Sequence[int] | None, rank: int) -> tuple[int, ...]:
-    """Distinct axes counted from the front, in the given order; all of them for None."""
+    """Distinct axes as non-negative indices, in the given order; all axes for None."""
     if axes is None:
         return tuple(range(rank))
     found = tuple(axis_of(n, int(a), rank, "axes") for a in axes)
@@ -66,7 +66,7 @@ def one_or(n: Inference, i: int, what: str, dtypes: Sequence[str], *shapes: tupl
 
 
 def choice(n: Inference, name: str, default: str, choices: Sequence[str]) -> str:
-    """A text attribute that must be one of `choices`."""
+    """A string attribute that must be one of `choices`."""
     value = n.attr(name, default)
     if value not in choices:
         raise n.error(f"expected {name} to be one of {', '.join(choices)}, got {value!r}")
@@ -74,7 +74,7 @@ def choice(n: Inference, name: str, default: str, choices: Sequence[str]) -> str
 
 
 def element_type(n: Inference, code: int | str) -> str:
-    """The element type an attribute names, by ONNX number or lite name."""
+    """The element type that an attribute specifies by ONNX number or lite name."""
     try:
         return dtype_name(dtype_of(code))
     except MsedgeError as error:
@@ -112,5 +112,5 @@ def broadcast(n: Inference, *shapes: Sequence[int]) -> tuple[int, ...]:
 
 
 def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Elements from one index to the next along each axis of a row-major tensor."""
+    """Distance in elements between consecutive indices along each axis of a row-major tensor."""
     return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))

@@ -1,4 +1,4 @@
-"""Strided copies bound to the `copy` kernels: dimensions merged, elements widened, the best kernel chosen."""
+"""Strided copies bound to the `copy` kernels: merges dimensions, widens elements, chooses the best kernel."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ __all__ = ["Dim", "copy_whole", "dense", "element_size", "emit_copy", "fill_oper
 
 SIZES = (1, 2, 4, 8)
 FEW = (2, 3, 4)
-"""Planes that are woven into one stretch, or out of it, without going through tiles."""
+"""Number of planes that are interleaved or deinterleaved without going through tiles."""
 MAX_OUTER = 10
-"""Counters the kernels' odometer has."""
+"""Number of counters of the kernels' odometer (nested loop over dimensions)."""
 PIECE = 8192
-"""Bytes of a long run that one worker takes at a time."""
+"""Bytes of a long run that one worker copies at a time."""
 BLOCKS = (64, 80, 96, 48)
-"""Sides of the block of a transpose that one worker takes at a time, in elements; the first that leaves no sliver."""
+"""Side lengths, in elements, of the block of a transpose that one worker takes at a time; the first one that leaves no
+narrow remainder is chosen."""
 TILE = 16
-"""The widest tile of any target."""
+"""The greatest tile width of any target."""
 
 
 class Dim(NamedTuple):
@@ -40,7 +41,7 @@ class Dim(NamedTuple):
 if TYPE_CHECKING:
 
     class _Frame(TypedDict):
-        """Operands of a copy, and the bytes in them where it starts."""
+        """Operands of a copy, and the byte offsets in them where it starts."""
 
         source: Operand
         target: Operand
@@ -52,7 +53,7 @@ else:
 
 
 def element_size(dtype: str) -> int:
-    """Bytes of an element that kernels can move; raises NoKernel for strings."""
+    """Bytes of an element that kernels can copy; raises NoKernel for strings."""
     if dtype == "string":
         raise NoKernel("text has no bytes to move")
     return itemsize(dtype)
@@ -64,17 +65,17 @@ def dense(shape: Sequence[int]) -> list[Dim]:
 
 
 def fill_operand(b: Binder, value: object, dtype: str) -> Operand:
-    """A constant of one element."""
+    """A constant with one element."""
     return b.constant(np.full(1, value, numpy_dtype(dtype)))
 
 
 def copy_whole(b: Binder, source: Operand, target: Operand) -> None:
-    """Copy every element; the shapes may differ, the sizes do not."""
+    """Copy every element; the shapes may differ, the numbers of elements may not."""
     emit_copy(b, source, target, dense((source.size,)))
 
 
 def view_or_copy(b: Binder, output: int, source: Operand, offset: int = 0) -> None:
-    """Make an output the memory of `source` from element `offset` on, or a copy of it where source is a constant."""
+    """Make an output a view of `source` from element `offset` on, or a copy if source is a constant."""
     target = b.outputs[output]
     assert target is not None
     if source.value is None:
@@ -84,7 +85,7 @@ def view_or_copy(b: Binder, output: int, source: Operand, offset: int = 0) -> No
 
 
 def is_window(dims: Iterable[Dim]) -> bool:
-    """Whether source and target are walked alike, densely."""
+    """Whether source and target have the same dense layout."""
     merged = _merge(dims)
     return not merged or (len(merged) == 1 and merged[0].source == 1 and merged[0].target == 1)
 
@@ -94,7 +95,7 @@ def emit_copy(
 ) -> None:
     """Emit the copy of `dims` from element `source_at` of `source` to element `target_at` of `target`.
 
-    The caller vouches that every element walked lies inside its operand and that no target element is walked twice.
+    The caller guarantees that every element is inside its operand and that no target element is written twice.
     """
     size = element_size(source.dtype)
     merged = _merge(dims)
@@ -114,7 +115,7 @@ def emit_copy(
 
 
 def _merge(dims: Iterable[Dim]) -> list[Dim]:
-    """The same copy in as few dimensions as it takes, the target's steps descending."""
+    """The same copy with as few dimensions as possible, ordered by descending step in the target."""
     kept = sorted((d for d in dims if d.extent != 1), key=lambda d: -abs(d.target))
     if any(d.extent == 0 for d in kept):
         return [Dim(0, 0, 0)]
@@ -128,14 +129,14 @@ def _merge(dims: Iterable[Dim]) -> list[Dim]:
 
 
 def _widen(size: int, dims: list[Dim]) -> tuple[int, list[Dim]]:
-    """Make what lies side by side on both sides one element; steps are bytes from here on."""
+    """Merge elements that are adjacent on both sides into one wider element; steps are in bytes from here on."""
     if dims and dims[-1].source == size and dims[-1].target == size:
         return size * dims[-1].extent, dims[:-1]
     return size, dims
 
 
 def _turned(size: int, dims: Sequence[Dim]) -> tuple[int, int] | None:
-    """The dimension dense in the target and the one dense in the source, where a transpose through tiles pays."""
+    """The dimension dense in the target and the one dense in the source, if a transpose through tiles is worthwhile."""
     if size not in SIZES or len(dims) < 2 or dims[-1].target != size or dims[-1].source == 0:
         return None
     for i, d in enumerate(dims[:-1]):
@@ -197,7 +198,7 @@ def _block(extent: int) -> int:
 
 
 def _long_inside(dims: list[Dim]) -> list[Dim]:
-    """A very short innermost loop changes places with the one around it."""
+    """Swap a very short innermost loop with the loop around it."""
     if len(dims) > 1 and dims[-1].extent < 8 and dims[-2].extent > 2 * dims[-1].extent:
         return [*dims[:-2], dims[-1], dims[-2]]
     return dims

@@ -1,4 +1,4 @@
-"""Windows over channels-last images of two spatial axes, as kernels are told of them."""
+"""Windows over channels-last images with two spatial axes, in the form that kernels take."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ __all__ = ["Geometry", "flat"]
 
 
 def flat(values: tuple[int, ...], filler: int) -> tuple[int, int]:
-    """Two spatial axes from one or two."""
+    """Values of one or two spatial axes extended to two."""
     return (filler, values[0]) if len(values) == 1 else (values[0], values[1])
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """A 2-D window and image, the image with its border."""
+    """A 2-D window and image, including the image's border."""
 
     images: int
     height: int
@@ -28,7 +28,7 @@ class Geometry:
 
     @property
     def padded(self) -> tuple[int, int]:
-        """Height and width that all windows together cover."""
+        """Height and width covered by all windows together."""
         sizes = zip(self.out, self.kernel, self.strides, self.dilations, strict=True)
         high, wide = ((o - 1) * s + (k - 1) * d + 1 for o, k, s, d in sizes)
         return high, wide

@@ -1,4 +1,4 @@
-"""Sums of outer products over pixels: gradients of weights, and A^T B."""
+"""Sums of outer products over pixels: weight gradients, and A^T B."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lite_runtime.ops.registry import Binder, Operand
 __all__ = ["emit_outer", "emit_transposed_product"]
 
 BLOCK = 1 << 18
-"""Bytes of both operands that all tiles pass over before the next: a share of the second cache."""
+"""Bytes of both operands that all tiles process before continuing: a share of the second-level cache."""
 
 
 def emit_outer(
@@ -23,7 +23,7 @@ def emit_outer(
     batches: tuple[int, int, int, int] = (1, 0, 0, 0),
 ) -> None:
     """out (batches, groups, taps, rows, columns) from images `a` and results `dy`; sizes: rows and columns of a group;
-    batches: how many, and bytes of a, dy and out each."""
+    batches: their number, and the bytes of a, dy and out for each."""
     rows, columns = sizes
     line = 4 * (g.width * g.channels * g.strides[0] + g.out[1] * group * columns)
     count, batch_a, batch_b, batch_c = batches
@@ -63,8 +63,8 @@ def emit_outer(
 def emit_transposed_product(
     b: Binder, a: Operand, right: Operand, out: Operand, sizes: tuple[int, int, int], batches: tuple[int, int, int]
 ) -> None:
-    """out (m, n) = A^T B from dense A (k, m) and B (k, n); sizes: k, m, n; batches: how many, and whether A and B
-    have one each (1) or share one (0)."""
+    """out (m, n) = A^T B from dense A (k, m) and B (k, n); sizes: k, m, n; batches: their number, and whether A and B
+    have one matrix per batch (1) or share one (0)."""
     k, m, n = sizes
     count, of_a, of_b = batches
     column = Geometry(1, k, 1, m, (k, 1), (1, 1), (1, 1), (1, 1), (0, 0))

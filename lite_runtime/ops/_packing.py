@@ -1,4 +1,4 @@
-"""Weights in the order kernels read them: when planning, if they are constant, else by a step of the program."""
+"""Weights in the order in which kernels read them: packed while planning if constant, otherwise by a step."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ __all__ = [
 
 
 class Filters(NamedTuple):
-    """Matrices (outer * inner, columns), one a group, as they lie in weights of any shape: sizes, and how many elements
-    lie between neighbours along each. Column c lies at (c // run) * run_step + (c % run) * column_step."""
+    """Matrices (outer * inner, columns), one per group, stored in weights of any shape: sizes, and the distance in
+    elements between neighbours along each. Column c is at (c // run) * run_step + (c % run) * column_step."""
 
     groups: int
     columns: int
@@ -37,7 +37,7 @@ class Filters(NamedTuple):
     run: int
     run_step: int = 0
     start: int = 0
-    """Element of the first weight."""
+    """Element index of the first weight."""
 
     def matrices(self, w: Array) -> Array:
         """(groups, outer * inner, columns) of the weights `w`."""
@@ -52,28 +52,30 @@ class Filters(NamedTuple):
 
 
 def dense_filters(shape: tuple[int, ...], group: int) -> Filters:
-    """A convolution's weights (out, in / group, *window): rows (tap, channel in), columns channels out."""
+    """A convolution's weights (out, in / group, *window): rows are (tap, channel in), columns are channels out."""
     taps = prod(shape[2:])
     out, deep = shape[0] // group, shape[1]
     return Filters(group, out, taps, deep, out * deep * taps, deep * taps, 1, taps, out)
 
 
 def reversed_filters(shape: tuple[int, ...], group: int) -> Filters:
-    """The same weights for the transposed convolution: rows (tap, the last first, channel out), columns channels in."""
+    """The same weights for the transposed convolution: rows (tap in reverse order, channel out), columns channels
+    in."""
     taps = prod(shape[2:])
     out, deep = shape[0] // group, shape[1]
     return Filters(group, deep, taps, out, out * deep * taps, taps, -1, deep * taps, deep, start=taps - 1)
 
 
 def depthwise_filters(channels: int, window: tuple[int, int], *, reverse: bool = False) -> Filters:
-    """Weights (channels, 1, height, width): rows taps, column by column of the window, `reverse`: the last first."""
+    """Weights (channels, 1, height, width): rows are taps, column by column of the window; `reverse`: in reverse
+    order."""
     high, wide = window
     forward = Filters(1, channels, wide, high, 0, high * wide, 1, wide, channels)
     return forward._replace(outer_step=-1, inner_step=-wide, start=high * wide - 1) if reverse else forward
 
 
 def spread_filters(shape: tuple[int, ...], group: int) -> Filters:
-    """Weights (out, in / group, *window): rows channels out, columns (tap, channel in)."""
+    """Weights (out, in / group, *window): rows are channels out, columns are (tap, channel in)."""
     out, deep, taps = shape[0] // group, shape[1], prod(shape[2:])
     return Filters(group, taps * deep, 1, out, out * deep * taps, taps, 0, deep * taps, deep, 1)
 

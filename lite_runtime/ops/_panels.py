@@ -1,4 +1,4 @@
-"""Weights in the order the register tiles read them, and the numbers a product's step carries."""
+"""Weights in the order in which the register tiles read them, and the numbers in a product's step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["NO_ACTIVATION", "Finish", "finish_of", "panels", "tile_vectors", "wi
 if TYPE_CHECKING:
 
     class Finish(TypedDict):
-        """What a product's kernel does with a sum: bounds, the activation's code and its parameters."""
+        """What a product's kernel applies to a sum: bounds, the activation's code and its parameters."""
 
         low: float
         high: float
@@ -37,10 +37,10 @@ RELU, CLIP = ACTIVATIONS["Relu"].code, ACTIVATIONS["Clip"].code
 def tile_vectors(columns: int, lanes: int) -> int:
     """Vectors of a full panel, 1 to 4; the last panel may be narrower, so that no vector is wasted.
 
-    With 32 registers 6 x 4 and 8 x 3 are as fast as each other, and what divides the columns wins: MobileNetV2's and
-    ResNet-50's products as a whole lose 0.4 to 1.8 % against each one's best width (`msedge bench --tune`). With 16
-    registers 4 vectors of weights and 12 sums leave none for the other operand: 3 are 1.9 times as fast (1050 and 559
-    µs for MobileNetV2's three 196 x 576 x 96 under AVX2), and 2 where 4 would be split into 3 and 1.
+    With 32 registers, 6 x 4 and 8 x 3 are equally fast, and the width that divides the columns wins: the products of
+    MobileNetV2 and ResNet-50 as a whole lose 0.4 to 1.8 % against the best width of each one (`msedge bench --tune`).
+    With 16 registers, 4 vectors of weights and 12 sums leave none for the other operand: 3 are 1.9 times as fast (1050
+    and 559 µs for MobileNetV2's three 196 x 576 x 96 under AVX2), and 2 where 4 would be split into 3 and 1.
     """
     vectors = -(-columns // lanes)
     if lanes < 16:
@@ -51,16 +51,16 @@ def tile_vectors(columns: int, lanes: int) -> int:
 
 
 def widths(rows: int, columns: int, lanes: int) -> tuple[str, ...]:
-    """Numbers of vectors a panel may have, the rule's own first. One row has registers to spare and wants them all:
-    1000 columns of 1280 take 84 µs in fours, 103 in threes."""
+    """Candidate numbers of vectors for a panel, the rule's choice first. One row leaves registers free, so the widest
+    is best: 1000 columns of 1280 take 84 µs in fours, 103 in threes."""
     most = min(4, -(-columns // lanes))
     rule = most if rows == 1 else tile_vectors(columns, lanes)
     return (str(rule), *(str(n) for n in range(2, most + 1) if n != rule))
 
 
 def panels(matrix: Array, lanes: int, vectors: int = 0) -> Array:
-    """(k, n) -> panels of `vectors` (or tile_vectors(n)) * lanes columns, each (k, width), zeros behind column n; the
-    last may be narrower by whole vectors. float32, flat."""
+    """(k, n) -> panels of `vectors` (or tile_vectors(n)) * lanes columns, each (k, width), zero-padded after column n;
+    the last may be narrower by whole vectors. float32, flat."""
     k, n = matrix.shape
     width = (vectors or tile_vectors(n, lanes)) * lanes
     padded = -(-n // lanes) * lanes
@@ -70,12 +70,12 @@ def panels(matrix: Array, lanes: int, vectors: int = 0) -> Array:
 
 
 def packed_size(k: int, n: int, lanes: int) -> int:
-    """Floats that `panels` of a (k, n) matrix takes."""
+    """Number of floats in the `panels` of a (k, n) matrix."""
     return k * (-(-n // lanes) * lanes)
 
 
 def finish_of(b: Binder) -> Finish:
-    """The node's activation; a clamp is done in registers, the rest on the tile."""
+    """The node's activation; a clamp is applied in registers, other activations to the finished tile."""
     code, first, second = activation(b.attr)
     if code == RELU:
         return {**NO_ACTIVATION, "low": 0.0}
@@ -93,7 +93,7 @@ def float32_only(*operands: Operand | None) -> None:
 
 
 def column_bias(b: Binder, bias: Operand | None, columns: int) -> Operand | None:
-    """The bias as one value a column, or None."""
+    """The bias as one value per column, or None."""
     if bias is None or bias.size == 0:
         return None
     if bias.size == columns and bias.shape and bias.shape[-1] == columns:
@@ -104,5 +104,5 @@ def column_bias(b: Binder, bias: Operand | None, columns: int) -> Operand | None
 
 
 def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """NumPy's broadcast of shapes; ValueError where they do not fit."""
+    """NumPy's broadcast of shapes; raises ValueError if they are incompatible."""
     return np.broadcast_shapes(*shapes)

@@ -1,12 +1,12 @@
-"""Integer contractions in numbers: how bytes are packed, and what of the zero points is known before a run.
+"""Integer contractions: how bytes are packed, and which terms of the zero points are known before a run.
 
-With x' the byte that the kernel reads (x, or x + 128 where x is signed), zx' its zero point, w' the weight as a signed
-byte (w, or w - 128 where it is unsigned), zw' its zero point and K the length of the reduction,
+With x' the byte that the kernel reads (x, or x + 128 if x is signed), zx' its zero point, w' the weight as a signed
+byte (w, or w - 128 if it is unsigned), zw' its zero point and K the length of the reduction,
 
     sum (x - zx)(w - zw)  =  sum x' w'  -  zw' sum x'  -  zx' (sum w' - K zw'),
 
-and `weight_sum` is the last bracket, one a column: it follows from the weights. What the kernel adds up is the first
-sum; the second is only there where weights have zero points; the third goes into the bias, as far as zx' is known.
+and `weight_sum` is the last bracket, one value per column: it depends only on the weights. The kernel computes the
+first sum; the second is needed only if weights have zero points; the third is added to the bias if zx' is known.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ __all__ = [
 ]
 
 BYTE, FLOAT, INT = 0, 1, 2
-"""Kinds of result, as kernels/qgemm.py names them."""
+"""Kinds of result, as named in kernels/qgemm.py."""
 _BYTES = ("int8", "uint8")
 
 
 class Cut(NamedTuple):
-    """A reduction cut into dwords: their byte offsets from a row's start, and (dwords, 4 or 2) indices of what
-    the weights hold there, -1 for nothing. `depth`: elements of a tap."""
+    """A reduction split into dwords: their byte offsets from a row's start, and (dwords, 4 or 2) indices of the
+    weights for each, -1 for none. `depth`: elements of a tap."""
 
     places: tuple[int, ...]
     source: Array
@@ -56,13 +56,13 @@ class Cut(NamedTuple):
 
     @property
     def slack(self) -> bool:
-        """Whether a dword may reach beyond its tap."""
+        """Whether a dword may extend beyond its tap."""
         return bool(self.depth < self.source.shape[1])
 
 
 def cut(taps: Sequence[int], depth: int, size: int = 1) -> Cut:
-    """Dwords of taps of `depth` neighbouring elements of `size` bytes; taps: offsets in elements. The last dword of a
-    tap reads again what the one before it read."""
+    """Dwords of taps of `depth` adjacent elements of `size` bytes; taps: offsets in elements. The last dword of a tap
+    overlaps the one before it."""
     each = 4 // size
     whole, rest = divmod(depth, each)
     starts = [each * g for g in range(whole)]
@@ -77,12 +77,13 @@ def cut(taps: Sequence[int], depth: int, size: int = 1) -> Cut:
 
 
 def full_vectors(columns: int, lanes: int, shifted: bool) -> int:
-    """Vectors of a full panel, its ones not counted."""
+    """Vectors of a full panel, without its vector of ones."""
     return min(tile_vectors(columns, lanes), 3 if shifted else 4)
 
 
 def quantised_panels(matrix: Array, source: Array, lanes: int, shifted: bool) -> Array:
-    """(k, n) -> what qgemm and qwide read: panels of [dword][column][4 bytes], flat; `shifted`: ones behind each."""
+    """(k, n) -> the layout for qgemm and qwide: panels of [dword][column][4 bytes], flat; `shifted`: followed by
+    ones."""
     n = matrix.shape[1]
     width, padded = full_vectors(n, lanes, shifted) * lanes, -(-n // lanes) * lanes
     held = np.zeros((matrix.shape[0] + 1, padded), matrix.dtype)
@@ -95,14 +96,14 @@ def quantised_panels(matrix: Array, source: Array, lanes: int, shifted: bool) ->
 
 
 def panel_bytes(dwords: int, columns: int, lanes: int, shifted: bool) -> int:
-    """Bytes that `quantised_panels` of a matrix takes."""
+    """Bytes of the `quantised_panels` of a matrix."""
     padded = -(-columns // lanes) * lanes
     width = full_vectors(columns, lanes, shifted) * lanes
     return 4 * dwords * (padded + (-(-padded // width) * lanes if shifted else 0))
 
 
 def signed(w: Array) -> Array:
-    """Weights as signed bytes: unsigned ones less 128."""
+    """Weights as signed bytes: 128 is subtracted from unsigned ones."""
     return (w ^ np.uint8(128)).view(np.int8) if w.dtype == np.uint8 else w
 
 
@@ -117,9 +118,9 @@ def per_column(values: Array, groups: int, lanes: int, dtype: str, filler: float
 
 
 def block_order(channels: int, lanes: int) -> Array:
-    """(blocks, 4, lanes): the channel that each lane of a depthwise block's four sums belongs to (see qdepthwise).
+    """(blocks, 4, lanes): the channel for each lane of a depthwise block's four sums (see qdepthwise).
 
-    The last block ends at the last channel; fewer channels than a block repeat.
+    The last block ends at the last channel; if there are fewer channels than a block has, they repeat.
     """
     block = 4 * lanes
     inner = np.arange(block).reshape(lanes // 4, 4, 4).transpose(1, 0, 2).reshape(4, lanes)
@@ -128,8 +129,8 @@ def block_order(channels: int, lanes: int) -> Array:
 
 
 def scale_of(t: Terms) -> Array:
-    """float32, what a column's sums are multiplied with: x's scale times w's, over y's; w's alone beside a real result
-    of bytes, whose sums are multiplied with x's first."""
+    """float32, the factor for a column's sums: x's scale times w's, divided by y's; w's alone for a real result of
+    bytes, whose sums are multiplied with x's first."""
     if t.y_scale is None and not t.wide:
         return t.w_scale
     assert not isinstance(t.x_scale, Operand)
@@ -141,7 +142,8 @@ def scale_of(t: Terms) -> Array:
 if TYPE_CHECKING:
 
     class Moving(TypedDict):
-        """A kernel's operands for x: zero points of a run or None, scales (read for real results), what is flipped."""
+        """A kernel's operands for x: zero points computed at run time or None, scales (for real results), the flip
+        mask."""
 
         zeros: Operand | None
         scales: Operand
@@ -161,8 +163,8 @@ def moving_operands(b: Binder, t: Terms) -> Moving:
 
 
 class Result(NamedTuple):
-    """What becomes of a sum: its kind, bytes a result, zero point, and bounds less the zero point; what makes a byte
-    unsigned when it is flipped, and whether a scaled sum can reach 2**31."""
+    """How a sum becomes a result: its kind, bytes per result, zero point, bounds minus the zero point; the mask that
+    makes a byte unsigned, and whether a scaled sum can reach 2**31."""
 
     kind: int
     size: int
@@ -182,7 +184,7 @@ def _clamp(b: Binder) -> dict[str, float | str]:
 
 
 def result_of(b: Binder, t: Terms, out: Operand) -> Result:
-    """How this node's sums become its result."""
+    """The conversion of this node's sums to its result."""
     if out.dtype == "int32":
         return Result(INT, 4, 0, 0.0, 0.0)
     clamp = _clamp(b)
@@ -201,9 +203,9 @@ def result_of(b: Binder, t: Terms, out: Operand) -> Result:
 
 @dataclass(frozen=True)
 class Terms:
-    """A contraction's operands beside its two tensors, known values taken out.
+    """A contraction's operands other than its two tensors, with known values extracted.
 
-    x_scale, x_zero: known scalars, or the operands that hold one value an image or row (`moving` of them).
+    x_scale, x_zero: known scalars, or operands with one value per image or row (`moving` of them).
     """
 
     x: Operand
@@ -219,31 +221,31 @@ class Terms:
 
     @property
     def flip(self) -> int:
-        """What is flipped in the activations' bytes."""
+        """The mask by which the activations' bytes are flipped."""
         return 128 if self.x.dtype == "int8" else 0
 
     @property
     def known_zero(self) -> int:
-        """What is known of zx', the zero point as the kernel reads activations."""
+        """The known part of zx', the zero point of the activations as the kernel reads them."""
         return self.flip + (self.x_zero if isinstance(self.x_zero, int) else 0)
 
     @property
     def wide(self) -> bool:
-        """Whether activations are int16: weights then are too, their zero points taken off, and sums are int64."""
+        """Whether activations are int16: weights are then int16 with zero points subtracted, and sums are int64."""
         return self.x.dtype == "int16"
 
     @property
     def size(self) -> int:
-        """Bytes of an activation."""
+        """Bytes per activation."""
         return 2 if self.wide else 1
 
     @property
     def shifted(self) -> bool:
-        """Whether weights have zero points that a kernel must see to."""
+        """Whether weights have zero points that a kernel must handle."""
         return not self.wide and bool(self.w_zero.any())
 
     def known(self) -> Array:
-        """x's zero point as an array for kernels that fill borders with it; 0 where only a run tells."""
+        """x's zero point as an array for kernels that fill borders with it; 0 if it is known only at run time."""
         return np.array([0 if isinstance(self.x_zero, Operand) else self.x_zero], self.x.dtype)
 
 
@@ -253,11 +255,11 @@ _PLACES = {
     "ConvInteger": (0, None, 2, 1, None, 3, None, None, None),
     "MatMulInteger": (0, None, 2, 1, None, 3, None, None, None),
 }
-"""Where an operator has x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias."""
+"""Operand positions of x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias."""
 
 
 def terms_of(b: Binder, columns: int) -> Terms:
-    """Read a node's operands; raises NoKernel for types and for run-time values that kernels do not take."""
+    """Read a node's operands; raises NoKernel for types and run-time values that kernels do not support."""
     found = (None if i is None or i >= len(b.inputs) else b.inputs[i] for i in _PLACES[b.node.op])
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = found
     out = b.outputs[0]
@@ -270,10 +272,10 @@ def terms_of(b: Binder, columns: int) -> Terms:
         raise NoKernel(f"a zero point of {x_zero.dtype} for {x.dtype}")
     step, zero = _scalar(x_scale, 1.0), _scalar(x_zero, 0)
     if x.dtype == "int16" and (step is None or zero is None):
-        raise NoKernel("int16 with scales and zero points of a run")
+        raise NoKernel("int16 with scales and zero points computed at run time")
     moving = {o.size for o, known in ((x_scale, step), (x_zero, zero)) if known is None and o is not None}
     if len(moving) > 1 or (moving and out.dtype not in ("float32", "int32")):
-        raise NoKernel("scales and zero points of a run beside a fixed result")
+        raise NoKernel("scales and zero points computed at run time with a quantised result")
     if any(o is not None and o.dtype != "float32" for o in (x_scale, w_scale, y_scale)):
         raise NoKernel("scales that are not float32")
     return Terms(
@@ -296,7 +298,7 @@ def _there(operand: Operand | None) -> Operand:
 
 
 def _scalar(operand: Operand | None, default: float) -> float | None:
-    """The one value a constant holds; None where it holds more or is not known yet."""
+    """The only value of a constant; None if it has several or is not known yet."""
     if operand is None:
         return default
     known = operand.value is not None and operand.size == 1
@@ -311,7 +313,7 @@ def _fixed(operand: Operand) -> float:
 
 
 def _column_values(operand: Operand | None, columns: int, default: float) -> Array:
-    """One value a column from a constant of one or of as many."""
+    """One value per column from a constant with one value or one per column."""
     if operand is None:
         return np.full(columns, default)
     if operand.value is None or operand.size not in (1, columns) or len(operand.shape) > 1:

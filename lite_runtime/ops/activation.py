@@ -1,6 +1,6 @@
-"""Activations that convolutions and matrix products apply to a tile while it is in cache: numbers and parameters.
+"""Activations that convolutions and matrix products apply to a tile while it is in cache: codes and parameters.
 
-The kernels' side is `lite_runtime.kernels._math.activate`.
+The kernels' counterpart is `lite_runtime.kernels._math.activate`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from lite_runtime.operators import Fused, epilogues
 __all__ = ["ACTIVATIONS", "Epilogue", "activation"]
 
 Attr = Callable[..., Any]
-"""Binder.attr: (name, default) -> value."""
+"""Signature of Binder.attr: (name, default) -> value."""
 
 
 class Epilogue(NamedTuple):
-    """What a kernel is handed: its last three numbers."""
+    """The last three numbers that a kernel receives."""
 
     code: int
     a: float
@@ -27,11 +27,11 @@ class Epilogue(NamedTuple):
 
 
 ACTIVATIONS: Mapping[str, Fused] = {"": Fused(0, ""), **epilogues()}
-"""By the `activation` attribute of Conv, ConvTranspose and MatMul."""
+"""Codes by the `activation` attribute of Conv, ConvTranspose and MatMul."""
 
 
 def activation(attr: Attr) -> Epilogue:
-    """The epilogue a node asks for through its `activation…` attributes; `attr` is Binder.attr or Inference.attr."""
+    """The epilogue that a node's `activation…` attributes specify; `attr` is Binder.attr or Inference.attr."""
     name = attr("activation", "")
     if name not in ACTIVATIONS:
         known = ", ".join(filter(None, ACTIVATIONS))

@@ -1,4 +1,4 @@
-"""Attention (ONNX operators, Attention-24/25): scaled dot products of queries and keys weigh values."""
+"""Attention (ONNX operators, Attention-24/25): values weighted by scaled dot products of queries and keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ __all__: list[str] = []
 
 
 class _Heads(NamedTuple):
-    """Sizes of one operand, its heads apart: (batch, heads, length, width), or (batch, length, heads * width)."""
+    """Sizes of one operand with separate heads: from (batch, heads, length, width) or (batch, length, heads *
+    width)."""
 
     batch: int
     heads: int
@@ -43,9 +44,9 @@ def _(n: Inference) -> list[Spec]:
         shapes = [list(n.spec(i).shape) for i in range(3)]
         raise n.error(f"expected 4-D operands, or 3-D ones with q_num_heads and kv_num_heads; got {shapes}")
     if len({q.batch, k.batch, v.batch}) != 1 or k.length != v.length or k.heads != v.heads or q.width != k.width:
-        raise n.error(f"queries {q[:4]}, keys {k[:4]} and values {v[:4]} do not fit each other")
+        raise n.error(f"queries {q[:4]}, keys {k[:4]} and values {v[:4]} are incompatible")
     if not k.heads or q.heads % k.heads:
-        raise n.error(f"{q.heads} query heads are no multiple of {k.heads} key heads")
+        raise n.error(f"{q.heads} query heads are not a multiple of {k.heads} key heads")
     past = 0
     if n.has(4) and n.has(5):
         past_k, past_v = n.spec(4).shape, n.spec(5).shape
@@ -63,7 +64,7 @@ def _(n: Inference) -> list[Spec]:
 
 
 def _steps(h: _Heads, elements: int = 4) -> tuple[int, int, int]:
-    """Bytes from batch to batch, head to head, row to row."""
+    """Byte distances between batches, heads and rows."""
     row = h.heads * h.width if h.joined else h.width
     head = h.width if h.joined else h.length * h.width
     return elements * h.heads * h.length * h.width, elements * head, elements * row
@@ -72,7 +73,7 @@ def _steps(h: _Heads, elements: int = 4) -> tuple[int, int, int]:
 if TYPE_CHECKING:
 
     class _Rows(TypedDict):
-        """Rows of every head, as steps say it."""
+        """Strides of the rows of every head, as steps declare them."""
 
         batches: int
         heads: int
@@ -159,7 +160,7 @@ def _(b: Binder) -> None:
 
 
 def _mask_steps(mask: Operand | None, scores: tuple[int, ...]) -> tuple[int, int, int, bool]:
-    """Bytes from batch to batch, head to head and query to query, and whether the mask is of bool."""
+    """Byte distances between batches, heads and queries, and whether the mask is boolean."""
     if mask is None:
         return 0, 0, 0, False
     if mask.dtype not in ("float32", "bool") or not 2 <= len(mask.shape) <= 4 or mask.shape[-1] != scores[3]:

@@ -1,12 +1,13 @@
-"""Chains of elementwise nodes: which may run as one pass, and their programs for the machines of `kernels.elementwise`.
+"""Chains of elementwise nodes: which nodes may run as one pass, and their programs for `kernels.elementwise`.
 
     group        nodes of a graph -> chains (a pure function)
     bind_chain   one chain -> one native step
 
-A chain has one result; every node in it gives that shape, and every value between them has one reader, but for what
-DequantizeLinear gives: as integers are the cheaper to read, each of its readers' chains has a copy of it. Two machines
-exist: `f32_chain` for float32 and booleans, `i64_chain` for integers up to int64 and booleans (uint64 has none). Values
-of other types enter and leave the first by Cast, or quantised: then they may also lie between two of its nodes.
+A chain has one result; every node in it has that result's shape, and every value between nodes has one reader. The
+exception is DequantizeLinear: because integers are cheaper to read, the chain of each of its readers gets a copy of it.
+Two machines exist: `f32_chain` for float32 and booleans, `i64_chain` for integers up to int64 and booleans (not
+uint64). Values of other types enter and leave the first machine by Cast or quantised; quantised values may also occur
+between two of its nodes.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from lite_runtime.ops.registry import BINDS, INFERS, Binder, Inference, NoKernel
 __all__ = ["ChainBinder", "bind_chain", "group"]
 
 LONGEST = 64
-"""Nodes in a chain."""
+"""Greatest number of nodes in a chain."""
 PARALLEL_FROM = 8192
-"""Elements from which a chain is worth sharing between workers."""
+"""Elements from which it is worth sharing a chain between workers."""
 BLOCK = 512
-"""Elements a register usually holds: long enough to hide an instruction's 5 ns, short enough for a dozen registers in
-a 32 KiB cache."""
+"""Elements that a register usually holds: enough to hide an instruction's overhead of 5 ns, few enough for a dozen
+registers in a 32 KiB cache."""
 
 
 class ChainBinder(Binder, Protocol):
-    """A Binder that knows the chain's outer values by name."""
+    """A Binder that also resolves the chain's outer values by name."""
 
     def operand(self, name: str) -> Operand | None:
-        """The operand of a value that enters the chain or leaves it."""
+        """The operand of a value that enters or leaves the chain."""
 
 
 # -- grouping ---------------------------------------------------------------------------------------------------------
@@ -51,11 +52,11 @@ def group(
     outputs: frozenset[str],
     known: Mapping[str, Array] = MappingProxyType({}),
 ) -> list[tuple[Node, ...]]:
-    """The nodes in chains, singles included, in an order that keeps every value's maker before its readers.
+    """The nodes grouped into chains, including single nodes, in an order that computes every value before its readers.
 
-    nodes: in topological order. specs: the types of all their values. uses: readers of each value, those outside
-    `nodes` included. outputs: values that must be kept. known: contents of some; what is one number takes no register.
-    A chain stands where its last node stood.
+    nodes: in topological order. specs: the types of all their values. uses: number of readers of each value, including
+    those outside `nodes`. outputs: values that must be kept. known: contents of some values; a value that is one number
+    needs no register. A chain takes the position of its last node.
     """
     numbers = {name: array for name, array in known.items() if array.size == 1}
     chains: dict[str, list[int]] = {}
@@ -88,7 +89,7 @@ def group(
 def _drop_unread(
     nodes: Sequence[Node], uses: Mapping[str, int], copied: Mapping[str, int], last: dict[int, list[int]]
 ) -> None:
-    """Remove the chains of those `copied` nodes that are in the chains of all their readers."""
+    """Remove the chains of `copied` nodes that are included in the chains of all their readers."""
     for name, i in copied.items():
         readers = [members for members in last.values() if i in members and members != [i]]
         if sum(name in nodes[j].inputs for members in readers for j in members) == uses[name]:
@@ -96,7 +97,7 @@ def _drop_unread(
 
 
 def _fits(nodes: Sequence[Node], specs: Mapping[str, Spec], numbers: Mapping[str, Array]) -> bool:
-    """Whether these nodes, in order, are one chain that a machine has room for."""
+    """Whether these nodes, in order, form one chain that fits a machine's limits."""
     end = nodes[-1]
     shape, machine = specs[end.outputs[0]].shape, lowering.machine_of(end, specs)
     if len(nodes) > LONGEST or machine is None:
@@ -116,7 +117,7 @@ def _fits(nodes: Sequence[Node], specs: Mapping[str, Spec], numbers: Mapping[str
 
 
 class _Load(NamedTuple):
-    """How a register gets its block; `strides` in elements along the output's axes."""
+    """How a register's block is loaded; `strides` in elements along the output's axes."""
 
     value: int
     mode: int
@@ -125,9 +126,9 @@ class _Load(NamedTuple):
 
 
 class _Registers:
-    """A lowered chain with a place for every value. Raises NoKernel where the machine has too few.
+    """A lowered chain with a register for every value. Raises NoKernel if the machine has too few.
 
-    No dataclass: making one takes longer at every start than the records of all elementwise operators.
+    Not a dataclass: creating one takes longer at every start than the records of all elementwise operators.
     """
 
     def __init__(self, program: lowering.Program, shape: tuple[int, ...], machine: lowering.Machine) -> None:
@@ -156,7 +157,7 @@ class _Registers:
         """The register of the result."""
 
     def _place_sources(self, where: dict[int, int], pointers: Iterator[int], slots: list[int]) -> None:
-        """Registers of what comes from outside, and the block that suits the patterns it is broadcast in."""
+        """Assign registers to the sources, and choose a block size that suits their broadcast patterns."""
         periods: dict[int, int] = {}
         for value, source in self.program.sources.items():
             if isinstance(source, lowering.Outer):
@@ -191,13 +192,14 @@ def _pop(slots: list[int]) -> int:
 
 
 def _strides(shape: Sequence[int], whole: Sequence[int]) -> tuple[int, ...]:
-    """Elements between neighbours of an operand of `shape` along each axis of `whole`, 0 where it is broadcast."""
+    """Element distances of an operand of `shape` along each axis of `whole`, 0 where it is broadcast."""
     aligned = (1,) * (len(whole) - len(shape)) + tuple(shape)
     return tuple(0 if size == 1 else prod(aligned[k + 1 :]) for k, size in enumerate(aligned))
 
 
 def _period(shape: Sequence[int], whole: Sequence[int]) -> int:
-    """Elements of the output after which an operand's pattern repeats: what lies within its first axis beyond 1."""
+    """Number of output elements after which an operand's pattern repeats: those inside its first axis greater than
+    1."""
     aligned = (1,) * (len(whole) - len(shape)) + tuple(shape)
     for k, size in enumerate(aligned):
         if size != 1:
@@ -206,7 +208,7 @@ def _period(shape: Sequence[int], whole: Sequence[int]) -> int:
 
 
 def _block(periods: set[int], total: int) -> tuple[int, set[int]]:
-    """A block's elements and the periods that divide it, the shortest ones first."""
+    """The elements of a block and the periods that divide it, shortest first."""
     if total <= codes.LARGEST_BLOCK:
         return max(-(-total // codes.LANE_GROUP) * codes.LANE_GROUP, codes.LANE_GROUP), periods
     unit, fitting = codes.LANE_GROUP, set[int]()
@@ -222,7 +224,7 @@ def _block(periods: set[int], total: int) -> tuple[int, set[int]]:
 
 
 def bind_chain(b: ChainBinder, nodes: tuple[Node, ...]) -> None:
-    """Emit one step for a chain whose result is b's output 0."""
+    """Emit one step for a chain whose result is output 0 of `b`."""
     output = b.outputs[0]
     if output is None or any(o is not None for o in b.outputs[1:]):
         raise NoKernel("more than one result")
@@ -284,7 +286,7 @@ def _emit(b: Binder, registers: _Registers, named: Mapping[str, Operand], output
     kinds = codes.KINDS if program.store is None else codes.QUANTISED
     store = steps.Store(kinds[program.dtype], registers.result, last, machine.parameters(program.store or ()))
     if "float16" in [program.dtype, output.dtype, *(o.dtype for o in operands)] and b.lanes < 8:
-        raise NoKernel("halves on a target without their conversion")
+        raise NoKernel("float16 on a target without its conversion instructions")
     b.emit(
         steps.Chain(
             sources=tuple(operands),
@@ -307,7 +309,8 @@ def _emit(b: Binder, registers: _Registers, named: Mapping[str, Operand], output
 
 
 def _offer_memory(b: Binder, registers: _Registers, outers: Mapping[int, Operand], output: Operand) -> None:
-    """Let the result take over an operand of its shape and element size that no other load reads in another order."""
+    """Let the result reuse the memory of an operand with its shape and element size that no other load reads in another
+    order."""
     for value, operand in outers.items():
         others = [o for v, o in outers.items() if v != value and o.slot == operand.slot]
         same = operand.size == output.size and itemsize(operand.dtype) == itemsize(output.dtype)
@@ -316,7 +319,7 @@ def _offer_memory(b: Binder, registers: _Registers, outers: Mapping[int, Operand
 
 
 def _place(operand: Operand) -> tuple[int, int, Spec]:
-    """What tells two operands apart."""
+    """Identifies an operand's memory."""
     return operand.slot, operand.offset, operand.spec
 
 
@@ -332,8 +335,8 @@ def _instruction(machine: lowering.Machine, register: int, instruction: lowering
 
 
 def _collapse(shape: Sequence[int], patterns: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
-    """The output's extents, axes of size 1 dropped and neighbours merged that every operand walks as one, and the
-    operands' strides along them."""
+    """The output's extents without axes of size 1, neighbours merged if every operand is contiguous across them, and
+    the operands' strides along the merged axes."""
     dims: list[int] = []
     strides: list[list[int]] = [[] for _ in patterns]
     for k, size in enumerate(shape):

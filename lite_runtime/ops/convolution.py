@@ -1,4 +1,4 @@
-"""Convolutions: Conv with its residual and activation, ConvTranspose. Native in channels-last layout, 1-D and 2-D."""
+"""Convolutions: Conv with residual and activation, ConvTranspose. Native in channels-last layout, 1-D and 2-D."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _DIRECT = {
     for size in (3, 5)
     for stride in (1, 2)
 }
-"""Depthwise kernels with all taps written out, by window, strides and dilations; they take a bias and no residual."""
+"""Depthwise kernels with unrolled taps, by window, strides and dilations; they support a bias but no residual."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """How a window moves over an image: per spatial axis its size, step, spacing and the border before and behind."""
+    """How a window moves over an image: per spatial axis its size, stride, dilation and the border before and after."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -44,7 +44,7 @@ class Window:
     ends: tuple[int, ...]
 
     def extent(self, axis: int) -> int:
-        """Elements from a window's first to its last tap, both included."""
+        """Elements from a window's first tap to its last, inclusive."""
         return (self.kernel[axis] - 1) * self.dilations[axis] + 1
 
 
@@ -56,7 +56,7 @@ def _ints(n: Inference, name: str, count: int, default: int, least: int) -> tupl
 
 
 def window_of(n: Inference, spatial: tuple[int, ...], kernel: tuple[int, ...]) -> Window:
-    """The window of a Conv node over an image of these spatial sizes, its padding resolved."""
+    """The window of a Conv node over an image of these spatial sizes, with its padding resolved."""
     count = len(spatial)
     strides, dilations = _ints(n, "strides", count, 1, 1), _ints(n, "dilations", count, 1, 1)
     mode, pads = n.attr("auto_pad", "NOTSET"), _ints(n, "pads", 2 * count, 0, 0)
@@ -84,7 +84,7 @@ def _layout(n: Inference) -> bool:
 
 
 def _image(shape: tuple[int, ...], last: bool) -> tuple[int, int, tuple[int, ...]]:
-    """Images, channels, spatial sizes."""
+    """Number of images, channels, spatial sizes."""
     return (shape[0], shape[-1], shape[1:-1]) if last else (shape[0], shape[1], shape[2:])
 
 
@@ -95,12 +95,12 @@ def _shaped(images: int, channels: int, spatial: tuple[int, ...], last: bool) ->
 def _operands(n: Inference) -> tuple[Spec, Spec, bool]:
     x, w, last = n.spec(0), n.spec(1), _layout(n)
     if len(x.shape) < 3 or len(w.shape) != len(x.shape):
-        raise n.error(f"expected an image and weights of one rank from 3 on, got {list(x.shape)} and {list(w.shape)}")
+        raise n.error(f"expected an image and weights of one rank, at least 3, got {list(x.shape)} and {list(w.shape)}")
     if x.dtype != w.dtype:
         raise n.error(f"expected one dtype, got {x.dtype} and {w.dtype}")
     declared = tuple(n.attr("kernel_shape", ()) or w.shape[2:])
     if declared != w.shape[2:] or 0 in declared:
-        raise n.error(f"kernel_shape {list(declared)} does not fit weights {list(w.shape)}")
+        raise n.error(f"kernel_shape {list(declared)} does not match weights {list(w.shape)}")
     return x, w, last
 
 
@@ -146,7 +146,8 @@ def _(n: Inference) -> list[Spec]:
 
 
 def transposed_sizes(n: Inference, spatial: tuple[int, ...], kernel: tuple[int, ...]) -> tuple[tuple[int, ...], Window]:
-    """A ConvTranspose's spatial result sizes and its window, padding resolved (ONNX operators, ConvTranspose-22)."""
+    """A ConvTranspose's spatial result sizes and its window with padding resolved (ONNX operators,
+    ConvTranspose-22)."""
     count = len(spatial)
     strides, dilations = _ints(n, "strides", count, 1, 1), _ints(n, "dilations", count, 1, 1)
     extra = _ints(n, "output_padding", count, 0, 0)
@@ -176,13 +177,13 @@ def transposed_sizes(n: Inference, spatial: tuple[int, ...], kernel: tuple[int, 
 
 
 def inference_of(b: Binder) -> Inference:
-    """The node being bound, as infer rules see it; no values."""
+    """The node being bound, as infer rules see it, without values."""
     specs = [None if o is None else o.spec for o in b.inputs]
     return Inference(b.node, specs, [None] * len(specs))
 
 
 def geometry_of(b: Binder, x: Operand, w: Operand, out: Operand) -> Geometry:
-    """The geometry of a channels-last convolution of one or two spatial axes; w is OIHW."""
+    """The geometry of a channels-last convolution with one or two spatial axes; w is OIHW."""
     window = window_of(inference_of(b), x.shape[1:-1], w.shape[2:])
     height, width = flat(x.shape[1:-1], 1)
     return Geometry(
@@ -199,7 +200,8 @@ def geometry_of(b: Binder, x: Operand, w: Operand, out: Operand) -> Geometry:
 
 
 def with_border(b: Binder, x: Operand, g: Geometry) -> tuple[Operand, int, int]:
-    """The image as the windows need it, and its height and width: itself where no window leaves it."""
+    """The image with the border that the windows need, and its height and width; the image itself if no window leaves
+    it."""
     high, wide = g.padded
     if g.begins == (0, 0) and high <= g.height and wide <= g.width:
         return x, g.height, g.width
@@ -240,7 +242,7 @@ def _(b: Binder) -> None:
 
 
 def _tap_offsets(g: Geometry, wide: int) -> list[int]:
-    """Byte offset of every tap from a window's first element."""
+    """Byte offset of every tap from the first element of a window."""
     return [
         4 * g.channels * (y * g.dilations[0] * wide + x * g.dilations[1])
         for y in range(g.kernel[0])
@@ -304,7 +306,7 @@ def _dense(
     residual: Operand | None,
     out: Operand,
 ) -> None:
-    """A convolution as products; rows of `filters` are (tap, channel)."""
+    """A convolution as matrix products; rows of `filters` are (tap, channel)."""
     if filters.groups == 1 and bind_winograd(b, g, x, w, filters, bias, residual, out):
         return
     image, high, wide = with_border(b, x, g)
@@ -313,7 +315,7 @@ def _dense(
     pixel = 4 * g.channels
     p = Product(g.images * prod(g.out), columns, depth)
     p.taps = tuple(offsets)
-    if group == 1 and g.dilations[1] == 1:  # a window's columns lie side by side: one tap a row
+    if group == 1 and g.dilations[1] == 1:  # a window's columns are adjacent: one tap per row
         p.taps, p.depth = tuple(offsets[:: g.kernel[1]]), depth * g.kernel[1]
     p.out_row = columns * group
     p.per_image, p.per_row = prod(g.out), g.out[1]
@@ -345,8 +347,8 @@ def _(b: Binder) -> None:
 
 @dataclass(frozen=True)
 class _Transposed:
-    """A transposed convolution's window, and the plain one of stride 1 that computes it where its own stride is 1: over
-    the image with a border, its taps in reverse."""
+    """A transposed convolution's window. If its stride is 1, also the plain convolution of stride 1 that computes it:
+    over the image with a border, with its taps reversed."""
 
     strides: tuple[int, int]
     dilations: tuple[int, int]
@@ -389,7 +391,7 @@ def _emit_sums(
     y: Operand,
     groups: int,
 ) -> None:
-    """Append the step that adds up what meets in a result. x: the image, or spreads."""
+    """Append the step that adds overlapping contributions to a result. x: the image, or its spread products."""
     g = t.reversed
     b.emit(
         steps.TransposedSums(
@@ -419,7 +421,7 @@ def _emit_sums(
 
 
 def _spread(b: Binder, t: _Transposed, x: Operand, w: Operand, group: int, bias: Operand | None, out: Operand) -> None:
-    """Every pixel times every tap, then the sums of what meets in a result."""
+    """Multiply every pixel by every tap, then sum the contributions to each result."""
     filters = spread_filters(w.shape, group)
     p = Product(prod(x.shape[:-1]), filters.columns, filters.inner)
     p.out_row, p.column_step = group * filters.columns, 4 * x.shape[-1]
@@ -431,7 +433,7 @@ def _spread(b: Binder, t: _Transposed, x: Operand, w: Operand, group: int, bias:
 
 
 def _spread_depthwise(b: Binder, t: _Transposed, x: Operand, w: Operand, bias: Operand | None, out: Operand) -> None:
-    """Every result the sum of the pixels that meet in it, each times its tap."""
+    """Compute every result as the sum of the pixels that contribute to it, each times its tap."""
     channels = w.shape[0]
     packed = pack_filters(b, w, depthwise_filters(channels, t.reversed.kernel), -(-channels // b.lanes))
     _emit_sums(b, t, "transposed.f32_depthwise", x, packed, bias, out, 1)

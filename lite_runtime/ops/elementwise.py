@@ -1,5 +1,5 @@
-"""Types of what elementwise operators give. Most follow from their records: the element types they take, and one rule
-for broadcasting; the others have rules here."""
+"""Result types of elementwise operators. Most are derived from their records: the element types they take, and one
+rule for broadcasting; the others have rules here."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def _expect(n: Inference, i: int, dtypes: Sequence[str]) -> Spec:
 
 
 def _arity(n: Inference, least: int, most: int) -> None:
-    """How many inputs there are; those up to `least` are no optional ones."""
+    """Checks the number of inputs; the first `least` are required."""
     if not least <= len(n.specs) <= most:
         counts = str(least) if least == most else f"{least} to {most}"
         raise n.error(f"expected {counts} inputs, got {len(n.specs)}")
 
 
 def _same_type(n: Inference, dtypes: Sequence[str], first: int = 0) -> str:
-    """The one element type of the inputs from `first` on."""
+    """The common element type of the inputs from `first` on."""
     dtype = _expect(n, first, dtypes).dtype
     for i in range(first + 1, len(n.specs)):
         if n.spec(i).dtype != dtype:
@@ -38,21 +38,21 @@ def _shape(n: Inference) -> tuple[int, ...]:
 
 
 def _number(n: Inference, name: str) -> None:
-    """An attribute that, where it is there, must be a number."""
+    """Check that an attribute, if present, is a number."""
     value = n.attr(name, 0.0)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise n.error(f"expected attribute {name} to be a number, got {value!r}")
 
 
 def _numbers(n: Inference, record: Operator) -> None:
-    """Every attribute that is a number must be one."""
+    """Check that every numeric attribute is a number."""
     for name, attribute in attributes(record.name).items() if record.attrs else ():
         if attribute.kind in "if":
             _number(n, name)
 
 
 def _of_one(record: Operator, types: Sequence[str]) -> InferRule:
-    """The rule of a function of one operand."""
+    """The rule for a function of one operand."""
 
     def rule(n: Inference) -> list[Spec]:
         _arity(n, 1, 1)
@@ -64,7 +64,7 @@ def _of_one(record: Operator, types: Sequence[str]) -> InferRule:
 
 
 def _of_several(record: Operator, types: Sequence[str]) -> InferRule:
-    """The rule of a function of operands of one type, whose result has the shape that they broadcast to."""
+    """The rule for a function of operands of one type, whose result has their broadcast shape."""
 
     def rule(n: Inference) -> list[Spec]:
         _arity(n, *record.inputs)
@@ -84,7 +84,7 @@ for _record in (*family("elementwise"), *family("activation")):
 def _gelu(n: Inference) -> list[Spec]:
     _arity(n, 1, 1)
     if n.attr("approximate", "none") not in ("none", "tanh"):
-        raise n.error(f"expected approximate to be none or tanh, got {n.attr('approximate')!r}")
+        raise n.error(f"expected approximate to be 'none' or 'tanh', got {n.attr('approximate')!r}")
     return [one_of(n, 0, FLOATS)]
 
 
@@ -144,7 +144,7 @@ def _cast(n: Inference) -> list[Spec]:
     _arity(n, 1, 1)
     to = n.attr("to")
     if isinstance(to, bool) or not isinstance(to, (int, str)):
-        raise n.error(f"expected attribute to to name an element type, got {to!r}")
+        raise n.error(f"expected attribute `to` to name an element type, got {to!r}")
     return [Spec(element_type(n, to), n.spec(0).shape)]
 
 
@@ -156,7 +156,7 @@ def _cast_like(n: Inference) -> list[Spec]:
 
 @infer("BatchNormalization")
 def _batch_normalization(n: Inference) -> list[Spec]:
-    """In training mode also the running mean and variance, and the batch's mean and reciprocal deviation."""
+    """In training mode there are also the running mean and variance, and the batch's mean and reciprocal deviation."""
     _arity(n, 5, 5)
     data = one_of(n, 0, FLOATS)
     layout = n.attr("layout", "NCHW")

@@ -1,4 +1,4 @@
-"""Types of what the gradient operators give: mostly those of the operands whose gradients they are."""
+"""Result types of the gradient operators: mostly those of the operands whose gradients they are."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
 
 def _must_be(n: Inference, i: int, what: str, dtype: str, shape: tuple[int, ...]) -> Spec:
-    """The type of input `i`, which must be this one."""
+    """The type of input `i`, which must be exactly this one."""
     if n.spec(i) != Spec(dtype, shape):
         raise n.error(f"expected {what} of {dtype}{list(shape)}, got {n.spec(i).dtype}{list(n.spec(i).shape)}")
     return n.spec(i)

@@ -1,4 +1,4 @@
-"""GroupedMatMul: a product whose right operand is chosen row by row from a table."""
+"""GroupedMatMul: a product whose right operand is selected from a table for each row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gathering and scattering by indices, running sums and products, and the shapes of what selects or draws."""
+"""Gathering and scattering by indices, cumulative sums and products, and shapes of operators that select or sample."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _gather(n: Inference) -> list[Spec]:
     data, indices = n.spec(0), one_of(n, 1, INDEX_TYPES)
     axis = axis_of(n, n.attr("axis", 0), len(data.shape))
     if indices.size and not data.shape[axis]:
-        raise n.error(f"axis {axis} of {data.shape} has nothing to gather")
+        raise n.error(f"axis {axis} of {data.shape} is empty, so indices cannot be gathered from it")
     return [Spec(data.dtype, (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]))]
 
 
@@ -63,7 +63,7 @@ def _bind_gather(b: Binder) -> None:
 
 
 def _gather_steadily(b: Binder, data: Operand, indices: Operand, target: Operand, sizes: tuple[int, int, int]) -> bool:
-    """Known indices at equal distances are a strided copy, or a window; whether they were."""
+    """Known indices at equal distances become a strided copy or a view; returns whether they did."""
     outer, extent, inner = sizes
     at = np.ravel(indices.value).astype(np.int64)  # type: ignore[arg-type]
     if ((at < -extent) | (at >= extent)).any():
@@ -85,21 +85,21 @@ def _gather_steadily(b: Binder, data: Operand, indices: Operand, target: Operand
 
 
 def _elements(n: Inference) -> Spec:
-    """Check the operands that GatherElements and ScatterElements share; the data's type."""
+    """Check the operands that GatherElements and ScatterElements share; returns the data's type."""
     data, indices = n.spec(0), one_of(n, 1, INDEX_TYPES)
     axis = axis_of(n, n.attr("axis", 0), len(data.shape))
     if len(indices.shape) != len(data.shape):
         raise n.error(f"expected indices of rank {len(data.shape)}, got shape {indices.shape}")
     sizes = enumerate(zip(data.shape, indices.shape, strict=True))
     if any(i > d for a, (d, i) in sizes if a != axis) or (indices.size and not data.shape[axis]):
-        raise n.error(f"expected indices no larger than {data.shape} but for axis {axis}, got {indices.shape}")
+        raise n.error(f"expected indices no larger than {data.shape} except along axis {axis}, got {indices.shape}")
     return data
 
 
 if TYPE_CHECKING:
 
     class _Collapsed(TypedDict):
-        """Bytes of an element and an index, then sizes of shapes that agree but for the axis."""
+        """Bytes of an element and an index, then sizes of shapes that agree except along the axis."""
 
         size: int
         width: int
@@ -151,12 +151,12 @@ def _scatter_elements(n: Inference) -> list[Spec]:
 def _how(b: Binder, dtype: str) -> int:
     how = COMBINE[b.attr("reduction", "none")]
     if how and dtype != "float32":
-        raise NoKernel(f"scattering that combines {dtype}")
+        raise NoKernel(f"scattering with a reduction of {dtype}")
     return how
 
 
 def _start_from(b: Binder, data: Operand, target: Operand, others: tuple[Operand, ...]) -> None:
-    """Copy the data to the result, or let it stay where it is if the kernel reads nothing else from there."""
+    """Copy the data to the result, or update it in place if the kernel reads nothing else from its memory."""
     if all(other.slot != data.slot for other in others):
         b.reuse(0, data)
     copy_whole(b, data, target)
@@ -175,14 +175,14 @@ def _bind_scatter_elements(b: Binder) -> None:
 
 
 def _depth(n: Inference, batch: int) -> int:
-    """Indices in a tuple, checked against the data's rank and sizes."""
+    """Number of indices in a tuple, checked against the data's rank and sizes."""
     data, indices = n.spec(0), one_of(n, 1, ("int64",))
     if not indices.shape or not 1 <= indices.shape[-1] <= len(data.shape) - batch:
         most = len(data.shape) - batch
         raise n.error(f"expected index tuples of 1 to {most} along the last axis, got shape {indices.shape}")
     depth = indices.shape[-1]
     if indices.size and 0 in data.shape[batch : batch + depth]:
-        raise n.error(f"data of shape {data.shape} has nothing to point to")
+        raise n.error(f"data of shape {data.shape} is empty, so no index is valid")
     return depth
 
 
@@ -217,7 +217,7 @@ def _bind_gather_nd(b: Binder) -> None:
 
 
 def _pairs(data: Operand, size: int) -> tuple[steps.Pair, ...]:
-    """Every axis's extent, and bytes from one of its indices to the next."""
+    """The extent of every axis, and the byte distance between its indices."""
     strides = dense_strides(data.shape)
     return tuple(steps.Pair(extent, stride * size) for extent, stride in zip(data.shape, strides, strict=True))
 
@@ -273,7 +273,7 @@ def _cumulate(n: Inference) -> list[Spec]:
 def _bind_cumulate(b: Binder) -> None:
     data, axis, target = _operands(b, 2)
     if axis.value is None or data.dtype not in ("float32", "int32", "int64"):
-        raise NoKernel(f"a running sum of {data.dtype}, or along an axis that only a run knows")
+        raise NoKernel(f"a running sum of {data.dtype}, or along an axis known only at run time")
     at = int(np.ravel(axis.value)[0]) % len(data.shape)
     outer, inner = prod(data.shape[:at]), prod(data.shape[at + 1 :])
     b.emit(
@@ -316,7 +316,8 @@ def _multinomial(n: Inference) -> list[Spec]:
 
 @infer("Einsum")
 def _einsum(n: Inference) -> list[Spec]:
-    """Sizes by letter; "..." stands for axes that broadcast, and without "->" letters met once stay, in their order."""
+    """Sizes by letter; "..." stands for axes that broadcast; without "->" the result has the letters that occur once,
+    in order."""
     left, arrow, right = n.attr("equation").replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(n.specs):

@@ -75,7 +75,7 @@ def _(n: Inference) -> list[Spec]:
 
 
 class Product:
-    """The geometry of one f32_gemm step; defaults are a plain (m, k) by (k, n) product."""
+    """The geometry of one f32_gemm step; the defaults describe a plain (m, k) by (k, n) product."""
 
     def __init__(self, rows: int, columns: int, depth: int) -> None:
         self.rows, self.columns, self.depth = rows, columns, depth
@@ -87,10 +87,10 @@ class Product:
         self.groups, self.group_a, self.group_w = 1, 0, 0
         self.batches, self.batch_a, self.batch_w, self.batch_c = 1, 0, 0, 0
         self.vectors = 0
-        """Vectors of a full panel; 0: as the rule says."""
+        """Vectors of a full panel; 0: chosen by the rule."""
 
     def choose_width(self, b: Binder) -> None:
-        """Let the machine's tuning have a say in the panels' width; for constant weights."""
+        """Let the machine's tuning results choose the panels' width; for constant weights."""
         rows = self.rows * self.batches
         key = f"f32 panels {rows}x{self.columns}x{len(self.taps) * self.depth}"
         options = widths(rows, self.columns, b.lanes)
@@ -108,7 +108,7 @@ def emit_product(
     *,
     activate: bool = True,
 ) -> None:
-    """Append the step of a product whose weights are packed, and of the node's activation if it is to `activate`."""
+    """Append the step of a product with packed weights, and of the node's activation if `activate`."""
     finish = finish_of(b) if activate else NO_ACTIVATION
     taps_at = b.constant(np.array(p.taps, np.int64))
     b.emit(
@@ -189,7 +189,7 @@ def _bind_product(b: Binder, bias: Operand | None, residual: Operand | None, tra
 
 
 def _outer(b: Binder, a: Operand, right: Operand, out: Operand) -> bool:
-    """A^T B of computed matrices, read where they lie; False where another way is better or the only one."""
+    """A^T B of computed matrices without a copy; False if another way is better or the only one."""
     if right.value is not None or min(len(a.shape), len(right.shape)) < 2 or b.attr("activation", ""):
         return False
     batch = out.shape[:-2]
@@ -202,7 +202,7 @@ def _outer(b: Binder, a: Operand, right: Operand, out: Operand) -> bool:
 
 
 def _batch_step(shape: tuple[int, ...], batch: tuple[int, ...], step: int) -> int:
-    """Bytes from batch to batch: all different, or one for all."""
+    """Byte distance between batches: 0 if one matrix is used for all; mixed cases are not supported."""
     if prod(shape) == prod(batch):
         return step
     if prod(shape) == 1:
@@ -220,7 +220,7 @@ def _pack(
     factor: float = 1.0,
     vectors: int = 0,
 ) -> Operand:
-    """The right operand in panels: now, if it is constant, else by a step."""
+    """The right operand in panels: packed now if it is constant, otherwise by a step."""
     if right.value is not None:
 
         def pack(value: Array) -> Array:
@@ -246,7 +246,7 @@ def emit_pack(
     factor: float = 1.0,
 ) -> None:
     """Append the step that packs computed right operands. sizes: depth and columns; trans: columns come first in
-    memory; batches: how many, and bytes from one to the next of `right` and of `packed`."""
+    memory; batches: their number, and the byte distances between batches of `right` and of `packed`."""
     depth, columns = sizes
     row_step, column_step = (4, 4 * depth) if trans else (4 * columns, 4)
     count, batch_b, batch_packed = batches

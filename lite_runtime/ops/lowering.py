@@ -1,4 +1,4 @@
-"""Elementwise nodes as instructions of the machines in kernels/elementwise.py: one rule an operator."""
+"""Elementwise nodes as instructions of the machines in kernels/elementwise.py: one rule per operator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["RULES", "Affine", "Instruction", "Machine", "Outer", "Program", "low
 
 
 class Affine(NamedTuple):
-    """How integers stand for numbers: (x - zero) * scale."""
+    """How integers represent numbers: (x - zero) * scale."""
 
     zero: float = 0.0
     scale: float = 1.0
@@ -28,8 +28,8 @@ AS_IT_IS = Affine()
 
 
 class Outer(NamedTuple):
-    """A value from outside: its name or contents, its type, its shape as it lies against the output's last axes, and
-    what its integers stand for."""
+    """A value from outside the chain: its name or contents, its type, its shape aligned to the output's last axes, and
+    how its integers represent numbers."""
 
     source: str | Array
     dtype: str
@@ -55,7 +55,7 @@ class Instruction(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """What a kernel computes in. `native`: its registers' type; `inner`: types of values between a chain's nodes."""
+    """A machine of the kernels. `native`: its registers' type; `inner`: types of values between a chain's nodes."""
 
     kernel: str
     native: str
@@ -63,7 +63,7 @@ class Machine(NamedTuple):
     codes: Mapping[str, int]
 
     def word(self, value: float) -> int:
-        """A constant's word in a step record."""
+        """A constant as a word of a step record."""
         return _float_words(value) if self.native == "float32" else int(value)
 
     def parameters(self, values: Sequence[float]) -> int:
@@ -90,7 +90,7 @@ INTS = Machine(
 
 
 def machine_of(node: Node, specs: Mapping[str, Spec]) -> Machine | None:
-    """The machine that computes a node of these types; None: neither."""
+    """The machine that computes a node of these types; None if no machine does."""
     if node.op not in RULES or not node.outputs[0] or any(node.outputs[1:]):
         return None
     result = specs[node.outputs[0]].dtype
@@ -114,11 +114,11 @@ def machine_of(node: Node, specs: Mapping[str, Spec]) -> Machine | None:
 
 _SCALING = frozenset({"QuantizeLinear", "DequantizeLinear"})
 _PLAIN = (0, 1, "float32")
-"""How attributes name float32, or leave the type to the operands."""
+"""Values of type attributes that mean float32, or that leave the type to the operands."""
 
 
 def _scales(node: Node, inputs: Sequence[str], result: str) -> bool:
-    """Whether FLOATS quantises or dequantises these types: in float32, a scale for all or one an index of an axis."""
+    """Whether FLOATS quantises or dequantises these types: float32, with one scale or one per index of an axis."""
     if node.attrs.get("block_size", 0) or node.attrs.get("precision", 0) not in _PLAIN or inputs[1] != "float32":
         return False
     if node.op == "QuantizeLinear":
@@ -127,7 +127,7 @@ def _scales(node: Node, inputs: Sequence[str], result: str) -> bool:
 
 
 def may_pass(node: Node, specs: Mapping[str, Spec], machine: Machine) -> bool:
-    """Whether a machine's registers hold this node's result for its readers."""
+    """Whether a machine's registers can pass this node's result to its readers."""
     return node.op == "QuantizeLinear" or specs[node.outputs[0]].dtype in machine.inner
 
 
@@ -135,7 +135,7 @@ def may_pass(node: Node, specs: Mapping[str, Spec], machine: Machine) -> bool:
 
 
 class Program:
-    """A chain as instructions over numbered values. `sources`: what comes from outside, or a constant."""
+    """A chain as instructions over numbered values. `sources`: values from outside, or constants."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class Program:
         self.instructions: list[Instruction] = []
         self.result = -1
         self.store: Affine | None = None
-        """What the result is quantised by when it is stored; None: it is converted."""
+        """The parameters that quantise the result when it is stored; None: it is converted."""
         self.named: dict[str, int] = {}
         self._numbers: dict[Outer | tuple[str, float], int] = {}
         self._next = 0
@@ -177,12 +177,12 @@ class Program:
         return self.outer(name, self.specs[name].dtype, self.specs[name].shape)
 
     def outer(self, source: str | Array, dtype: str, shape: tuple[int, ...], affine: Affine = AS_IT_IS) -> int:
-        """A value from outside, its shape given against the output's last axes."""
+        """A value from outside; its shape is aligned to the output's last axes."""
         outer = Outer(source, dtype, shape, affine)
         return self._number(outer, outer)
 
     def constant(self, value: float) -> int:
-        """One value throughout."""
+        """The same value for all elements."""
         key = value.hex() if isinstance(value, float) else repr(value)
         return self._number((key, 0.0), value)
 
@@ -191,7 +191,7 @@ class Program:
         return i < len(node.inputs) and node.inputs[i] != ""
 
     def scalar(self, node: Node, i: int) -> float | None:
-        """The only element of input `i` where it is known now and its type is the machine's."""
+        """The only element of input `i` if it is known now and has the machine's type."""
         array = self.known.get(node.inputs[i])
         if array is None or array.size != 1 or node.inputs[i] in self.named:
             return None
@@ -201,7 +201,7 @@ class Program:
         return float(value) if self.machine is FLOATS else int(value)
 
     def emit(self, op: str, *sources: int, parameters: tuple[float, ...] = ()) -> int:
-        """Append an instruction; the number of its value."""
+        """Append an instruction; returns the number of its value."""
         if op not in self.machine.codes:
             raise NoKernel(f"{op} in {self.machine.kernel}")
         value = self._fresh()
@@ -210,7 +210,7 @@ class Program:
 
 
 def lower(nodes: Sequence[Node], specs: Mapping[str, Spec], known: Mapping[str, Array]) -> Program:
-    """A chain's program. known: contents of the outer values that are constants; more of them, shorter programs."""
+    """A chain's program. known: contents of constant outer values; the more are known, the shorter the program."""
     end = nodes[-1]
     machine = machine_of(end, specs)
     if machine is None:
@@ -226,7 +226,7 @@ def lower(nodes: Sequence[Node], specs: Mapping[str, Spec], known: Mapping[str, 
 
 
 def _finish(p: Program) -> None:
-    """Leave to the store what it can do; else the last instruction must write the result."""
+    """Let the store convert the result if it can; otherwise make sure that the last instruction writes it."""
     last = p.instructions[-1] if p.instructions else None
     if last is not None and last.value == p.result and last.op == _QUANTIZE.get(p.dtype):
         p.store = AS_IT_IS
@@ -245,7 +245,7 @@ _WRAPS = {f"{sign}int{bits}": f"Wrap{sign.upper()}{bits}" for sign in ("", "u") 
 
 
 def _wrapped(p: Program, node: Node, value: int) -> int:
-    """A result of fewer than 64 bits loses its high ones."""
+    """Wrap a result of fewer than 64 bits to its type."""
     wrap = _WRAPS.get(p.specs[node.outputs[0]].dtype)
     return p.emit(wrap, value) if wrap and p.machine is INTS and "wraps" in OPERATORS[node.op].traits else value
 
@@ -254,7 +254,7 @@ def _wrapped(p: Program, node: Node, value: int) -> int:
 
 Rule: TypeAlias = Callable[[Program, Node], int]
 RULES: dict[str, Rule] = {}
-"""By operator: emit a node's instructions, give the number of its result."""
+"""By operator: emits a node's instructions and returns the number of its result."""
 
 
 def _rule(*ops: str) -> Callable[[Rule], Rule]:
@@ -296,7 +296,7 @@ def _swiglu(p: Program, node: Node) -> int:
 
 
 def _scalars(p: Program, node: Node) -> tuple[float | None, float | None]:
-    """Both operands where they are constants and the machine takes such as parameters."""
+    """Both operands, if they are constants that the machine takes as parameters."""
     if p.machine is INTS:
         return None, None
     return p.scalar(node, 0), p.scalar(node, 1)
@@ -324,7 +324,7 @@ def _sub(p: Program, node: Node) -> int:
 
 @_rule("Div")
 def _div(p: Program, node: Node) -> int:
-    """A power of two divides as exactly as its reciprocal multiplies."""
+    """Division by a power of two becomes a multiplication by its reciprocal, which is equally exact."""
     a, b = _scalars(p, node)
     if b is not None and abs(np.frexp(b)[0]) == 0.5 and 2.0**-126 <= abs(b) <= 2.0**126:
         return p.emit("MulBy", p.arg(node, 0), parameters=(1 / b,))
@@ -395,7 +395,7 @@ def _clip(p: Program, node: Node) -> int:
 
 @_rule("Cast", "CastLike")
 def _cast(p: Program, node: Node) -> int:
-    """Loads and stores convert; within a chain only the step to a boolean computes anything."""
+    """Loads and stores convert; within a chain only a conversion to boolean needs an instruction."""
     source, target = p.specs[node.inputs[0]].dtype, p.specs[node.outputs[0]].dtype
     name = node.inputs[0]
     if name in p.named or source in p.machine.inner:
@@ -410,7 +410,7 @@ def _cast(p: Program, node: Node) -> int:
 
 
 def _scaling_operand(p: Program, node: Node, i: int, axis: int) -> int | float:
-    """A scale or zero point: a number where it is known and the same throughout, else a value."""
+    """A scale or zero point: a float if it is known and the same for all elements, otherwise the number of a value."""
     name = node.inputs[i]
     array, spec = p.known.get(name), p.specs[name]
     if name in p.named:
@@ -422,7 +422,7 @@ def _scaling_operand(p: Program, node: Node, i: int, axis: int) -> int | float:
 
 
 def _scaling(p: Program, node: Node) -> tuple[int | float, int | float]:
-    """(zero point, scale): floats where they are numbers, else the numbers of values."""
+    """(zero point, scale): floats if both are known numbers, otherwise numbers of values."""
     axis = int(node.attrs.get("axis", 1))  # type: ignore[arg-type]
     axis += len(p.shape) if axis < 0 else 0
     zero = _scaling_operand(p, node, 2, axis) if p.has(node, 2) else 0.0
@@ -431,7 +431,7 @@ def _scaling(p: Program, node: Node) -> tuple[int | float, int | float]:
 
 @_rule("DequantizeLinear")
 def _dequantize(p: Program, node: Node) -> int:
-    """(x - zero point) * scale, as x is loaded if both are numbers."""
+    """(x - zero point) * scale, computed while x is loaded if both are numbers."""
     name = node.inputs[0]
     spec = p.specs[name]
     zero, scale = _scaling(p, node)
@@ -463,7 +463,7 @@ def _quantize(p: Program, node: Node) -> int:
 
 @_rule("BatchNormalization")
 def _batch_normalization(p: Program, node: Node) -> int:
-    """(x - mean) * scale / sqrt(variance + epsilon) + shift, each but x one value a channel."""
+    """(x - mean) * scale / sqrt(variance + epsilon) + shift; all but x have one value per channel."""
     if node.attrs.get("training_mode", 0):
         raise NoKernel("training mode")
     rank = len(p.shape)
@@ -487,7 +487,7 @@ def _batch_normalization(p: Program, node: Node) -> int:
 
 
 def _one_instruction(record: Operator) -> Rule:
-    """An operator's own instruction, or that of another it runs as; attributes are the instruction's parameters."""
+    """The operator's own instruction, or that of the operator it runs as; attributes become instruction parameters."""
     op = record.runs_as or record.name
 
     def rule(p: Program, node: Node) -> int:

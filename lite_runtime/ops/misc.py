@@ -1,4 +1,4 @@
-"""Types of what signal and a few imaging operators give; their references compute them."""
+"""Result types of signal operators and a few image operators; their references compute them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["as_conv"]
 
 
 def as_conv(n: Inference, x: int, w: int, dtype: str) -> list[Spec]:
-    """What Conv makes of the operands `x` and `w`, as `dtype`."""
+    """The result types of Conv on operands `x` and `w`, with element type `dtype`."""
     operands = [Spec("float32", n.spec(i).shape) for i in (x, w)]
     (result,) = INFERS["Conv"](Inference(n.node, operands, (None, None)))
     return [Spec(dtype, result.shape)]
@@ -44,7 +44,7 @@ def _max_roi_pool(n: Inference) -> list[Spec]:
 
 
 def _length(n: Inference, i: int, default: int) -> int:
-    """The transform's length: input `i`, or `default` where it is left out."""
+    """The transform's length: input `i`, or `default` if it is left out."""
     length = scalar_int(n, i) if n.has(i) else default
     if length < 1:
         raise n.error(f"expected a length of 1 or more, got {length}")

@@ -1,4 +1,4 @@
-"""Operators that move elements: every one of them is a few strided copies, or none where a view will do."""
+"""Operators that move elements: each one is a few strided copies, or none if a view is enough."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from lite_runtime.ops.registry import Binder, Inference, NoKernel, Operand, Spec
 __all__: list[str] = []
 
 MAX_BOXES = 256
-"""Copies one Pad may take."""
+"""Greatest number of copies for one Pad."""
 MAX_MAP = 1 << 22
-"""Elements along an axis whose border repeats what is inside."""
+"""Greatest number of elements along an axis whose border repeats the inside."""
 
 
 def _first(b: Binder) -> tuple[Operand, Operand]:
@@ -59,7 +59,7 @@ def _bind_transpose(b: Binder) -> None:
 
 
 def _permute(b: Binder, source: Operand, target: Operand, steps: Sequence[int], shape: Sequence[int]) -> None:
-    """Copy to a row-major target whose axes step through the source by `steps`; a view where that is dense."""
+    """Copy to a row-major target whose axes step through the source by `steps`; a view if that is dense."""
     dims = [Dim(*d) for d in zip(shape, steps, dense_strides(shape), strict=True)]
     if is_window(dims):
         view_or_copy(b, 0, source)
@@ -187,7 +187,7 @@ def _bind_split(b: Binder) -> None:
 
 
 def _split_sizes(b: Binder, size: int) -> list[int]:
-    """Sizes along the axis, those of outputs nobody reads included."""
+    """Sizes along the axis, including those of unused outputs."""
     given = b.inputs[1] if len(b.inputs) > 1 else None
     if given is not None:
         if given.value is None:
@@ -199,7 +199,7 @@ def _split_sizes(b: Binder, size: int) -> list[int]:
 
 
 def _ranges(n: Inference) -> list[tuple[int, int, int]]:
-    """Slice's cut along each axis: first index, number of indices, step."""
+    """Slice's range along each axis: first index, number of indices, step."""
     data = n.spec(0)
     starts, ends = n.ints(1), n.ints(2)
     given = n.ints(3) if n.has(3) else tuple(range(len(starts)))
@@ -246,7 +246,7 @@ def _bind_slice(b: Binder) -> None:
 
 
 def _inference(b: Binder) -> Inference:
-    """What the infer rule knew of the operands; raises NoKernel where it needs a value nobody knows."""
+    """The operands as the infer rule saw them; raises NoKernel if it needs a value that is not known."""
     if any(o is not None and o.value is None for o in b.inputs[1:]):
         raise NoKernel("operands that only a run knows")
     return Inference(
@@ -303,7 +303,7 @@ def _bind_tile(b: Binder) -> None:
 
 
 def _pads(n: Inference) -> list[tuple[int, int]]:
-    """Elements added (negative: cut) before and behind each axis."""
+    """Elements added (if negative: removed) before and after each axis."""
     rank = len(n.spec(0).shape)
     axes = axes_of(n, n.ints(3) if n.has(3) else None, rank)
     amounts = n.ints(1)
@@ -326,9 +326,9 @@ def _pad(n: Inference) -> list[Spec]:
     for size, (before, behind) in zip(data.shape, pads, strict=True):
         kept = size + min(before, 0) + min(behind, 0)
         if kept < 0:
-            raise n.error(f"pads {pads} cut more than shape {data.shape} has")
+            raise n.error(f"pads {pads} remove more than shape {data.shape} has")
         if mode != "constant" and kept == 0 and max(before, behind) > 0:
-            raise n.error(f"mode {mode} has nothing to pad with: pads {pads} of shape {data.shape}")
+            raise n.error(f"mode {mode} cannot pad an empty axis: pads {pads} of shape {data.shape}")
         shape.append(size + before + behind)
     return [Spec(data.dtype, tuple(shape))]
 
@@ -350,7 +350,7 @@ def _bind_pad(b: Binder) -> None:
 
 
 def _pad_constant(b: Binder, source: Operand, target: Operand, pads: Sequence[tuple[int, int]], fill: Operand) -> None:
-    """Copy what is kept, then fill the border axis by axis: each part of the result is written once."""
+    """Copy the retained part, then fill the border axis by axis: each part of the result is written once."""
     to, steps = dense_strides(target.shape), dense_strides(source.shape)
     kept = [size + min(p, 0) + min(q, 0) for size, (p, q) in zip(source.shape, pads, strict=True)]
     lead = [max(p, 0) for p, _ in pads]
@@ -372,11 +372,11 @@ def _pad_constant(b: Binder, source: Operand, target: Operand, pads: Sequence[tu
 
 
 def _pad_mapped(b: Binder, source: Operand, target: Operand, pads: Sequence[tuple[int, int]]) -> None:
-    """Every axis falls into stretches of steady step, every product of them is one copy."""
+    """Split every axis into stretches with a constant step; every combination of stretches is one copy."""
     mode = b.attr("mode")
     stretches = [_stretches(_pad_map(n, p, mode)) for n, p in zip(source.shape, pads, strict=True)]
     if prod(len(s) for s in stretches) > MAX_BOXES:
-        raise NoKernel("a border many times as wide as what it repeats")
+        raise NoKernel("a border many times as wide as the repeated part")
     to, steps = dense_strides(target.shape), dense_strides(source.shape)
     for box in product(*stretches):
         emit_copy(
@@ -390,7 +390,7 @@ def _pad_mapped(b: Binder, source: Operand, target: Operand, pads: Sequence[tupl
 
 
 def _pad_map(size: int, pads: tuple[int, int], mode: str) -> Array:
-    """Index into the source for every index of the padded axis."""
+    """The source index for every index of the padded axis."""
     before, behind = pads
     if size + before + behind > MAX_MAP:
         raise NoKernel("a border of an axis this long")
@@ -407,9 +407,9 @@ def _stretches(indices: Array) -> list[tuple[int, int, int, int]]:
     jumps = np.diff(indices)
     ends = np.flatnonzero(np.diff(jumps)) + 1
     if len(ends) > MAX_BOXES:
-        raise NoKernel("a border many times as wide as what it repeats")
+        raise NoKernel("a border many times as wide as the repeated part")
     for end in (*(int(e) for e in ends), len(indices) - 1):
-        # the step into `end` holds from `at` on; the element at a turn belongs to the stretch before it
+        # the step into `end` applies from `at` on; the element at a turn belongs to the stretch before it
         if end < at:
             continue
         step = int(indices[at + 1] - indices[at]) if end > at else 0
@@ -513,9 +513,9 @@ def _tensor_scatter(n: Inference) -> list[Spec]:
     axis = axis_of(n, n.attr("axis", -2), len(data.shape))
     choice(n, "mode", "linear", ("linear", "circular"))
     if axis == 0 or update.dtype != data.dtype or len(update.shape) != len(data.shape):
-        raise n.error(f"expected an axis behind the batch axis and an update like {data}, got axis {axis}, {update}")
+        raise n.error(f"expected an axis after the batch axis and an update like {data}, got axis {axis}, {update}")
     if any(u != d and i != axis for i, (u, d) in enumerate(zip(update.shape, data.shape, strict=True))):
-        raise n.error(f"expected an update that fits {data.shape} but for axis {axis}, got {update.shape}")
+        raise n.error(f"expected an update of shape {data.shape} except along axis {axis}, got {update.shape}")
     if update.shape[axis] > data.shape[axis]:
         raise n.error(f"expected an update of at most {data.shape[axis]} steps, got {update.shape[axis]}")
     return [data]

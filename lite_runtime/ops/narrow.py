@@ -1,4 +1,4 @@
-"""Unpack4: made ahead wherever its operand is a constant, so it needs no kernel."""
+"""Unpack4: evaluated before the run if its operand is a constant, so it needs no kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Softmax, LogSoftmax, Hardmax and the normalisations but for BatchNormalization."""
+"""Softmax, LogSoftmax, Hardmax and all normalisations except BatchNormalization."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _stash(n: Inference) -> str:
 
 
 def _broadcasts(n: Inference, i: int, name: str, to: tuple[int, ...]) -> None:
-    """Input `i` must broadcast to `to` without widening it."""
+    """Input `i` must broadcast to `to` without enlarging it."""
     shape = n.spec(i).shape
     lead = len(to) - len(shape)
     if lead < 0 or any(d not in (1, t) for d, t in zip(shape, to[max(lead, 0) :], strict=False)):
@@ -215,7 +215,7 @@ def _standardize(
 
 
 def _per_element(b: Binder, i: int, shape: tuple[int, ...], axis: int) -> Operand | None:
-    """Scale or bias `i` as one number for every element behind `axis`; NoKernel where it also varies before."""
+    """Scale or bias `i` as one number for every element after `axis`; NoKernel if it also varies before `axis`."""
     operand = b.inputs[i] if i < len(b.inputs) else None
     if operand is None:
         return None
@@ -278,7 +278,7 @@ def _bind_mvn(b: Binder) -> None:
     runs = groups(x.shape, {a % len(x.shape) for a in _mvn_axes(b)})
     reduced = [i for i, (_, over) in enumerate(runs) if over]
     if len(reduced) > 1:
-        raise NoKernel("axes that do not lie side by side")
+        raise NoKernel("axes that are not adjacent")
     at = reduced[0] if reduced else len(runs)
     sizes = Fold(
         prod(size for size, _ in runs[:at]),
@@ -293,7 +293,7 @@ def _bind_lrn(b: Binder) -> None:
     (x,) = operands(b, 0)
     size, alpha, bias = b.attr("size"), float(b.attr("alpha", 1e-4)), float(b.attr("bias", 1.0))
     if not (alpha >= 0 and bias > 0):
-        raise NoKernel("a power of what may be negative")
+        raise NoKernel("a power of a possibly negative value")
     before = min((size - 1) // 2, x.shape[1])
     after = min(size - 1 - (size - 1) // 2, x.shape[1])
     sizes = fold(x.shape, 1)

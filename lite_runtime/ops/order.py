@@ -1,4 +1,4 @@
-"""ArgMax, ArgMin and TopK. Float32 and integers of up to 32 bits are native; other types take their references."""
+"""ArgMax, ArgMin and TopK. Float32 and integers of up to 32 bits are native; other types use their references."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__: list[str] = []
 
 _NUMBERS = FLOATS | {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
 _INTEGERS = frozenset({"int8", "uint8", "int16", "int32"})
-"""Those with kernels of their own."""
+"""Element types with native kernels."""
 
 
 @infer("ArgMax", "ArgMin")
@@ -46,7 +46,7 @@ def _infer_top_k(n: Inference) -> tuple[Spec, ...]:
 
 
 def _operand(b: Binder) -> Operand:
-    """Input 0, of a type that has kernels."""
+    """Input 0, which must have a type with kernels."""
     x = b.inputs[0]
     assert x is not None
     if x.dtype != "float32" and x.dtype not in _INTEGERS:
@@ -76,7 +76,7 @@ def _bind_top_k(b: Binder) -> None:
     x = _operand(b)
     known = known_ints(b, 1)
     if known is None:
-        raise NoKernel("K was left out")
+        raise NoKernel("K is missing")
     axis = b.attr("axis", -1) % len(x.shape)
     shape = (*x.shape[:axis], known[0], *x.shape[axis + 1 :])
     values = b.outputs[0] or b.scratch(x.dtype, shape)

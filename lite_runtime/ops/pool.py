@@ -1,6 +1,6 @@
-"""Pools: windows that slide over one to three spatial axes, and whole planes.
+"""Pools: sliding windows over one to three spatial axes, and global pools.
 
-Windows are resolved by the same function that the references use, so paddings and sizes cannot come apart.
+Windows are resolved by the same function that the references use, so that paddings and sizes always agree.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from lite_runtime.steps.declaration import Three
 __all__ = ["channels_at", "infer_plane", "infer_window", "spatial", "window_numbers"]
 
 _SPAN = 2048
-"""Reach of a row of windows up to which NCHW has a kernel; kernels/pool.py's SPAN."""
+"""Greatest extent of a row of windows for which NCHW has a kernel; SPAN in kernels/pool.py."""
 _LAYOUTS = ("NCHW", "NHWC")
 _FAR = 1 << 31
-"""Sizes a native window stays below, so that no product of positions overflows."""
+"""Limit of a native window's sizes, so that no product of positions overflows."""
 
 
 def channels_at(n: Inference | Binder) -> str:
-    """The node's `layout`, "NCHW" unless it says otherwise; ShapeError for any but these two (when inferring)."""
+    """The node's `layout`, "NCHW" by default; raises ShapeError for any but NCHW and NHWC (when inferring)."""
     layout = n.attr("layout", "NCHW")
     if layout not in _LAYOUTS and isinstance(n, Inference):
         raise n.error(f"expected layout NCHW or NHWC, got {layout!r}")
@@ -35,7 +35,7 @@ def channels_at(n: Inference | Binder) -> str:
 
 
 def spatial(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
-    """The sizes between (or behind) batch and channels."""
+    """The sizes between batch and channels, or after them."""
     return shape[2:] if layout == "NCHW" else shape[1:-1]
 
 
@@ -56,7 +56,7 @@ def _ints(n: Inference, name: str, length: int, least: int) -> tuple[int, ...] |
 
 
 def infer_window(n: Inference, spec: Spec) -> tuple[int, ...]:
-    """The shape a pool node gives for an image of type `spec`; ShapeError for windows that do not fit."""
+    """The result shape of a pool node for an image of type `spec`; ShapeError for windows that do not fit."""
     return _with_space(spec.shape, channels_at(n), _window(n, spec).out)
 
 
@@ -142,7 +142,7 @@ def _infer_max_unpool(n: Inference) -> tuple[Spec]:
 if TYPE_CHECKING:
 
     class WindowWords(TypedDict):
-        """A pool's window as steps say it: `steps.Window`."""
+        """A pool's window as steps declare it: `steps.Window`."""
 
         batch: int
         channels: int
@@ -160,11 +160,11 @@ else:
 
 
 class WindowNumbers(NamedTuple):
-    """A pool's window as its step takes it."""
+    """A pool's window in the form that its step takes."""
 
     words: WindowWords
     reach: int
-    """Elements from the first to the last that a row of windows meets."""
+    """Elements from the first to the last that a row of windows covers."""
     taps: int
 
 
@@ -207,7 +207,7 @@ def window_numbers(b: Binder, x: Operand) -> WindowNumbers:
 
 
 def _three(sizes: tuple[int, ...], neutral: int) -> Three:
-    """Sizes of one to three spatial axes as three."""
+    """Sizes of one to three spatial axes extended to three."""
     depth, height, width = (*(neutral,) * (3 - len(sizes)), *sizes)
     return depth, height, width
 
@@ -218,7 +218,7 @@ _KERNELS = {"MaxPool": "f32_max", "AveragePool": "f32_mean"}
 @bind(*_KERNELS)
 def _bind_pool(b: Binder) -> None:
     if len(b.outputs) > 1 and b.outputs[1] is not None:
-        raise NoKernel("places of maxima")
+        raise NoKernel("indices of the maxima")
     layout, y = channels_at(b), result(b)
     if y.dtype in BYTES and layout == "NHWC":
         x = b.inputs[0]

@@ -1,6 +1,6 @@
-"""QLinearConvTranspose: a product of bytes spreads every pixel over its taps, a second step gathers them and rescales.
+"""QLinearConvTranspose: a product of bytes multiplies every pixel by its taps, a second step sums and rescales.
 
-Native channels last, 1-D and 2-D, for 8-bit images without groups.
+Native in channels-last layout, 1-D and 2-D, for 8-bit images without groups.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _infer(n: Inference) -> list[Spec]:
 
 
 class _AsProduct:
-    """The binder of the product inside: MatMulInteger on operands of our own, into a buffer of our own."""
+    """The binder of the inner product: MatMulInteger on internal operands, into an internal buffer."""
 
     def __init__(self, b: Binder, inputs: tuple[Operand, ...], out: Operand) -> None:
         self._outer = b
@@ -47,7 +47,7 @@ class _AsProduct:
 
 
 def _known(b: Binder, i: int) -> Array | None:
-    """The contents of input `i`, None where it is left out; NoKernel where only a run knows them."""
+    """The contents of input `i`, None if it is left out; NoKernel if it is known only at run time."""
     operand = b.inputs[i] if i < len(b.inputs) else None
     if operand is not None and operand.value is None:
         raise NoKernel(f"input {i} is computed")
@@ -145,8 +145,8 @@ def _real_bounds(b: Binder) -> tuple[float, float]:
 def _sources(
     count: int, size: int, kernel: int, stride: int, dilation: int, begin: int, tap: int, line: int
 ) -> tuple[Array, int]:
-    """What reaches each of `count` results along an axis: (byte offset of the first source, how many), and the bytes
-    from one source to the next. `tap`, `line`: bytes from tap to tap and from pixel to pixel."""
+    """The contributions to each of `count` results along an axis: (byte offset of the first source, their number), and
+    the byte distance between sources. `tap`, `line`: byte distances between taps and between pixels."""
     i = np.arange(kernel)
     from_start = np.arange(count)[:, None] + begin - i * dilation
     pixel = from_start // stride
@@ -154,6 +154,6 @@ def _sources(
     first = meets.argmax(1)
     offsets = pixel[np.arange(count), first] * line + first * tap
     found = meets.sum(1)
-    apart = np.gcd(stride, dilation)  # taps that meet pixels are stride / apart apart, their pixels dilation / apart
+    apart = np.gcd(stride, dilation)  # contributing taps are stride / apart apart, their pixels dilation / apart
     table = np.stack([np.where(found > 0, offsets, 0), found], 1).astype(np.int64)
     return table, int(stride // apart * tap - dilation // apart * line)

@@ -1,4 +1,4 @@
-"""QLinearAdd, QLinearSub and QLinearMul: what comes out, and their kernels for operands broadcast in any way."""
+"""QLinearAdd, QLinearSub and QLinearMul: result types, and kernels for operands broadcast in any way."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _infer(n: Inference) -> list[Spec]:
 
 
 class _Group(NamedTuple):
-    """Neighbouring axes of the result along which each operand varies (1) or stays (0)."""
+    """Adjacent axes of the result along which each operand varies (1) or is constant (0)."""
 
     extent: int
     a: int
@@ -48,7 +48,7 @@ class _Group(NamedTuple):
 
 
 def _groups(shape: Sequence[int], a: Sequence[int], b: Sequence[int]) -> list[_Group]:
-    """The result's axes, outermost first, with the fewest groups; at least one."""
+    """The result's axes, outermost first, in as few groups as possible; at least one."""
     found: list[_Group] = []
     wide = [(1,) * (len(shape) - len(s)) + tuple(s) for s in (a, b)]
     for size, *own in zip(shape, *wide, strict=True):
@@ -63,7 +63,7 @@ def _groups(shape: Sequence[int], a: Sequence[int], b: Sequence[int]) -> list[_G
 
 
 def _around(groups: Sequence[_Group]) -> tuple[steps.Group, ...]:
-    """The groups around the run, from the innermost outwards, with the bytes between their elements."""
+    """The groups around the innermost run, from the inside out, with the byte distances between their elements."""
     *outer, run = groups
     found, step_a, step_b = [], run.extent if run.a else 1, run.extent if run.b else 1
     for group in reversed(outer):
@@ -76,7 +76,7 @@ def _around(groups: Sequence[_Group]) -> tuple[steps.Group, ...]:
 
 
 class _Scaled(NamedTuple):
-    """An operand, its scale and zero point, and the sign it enters a sum with."""
+    """An operand, its scale and zero point, and its sign in a sum."""
 
     x: Operand
     scale: float
@@ -85,7 +85,7 @@ class _Scaled(NamedTuple):
 
 
 def _numbers(b: Binder) -> list[Any]:
-    """The scales and zero points, which must be known now."""
+    """The scales and zero points, which must be known while planning."""
     given = [b.inputs[i] for i in (1, 2, 4, 5, 6, 7)]
     values = [o.value for o in given if o is not None and o.value is not None]
     if len(values) != len(given):
@@ -107,7 +107,7 @@ def _bind(b: Binder) -> None:
     left = _Scaled(x, a_scale, a_zero)
     right = _Scaled(w, b_scale, b_zero, -1 if b.node.op == "QLinearSub" else 1)
     groups = _groups(y.shape, x.shape, w.shape)
-    if not groups[-1].a:  # both kernels cross a run of their first operand
+    if not groups[-1].a:  # in both kernels the first operand varies along a run
         left, right = right, left
         groups = [_Group(g.extent, g.b, g.a) for g in groups]
     low, high = _bounds(b, y.dtype, y_scale, y_zero)
@@ -121,7 +121,7 @@ def _bind(b: Binder) -> None:
 if TYPE_CHECKING:
 
     class _Walk(TypedDict):
-        """The result, and how it is walked."""
+        """The result, and the loops over it."""
 
         y: Operand
         total: int

@@ -26,7 +26,7 @@ _MOST_TAPS = 254
 
 
 def _product(n: Inference, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape of a matrix product, vectors as NumPy's matmul takes them."""
+    """Shape of a matrix product; vectors are treated as in NumPy's matmul."""
     left, right = (1, *a) if len(a) == 1 else a, (*b, 1) if len(b) == 1 else b
     if len(left) < 2 or len(right) < 2 or left[-1] != right[-2]:
         raise n.error(f"expected operands with one common size, got {a} and {b}")
@@ -43,7 +43,7 @@ _Shapes = tuple[tuple[int, ...], ...]
 
 
 def _rows_and_columns(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[_Shapes, _Shapes]:
-    """Shapes of one number a row of `a` and one a column of `b`; none beside vectors, whose products lack that axis."""
+    """Shapes with one number per row of `a` and per column of `b`; none for vectors, whose products lack that axis."""
     if len(b) < 2:
         return (), ()
     columns: _Shapes = (b[-1:],)
@@ -51,7 +51,7 @@ def _rows_and_columns(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[_Shapes, 
 
 
 def images_of(x: tuple[int, ...]) -> _Shapes:
-    """Shapes of one number an image of `x`."""
+    """Shapes with one number per image of `x`."""
     return x[:1], (*x[:1], *(1,) * (len(x) - 1))
 
 
@@ -76,9 +76,9 @@ def _conv_integer(n: Inference) -> list[Spec]:
 
 
 def scaled(n: Inference, left: _Shapes, right: _Shapes, columns: int, results: Sequence[str]) -> str:
-    """The type of y: its zero point's, or float32 where scale and zero point are left out. Checks all that stands
-    beside x and w: scales and zero points, one or of one of these shapes, and B, one value a column: float32 beside a
-    real result, else the integers that sums are held in."""
+    """The type of y: that of its zero point, or float32 if scale and zero point are left out. Checks the operands other
+    than x and w: scales and zero points, one value or one of these shapes, and B, one value per column: float32 for a
+    real result, otherwise the integer type of the sums."""
     x, w = n.spec(0), n.spec(3)
     for i, name, of, shapes in ((1, "x", x, left), (4, "w", w, right)):
         one_or(n, i, f"{name}_scale", SCALE_TYPES, *shapes)
@@ -123,7 +123,8 @@ def _qlinear_conv(n: Inference) -> list[Spec]:
 
 @dataclass
 class _Product:
-    """The geometry of one gemm step; defaults are a plain (rows, depth) by (depth, columns) product. In elements."""
+    """The geometry of one gemm step, in elements; the defaults describe a plain (rows, depth) by (depth, columns)
+    product."""
 
     rows: int
     columns: int
@@ -139,7 +140,7 @@ class _Product:
     batches: int = 1
     batch_a: int = 0
     batch_w: int = 0
-    """Weight matrices from batch to batch: 1 or, where they share one, 0."""
+    """Step in weight matrices between batches: 1, or 0 if they share one."""
     rows_a_scale: int = 0
 
     def __post_init__(self) -> None:
@@ -150,7 +151,7 @@ class _Product:
 
 @dataclass(frozen=True)
 class _Weights:
-    """What a step reads of its right operand; sums and biases, (matrices, columns) each, where they are constant."""
+    """The right operand as a step reads it; sums and biases, (matrices, columns) each, if they are constant."""
 
     panels: Operand
     bias: Operand
@@ -210,7 +211,8 @@ def _emit(b: Binder, p: _Product, t: q.Terms, places: tuple[int, ...], a: Operan
 def _constant_weights(
     b: Binder, t: q.Terms, matrices: str, split: q.Cut, groups: int, arrange: Callable[[Array], Array]
 ) -> _Weights:
-    """Weights packed, and what follows from them. `arrange`, named `matrices`: w -> (matrix, reduction, column)."""
+    """Packed weights and the values derived from them. `arrange`, named `matrices`: w -> (matrix, reduction,
+    column)."""
     lanes, shifted = b.lanes, t.shifted
 
     def pack(w: Array) -> Array:
@@ -234,12 +236,12 @@ def _constant_weights(
 
 
 def _zeros(t: q.Terms) -> str:
-    """What packed weights hang on beside themselves."""
+    """What packed weights depend on besides the weights themselves."""
     return "" if not t.wide else f"wide {t.w_zero.tolist() if t.w_zero.any() else 0}"
 
 
 def _real_bias(t: q.Terms, columns: int) -> Array:
-    """What is added to a real result; -0.0 changes nothing, not even the sign of a zero."""
+    """The bias added to a real result; -0.0 changes nothing, not even the sign of a zero."""
     if t.bias is None or t.bias.dtype != "float32":
         return np.full(columns, -0.0, np.float32)
     if t.bias.value is None:
@@ -269,7 +271,7 @@ def _(b: Binder) -> None:
 
 def _convolution(b: Binder, g: Geometry, group: int, t: q.Terms) -> None:
     columns, depth = t.w.shape[0] // group, t.w.shape[1]
-    merged = group == 1 and g.dilations[1] == 1  # a window's columns lie side by side: one tap a row
+    merged = group == 1 and g.dilations[1] == 1  # a window's columns are adjacent: one tap per row
     image, high, wide = _bordered(b, g, t, 3 // t.size if depth * (g.kernel[1] if merged else 1) < 4 // t.size else 0)
     taps = tuple(
         g.channels * (y * g.dilations[0] * wide + x * g.dilations[1])
@@ -280,7 +282,7 @@ def _convolution(b: Binder, g: Geometry, group: int, t: q.Terms) -> None:
     p.per_image, p.per_row = prod(g.out), g.out[1]
     p.image_step, p.row_step = g.channels * high * wide, g.channels * wide * g.strides[0]
     p.column_step = g.channels * g.strides[1]
-    if g.kernel == g.strides == (1, 1) and g.out == (high, wide):  # every pixel a row, side by side
+    if g.kernel == g.strides == (1, 1) and g.out == (high, wide):  # every pixel is a row, without gaps
         p.per_image = p.per_row = p.rows
     p.groups, p.group_a, p.rows_a_scale = group, depth, prod(g.out)
     split = q.cut(taps, p.depth, t.size)
@@ -293,7 +295,7 @@ def _convolution(b: Binder, g: Geometry, group: int, t: q.Terms) -> None:
 
 
 def _depthwise(b: Binder, g: Geometry, t: q.Terms) -> None:
-    """A window for each channel."""
+    """One window per channel."""
     out, lanes, channels, block = b.outputs[0], b.lanes, g.channels, 4 * b.lanes
     assert out is not None
     taps, order = prod(g.kernel), q.block_order(channels, lanes)
@@ -315,7 +317,7 @@ def _depthwise(b: Binder, g: Geometry, t: q.Terms) -> None:
         return np.asarray(q.signed(w).reshape(channels, taps).sum(1, dtype=np.int64))
 
     weight_sum, bias = _folded(b, t, b.packed(t.w, "sums depthwise", sums).value, taps)
-    # Side by side, pixels of a few channels are one long pixel whose weights repeat.
+    # Adjacent pixels with few channels are treated as one long pixel whose weights repeat.
     flat = channels < block and block % channels == 0 and g.strides[1] == 1
     line = g.out[1] * channels
     r = q.result_of(b, t, out)
@@ -355,7 +357,7 @@ def _depthwise(b: Binder, g: Geometry, t: q.Terms) -> None:
 
 
 def _wide_depthwise(b: Binder, g: Geometry, t: q.Terms) -> None:
-    """A window for each channel of int16."""
+    """One window per int16 channel."""
     out, lanes, channels = b.outputs[0], b.lanes, g.channels
     assert out is not None
     taps = prod(g.kernel)
@@ -422,8 +424,8 @@ def _folded(b: Binder, t: q.Terms, total: Array | None, length: int) -> tuple[Ar
 
 
 def _bordered(b: Binder, g: Geometry, t: q.Terms, slack: int) -> tuple[Operand, int, int]:
-    """The image as the windows need it, with `slack` elements behind it that may be read; its height and width. Itself
-    where no window leaves it and there is no slack."""
+    """The image with the border that the windows need, followed by `slack` readable elements; its height and width. The
+    image itself if no window leaves it and there is no slack."""
     high, wide = g.padded
     if g.begins == (0, 0) and high <= g.height and wide <= g.width:
         if not slack:
@@ -501,7 +503,7 @@ def _(b: Binder) -> None:
 
 
 def _step(shape: tuple[int, ...], batch: tuple[int, ...], step: int) -> int:
-    """Bytes from batch to batch: all different, or one for all."""
+    """Byte distance between batches: 0 if one matrix is used for all; mixed cases are not supported."""
     if prod(shape) == prod(batch):
         return step
     if prod(shape) == 1:
@@ -510,7 +512,7 @@ def _step(shape: tuple[int, ...], batch: tuple[int, ...], step: int) -> int:
 
 
 def _right(b: Binder, t: q.Terms, split: q.Cut, batches: int, k: int, n: int, turned: bool) -> _Weights:
-    """The right operand in panels: now, if it is constant, else by a step."""
+    """The right operand in panels: packed now if it is constant, otherwise by a step."""
     if t.w.value is not None:
 
         def arrange(w: Array) -> Array:

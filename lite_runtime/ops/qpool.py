@@ -19,11 +19,11 @@ __all__: list[str] = []
 
 _TYPES = frozenset({"int8", "uint8", "int16"})
 _SPANS = {"int8": 1 << 8, "uint8": 1 << 8, "int16": 1 << 15}
-"""How far an element may be from 0, the larger of these for bytes."""
+"""Greatest distance of an element from 0; for bytes the larger of both types."""
 
 
 def _scaled(n: Inference) -> tuple[Spec, str]:
-    """The type of x and the element type of y, once scales and zero points are checked."""
+    """The type of x and the element type of y, after checking scales and zero points."""
     x, y = expect(n, 0, _TYPES), expect(n, 4, _TYPES, "y_zero_point")
     for i, name, dtype in ((1, "x_scale", "float32"), (2, "x_zero_point", x.dtype), (3, "y_scale", "float32")):
         if expect(n, i, {dtype}, name).size != 1:
@@ -52,13 +52,13 @@ def _infer_reduce_mean(n: Inference) -> tuple[Spec]:
 
 
 class _Scales(NamedTuple):
-    """What a mean's constants come to."""
+    """Values derived from a mean's constants."""
 
     ratio: np.float32
     x_zero: int
     y_zero: int
     same: bool
-    """Whether x and y are of one scale, zero point and type."""
+    """Whether x and y have the same scale, zero point and type."""
     low: float
     high: float
 
@@ -71,7 +71,7 @@ def _known(b: Binder, i: int) -> Any:
 
 
 def _scales(b: Binder) -> tuple[Operand, Operand, _Scales]:
-    """x, y and the scales; NoKernel where only a run knows these."""
+    """x, y and the scales; NoKernel if these are known only at run time."""
     x, y = b.inputs[0], result(b)
     assert x is not None
     x_scale, x_zero, y_scale, y_zero = (_known(b, i) for i in range(1, 5))
@@ -83,7 +83,7 @@ def _scales(b: Binder) -> tuple[Operand, Operand, _Scales]:
 
 
 def _held(dtype: str, count: int) -> str:
-    """The narrowest type that holds twice the sum of `count` elements, and as much as `count` more."""
+    """The narrowest type that holds twice the sum of `count` elements plus another `count`."""
     return "int32" if (2 * _SPANS[dtype] + 1) * count < 1 << 31 else "int64"
 
 
@@ -123,7 +123,7 @@ def _bind_reduce_mean(b: Binder) -> None:
 
 
 def _mean(b: Binder, axes: Sequence[int], *, away: bool = False) -> None:
-    """Sums over `axes`, then one step that makes means of them; away: of equal parameters as a pool's."""
+    """Sums over `axes`, then one step that computes means; away: with equal parameters, round as a pool does."""
     x, y, s = _scales(b)
     count = prod(x.shape[a] for a in axes)
     held = _held(x.dtype, count)

@@ -1,4 +1,4 @@
-"""QLinearResize: two axes at most are blended, by tables of offsets and whole weights."""
+"""QLinearResize: at most two axes are interpolated, using tables of offsets and integer weights."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _bind(b: Binder) -> None:
 
 
 def _outer(terms: list[Array]) -> Array:
-    """Sums of one term an axis, for all places of these axes in order."""
+    """Sums of one term per axis, for all positions of these axes in order."""
     return reduce(lambda outer, inner: np.add.outer(outer, inner).ravel(), terms, np.zeros(1, np.int64))
 
 

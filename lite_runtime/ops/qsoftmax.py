@@ -1,4 +1,4 @@
-"""QLinearSoftmax: what comes out, and its kernels."""
+"""QLinearSoftmax: its result type and its kernels."""
 
 from __future__ import annotations
 

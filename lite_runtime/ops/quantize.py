@@ -1,4 +1,4 @@
-"""Real numbers to integers and back, by a scale that is given or measured, and functions of a byte as tables.
+"""Quantisation with a given or measured scale, dequantisation, and functions of a byte as look-up tables.
 
 QuantizeLinear and DequantizeLinear are bound as members of elementwise chains (`lowering`).
 """
@@ -19,7 +19,7 @@ __all__: list[str] = []
 
 _BYTES = ("uint8", "int8")
 PIECE = 8192
-"""Elements of a row that are handed out as one."""
+"""Elements of a row that one work item covers."""
 
 
 # -- what comes out ---------------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def _lookup_table(n: Inference) -> list[Spec]:
 
 @bind("DynamicQuantizeLinear")
 def _bind_dynamic(b: Binder) -> None:
-    """Ranges of the pieces of rows, where a row has several; then a step that quantises the pieces."""
+    """Computes ranges of pieces of rows if a row has several; then a step quantises the pieces."""
     x = b.inputs[0]
     assert x is not None
     if not x.size:
@@ -117,7 +117,7 @@ def _bind_dynamic(b: Binder) -> None:
 
 
 def _by_unsigned(table: Array) -> Array:
-    """A table for int8, its places those of the same bytes read as unsigned."""
+    """A table for int8, reordered so that it is indexed by the same bytes read as unsigned."""
     return np.roll(table, 128)
 
 

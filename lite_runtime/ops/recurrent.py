@@ -1,8 +1,9 @@
 """LSTM, GRU and RNN.
 
-One product over all times gives the input's share of the gates; then one native step a time, or the whole sequence in
-one. A step a time lets workers share a cell's columns, at the price of a barrier between times: worth it from about 2
-µs of work a time. Whole sequences share samples and directions, and nothing where there is but one."""
+One product over all times computes the input's share of the gates. Then either one native step per time or one for the
+whole sequence follows. With a step per time, workers share a cell's columns at the cost of a barrier between times:
+worthwhile from about 2 µs of work per time. In the whole-sequence form, workers share samples and directions; with a
+single one there is nothing to share."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ __all__: list[str] = []
 
 
 class Cell(NamedTuple):
-    """What sets one operator apart. `defaults`: its activations for one direction."""
+    """The properties in which the operators differ. `defaults`: the activations of one direction."""
 
     gates: int
     defaults: tuple[str, ...]
@@ -35,7 +36,7 @@ CELLS: dict[str, Cell] = {
     "LSTM": Cell(4, ("sigmoid", "tanh", "tanh"), "recurrent.f32_lstm"),
 }
 _SCALES: Mapping[str, int] = {"LSTM": 8, "GRU": 6}
-"""The input that holds the scales of recurrent weights that are bytes."""
+"""The input that holds the scales of 8-bit recurrent weights."""
 _NONE = 9
 _ACTIVATIONS = frozenset(
     "affine elu hardsigmoid leakyrelu relu scaledtanh sigmoid softplus softsign tanh thresholdedrelu".split()
@@ -46,7 +47,7 @@ STEP, RUN = 0, 1
 BOTH, GATES_ONLY, CANDIDATE_ONLY = 0, 1, 2
 """Modes and GRU variants of kernels/recurrent.py."""
 _WORTH_SHARING = 1 << 15
-"""Multiplications a time from which workers share its columns: about 2 µs for one of them."""
+"""Multiplications per time from which workers share its columns: about 2 µs for one worker."""
 _MOST_STEPS = 256
 
 
@@ -99,10 +100,10 @@ def _infer_recurrent(n: Inference) -> tuple[Spec, ...]:
     if narrow:
         block = attr_int(n, "block_size", 0)
         if block < 1:
-            raise n.error(f"expected block_size above 0 beside R of int8, got {block}")
+            raise n.error(f"expected block_size above 0 for R of int8, got {block}")
         _shaped(n, _SCALES[n.node.op], "scales", "float32", (count, gates * hidden, -(-hidden // block)))
     elif n.attr("block_size") is not None:
-        raise n.error("block_size says nothing without scales")
+        raise n.error("block_size has no meaning without scales")
     if n.attr("clip") is not None and not attr_float(n, "clip", 1.0) > 0:
         raise n.error(f"expected clip above 0, got {n.attr('clip')}")
     for name in ("input_forget", "linear_before_reset"):
@@ -119,7 +120,7 @@ def _infer_recurrent(n: Inference) -> tuple[Spec, ...]:
 
 
 def _panels(array: Array, gates: int, lanes: int) -> Array:
-    """(directions, gates * hidden, ...) -> (directions, panels, gates, lanes, ...), zeros behind the last unit."""
+    """(directions, gates * hidden, ...) -> (directions, panels, gates, lanes, ...), zero-padded after the last unit."""
     directions, hidden, rest = array.shape[0], array.shape[1] // gates, array.shape[2:]
     panels = -(-hidden // lanes)
     wide = np.zeros((directions, gates, panels * lanes, *rest), np.float32)
@@ -167,7 +168,7 @@ def pack_bytes(r: Array, scales: Array, block: int, gates: int, lanes: int) -> A
 
 
 def pack_bias(b: Array, gates: int, lanes: int, late: bool) -> Array:
-    """Both biases of B added, for `f32_project`; late: the candidate's recurrent one is left to the cell."""
+    """Both biases of B added, for `f32_project`; late: the candidate's recurrent bias is left to the cell."""
     halves = b.reshape(b.shape[0], 2, gates, -1)
     total = halves[:, 0] + halves[:, 1]
     if late:
@@ -192,7 +193,7 @@ def _constant(b: Binder, i: int) -> Operand | None:
 
 
 def _variant(b: Binder, count: int) -> int:
-    """The kernel's VARIANT; NoKernel for activations it does not know."""
+    """The kernel's VARIANT; NoKernel for activations it does not support."""
     op, given = b.node.op, b.attr("activations")
     defaults = CELLS[op].defaults
     wanted = tuple(name.lower() for name in given)[: count * len(defaults)] if given else defaults * count
@@ -208,7 +209,7 @@ def _variant(b: Binder, count: int) -> int:
 if TYPE_CHECKING:
 
     class _Strides(TypedDict):
-        """How the kernels reach X, Y and the states."""
+        """The strides with which kernels access X, Y and the states."""
 
         x_time: int
         x_batch: int
@@ -220,7 +221,7 @@ if TYPE_CHECKING:
 
 
 def _strides(layout: int, time: int, count: int, batch: int, hidden: int) -> _Strides:
-    """The strides of either layout."""
+    """The strides for either layout."""
     if layout:
         return {
             "x_time": 1,
@@ -243,20 +244,20 @@ def _strides(layout: int, time: int, count: int, batch: int, hidden: int) -> _St
 
 
 _LONGEST_BLOCK = 508
-"""Weights whose sum of products with 16-bit numbers fits 32 bits."""
+"""Number of weights whose sum of products with 16-bit numbers fits 32 bits."""
 _MOST_BYTES = 2048
-"""Hidden units kernels/qrecurrent.py has room for."""
+"""Greatest number of hidden units that kernels/qrecurrent.py supports."""
 
 
 class _Cells(NamedTuple):
-    """Where `packing.f32_recurrent` finds weights, and how it orders them; steps in floats."""
+    """Where `packing.f32_recurrent` reads weights, and how it orders them; steps in floats."""
 
     directions: int
     gates: int
     units: int
     inner: int
     vectors: int
-    """A block's columns."""
+    """Columns of a block."""
     blocks: int
     gate_step: int
     unit_step: int
@@ -267,7 +268,7 @@ class _Cells(NamedTuple):
 
 
 def _pack(b: Binder, source: Operand, c: _Cells) -> Operand:
-    """Computed weights, direction first, in the order of cells."""
+    """Computed weights, direction first, packed in the order of the cells."""
     if source.dtype != "float32":
         raise NoKernel("weights of another type")
     packed = b.scratch("float32", (c.blocks, c.inner, c.vectors * b.lanes))
@@ -294,7 +295,7 @@ def _pack(b: Binder, source: Operand, c: _Cells) -> Operand:
 
 
 def _project(b: Binder, x: Operand, gates: int, count: int, hidden: int, late: bool) -> tuple[Operand, int]:
-    """Emit the input's share of the gates; (it, floats in one of its rows)."""
+    """Emit the input's share of the gates; returns it and the number of floats in a row."""
     w, bias = b.inputs[1], _optional(b, 3)
     assert w is not None
     lanes, rows, inputs = b.lanes, x.shape[0] * x.shape[1], x.shape[2]
@@ -317,7 +318,7 @@ def _project(b: Binder, x: Operand, gates: int, count: int, hidden: int, late: b
 
 
 def _extra(b: Binder, late: bool) -> Operand | None:
-    """Peepholes, or the bias inside a GRU's reset product."""
+    """The peepholes, or the bias inside a GRU's reset product."""
     lanes = b.lanes
     if b.node.op == "LSTM":
         holes = _constant(b, 7)
@@ -411,7 +412,7 @@ def _bind_recurrent(b: Binder) -> None:
 if TYPE_CHECKING:
 
     class _Words(TypedDict):
-        """What all steps over cells have in common."""
+        """The words that all steps over cells share."""
 
         mode: int
         time: int
@@ -440,7 +441,7 @@ if TYPE_CHECKING:
 
 
 def _weights(b: Binder, r: Operand, kernel: str, gates: int) -> tuple[str, Operand, tuple[int, int] | None]:
-    """The cells' kernel, its recurrent weights, and of weights in bytes their blocks and each one's dwords."""
+    """The cells' kernel, its recurrent weights, and for 8-bit weights the number of blocks and the dwords of each."""
     lanes, scales = b.lanes, _constant(b, _SCALES.get(b.node.op, _NONE))
     if r.value is None:
         count, hidden = r.shape[0], r.shape[2]
@@ -465,8 +466,8 @@ def _weights(b: Binder, r: Operand, kernel: str, gates: int) -> tuple[str, Opera
 def _state(
     b: Binder, final_c: Operand | None, count: int, batch: int, hidden: int, strides: _Strides
 ) -> tuple[Operand | None, int, int]:
-    """Where cells keep what is no output, and its strides from direction to direction and sample to sample; c is kept
-    in the final c's own memory if that is wanted."""
+    """Memory for cell state that is not an output, and its strides between directions and between samples; c is kept
+    in the memory of the final c if that output is wanted."""
     if b.node.op == "LSTM":
         if final_c is not None:
             return final_c, strides["i_direction"], strides["i_batch"]

@@ -1,4 +1,4 @@
-"""LSTMGrad and GRUGrad: products over all times around one walk through time (kernels/recurrentgrad.py)."""
+"""LSTMGrad and GRUGrad: products over all times around one pass through time (kernels/recurrentgrad.py)."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class _Sizes(NamedTuple):
 
     @property
     def cells(self) -> int:
-        """Times times samples."""
+        """Number of times multiplied by number of samples."""
         return self.times * self.batch
 
     @property
     def columns(self) -> int:
-        """All gates' units."""
+        """The units of all gates."""
         return self.gates * self.hidden
 
 
 if TYPE_CHECKING:
 
     class _Times(TypedDict):
-        """What all steps through time have in common."""
+        """The words that all steps through time share."""
 
         times: int
         batch: int
@@ -50,14 +50,14 @@ else:
 
 
 class _Direction:
-    """The operands of one direction, and what all steps of it share."""
+    """The operands of one direction, and the values that all its steps share."""
 
     def __init__(self, b: Binder, s: _Sizes, d: int) -> None:
         self.b, self.s, self.d = b, s, d
         self.backwards = d == 1 or b.attr("direction", "forward") == "reverse"
 
     def part(self, operand: Operand | None, *shape: int, skip: int = 0) -> Operand | None:
-        """What belongs to this direction of an operand that has the directions first; `skip` floats further."""
+        """The part for this direction of an operand with directions first, `skip` floats further."""
         if operand is None or operand.size == 0:
             return None
         return operand.at(4 * (self.d * operand.size // self._count(operand) + skip), shape)
@@ -91,8 +91,8 @@ class _Direction:
         residual: Operand | None = None,
         row: int = 0,
     ) -> None:
-        """out (cells, columns) = a (cells, depth) times w, (columns, depth) if `turned`, else (depth, columns); rows of
-        `out` are `row` floats apart if that is given. sizes: depth, columns."""
+        """out (cells, columns) = a (cells, depth) times w, (columns, depth) if `turned`, otherwise (depth, columns);
+        rows of `out` are `row` floats apart if given. sizes: depth, columns."""
         depth, columns = sizes
         p = Product(self.s.cells, columns, depth)
         p.out_row = row or columns
@@ -101,7 +101,8 @@ class _Direction:
         emit_product(self.b, p, a, packed, bias, residual, out, activate=False)
 
     def weight_gradient(self, a: Operand, skip: int, rows: int, met: Operand, columns: int, out: Operand) -> None:
-        """out (rows, columns): the sum over cells of `rows` of a's columns, from `skip` on, times those of `met`."""
+        """out (rows, columns): the sum over cells of `rows` of a's columns, starting at `skip`, times those of
+        `met`."""
         column = (self.s.cells, 1)
         g = Geometry(1, self.s.cells, 1, self.s.columns, column, (1, 1), (1, 1), (1, 1), (0, 0))
         emit_outer(self.b, g, a.at(4 * skip, a.shape), met, out, 1, (rows, columns))
@@ -111,7 +112,7 @@ class _Direction:
         emit_sum(self.b, a, out, self.s.cells, self.s.columns)
 
     def before(self, y: Operand, h0: Operand | None) -> Operand:
-        """The hidden states that steps started from."""
+        """The hidden states before each step."""
         s = self.s
         before = self.scratch(s.cells, s.hidden)
         seen = self.over_time(y)
@@ -128,7 +129,7 @@ def _sizes(b: Binder, gates: int) -> _Sizes:
     times, batch, inputs = x.shape
     sizes = _Sizes(times, batch, inputs, r.shape[2], gates)
     if not min(sizes):
-        raise NoKernel("nothing to walk")
+        raise NoKernel("an empty sequence")
     return sizes
 
 

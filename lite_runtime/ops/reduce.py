@@ -1,4 +1,4 @@
-"""Reduce*: over any axes, in as many passes as there are separate runs of them."""
+"""Reduce*: over any axes, with one pass for each separate run of adjacent axes."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ __all__ = [
 BYTES = frozenset({"int8", "uint8"})
 
 NONE, DIVIDE, SQRT, LOG, NEGATE = range(5)
-"""What the last pass does to its results; kernels/reduce.py names them."""
+"""The operation of the last pass on its results, as named in kernels/reduce.py."""
 
 
 class Reduction(NamedTuple):
-    """Kernels of the first pass and of those over its results, and what is done in the end."""
+    """The kernels of the first pass and of the passes over its results, and the final operation."""
 
     first: str
     rest: str
@@ -60,14 +60,14 @@ INTEGERS: dict[tuple[str, str], Reduction] = {
     **{("ReduceMin", d): Reduction(f"{d}_min", f"{d}_min", family="qreduce") for d in sorted(BYTES)},
     **{("ReduceSum", d): Reduction(f"{d}_{d}_sum", f"{d}_{d}_sum", family="qreduce") for d in ("int32", "int64")},
 }
-"""(operator, element type): those with kernels on integers; sums wrap."""
+"""(operator, element type) with native kernels on integers; sums wrap."""
 
 _NUMBERS = FLOATS | {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
 _WITH_BOOL = _NUMBERS | {"bool"}
 
 
 def reduction(op: str, dtype: str) -> Reduction:
-    """The kernels of a Reduce operator on elements of `dtype`; NoKernel where there are none."""
+    """The kernels of a Reduce operator on elements of `dtype`; NoKernel if there are none."""
     found = REDUCTIONS[op] if dtype == "float32" else INTEGERS.get((op, dtype))
     if found is None:
         raise NoKernel(f"{op} of {dtype}")
@@ -75,7 +75,7 @@ def reduction(op: str, dtype: str) -> Reduction:
 
 
 def axes_of(given: Sequence[int] | None, rank: int, noop: int) -> tuple[int, ...]:
-    """The axes a Reduce node works on: all of them for none given, unless it is to do nothing then."""
+    """The axes that a Reduce node works on: all if none are given, unless `noop` makes it do nothing then."""
     if given is None or len(given) == 0:
         return () if noop else tuple(range(rank))
     return tuple(sorted(a % rank for a in given))
@@ -104,13 +104,13 @@ def _infer_reduce(n: Inference) -> tuple[Spec]:
 
 
 def reduce_to(b: Binder, x: Operand, y: Operand, axes: Sequence[int], reduction: Reduction) -> None:
-    """Emit the passes that reduce `x` over `axes` into `y`: last run of neighbouring axes first.
+    """Emit the passes that reduce `x` over `axes` into `y`, starting with the last run of adjacent axes.
 
-    What passes hand on is of the type of `y`.
+    Intermediate results have the type of `y`.
     """
     runs = groups(x.shape, axes)
     count = prod(size for size, reduced in runs if reduced)
-    if x.size == 0:  # every result is that of no elements
+    if x.size == 0:  # every result is that of an empty reduction
         runs = [(0, True), (y.size, False)]
     elif not any(reduced for _, reduced in runs):
         runs = [(1, True), (x.size, False)]
@@ -140,18 +140,18 @@ def reduce_to(b: Binder, x: Operand, y: Operand, axes: Sequence[int], reduction:
 
 
 def emit_sum(b: Binder, x: Operand, y: Operand, rows: int, columns: int) -> None:
-    """Append the step that adds up float32 `rows` of so many columns."""
+    """Append the step that sums float32 `rows` of `columns` elements."""
     kernel = f"reduce.f32_sum__{'rows' if columns == 1 else 'columns'}"
     b.emit(steps.Reduce(x=x, y=y, outer=1, n=rows, inner=columns, finish=NONE, divisor=1.0), kernel=kernel)
 
 
 def operands(b: Binder, *which: int) -> list[Operand]:
-    """Inputs that the infer rule found present, float32 all; NoKernel otherwise."""
+    """The inputs at these positions, which must be present float32 tensors; NoKernel otherwise."""
     found = []
     for i in which:
         operand = b.inputs[i]
         if operand is None or operand.dtype != "float32":
-            raise NoKernel(f"input {i} is no float32 tensor")
+            raise NoKernel(f"input {i} is not a float32 tensor")
         found.append(operand)
     return found
 
@@ -165,7 +165,7 @@ def result(b: Binder, i: int = 0) -> Operand:
 
 
 def known_ints(b: Binder, i: int) -> list[int] | None:
-    """Integers of optional input `i`, None where it was left out; NoKernel where only a run tells."""
+    """Integers of optional input `i`, None if it is left out; NoKernel if they are known only at run time."""
     operand = b.inputs[i] if i < len(b.inputs) else None
     if operand is None:
         return None

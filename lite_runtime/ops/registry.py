@@ -1,10 +1,10 @@
-"""How an operator meets the planner: a rule that infers its results' types and, where kernels exist, one that binds it.
+"""The planner's rules per operator: one infers result types and, if kernels exist, one binds the node to them.
 
-    @infer("Relu")                 what comes out: dtypes and shapes; raises ShapeError for operands that do not fit
-    @bind("Relu")                  which native steps compute it; raises NoKernel where only the reference can
+    @infer("Relu")                 the result dtypes and shapes; raises ShapeError for incompatible operands
+    @bind("Relu")                  the native steps; raises NoKernel if only the reference can compute the node
 
-An operator without an `infer` rule, or whose rule asks for a value that is not known yet, is run by its reference, and
-its results' shapes are taken from what came out.
+An operator without an `infer` rule, or whose rule needs a value that is not known yet, is run by its reference, and the
+shapes of its results are taken from the computed arrays.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ __all__ = ["BINDS", "INFERS", "Binder", "DataDependent", "Inference", "NoKernel"
 
 
 class DataDependent(Exception):
-    """A result's shape hangs on a value nobody has computed yet."""
+    """A result's shape depends on a value that has not been computed yet."""
 
 
 class NoKernel(Exception):
-    """No native kernel computes this node as it stands; its reference will."""
+    """No native kernel computes this node in its present form; its reference does."""
 
 
 class Inference(NamedTuple):
-    """One node with what is known of its operands. `specs[i]` is None for an optional input left out."""
+    """One node and what is known about its operands. `specs[i]` is None for an optional input that is left out."""
 
     node: Node
     specs: Sequence[Spec | None]
@@ -43,11 +43,11 @@ class Inference(NamedTuple):
         return self.node.attrs.get(name, default)
 
     def has(self, i: int) -> bool:
-        """Whether optional input `i` is there."""
+        """Whether optional input `i` is present."""
         return i < len(self.specs) and self.specs[i] is not None
 
     def spec(self, i: int) -> Spec:
-        """The type of input `i`, which must be there."""
+        """The type of input `i`, which must be present."""
         if i >= len(self.specs):
             raise self.error(f"expected at least {i + 1} inputs, got {len(self.specs)}")
         spec = self.specs[i]
@@ -56,7 +56,7 @@ class Inference(NamedTuple):
         return spec
 
     def value(self, i: int) -> Array:
-        """The contents of input `i`; raises DataDependent when only a run will tell."""
+        """The contents of input `i`; raises DataDependent if they are known only at run time."""
         self.spec(i)
         value = self.values[i]
         if value is None:
@@ -76,7 +76,8 @@ class Inference(NamedTuple):
 
 
 class Binder(Protocol):
-    """What a bind rule is handed. `inputs[i]` is None for an optional input left out; `outputs[i]` likewise."""
+    """The interface for bind rules. `inputs[i]` is None for an optional input that is left out; likewise
+    `outputs[i]`."""
 
     node: Node
     lanes: int
@@ -94,32 +95,35 @@ class Binder(Protocol):
         """The attribute's value, or `default`."""
 
     def constant(self, array: Array) -> Operand:
-        """A constant of the program's own (small tables)."""
+        """A constant of the program itself (small tables)."""
 
     def packed(self, source: Operand, layout: str, pack: Callable[[Array], Array]) -> Operand:
-        """`pack(source.value)`, made once per model and kept: weights in the order a kernel reads them.
-        `layout` names the order and everything `pack` closes over."""
+        """`pack(source.value)`, computed once per model and cached: weights in the order in which a kernel reads them.
+        `layout` identifies the order and everything that `pack` closes over."""
 
     def scratch(self, dtype: str, shape: tuple[int, ...]) -> Operand:
-        """Arena memory that lives for this node only; contents undefined."""
+        """Arena memory that exists for this node only; contents undefined."""
 
     def emit(self, step: Step, *, kernel: str | None = None, parallel: bool = True) -> None:
-        """Append a step. `kernel`: which of the declaration's kernels runs it, where it has several. `parallel=False`:
-        worker 0 alone runs it."""
+        """Append a step. `kernel`: which of the declaration's kernels runs it, if there are several. `parallel=False`:
+        only worker 0 runs it."""
 
     def view(self, output: int, of: Operand, offset: int = 0) -> None:
-        """Output `output` is the memory of `of`, `offset` bytes in: no copy. Never for a constant."""
+        """Make output `output` the memory of `of` from byte `offset` on, without a copy. Not allowed for constants."""
 
     def place(self, part: int, target: Operand, at: int, row: int) -> bool:
-        """Have the step that made input `part` write its rows into `target` instead, from element `at` on and `row`
-        elements apart: no copy. False, and nothing changed, where it cannot or somebody else reads the input."""
+        """Make the step that computes input `part` write its rows directly into `target`, from element `at` on and
+        `row` elements apart, without a copy. Returns False and changes nothing if it cannot or if the input has other
+        readers."""
 
     def choose(self, key: str, options: Sequence[str]) -> str:
-        """One of several ways to compute this, the rule's own first; `key` says what hangs on the choice."""
+        """Choose one of several ways to compute this; the rule's own is first. `key` identifies the case for the
+        choice."""
         raise NotImplementedError
 
     def reuse(self, output: int, of: Operand | None) -> None:
-        """Output may overwrite `of` if nobody reads it later: the kernel reads element i before it writes element i."""
+        """Output may overwrite `of` if it has no later readers: the kernel reads element i before it writes element
+        i."""
 
 
 InferRule = Callable[[Inference], Sequence[Spec]]
@@ -129,7 +133,7 @@ BINDS: dict[str, BindRule] = {}
 
 
 def infer(*ops: str) -> Callable[[InferRule], InferRule]:
-    """Register a rule that gives the types of a node's outputs, in order."""
+    """Register a rule that infers the types of a node's outputs, in order."""
 
     def register(rule: InferRule) -> InferRule:
         for op in ops:

@@ -1,4 +1,4 @@
-"""Resize, and the shapes of other sampling operators. Tables are made while planning, in float64."""
+"""Resize, and the result shapes of other sampling operators. Tables are computed while planning, in float64."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ ROUNDING: dict[str, Callable[[Array], Array]] = {
     "ceil": np.ceil,
 }
 MAX_TABLE = 1 << 22
-"""Entries of the tables one axis may take."""
+"""Greatest number of entries in the tables of one axis."""
 
 
 # -- what comes out ---------------------------------------------------------------------------------------------------
 
 
 def targets_of(n: Inference) -> dict[int, tuple[int, float]]:
-    """By resized axis: its new size, and output over input as coordinates count it."""
+    """By resized axis: its new size, and the ratio output / input that the coordinates use."""
     data = n.spec(0)
     axes = axes_of(n, n.attr("axes"), len(data.shape))
     given = [i for i in (2, 3) if n.has(i) and n.spec(i).size]
@@ -108,11 +108,11 @@ def _roi_align(n: Inference) -> list[Spec]:
     return [Spec(data.dtype, (rois.shape[0], data.shape[1], height, width))]
 
 
-# -- where outputs read -----------------------------------------------------------------------------------------------
+# -- source positions -------------------------------------------------------------------------------------------------
 
 
 def _places(old: int, new: int, scale: float, mode: str) -> Array:
-    """Coordinate along the input axis that each output index falls on."""
+    """The coordinate along the input axis for each output index."""
     x = np.arange(new, dtype=np.float64)
     if mode == "asymmetric":
         return x / scale
@@ -138,7 +138,8 @@ def _kernel(mode: str, a: float) -> tuple[int, Callable[[Array], Array]]:
 
 
 def _taps(b: Binder, old: int, places: Array, scale: float) -> tuple[Array, Array]:
-    """(outputs, taps): which inputs each output blends, and their weights. Neighbours outside are the edge's."""
+    """(outputs, taps): the inputs that each output blends, and their weights. Indices outside are clamped to the
+    edge."""
     radius, weigh = _kernel(b.attr("mode"), b.attr("cubic_coeff_a", -0.75))
     antialias = bool(b.attr("antialias", 0))
     shrink = min(scale, 1.0) if antialias else 1.0
@@ -161,7 +162,7 @@ def _taps(b: Binder, old: int, places: Array, scale: float) -> tuple[Array, Arra
 
 
 def known_targets(b: Binder) -> dict[int, tuple[int, float]]:
-    """`targets_of` a node being bound; NoKernel where only a run knows them, or tables would be too long."""
+    """`targets_of` a node being bound; NoKernel if they are known only at run time, or if tables would be too long."""
     if any(o is not None and o.value is None for o in b.inputs[1:]):
         raise NoKernel("scales or sizes that only a run knows")
     known = [None if o is None else o.value for o in b.inputs]
@@ -197,7 +198,7 @@ def _same(places: Array, size: int) -> bool:
 
 
 def _bind_nearest(b: Binder, source: Operand, target: Operand, places: dict[int, Array]) -> None:
-    """A table of byte offsets for each axis; all but the last two are summed into one."""
+    """A table of byte offsets for each axis; those of all but the last two axes are added into one."""
     size = element_size(source.dtype)
     rounding = ROUNDING[b.attr("nearest_mode", "round_prefer_floor")]
     strides = dense_strides(source.shape)
@@ -218,7 +219,7 @@ def _bind_nearest(b: Binder, source: Operand, target: Operand, places: dict[int,
 
 
 def _bind_taps(b: Binder, source: Operand, target: Operand, places: dict[int, Array], scales: dict[int, float]) -> None:
-    """Axis after axis, those that shrink most first; where sizes leave a choice, most work runs along vectors."""
+    """Axis by axis, those that shrink most first; if the sizes leave a choice, most work runs along vectors."""
     if source.dtype != "float32":
         raise NoKernel(f"blending {source.dtype}")
     ratios = {axis: len(at) / source.shape[axis] for axis, at in places.items()}

@@ -1,4 +1,4 @@
-"""Operators about shapes: those that give them, those that change only them, and tensors made from them."""
+"""Operators that compute shapes, change only the shape, or create tensors from shapes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _reshape(n: Inference) -> list[Spec]:
     for i, size in enumerate(wanted):
         if size == 0 and not n.attr("allowzero", 0):
             if i >= len(data.shape):
-                raise n.error(f"the 0 at {i} of {wanted} copies an axis that {data.shape} does not have")
+                raise n.error(f"the 0 at {i} of {wanted} refers to an axis that {data.shape} does not have")
             wanted[i] = data.shape[i]
     if any(size < -1 for size in wanted) or wanted.count(-1) > 1:
         raise n.error(f"expected sizes of 0 or more and at most one -1, got {wanted}")
@@ -155,7 +155,7 @@ def _range(n: Inference) -> list[Spec]:
         return [Spec(dtype, (len(range(int(start), int(limit), int(delta))),))]
     count = (limit - start) / delta
     if not abs(count) < 2**48:
-        raise n.error(f"expected a countable range, got {start} to {limit} by {delta}")
+        raise n.error(f"expected a finite range, got {start} to {limit} by {delta}")
     return [Spec(dtype, (max(0, ceil(count)),))]
 
 

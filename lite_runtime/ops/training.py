@@ -1,4 +1,4 @@
-"""Which kernels compute gradients. Their types are inferred in `gradients`."""
+"""Kernels for gradients. Result types are inferred in `gradients`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from lite_runtime.ops.registry import BINDS, Binder, NoKernel, Operand, bind
 __all__: list[str] = []
 
 FEW = 8
-"""Channels below which a window's lines are taken whole: the register tiles of 3 rows leave most of what they load
-unused (3 to 16 channels, 32 x 32, 32 images: 570 us by single taps, 250 by lines)."""
+"""Number of channels below which whole lines of a window are multiplied at once: register tiles of 3 rows would leave
+most of what they load unused (3 to 16 channels, 32 x 32, 32 images: 570 us by single taps, 250 by lines)."""
 CHUNK = 4096
-"""Elements of the rows whose sums are taken at a time: they are read twice, the second time from the nearest cache."""
+"""Elements of the rows that are summed at a time: they are read twice, the second time from the first-level cache."""
 
 
 @bind("ConvWeightGrad")
@@ -30,7 +30,7 @@ def _bind_conv_weight(b: Binder) -> None:
     if b.attr("layout", "NCHW") != "NHWC" or len(x.shape) > 4:
         raise NoKernel("a convolution that is not channels-last or is 3-D")
     if x.size == 0 or dy.size == 0:
-        raise NoKernel("a sum of nothing")
+        raise NoKernel("an empty sum")
     rows, columns = dw.shape[1], dw.shape[0] // group
     window = window_of(inference_of(b), x.shape[1:-1], tuple(b.attr("kernel_shape")))
     g = Geometry(
@@ -60,7 +60,7 @@ def _bind_conv_weight(b: Binder) -> None:
 
 
 def _lines_of_taps(b: Binder, g: Geometry, x: Operand, dy: Operand, sums: Operand, rows: int, columns: int) -> None:
-    """A line of a window's taps lies side by side in an image with a border: one tap of so many more channels."""
+    """A line of a window's taps is contiguous in an image with a border: one tap with that many more channels."""
     image, high, wide = with_border(b, x, g)
     tall = replace(g, height=high, width=wide, kernel=(g.kernel[0], 1), begins=(0, 0))
     emit_outer(b, tall, image, dy, sums, 1, (g.kernel[1] * rows, columns))
@@ -79,11 +79,11 @@ def _bind_pool(b: Binder) -> None:
 
 
 def _rows(b: Binder, x: Operand) -> tuple[int, int, int]:
-    """Rows, channels and rows a chunk of a tensor whose channels come last."""
+    """Rows, channels and rows per chunk of a channels-last tensor."""
     if channels_at(b) != "NHWC" and len(x.shape) != 2:
         raise NoKernel("a normalisation that is not channels-last")
     if x.size == 0:
-        raise NoKernel("moments of nothing")
+        raise NoKernel("moments of an empty tensor")
     return x.size // x.shape[-1], x.shape[-1], max(1, CHUNK // x.shape[-1])
 
 
@@ -121,7 +121,7 @@ def _bind_batch_norm(b: Binder) -> None:
 
 
 _elementwise = BINDS["BatchNormalization"]
-BINDS["BatchNormalization"] = _bind_batch_norm  # its other form stays a link of chains
+BINDS["BatchNormalization"] = _bind_batch_norm  # in inference form it remains a member of chains
 
 
 @bind("BatchNormalizationGrad")
@@ -157,7 +157,7 @@ def _bind_layer_norm_grad(b: Binder) -> None:
     dy, x, scale, mean, inverse = operands(b, 0, 1, 2, 3, 4)
     n = scale.size
     if x.size == 0:
-        raise NoKernel("moments of nothing")
+        raise NoKernel("moments of an empty tensor")
     rows, chunk = x.size // n, max(1, CHUNK // n)
     chunks = -(-rows // chunk)
     parts = b.scratch("float32", (2, chunks, n))

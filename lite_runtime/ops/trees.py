@@ -1,6 +1,6 @@
-"""ai.onnx.ml: decision forests, native on float32 rows; and the types of simple feature operators.
+"""ai.onnx.ml: decision forests, native on float32 rows; and the result types of simple feature operators.
 
-A forest is checked whole before anything walks it: every link, feature and target within bounds, and no way in circles.
+A forest is checked completely before use: every link, feature and target must be within bounds, without cycles.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _NUMBERS = {"float32", "float64", "int64", "int32"}
 
 @dataclass(frozen=True)
 class Forest:
-    """Checked trees in the order kernels/trees.py reads them.
+    """Checked trees in the order in which kernels/trees.py reads them.
 
     `nodes` (n, 4) int32, `roots`, `leaves` (votes of leaf i: [leaves[i], leaves[i + 1])), `targets`, `weights`, `sets`
-    and `members` as there. `exact`: whether float32 thresholds tell float32 values apart as the given ones do.
+    and `members` as defined there. `exact`: whether float32 thresholds separate float32 values as the given ones do.
     """
 
     nodes: Array
@@ -46,13 +46,13 @@ class Forest:
     sets: Array
     members: Array
     features: int
-    """Features a row needs at least."""
+    """Least number of features in a row."""
     exact: bool
     leq_only: bool
 
 
 class _Bad(Exception):
-    """A forest that is none; the text says why."""
+    """An invalid forest; the text says why."""
 
 
 def _need(condition: bool, what: str) -> None:
@@ -87,7 +87,7 @@ def _reals(attrs: Mapping[str, Any], name: str, length: int | None = None) -> Ar
 
 
 def _table(attrs: Mapping[str, Any], name: str) -> Array:
-    """A tensor attribute's numbers, half precision widened."""
+    """A tensor attribute's numbers; half precision is widened."""
     value = attrs.get(name)
     _need(isinstance(value, np.ndarray) and value.dtype.kind in "iuf", f"expected {name} to be a tensor of numbers")
     array = np.ravel(np.asarray(value))
@@ -100,7 +100,7 @@ def _within(array: Array, bound: int, what: str) -> None:
 
 
 def _check_walks(yes: Array, no: Array, roots: Array) -> None:
-    """No walk from a root may meet a node twice: levels of nodes must run out."""
+    """No path from a root may visit a node twice: the number of levels must be finite."""
     level = np.unique(roots[roots >= 0])
     for _ in range(min(len(yes), _DEEPEST) + 1):
         if not level.size:
@@ -123,7 +123,7 @@ def _assemble(
     weights: Array,
     sets: Sequence[Array] = (),
 ) -> Forest:
-    """Check and pack. `yes`, `no` and `roots` name inner nodes, or leaf ~place."""
+    """Check and pack. `yes`, `no` and `roots` name inner nodes by index, or a leaf by ~index."""
     count, leaf_count = len(modes), len(leaves) - 1
     for links, what in ((yes, "true branches"), (no, "false branches"), (roots, "roots")):
         _within(np.where(links >= 0, links, 0), max(count, 1), what)
@@ -174,7 +174,7 @@ def _classic(attrs: Mapping[str, Any], kind: str, targets: int) -> Forest:
     inner = modes >= 0
     place = np.where(inner, np.cumsum(inner) - 1, ~(np.cumsum(~inner) - 1))
     number = {key: i for i, key in enumerate(zip(trees.tolist(), ids.tolist(), strict=True))}
-    _need(len(number) == count, "expected every node id once a tree")
+    _need(len(number) == count, "expected every node id once per tree")
 
     def lookup(of_trees: Array, of_ids: Array, what: str) -> Array:
         _need(of_trees.size == of_ids.size, f"expected {what} of {of_trees.size} integers, got {of_ids.size}")
@@ -193,7 +193,7 @@ def _classic(attrs: Mapping[str, Any], kind: str, targets: int) -> Forest:
     roots = np.flatnonzero(is_root)
     _need(
         len(roots) == len(np.unique(trees)) == len(np.unique(trees[roots])),
-        f"expected one root a tree, got {len(roots)} roots of {len(np.unique(trees))} trees",
+        f"expected one root per tree, got {len(roots)} roots of {len(np.unique(trees))} trees",
     )
     voter = lookup(_ints(attrs, f"{kind}_treeids"), _ints(attrs, f"{kind}_nodeids"), f"{kind}_nodeids")
     of = _ints(attrs, f"{kind}_ids", voter.size)
@@ -273,7 +273,7 @@ def forest_of(node: Node) -> Forest:
 
 
 def _labels(attrs: Mapping[str, Any], ints: str, strings: str) -> tuple[Array | None, int]:
-    """(integer labels, None where they are strings; how many)."""
+    """(integer labels, or None if they are strings; their number)."""
     names = attrs.get(strings)
     if names:
         return None, len(names)
@@ -282,7 +282,7 @@ def _labels(attrs: Mapping[str, Any], ints: str, strings: str) -> tuple[Array | 
 
 
 def _targets(node: Node) -> int:
-    """Scores a row gets."""
+    """Number of scores per row."""
     if node.op == "TreeEnsembleClassifier":
         return _labels(node.attrs, "classlabels_int64s", "classlabels_strings")[1]
     count = node.attrs.get("n_targets")
@@ -295,7 +295,7 @@ def _targets(node: Node) -> int:
 
 
 def _choice(node: Node, name: str, default: int, names: Sequence[str]) -> int:
-    """The number of an attribute that is a name, or in TreeEnsemble the number itself."""
+    """The number of an attribute that is a name; TreeEnsemble gives the number itself."""
     value: Any = node.attrs.get(name, names[default])
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
@@ -318,7 +318,7 @@ def _rows(n: Inference, dtypes: set[str]) -> Spec:
 
 
 def _base(node: Node, count: int) -> Array:
-    """What is added to every sum: nothing, one number for all, or one each."""
+    """The values added to every sum: none, one for all, or one each."""
     base = _reals(node.attrs, "base_values").astype(np.float64)
     if base.size not in (0, 1, count) and not (node.op == "TreeEnsembleClassifier" and count == 1 and base.size == 2):
         raise ShapeError(f"{node.where}: expected {count} base_values, 1 or none, got {base.size}")
@@ -349,12 +349,12 @@ def _infer_ensemble(n: Inference) -> tuple[Spec]:
 
 
 def _binary(node: Node) -> bool:
-    """Whether only one of two classes is voted for."""
+    """Whether only one of two classes gets votes."""
     return _targets(node) == 2 and len(np.unique(forest_of(node).targets)) == 1
 
 
 def _walk(b: Binder, x: Operand, count: int, how: int, targets: Array) -> Operand:
-    """Emit the walk; float64 sums (rows, count)."""
+    """Emit the traversal; returns float64 sums (rows, count)."""
     forest = forest_of(b.node)
     if not forest.exact:
         raise NoKernel("thresholds that float32 cannot hold")

@@ -1,4 +1,4 @@
-"""NarrowMatMul: a product with constant weights that stay float16, int8 or int4 in memory."""
+"""NarrowMatMul: a product with constant weights that are kept in memory as float16, int8 or int4."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__: list[str] = []
 
 _BYTES = ("int8", "uint8")
 _ONE: tuple[tuple[int, ...], ...] = ((), (1,))
-"""Shapes of a scale for all."""
+"""Shapes of a single scale for all weights."""
 
 
 # -- what comes out ---------------------------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ def _(n: Inference) -> list[Spec]:
         raise n.error(f"inner sizes differ: {list(a.shape)} times {[depth, columns]}")
     dtype = right.dtype if not shape else "int8" if n.attr("signed", 0) else "uint8"
     if (dtype == "float16") == n.has(2) or (dtype == "float16" and (n.has(3) or n.attr("block_size", 0))):
-        raise n.error("expected a scale beside integers; neither scale, zero point nor blocks beside float16")
+        raise n.error("expected a scale with integers, and no scale, zero point or blocks with float16")
     if n.has(2):
         _check_scales(n, depth, columns, turned, dtype)
     result = Spec("float32", (*a.shape[:-1], columns))
@@ -113,12 +113,12 @@ def _(b: Binder) -> None:
 def _panels(
     b: Binder, right: Operand, scale: Operand | None, zero: Operand | None, kind: str, sizes: tuple[int, int, int]
 ) -> tuple[Operand, Operand | None, Operand | None]:
-    """Weights, scales and offsets as the kernel reads them."""
+    """Weights, scales and offsets in the order in which the kernel reads them."""
     depth, columns, block = sizes
     turned, shape, lanes = bool(b.attr("transB", 0)), tuple(b.attr("shape", ())), b.lanes
     signed = right.dtype == "int8" or bool(b.attr("signed", 0))
     middle = 0 if signed or kind == "f16" else 8 if shape else 128
-    """What is taken off unsigned weights, so that they are signed."""
+    """The value subtracted from unsigned weights to make them signed."""
 
     def matrix(value: Array) -> Array:
         whole = unpack4(value, shape, int(signed)) if shape else value
@@ -134,7 +134,7 @@ def _panels(
     blocks = -(-depth // block)
 
     def table(value: Array) -> Array:
-        """One value a block and column, (blocks, columns)."""
+        """One value per block and column, (blocks, columns)."""
         whole = value.T if turned and value.ndim == 2 else value
         return np.broadcast_to(whole, (blocks, columns))
 
@@ -151,7 +151,7 @@ def _panels(
 
 
 def _in_panels(matrix: Array, lanes: int) -> Array:
-    """(k, n) -> panels of tile_vectors(n) * lanes columns, each (k, width), zeros behind column n, flat."""
+    """(k, n) -> panels of tile_vectors(n) * lanes columns, each (k, width), zero-padded after column n, flat."""
     k, n = matrix.shape
     width, padded = tile_vectors(n, lanes) * lanes, -(-n // lanes) * lanes
     whole = np.zeros((k, padded), matrix.dtype)

@@ -1,4 +1,4 @@
-"""3x3 convolutions of stride 1 by Winograd's algorithm: where it pays, and its weights."""
+"""3x3 convolutions of stride 1 by Winograd's algorithm: when it is faster, and its weights."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from lite_runtime.ops.registry import Binder, Operand
 __all__ = ["bind_winograd", "points", "tile_size", "transformed"]
 
 TILES = 16
-"""Tiles that m needs. Weights grow to (m + 2)^2 / 9 of their bytes, and fewer tiles than this wait for them."""
+"""Least number of tiles for m. Weights grow to (m + 2)^2 / 9 of their size; with fewer tiles, loading them
+dominates."""
 CHANNELS = {4: 12, 2: 32}
-"""Channels of the image that m needs: a window's transform costs the same for one column as for many channels'."""
+"""Least number of image channels for m: a window's transform costs the same whether one or many columns use it."""
 PRODUCTS = 0.6
-"""Share of the direct sum's products above which tiles that stand out over the image's edge eat up the gain.
+"""Share of the direct sum's products above which tiles that extend over the image's edge cancel the gain.
 
 Direct us / us by F(4x4) / by F(2x2), one thread, AVX-512, weights from memory (every layer has its own, 48 MB in all):
 
@@ -42,13 +43,13 @@ F(2x2) 6.3 / 6.6, from 32 to 32 9.5 / 8.4. One column from 64 channels gains as 
 """
 BLOCK = {4: 48, 2: 96}
 """Tiles that a worker transforms and multiplies at a time. Half or twice as many cost up to 5 %, on layers of 32 or of
-256 channels: reuse of weights against what stays in cache."""
+256 channels: a trade-off between reuse of weights and the size of the data kept in cache."""
 WORKERS = 8
-"""Workers that get memory of their own; further ones sit such a step out."""
+"""Number of workers with their own memory; further workers do not take part in such a step."""
 
 
 def tile_size(g: Geometry) -> int:
-    """m where tiles of F(m x m, 3x3) beat the direct sum for an ungrouped convolution; else 0."""
+    """m if tiles of F(m x m, 3x3) are faster than the direct sum for an ungrouped convolution; otherwise 0."""
     if (g.kernel, g.strides, g.dilations) != ((3, 3), (1, 1), (1, 1)):
         return 0
     for m in (4, 2):
@@ -64,8 +65,8 @@ def _tiles(g: Geometry, m: int) -> int:
 
 
 def points(m: int) -> Array:
-    """(m + 2, 3) float64: what a filter's three weights are at each point, over the factor that the windows' transform
-    leaves out (Lavin & Gray's G)."""
+    """(m + 2, 3) float64: the coefficients of a filter's three weights at each point (Lavin & Gray's G), divided by the
+    factor that the windows' transform omits."""
     finite = np.array(POINTS[m])
     apart = finite[:, None] - finite
     np.fill_diagonal(apart, 1)
@@ -73,13 +74,13 @@ def points(m: int) -> Array:
 
 
 def _panel_vectors(columns: int, lanes: int) -> int:
-    """Vectors of a full panel. With 16 registers, 6 x 2 vectors beat 3 x 4 by 1.1 (SSE) to 1.4 times (AVX2)."""
+    """Vectors of a full panel. With 16 registers, 6 x 2 vectors beat 3 x 4 by a factor of 1.1 (SSE) to 1.4 (AVX2)."""
     return tile_vectors(columns, lanes) if lanes == 16 else min(2, -(-columns // lanes))
 
 
 def transformed(w: Array, m: int, lanes: int) -> Array:
-    """Weights (columns, channels, 3, 3) at the points, as the kernel reads them: [panels][points][channels rounded up
-    to lanes][columns of the panel], zeros behind the last channel and column. float32, flat."""
+    """Weights (columns, channels, 3, 3) at the points, in the kernel's order: [panels][points][channels rounded up to
+    lanes][columns of the panel], zero-padded after the last channel and column. float32, flat."""
     columns, channels = w.shape[:2]
     both = np.kron(points(m), points(m))
     width, padded = _panel_vectors(columns, lanes) * lanes, -(-columns // lanes) * lanes
@@ -94,7 +95,7 @@ def transformed(w: Array, m: int, lanes: int) -> Array:
 
 
 def _packed(b: Binder, w: Operand, filters: Filters, m: int) -> Operand:
-    """The weights at the points, panel by panel: now, if they are constant, else by a step."""
+    """The weights at the points, panel by panel: computed now if they are constant, otherwise by a step."""
     full, depth = _panel_vectors(filters.columns, b.lanes), -(-filters.inner // b.lanes) * b.lanes
 
     def pack(value: Array) -> Array:
@@ -132,7 +133,8 @@ def bind_winograd(
     residual: Operand | None,
     out: Operand,
 ) -> bool:
-    """Emit the steps of an ungrouped convolution, rows of `filters` (tap, channel), where it pays; whether it does."""
+    """Emit the steps of an ungrouped convolution if this is faster; rows of `filters` are (tap, channel). Returns
+    whether it did."""
     columns, lanes = filters.columns, b.lanes
     if (g.kernel, g.strides, g.dilations) != ((3, 3), (1, 1), (1, 1)):
         return False
@@ -142,11 +144,11 @@ def bind_winograd(
     if not m:
         return False
     full, depth, tiles = _panel_vectors(columns, lanes), -(-g.channels // lanes) * lanes, _tiles(g, m)
-    # The last block may be a quarter larger, rather than leave a few tiles that need all weights once more.
+    # The last block may be a quarter larger: a few remaining tiles would need all weights again.
     room = -(-min(tiles, BLOCK[m] * 5 // 4) // 12) * 12
     slots = min(WORKERS, max(-(-tiles // 24), -(-columns // (full * lanes))))
     share = ((m + 2) ** 2, room * (depth + full * lanes) + 32)
-    scratch = b.scratch("float32", (slots, *share)).at(0, share)  # reports count what one worker uses
+    scratch = b.scratch("float32", (slots, *share)).at(0, share)  # reports count the memory of one worker
     packed = _packed(b, w, filters, m)
     finish = finish_of(b)
     b.emit(

@@ -1,1 +1,1 @@
-"""From a graph and input types to a program: pure functions that plan for any target, without ctypes or mmap."""
+"""Plans a program from a graph and input types: pure functions for any target, without ctypes or mmap."""

@@ -1,4 +1,4 @@
-"""Nodes to records: each unit of a stage bound to kernels, its values given buffers; where they lie comes later."""
+"""Binds each unit of a stage to kernels and gives its values buffers; memory addresses are assigned later."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ __all__ = ["BEFORE", "BoundUnit", "Choose", "Pack", "Record", "Slot", "Workspace
 BEFORE = -2
 """First unit of a buffer that the caller fills."""
 Pack = Callable[[Operand, str, Callable[[Array], Array]], Array]
-"""Makes and keeps a constant in the order a kernel reads it: (source, name of the order, how)."""
+"""Packs and caches a constant in the order in which a kernel reads it: (source, name of the order, function)."""
 
 Choose = Callable[[str, str, Sequence[str]], str]
-"""Picks one of several ways to compute something: (operators, key, options) -> option; see `tuning.Choices`."""
+"""Chooses one of several ways to compute something: (operators, key, options) -> option; see `tuning.Choices`."""
 
 
 class Slot:
     """A buffer of `nbytes`. `base` is fixed for constants, inputs and outputs; an arena buffer gets an `offset` from
-    the units `first` to `last` that touch it. `home`: the slot whose memory it takes over, -1: its own. `shared`: more
-    than one unit writes it. `scratch`: each worker may have a share of it that no operand names."""
+    its lifetime, the units `first` to `last`. `home`: the slot whose memory it reuses, -1: its own. `shared`: several
+    units write it. `scratch`: each worker may have a part of it that no operand names."""
 
     __slots__ = ("base", "first", "home", "last", "nbytes", "offset", "scratch", "shared")
 
@@ -43,7 +43,7 @@ class Slot:
 
 
 class Record(NamedTuple):
-    """A step before its operands have addresses."""
+    """A step whose operands have no addresses yet."""
 
     kernel: str
     step: Step
@@ -52,7 +52,7 @@ class Record(NamedTuple):
 
 
 class BoundUnit(NamedTuple):
-    """Records [begin, end) compute unit `unit`; none: its reference does."""
+    """Records [begin, end) compute unit `unit`; an empty range means that its reference does."""
 
     unit: int
     begin: int
@@ -60,7 +60,7 @@ class BoundUnit(NamedTuple):
 
 
 def _makes_rows(step: Step, gaps: Gaps, operand: Operand) -> bool:
-    """Whether the step makes `operand`, all of it, in rows one after the other that it could write with gaps."""
+    """Whether the step writes all of `operand` in consecutive rows, between which it could leave gaps."""
     made = getattr(step, gaps.operand)
     alone = not gaps.absent or getattr(step, gaps.absent) is None
     whole = made.slot == operand.slot and made.size == operand.size and operand.offset == 0
@@ -69,14 +69,14 @@ def _makes_rows(step: Step, gaps: Gaps, operand: Operand) -> bool:
 
 
 _Undo = tuple[Callable[..., Any], tuple[Any, ...]]
-"""A change taken back: a function and its arguments."""
+"""Undoes one change: a function and its arguments."""
 
 
 class Workspace:
-    """State of one planning: values' operands, slots, records, units.
+    """State while planning: operands of values, slots, records, units.
 
-    Every change that binding a unit makes is noted in an undo log, so that a unit which turns out to have no kernel
-    costs what it changed, however large the plan is.
+    Every change made by binding a unit is recorded in an undo log, so that undoing a unit without a kernel costs only
+    as much as the unit changed, however large the plan is.
     """
 
     def __init__(self, pack: Pack, lanes: int, choose: Choose) -> None:
@@ -91,36 +91,36 @@ class Workspace:
         self.packed_slots: dict[tuple[int, str], Operand] = {}
         self.fixed_values: dict[int, Operand] = {}
         self.uses: Mapping[str, int] = {}
-        """Readers of every value; what leaves the plan is read once more."""
+        """Number of readers of every value; values that leave the plan count one more."""
         self.unit = 0
         self._touching: dict[int, list[int]] = {}
         """Numbers of the records with an operand in a slot, by slot, in order."""
         self._undo: list[_Undo] = []
 
     def begin(self) -> None:
-        """From here on changes can be taken back."""
+        """Start recording changes that can be undone."""
         self._undo.clear()
 
     def take_back(self) -> None:
-        """Undo every change since `begin`, the last one first. Numbers of bases are not given out again."""
+        """Undo every change since `begin`, in reverse order. Base numbers are not reused."""
         for change, arguments in reversed(self._undo):
             change(*arguments)
         self._undo.clear()
 
     def slot(self, nbytes: int, base: int = ARENA) -> int:
-        """A new buffer's number."""
+        """The number of a new buffer."""
         self.slots.append(Slot(nbytes, base))
         self._undo.append((self.slots.pop, ()))
         return len(self.slots) - 1
 
     def external(self, spec: Spec) -> Operand:
-        """An operand with a base of its own."""
+        """An operand with its own base."""
         slot = self.slot(spec.nbytes, self.bases)
         self.bases += 1
         return Operand(spec, slot)
 
     def fixed(self, array: Array) -> Operand:
-        """A constant's operand, one a distinct array."""
+        """A constant's operand; each distinct array has one."""
         held = self.fixed_values.get(id(array))
         if held is not None and held.spec.shape == array.shape:
             return held
@@ -134,7 +134,7 @@ class Workspace:
         return operand
 
     def packed(self, source: Operand, layout: str, pack: Callable[[Array], Array]) -> Operand:
-        """A constant in the order a kernel reads it, one a source and order."""
+        """A constant in the order in which a kernel reads it; one per source and order."""
         key = (source.slot, layout)
         if key not in self.packed_slots:
             operand = self.fixed(self.pack(source, layout, pack))
@@ -143,12 +143,12 @@ class Workspace:
         return self.packed_slots[key]
 
     def touch(self, operand: Operand | None) -> None:
-        """The current unit needs this operand's buffer."""
+        """Extend the lifetime of this operand's buffer to the current unit."""
         if operand is not None:
             self._live(operand.slot, self.unit)
 
     def _live(self, number: int, unit: int) -> None:
-        """A slot's lifetime includes `unit`."""
+        """Include `unit` in a slot's lifetime."""
         slot = self.slots[number]
         if slot.first == -1 or unit < slot.first or unit > slot.last:
             self._undo.append((_set_life, (slot, slot.first, slot.last)))
@@ -167,12 +167,12 @@ class Workspace:
             self.touch(operand)
 
     def only_record(self, slot: int) -> int | None:
-        """The number of the record with an operand in a slot, where there is exactly one."""
+        """The number of the only record with an operand in a slot; None if there are none or several."""
         there = self._touching.get(slot, ())
         return there[0] if len(there) == 1 else None
 
     def redirect(self, number: int, record: Record, old: int, new: int) -> None:
-        """Replace a record that wrote slot `old` by one that writes slot `new`; nothing needs `old` any more."""
+        """Replace a record that wrote slot `old` by one that writes slot `new`; `old` has no other users."""
         replaced, slot, shared = self.records[number], self.slots[new], self.slots[new].shared
         held = self.slots[old]
         self._undo += [
@@ -190,7 +190,7 @@ class Workspace:
         self._live(new, record.unit)
 
     def reuse(self, result: Operand, of: Operand) -> None:
-        """The current unit's result may take over the memory of an operand."""
+        """Allow the current unit's result to reuse the memory of an operand."""
         self.reuses.append((result.slot, of.slot, self.unit))
         self._undo.append((self.reuses.pop, ()))
 
@@ -200,7 +200,7 @@ def _set_life(slot: Slot, first: int, last: int) -> None:
 
 
 def _restore(table: dict[Any, Any], key: Any) -> _Undo:
-    """What gives a key of a table back what it holds now."""
+    """An undo entry that restores the current value of a table's key."""
     return (table.__setitem__, (key, table[key])) if key in table else (table.pop, (key, None))
 
 
@@ -281,9 +281,9 @@ class _NodeBinder:
 
 
 def bind_stage(space: Workspace, stage: Stage, native: bool) -> list[BoundUnit]:
-    """Bind a stage's nodes in order, chains of elementwise ones together; what each unit became."""
+    """Bind a stage's nodes in order, chains of elementwise nodes together; returns the bound units."""
     read = (n for node in stage.ready for n in (*node.inputs, *node.captures))
-    for name in dict.fromkeys((*read, *sorted(stage.later), *stage.outputs)):  # in an order that no hash decides
+    for name in dict.fromkeys((*read, *sorted(stage.later), *stage.outputs)):  # in an order without hashes
         if name in stage.known and spec_of(stage.known[name]) is not None:
             space.operands[name] = space.fixed(stage.known[name])
     bound: list[BoundUnit] = []
@@ -315,14 +315,14 @@ def _uses(stage: Stage) -> Mapping[str, int]:
 
 
 def _units(stage: Stage, uses: Mapping[str, int]) -> list[tuple[Node, ...]]:
-    """Nodes grouped into what is bound together."""
+    """Nodes grouped into units that are bound together."""
     wanted = stage.later.union(stage.outputs)
     known = {name: array for name, array in stage.known.items() if spec_of(array) is not None}
     return chain.group(stage.ready, stage.specs, uses, wanted, known)
 
 
 def _bind(space: Workspace, nodes: tuple[Node, ...], specs: Mapping[str, Spec]) -> bool:
-    """Emit a unit's native steps; False, and nothing changed, where no kernel takes it."""
+    """Emit a unit's native steps; returns False and changes nothing if no kernel supports it."""
     node = nodes[-1]
     rule = BINDS.get(node.op)
     if rule is None and len(nodes) == 1:
@@ -351,7 +351,7 @@ def _bind(space: Workspace, nodes: tuple[Node, ...], specs: Mapping[str, Spec]) 
 
 
 def _bind_reference(space: Workspace, node: Node, specs: Mapping[str, Spec]) -> None:
-    """Give a reference node's results their slots; its operands must still be there when it runs."""
+    """Give the results of a node run by reference their slots; its operands must still be alive when it runs."""
     for name in node.outputs:
         if name:
             space.operands[name] = Operand(specs[name], space.slot(specs[name].nbytes))

@@ -1,7 +1,7 @@
-"""What steps cost: operations and bytes as functions of types, and from these how long they take and who shares them.
+"""Estimated cost of steps: operations and bytes as functions of types, and from these durations and worker counts.
 
-Nothing here is timed when a model runs. The rates below were fitted to the native profiles of the project's benchmark
-models (one core with AVX-512 and VNNI); they serve decisions where a factor of two is no matter.
+No time is measured when a model runs. The rates below were fitted to the native profiles of the project's benchmark
+models (one core with AVX-512 and VNNI); they are used for decisions where a factor of two does not matter.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Counted(NamedTuple):
     results: Specs
 
     def spec(self, i: int) -> Spec:
-        """The type of operand `i`; no elements where it was left out."""
+        """The type of operand `i`; a type without elements if it is left out."""
         return (self.operands[i] if i < len(self.operands) else None) or _NOTHING
 
     def attr(self, name: str, default: Any) -> Any:
@@ -38,7 +38,7 @@ class _Counted(NamedTuple):
 
     @property
     def made(self) -> Spec:
-        """The type of the first result that is wanted."""
+        """The type of the first wanted result."""
         return next((spec for spec in self.results if spec is not None), _NOTHING)
 
 
@@ -47,10 +47,10 @@ _Count = Callable[[_Counted], int]
 
 
 def operations(node: Node, operands: Specs, results: Specs) -> int:
-    """Arithmetic operations of a node on these types, a multiply-add counted as two; moving data is none.
+    """Arithmetic operations of a node on these types; a multiply-add counts as two, moving data as none.
 
-    None stands for an operand or result left out. Bias and activation of a product are not counted; an elementwise
-    operator counts one for each element, whatever it computes.
+    None represents an operand or result that is left out. Bias and activation of a product are not counted; an
+    elementwise operator counts as one per element, whatever it computes.
     """
     count = _COUNTS.get(node.op)
     if count is None:
@@ -64,7 +64,7 @@ def _elements(n: _Counted) -> int:
 
 
 def _each(count: int) -> _Count:
-    """So many operations for each element of operand 0."""
+    """`count` operations for each element of operand 0."""
     return lambda n: count * n.spec(0).size
 
 
@@ -78,17 +78,18 @@ def _convolution(weights: int) -> _Count:
 
 
 def _transposed_convolution(weights: int) -> _Count:
-    """Weights (in, out / groups, *kernel): each element of operand 0 meets all of its channel's."""
+    """Weights (in, out / groups, *kernel): each element of operand 0 is multiplied by all weights of its channel."""
     return lambda n: 2 * n.spec(0).size * prod(n.spec(weights).shape[1:])
 
 
 def _weight_gradient(n: _Counted) -> int:
-    """Every result meets all weights of its filter: dY is operand 1, dW (out, in / groups, *kernel) the result."""
+    """Each result element is multiplied by all weights of its filter: operand 1 is dY, the result dW (out, in / groups,
+    *kernel)."""
     return 2 * n.spec(1).size * prod(n.made.shape[1:])
 
 
 def _recurrent_gradient(n: _Counted) -> int:
-    """The gates once more, then their gradient to what they were made of, and to the weights."""
+    """The gates again, then their gradient to the values they were computed from, and to the weights."""
     return 3 * _recurrent(n)
 
 
@@ -121,13 +122,13 @@ def _window(n: _Counted) -> int:
 
 
 def _interpolation(n: _Counted) -> int:
-    """Linear: two taps an axis that changes; cubic: four; nearest: none."""
+    """Linear: two taps per axis that changes; cubic: four; nearest: none."""
     taps = {"nearest": 0, "linear": 2, "cubic": 4}.get(str(n.attr("mode", "nearest")), 2)
     return 2 * taps * n.made.size
 
 
 def _trees(n: _Counted) -> int:
-    """A comparison a level of each tree, were they balanced."""
+    """One comparison per level of each tree, assuming balanced trees."""
     roots = len(n.attr("tree_roots", ())) or len(set(n.attr("nodes_treeids", ()))) or 1
     nodes = max(len(n.attr("nodes_splits", n.attr("nodes_values", ()))), roots)
     return n.spec(0).shape[0] * roots * max(round(log2(nodes / roots + 1)), 1) if n.spec(0).shape else 0
@@ -166,7 +167,7 @@ _COUNTS: Mapping[str, _Count] = {op: count for ops, count in _FAMILIES for op in
 
 
 class _Rate(NamedTuple):
-    """Billions of operations and of bytes that one worker does in a second, with vectors of 16 float32."""
+    """Billions of operations and of bytes that one worker processes per second, with vectors of 16 float32."""
 
     operations: float
     bytes: float
@@ -182,7 +183,7 @@ _RATES: Mapping[str, _Rate] = {
     "gemm": _Rate(190, 90),
     "gemm.f32_pack": _Rate(100, 60),
     "gemm.f32_pad": _Rate(100, 80),
-    "grouped": _Rate(30, 60),  # a row alone waits for its matrix
+    "grouped": _Rate(30, 60),  # a single row is limited by loading its matrix
     "layernorm": _Rate(40, 40),
     "lookup": _Rate(100, 28),
     "normalize": _Rate(50, 60),
@@ -213,25 +214,25 @@ _RATES: Mapping[str, _Rate] = {
     "wgemm": _Rate(150, 50),
     "winograd": _Rate(350, 40),  # counted as the convolution it replaces
 }
-"""By kernel, else by family."""
+"""By kernel, or else by family."""
 _OTHER = _Rate(10, 20)
-"""Of families not listed."""
+"""For families that are not listed."""
 STEP = 0.03e-6
-"""Seconds that any step takes."""
+"""Overhead of any step, in seconds."""
 SHARED = 0.8e-6
-"""Seconds a step must take before it is shared: on an idle machine 0.6 and 1.0 serve as well, 1.5 loses a tenth on
-models of 30 µs."""
+"""Seconds that a step must take before it is shared: on an idle machine 0.6 and 1.0 work equally well; 1.5 loses a
+tenth on models of 30 µs."""
 
 
 def seconds(kernel: str, count: int, nbytes: int, lanes: int = 16) -> float:
-    """What a step takes one worker. kernel: "family.name"; lanes: float32 in a vector of the target."""
+    """Estimated seconds of a step for one worker. kernel: "family.name"; lanes: float32 in a vector of the target."""
     rate = _RATES.get(kernel) or _RATES.get(kernel.partition(".")[0], _OTHER)
     return STEP + max(count / rate.operations * 16 / lanes, nbytes / rate.bytes) * 1e-9
 
 
 def touched(step: Step) -> int:
-    """Bytes a step touches: of all its operands, once where two are the same; but of one that it picks from
-    (`Step.picks`), no more than that says."""
+    """Bytes that a step accesses: those of all its operands, counted once if two are the same; for an operand of which
+    it reads only a part (`Step.picks`), at most the size given there."""
     sizes = {(o.slot, o.offset): o.spec.nbytes for o in step.operands if o is not None}
     if step.picks is not None:
         table: Operand = getattr(step, step.picks.operand)
@@ -241,5 +242,5 @@ def touched(step: Step) -> int:
 
 
 def shared(took: float) -> bool:
-    """Whether a step of so many seconds gains by more than one worker."""
+    """Whether a step of this duration in seconds gains from more than one worker."""
     return took >= SHARED

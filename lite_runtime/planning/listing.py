@@ -1,4 +1,4 @@
-"""A planned program as text would have it: step by step, every word by the name of its declaration."""
+"""Lists a planned program step by step, with the declared name of every word."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["Listed", "ListedOperand", "listed", "planned"]
 
 
 class ListedOperand(NamedTuple):
-    """An operand: its role, and where it lies. `value`: the graph's name for it, where the step's node has one for what
-    lies there; `dtype` and `shape` (None where neither says): of that value, else of the constant."""
+    """An operand: its role, and its memory. `value`: the graph's name for its contents, if the step's node has one;
+    `dtype` and `shape` (None if unknown): those of that value, otherwise of the constant."""
 
     name: str
     role: str
     memory: str
-    """"arena", "constant", "input NAME", "output NAME", "buffer", or "" for an operand that was left out."""
+    """One of "arena", "constant", "input NAME", "output NAME", "buffer", or "" for an operand that is left out."""
     base: int
     offset: int
     value: str = ""
@@ -34,7 +34,7 @@ class ListedOperand(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A step: the kernel that runs it ("reference": none does), and the nodes it belongs to."""
+    """A step: the kernel that runs it ("reference" if none does), and the nodes that it computes."""
 
     kernel: str
     node: str
@@ -45,7 +45,7 @@ class Listed(NamedTuple):
     """Integers, floats and tails by name."""
 
     def plain(self) -> dict[str, Any]:
-        """The step as JSON knows it; floats that are not finite as text."""
+        """The step as JSON values; floats that are not finite as strings."""
         operands = [operand._asdict() for operand in self.operands]
         return {**self._asdict(), "operands": operands, "numbers": {k: _plain(v) for k, v in self.numbers.items()}}
 
@@ -55,10 +55,11 @@ def _plain(value: Any) -> Any:
 
 
 def planned(graph: Graph, shapes: Mapping[str, tuple[int, ...]], *, lanes: int, choose: Choose | None = None) -> Plan:
-    """The plan of a graph for inputs of these shapes, declared ones where none is given, open sizes 1. Nothing runs.
+    """The plan of a graph for inputs of these shapes; inputs without one have their declared shape, with open sizes 1.
+    Nothing is run.
 
-    lanes: float32 in a vector of the target. Raises InputError for a shape of no input, ShapeError where operands
-    do not fit.
+    lanes: float32 in a vector of the target. Raises InputError for a shape of an unknown input, ShapeError for
+    incompatible operands.
     """
     names = [value.name for value in graph.inputs]
     if unknown := sorted(set(shapes) - set(names)):
@@ -72,7 +73,7 @@ def planned(graph: Graph, shapes: Mapping[str, tuple[int, ...]], *, lanes: int, 
 
 
 _LIMIT = 4 << 30
-"""Bytes that a plan may hold: what a model is loaded with by default."""
+"""Greatest size of a plan in bytes: the default limit for loading a model."""
 
 
 def _pack(source: Operand, layout: str, make: Callable[[Array], Array]) -> Array:

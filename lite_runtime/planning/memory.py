@@ -1,4 +1,4 @@
-"""Where buffers lie in the arena: a pure function of their sizes and lifetimes."""
+"""Assigns buffers to offsets in the arena: a pure function of their sizes and lifetimes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ALIGNMENT", "Lifetime", "Spans", "arrange"]
 
 
 class Lifetime(NamedTuple):
-    """A buffer of `nbytes` that is needed from step `first` to step `last`, both included."""
+    """A buffer of `nbytes` that is needed from step `first` to step `last`, inclusive."""
 
     nbytes: int
     first: int
@@ -20,11 +20,11 @@ class Lifetime(NamedTuple):
 
 
 def arrange(buffers: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """Offsets, one a buffer, and the arena's size in bytes.
+    """The offset of each buffer, and the arena's size in bytes.
 
-    Buffers alive at the same step never overlap. Largest first, each into the lowest gap that holds it among those
-    already placed (XNNPACK's and TFLite's heuristic: within a few per cent of the optimum on real networks). The time
-    grows with the number of pairs of buffers that are alive at the same step, not with the number of all pairs.
+    Buffers alive at the same step never overlap. They are placed largest first, each into the lowest gap that holds it
+    among those already placed (the heuristic of XNNPACK and TFLite: within a few per cent of the optimum on real
+    networks). The time grows with the number of pairs of buffers alive at the same step, not with that of all pairs.
     """
     offsets = [0] * len(buffers)
     placed = _Placed(buffers)
@@ -46,10 +46,10 @@ _Range = tuple[int, int]
 
 
 class _Placed:
-    """Buffers with a place, found by the steps they are alive at.
+    """Placed buffers, searchable by the steps at which they are alive.
 
-    A buffer is alive within [first, last] if it is alive at `first` or begins later, at `last` at the latest. The
-    former are kept in a segment tree over the steps, the latter in a list sorted by their first step.
+    A buffer is alive within [first, last] if it is alive at `first`, or begins later but not after `last`. The former
+    are kept in a segment tree over the steps, the latter in a list sorted by first step.
     """
 
     def __init__(self, buffers: Sequence[Lifetime]) -> None:
@@ -59,7 +59,7 @@ class _Placed:
         self._begins: list[tuple[int, _Range]] = []
 
     def add(self, life: Lifetime, where: _Range) -> None:
-        """Note the bytes `where` as taken over a lifetime."""
+        """Record the bytes `where` as used during a lifetime."""
         insort(self._begins, (life.first, where))
         low, high = life.first - self._low + self._leaves, life.last - self._low + self._leaves + 1
         while low < high:
@@ -72,7 +72,7 @@ class _Placed:
             low, high = low >> 1, high >> 1
 
     def alive_with(self, life: Lifetime) -> Iterator[_Range]:
-        """The bytes taken at any step of a lifetime, in no order."""
+        """The byte ranges used at any step of a lifetime, in no particular order."""
         node = life.first - self._low + self._leaves
         while node:
             yield from self._nodes.get(node, ())

@@ -1,11 +1,11 @@
-"""A graph and its inputs' types -> a plan: a native program, nodes only a reference can run, what waits for values.
+"""Plans a graph for given input types: a native program, nodes run by reference, and nodes that depend on values.
 
-Everything here is a function of types; nothing runs, except that nodes whose operands are all known are evaluated now:
+Everything here is a function of types; nothing is run, except that nodes whose operands are all known are evaluated:
 
-    next_stage    which nodes' types are known
+    next_stage    the nodes whose types are known
     bind_stage    their kernels and buffers
-    _outputs      which buffers the caller gets
-    _lay_out      where the others lie
+    _outputs      the buffers that the caller receives
+    _lay_out      the memory of the other buffers
     _write        the program
 """
 
@@ -29,7 +29,7 @@ from lite_runtime.steps.declaration import LENGTH
 __all__ = ["Kernel", "Plan", "Step", "fold", "plan"]
 
 PARALLEL, MEET = 1, 2
-"""Flags of a step: its work is shared; all workers must have finished what came before (`kernels/walker.py`)."""
+"""Flags of a step: its work is shared; all workers must have finished the steps before it (`kernels/walker.py`)."""
 
 
 def plan(
@@ -45,10 +45,10 @@ def plan(
 ) -> Plan:
     """Plan a run of `graph` (its constants folded) on inputs of these types.
 
-    lanes: float32 in a vector of the target. native=False: references only. limit: bytes any plan may hold at a time.
-    separate: every buffer gets a base of its own instead of a place in the arena, so that a run can put each against a
-    guard page. choose: picks among ways to compute a step; the rules' own without it. Raises ShapeError where operands
-    do not fit, MsedgeError beyond the limit.
+    lanes: float32 in a vector of the target. native=False: references only. limit: greatest size in bytes of a plan's
+    memory. separate: every buffer gets its own base instead of a place in the arena, so that a run can put each next to
+    a guard page. choose: chooses among ways to compute a step; by default the rules' own. Raises ShapeError for
+    incompatible operands, MsedgeError above the limit.
     """
     stage = next_stage(graph, given, limit)
     space = Workspace(pack, lanes, choose or _by_rule)
@@ -100,7 +100,7 @@ def _by_rule(_: str, __: str, options: Sequence[str]) -> str:
 def _outputs(
     space: Workspace, names: Sequence[str], later: frozenset[str], inputs: Mapping[str, Operand]
 ) -> dict[str, int]:
-    """Give every output that fills a buffer of its own a base, so that it is written where the caller gets it."""
+    """Give every output with a buffer of its own a base, so that it is written directly to the caller's memory."""
     outer = {o.slot for o in inputs.values()}
     outputs: dict[str, int] = {}
     for name in names:
@@ -114,7 +114,7 @@ def _outputs(
 
 
 def _home(space: Workspace, i: int) -> int:
-    """The slot whose memory slot `i` uses; chains of slots that take over from one another are shortened on the way."""
+    """The slot whose memory slot `i` uses; chains of slots that reuse one another are shortened on the way."""
     slots = space.slots
     end = i
     while slots[end].home >= 0:
@@ -125,7 +125,7 @@ def _home(space: Workspace, i: int) -> int:
 
 
 def _share(space: Workspace) -> None:
-    """Let results take over the memory of operands that die in the same step."""
+    """Let results reuse the memory of operands whose lifetime ends in the same step."""
 
     for result, source, unit in space.reuses:
         home = _home(space, source)
@@ -138,7 +138,7 @@ def _share(space: Workspace) -> None:
 
 
 def _lay_out(space: Workspace, separate: bool) -> tuple[int, dict[int, int]]:
-    """Give every arena buffer its place; the arena's size and, with `separate`, the bytes of each buffer's own base."""
+    """Place every arena buffer; returns the arena's size and, with `separate`, the bytes of each buffer's own base."""
     _share(space)
     own = [s for s in space.slots if s.base == ARENA and s.home < 0 and s.first >= 0]
     slots: dict[int, int] = {}
@@ -161,9 +161,9 @@ def _lay_out(space: Workspace, separate: bool) -> tuple[int, dict[int, int]]:
 def _write(
     space: Workspace, specs: Mapping[str, Spec], separate: bool
 ) -> tuple[Array, tuple[str, ...], tuple[Kernel, ...]]:
-    """The program's words, the kernels they index, and which words are whose.
+    """The program's words, the names of its kernels, and the word range of each record.
 
-    Steps too small to gain by it are not shared, but for plans with `separate`, which are made to test kernels.
+    Steps too small to gain from sharing are not shared, except in plans with `separate`, which exist to test kernels.
     """
     kernels: dict[str, int] = {}
     words: list[int] = []
@@ -196,11 +196,11 @@ def _write(
 
 
 _MOVES = ("copy.", "pad", "pack", "transpose")
-"""In the names of kernels that compute nothing."""
+"""Parts of the names of kernels that do no arithmetic."""
 
 
 def _work(space: Workspace, specs: Mapping[str, Spec]) -> list[tuple[int, int]]:
-    """Operations and bytes of every record: a unit's operations fall to those that compute, by their bytes."""
+    """Operations and bytes of every record: a unit's operations are divided among its computing records by bytes."""
     sizes = [cost.touched(record.step) for record in space.records]
     of_unit: dict[int, list[int]] = {}
     for i, record in enumerate(space.records):
@@ -221,7 +221,7 @@ def _work(space: Workspace, specs: Mapping[str, Spec]) -> list[tuple[int, int]]:
 def _steps(
     bound: Sequence[BoundUnit], units: Sequence[tuple[Node, ...]], records: Sequence[Kernel]
 ) -> tuple[Step, ...]:
-    """Neighbouring native units walk in one call."""
+    """Merge neighbouring native units into one call."""
     steps: list[Step] = []
     for unit, begin, end in bound:
         if begin == end:
@@ -234,7 +234,7 @@ def _steps(
 
 
 class _Span(NamedTuple):
-    """Bytes a step touches; `writes` unless the buffer was filled by an earlier unit or by the caller."""
+    """Byte range that a step accesses; `writes` unless an earlier unit or the caller filled the buffer."""
 
     base: int
     start: int
@@ -251,22 +251,22 @@ def _span(space: Workspace, operand: Operand, unit: int) -> _Span:
 
 
 class _Touched:
-    """What steps have read and written since all workers last met, and whether a step must wait for one of them.
+    """The accesses of steps since the last barrier, and whether a new step conflicts with one of them.
 
-    Two steps may not run at the same time if they touch the same byte and one of them writes it. What the first worker
-    did alone it need not wait for: a step of its own clashes only with steps that all workers shared.
+    Two steps may not run at the same time if they access the same byte and one of them writes it. The first worker need
+    not wait for steps that it ran alone: such a step conflicts only with steps shared by all workers.
     """
 
     def __init__(self) -> None:
         self._ranges: dict[tuple[int, bool, bool], Spans] = {}
-        """By base, whether the step writes, and whether all workers shared it."""
+        """By base; the key also says whether the step writes, and whether all workers shared it."""
 
     def add(self, span: _Span, shared: bool) -> None:
-        """Note what a step touches."""
+        """Record a step's access."""
         self._ranges.setdefault((span.base, span.writes, shared), Spans()).add(span.start, span.end)
 
     def clash(self, span: _Span, shared: bool) -> bool:
-        """Whether a step that touches `span` must wait for one of those before it."""
+        """Whether a step that accesses `span` must wait for one of the recorded steps."""
         for by_all in (True, False) if shared else (True,):
             for writes in (True, False) if span.writes else (True,):
                 there = self._ranges.get((span.base, writes, by_all))

@@ -1,4 +1,4 @@
-"""What planning makes and running takes: data alone, so that a kept program runs without the planner's modules."""
+"""The result of planning: data only, so that a cached program runs without importing the planner."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["ALIGNMENT", "ARENA", "FAULT", "FIRST_FREE", "NULL", "Kernel", "Plan"
 NULL, FAULT, ARENA, FIRST_FREE = 0, 1, 2, 3
 """Entries of the table of base addresses: always 0; the fault cell; the arena; then constants, inputs and outputs."""
 ALIGNMENT = 64
-"""Bytes: a cache line, and the widest vector."""
+"""Bytes of a cache line, and of the widest vector."""
 
 
 class Step(NamedTuple):
-    """One piece of a plan in order: a run of native steps, or a node for its reference."""
+    """A part of a plan: a run of native steps, or a node for its reference. Parts are executed in order."""
 
     nodes: tuple[Node, ...]
     begin: int = 0
@@ -25,7 +25,7 @@ class Step(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """One record of the program, for reports: what runs, for which nodes, on which operands."""
+    """One record of the program, for reports: the kernel, the nodes it computes, its operands."""
 
     name: str
     unit: int
@@ -34,20 +34,20 @@ class Kernel(NamedTuple):
     operations: int
     bytes: int
     seconds: float
-    """What it should take one worker (`cost.py`)."""
+    """Estimated time for one worker (`cost.py`)."""
     shared: bool
-    """All workers take part, not the first alone."""
+    """All workers take part, not only the first."""
     meets: bool
-    """All workers must have finished what came before."""
+    """All workers must have finished the steps before it."""
 
 
 class Plan(Frozen):
-    """What a run of a graph with these input types does.
+    """The steps of running a graph with these input types.
 
-    `program` and `kernels` (names; a record's first word indexes them) drive native code; `where` gives each value's
-    base and byte offset; `constants`, `inputs` and `outputs` say which base holds what. Outputs that are windows of
-    something else are `copies`. `frontier` are nodes whose results' types only a run tells, to be run by reference when
-    `steps` are done; `rest` is the graph that remains after them.
+    `program` and `kernels` (names; a record's first word is an index into them) drive native code; `where` gives each
+    value's base and byte offset; `constants`, `inputs` and `outputs` map bases to their contents. Outputs that are
+    views of other memory are `copies`. `frontier` lists nodes whose result types are known only at run time; they are
+    run by reference after `steps`. `rest` is the graph that remains after them.
     """
 
     program: Array
@@ -60,7 +60,7 @@ class Plan(Frozen):
     arena_bytes: int
     constants: Mapping[int, Array]
     slots: Mapping[int, int]
-    """Bytes of the bases that hold one buffer each, when planned with `separate`."""
+    """Sizes of the bases with one buffer each, if planned with `separate`."""
     inputs: Mapping[str, int]
     outputs: Mapping[str, int]
     copies: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What is known before a run: which nodes can be evaluated now, whose types follow from the inputs', who must wait."""
+"""Divides a graph before a run: nodes that can be evaluated now, nodes with known types, nodes that must wait."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from lite_runtime.ops.registry import INFERS, DataDependent, Inference
 __all__ = ["Stage", "fold", "next_stage", "spec_of"]
 
 SMALL = 1 << 16
-"""Elements up to which a value that follows from shapes is computed while planning."""
+"""Greatest number of elements of a value derived from shapes that is computed while planning."""
 GROWTH = 8
-"""Times its operands' bytes that a constant may take and still be made ahead: dequantised weights yes, tilings no."""
+"""Greatest ratio of a constant's bytes to its operands' for evaluation ahead: dequantised weights yes, tilings no."""
 FILLS = frozenset({"ConstantOfShape", "Expand"})
-"""Operators made ahead whatever they give: as weights, kernels need them packed, and filling costs next to nothing."""
+"""Operators that are always evaluated ahead: kernels need their results packed as weights, and filling is cheap."""
 
 
 class Stage(NamedTuple):
-    """A graph for inputs of known types, cut where a type hangs on a value.
+    """A graph for inputs of known types, cut where a type depends on a value.
 
-    `ready` nodes have known types and are needed; the results of `frontier` tell theirs only when run; `rest` is the
-    graph that remains after them, None if nothing does. `specs` and `known` hold types and values by name; `later`
-    names what the frontier and the rest read, `outputs` the graph's outputs that this stage makes or has.
+    `ready` nodes have known types and are needed; result types of the `frontier` are known only after it ran; `rest` is
+    the graph that remains after it, None if nothing does. `specs` and `known` hold types and values by name; `later`
+    names the values that the frontier and the rest read, `outputs` the graph's outputs that this stage provides.
     """
 
     ready: tuple[Node, ...]
@@ -44,10 +44,10 @@ class Stage(NamedTuple):
 
 
 def fold(graph: Graph, limit: int) -> Graph:
-    """The graph with every node evaluated whose operands are constants: done once, whatever the inputs' shapes.
+    """The graph with every node evaluated whose operands are constants: done once for all input shapes.
 
-    Constants that only evaluated nodes read are let go as soon as the last of these has run: weights stored in a
-    narrower type are not kept beside what they become.
+    Constants that only evaluated nodes read are released after the last of these, so that weights stored in a narrower
+    type are not kept in addition to their converted form.
     """
     known = dict(graph.constants)
     rest = []
@@ -67,7 +67,7 @@ def fold(graph: Graph, limit: int) -> Graph:
 
 
 def _release(node: Node, known: dict[str, Array], readers: Counter[str]) -> None:
-    """Forget the operands of an evaluated node that nothing else reads."""
+    """Release the operands of an evaluated node that have no other readers."""
     for name in _reads(node):
         readers[name] -= 1
         if not readers[name]:
@@ -75,7 +75,7 @@ def _release(node: Node, known: dict[str, Array], readers: Counter[str]) -> None
 
 
 def _check_sizes(node: Node, results: Sequence[Spec], limit: int) -> None:
-    """Refuse results that memory is not meant to hold, before anything makes them."""
+    """Refuse results above the memory limit before they are computed."""
     for spec in results:
         if spec.nbytes > limit:
             raise MsedgeError(
@@ -84,14 +84,14 @@ def _check_sizes(node: Node, results: Sequence[Spec], limit: int) -> None:
 
 
 def _never_ahead(node: Node) -> bool:
-    """Whether a node is evaluated at every run: because it draws random numbers, or because what it does depends on a
-    graph of its own."""
+    """Whether a node must be evaluated at every run: because it draws random numbers, or because its behaviour depends
+    on a subgraph."""
     record = OPERATORS.get(node.op)
     return record is not None and ("random" in record.traits or "control" in record.traits)
 
 
 def _evaluate(node: Node, known: dict[str, Array]) -> bool:
-    """Evaluate a node whose operands are all known; whether it was."""
+    """Evaluate a node if all its operands are known; returns whether it was evaluated."""
     from lite_runtime import reference
 
     if _never_ahead(node) or any(name and name not in known for name in node.inputs):
@@ -104,9 +104,10 @@ def _evaluate(node: Node, known: dict[str, Array]) -> bool:
 
 
 def next_stage(graph: Graph, given: Mapping[str, Spec], limit: int) -> Stage:
-    """The stage a run of `graph` (its constants folded) begins with, given its inputs' types.
+    """The first stage of a run of `graph` (its constants folded), given the types of its inputs.
 
-    limit: bytes one value may have. Raises ShapeError where operands do not fit, MsedgeError beyond the limit.
+    limit: greatest size in bytes of one value. Raises ShapeError for incompatible operands, MsedgeError above the
+    limit.
     """
     known = dict(graph.constants)
     specs: dict[str, Spec] = dict(given)
@@ -147,12 +148,12 @@ def next_stage(graph: Graph, given: Mapping[str, Spec], limit: int) -> Stage:
 
 
 def _reads(node: Node) -> list[str]:
-    """Names a node needs, those its nested graphs capture included."""
+    """Names that a node reads, including those captured by its nested graphs."""
     return [name for name in (*node.inputs, *node.captures) if name]
 
 
 def _shape_value(node: Node, shape: tuple[int, ...]) -> Array:
-    """Shape's and Size's result, which hangs on a type only."""
+    """The result of Shape or Size, which depends on a type only."""
     if node.op == "Size":
         return np.array(int(np.prod(shape, dtype=np.int64)), np.int64)
     start: Any = node.attrs.get("start")
@@ -161,7 +162,7 @@ def _shape_value(node: Node, shape: tuple[int, ...]) -> Array:
 
 
 def _infer(node: Node, specs: Mapping[str, Spec], known: Mapping[str, Array]) -> Sequence[Spec] | None:
-    """The node's results' types; None where only a run tells."""
+    """The node's result types; None if they are known only at run time."""
     rule = INFERS.get(node.op)
     if rule is None:
         return None
@@ -171,7 +172,7 @@ def _infer(node: Node, specs: Mapping[str, Spec], known: Mapping[str, Array]) ->
     except DataDependent:
         return None
     if len(results) < len([n for n in node.outputs if n]):
-        raise ShapeError(f"{node.where}: gives {len(results)} results, {len(node.outputs)} are asked for")
+        raise ShapeError(f"{node.where}: expected at most {len(results)} outputs, got {len(node.outputs)}")
     if any(spec.dtype == "string" for spec in results):
         return None
     for spec in results:
@@ -180,15 +181,15 @@ def _infer(node: Node, specs: Mapping[str, Spec], known: Mapping[str, Array]) ->
 
 
 def _check_size(node: Node, spec: Spec) -> None:
-    """Raise ShapeError for what NumPy cannot hold: too many axes, or sizes whose product, zeros left out, is beyond all
-    memory."""
+    """Raise ShapeError for arrays that NumPy cannot hold: too many axes, or sizes whose product without zeros exceeds
+    all memory."""
     if len(spec.shape) > MAX_RANK or prod(d or 1 for d in spec.shape) > MAX_BYTES:
         shown = list(spec.shape) if len(spec.shape) <= MAX_RANK else f"{len(spec.shape)} axes"
         raise ShapeError(f"{node.where}: expected a result of at most {MAX_RANK} axes and 2**48 elements, got {shown}")
 
 
 def _prune(nodes: Sequence[Node], wanted: Iterable[str]) -> tuple[Node, ...]:
-    """The nodes that something wanted hangs on, in order."""
+    """The nodes that the wanted values depend on, in order."""
     needed = set(wanted)
     kept: list[Node] = []
     for node in reversed(nodes):
@@ -199,7 +200,7 @@ def _prune(nodes: Sequence[Node], wanted: Iterable[str]) -> tuple[Node, ...]:
 
 
 def _rest(graph: Graph, waiting: Sequence[Node], known: Mapping[str, Array]) -> Graph:
-    """The graph that remains once the frontier has run; its inputs are all values it still needs."""
+    """The graph that remains after the frontier has run; its inputs are all values that it still needs."""
     made = {name for node in waiting for name in node.outputs}
     needs = {n for node in waiting for n in _reads(node)} | {v.name for v in graph.outputs}
     constants = {n: known[n] for n in needs if n in known}

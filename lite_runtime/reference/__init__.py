@@ -1,9 +1,9 @@
-"""The NumPy reference: what every operator means. Slow and obvious; native kernels are measured against it.
+"""The NumPy reference defines the result of every operator. Slow and simple; native kernels are compared with it.
 
     evaluate(node, inputs)          one operator
     run(graph, {"x": x})            a whole graph, node by node
 
-Families of operators are imported when first asked for, so importing this package costs next to nothing.
+Families of operators are imported on first use, so that importing this package is cheap.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = ["DEFINITIONS", "Context", "define", "evaluate", "run"]
 
 
 _MISFITS = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
-"""What NumPy and Python raise for operands a definition did not foresee."""
+"""Errors that NumPy and Python raise for operands that a definition does not expect."""
 
 
 class _Definitions(Mapping[str, Callable[..., Any]]):
-    """Operator -> function. The file that an operator's record names is imported on first use."""
+    """Operator -> function. The file named in an operator's record is imported on first use."""
 
     def __getitem__(self, op: str) -> Callable[..., Any]:
         if op not in REGISTERED and op in OPERATORS:
@@ -48,11 +48,11 @@ class _Definitions(Mapping[str, Callable[..., Any]]):
 
 
 DEFINITIONS: Mapping[str, Callable[..., Any]] = _Definitions()
-"""Every operator the reference knows, and the function that defines it."""
+"""Every operator that the reference knows, and the function that defines it."""
 
 
 class _Form(NamedTuple):
-    """How a definition is called. Inputs are its positional-only parameters, attributes all others."""
+    """The signature of a definition. Inputs are its positional-only parameters, attributes all others."""
 
     inputs: tuple[str, ...]
     required: int
@@ -91,10 +91,10 @@ def _check_call(node: Node, inputs: Sequence[Any], form: _Form) -> None:
 
 
 def evaluate(node: Node, inputs: Sequence[Any], run_graph: RunGraph | None = None) -> list[Any]:
-    """The node's outputs in order. `inputs[i]` is None for an optional input left out.
+    """The node's outputs in order. `inputs[i]` is None for an optional input that is left out.
 
     `run_graph` evaluates subgraphs; without it they may not capture names.
-    Raises UnsupportedOpError for an unknown operator or attribute, ShapeError or InputError for unfit operands.
+    Raises UnsupportedOpError for an unknown operator or attribute, ShapeError or InputError for invalid operands.
     """
     if node.op not in DEFINITIONS:
         raise UnsupportedOpError(f"{node.where}: the reference defines no operator {node.op!r}")
@@ -120,7 +120,7 @@ def evaluate(node: Node, inputs: Sequence[Any], run_graph: RunGraph | None = Non
 
 
 def _tidy(y: Any) -> Any:
-    """NumPy scalars as arrays; text as objects."""
+    """NumPy scalars become arrays; strings become object arrays."""
     if isinstance(y, np.generic):
         y = np.asarray(y)
     return y.astype(object) if isinstance(y, np.ndarray) and y.dtype.kind in "UT" else y
@@ -138,7 +138,7 @@ def _describe(inputs: Sequence[Any]) -> str:
 def run(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Every output of the graph by name. Inputs that are also constants may be left out.
 
-    Raises InputError for missing, unknown or ill-typed inputs.
+    Raises InputError for missing or unknown inputs and for inputs of a wrong type.
     """
     known = {value.name for value in graph.inputs}
     strange = sorted(set(inputs) - known)
@@ -173,7 +173,7 @@ def _check_input(value: Value, given: Any) -> None:
 
 
 def _run(graph: Graph, inputs: Sequence[Any], outer: Mapping[str, Any]) -> list[Any]:
-    """The graph's outputs in order; `outer` resolves what it captures. Values are dropped after their last use."""
+    """The graph's outputs in order; `outer` resolves captured names. Values are released after their last use."""
     if len(inputs) != len(graph.inputs):
         raise ShapeError(f"graph {graph.name!r}: expected {len(graph.inputs)} inputs, got {len(inputs)}")
     values = {**outer, **graph.constants, **{v.name: x for v, x in zip(graph.inputs, inputs, strict=True)}}
@@ -192,7 +192,7 @@ def _run(graph: Graph, inputs: Sequence[Any], outer: Mapping[str, Any]) -> list[
                 values.pop(name, None)
     missing = [v.name for v in graph.outputs if v.name not in values]
     if missing:
-        raise ShapeError(f"graph {graph.name!r}: expected nodes that give its outputs, got none for {missing}")
+        raise ShapeError(f"graph {graph.name!r}: expected nodes that compute its outputs, got none for {missing}")
     return [values[v.name] for v in graph.outputs]
 
 

@@ -1,4 +1,4 @@
-"""The activations a fused node may end with, and the elementwise functions they share with the operators."""
+"""The activations that can be fused into a node, and the elementwise functions that they share with operators."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ __all__ = ["ACTIVATIONS", "activate", "elu", "erf", "gelu", "gelu_tanh", "hard_s
 
 
 def erf(x: Array) -> Array:
-    """The error function, in the type of `x`; by the C library's, element by element."""
+    """The error function, in the type of `x`; computed by the C library for each element."""
     values = np.fromiter(map(exact_erf, x.ravel().tolist()), np.float64, x.size)
     return values.reshape(x.shape).astype(x.dtype)
 
 
 def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)), without overflow."""
+    """1 / (1 + exp(-x)) without overflow."""
     small = np.exp(-np.abs(x))  # in (0, 1]
     return np.asarray(np.where(x >= 0, 1 / (1 + small), small / (1 + small)).astype(x.dtype))
 
 
 def leaky_relu(x: Array, alpha: float = 0.01) -> Array:
-    """x where x >= 0, else alpha * x."""
+    """x if x >= 0, otherwise alpha * x."""
     return np.where(x >= 0, x, x * x.dtype.type(alpha))
 
 
 def elu(x: Array, alpha: float = 1.0) -> Array:
-    """x where x > 0, else alpha * (exp(x) - 1)."""
+    """x if x > 0, otherwise alpha * (exp(x) - 1)."""
     return np.where(x > 0, x, x.dtype.type(alpha) * np.expm1(np.minimum(x, 0)))
 
 
 def hard_sigmoid(x: Array, alpha: float = 0.2, beta: float = 0.5) -> Array:
-    """alpha * x + beta, kept within [0, 1]."""
+    """alpha * x + beta, clamped to [0, 1]."""
     return np.asarray(np.clip(x.dtype.type(alpha) * x + x.dtype.type(beta), 0, 1))
 
 
 def gelu(x: Array) -> Array:
-    """x * Phi(x), Phi the standard normal distribution."""
+    """x * Phi(x), where Phi is the standard normal distribution function."""
     t = x.dtype.type
     return np.asarray(t(0.5) * x * (1 + erf(x * t(np.sqrt(0.5)))))
 
@@ -80,7 +80,7 @@ ACTIVATIONS: dict[str, tuple[Callable[..., Array], dict[str, float]]] = {
 
 
 def activate(x: Array, activation: str = "", **parameters: float) -> Array:
-    """Apply the activation a node is fused with. Parameters it does not take are refused."""
+    """Apply a node's fused activation. Parameters that the activation does not take are refused."""
     if activation not in ACTIVATIONS:
         known = ", ".join(name for name in ACTIVATIONS if name)
         raise UnsupportedOpError(f"expected activation of {known} or none, got {activation!r}")

@@ -1,4 +1,4 @@
-"""Attention in its forms, and rotary positions."""
+"""The attention operators, and rotary position embedding."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__: list[str] = []
 
 
 def _split_heads(x: Array, heads: int | None, what: str) -> Array:
-    """(batch, time, heads * size) -> (batch, heads, time, size); rank 4 as it is."""
+    """(batch, time, heads * size) -> (batch, heads, time, size); rank 4 is returned unchanged."""
     if x.ndim == 4:
         return x
     require(x.ndim == 3, f"expected {what} of rank 3 or 4, got shape {x.shape}")
     require(bool(heads), f"expected the number of heads for {what} of rank 3, got none")
     assert heads is not None
-    require(x.shape[2] % heads == 0, f"expected {what} whose last size {heads} heads divide, got shape {x.shape}")
+    require(x.shape[2] % heads == 0, f"expected {what} with a last size divisible by {heads}, got shape {x.shape}")
     return x.reshape(*x.shape[:2], heads, x.shape[2] // heads).swapaxes(1, 2)
 
 
@@ -54,10 +54,10 @@ def _attention(
     softcap: float = 0.0,
     softmax_precision: int | str | None = None,
 ) -> tuple[Array, Array, Array, Array]:
-    """(Y, present key, present value, scores as `qk_matmul_output_mode` names them).
+    """(Y, present key, present value, the scores selected by `qk_matmul_output_mode`).
 
-    Computed in float32 where the operands are narrower. Fully masked rows give zeros. In the scores, what a mask or
-    window hides is -inf in modes 2 and 0 in mode 3.
+    Computed in float32 if the operands are narrower. Fully masked rows give zeros. In the scores, positions hidden by a
+    mask or window are -inf in mode 2 and 0 in mode 3.
     """
     packed, dtype = q.ndim == 3, q.dtype
     q, k, v = _split_heads(q, q_num_heads, "Q"), _split_heads(k, kv_num_heads, "K"), _split_heads(v, kv_num_heads, "V")
@@ -86,7 +86,7 @@ def _attention(
 
 
 def _bias(mask: Array | None, shape: tuple[int, ...], dtype: np.dtype) -> Array:
-    """What to add to the scores; keys beyond the mask's last column are hidden."""
+    """The term to add to the scores; keys beyond the mask's last column are hidden."""
     if mask is None:
         return np.zeros((), dtype)
     bias = np.where(mask, 0.0, -np.inf).astype(dtype) if mask.dtype == bool else mask.astype(dtype)
@@ -97,7 +97,7 @@ def _bias(mask: Array | None, shape: tuple[int, ...], dtype: np.dtype) -> Array:
 
 
 def _visible(shape: tuple[int, ...], offset: Array, nonpad: Array | None, causal: bool, left: int, right: int) -> Array:
-    """Which keys each query may see: (batch, 1, queries, keys). Query i stands at `offset + i`."""
+    """Which keys each query may attend to: (batch, 1, queries, keys). The position of query i is `offset + i`."""
     keys = np.arange(shape[3])
     position = (offset[:, None] + np.arange(shape[2]))[:, None, :, None]
     seen = np.ones((len(offset), 1, shape[2], shape[3]), bool)
@@ -113,7 +113,7 @@ def _visible(shape: tuple[int, ...], offset: Array, nonpad: Array | None, causal
 
 
 def _shares(scores: Array, precision: int | str | None) -> Array:
-    """Softmax over keys; a row that sees none gives zeros."""
+    """Softmax over keys; rows without visible keys give zeros."""
     dtype = None if precision is None else dtype_of(precision)
     if dtype is not None and dtype.name not in NARROW_FLOATS:
         scores = scores.astype(dtype)
@@ -169,7 +169,7 @@ def _rotary_embedding(
     num_heads: int | None = None,
     rotary_embedding_dim: int = 0,
 ) -> Array:
-    """Pairs of features turned by their token's angle; features past `rotary_embedding_dim` are left alone."""
+    """Pairs of features rotated by their token's angle; features after `rotary_embedding_dim` are unchanged."""
     heads = _split_heads(x, num_heads, "X")  # (batch, heads, time, size)
     size = rotary_embedding_dim or heads.shape[-1]
     if position_ids is not None:
@@ -192,7 +192,7 @@ _UPDATES: dict[str, tuple[bool, bool]] = {
     "delta": (False, True),
     "gated_delta": (True, True),
 }
-"""Rule -> (the state decays, the value is corrected by what the state already predicts)."""
+"""Rule -> (whether the state decays, whether the value is corrected by the state's prediction)."""
 
 
 @define("LinearAttention")
@@ -210,7 +210,7 @@ def _linear_attention(
     scale: float = 0.0,
     update_rule: str = "gated_delta",
 ) -> tuple[Array, Array]:
-    """A state (batch, heads, key size, value size) updated token by token; read by every query."""
+    """A state (batch, heads, key size, value size) is updated token by token and read by every query."""
     if update_rule not in _UPDATES:
         raise UnsupportedOpError(f"expected update_rule of {', '.join(_UPDATES)}, got {update_rule!r}")
     gated, delta = _UPDATES[update_rule]

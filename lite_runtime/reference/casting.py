@@ -1,4 +1,4 @@
-"""Cast, CastLike and BitCast, with ONNX's rules for the narrow types (tables in the Cast operator's documentation)."""
+"""Cast, CastLike and BitCast, with ONNX's rules for narrow types (tables in the documentation of Cast)."""
 
 from __future__ import annotations
 
@@ -48,14 +48,15 @@ def _real(x: Array) -> Array:
 
 
 def _to_narrow_integer(x: Array, dtype: np.dtype) -> Array:
-    """High bits are dropped, as between the wider integers; fractions are cut off."""
+    """High bits are dropped, as in conversions between wider integers; fractions are truncated."""
     low, high = NARROW_INTS[dtype.name]
     whole = x.astype(np.int64) if is_integer(x.dtype) or x.dtype.kind == "b" else np.trunc(_real(x)).astype(np.int64)
     return ((whole - low) % (high - low + 1) + low).astype(np.int8).astype(dtype)
 
 
 def _to_float8(x: Array, dtype: np.dtype, saturate: bool) -> Array:
-    """Nearest, ties to even. Beyond the largest: that one (saturate), else infinity or NaN."""
+    """Round to nearest, ties to even. Values above the largest become the largest (saturate), otherwise infinity or
+    NaN."""
     values = _real(x)
     if saturate:
         values = np.clip(values, -_FLOAT8_MAX[dtype.name], _FLOAT8_MAX[dtype.name])
@@ -63,7 +64,7 @@ def _to_float8(x: Array, dtype: np.dtype, saturate: bool) -> Array:
 
 
 def _to_e8m0(x: Array, dtype: np.dtype, saturate: bool, round_mode: str) -> Array:
-    """A power of two stored as its exponent plus 127. Rounding is of the value, `nearest` has ties up."""
+    """A power of two stored as its exponent plus 127. The value itself is rounded; `nearest` rounds ties up."""
     require(round_mode in ("up", "down", "nearest"), f"expected round_mode up, down or nearest, got {round_mode!r}")
     fraction, exponent = np.frexp(np.abs(x))  # |x| = fraction * 2**exponent, fraction in [0.5, 1)
     floor = exponent.astype(np.int64) - 1
@@ -76,7 +77,7 @@ def _to_e8m0(x: Array, dtype: np.dtype, saturate: bool, round_mode: str) -> Arra
 
 
 def _to_strings(x: Array) -> Array:
-    """Shortest decimal text that reads back as the same number."""
+    """The shortest decimal text that parses to the same number."""
     if x.dtype.name in NARROW_FLOATS and x.dtype != np.float16:
         x = x.astype(np.float32)
     out = np.empty(x.size, object)
@@ -118,9 +119,9 @@ def _cast_like(x: Array, like: Array, /, saturate: int = 1, round_mode: str = "u
 
 @define("BitCast")
 def _bit_cast(x: Array, /, to: int | str) -> Array:
-    """The same bits under another type of the same width."""
+    """The same bits as another type of the same width."""
     dtype = dtype_of(to)
-    require(_bits(x.dtype) == _bits(dtype), f"expected types of one width, got {x.dtype} and {dtype}")
+    require(_bits(x.dtype) == _bits(dtype), f"expected types of the same width, got {x.dtype} and {dtype}")
     return np.ascontiguousarray(x).view(dtype).reshape(x.shape)
 
 

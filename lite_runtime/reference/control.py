@@ -29,10 +29,10 @@ def _loop(
     body: Graph,
     context: Context,
 ) -> tuple[Any, ...]:
-    """The body takes (iteration, condition, carried…) and gives (condition, carried…, scanned…).
+    """The body takes (iteration, condition, carried…) and returns (condition, carried…, scanned…).
 
-    Runs `trips` times at most and while the condition holds, forever where neither is given.
-    Scanned values are stacked along a new first axis; after no iteration their inner sizes are the body's static ones.
+    Runs at most `trips` times and while the condition holds; forever if neither is given. Scanned values are stacked
+    along a new first axis; after zero iterations their inner sizes are the body's static ones.
     """
     most = optional_scalar(trips, None, "M")
     going = bool(optional_scalar(condition, True, "cond"))
@@ -67,7 +67,7 @@ def _scan(
     scan_output_directions: Sequence[int] | None = None,
     context: Context,
 ) -> tuple[Any, ...]:
-    """The body takes (state…, one slice of each scan input…) and gives (state…, one slice of each scan output…)."""
+    """The body takes (state…, one slice of each scan input…) and returns (state…, one slice of each scan output…)."""
     count = len(inputs) - num_scan_inputs
     require(count >= 0, f"expected at least {num_scan_inputs} inputs, got {len(inputs)}")
     state, sequences = list(inputs[:count]), inputs[count:]
@@ -96,7 +96,8 @@ def _scan(
 
 @define("SequenceMap")
 def _sequence_map(*inputs: Any, body: Graph, context: Context) -> tuple[Any, ...]:
-    """The body over the elements of the first sequence; further sequences go along, tensors go to every call."""
+    """Apply the body to the elements of the first sequence and of further sequences; tensors are passed to every
+    call."""
     require(len(inputs) > 0, "expected a sequence, got no input")
     length = len(inputs[0])
     lists = [x for x in inputs if isinstance(x, list)]

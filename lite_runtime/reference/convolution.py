@@ -1,4 +1,4 @@
-"""Convolutions, their transposes, and the fold of columns into an image."""
+"""Convolutions, transposed convolutions, and Col2Im."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _conv(
     activation: str = "",
     **parameters: Any,
 ) -> Array:
-    """act(conv(X, W) + B + R). X, R and the result are channels-last where layout is NHWC; W never is."""
+    """act(conv(X, W) + B + R). X, R and the result are channels-last if layout is NHWC; W never is."""
     x = to_channels_first(x, layout)
     _check_rank(x, w, kernel_shape)
     window = resolve(x.shape[2:], w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
@@ -97,7 +97,7 @@ def _conv_transpose(
     strides: Sequence[int] | None = None,
     **parameters: Any,
 ) -> Array:
-    """act(spread(X, W) + B). X and the result are channels-last where layout is NHWC; W never is."""
+    """act(spread(X, W) + B). X and the result are channels-last if layout is NHWC; W never is."""
     y = spread(
         to_channels_first(x, layout),
         w,
@@ -161,14 +161,14 @@ def _crop(
     auto_pad: str,
     output_shape: Sequence[int] | None,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(where the result starts in the full canvas, its sizes)."""
+    """(start of the result in the full canvas, its sizes)."""
     rank = len(full)
     if auto_pad in ("SAME_UPPER", "SAME_LOWER") and output_shape is None:
         output_shape = [n * s for n, s in zip(space, strides, strict=True)]
     if output_shape is not None:
         out = tuple(output_shape)[-rank:]
         total = [max(0, f - o) for f, o in zip(full, out, strict=True)]
-        lower = auto_pad != "SAME_UPPER"  # the odd one goes to the front unless SAME_UPPER
+        lower = auto_pad != "SAME_UPPER"  # an odd element is added in front unless SAME_UPPER
         return tuple(t - t // 2 if lower else t // 2 for t in total), out
     if auto_pad == "VALID":
         return (0,) * rank, full
@@ -183,7 +183,8 @@ def _crop(
 def _causal_conv(
     x: Array, w: Array, bias: Array | None = None, past: Array | None = None, /, activation: str = "none"
 ) -> tuple[Array, Array]:
-    """Depthwise over time, after `past` (batch, channels, k - 1); the last k - 1 steps seen are the new state."""
+    """Depthwise convolution over time, continuing `past` (batch, channels, k - 1); returns the last k - 1 steps as the
+    new state."""
     require(x.ndim == 3 and w.ndim == 3, f"expected X and W of rank 3, got {x.shape} and {w.shape}")
     k = w.shape[2]
     if past is None:
@@ -213,7 +214,8 @@ def _deform_conv(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Array:
-    """A 2-D convolution whose taps read, bilinearly, `offset` (n, groups * taps * 2, out…) beside their place."""
+    """A 2-D convolution whose taps read, by bilinear interpolation, at positions displaced by `offset`
+    (n, groups * taps * 2, out…)."""
     _check_rank(x, w, kernel_shape)
     require(x.ndim == 4, f"expected an image batch of rank 4, got shape {x.shape}")
     window = resolve(x.shape[2:], w.shape[2:], strides=strides, dilations=dilations, pads=pads)
@@ -236,7 +238,7 @@ def _deform_conv(
 
 
 def _bilinear(x: Array, row: Array, column: Array) -> Array:
-    """x (n, g, c, h, w) read at fractional places (n, g, oh, ow), zero outside -> (n, g, c, oh, ow)."""
+    """x (n, g, c, h, w) read at fractional positions (n, g, oh, ow), zero outside -> (n, g, c, oh, ow)."""
     h, w = x.shape[-2:]
     top, left = np.floor(row), np.floor(column)
     total = np.zeros((*x.shape[:3], *row.shape[2:]), x.dtype)
@@ -261,7 +263,7 @@ def _col2im(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Array:
-    """columns (n, c * taps, positions) added back to where an im2col would have read them."""
+    """columns (n, c * taps, positions) added at the positions from which im2col would have read them."""
     space, block = integers(image_shape), integers(block_shape)
     window = resolve(space, block, strides=strides, dilations=dilations, pads=pads)
     n, taps = columns.shape[0], prod(block)

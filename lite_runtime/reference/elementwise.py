@@ -1,4 +1,4 @@
-"""Operators that treat every element alike, NumPy broadcasting included."""
+"""Elementwise operators, with NumPy broadcasting."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FUNCTIONS: dict[str, Callable[[Array], Array]] = {
     "Softplus": lambda x: np.logaddexp(x, x.dtype.type(0)),
     "Softsign": lambda x: x / (1 + np.abs(x)),
 }
-"""Functions of one operand, without attributes, that NumPy has not."""
+"""Functions of one operand without attributes that NumPy lacks."""
 
 
 def _define_unary(op: str, fn: Callable[[Array], Array]) -> None:
@@ -47,7 +47,7 @@ def _define_binary(op: str, fn: Callable[[Array, Array], Array]) -> None:
 
 def _same_type(a: Array, b: Array) -> None:
     strings = {a.dtype.kind, b.dtype.kind} <= set("OUT")
-    require(a.dtype == b.dtype or strings, f"expected operands of one dtype, got {a.dtype} and {b.dtype}")
+    require(a.dtype == b.dtype or strings, f"expected operands of the same dtype, got {a.dtype} and {b.dtype}")
 
 
 for _op, _function in _FUNCTIONS.items():
@@ -60,7 +60,7 @@ for _record in (*family("elementwise"), *family("activation")):
 @define("Div")
 @in_float32
 def _div(a: Array, b: Array, /) -> Array:
-    """Integers divide towards zero; by zero they give 0 (ONNX leaves it open)."""
+    """Integer division truncates towards zero; division by zero gives 0 (ONNX leaves it undefined)."""
     _same_type(a, b)
     if a.dtype.kind not in "iu":
         return np.asarray(a / b)
@@ -87,7 +87,7 @@ def _pow(x: Array, y: Array, /) -> Array:
 
 @define("BitShift")
 def _bit_shift(x: Array, y: Array, /, direction: str) -> Array:
-    """Right shifts of signed numbers keep the sign. An amount outside [0, bits) leaves 0; to the right -1 if x < 0."""
+    """Right shifts of signed numbers keep the sign. An amount outside [0, bits) gives 0; to the right -1 if x < 0."""
     _same_type(x, y)
     require(direction in ("LEFT", "RIGHT"), f"expected direction LEFT or RIGHT, got {direction!r}")
     bits = 8 * x.dtype.itemsize
@@ -128,7 +128,7 @@ def _where(condition: Array, x: Array, y: Array, /) -> Array:
 
 @define("Clip")
 def _clip(x: Array, low: Array | None = None, high: Array | None = None, /) -> Array:
-    """Where low > high every element becomes high."""
+    """If low > high, every element becomes high."""
     low, high = optional_scalar(low, None, "min"), optional_scalar(high, None, "max")
     x = x if low is None else np.maximum(x, low)
     return np.asarray(x if high is None else np.minimum(x, high))
@@ -202,14 +202,14 @@ def _swish(x: Array, /, alpha: float = 1.0) -> Array:
 @define("QuickGelu")
 @in_float32
 def _quick_gelu(x: Array, /, alpha: float = 1.702) -> Array:
-    """An approximation of Gelu, onnxruntime's."""
+    """An approximation of Gelu, as in onnxruntime."""
     return np.asarray(x * sigmoid(x.dtype.type(alpha) * x))
 
 
 @define("SwiGLU")
 @in_float32
 def _swiglu(gate: Array, value: Array, /, alpha: float = 1.0) -> Array:
-    require(gate.shape == value.shape, f"expected inputs of one shape, got {gate.shape} and {value.shape}")
+    require(gate.shape == value.shape, f"expected inputs of the same shape, got {gate.shape} and {value.shape}")
     return np.asarray(gate * sigmoid(gate.dtype.type(alpha) * gate) * value)
 
 

@@ -1,8 +1,8 @@
-"""Gradients of operators whose derivative is no short composition of ONNX's: what a backward pass of convolutions,
-pools, normalisations and recurrences computes.
+"""Gradients of operators whose derivative is not a short composition of ONNX operators: the backward passes of
+convolutions, pools, normalisations and recurrent layers.
 
-Each takes the gradient of a scalar loss by the operator's result (`dY`) and gives those by its operands. They are
-operators of our own; `converter/ir/grad` makes them.
+Each takes the gradient of a scalar loss with respect to the operator's result (`dY`) and returns those with respect to
+its operands. They are operators of our own; `converter/ir/grad` emits them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _conv_weight_grad(
     strides: Sequence[int] | None = None,
     layout: str = "NCHW",
 ) -> Array:
-    """dW (M, C / group, kernel…) of Conv(X, W) with these attributes; X and dY are channels-last where layout is NHWC,
+    """dW (M, C / group, kernel…) of Conv(X, W) with these attributes; X and dY are channels-last if layout is NHWC,
     dW never is."""
     x, dy = to_channels_first(x, layout), to_channels_first(dy, layout)
     window = resolve(x.shape[2:], kernel_shape, strides=strides, dilations=dilations, pads=pads)
@@ -74,7 +74,7 @@ def _max_pool_grad(
     strides: Sequence[int] | None = None,
     layout: str = "NCHW",
 ) -> Array:
-    """dX of MaxPool(X) with these attributes: of each window the first maximum in row-major order takes its dY."""
+    """dX of MaxPool(X) with these attributes: the first maximum of each window, in row-major order, receives its dY."""
     x, dy = to_channels_first(x, layout), to_channels_first(dy, layout)
     window = resolve(x.shape[2:], kernel_shape, strides=strides, dilations=dilations, pads=pads, ceil_mode=ceil_mode)
     _matching(window, x, dy, x.shape[1])
@@ -104,12 +104,12 @@ def _average_pool_grad(
     strides: Sequence[int] | None = None,
     layout: str = "NCHW",
 ) -> Array:
-    """dX of AveragePool(X) with these attributes; of X only the shape matters."""
+    """dX of AveragePool(X) with these attributes; only the shape of X is used."""
     x, dy = to_channels_first(x, layout), to_channels_first(dy, layout)
     window = resolve(x.shape[2:], kernel_shape, strides=strides, dilations=dilations, pads=pads, ceil_mode=ceil_mode)
     _matching(window, x, dy, x.shape[1])
     counted = window.pad(np.ones(x.shape[2:], dy.dtype), 0)
-    if count_include_pad:  # what lies beyond the asked padding, met through ceil_mode, still does not count
+    if count_include_pad:  # positions beyond the declared padding, reached through ceil_mode, are still not counted
         sizes = zip(window.begin, x.shape[2:], window.end, strict=True)
         counted[tuple(slice(0, b + n + e) for b, n, e in sizes)] = 1
     count = np.zeros(window.out, dy.dtype)
@@ -122,7 +122,7 @@ def _average_pool_grad(
 
 
 def _inner(padded: Array, window: Window, x: Array) -> Array:
-    """What of `padded` is no padding."""
+    """The part of `padded` that is not padding."""
     cut: Any = (..., *(slice(b, b + n) for b, n in zip(window.begin, x.shape[2:], strict=True)))
     return np.asarray(padded[cut])
 
@@ -131,7 +131,7 @@ def _inner(padded: Array, window: Window, x: Array) -> Array:
 
 
 def _normalized_grad(dy: Array, normal: Array, rstd: Array, scale: Array, over: tuple[int, ...]) -> Array:
-    """dX of `normal * scale` where normal = (X - mean) * rstd, mean and rstd being those of X over axes `over`."""
+    """dX of `normal * scale` where normal = (X - mean) * rstd, with mean and rstd of X over axes `over`."""
     arriving = dy * scale
     along = (arriving * normal).mean(over, keepdims=True)
     return np.asarray((arriving - arriving.mean(over, keepdims=True) - normal * along) * rstd)
@@ -142,7 +142,7 @@ def _normalized_grad(dy: Array, normal: Array, rstd: Array, scale: Array, over: 
 def _batch_normalization_grad(
     dy: Array, x: Array, scale: Array, saved_mean: Array, saved_rstd: Array, /, layout: str = "NCHW"
 ) -> tuple[Array, Array, Array]:
-    """(dX, dscale, dB) of BatchNormalization in training form, whose outputs 3 and 4 are `saved_mean`, `saved_rstd`."""
+    """(dX, dscale, dB) of BatchNormalization in training mode, whose outputs 3 and 4 are `saved_mean`, `saved_rstd`."""
     dy, x = to_channels_first(dy, layout), to_channels_first(x, layout)
     require(dy.shape == x.shape, f"expected dY of the shape of X {x.shape}, got {dy.shape}")
     for name, given in (("scale", scale), ("saved_mean", saved_mean), ("saved_rstd", saved_rstd)):
@@ -174,25 +174,25 @@ def _layer_normalization_grad(
 
 
 class _Sequence(NamedTuple):
-    """What both recurrences work on, time first: all arrays of one direction d are [:, d] or [d]."""
+    """The operands that both recurrent layers share, time first: all arrays of one direction d are [:, d] or [d]."""
 
     x: Array  # (time, batch, input)
     y: Array  # (time, directions, batch, hidden)
     dy: Array  # as y
     alive: Array  # (time, batch, 1), False past a sample's end
     times: tuple[tuple[int, ...], ...]
-    """Per direction the order in which its recurrence visits time."""
+    """For each direction, the order in which its recurrence processes time."""
 
 
 def _sequence(
     x: Array, y: Array, dy: Array | None, lengths: Array | None, direction: str, layout: int
 ) -> tuple[_Sequence, tuple[int, int, int]]:
-    """The operands time first, and (directions, batch, hidden)."""
+    """The operands with time first, and (directions, batch, hidden)."""
     if layout:
         x, y = x.swapaxes(0, 1), y.transpose(1, 2, 0, 3)
         dy = None if dy is None else dy.transpose(1, 2, 0, 3)
     time, batch = x.shape[:2]
-    require(y.ndim == 4 and y.shape[0] == time and y.shape[2] == batch, f"expected Y to fit X, got {y.shape}")
+    require(y.ndim == 4 and y.shape[0] == time and y.shape[2] == batch, f"expected Y to match X, got {y.shape}")
     require(dy is None or dy.shape == y.shape, f"expected dY of Y's shape {y.shape}")
     onward = tuple(range(time))
     orders = {"forward": (onward,), "reverse": (onward[::-1],), "bidirectional": (onward, onward[::-1])}
@@ -204,7 +204,7 @@ def _sequence(
 
 
 def _state(given: Array | None, shape: tuple[int, int, int], dtype: np.dtype, layout: int) -> Array:
-    """A state or its gradient as (directions, batch, hidden), zeros where left out."""
+    """A state or its gradient as (directions, batch, hidden); zeros if it is left out."""
     if given is None:
         return np.zeros(shape, dtype)
     given = given.swapaxes(0, 1) if layout else given
@@ -213,7 +213,7 @@ def _state(given: Array | None, shape: tuple[int, int, int], dtype: np.dtype, la
 
 
 def _before(s: _Sequence, d: int, start: Array) -> Array:
-    """(time, batch, hidden): the hidden state each step of direction `d` started from."""
+    """(time, batch, hidden): the hidden state before each step of direction `d`."""
     before = np.empty_like(s.y[:, d])
     state = start
     for t in s.times[d]:
@@ -223,7 +223,8 @@ def _before(s: _Sequence, d: int, start: Array) -> Array:
 
 
 def _products(dgates: Array, x: Array, before: Array) -> tuple[Array, Array, Array]:
-    """(dW, dR, sum) from gradients (time, batch, gates * hidden) of what W's and R's products were added into."""
+    """(dW, dR, sum) from gradients (time, batch, gates * hidden) of the sums to which W's and R's products were
+    added."""
     flat = dgates.reshape(-1, dgates.shape[-1])
     return flat.T @ x.reshape(-1, x.shape[-1]), flat.T @ before.reshape(-1, before.shape[-1]), flat.sum(0)
 
@@ -252,7 +253,7 @@ def _lstm_grad(
     layout: int = 0,
 ) -> tuple[Array, ...]:
     """(dX, dW, dR, dB, dinitial_h, dinitial_c) of LSTM with its default activations and without peepholes, whose
-    results were Y, Y_h, Y_c. Gates are recomputed from Y, cells by going through time once more."""
+    results were Y, Y_h, Y_c. Gates are recomputed from Y, cells by another forward pass through time."""
     s, shape = _sequence(x, y, dy, sequence_lens, direction, layout)
     hidden = shape[2]
     require(hidden_size in (None, hidden), f"expected hidden_size {hidden} as Y has it, got {hidden_size}")
@@ -274,8 +275,9 @@ def _lstm_grad(
 def _lstm_through_time(
     s: _Sequence, d: int, gates: Array, r: Array, c: Array, dh: Array, dc: Array
 ) -> tuple[Array, Array, Array]:
-    """gates (time, batch, 4 * hidden) before their activations, order input, output, forget, cell; c the cells at the
-    start, dh and dc the gradients of the last state -> gradients of gates, of the first hidden state and cells."""
+    """gates (time, batch, 4 * hidden) before their activations, in the order input, output, forget, cell; c: the
+    initial cells; dh and dc: the gradients of the last state -> gradients of gates, of the first hidden state and
+    cells."""
     squashed = [sigmoid(g) for g in np.split(gates[..., : 3 * c.shape[-1]], 3, axis=-1)]
     i, o, f = squashed
     g = np.tanh(gates[..., 3 * c.shape[-1] :])
@@ -344,11 +346,11 @@ def _gru_grad(
 def _gru_through_time(
     s: _Sequence, d: int, seen: Array, before: Array, r: Array, bias: Array, dh: Array, late: bool
 ) -> tuple[Array, Array, Array, Array]:
-    """seen (time, batch, 3 * hidden) is what the input gives the gates, order update, reset, candidate; dh the
-    gradient of the last state; `late`: linear_before_reset.
+    """seen (time, batch, 3 * hidden): the input's contribution to the gates, in the order update, reset, candidate; dh:
+    the gradient of the last state; `late`: linear_before_reset.
 
-    -> gradients of what the input gave, of what R's products (bias included) gave, what R's candidate rows met, and
-    the gradient of the first state."""
+    -> gradients of the input's contribution and of R's products (bias included), the values multiplied by R's
+    candidate rows, and the gradient of the first state."""
     hidden = before.shape[-1]
     gate, candidate = slice(0, 2 * hidden), slice(2 * hidden, None)
     z, reset = np.split(sigmoid(seen[..., gate] + before @ r[gate].T + bias[gate]), 2, axis=-1)

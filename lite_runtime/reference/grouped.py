@@ -1,4 +1,4 @@
-"""Products whose right operand is chosen row by row: one batch for many owners."""
+"""Products whose right operand is selected for each row: one batch for several owners."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def _grouped_matmul(
     activation: str = "",
     **parameters: Any,
 ) -> Array:
-    """act(x @ table[slot] + bias[slot] + R): x float32[..., K], its leading axes taken together as rows; table float32
-    [D, K, N]; slots int64[G], one for every (rows / G) neighbouring rows; bias float32[D, N]; R shaped as the result.
+    """act(x @ table[slot] + bias[slot] + R): x float32[..., K] with its leading axes merged into rows; table float32
+    [D, K, N]; slots int64[G], one for every (rows / G) adjacent rows; bias float32[D, N]; R with the result's shape.
     """
     require(x.ndim >= 1 and table.ndim == 3, f"expected x[..., K] and a table [D, K, N], got {x.shape}, {table.shape}")
     require(x.shape[-1] == table.shape[1], f"expected inner sizes that agree, got {x.shape} and {table.shape}")

@@ -1,4 +1,5 @@
-"""ImageDecoder for the formats Python's own library is enough for: BMP, PNM, PNG and TIFF without lossy compression."""
+"""ImageDecoder for the formats that Python's standard library can decode: BMP, PNM, PNG and TIFF without lossy
+compression."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _MOST_BYTES = 1 << 28
 
 
 class _Undecodable(Exception):
-    """The stream is damaged, or of a variant not read here; ONNX asks for an empty image then."""
+    """The stream is damaged or of an unsupported variant; ONNX then requires an empty image."""
 
 
 def _need(condition: bool) -> None:
@@ -50,7 +51,7 @@ def _bmp(data: bytes) -> Array:
 
 
 def _pnm(data: bytes) -> Array:
-    """P5 and P6: bytes; the magic, width, height and largest value stand in front as text, with # comments."""
+    """P5 and P6: binary; preceded by the magic, width, height and largest value as text, with # comments."""
     words: list[bytes] = []
     at = 0
     while len(words) < 4:
@@ -95,7 +96,7 @@ def _png(data: bytes) -> Array:
 
 
 def _unfilter(kinds: Array, rows: Array, channels: int) -> Array:
-    """Undo PNG's prediction: from the left, from above, from their mean, or from whichever Paeth's rule picks."""
+    """Undo PNG's prediction: from the left, from above, from their mean, or by Paeth's rule."""
     out = np.zeros((len(rows) + 1, rows.shape[1] + channels), np.int64)  # a row and a pixel of zeros before the image
     for y, (kind, row) in enumerate(zip(kinds, rows, strict=True), 1):
         _need(kind < 5)
@@ -107,7 +108,7 @@ def _unfilter(kinds: Array, rows: Array, channels: int) -> Array:
 
 
 def _paeth(left: int, above: int, corner: int) -> int:
-    """The neighbour nearest to left + above - corner; ties in this order."""
+    """The neighbour nearest to left + above - corner; ties are resolved in this order."""
     guess = left + above - corner
     return min((left, above, corner), key=lambda v: abs(guess - v))
 
@@ -116,7 +117,7 @@ _TIFF_SIZES = {1: "B", 3: "H", 4: "I"}
 
 
 def _tiff(data: bytes) -> Array:
-    """Strips of 8-bit samples, raw or deflated, samples of a pixel together."""
+    """Strips of 8-bit samples, raw or deflated, with interleaved channels."""
     order = "<" if data[:2] == b"II" else ">"
     (directory,) = struct.unpack_from(order + "I", data, 4)
     (count,) = struct.unpack_from(order + "H", data, directory)
@@ -169,6 +170,6 @@ def _image_decoder(encoded: Array, /, pixel_format: str = "RGB") -> Array:
 
 
 def _luma(image: Array) -> Array:
-    """ITU-R 601 weights, in 16-bit fixed point."""
+    """ITU-R 601 luma weights in 16-bit fixed point."""
     weights = np.array([19595, 38470, 7471], np.int64)
     return ((image.astype(np.int64) @ weights + (1 << 15)) >> 16).astype(np.uint8)[..., None]

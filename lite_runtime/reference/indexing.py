@@ -16,7 +16,7 @@ __all__: list[str] = []
 
 
 def _inside(indices: Array, size: int) -> Array:
-    """Indices counted from the front; raises InputError for those outside [-size, size)."""
+    """Indices as non-negative numbers; raises InputError for those outside [-size, size)."""
     indices = indices.astype(np.int64)
     if indices.size and not (-size <= indices.min() and indices.max() < size):
         raise InputError(f"expected indices in [{-size}, {size - 1}], got {indices.min()} to {indices.max()}")
@@ -35,7 +35,7 @@ def _gather_elements(data: Array, indices: Array, /, axis: int = 0) -> Array:
 
 
 def _along(data: Array, indices: Array, axis: int) -> tuple[Array, ...]:
-    """The open mesh over `indices`, with the indices themselves at `axis`."""
+    """An open mesh over the shape of `indices`, with the indices themselves at `axis`."""
     axis = axis_of(axis, data.ndim)
     require(indices.ndim == data.ndim, f"expected indices of rank {data.ndim}, got shape {indices.shape}")
     mesh: list[Array] = list(np.ogrid[tuple(slice(n) for n in indices.shape)])
@@ -154,7 +154,7 @@ def _unique(x: Array, /, axis: int | None = None, sorted: int = 1) -> tuple[Arra
 
 @define("TopK")
 def _top_k(x: Array, k: Array, /, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Array, Array]:
-    """Equal values come in the order of their indices; always sorted."""
+    """Equal values are ordered by index; the result is always sorted."""
     axis = axis_of(axis, x.ndim)
     count = int(scalar(k, "K"))
     require(0 <= count <= x.shape[axis], f"expected K in [0, {x.shape[axis]}], got {count}")

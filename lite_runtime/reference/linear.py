@@ -1,4 +1,4 @@
-"""Matrix products and what is built on them."""
+"""Matrix products and operators based on them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["matmul"]
 
 
 def matmul(a: Array, b: Array) -> Array:
-    """NumPy's matrix product, with the operands' sizes checked."""
+    """NumPy's matrix product, with validated operand sizes."""
     require(a.ndim > 0 and b.ndim > 0, "expected operands of rank 1 at least, got a scalar")
     inner = b.shape[0] if b.ndim == 1 else b.shape[-2]
-    require(a.shape[-1] == inner, f"expected inner sizes that agree, got {a.shape} @ {b.shape}")
+    require(a.shape[-1] == inner, f"expected equal inner sizes, got {a.shape} @ {b.shape}")
     return np.asarray(np.matmul(a, b))
 
 

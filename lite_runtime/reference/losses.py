@@ -17,7 +17,7 @@ __all__: list[str] = []
 
 
 def _loss(log_prob: Array, target: Array, weight: Array | None, ignore_index: int | None, reduction: str) -> Array:
-    """-weight[target] * log_prob at the target class (axis 1); `mean` divides by the weights that count."""
+    """-weight[target] * log_prob at the target class (axis 1); `mean` divides by the sum of the weights used."""
     if reduction not in ("none", "sum", "mean"):
         raise UnsupportedOpError(f"expected reduction none, sum or mean, got {reduction!r}")
     classes = log_prob.shape[1]
@@ -60,7 +60,7 @@ def _softmax_cross_entropy_loss(
 
 
 def _for_each(step: Callable[..., tuple[Array, ...]], inputs: tuple[Array, ...], slots: int) -> tuple[Array, ...]:
-    """Inputs come grouped by kind (all X, all G, …); so do the results."""
+    """Inputs are grouped by kind (all X, all G, …); so are the results."""
     require(len(inputs) % slots == 0, f"expected inputs in groups of {slots}, got {len(inputs)}")
     count = len(inputs) // slots
     results = [step(*inputs[i::count]) for i in range(count)]

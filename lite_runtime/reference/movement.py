@@ -1,4 +1,4 @@
-"""Operators that move, copy or make elements without computing on them."""
+"""Operators that move, copy or create elements without arithmetic."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["to_channels_first", "to_channels_last"]
 
 
 def to_channels_first(x: Array, layout: str) -> Array:
-    """`x` as (batch, channels, space…); it is (batch, space…, channels) where layout is NHWC."""
+    """`x` as (batch, channels, space…); it is (batch, space…, channels) if layout is NHWC."""
     if layout not in ("NCHW", "NHWC"):
         raise UnsupportedOpError(f"expected layout NCHW or NHWC, got {layout!r}")
     require(x.ndim >= 2, f"expected at least a batch and a channel axis, got shape {x.shape}")
@@ -34,7 +34,7 @@ def to_channels_first(x: Array, layout: str) -> Array:
 
 
 def to_channels_last(y: Array, layout: str) -> Array:
-    """The way back: (batch, channels, space…) to what `layout` names."""
+    """The inverse: (batch, channels, space…) to `layout`."""
     return np.moveaxis(y, 1, -1) if layout == "NHWC" else y
 
 
@@ -83,7 +83,7 @@ def _eye_like(x: Array, /, dtype: int | str | None = None, k: int = 0) -> Array:
 
 @define("Range")
 def _range(start: Array, limit: Array, delta: Array, /, stash_type: int | str = 1) -> Array:
-    """start, start + delta, … below limit; narrow floats are counted in `stash_type`."""
+    """start, start + delta, … below limit; narrow floats are computed in `stash_type`."""
     dtype = start.dtype
     first, last, step = (scalar(widen(v), "a bound") for v in (start, limit, delta))
     require(step != 0, "expected a delta other than 0")
@@ -105,15 +105,15 @@ def _size(x: Array, /) -> Array:
 
 @define("Reshape")
 def _reshape(x: Array, shape: Array, /, allowzero: int = 0) -> Array:
-    """A 0 copies the input's size (unless allowzero), one -1 takes what is left."""
+    """A 0 copies the input's size (unless allowzero); one -1 takes the remaining elements."""
     wanted = list(integers(shape))
     for i, n in enumerate(wanted):
         if n == 0 and not allowzero:
             require(i < x.ndim, f"expected an input axis {i} for the 0 in shape {wanted}, got rank {x.ndim}")
             wanted[i] = x.shape[i]
-    if wanted.count(-1) == 1 and 0 in wanted:  # NumPy cannot tell what -1 stands for
+    if wanted.count(-1) == 1 and 0 in wanted:  # NumPy cannot infer the -1
         rest = prod(n for n in wanted if n != -1)
-        require(rest > 0, f"expected a shape whose -1 can be found, got {wanted}")
+        require(rest > 0, f"expected a shape whose -1 can be inferred, got {wanted}")
     known = prod(n for n in wanted if n != -1)
     fits = x.size == known if -1 not in wanted else known > 0 and x.size % known == 0
     require(fits and wanted.count(-1) <= 1, f"expected a shape of {x.size} elements, got {wanted}")
@@ -186,7 +186,7 @@ def _slice(x: Array, starts: Array, ends: Array, axes: Array | None = None, step
 
 
 def _bounds(start: int, end: int, step: int, size: int) -> slice:
-    """ONNX's clamping as a Python slice: walking back past the first element is written None."""
+    """ONNX's clamping as a Python slice: for a negative step, the end before the first element is written as None."""
     start, end = (v + size if v < 0 else v for v in (start, end))
     if step > 0:
         return slice(min(max(start, 0), size), min(max(end, 0), size), step)
@@ -209,7 +209,7 @@ def _tile(x: Array, repeats: Array, /) -> Array:
 def _pad(
     x: Array, pads: Array, constant_value: Array | None = None, axes: Array | None = None, /, mode: str = "constant"
 ) -> Array:
-    """Pads are (begins…, ends…) over `axes`; a negative one cuts."""
+    """Pads are (begins…, ends…) over `axes`; negative pads remove elements."""
     where, amounts = axes_of(axes, x.ndim), integers(pads)
     require(len(amounts) == 2 * len(where), f"expected {2 * len(where)} pads, got {len(amounts)}")
     begin, end = [0] * x.ndim, [0] * x.ndim

@@ -1,4 +1,5 @@
-"""Weights in fewer bytes: integers of less than a byte, two a byte, so that NumPy alone can load them; products."""
+"""Weights stored in narrow types: integers of less than a byte, two per byte, so that NumPy alone can load them; and
+products with them."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ __all__ = ["pack4", "unpack4"]
 
 
 def pack4(values: Array) -> Array:
-    """4-bit values (any integer type, signed or not) as uint8[ceil(n / 2)]: row-major, the first in the low half."""
+    """4-bit values (of any integer type) as uint8[ceil(n / 2)]: row-major, the first value in the low half."""
     halves = np.zeros(values.size + values.size % 2, np.uint8)
     halves[: values.size] = values.astype(np.int8).ravel().view(np.uint8) & 15
     return halves[::2] | halves[1::2] << 4
@@ -29,7 +30,7 @@ def pack4(values: Array) -> Array:
 
 @cache
 def _pairs(signed: bool) -> Array:
-    """Both values of every byte, as one 16-bit word in memory's order."""
+    """Both values of every byte, as one 16-bit word in memory order."""
     byte = np.arange(256, dtype=np.uint16)
     first, second = byte & 15, byte >> 4
     if signed:
@@ -41,7 +42,7 @@ def _pairs(signed: bool) -> Array:
 
 @define("Unpack4")
 def unpack4(packed: Array, /, shape: Sequence[int], signed: int) -> Array:
-    """`pack4` undone: int8 of -8 to 7 where `signed`, else uint8 of 0 to 15, of `shape`."""
+    """The inverse of `pack4`: int8 of -8 to 7 if `signed`, otherwise uint8 of 0 to 15, of `shape`."""
     count = prod(shape)
     require(packed.dtype == np.uint8 and packed.ndim == 1, f"expected uint8[n], got {packed.dtype}{list(packed.shape)}")
     require(
@@ -67,15 +68,15 @@ def _narrow_matmul(
     activation: str = "",
     **parameters: Any,
 ) -> Array:
-    """act(A @ W + bias + R), W the float32 matrix that B stands for: float16 as it is; integers less their zero point,
-    times their scale, which is one, one a column, or one for `block_size` neighbours along the reduction, as
-    DequantizeLinear has it. With `shape`, B is `pack4` of a matrix of that shape, int8 where `signed`, else uint8.
-    transB: W lies with its columns as rows."""
+    """act(A @ W + bias + R), where W is the float32 matrix that B represents: float16 unchanged; integers minus their
+    zero point, times their scale. There is one scale in total, one per column, or one per `block_size` adjacent
+    elements along the reduction, as in DequantizeLinear. With `shape`, B is `pack4` of a matrix of that shape, int8 if
+    `signed`, otherwise uint8. transB: W is stored with its columns as rows."""
     values = unpack4(b, shape, signed) if shape else b
     require(values.ndim == 2, f"expected a matrix of weights, got shape {values.shape}")
     if scale is None:
-        require(values.dtype == np.float16, f"expected float16 where there is no scale, got {values.dtype}")
-        require(zero_point is None and not block_size, "expected no zero point and no blocks beside float16")
+        require(values.dtype == np.float16, f"expected float16 without a scale, got {values.dtype}")
+        require(zero_point is None and not block_size, "expected no zero point and no blocks with float16")
         wide = values.astype(np.float32)
     else:
         axis = int(not transB) if not block_size else int(bool(transB))

@@ -1,4 +1,4 @@
-"""Normalisations: over a batch, a layer, a channel group, an axis; and the softmax family."""
+"""Normalisation over a batch, a layer, a channel group or an axis; and the softmax family."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["log_softmax", "softmax"]
 
 
 def softmax(x: Array, axis: int = -1) -> Array:
-    """exp(x) over its sum along `axis`, shifted by the maximum. Only -inf along it gives NaN."""
+    """exp(x) divided by its sum along `axis`, shifted by the maximum. If all elements along it are -inf, gives NaN."""
     e = np.exp(x - np.max(x, axis, keepdims=True, initial=-np.inf))
     return np.asarray(e / np.sum(e, axis, keepdims=True))
 
 
 def log_softmax(x: Array, axis: int = -1) -> Array:
-    """The logarithm of `softmax`, computed without taking it of a quotient."""
+    """The logarithm of `softmax`, computed without forming the quotient."""
     shifted = x - np.max(x, axis, keepdims=True, initial=-np.inf)
     return np.asarray(shifted - np.log(np.sum(np.exp(shifted), axis, keepdims=True)))
 
@@ -66,8 +66,8 @@ def _batch_normalization(
     training_mode: int = 0,
     layout: str = "NCHW",
 ) -> tuple[Array, ...]:
-    """In training the batch's own statistics are used and blended into the running ones (outputs 1 and 2); outputs 3
-    and 4 are then the batch's mean and 1 / sqrt(variance + epsilon), float32 (C,)."""
+    """In training mode the batch's own statistics are used and blended into the running ones (outputs 1 and 2); outputs
+    3 and 4 are then the batch's mean and 1 / sqrt(variance + epsilon), float32 (C,)."""
     x = to_channels_first(x, layout)
     for name, given in (("scale", scale), ("B", b), ("mean", mean), ("var", var)):
         require(given.shape == (x.shape[1],), f"expected {name} of shape ({x.shape[1]},), got {given.shape}")
@@ -105,7 +105,7 @@ def _instance_normalization(x: Array, scale: Array, b: Array, /, epsilon: float 
 def _group_normalization(
     x: Array, scale: Array, bias: Array, /, num_groups: int, epsilon: float = 1e-5, stash_type: int | str = 1
 ) -> Array:
-    """Each of `num_groups` channel groups is normalised alone; scale and bias are per channel."""
+    """Each of `num_groups` channel groups is normalised separately; scale and bias are per channel."""
     n, c = x.shape[:2]
     require(c % num_groups == 0, f"expected channels divisible by num_groups {num_groups}, got {c}")
     groups = x.reshape(n, num_groups, c // num_groups * prod(x.shape[2:]))
@@ -155,7 +155,7 @@ def _lrn(x: Array, /, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: 
 @define("LpNormalization")
 @in_float32
 def _lp_normalization(x: Array, /, axis: int = -1, p: int = 2) -> Array:
-    """x over its p-norm along the axis; 0 where the norm is 0."""
+    """x divided by its p-norm along the axis; 0 if the norm is 0."""
     require(p in (1, 2), f"expected p of 1 or 2, got {p}")
     axis = axis_of(axis, x.ndim)
     norm = np.sum(np.abs(x) ** p, axis, keepdims=True) ** (1 / p)

@@ -1,4 +1,4 @@
-"""Pools over windows and over whole planes."""
+"""Pools over windows and global pools."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def _max_pool(
     strides: Sequence[int] | None = None,
     layout: str = "NCHW",
 ) -> tuple[Array, Array]:
-    """(maxima, their places in the whole flattened input). The first of equals wins; padding never does.
+    """(maxima, their indices in the flattened input). The first of equal values wins; padding never does.
 
-    Places count in (batch, channels, space…) order; with `storage_order` 1 space is column by column.
+    Indices count in (batch, channels, space…) order; with `storage_order` 1, space is in column-major order.
     """
     x = to_channels_first(x, layout)
     space = x.shape[2:]
@@ -73,7 +73,7 @@ def _average_pool(
     strides: Sequence[int] | None = None,
     layout: str = "NCHW",
 ) -> Array:
-    """Means over the elements each window meets, the padding counted as zeros where `count_include_pad`."""
+    """Means over the elements of each window; the padding counts as zeros if `count_include_pad`."""
     x = to_channels_first(x, layout)
     window = resolve(
         x.shape[2:],
@@ -86,7 +86,7 @@ def _average_pool(
     )
     padded = window.pad(x, 0)
     counted = window.pad(np.ones(x.shape[2:], x.dtype), 0)
-    if count_include_pad:  # what lies beyond the asked padding, met through ceil_mode, still does not count
+    if count_include_pad:  # positions beyond the declared padding, reached through ceil_mode, are still not counted
         sizes = zip(window.begin, x.shape[2:], window.end, strict=True)
         counted[tuple(slice(0, b + n + e) for b, n, e in sizes)] = 1
     total = np.zeros((*x.shape[:2], *window.out), x.dtype)
@@ -164,7 +164,7 @@ def _max_unpool(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Array:
-    """Every value put back at its place; zeros elsewhere. `output_shape` widens the canvas afterwards."""
+    """Write every value at its index; zeros elsewhere. `output_shape` enlarges the canvas afterwards."""
     require(x.shape == indices.shape, f"expected indices of shape {x.shape}, got {indices.shape}")
     rank = x.ndim - 2
     strides, pads = tuple(strides or (1,) * rank), tuple(pads or (0,) * (2 * rank))

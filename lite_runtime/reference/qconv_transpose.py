@@ -17,7 +17,7 @@ __all__: list[str] = []
 
 
 def _per_channel(values: Array, rank: int) -> Array:
-    """One value, or one an output channel, against (n, channels, space…)."""
+    """One value, or one per output channel, shaped to broadcast against (n, channels, space…)."""
     return values.reshape(1, -1, *(1,) * (rank - 2))
 
 
@@ -40,12 +40,12 @@ def _qlinear_conv_transpose(
     activation_max: float = np.inf,
     **window: Any,
 ) -> Array:
-    """QLinearConv's operands and rounding around ConvTranspose: W is (channels, m / group, kernel…), its scale and zero
-    point are one or m numbers.
+    """QLinearConv's operands and rounding applied to ConvTranspose: W is (channels, m / group, kernel…), its scale and
+    zero point are one or m numbers.
 
-    Sums are int32, int64 where x is int16. With y_scale and y_zero_point: clamp(round_half_even(float32(sum + B) *
+    Sums are int32, or int64 if x is int16. With y_scale and y_zero_point: clamp(round_half_even(float32(sum + B) *
     float32(float32(x_scale * w_scale) / y_scale)) + y_zero_point). Without: act(float32(sum) * float32(x_scale *
-    w_scale) + B) in float32; then x may have one scale and zero point an image.
+    w_scale) + B) in float32; x may then have one scale and zero point per image.
     """
     x, rank = to_channels_first(x, layout), x.ndim
     m = group * w.shape[1]

@@ -1,7 +1,7 @@
-"""Sums, differences and products of two quantised tensors of bytes, broadcast as NumPy does, rounded as XNNPACK does.
+"""Sums, differences and products of two quantised 8-bit tensors, broadcast as in NumPy, rounded as in XNNPACK.
 
-Operands of all three: a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point; a, b and y are of one
-type, int8 or uint8, each with one scale and one zero point. `activation` cuts the result as QLinearConv's does.
+Operands of all three: a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point; a, b and y have the
+same type, int8 or uint8, each with one scale and one zero point. `activation` clamps the result as in QLinearConv.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from lite_runtime.reference.support import require, scalar
 __all__ = ["RATIOS", "Multipliers", "multipliers"]
 
 RATIOS = (2.0**-10, 2.0**8)
-"""The larger of a_scale / y_scale and b_scale / y_scale is at least the first and below the second."""
+"""The larger of a_scale / y_scale and b_scale / y_scale must be at least the first and less than the second."""
 _BITS = 20
 
 
 class Multipliers(NamedTuple):
     """Ratios of scales as integers over a common 2**shift; the larger is in [2**20, 2**21], shift in [13, 30].
 
-    With x at most 255 from its zero point, a sum of two products and the half that rounds it stay within
+    With x at most 255 from its zero point, a sum of two products plus the half for rounding stays within
     2 * 255 * 2**21 + 2**29 < 2**31.
     """
 
@@ -36,7 +36,7 @@ class Multipliers(NamedTuple):
 
 
 def multipliers(a_scale: float, b_scale: float, y_scale: float) -> Multipliers | None:
-    """What a sum's operands are multiplied by (xnn_init_qs8_add_minmax_scalar_params); None beyond `RATIOS`."""
+    """The multipliers of a sum's operands (xnn_init_qs8_add_minmax_scalar_params); None outside `RATIOS`."""
     with np.errstate(all="ignore"):
         a, b = (float(np.float32(scale) / np.float32(y_scale)) for scale in (a_scale, b_scale))
     if not (a >= 0 and b >= 0 and RATIOS[0] <= max(a, b) < RATIOS[1]):
@@ -46,7 +46,7 @@ def multipliers(a_scale: float, b_scale: float, y_scale: float) -> Multipliers |
 
 
 class _Operand(NamedTuple):
-    """An operand less its zero point, in int64, and its scale."""
+    """An operand minus its zero point, in int64, and its scale."""
 
     centred: Array
     scale: np.float32
@@ -59,10 +59,10 @@ def _operand(x: Array, x_scale: Array, x_zero: Array, y_zero: Array) -> _Operand
 
 
 def _sum(a: _Operand, b: _Operand, sign: int, y_scale: Array, y_zero: Array, activation: dict[str, Any]) -> Array:
-    """clamp(((a * ma + sign * b * mb + half) >> shift) + y_zero_point): halves go up."""
+    """clamp(((a * ma + sign * b * mb + half) >> shift) + y_zero_point): halves are rounded up."""
     step, zero = float(scalar(y_scale, "y_scale")), int(scalar(y_zero, "y_zero_point"))
     found = multipliers(float(a.scale), float(b.scale), step)
-    given = f"{a.scale} and {b.scale} beside {step}"
+    given = f"{a.scale} and {b.scale} with y_scale {step}"
     require(found is not None, f"expected scales whose larger ratio to y_scale is in {RATIOS}, got {given}")
     assert found is not None
     total = a.centred * found.a + sign * b.centred * found.b + (1 << (found.shift - 1))
@@ -101,7 +101,7 @@ def _qlinear_sub(
     /,
     **activation: Any,
 ) -> Array:
-    """a - b, as QLinearAdd with b's multiplier negative."""
+    """a - b, like QLinearAdd with b's multiplier negated."""
     left, right = _operand(a, a_scale, a_zero, y_zero), _operand(b, b_scale, b_zero, y_zero)
     return _sum(left, right, -1, y_scale, y_zero, activation)
 

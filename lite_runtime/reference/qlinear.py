@@ -1,8 +1,8 @@
-"""Contractions of integers: products and convolutions of quantised tensors, requantised or given as real numbers.
+"""Integer contractions: products and convolutions of quantised tensors, with quantised or real results.
 
-The widened QLinearConv and QLinearMatMul keep ONNX's operands and meaning and add: int16 activations beside int8 ones,
-`layout`, a fused `activation`, a bias for QLinearMatMul, and the real result: where y_scale and y_zero_point are left
-out, y is float32, B is too, and the left operand's scale and zero point may hold one value per image or row.
+The extended QLinearConv and QLinearMatMul keep ONNX's operands and meaning and add: int16 activations in addition to
+int8, `layout`, a fused `activation`, a bias for QLinearMatMul, and the real result: if y_scale and y_zero_point are
+left out, y and B are float32, and the left operand's scale and zero point may have one value per image or row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["bounds_of", "clamped", "requantize"]
 
 
 def _centred(x: Array, zero_point: Array | None, axis: int) -> Array:
-    """x minus its zero points (one, one per index of `axis`, or broadcast), in float64: exact sums below 2**53."""
+    """x minus its zero points (one, one per index of `axis`, or broadcast), in float64: sums are exact below 2**53."""
     if zero_point is None:
         return x.astype(np.float64)
     zero = zero_point.astype(np.float64)
@@ -65,7 +65,7 @@ def _integer_conv(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Array:
-    """Padding counts as the zero point, so as 0 once centred."""
+    """Padding counts as the zero point, which is 0 after centring."""
     space = resolve(x.shape[2:], w.shape[2:], strides=strides, dilations=dilations, pads=pads, auto_pad=auto_pad)
     return convolve(_centred(x, x_zero, 0), _centred(w, w_zero, 0), space, group)
 
@@ -78,7 +78,7 @@ def bounds_of(
     activation_min: float = -np.inf,
     activation_max: float = np.inf,
 ) -> tuple[int, int]:
-    """Lowest and highest integer of a result: the range of its type cut by the activation's real bounds, quantised."""
+    """Least and greatest integer of a result: its type's range clamped by the activation's real bounds, quantised."""
     require(activation in ("", "Relu", "Clip"), f"expected activation Relu, Clip or none, got {activation!r}")
     low, high = integer_range(dtype)
     if not activation:
@@ -91,7 +91,8 @@ def bounds_of(
 
 
 def clamped(y: Array, activation: str = "", activation_min: float = -np.inf, activation_max: float = np.inf) -> Array:
-    """A real result cut by the activation's bounds. By comparisons, as kernels do it: NaN and a zero's sign stay."""
+    """A real result clamped by the activation's bounds. By comparisons, as in kernels: NaN and a zero's sign are
+    kept."""
     require(activation in ("", "Relu", "Clip"), f"expected activation Relu, Clip or none, got {activation!r}")
     if not activation:
         return y
@@ -102,17 +103,19 @@ def clamped(y: Array, activation: str = "", activation_min: float = -np.inf, act
 
 
 def requantize(total: Array, factor: Array, y_zero: Array, low: int, high: int) -> Array:
-    """`total` times `factor`, one float32 product, rounded half to even, plus the zero point, within [low, high]."""
+    """`total` times `factor`, one float32 product, rounded half to even, plus the zero point, clamped to [low,
+    high]."""
     moved = np.rint(total.astype(np.float32) * np.asarray(factor, np.float32)).astype(np.float64)
     moved = np.nan_to_num(moved + float(scalar(y_zero, "y_zero_point")), nan=low, posinf=high, neginf=low)
     return np.asarray(np.clip(moved, low, high).astype(np.int64).astype(y_zero.dtype))
 
 
 def _accumulated(total: Array, narrow: bool, bias: Array | None) -> Array:
-    """Exact sums plus the bias, as the integers the device holds: int32 for 8-bit operands, int64 for 16-bit ones."""
+    """Exact sums plus the bias, in the integer type used on devices: int32 for 8-bit operands, int64 for 16-bit
+    ones."""
     whole = total.astype(np.int64)
     if bias is not None:
-        require(bias.dtype.kind == "i", f"expected an integer bias beside an integer result, got {bias.dtype}")
+        require(bias.dtype.kind == "i", f"expected an integer bias with an integer result, got {bias.dtype}")
         whole = whole + bias.astype(np.int64)
     return whole.astype(np.int32) if narrow else whole
 
@@ -127,10 +130,10 @@ def _finish(
     bias: Array | None,
     activation: dict[str, Any],
 ) -> Array:
-    """Sums in units of the operands' scales, left * right, to the result; `bias` broadcasts to them.
+    """Converts sums in units of the operands' scales, left * right, to the result; `bias` broadcasts to them.
 
-    A real result of bytes is act(float32(float32(sum) * left) * right + bias), product and sum rounded as one, which is
-    what XNNPACK makes of operands quantised at run time; of int16: act(float32(sum) * float32(left * right) + bias).
+    A real result of bytes is act(float32(float32(sum) * left) * right + bias), product and sum rounded once, as XNNPACK
+    does for operands quantised at run time; of int16: act(float32(sum) * float32(left * right) + bias).
     """
     if y_scale is not None and y_zero is not None:
         step = np.float32(scalar(widen(y_scale), "y_scale"))
@@ -139,7 +142,7 @@ def _finish(
     require(y_scale is None and y_zero is None, "expected both y_scale and y_zero_point, or neither")
     whole = _accumulated(total, narrow, None)
     if bias is not None:
-        require(bias.dtype == np.float32, f"expected a float32 bias beside a float32 result, got {bias.dtype}")
+        require(bias.dtype == np.float32, f"expected a float32 bias with a float32 result, got {bias.dtype}")
     if narrow:
         y = _fused(whole.astype(np.float32) * left, right, np.float32(-0.0) if bias is None else bias)
     else:
@@ -149,8 +152,8 @@ def _finish(
 
 
 def _fused(a: Array, b: Array, c: Array | np.float32) -> Array:
-    """a * b + c in float32, rounded once: in float64 the product is exact, and a sum rounded to odd rounds on to
-    float32 as the exact one does (Boldo and Melquiond 2008)."""
+    """a * b + c in float32, rounded once: in float64 the product is exact, and a sum rounded to odd, then to float32,
+    equals the exact sum rounded to float32 (Boldo and Melquiond 2008)."""
     product, other = a.astype(np.float64) * b, np.asarray(c, np.float64)
     total = np.asarray(product + other)
     rest = total - product
@@ -176,7 +179,7 @@ def _qlinear_matmul(
     transB: int = 0,
     **activation: Any,
 ) -> Array:
-    """Scales and zero points per row of A, per column of B, or one for all; bias broadcasts along the columns."""
+    """Scales and zero points per row of A, per column of B, or one in total; bias broadcasts along the columns."""
     require(not transB or b.ndim >= 2, f"expected at least a matrix to transpose, got shape {b.shape}")
     b = np.swapaxes(b, -1, -2) if transB else b
     if y_zero is not None and not is_integer(y_zero.dtype):

@@ -1,4 +1,4 @@
-"""Means of quantised tensors: exact integer sums, moved onto the result's scale."""
+"""Means of quantised tensors: exact integer sums, converted to the result's scale."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__: list[str] = []
 
 
 class _Scales:
-    """The scalars that every mean here is handed, and what follows from them."""
+    """The scalars that every mean here takes, and values derived from them."""
 
     def __init__(self, x: Array, x_scale: Array, x_zero: Array, y_scale: Array, y_zero: Array) -> None:
         require(x_zero.dtype == x.dtype, f"expected x_zero_point of dtype {x.dtype}, got {x_zero.dtype}")
@@ -33,7 +33,7 @@ class _Scales:
         self._same = bool(scales[0] == scales[1]) and self.zero == self._y_zero and x.dtype == y_zero.dtype
 
     def mean(self, total: Array, count: Array | int) -> Array:
-        """Sums of `count` elements as the result's integers, by XNNPACK's steps in float32.
+        """Sums of `count` elements as the result's integers, in XNNPACK's float32 steps.
 
         With m = (x_scale / y_scale) * (1 / count) and z = count * x_zero_point:
         round_half_even(total * m + (y_zero_point - z * m)).
@@ -43,8 +43,8 @@ class _Scales:
         return self._saturated(np.rint(total.astype(np.float32) * factor + shift))
 
     def pooled(self, total: Array, count: Array | int) -> Array:
-        """As `mean`; where x and y are quantised alike, exactly total / count with halves away from zero, as TFLite
-        rounds. ONNX leaves open how such a half is rounded."""
+        """Like `mean`; if x and y have equal parameters, exactly total / count with halves away from zero, as in
+        TFLite. ONNX leaves the rounding of such halves open."""
         if not self._same:
             return self.mean(total, count)
         by = np.maximum(count, 1)
@@ -73,8 +73,8 @@ def _qlinear_average_pool(
     strides: Sequence[int] | None = None,
     layout: str = "NCHW",
 ) -> Array:
-    """AveragePool on integers, rounded as `_Scales.pooled`: the padding counts as real zeros where
-    `count_include_pad`, else not at all; a window that counts no element gives the least value."""
+    """AveragePool on integers, rounded as in `_Scales.pooled`: the padding counts as real zeros if
+    `count_include_pad`, otherwise not at all; a window without counted elements gives the least value."""
     scales = _Scales(x, x_scale, x_zero_point, y_scale, y_zero_point)
     x = to_channels_first(x, layout)
     window = resolve(
@@ -88,7 +88,7 @@ def _qlinear_average_pool(
     )
     padded = window.pad(x.astype(np.int64) - scales.zero, 0)
     counted = window.pad(np.ones(x.shape[2:], np.int64), 0)
-    if count_include_pad:  # what lies beyond the asked padding, met through ceil_mode, still does not count
+    if count_include_pad:  # positions beyond the declared padding, reached through ceil_mode, are still not counted
         sizes = zip(window.begin, x.shape[2:], window.end, strict=True)
         counted[tuple(slice(0, b + n + e) for b, n, e in sizes)] = 1
     total = np.zeros((*x.shape[:2], *window.out), np.int64)
@@ -129,7 +129,7 @@ def _qlinear_reduce_mean(
     keepdims: int = 1,
     noop_with_empty_axes: int = 0,
 ) -> Array:
-    """ReduceMean on integers, rounded as `_Scales.mean`; over no axes it moves x onto the result's scale."""
+    """ReduceMean on integers, rounded as in `_Scales.mean`; over no axes it converts x to the result's scale."""
     scales = _Scales(x, x_scale, x_zero_point, y_scale, y_zero_point)
     if axes is None or axes.size == 0:
         axes = np.zeros(0, np.int64) if noop_with_empty_axes else None

@@ -15,16 +15,16 @@ from lite_runtime.reference.support import axes_of, require
 __all__ = ["BITS", "MOST_AXES", "blends"]
 
 BITS = 11
-"""An axis' two weights are whole and sum to 2 ** BITS."""
+"""The two weights of an axis are integers that sum to 2 ** BITS."""
 MOST_AXES = 4
-"""Axes whose weights' product times a 16-bit element still fits an int64."""
+"""Greatest number of axes for which the product of weights and a 16-bit element fits an int64."""
 
 
 def blends(n_in: int, n_out: int, scale: float, mode: str) -> tuple[Array, Array, Array]:
-    """Per output along an axis: the two inputs it lies between and the second one's weight of 2 ** BITS (int64 each).
+    """For each output along an axis: the two inputs that surround it and the second one's weight of 2 ** BITS (int64).
 
-    scale: output over input. mode: a coordinate_transformation_mode of Resize but tf_crop_and_resize. Beyond an end of
-    the axis lies the end's element. Weights are rounded half to even.
+    scale: output over input. mode: a coordinate_transformation_mode of Resize except tf_crop_and_resize. Positions
+    beyond an end of the axis take the end's element. Weights are rounded half to even.
     """
     at = np.clip(source_places(n_in, n_out, scale, mode), 0, max(n_in - 1, 0))
     low = np.floor(at)
@@ -50,9 +50,9 @@ def _qlinear_resize(
     mode: str = "nearest",
     nearest_mode: str = "round_prefer_floor",
 ) -> Array:
-    """Resize with mode linear on int8, uint8 or int16: every axis' weights in 11 bits, the weighted sum exact, halves
-    rounded up at the end: floor(sum / 2 ** (11 * axes) + 1/2). x and the result share scale and zero point, which
-    therefore do not matter."""
+    """Resize with mode linear on int8, uint8 or int16: the weights of every axis have 11 bits, the weighted sum is
+    exact, halves are rounded up at the end: floor(sum / 2 ** (11 * axes) + 1/2). x and the result share scale and zero
+    point, which are therefore not needed."""
     plain = mode == "linear" and not antialias and not exclude_outside
     if not plain or coordinate_transformation_mode == "tf_crop_and_resize":
         raise UnsupportedOpError(

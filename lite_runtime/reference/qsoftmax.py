@@ -13,7 +13,7 @@ from lite_runtime.reference.support import axis_of, require, scalar
 __all__ = ["exponentials"]
 
 _ONE = 1 << 30
-"""What stands for 1: an int64 holds the sum of 2**32 of them."""
+"""The integer that represents 1: an int64 holds the sum of 2**32 of them."""
 
 
 def exponentials(x_scale: float) -> Array:
@@ -28,7 +28,7 @@ def _qlinear_softmax(
     """Softmax along `axis` of x (int8 or uint8) as a quantised y (int8 or uint8): with d the distance to the largest
     element, e[d] / sum(e) in float32, divided by y_scale, rounded half to even, plus the zero point, saturated.
 
-    x's zero point moves all distances alike, so it plays no part.
+    x's zero point shifts all elements equally, so it has no effect.
     """
     for name, array in (("x", x), ("y_zero_point", y_zero_point)):
         require(array.dtype.name in ("int8", "uint8"), f"expected {name} of int8 or uint8, got {array.dtype}")

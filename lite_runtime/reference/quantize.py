@@ -12,18 +12,18 @@ from lite_runtime.reference.support import NARROW_INTS, axis_of, dtype_of, is_in
 __all__ = ["LEAST_SPAN", "dequantize", "integer_range", "quantize"]
 
 LEAST_SPAN = np.float32(2.0**-100)
-"""Ranges below this count as zeros alone where x is multiplied by 1 / scale, which must not overflow."""
+"""Ranges below this are treated as all zeros where x is multiplied by 1 / scale, which must not overflow."""
 
 
 def integer_range(dtype: np.dtype) -> tuple[int, int]:
-    """(lowest, highest) of an integer type, those narrower than a byte included."""
+    """(least, greatest) value of an integer type, including those narrower than a byte."""
     if dtype.name in NARROW_INTS:
         return NARROW_INTS[dtype.name]
     return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
 
 
 def _spread(x: Array, shape: tuple[int, ...], axis: int, block_size: int, what: str) -> Array:
-    """Scales or zero points against `shape`: one for all, one per index of `axis`, or one per block along it."""
+    """Scales or zero points broadcast to `shape`: one in total, one per index of `axis`, or one per block along it."""
     if x.size == 1 and x.ndim <= 1:
         return x.reshape(())
     axis = axis_of(axis, len(shape))
@@ -53,7 +53,7 @@ def quantize(
     precision: int | str = 0,
     saturate: int = 1,
 ) -> Array:
-    """x / scale rounded half to even, plus the zero point, saturated; to float types the rounding is the cast's."""
+    """x / scale rounded half to even, plus the zero point, saturated; for float types the cast rounds."""
     if zero_point is not None:
         dtype = zero_point.dtype
     else:
@@ -83,8 +83,9 @@ def dequantize(
     block_size: int = 0,
     output_dtype: int | str = 0,
 ) -> Array:
-    """(x - zero point) * scale; the type of the scale, or `output_dtype`. Large constants pass here when loaded, so all
-    is done in place: beside the result it needs no memory of the size of x, unless x is wider than 16 bits."""
+    """(x - zero point) * scale, in the type of the scale or `output_dtype`. Large constants are converted here when
+    loaded, so everything is done in place: besides the result no memory of the size of x is needed, unless x is wider
+    than 16 bits."""
     dtype = dtype_of(output_dtype) if output_dtype else scale.dtype
     wide = np.dtype(np.float64 if dtype == np.float64 else np.float32)
     narrow = x.dtype.name in NARROW_INTS or x.dtype.itemsize <= 2
@@ -98,7 +99,7 @@ def dequantize(
 
 
 def _in_place(fn: np.ufunc, values: Array, by: Array, axis: int, block_size: int, what: str) -> None:
-    """values = fn(values, by), `by` meant as in `_spread`: blocks are met by splitting the axis, `by` is not copied."""
+    """values = fn(values, by), with `by` as in `_spread`: for blocks the axis is split, so that `by` is not copied."""
     if not block_size or (by.size == 1 and by.ndim <= 1):
         fn(values, _spread(by, values.shape, axis, 0, what), out=values)
         return
@@ -113,11 +114,11 @@ def _in_place(fn: np.ufunc, values: Array, by: Array, axis: int, block_size: int
 
 @define("DynamicQuantizeLinear")
 def _dynamic_quantize_linear(x: Array, /, kept: int = 0, dtype: str = "uint8") -> tuple[Array, Array, Array]:
-    """x over its own range, widened to hold 0, in 255 steps: (y, scale, zero point). Zeros alone have scale 1.
+    """x quantised over its own range, widened to include 0, in 255 steps: (y, scale, zero point). All zeros: scale 1.
 
     uint8: ONNX's operator. int8: XNNPACK's, which multiplies by 1 / scale and moves the zero point to the nearer end.
-    With kept=k > 0 each index of the first k axes has a range of its own, and scale and zero point keep the rank of x,
-    with the other axes of size 1.
+    With kept=k > 0 each index of the first k axes has its own range, and scale and zero point have the rank of x with
+    size 1 in the other axes.
     """
     require(dtype in ("uint8", "int8"), f"expected dtype uint8 or int8, got {dtype!r}")
     require(0 <= kept < max(x.ndim, 1), f"expected kept in [0, {max(x.ndim, 1) - 1}] for rank {x.ndim}, got {kept}")
@@ -139,8 +140,8 @@ def _unsigned_steps(x: Array, low: Array, high: Array) -> tuple[Array, Array, Ar
 
 
 def _signed_steps(x: Array, low: Array, high: Array) -> tuple[Array, Array, Array]:
-    """(x * inverse, scale, zero point), as xnn_qd8_asymmetric_quantization_params has it: -128 or 127 is met exactly,
-    whichever the zero point's rounding moves the range out of less."""
+    """(x * inverse, scale, zero point), as in xnn_qd8_asymmetric_quantization_params: the zero point is chosen so that
+    either -128 or 127 is represented exactly, whichever loses less of the range by rounding."""
     span, least, most = high - low, np.float32(-128), np.float32(127)
     inverse = np.where(span < LEAST_SPAN, np.float32(1), np.float32(255) / span)
     first, last = low * inverse, high * inverse

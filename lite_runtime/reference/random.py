@@ -1,4 +1,4 @@
-"""Random numbers. With a `seed` a node always gives the same; without, fresh ones."""
+"""Random numbers. A node with a `seed` always gives the same numbers; without one, new numbers every time."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _random_uniform_like(
 
 @define("Bernoulli")
 def _bernoulli(x: Array, /, dtype: int | str | None = None, seed: float | None = None) -> Array:
-    """1 with the probability each element names."""
+    """1 with the probability given by each element."""
     drawn = _generator(seed).random(x.shape) < widen(x)
     return drawn.astype(x.dtype if dtype is None else dtype_of(dtype))
 
@@ -83,7 +83,7 @@ def _multinomial(x: Array, /, dtype: int | str = 6, sample_size: int = 1, seed: 
 def _dropout(
     x: Array, ratio: Array | None = None, training_mode: Array | None = None, /, seed: int | None = None
 ) -> tuple[Array, Array]:
-    """(x with elements dropped and the rest scaled up, what was kept). The identity outside training."""
+    """(x with elements dropped and the rest scaled up, mask of the kept elements). The identity outside training."""
     share = float(optional_scalar(ratio, 0.5, "ratio"))
     if not optional_scalar(training_mode, False, "training_mode") or share == 0:
         return x, np.ones(x.shape, bool)

@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM: a loop over time, everything else whole arrays."""
+"""RNN, GRU and LSTM: a loop over time with whole-array operations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__: list[str] = []
 
 Unit = Callable[[Array], Array]
 Step = Callable[[Array, tuple[Array, ...]], tuple[Array, ...]]
-"""(input at one time, state) -> new state; the first of the state is the output."""
+"""(input at one time, state) -> new state; the first element of the state is the output."""
 
 # Name -> (function of x, alpha, beta; default alpha; default beta), as ONNX's RNN family names them.
 _UNITS: dict[str, tuple[Callable[[Array, float, float], Array], float, float]] = {
@@ -37,7 +37,7 @@ _TAKES_BETA = {"affine", "hardsigmoid", "scaledtanh"}
 
 
 def _units(names: Sequence[str], alphas: Sequence[float], betas: Sequence[float], clip: float | None) -> list[Unit]:
-    """The activations in order; alphas and betas are handed out in turn to those that take one."""
+    """The activations in order; alphas and betas are assigned in turn to those that take one."""
     rest_a, rest_b = list(alphas), list(betas)
     units = []
     for name in names:
@@ -70,9 +70,9 @@ def _unroll(
 ) -> tuple[Array, ...]:
     """Run one step function per direction over time.
 
-    x (time, batch, input), or (batch, time, input) with layout 1; states (directions, batch, hidden), zeros where None.
-    Gives Y (time, directions, batch, hidden) and each final state; with layout 1 batch comes first in all.
-    Steps past a sample's length leave its state alone and give 0.
+    x (time, batch, input), or (batch, time, input) with layout 1; states (directions, batch, hidden), zeros for None.
+    Returns Y (time, directions, batch, hidden) and each final state; with layout 1 batch comes first in all.
+    Steps after the end of a sample leave its state unchanged and give 0.
     """
     x = x.swapaxes(0, 1) if layout else x
     time, batch = x.shape[:2]
@@ -104,14 +104,15 @@ def _directions(direction: str, w: Array) -> int:
 
 
 def _biases(b: Array | None, d: int, gates: int, hidden: int, dtype: np.dtype) -> tuple[Array, Array]:
-    """The input's and the recurrence's bias of one direction."""
+    """The input bias and the recurrent bias of one direction."""
     both = np.zeros(2 * gates * hidden, dtype) if b is None else b[d]
     require(both.size == 2 * gates * hidden, f"expected B of {2 * gates * hidden} numbers a direction, got {both.size}")
     return both[: gates * hidden], both[gates * hidden :]
 
 
 def _byte_product(h: Array, r: Array, scales: Array, block: int) -> Array:
-    """h (batch, hidden), rounded to 16 bits, times int8 r (gates * hidden, hidden): exact sums a block, then scaled."""
+    """h (batch, hidden), rounded to 16 bits, times int8 r (gates * hidden, hidden): exact sums per block, then
+    scaled."""
     unit = np.maximum(np.abs(h).max(1, keepdims=True, initial=0), h.dtype.type(1)) / h.dtype.type(32767)
     whole = np.clip(np.rint(h / unit), -32767, 32767).astype(np.float64)
     total = np.zeros((len(h), len(r)), h.dtype)
@@ -178,7 +179,7 @@ def _gru(
 ) -> tuple[Array, ...]:
     """Gates in the order update z, reset r, candidate h; h = (1 - z) * candidate + z * h.
 
-    `scales` and `block_size` as LSTM has them: R is int8, and what it meets (h, r * h) is rounded to 16 bits.
+    `scales` and `block_size` as for LSTM: R is int8, and its multiplicands (h, r * h) are rounded to 16 bits.
     """
     hidden = hidden_size or r.shape[-1]
     count = _directions(direction, w)
@@ -234,8 +235,8 @@ def _lstm(
 ) -> tuple[Array, ...]:
     """Gates in the order input, output, forget, cell; peepholes P in the order input, output, forget.
 
-    With `scales` (directions, 4 * hidden, blocks) R is int8, `block_size` of its weights to a scale, and h is rounded
-    to 16 bits before it meets them: to multiples of max(1, the largest |h| of the sample) / 32767.
+    With `scales` (directions, 4 * hidden, blocks) R is int8 with one scale per `block_size` weights, and h is rounded
+    to 16 bits before the product: to multiples of max(1, the largest |h| of the sample) / 32767.
     """
     hidden = hidden_size or r.shape[-1]
     count = _directions(direction, w)

@@ -1,4 +1,4 @@
-"""Reductions, running sums and products, and the places of extremes."""
+"""Reductions, cumulative sums and products, and indices of extremes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _sum(x: Array, axes: Axes) -> Array:
 
 
 def _log_sum_exp(x: Array, axes: Axes) -> Array:
-    """Shifted by the maximum, so that exp neither overflows nor loses everything."""
+    """Shifted by the maximum, so that exp neither overflows nor underflows for all elements."""
     highest = np.max(x, axis=axes, keepdims=True, initial=-np.inf) if x.dtype.kind == "f" else 0
     shift = np.where(np.isfinite(highest), highest, 0).astype(x.dtype)
     return np.asarray(np.log(np.sum(np.exp(x - shift), axis=axes, keepdims=True)) + shift)
@@ -59,7 +59,7 @@ _REDUCTIONS: dict[str, Callable[[Array, Axes], Array]] = {
     "ReduceSum": _sum,
     "ReduceSumSquare": lambda x, axes: _sum(x * x, axes),
 }
-"""Each keeps the reduced axes at size 1; over no axes it is what remains beside the reduction (Log, Square, …)."""
+"""Each keeps the reduced axes at size 1; over no axes, only the elementwise part remains (Log, Square, …)."""
 
 
 def _define_reduction(op: str, fn: Callable[[Array, Axes], Array]) -> None:

@@ -1,4 +1,4 @@
-"""What defines an operator: a NumPy function under the operator's name, and the context some of them ask for."""
+"""How operators are defined: a NumPy function registered under the operator's name, and context for some of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["REGISTERED", "Context", "RunGraph", "define"]
 
 Definition = TypeVar("Definition", bound=Callable[..., Any])
 RunGraph = Callable[[Graph, Sequence[Any]], list[Any]]
-"""Evaluates a subgraph on its inputs in order, names it captures resolved; gives its outputs in order."""
+"""Evaluates a subgraph on its inputs in order, with captured names resolved; returns its outputs in order."""
 
 REGISTERED: dict[str, Callable[..., Any]] = {}
 """Definitions of the families imported so far."""
@@ -20,19 +20,19 @@ REGISTERED: dict[str, Callable[..., Any]] = {}
 
 @dataclass(frozen=True)
 class Context:
-    """What a definition may know of the node around it."""
+    """What a definition may know about its node."""
 
     outputs: tuple[str, ...]
-    """The node's output names; "" stands for one nobody reads."""
+    """The node's output names; "" for an unused output."""
     run_graph: RunGraph
 
 
 def define(*ops: str) -> Callable[[Definition], Definition]:
-    """Register a function as the meaning of `ops`.
+    """Register a function as the definition of `ops`.
 
-    It is called as `fn(*inputs, **attributes)`. Inputs are positional-only parameters (or `*inputs`); an optional one
-    left out is None or missing at the end. Attributes have ONNX's names and defaults. It returns one array (a list for
-    a sequence) or a tuple of them, one per output.
+    It is called as `fn(*inputs, **attributes)`. Inputs are positional-only parameters (or `*inputs`); an optional input
+    that is left out is None or missing at the end. Attributes have ONNX's names and defaults. It returns one array (a
+    list for a sequence) or a tuple of them, one per output.
     A keyword-only parameter `context` receives a `Context`; one named `op` the operator's name.
     """
 

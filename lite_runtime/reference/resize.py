@@ -1,4 +1,4 @@
-"""Resize, and sampling at free places: GridSample, AffineGrid."""
+"""Resize, and sampling at arbitrary positions: GridSample, AffineGrid."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROUND: dict[str, Callable[[Array], Array]] = {
 
 
 def _cubic_weights(distance: Array, a: float) -> Array:
-    """Keys' kernel, zero from distance 2 on."""
+    """Keys' cubic kernel, zero from distance 2 on."""
     x = np.abs(distance)
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
@@ -34,7 +34,7 @@ def _linear_weights(distance: Array) -> Array:
 
 
 def source_places(n_in: int, n_out: int, scale: float, mode: str, roi: tuple[float, float] = (0.0, 1.0)) -> Array:
-    """Where along an input axis of `n_in` each of `n_out` outputs is read; `scale` is about output over input."""
+    """The position along an input axis of `n_in` read by each of `n_out` outputs; `scale` is roughly output / input."""
     x = np.arange(n_out, dtype=np.float64)
     if mode == "half_pixel":
         return (x + 0.5) / scale - 0.5
@@ -66,7 +66,8 @@ def _matrix(
     antialias: bool,
     nearest_mode: str,
 ) -> Array:
-    """(outputs, n_in): what each output takes of each input along one axis. Neighbours outside fall on the edge."""
+    """(outputs, n_in): the weight of each input in each output along one axis. Indices outside are clamped to the
+    edge."""
     if mode == "nearest":
         if nearest_mode not in _ROUND:
             raise UnsupportedOpError(f"expected nearest_mode of {', '.join(_ROUND)}, got {nearest_mode!r}")
@@ -104,7 +105,8 @@ def _resize(
     mode: str = "nearest",
     nearest_mode: str = "round_prefer_floor",
 ) -> Array:
-    """Axis by axis a matrix of weights, in float64; integer types are rounded half to even and clipped at the end."""
+    """Multiplies each axis by a matrix of weights, in float64; integer types are rounded half to even and clipped at
+    the end."""
     if mode not in ("nearest", "linear", "cubic"):
         raise UnsupportedOpError(f"expected mode nearest, linear or cubic, got {mode!r}")
     where = axes_of(axes, x.ndim)
@@ -137,7 +139,7 @@ def _resize(
 def sizes_of(
     x: Array, axes: tuple[int, ...], scales: Array | None, sizes: Array | None, policy: str
 ) -> tuple[list[float], list[int]]:
-    """(output over input, output size) for each axis, from one of the two inputs."""
+    """(output / input, output size) for each axis, from one of the two inputs."""
     given = [s for s in (scales, sizes) if s is not None and s.size]
     require(len(given) == 1, f"expected one of scales and sizes, got {len(given)}")
     require(given[0].size == len(axes), f"expected {len(axes)} scales or sizes, got {given[0].size}")
@@ -161,7 +163,7 @@ def sizes_of(
 @define("AffineGrid")
 @in_float32
 def _affine_grid(theta: Array, size: Array, /, align_corners: int = 0) -> Array:
-    """theta (n, d, d + 1), size (n, c, space…) -> (n, space…, d): normalised places, the fastest axis first."""
+    """theta (n, d, d + 1), size (n, c, space…) -> (n, space…, d): normalised positions, the fastest axis first."""
     space = integers(size)[2:]
     require(theta.shape[1:] == (len(space), len(space) + 1), f"expected theta for {len(space)} axes, got {theta.shape}")
 
@@ -180,7 +182,7 @@ def _affine_grid(theta: Array, size: Array, /, align_corners: int = 0) -> Array:
 def _grid_sample(
     x: Array, grid: Array, /, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
 ) -> Array:
-    """x (n, c, space…) read at grid (n, out…, d) of normalised places, the fastest axis first -> (n, c, out…)."""
+    """x (n, c, space…) read at grid (n, out…, d) of normalised positions, the fastest axis first -> (n, c, out…)."""
     space, rank = x.shape[2:], x.ndim - 2
     require(grid.shape[-1] == rank, f"expected a grid of {rank} coordinates, got shape {grid.shape}")
     if padding_mode not in ("zeros", "border", "reflection"):
@@ -212,7 +214,7 @@ def _grid_sample(
 
 
 def _reflect(place: Array, n: int, align_corners: bool) -> Array:
-    """Places mirrored back into the image, about its edge pixels' centres or outer borders."""
+    """Positions reflected back into the image, at the centres of its edge pixels or at its outer borders."""
     low, high = (0.0, n - 1.0) if align_corners else (-0.5, n - 0.5)
     span = high - low
     if span == 0:
@@ -222,7 +224,7 @@ def _reflect(place: Array, n: int, align_corners: bool) -> Array:
 
 
 def _read(x: Array, places: Sequence[Array], padding_mode: str, align_corners: bool) -> Array:
-    """x (n, c, space…) at whole places (n, out…) per axis -> (n, c, out…), padded by the mode."""
+    """x (n, c, space…) at integer positions (n, out…) per axis -> (n, c, out…), padded by the mode."""
     inside = np.ones(places[0].shape, bool)
     index = []
     for place, n in zip(places, x.shape[2:], strict=True):

@@ -1,4 +1,4 @@
-"""Sequences are Python lists; an optional is its value, or None when empty."""
+"""Sequences are Python lists; an optional is its value, or None if it is empty."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__: list[str] = []
 
 
 def _place(sequence: list[Any], position: Array, end: int) -> int:
-    """A position in [-n, end), counted from the front."""
+    """A position in [-n, end) as a non-negative index."""
     at, n = int(scalar(position, "position")), len(sequence)
     if not -n <= at < end:
         raise InputError(f"expected a position in [{-n}, {end - 1}] of a sequence of {n}, got {at}")
@@ -56,7 +56,8 @@ def _sequence_length(sequence: list[Any], /) -> Array:
 
 @define("SplitToSequence")
 def _split_to_sequence(x: Array, split: Array | None = None, /, axis: int = 0, keepdims: int = 1) -> list[Any]:
-    """`split` is one chunk size, or the sizes; left out, slices of one, whose axis stays only if `keepdims`."""
+    """`split` is one chunk size or a list of sizes; if left out, slices of one, which keep the axis only if
+    `keepdims`."""
     axis = axis_of(axis, x.ndim)
     size = x.shape[axis]
     if split is None:

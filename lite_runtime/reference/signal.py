@@ -28,9 +28,9 @@ def _pairs(z: Array, dtype: np.dtype) -> Array:
 def _dft(
     x: Array, dft_length: Array | None = None, axis: Array | None = None, /, inverse: int = 0, onesided: int = 0
 ) -> Array:
-    """Zero-padded or cut to `dft_length` along the axis.
+    """Zero-padded or truncated to `dft_length` along the axis.
 
-    One-sided: forward keeps length // 2 + 1 bins of a real signal; inverse reads them and gives the real signal.
+    One-sided: forward keeps length // 2 + 1 bins of a real signal; inverse reads them and returns the real signal.
     """
     along = axis_of(int(optional_scalar(axis, -2, "axis")), x.ndim)
     require(along < x.ndim - 1, "expected an axis before the last, which holds real and imaginary parts")
@@ -96,7 +96,7 @@ def mel_weights(
     /,
     output_datatype: int | str = 1,
 ) -> Array:
-    """Triangles evenly spaced in mel(f) = 2595 log10(1 + f / 700), their corners at whole spectrogram bins."""
+    """Triangles evenly spaced in mel(f) = 2595 log10(1 + f / 700), with corners at integer spectrogram bins."""
     bands, length = int(scalar(num_mel_bins, "num_mel_bins")), int(scalar(dft_length, "dft_length"))
     rate = int(scalar(sample_rate, "sample_rate"))
     edges = np.array([float(scalar(e, "an edge")) for e in (lower_edge_hertz, upper_edge_hertz)])

@@ -1,4 +1,4 @@
-"""Text: object arrays of str."""
+"""String operators: object arrays of str."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["text"]
 
 
 def text(value: object) -> str:
-    """A string element, whether it came as str or as UTF-8 bytes."""
+    """A string element, given as str or as UTF-8 bytes."""
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
@@ -34,7 +34,7 @@ def _string_concat(x: Array, y: Array, /) -> Array:
 
 @define("StringSplit")
 def _string_split(x: Array, /, delimiter: str | None = None, maxsplit: int | None = None) -> tuple[Array, Array]:
-    """(substrings, padded with "" to the longest row; how many each has). No delimiter: runs of whitespace."""
+    """(substrings, padded with "" to the longest row; their number per element). No delimiter: runs of whitespace."""
     rows = [text(v).split(delimiter or None, -1 if maxsplit is None else maxsplit) for v in x.ravel()]
     widest = max(map(len, rows), default=0)
     padded = [part for row in rows for part in (*row, *[""] * (widest - len(row)))]
@@ -53,7 +53,7 @@ def _string_normalizer(
     locale: str = "",
     stopwords: Sequence[str] = (),
 ) -> Array:
-    """x [C] or [1, C] without its stop words, then in the case asked for; one empty string where nothing is left."""
+    """x [C] or [1, C] without its stop words, then in the requested case; one empty string if nothing is left."""
     require(x.ndim == 1 or (x.ndim == 2 and x.shape[0] == 1), f"expected shape [C] or [1, C], got {x.shape}")
     if case_change_action not in _CASES:
         raise UnsupportedOpError(f"expected case_change_action NONE, LOWER or UPPER, got {case_change_action!r}")
@@ -109,7 +109,7 @@ def _tf_idf_vectorizer(
 
 
 def _grams(pool: Sequence[object], starts: Sequence[int]) -> list[tuple[object, ...]]:
-    """The pool cut into 1-grams, 2-grams, …; `starts[n - 1]` is where n-grams begin."""
+    """The pool split into 1-grams, 2-grams, …; `starts[n - 1]` is the start of the n-grams."""
     grams: list[tuple[object, ...]] = []
     for n, (start, end) in enumerate(zip(starts, [*starts[1:], len(pool)], strict=True), 1):
         grams += [tuple(pool[i : i + n]) for i in range(start, end, n)]
@@ -117,7 +117,7 @@ def _grams(pool: Sequence[object], starts: Sequence[int]) -> list[tuple[object, 
 
 
 def _found(row: Sequence[object], shortest: int, longest: int, skips: int) -> list[tuple[object, ...]]:
-    """Every n-gram of the row. A single element has nothing to skip, so it counts once."""
+    """Every n-gram of the row. A single element cannot be skipped over, so it counts once."""
     found: list[tuple[object, ...]] = []
     for n in range(shortest, longest + 1):
         for step in range(1, 2 if n == 1 else skips + 2):

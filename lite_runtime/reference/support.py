@@ -1,4 +1,4 @@
-"""What the families share: types, axes, and the rule that narrow floats are computed in float32."""
+"""Helpers of all families: types, axes, and the rule that narrow floats are computed in float32."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ONNX_TYPES: tuple[str, ...] = (
     *("float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz"),
     *("uint4", "int4", "float4e2m1", "float8e8m0", "uint2", "int2"),
 )
-"""Lite names at the index ONNX numbers them with (`TensorProto.DataType`)."""
+"""Lite names indexed by ONNX's numbers (`TensorProto.DataType`)."""
 
 NARROW_FLOATS = frozenset(
     {
@@ -57,14 +57,14 @@ NARROW_FLOATS = frozenset(
         *("float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn"),
     }
 )
-"""NumPy names of the floating types whose arithmetic is done in float32."""
+"""NumPy names of the floating types that are computed in float32."""
 
 NARROW_INTS = {"int4": (-8, 7), "uint4": (0, 15), "int2": (-2, 1), "uint2": (0, 3)}
 """NumPy names and ranges of the integers narrower than a byte."""
 
 
 def require(condition: bool, what: str) -> None:
-    """Raise ShapeError(what) unless the condition holds; the caller adds which node."""
+    """Raise ShapeError(what) unless the condition holds; the caller adds the node's name."""
     if not condition:
         raise ShapeError(what)
 
@@ -79,22 +79,22 @@ def dtype_of(code: int | str) -> np.dtype:
 
 
 def is_float(dtype: np.dtype) -> bool:
-    """Whether it holds real numbers with fractions."""
+    """Whether it is a floating-point type."""
     return dtype.kind == "f" or dtype.name in NARROW_FLOATS
 
 
 def is_integer(dtype: np.dtype) -> bool:
-    """Whether it holds integers, those narrower than a byte included."""
+    """Whether it is an integer type, including those narrower than a byte."""
     return dtype.kind in "iu" or dtype.name in NARROW_INTS
 
 
 def widen(x: Array) -> Array:
-    """`x`, in float32 where its own float type is narrower."""
+    """`x`, converted to float32 if its float type is narrower."""
     return x.astype(np.float32) if x.dtype.name in NARROW_FLOATS else x
 
 
 def in_float32(fn: Function) -> Function:
-    """Hand narrow floats to `fn` as float32 and round its float32 results back to the type of the first narrow one."""
+    """Pass narrow floats to `fn` as float32 and round its float32 results to the type of the first narrow one."""
 
     @wraps(fn)
     def call(*inputs: Any, **attrs: Any) -> Any:
@@ -126,18 +126,18 @@ def scalar(x: Array, what: str) -> Any:
 
 
 def optional_scalar(x: Array | None, default: Any, what: str) -> Any:
-    """The only element of `x`, or `default` where it is left out."""
+    """The only element of `x`, or `default` if it is left out."""
     return default if x is None or x.size == 0 else scalar(x, what)
 
 
 def axis_of(axis: int, rank: int, what: str = "axis") -> int:
-    """The axis counted from the front; raises ShapeError outside [-rank, rank)."""
+    """The axis as a non-negative index; raises ShapeError outside [-rank, rank)."""
     require(-rank <= axis < rank, f"expected {what} in [{-rank}, {rank - 1}] for rank {rank}, got {axis}")
     return int(axis) % rank
 
 
 def axes_of(axes: Array | Sequence[int] | None, rank: int) -> tuple[int, ...]:
-    """Distinct axes counted from the front, in the given order; all of them for None."""
+    """Distinct axes as non-negative indices, in the given order; all of them for None."""
     if axes is None:
         return tuple(range(rank))
     found = tuple(axis_of(a, rank) for a in integers(axes))

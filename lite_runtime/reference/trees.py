@@ -1,4 +1,4 @@
-"""ai.onnx.ml: tree ensembles, linear and support vector models, and the features before them. Maps are Python dicts."""
+"""ai.onnx.ml: tree ensembles, linear and support vector models, and feature operators. Maps are Python dicts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__: list[str] = []
 
 
 def _softmax_zero(x: Array) -> Array:
-    """Softmax over the scores that are not 0; those stay 0."""
+    """Softmax over the scores that are not 0; scores of 0 stay 0."""
     e = np.where(x == 0, 0, np.exp(x - np.max(x, -1, keepdims=True)))
     total = e.sum(-1, keepdims=True)
     return np.where(total == 0, 0, e / np.where(total == 0, 1, total)).astype(x.dtype)
@@ -66,7 +66,7 @@ _AGGREGATES: dict[str, Callable[[Array], Array]] = {
 
 
 class _Forest:
-    """Nodes of all trees in flat arrays; a leaf has mode LEAF. Every row of X walks every tree at once."""
+    """Nodes of all trees in flat arrays; a leaf has mode LEAF. All rows of X traverse all trees at once."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class _Forest:
         self.inner = self.modes != "LEAF"
 
     def leaves(self, x: Array) -> Array:
-        """(trees, rows): the leaf each row ends in."""
+        """(trees, rows): the leaf that each row reaches."""
         at = np.repeat(self.roots[:, None], len(x), 1)
         rows = np.broadcast_to(np.arange(len(x)), at.shape)
         for _ in range(len(self.modes) + 1):
@@ -114,7 +114,7 @@ class _Forest:
 def _aggregate(
     reached: Array, targets: Mapping[int, list[tuple[int, float]]], count: int, how: str, dtype: np.dtype
 ) -> Array:
-    """reached (trees, rows) leaves -> (rows, targets); a target no leaf named stays 0."""
+    """reached (trees, rows) leaves -> (rows, targets); a target without contributing leaves stays 0."""
     if how not in _AGGREGATES:
         raise UnsupportedOpError(f"expected aggregate_function of {', '.join(_AGGREGATES)}, got {how!r}")
     trees, rows = reached.shape
@@ -197,7 +197,7 @@ _FOREST = tuple(
 
 
 def _classic_forest(attrs: Mapping[str, Any]) -> tuple[_Forest, dict[tuple[int, int], int]]:
-    """A forest from the attributes TreeEnsembleClassifier and Regressor share, and (tree, node) -> its number."""
+    """A forest from the attributes that TreeEnsembleClassifier and Regressor share, and (tree, node) -> its number."""
     missing = [name for name in _FOREST if name not in attrs]
     require(not missing, f"expected attributes {', '.join(_FOREST)}, got none for {', '.join(missing)}")
     trees, nodes = attrs["nodes_treeids"], attrs["nodes_nodeids"]
@@ -238,7 +238,7 @@ def _classic_forest(attrs: Mapping[str, Any]) -> tuple[_Forest, dict[tuple[int, 
 def _weights(
     attrs: Mapping[str, Any], kind: str, number: Mapping[tuple[int, int], int]
 ) -> dict[int, list[tuple[int, float]]]:
-    """Leaf -> what it adds to which target or class."""
+    """Leaf -> its contributions to targets or classes."""
     tensor = attrs.get(f"{kind}_weights_as_tensor")
     weights = attrs.get(f"{kind}_weights", ()) if tensor is None else np.ravel(tensor)
     parts: dict[int, list[tuple[int, float]]] = {}
@@ -279,8 +279,8 @@ def _tree_ensemble_classifier(
     post_transform: str = "NONE",
     **attrs: Any,
 ) -> tuple[Array, Array]:
-    """(label of the best class, float32 scores (rows, classes)). With two labels and weights for one class alone the
-    scores are (1 - p, p), or (-p, p) where the single score is a margin (some weight negative)."""
+    """(label of the best class, float32 scores (rows, classes)). With two labels and weights for only one class the
+    scores are (1 - p, p), or (-p, p) if the single score is a margin (some weight is negative)."""
     labels = _labels(classlabels_int64s, classlabels_strings)
     forest, number = _classic_forest(attrs)
     parts = _weights(attrs, "class", number)
@@ -301,7 +301,7 @@ def _tree_ensemble_classifier(
 
 
 def _two_scores(score: Array, is_margin: bool, post_transform: str) -> Array:
-    """Both classes' scores from the second's."""
+    """Both classes' scores from that of the second."""
     if post_transform == "LOGISTIC":
         p = sigmoid(score)
         return np.stack([1 - p, p], 1)
@@ -400,7 +400,7 @@ def _svm_classifier(
     support_vectors: Sequence[float] = (),
     vectors_per_class: Sequence[int] = (),
 ) -> tuple[Array, Array]:
-    """One against one where there are support vectors (every pair of classes votes), else a score per class."""
+    """One against one if there are support vectors (every pair of classes votes), otherwise a score per class."""
     labels = _labels(classlabels_ints, classlabels_strings)
     x = np.atleast_2d(x).astype(np.float64)
     if not vectors_per_class:
@@ -432,7 +432,7 @@ def _pair_scores(
     kernel_type: str,
     kernel_params: Sequence[float],
 ) -> Array:
-    """(rows, pairs) decision values; coefficients are (classes - 1, vectors) as libsvm stores them."""
+    """(rows, pairs) decision values; coefficients are (classes - 1, vectors), as libsvm stores them."""
     total, count = sum(per_class), len(per_class)
     seen = _kernel(x, np.array(support_vectors, np.float64).reshape(total, -1), kernel_type, kernel_params)
     weights = np.array(coefficients, np.float64).reshape(count - 1, total)
@@ -450,7 +450,8 @@ def _pair_scores(
 def _pairwise_probabilities(
     pairs: Array, duels: Sequence[tuple[int, int]], count: int, prob_a: Sequence[float], prob_b: Sequence[float]
 ) -> Array:
-    """Platt's sigmoid per pair, coupled as in Wu, Lin and Weng (2004), method 2: least sum (r_ji p_i - r_ij p_j)²."""
+    """Platt's sigmoid per pair, coupled as in Wu, Lin and Weng (2004), method 2: minimises sum (r_ji p_i - r_ij
+    p_j)²."""
     r = np.zeros((len(pairs), count, count))
     for (i, j), score, a, b in zip(duels, pairs.T, prob_a, prob_b, strict=True):
         p = np.clip(1 / (1 + np.exp(a * score + b)), 1e-7, 1 - 1e-7)
@@ -478,7 +479,7 @@ def _scaler(x: Array, /, offset: Sequence[float] = (0.0,), scale: Sequence[float
 
 @define("Normalizer")
 def _normalizer(x: Array, /, norm: str = "MAX") -> Array:
-    """Rows over their maximum, sum of magnitudes, or length; a row whose divisor is 0 stays."""
+    """Rows divided by their maximum, sum of magnitudes, or length; a row whose divisor is 0 is unchanged."""
     norms: dict[str, Callable[[Array], Array]] = {
         "MAX": lambda v: v.max(-1, keepdims=True),
         "L1": lambda v: np.abs(v).sum(-1, keepdims=True),
@@ -509,7 +510,7 @@ def _imputer(
 
 @define("FeatureVectorizer")
 def _feature_vectorizer(*inputs: Array, inputdimensions: Sequence[int] = ()) -> Array:
-    """Columns side by side; each input is cut to its dimension where one is named."""
+    """Concatenated columns; each input is truncated to its dimension if one is given."""
     widths = [*inputdimensions, *[None] * (len(inputs) - len(inputdimensions))]
     parts = [np.atleast_2d(x)[:, :n] for x, n in zip(inputs, widths, strict=True)]
     return np.concatenate(parts, 1).astype(np.float32)
@@ -541,7 +542,7 @@ _NAN = "a NaN key"
 
 
 def _key(value: Any) -> Any:
-    """What two equal elements share, NaN included."""
+    """A key that is the same for equal elements, including NaN."""
     if isinstance(value, str | bytes):
         return text(value)
     return _NAN if value != value else value.item() if isinstance(value, np.generic) else value
@@ -549,7 +550,8 @@ def _key(value: Any) -> Any:
 
 @define("LabelEncoder")
 def _label_encoder(x: Array, /, **attrs: Any) -> Array:
-    """Keys and values come as one of keys_/values_ strings, int64s, floats, tensor; the last of equal keys wins."""
+    """Keys and values are given as one of keys_/values_ strings, int64s, floats, tensor; the last of equal keys
+    wins."""
     keys = next((attrs[k] for k in ("keys_strings", "keys_int64s", "keys_floats", "keys_tensor") if k in attrs), None)
     kinds = (
         ("values_strings", "default_string", "_Unused", object),
@@ -595,7 +597,7 @@ def _dict_vectorizer(
     int64_vocabulary: Sequence[int] | None = None,
     string_vocabulary: Sequence[str] | None = None,
 ) -> Array:
-    """The map's values in the order of the vocabulary, zeros for keys it lacks: (1, words)."""
+    """The map's values in the order of the vocabulary, zeros for missing keys: (1, words)."""
     words: list[Any] = [text(w) for w in string_vocabulary] if string_vocabulary else list(int64_vocabulary or ())
     values = list(x.values())
     if any(isinstance(v, str) for v in values):
@@ -606,7 +608,7 @@ def _dict_vectorizer(
 
 @define("CastMap")
 def _cast_map(x: Mapping[int, Any], /, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_map: int = 1) -> Array:
-    """The map's values by ascending key, or each at its key's place in a row of `max_map`: (1, n)."""
+    """The map's values by ascending key, or each at its key's index in a row of `max_map`: (1, n)."""
     types: dict[str, Any] = {"TO_FLOAT": np.float32, "TO_STRING": object, "TO_INT64": np.int64}
     if cast_to not in types or map_form not in ("DENSE", "SPARSE"):
         raise UnsupportedOpError(f"expected cast_to of {', '.join(types)} and map_form DENSE or SPARSE")

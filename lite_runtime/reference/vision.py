@@ -1,4 +1,4 @@
-"""Boxes and regions."""
+"""Boxes and regions of images."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _corners(boxes: Array, center_point_box: int) -> Array:
 
 
 def _overlap(box: Array, others: Array) -> Array:
-    """Intersection over union of one box with many; 0 where both have no area."""
+    """Intersection over union of one box with several; 0 if both have no area."""
     sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
     shared = np.prod(np.maximum(sides, 0), -1)
     areas = np.prod(others[:, 2:] - others[:, :2], -1) + np.prod(box[2:] - box[:2]) - shared
@@ -41,7 +41,7 @@ def _non_max_suppression(
     /,
     center_point_box: int = 0,
 ) -> Array:
-    """(batch, class, box) of the boxes kept, best first: (kept, 3)."""
+    """(batch, class, box) of the selected boxes, best first: (selected, 3)."""
     require(boxes.ndim == 3 and boxes.shape[2] == 4, f"expected boxes of shape [batch, n, 4], got {boxes.shape}")
     expected = (boxes.shape[0], boxes.shape[1])
     require(
@@ -78,7 +78,7 @@ def _roi_align(
     sampling_ratio: int = 0,
     spatial_scale: float = 1.0,
 ) -> Array:
-    """Each region (x1, y1, x2, y2) cut into bins, each bin the mean or maximum of bilinear samples."""
+    """Each region (x1, y1, x2, y2) is divided into bins; each bin is the mean or maximum of bilinear samples."""
     if mode not in ("avg", "max"):
         raise UnsupportedOpError(f"expected mode avg or max, got {mode!r}")
     half = coordinate_transformation_mode == "half_pixel"
@@ -93,7 +93,7 @@ def _roi_align(
 
 
 def _samples(start: float, length: float, bins: int, ratio: int, size: int) -> tuple[Array, Array, Array, Array]:
-    """(bins, samples) each: lower pixel, upper pixel, weight of the upper, whether the place counts."""
+    """(bins, samples) each: lower pixel, upper pixel, weight of the upper, whether the position counts."""
     count = ratio if ratio > 0 else max(1, int(np.ceil(length / bins)))
     step = length / bins
     at = start + (np.arange(bins)[:, None] + (np.arange(count) + 0.5) / count) * step
@@ -121,7 +121,8 @@ def _bins(image: Array, rows: tuple[Array, ...], columns: tuple[Array, ...], mod
 @define("MaxRoiPool")
 @in_float32
 def _max_roi_pool(x: Array, rois: Array, /, pooled_shape: Sequence[int], spatial_scale: float = 1.0) -> Array:
-    """Regions (batch, x1, y1, x2, y2), whole pixels, both ends included, each cut into bins whose maximum is taken."""
+    """Regions (batch, x1, y1, x2, y2) in integer pixels, both ends inclusive, divided into bins; the maximum of
+    each."""
     y = np.zeros((len(rois), x.shape[1], *pooled_shape), x.dtype)
     for i, roi in enumerate(rois):
         image = x[int(roi[0])]

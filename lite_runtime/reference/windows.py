@@ -1,6 +1,6 @@
-"""Sliding windows: paddings, output sizes, and one strided view per place in the window ("tap").
+"""Sliding windows: paddings, output sizes, and one strided view per position in the window ("tap").
 
-A convolution or pooling is a loop over its few taps, each a whole-array operation; no window is ever copied out.
+A convolution or pooling is a loop over its few taps, each a whole-array operation; windows are never copied.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from lite_runtime.reference.support import require
 __all__ = ["MOST_TAPS", "Window", "resolve"]
 
 MOST_TAPS = 1 << 18
-"""Places in a window that are gone through one by one: some seconds. Padding lets a few bytes ask for any number."""
+"""Greatest number of taps that are processed one by one: a few seconds. With padding, a small file could request any
+number."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """A window over `len(kernel)` spatial axes, every number known; `out` counts its positions along each."""
+    """A window over `len(kernel)` spatial axes with all values resolved; `out` counts its positions along each."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -34,7 +35,7 @@ class Window:
     out: tuple[int, ...]
 
     def pad(self, x: Array, value: float) -> Array:
-        """`x` with its trailing axes padded by `value`, far enough for every position of the window."""
+        """`x` with its trailing axes padded by `value`, enough for every position of the window."""
         rank = len(self.kernel)
         reach = [
             (o - 1) * s + (k - 1) * d + 1
@@ -48,9 +49,9 @@ class Window:
         return padded
 
     def taps(self) -> Iterator[tuple[Any, Any]]:
-        """(index of a place in arrays that end in the kernel's axes, index of what it meets at every position in
-        padded arrays). Raises ShapeError for more than MOST_TAPS places."""
-        require(prod(self.kernel) <= MOST_TAPS, f"expected a window of at most {MOST_TAPS} places, got {self.kernel}")
+        """(index of a tap in arrays that end in the kernel's axes, index of its elements at all positions in padded
+        arrays). Raises ShapeError for more than MOST_TAPS taps."""
+        require(prod(self.kernel) <= MOST_TAPS, f"expected a window of at most {MOST_TAPS} elements, got {self.kernel}")
         for place in np.ndindex(*self.kernel):
             cuts = (
                 slice(p * d, p * d + (o - 1) * s + 1, s)
@@ -69,7 +70,7 @@ def resolve(
     auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
 ) -> Window:
-    """Fill in defaults and work out paddings and output sizes as ONNX's Conv and pools define them."""
+    """Fill in defaults and compute paddings and output sizes as ONNX's Conv and pools define them."""
     rank = len(space)
     kernel = tuple(kernel)
     strides = tuple(strides or (1,) * rank)

@@ -1,1 +1,1 @@
-"""Running a plan: sessions, the executor, worker threads, profiles, and programs kept for later starts."""
+"""Runs plans: sessions, the executor, worker threads, profiles, and the cache of programs for later starts."""

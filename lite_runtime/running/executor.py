@@ -1,4 +1,4 @@
-"""Run plans: bind arrays to bases, walk the native program, evaluate what only references can, go on with the rest."""
+"""Runs plans: binds arrays to bases, runs the native program, evaluates reference nodes, continues with the rest."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 __all__ = ["Binding", "Bound", "Executor", "Settings", "address_of", "aligned"]
 
 PLANS = 32
-"""Input types an executor remembers a plan for."""
+"""Number of input types for which an executor caches a plan."""
 COPIED = 1 << 14
-"""Bytes up to which an input or output is copied: 0.1 to 0.25 µs, where an array's address alone costs 0.2 to 0.9."""
+"""Size in bytes up to which an input or output is copied: 0.1 to 0.25 µs, while getting an array's address alone costs
+0.2 to 0.9."""
 
 
 class Settings:
-    """How a model's graphs are run, and what its executors share: packed weights, the lock, the team."""
+    """How a model's graphs are run, and what its executors share: packed weights, the lock, the worker team."""
 
     def __init__(
         self,
@@ -62,13 +63,13 @@ class Settings:
 
     @cached_property
     def choices(self) -> Choices:
-        """How steps are computed that can be in several ways."""
+        """The choices among several ways to compute steps."""
         from lite_runtime.native import tuning
 
         return tuning.Choices(tuning.kept() if self._choices is None else self._choices)
 
     def pack(self, source: Operand, layout: str, make: Callable[[Array], Array]) -> Array:
-        """Packed constants, made once; the source is kept alive so that its identity stays its own."""
+        """A packed constant, computed once; the source is kept alive so that its address is not reused."""
         assert source.value is not None
         key = (source.value.ctypes.data, f"{layout} {source.value.shape} {source.value.dtype}")
         if key not in self._packed:
@@ -77,23 +78,23 @@ class Settings:
         return self._packed[key][1]
 
     def apart(self) -> Settings:
-        """These settings for passing constants: what is packed of them is forgotten with the copy."""
+        """These settings for temporary constants: packed forms of them are dropped together with the copy."""
         other = copy(self)
         other._packed = ChainMap({}, self._packed)
         return other
 
     def iterate(self, node: Node) -> None:
-        """Count a body run; raises once a run has used up its iterations, so that no loop is without end."""
+        """Count a run of a loop body; raises an error when a run's iterations are used up, so that every loop ends."""
         self.iterated += 1
         if self.iterated > self.iterations:
             raise MsedgeError(
-                f"{node.where}: still going after {self.iterations} iterations of its run; if that is meant,"
-                " load the model with more iterations"
+                f"{node.where}: not finished after {self.iterations} iterations in this run; if this is intended,"
+                " load the model with a higher limit (iterations=…)"
             )
 
 
 def aligned(nbytes: int) -> Array:
-    """Uninitialised bytes that start at a cache line."""
+    """Uninitialised bytes aligned to a cache line."""
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + nbytes]
@@ -107,7 +108,7 @@ def _as_aligned(array: Array) -> Array:
 
 
 class Executor:
-    """A graph that can be run again and again; plans are made per input types and kept."""
+    """A graph that can be run repeatedly; plans are made per input types and cached."""
 
     def __init__(
         self, graph: Graph, settings: Settings, origin: kept.Origin | None = None, held: frozenset[str] = frozenset()
@@ -115,14 +116,15 @@ class Executor:
         self.settings = settings
         self.graph = graph
         self.held = held
-        """Inputs and outputs whose memory is somebody else's: of a plan run as one call, they set the bases."""
+        """Inputs and outputs whose memory belongs to the caller: if the plan runs as one call, they set the bases."""
         self.origin = origin
-        """The bundle the graph came from, for a program to be kept; None for nested graphs and rests."""
+        """The bundle that the graph came from, needed to cache its program; None for nested graphs and rests."""
         self._plans: dict[tuple[Any, ...], Bound] = {}
         self._subgraphs: dict[int, Executor] = {}
 
     def run(self, inputs: Mapping[str, Any], profile: Profile | None = None) -> dict[str, Any]:
-        """Values of the graph's outputs. `inputs` hold every graph input: arrays, or lists and None for non-tensors."""
+        """Values of the graph's outputs. `inputs` contains every graph input: arrays, or lists and None for
+        non-tensors."""
         with self.settings.lock:
             return self.bound(inputs).run(inputs, profile)
 
@@ -145,14 +147,14 @@ class Executor:
 
     @cached_property
     def folded(self) -> Graph:
-        """The graph, what hangs on constants alone computed."""
+        """The graph with everything evaluated that depends on constants only."""
         from lite_runtime.planning import plan
 
         return plan.fold(self.graph, self.settings.limit)
 
     def plan(self, specs: Mapping[str, Spec]) -> Plan:
         """A new plan for inputs of these types."""
-        from lite_runtime.planning import plan  # and with it every operator's rules: most of what a start would take
+        from lite_runtime.planning import plan  # imports every operator's rules: most of a start's time
 
         s = self.settings
         return plan.plan(
@@ -167,14 +169,14 @@ class Executor:
         )
 
     def parts(self, inputs: Mapping[str, Any]) -> Iterator[Plan]:
-        """The plans a run with these inputs goes through, nested graphs left out."""
+        """The plans that a run with these inputs uses, without nested graphs."""
         bound: Bound | None = self.bound(inputs)
         while bound is not None:
             yield bound.plan
             bound = bound.latest
 
     def subgraph(self, graph: Graph, captures: tuple[str, ...]) -> Executor:
-        """The executor of a nested graph, its captures turned into inputs."""
+        """The executor of a nested graph, with its captured values as inputs."""
         held = self._subgraphs.get(id(graph))
         if held is None:
             wide = (*graph.inputs, *(Value(name, "", None, "any") for name in captures))
@@ -183,7 +185,7 @@ class Executor:
         return held
 
     def evaluate(self, node: Node, values: Mapping[str, Any]) -> list[Any]:
-        """A node by its reference, nested graphs by executors of their own."""
+        """Evaluate a node by its reference, nested graphs by their own executors."""
 
         def run_graph(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
             self.settings.iterate(node)
@@ -199,33 +201,33 @@ class Executor:
 
 
 def address_of(array: Array) -> int:
-    """Where a contiguous array's elements lie."""
+    """The address of a contiguous array's elements."""
     try:
         return ctypes.addressof(ctypes.c_char.from_buffer(array.data))  # 0.17 µs
-    except (TypeError, ValueError):  # read-only, empty, or of a type that buffers do not know
+    except (TypeError, ValueError):  # read-only, empty, or of a type without buffer support
         return int(array.__array_interface__["data"][0])  # 0.8 µs
 
 
 class Binding:
-    """A signature with arrays of its own for inputs and outputs: fill `inputs`, call, read `outputs`.
+    """A signature with its own arrays for inputs and outputs: fill `inputs`, call, read `outputs`.
 
-    Calls and runs of one model take turns; who calls from several threads looks after the arrays himself. Where every
-    node has a native kernel these are the same arrays for good, and a call checks nothing and makes nothing; elsewhere
-    each call puts new arrays into `outputs`.
+    Calls and runs of one model exclude each other; a program that calls from several threads must synchronise access to
+    the arrays itself. If every node has a native kernel, the arrays never change, and a call checks and allocates
+    nothing; otherwise each call stores new arrays in `outputs`.
     """
 
     def __init__(self, inputs: dict[str, Array], executor: Executor) -> None:
         bound = executor.bound(inputs)
         made = bound.plan
         self.inputs: Mapping[str, Array] = inputs
-        """By name."""
+        """Input arrays by name."""
         self.outputs: Mapping[str, Array] = {}
-        """By name; contents undefined before the first call."""
+        """Output arrays by name; contents undefined before the first call."""
         self._executor, self._lock = executor, executor.settings.lock
         self._fault, self._check = bound.fault, bound.check
         self._walk: Walk | None = None
         self.fixed = bound.direct
-        """Whether `outputs` are the same arrays for good."""
+        """Whether the arrays in `outputs` never change."""
         if bound.direct:
             self.outputs = {name: _empty(made.where[name][2]) for name in made.outputs}
             bases = bound.bases.copy()
@@ -248,7 +250,7 @@ class Binding:
 
 
 def _plain(array: Array) -> Array:
-    """The array, or a copy that kernels can read."""
+    """The array, or a copy in a form that kernels can read."""
     flags = array.flags
     return array if flags.c_contiguous and flags.aligned else np.require(array, requirements=("C", "A"))
 
@@ -258,7 +260,7 @@ def _empty(spec: Spec) -> Array:
 
 
 class Bound:
-    """A plan with its memory: arena, table of bases, kernels' addresses."""
+    """A plan with its memory: arena, table of bases, addresses of kernels."""
 
     def __init__(self, made: Plan, executor: Executor) -> None:
         self.plan, self.executor = made, executor
@@ -294,7 +296,7 @@ class Bound:
         self.direct = (
             len(made.steps) == len(self._walks) == 1 and self._all_made and not (made.copies or made.rest)
         ) and not settings.guard
-        """One native call computes everything: no references, nothing to copy."""
+        """One native call computes everything: no references, no copies."""
         self._copied_in: list[tuple[str, Array]] = []
         self._copied_out: list[tuple[str, Array]] = []
         self.small = False
@@ -303,7 +305,7 @@ class Bound:
             self._direct()
 
     def _direct(self) -> None:
-        """Small inputs and outputs get memory of their own here; of large ones only the address changes hands."""
+        """Small inputs and outputs get their own memory here; for large ones only the address is passed."""
         made, held = self.plan, self.executor.held
         for ports, copied in ((made.inputs, self._copied_in), (made.outputs, self._copied_out)):
             for name, base in ports.items():
@@ -320,7 +322,7 @@ class Bound:
         self._small = [(*port, homes[port[0]]) for port in self._inputs] if self.small else []
 
     def walk(self, step: Step, bases: Array) -> Walk:
-        """A native step over a table of bases."""
+        """A native step with a table of bases."""
         team_ = self.executor.settings.team
         assert team_ is not None
         seconds = sum(r.seconds for r in self.plan.records if step.begin <= r.begin < step.end)
@@ -329,7 +331,7 @@ class Bound:
         return Walk(team_, program, bases, self.table, workers=self.workers, seconds=seconds, always=always)
 
     def attempt(self, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
-        """A run of a `small` plan; None for inputs it was not made for, or in the midst of another run of it."""
+        """A run of a `small` plan; None for inputs of other types, or while the plan is already running."""
         if self.running or len(inputs) != len(self._inputs):
             return None
         self.running = True
@@ -350,7 +352,7 @@ class Bound:
             self.running = False
 
     def takes(self, inputs: Mapping[str, Any]) -> bool:
-        """Whether these are plain arrays of the types that this plan was made for."""
+        """Whether these are plain arrays of the types for which this plan was made."""
         if len(inputs) != len(self._inputs):
             return False
         for name, dtype, shape in self._inputs:
@@ -360,7 +362,7 @@ class Bound:
         return True
 
     def _guarded(self, base: int, array: Array) -> Array:
-        """A copy against a forbidden page: behind it or before it, other for one worker than for two."""
+        """A copy next to a guard page: after it or before it; one worker and several workers use opposite sides."""
         from lite_runtime.running.guard import guarded
 
         return guarded(array, front=(base + (self.workers > 1)) % 2 == 0)
@@ -378,7 +380,7 @@ class Bound:
 
     def run(self, inputs: Mapping[str, Any], profile: Profile | None = None) -> dict[str, Any]:
         """One run; the caller holds the settings' lock. Outputs are fresh arrays."""
-        if self.running:  # a run inside a run, from a signal handler say: each has memory of its own
+        if self.running:  # a run inside a run, e.g. from a signal handler: each needs its own memory
             return Bound(self.plan, self.executor).run(inputs, profile)
         self.running = True
         try:
@@ -442,7 +444,7 @@ class Bound:
         return inputs[name]
 
     def _timed(self, step: Step, profile: Profile) -> None:
-        """Walk a native step, every record of every worker timed by the processor's counter."""
+        """Run a native step; every record of every worker is timed by the processor's counter."""
         team_ = self.executor.settings.team
         assert team_ is not None
         records = [r for r in self.plan.records if step.begin <= r.begin < step.end]
@@ -457,15 +459,15 @@ class Bound:
             profile.add(self.plan.units[record.unit], record, *times)
 
     def check(self) -> None:
-        """Raise InputError where the last walk met an index outside its tensor."""
+        """Raise InputError if the last run found an index outside its tensor."""
         if not self.fault.value:
             return
         unit, self.fault.value = self.fault.value >> 8, 0
         where = " + ".join(node.where for node in self.plan.units[unit])
-        raise InputError(f"{where}: an index lies outside the tensor it points into; check the model's index inputs")
+        raise InputError(f"{where}: an index is outside the tensor that it indexes; check the model's index inputs")
 
     def _values(self, node: Node, inputs: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, Any]:
-        """What a node reads: from the arena, the caller, or what is known."""
+        """The values that a node reads: from the arena, the caller, or constants."""
         values: dict[str, Any] = {}
         for name in (*node.inputs, *node.captures):
             if name in results:
@@ -494,7 +496,7 @@ class Bound:
             profile.add((node,), None, (0, start, time.perf_counter()))
 
     def _go_on(self, inputs: Mapping[str, Any], results: dict[str, Any], profile: Profile | None) -> dict[str, Any]:
-        """Evaluate the frontier, then the rest of the graph with what came out."""
+        """Evaluate the frontier, then run the rest of the graph with its results."""
         assert self.rest is not None
         for node in self.plan.frontier:
             start = time.perf_counter()

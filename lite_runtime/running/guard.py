@@ -1,4 +1,4 @@
-"""Memory at the edge of a forbidden page: an access past it faults at once instead of reading a neighbour."""
+"""Memory next to guard pages: an access beyond its end faults at once instead of reading adjacent memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def guarded(array: Array, *, front: bool = False) -> Array:
-    """A copy of `array` between forbidden pages: its end is a page's end or, with `front`, its start a page's start."""
+    """A copy of `array` between guard pages: it ends at the end of a page or, with `front`, starts at the start of
+    one."""
     array = np.ascontiguousarray(array)
     page = mmap.PAGESIZE
     pages = -(-array.nbytes // page) * page

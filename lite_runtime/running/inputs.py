@@ -1,4 +1,4 @@
-"""What callers give a signature, checked before anything runs."""
+"""Validates the inputs that callers pass to a signature, before anything runs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from lite_runtime.graph import Array, Graph, Value, dtype_name
 __all__ = ["Loaded", "check_inputs"]
 
 Loaded = tuple[Callable[[], Mapping[str, Array]], str | None]
-"""What makes state as it was loaded, and its name among kept programs: None where it has none."""
+"""A function that creates the state as loaded, and its name among cached programs (None if it has none)."""
 
 
 def check_inputs(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs as arrays in machine order, checked against the graph's."""
+    """The inputs as arrays in native byte order, checked against the graph's inputs."""
     names = [v.name for v in graph.inputs]
     if set(inputs) != set(names):
         missing, unknown = sorted(set(names) - set(inputs)), sorted(set(inputs) - set(names))

@@ -1,4 +1,4 @@
-"""The interface of tflite_runtime's Interpreter over a bundle, so that code written for it keeps its shape.
+"""The interface of tflite_runtime's Interpreter over a bundle, so that code written for it needs few changes.
 
 Details follow TensorFlow Lite's Python API: tensors are numbered, inputs first, then outputs; unknown sizes are 1 until
 `resize_tensor_input`, and `shape_signature` shows them as -1.
@@ -81,20 +81,20 @@ class Interpreter:
         self._shapes = [_resolved(v) for v in self._inputs]
         self._binding: Binding | None = None
         self._arrays: list[Array] = []
-        """The tensors by their numbers, outputs once they are there; none before `allocate_tensors`."""
+        """The tensors by number; outputs once they exist, none before `allocate_tensors`."""
         self._count = len(self._inputs)
         self._stale = True
-        """Whether outputs are other arrays than they were before."""
+        """Whether the output arrays have been replaced."""
 
     def allocate_tensors(self) -> None:
-        """Make inputs, filled with zeros, and outputs, for good: `invoke` reads and writes them in place."""
+        """Allocate inputs, filled with zeros, and outputs once: `invoke` reads and writes them in place."""
         shapes = {v.name: shape for v, shape in zip(self._inputs, self._shapes, strict=True)}
         self._binding = self._model.bind(shapes, self._signature)
         self._arrays = [self._binding.inputs[v.name] for v in self._inputs]
         self._stale = True
 
     def resize_tensor_input(self, input_index: int, tensor_size: Any, strict: bool = False) -> None:
-        """Give an input another shape; `allocate_tensors` must follow. strict: only unknown sizes may change.
+        """Change an input's shape; `allocate_tensors` must be called afterwards. strict: only unknown sizes may change.
 
         Raises InputError for a shape that the input cannot have.
         """
@@ -136,7 +136,7 @@ class Interpreter:
         raise self._misused(tensor_index)
 
     def tensor(self, tensor_index: int) -> Callable[[], Array]:
-        """A function that gives the input or output itself, not a copy."""
+        """A function that returns the input or output itself, not a copy."""
 
         def live() -> Array:
             if 0 <= tensor_index < len(self._arrays):
@@ -146,18 +146,18 @@ class Interpreter:
         return live
 
     def get_input_details(self) -> list[dict[str, Any]]:
-        """What the inputs are."""
+        """Details of the inputs."""
         return [_details(i, v, s) for i, (v, s) in enumerate(zip(self._inputs, self._shapes, strict=True))]
 
     def get_output_details(self) -> list[dict[str, Any]]:
-        """What the outputs are; shapes are exact once `invoke` has run."""
+        """Details of the outputs; shapes are exact after `invoke`."""
         start = self._count
         invoked = len(self._arrays) > start
         shapes = [a.shape for a in self._arrays[start:]] if invoked else map(_resolved, self._outputs)
         return [_details(start + i, v, s) for i, (v, s) in enumerate(zip(self._outputs, shapes, strict=True))]
 
     def get_tensor_details(self) -> list[dict[str, Any]]:
-        """Inputs' and outputs' details."""
+        """Details of inputs and outputs."""
         return self.get_input_details() + self.get_output_details()
 
     def get_signature_list(self) -> dict[str, dict[str, list[str]]]:
@@ -177,7 +177,7 @@ class Interpreter:
         return SignatureRunner(self._model, name)
 
     def reset_all_variables(self) -> None:
-        """Make what the model keeps between runs what it was when loaded."""
+        """Reset the state that the model keeps between runs to its values when loaded."""
         self._model.reset_state()
 
     def _input(self, index: int) -> Value:
@@ -186,7 +186,7 @@ class Interpreter:
         return self._inputs[index]
 
     def _misused(self, index: int) -> InputError:
-        """What is wrong where a tensor is not there."""
+        """Explains the misuse when a tensor does not exist."""
         if self._binding is None:
             return InputError("call allocate_tensors() first")
         if 0 <= index < self._count + len(self._outputs):

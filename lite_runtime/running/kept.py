@@ -1,15 +1,15 @@
-"""What starts keep for later ones: a bundle's signatures, and the first plan of each with its weights packed.
+"""A cache for later starts: a bundle's signatures, and the first plan of each with its packed weights.
 
-Understanding and planning take most of a start: reading the manifest 4 ms, importing every operator's rules 14, the
-plan itself 2 for a small model, packing weights 100 for a large one. What is kept is mapped and bound instead; it says
-what reading and planning would say.
+Parsing and planning take most of a start: reading the manifest 4 ms, importing every operator's rules 14, the plan
+itself 2 for a small model, packing weights 100 for a large one. With a cached file, a start maps and binds its contents
+instead; they are what reading and planning would give.
 
-Files lie in the cache folder, beside the kernels and under the same conditions (`lite_runtime.native.trust`): what
-others could have written is not read. They are written atomically and named by a digest of everything they follow from:
-the bundle's contents (verified, and their digests checked at every load), the signature, the inputs' types, the target
-and what it was tuned to, the limit, and the identity of the runtime, its kernels included. A file that is not whole is
-ignored. They are no part of a bundle: a program is believed, and a bundle never is. Only a runtime that was built as a
-whole keeps any; one whose kernels are compiled from source beside it is being worked on.
+Files are stored in the cache folder, next to the kernels and under the same conditions (`lite_runtime.native.trust`):
+files that others could have written are not read. They are written atomically and named by a digest of everything they
+depend on: the bundle's contents (verified; their digests are checked at every load), the signature, the inputs' types,
+the target and its tuning, the limit, and the identity of the runtime including its kernels. An incomplete file is
+ignored. They are not part of a bundle: a cached program is trusted, a bundle never is. Only a runtime that was built as
+a whole caches programs, because one whose kernels are compiled from adjacent source is being developed.
 """
 
 from __future__ import annotations
@@ -37,46 +37,46 @@ from lite_runtime.planning.program import Kernel, Plan, Step
 __all__ = ["Later", "Origin", "Sketch", "plan", "read"]
 
 _HEAD = struct.Struct("<8s16sQQQ")
-"""Magic, BLAKE2b-128 of the text, bytes of it (plain values as marshal writes them), bytes of the body, sum of its
-64-bit words.
+"""Magic, BLAKE2b-128 of the text, bytes of the text (plain values as marshal writes them), bytes of the body, sum of
+the body's 64-bit words.
 
-The text decides what memory is touched. Of weights, a sum tells damage as well, at ten times the speed: 0.6 ms for
-resnet8's by BLAKE2b, of a start of 8.
+The text determines which memory is accessed, so it has a cryptographic digest. For weights, a sum detects damage as
+well, at ten times the speed: BLAKE2b takes 0.6 ms for resnet8's, of a start of 8.
 """
 _MAGIC = b"MSKPRG01"
 _ALIGN = 64
 MOST_BYTES, MOST_FILES = 1 << 29, 256
-"""What the folder may hold; the longest unused files go first."""
+"""Greatest size of the folder's contents; the least recently used files are deleted first."""
 
 
 class Origin:
-    """Where a graph comes from: the bundle's digest, its bytes, the signature."""
+    """The origin of a graph: the bundle's digest, its bytes, the signature."""
 
     def __init__(self, digest: str, data: memoryview, signature: str) -> None:
         self.digest, self.data, self.signature = digest, data, signature
 
 
 class _Place:
-    """Where a signature's program is kept, or would be; `outputs` names what the signature gives.
+    """Location of a signature's program in the cache; `outputs` names the signature's outputs.
 
-    `data` is the bundle: constants that kernels read as the bundle holds them are not kept twice.
+    `data` is the bundle: constants that kernels read directly from the bundle are not stored twice.
     """
 
     def __init__(self, path: str, data: memoryview, outputs: tuple[str, ...]) -> None:
         self.path, self.data, self.outputs = path, data, outputs
 
     def find(self) -> Plan | None:
-        """The program kept here; None where there is none that is whole."""
+        """The cached program; None if there is no complete one."""
         found = _load(self.path)
         return None if found is None else _decoded(*found, self.data)
 
     def keep(self, made: Plan) -> None:
-        """Keep a plan, where it is one that can be kept and the folder can be written; says nothing if not."""
+        """Cache a plan if it can be cached and the folder is writable; otherwise does nothing."""
         if self._may_keep(made):
             _save(self.path, *_encoded(made, self.data))
 
     def _may_keep(self, made: Plan) -> bool:
-        """Whether native steps alone make every output, from inputs and constants of plain types."""
+        """Whether native steps alone compute every output, from inputs and constants of plain types."""
         plain = all(array.dtype.kind in "biuf" for array in made.constants.values())
         whole = made.rest is None and not made.frontier and not made.slots
         given = {*made.inputs, *made.outputs, *made.copies}
@@ -91,9 +91,10 @@ def plan(
     limit: int,
     make: Callable[[], Plan],
 ) -> Plan:
-    """The native plan of a graph for inputs of these types: the kept one, else what `make` makes, which then is kept.
+    """The native plan of a graph for inputs of these types: the cached one, or the result of `make`, which is cached.
 
-    choices: how steps are computed that can be in several ways; limit: bytes a plan may hold. Both name the file.
+    choices: choices among ways to compute steps; limit: greatest size of a plan in bytes. Both are part of the file's
+    name.
     """
     here = _place(origin, graph, given, choices, limit)
     found = here.find() if here is not None else None
@@ -107,7 +108,7 @@ def plan(
 def _place(
     origin: Origin, graph: Graph, given: Mapping[str, Spec], choices: Mapping[str, str], limit: int
 ) -> _Place | None:
-    """Where the program of a graph for inputs of these types is kept; None where nothing is kept."""
+    """Where the program of a graph for inputs of these types is cached; None if nothing is cached."""
     types = sorted((name, *spec) for name, spec in given.items())
     path = _path("program", origin.digest, origin.signature, types, sorted(choices.items()), limit, np.__version__)
     return _Place(path, origin.data, tuple(value.name for value in graph.outputs)) if path else None
@@ -117,7 +118,7 @@ def _place(
 
 
 class Sketch:
-    """A bundle that an earlier start verified: whole, and as much understood as running a kept program takes."""
+    """A bundle that an earlier start verified: complete, but parsed only as far as running a cached program needs."""
 
     def __init__(
         self,
@@ -127,18 +128,18 @@ class Sketch:
         specs: Mapping[str, Spec],
         whole: Callable[[], bundle.Bundle],
     ) -> None:
-        """specs: of state. whole: reads what is left out."""
+        """specs: of state. whole: reads the parts that are missing here."""
         self.digest, self.data, self.signatures, self.uses, self.specs = file.digest, file.data, signatures, uses, specs
         self._whole = whole
 
     @property
     def state(self) -> Mapping[str, Array]:
-        """State as the bundle holds it."""
+        """State as stored in the bundle."""
         return self._whole().state
 
 
 class Later(Graph):
-    """A graph whose nodes and constants are read when planning asks for them."""
+    """A graph whose nodes and constants are read when planning needs them."""
 
     def __init__(self, inputs: tuple[Value, ...], outputs: tuple[Value, ...], make: Callable[[], Graph]) -> None:
         self.__dict__.update(inputs=inputs, outputs=outputs, _make=make)
@@ -152,9 +153,9 @@ class Later(Graph):
 
 
 def read(source: bundle.Source) -> bundle.Bundle | Sketch:
-    """A bundle, verified now, or known to have been by the digest of its contents, which is checked now.
+    """A bundle, verified now, or verified by an earlier start, as the digest of its contents shows (checked now).
 
-    Raises BundleError for a source that is none.
+    Raises BundleError for a source that is not a bundle.
     """
     file = bundle.opened(source)
     path = _path("signatures", file.digest)
@@ -187,7 +188,7 @@ def _sketch(file: bundle.File, doc: Any, _: memoryview) -> Sketch:
 
 
 def _path(*facts: Any) -> str:
-    """The file for what follows from these facts, this runtime and this target; "" where nothing is kept."""
+    """The file name derived from these facts, this runtime and this target; "" if nothing is cached."""
     target, identity = host(), build.identity()
     if target is None or not identity:
         return ""
@@ -196,7 +197,7 @@ def _path(*facts: Any) -> str:
 
 
 def _load(path: str) -> tuple[Any, memoryview] | None:
-    """A file's plain values and the bytes behind them; None where there is none that is whole and to be trusted."""
+    """A file's plain values and the bytes after them; None if there is no complete and trusted file."""
     try:
         with trust.opened(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -220,16 +221,16 @@ def _digest(text: bytes | memoryview) -> bytes:
 
 
 def _sum(body: bytes | memoryview) -> int:
-    """The sum of 64-bit words, the last one filled with zeros, modulo 2**64."""
+    """The sum of 64-bit words, the last one padded with zeros, modulo 2**64."""
     whole = len(body) // 8
     words = np.frombuffer(body, np.uint64, whole).sum() if whole else 0
     return (int(words) + int.from_bytes(body[8 * whole :], "little")) % (1 << 64)
 
 
 def _save(path: str, values: Any, body: Sequence[bytes | memoryview]) -> None:
-    """Write a file whose body begins at a multiple of 64 bytes; where the folder cannot be written, nothing happens.
+    """Write a file whose body begins at a multiple of 64 bytes; does nothing if the folder is not writable.
 
-    `body`: parts in order, each followed by the zeros that fill a word; they are not copied.
+    `body`: parts in order, each padded with zeros to a whole word; they are not copied.
     """
     text = marshal.dumps(_plain(values))
     text += bytes(-(_HEAD.size + len(text)) % _ALIGN)
@@ -249,7 +250,8 @@ def _save(path: str, values: Any, body: Sequence[bytes | memoryview]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Mappings as dictionaries, sequences as tuples, NumPy's numbers as Python's: marshal knows no classes."""
+    """Converts mappings to dictionaries, sequences to tuples, NumPy numbers to Python's: marshal supports no
+    classes."""
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -258,7 +260,7 @@ def _plain(value: Any) -> Any:
 
 
 def _make_room(folder: str, nbytes: int) -> None:
-    """Delete files, the longest unused first, until another of `nbytes` fits."""
+    """Delete the least recently used files until another file of `nbytes` fits."""
     found = [(entry.stat().st_mtime, entry.stat().st_size, entry.path) for entry in os.scandir(folder)]
     total = sum(size for _, size, _ in found) + nbytes
     for count, (_, size, path) in zip(range(len(found), 0, -1), sorted(found), strict=True):
@@ -272,7 +274,7 @@ def _make_room(folder: str, nbytes: int) -> None:
 
 
 def _encoded(made: Plan, data: memoryview) -> tuple[dict[str, Any], list[bytes | memoryview]]:
-    """A plan's plain values and its arrays' bytes, each at a multiple of 64."""
+    """A plan's plain values and the bytes of its arrays, each at a multiple of 64."""
     body: list[bytes | memoryview] = []
     end = 0
     bundle = np.frombuffer(data, np.uint8)
@@ -299,8 +301,8 @@ def _encoded(made: Plan, data: memoryview) -> tuple[dict[str, Any], list[bytes |
 
 
 def _decoded(doc: dict[str, Any], body: memoryview, data: memoryview) -> Plan:
-    """The plan a program file holds, its arrays views of the file's arrays or of the bundle. Nodes know their names
-    only: enough to say what was computed."""
+    """The plan stored in a program file; its arrays are views of the file or of the bundle. Nodes have names only,
+    enough to report what was computed."""
 
     def array(inside: bool, offset: int, dtype: str, shape: tuple[int, ...]) -> Array:
         count = prod(shape)

@@ -1,6 +1,6 @@
-"""What running costs: the records of steps that profiles and traces are made of, and a plan's totals.
+"""Profiling: the records of steps in profiles and traces, and a plan's totals.
 
-Loaded when somebody asks; starts do without it.
+Imported on demand; starts do not need it.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ __all__ = ["Cost", "Piece", "Profile", "Row", "Span"]
 
 
 class Row(NamedTuple):
-    """Time of one piece of a program: `node` says which operators it computes, `kernel` what computed them."""
+    """Time of one step of a program: `node` names the operators that it computes, `kernel` the kernel."""
 
     node: str
     kernel: str
     seconds: float
-    """Mean over runs, of the worker that took longest."""
+    """Mean over runs, of the slowest worker."""
     operations: int
     """Arithmetic operations of a run, a multiply-add counted as two (`planning/cost.py`); 0 for a reference."""
     bytes: int
-    """Of operands and results; 0 for a reference."""
+    """Bytes of operands and results; 0 for a reference."""
 
 
 class Cost(NamedTuple):
-    """What a run with given input types takes: bytes of arena, native records, nodes by what runs them."""
+    """Cost of a run with given input types: bytes of arena, native records, nodes by what runs them."""
 
     arena_bytes: int
     steps: int
     native: int
     reference: tuple[str, ...]
-    """Operators of the nodes that only their references compute."""
+    """Operators of the nodes that are run by their references."""
 
 
 class Span(NamedTuple):
-    """One step of a run: when it began and ended, in seconds after the run's begin, and which worker did it."""
+    """One step of a run: when it began and ended, in seconds since the start of the run, and on which worker."""
 
     node: str
     kernel: str
@@ -46,7 +46,7 @@ class Span(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A step as it ran: its record, None for a reference's; for each worker that took part (worker, start, end)."""
+    """A step as it ran: its record, None for a reference; for each participating worker (worker, start, end)."""
 
     node: str
     record: Kernel | None
@@ -54,23 +54,23 @@ class Piece(NamedTuple):
 
     @property
     def kernel(self) -> str:
-        """What computed it."""
+        """The kernel that computed it."""
         return self.record.name if self.record is not None else "reference"
 
 
 class Profile:
-    """The pieces of runs, timed."""
+    """Timed pieces of runs."""
 
     def __init__(self) -> None:
         self.pieces: list[Piece] = []
 
     def add(self, nodes: tuple[Node, ...], record: Kernel | None, *times: tuple[int, float, float]) -> None:
-        """A step that computed `nodes` ran."""
+        """Record a step that computed `nodes`."""
         label = f"{'+'.join(node.op for node in nodes)} {nodes[-1].name or nodes[-1].outputs[0]}"
         self.pieces.append(Piece(label, record, times))
 
     def spans(self) -> list[Span]:
-        """Every step of every worker, in the order in which they began."""
+        """Every step of every worker, ordered by start."""
         flat = [(start, piece, worker, end) for piece in self.pieces for worker, start, end in piece.times]
         begin = min((start for start, *_ in flat), default=0.0)
         made = [Span(p.node, p.kernel, worker, start - begin, end - begin) for start, p, worker, end in flat]

@@ -1,4 +1,4 @@
-"""The model a program holds: load a bundle, run its signatures, ask what they cost."""
+"""A loaded model: load a bundle, run its signatures, measure their cost."""
 
 from __future__ import annotations
 
@@ -28,48 +28,49 @@ if TYPE_CHECKING:
 __all__ = ["BACKENDS", "Binding", "Model", "load"]
 
 BACKENDS = ("auto", "native", "reference", "guard")
-"""auto: native where this machine can; guard: native with every buffer against a forbidden page (for tests)."""
+"""auto: native if this machine supports it; guard: native with every buffer next to a guard page (for tests)."""
 
 
 class Model:
-    """A loaded bundle. Safe to call from several threads: runs take turns."""
+    """A loaded bundle. Safe to call from several threads: runs exclude each other."""
 
     def __init__(self, held: bundle.Bundle | Sketch, settings: Settings, loaded: Loaded | None = None) -> None:
         self._held = held
         self._settings, self._lock = settings, settings.lock
         self._executors: dict[str, Executor] = {}
         self._seen: dict[str, list[Bound]] = {}
-        """By signature, the plans of inputs that were checked before."""
+        """By signature, the plans for inputs that were checked before."""
         self._stateful: dict[str, Stateful] = {}
         self._loaded: Loaded = loaded or ((lambda: held.state), "")
 
     @cached_property
     def bundle(self) -> bundle.Bundle:
-        """All that the file says."""
+        """The contents of the file."""
         return self._held if isinstance(self._held, bundle.Bundle) else bundle.read(self._held.data)
 
     @property
     def choices(self) -> Choices:
-        """What plans had to choose from, and how: see `lite_runtime.native.tuning`."""
+        """The choices that plans made among several ways to compute steps: see `lite_runtime.native.tuning`."""
         return self._settings.choices
 
     @property
     def signatures(self) -> tuple[str, ...]:
-        """Names of what this model can do."""
+        """Names of the model's signatures."""
         return tuple(self._held.signatures)
 
     def inputs(self, signature: str = "predict") -> tuple[Value, ...]:
-        """The signature's inputs, state left out: name, dtype, shape with symbolic sizes."""
+        """The signature's inputs, without state: name, dtype, shape with symbolic sizes."""
         return self._graph(signature).inputs
 
     def outputs(self, signature: str = "predict") -> tuple[Value, ...]:
-        """The signature's outputs, state left out."""
+        """The signature's outputs, without state."""
         return self._graph(signature).outputs
 
     def run(self, inputs: Mapping[str, Any], signature: str = "predict") -> dict[str, Array]:
-        """Compute a signature. Outputs are fresh arrays. Raises InputError for inputs that do not fit.
+        """Run a signature. Outputs are fresh arrays. Raises InputError for inputs that do not match.
 
-        One that uses state reads what the last run left; where the run succeeds, what it writes is the new state.
+        A signature with state reads the state that the last run left; if the run succeeds, the values it writes become
+        the state.
         """
         with self._lock:
             seen = self._seen.get(signature, ())
@@ -94,10 +95,10 @@ class Model:
             return outputs
 
     def bind(self, shapes: Mapping[str, Sequence[int]] = MappingProxyType({}), signature: str = "predict") -> Binding:
-        """A signature with arrays of its own, for loops that run often: 0.4 µs a call beside the kernels' time.
+        """A signature with its own arrays, for loops that run often: 0.4 µs per call in addition to the kernels' time.
 
-        shapes: of inputs whose sizes are open; without one, unknown sizes are 1. Inputs are zeros at first. Raises
-        InputError for shapes that do not fit, and for inputs that are no tensors.
+        shapes: of inputs with open sizes; by default unknown sizes are 1. Inputs are initially zero. Raises InputError
+        for shapes that do not match, and for inputs that are not tensors.
         """
         graph = self._graph(signature)
         others = [v.name for v in graph.inputs if v.kind != "tensor"]
@@ -113,10 +114,10 @@ class Model:
             return StateBinding(given, self._with_state(signature))
 
     def profile(self, inputs: Mapping[str, Any], signature: str = "predict", repeats: int = 10) -> list[Row]:
-        """Mean time of every piece over `repeats` runs, in order of execution; the first run is not counted. State
-        stays as it is.
+        """Mean time of every step over `repeats` runs, in order of execution; the first run is not counted. State does
+        not change.
 
-        Timed by the processor's counter in native code: nothing runs between steps that does not otherwise.
+        Timed by the processor's counter in native code: nothing else runs between steps than in ordinary runs.
         """
         from lite_runtime.running.profiling import Row
 
@@ -133,7 +134,7 @@ class Model:
         ]
 
     def trace(self, inputs: Mapping[str, Any], signature: str = "predict") -> list[Span]:
-        """When each worker began and ended each step of one run, in seconds after the run's begin."""
+        """The begin and end of each step on each worker in one run, in seconds since the start of the run."""
         return self._profile(inputs, signature, 1).spans()
 
     def _profile(self, inputs: Mapping[str, Any], signature: str, repeats: int) -> Profile:
@@ -148,7 +149,7 @@ class Model:
         return profile
 
     def cost(self, inputs: Mapping[str, Any], signature: str = "predict") -> Cost:
-        """What a run takes; plans it, and runs it where a later part waits for values."""
+        """The cost of a run; plans it, and runs it if a later part depends on values."""
         from lite_runtime.running.profiling import Cost
 
         executor, given = self._rehearsed(signature), check_inputs(self._graph(signature), inputs)
@@ -166,7 +167,7 @@ class Model:
 
     @property
     def state_version(self) -> int:
-        """How often state has changed since the model was loaded."""
+        """Number of state changes since the model was loaded."""
         with self._lock:
             return self._store.version
 
@@ -176,9 +177,9 @@ class Model:
             return {name: self._store.now(name).copy() for name in self._store.rows}
 
     def load_state_dict(self, state: Mapping[str, Array], strict: bool = True) -> None:
-        """Replace state by these arrays, all of them or, where one does not fit, none.
+        """Replace state by these arrays: all of them or, if one does not fit, none.
 
-        strict: every state is given; without, some may be left out, which stay as they are. Raises InputError for
+        strict: every state must be given; otherwise states may be left out and keep their values. Raises InputError for
         names that are missing or unknown and for arrays of another dtype or shape.
         """
         with self._lock:
@@ -188,10 +189,10 @@ class Model:
             self._store.put(state)
 
     def save_state(self, path: str | os.PathLike[str], metadata: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """Write all state to a file, whole or not at all: who loses power meanwhile finds the old file or the new one.
+        """Write all state to a file atomically: after a power failure there is either the old file or the new one.
 
-        metadata: plain values that go with it. Raises BundleError for a path that cannot be written, InputError for
-        state that is not finite: one bad example must not cost what was learned before and lies in that file.
+        metadata: plain values stored with it. Raises BundleError for a path that cannot be written, InputError for
+        state that is not finite, so that one bad example does not overwrite in that file what was learned before.
         """
         from lite_runtime.learning import checkpoint
         from lite_runtime.learning.state import check_finite
@@ -201,10 +202,11 @@ class Model:
         checkpoint.write(path, state, self._held.digest, metadata)
 
     def load_state(self, path: str | os.PathLike[str], strict: bool = True) -> Mapping[str, Any]:
-        """Make state what a file says, as `load_state_dict` does; what `save_state` was given as metadata.
+        """Replace state by the contents of a file, as `load_state_dict` does; returns the metadata given to
+        `save_state`.
 
-        A file of another model is taken where its names, dtypes and shapes are this one's. Raises BundleError for a
-        file that is none, InputError for one that does not fit.
+        A file of another model is accepted if its names, dtypes and shapes are the same. Raises BundleError for a file
+        that is not a state file, InputError for one that does not fit.
         """
         from lite_runtime.learning import checkpoint
         from lite_runtime.learning.state import named
@@ -214,7 +216,7 @@ class Model:
         return found.metadata
 
     def reset_state(self) -> None:
-        """Make state what it was when the model was loaded."""
+        """Reset state to its values when the model was loaded."""
         with self._lock:
             self._store.put(self._store.initial)
 
@@ -236,7 +238,7 @@ class Model:
         return self._executors[signature]
 
     def _rehearsed(self, signature: str) -> Executor | Stateful:
-        """What runs a signature without consequences."""
+        """The executor of a signature in a form without side effects on state."""
         return self._with_state(signature) if signature in self._held.uses else self._executor(signature)
 
     def _with_state(self, signature: str) -> Stateful:
@@ -266,12 +268,12 @@ def load(
 ) -> Model:
     """Open a bundle.
 
-    source: a path (mapped, not read), or the file's bytes. threads: workers that may share one inference, this one
-    counted: as many as gain by it do. backend: one of BACKENDS. limit: bytes one inference may hold. iterations: loop
-    bodies one inference may run. choices: options by key (`lite_runtime.native.tuning`) in the stead of what this
-    machine was
-    tuned to. state: what state to begin with, all of it, in the stead of the bundle's: arrays by name, or the path of
-    what `Model.save_state` wrote. Raises BundleError for a file that is none, InputError for state of another model.
+    source: a path (mapped, not read), or the file's bytes. threads: the greatest number of workers for one inference,
+    including the calling thread; as many take part as the inference gains from. backend: one of BACKENDS. limit: memory
+    limit of one inference in bytes. iterations: greatest number of loop bodies in one inference. choices: options by
+    key (`lite_runtime.native.tuning`), instead of this machine's tuning. state: complete initial state instead of the
+    bundle's: arrays by name, or the path of a file that `Model.save_state` wrote. Raises BundleError for a file that is
+    not a bundle, InputError for state of another model.
     """
     if backend not in BACKENDS:
         raise InputError(f"expected a backend of {', '.join(BACKENDS)}, got {backend!r}")
@@ -280,7 +282,7 @@ def load(
     native = backend != "reference" and (backend != "auto" or build.available())
     if native and not build.available():
         raise MsedgeError(
-            "native kernels are not kept on this machine and cannot be compiled: pip install 'msedge[jit]',"
+            "this machine has no compiled native kernels and cannot compile them: pip install 'msedge[jit]',"
             " or load with backend='reference'"
         )
     held = kept.read(source) if native else bundle.read(source)
@@ -300,7 +302,7 @@ def load(
 
 
 def _zeros(value: Value, shape: Sequence[int] | None) -> Array:
-    """An input of that shape, unknown sizes 1 without one, at the start of a cache line."""
+    """An input of that shape (unknown sizes are 1 if no shape is given), aligned to a cache line."""
     sizes = tuple(d if isinstance(d, int) else 1 for d in value.shape or ()) if shape is None else tuple(shape)
     dtype = numpy_dtype(value.dtype)
     if dtype.hasobject:

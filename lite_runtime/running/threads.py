@@ -1,10 +1,10 @@
-"""Workers: threads that walk a program together with the caller.
+"""Workers: threads that run a program together with the calling thread.
 
 Every worker spins for a moment after a run, so that the next one starts without a wake-up (35-70 µs), then sleeps. One
-team serves all models of the process, each run by as many of it as are worth it. A run that finds the team at work, or
-asleep where waking it would take longer than it could help, is walked by its caller alone, and so are the next ones
-where the team was no faster than one. Nobody waits for anybody: runs inside runs, from other threads or from signal
-handlers, cannot lock each other out. Results are the same bits either way.
+team serves all models of the process; each run uses as many workers as it gains from. The calling thread runs alone if
+the team is busy, if it sleeps and waking it would take longer than it could save, and for some runs after the team was
+no faster than one worker. No run waits for the team: nested runs, runs from other threads and from signal handlers
+cannot deadlock. Results are bitwise identical in all cases.
 """
 
 from __future__ import annotations
@@ -28,33 +28,35 @@ _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
 COMING, GIVE_WAY, PATIENCE, WHERE, PLACES = 32, 40, 41, 42, 48
 """Words of `sync` (`kernels/walker.py`)."""
 MOST = 256
-"""Workers a team can have."""
+"""Greatest number of workers of a team."""
 SPINS = 20_000
 """Polls before a worker sleeps: about 0.5 ms, longer than the pause between inferences of a stream."""
 STREAM = 0.5e-3
 """Seconds between runs up to which they count as a stream, for which sleeping workers are woken."""
 BARRIER_SPINS = 2048
-"""Polls of a barrier before the processor is given away: about 50 µs, longer than any balanced step's tail."""
+"""Polls at a barrier before the thread yields the processor: about 50 µs, longer than any balanced step's tail."""
 WAKING = 200e-6
-"""Seconds a run must take one worker before it waits for sleepers: they need 35-70 µs, and half the run is gained."""
+"""Seconds that a run must take one worker before it waits for sleeping workers: waking them takes 35-70 µs, and half of
+the run's time is saved."""
 BARRIER = 0.3e-6
-"""Seconds for two workers to meet, lines of the cache that change sides included."""
+"""Seconds for a barrier of two workers, including the transfer of cache lines between them."""
 CALL = 2e-6
 """Seconds to call the other workers, and for all to meet at the end."""
 STARTING = 1.0
-"""Seconds within which threads that were started come to work."""
+"""Seconds within which newly started threads become ready."""
 TRIALS = 2
-"""Walks by one worker before the first by more: they tell how long one takes, the second warm."""
+"""Runs by one worker before the first by several: they measure how long one worker takes, the second with warm
+caches."""
 DOUBT = 32
-"""Walks by one worker, at most, for each walk's worth that was lost to a team that took longer. Twice as many each time
-in a row: a hiccup costs as much again, a busy machine, where a worker that is not given its processor keeps the others
-waiting, one part in 32."""
+"""Greatest number of runs by one worker for each run's time lost to a slower team. The number doubles with each slower
+run in a row: a single delay costs the same time again; a busy machine, where a worker without a processor keeps the
+others waiting, costs one part in 32."""
 GAIN = 0.9
-"""Part of one worker's time that more workers must come down to before they are called."""
+"""Share of one worker's time that several workers must stay below before they are called."""
 
 
 def worth(steps: Sequence[Kernel], most: int) -> int:
-    """How many workers, up to `most`, should finish these steps soonest; 1 where more gain little."""
+    """The number of workers, at most `most`, that should finish these steps soonest; 1 if more gain little."""
     times = {1: GAIN * sum(step.seconds for step in steps)}
     for workers in range(2, most + 1):
         shares = (step.seconds / (workers if step.shared else 1) + step.meets * BARRIER for step in steps)
@@ -63,15 +65,15 @@ def worth(steps: Sequence[Kernel], most: int) -> int:
 
 
 def cores() -> int:
-    """Processors this process may use."""
+    """Number of processors that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 class Walk:
-    """A stretch of a program over a table of bases, and a team to walk it.
+    """A section of a program with a table of bases, and the number of workers to run it.
 
-    program, bases, table: as `kernels/walker.py` has them, kept alive. workers: how many may take part. seconds: what
-    one worker is expected to take. always: all workers take part whether it pays or not. clock: (workers, steps, 2)
+    program, bases, table: as in `kernels/walker.py`, kept alive. workers: greatest number that takes part. seconds:
+    estimated time of one worker. always: all workers take part even if it does not pay. clock: (workers, steps, 2)
     int64 for readings of the cycle counter.
     """
 
@@ -96,13 +98,13 @@ class Walk:
         self._context = np.array(parts, np.int64)
         self.at = ctypes.c_void_p(self._context.ctypes.data)
         self.go: Callable[[], None] = partial(team.run, self) if workers > 1 else partial(team.alone, self.at)
-        """Walk; as long as this object lives."""
+        """Runs the section; valid as long as this object exists."""
         self.rests = TRIALS
-        """Walks to come by one worker alone."""
+        """Number of next runs to be done by one worker alone."""
         self._alone, self._doubt = 0.0, 1
 
     def learn(self, shared: bool, took: float) -> None:
-        """Where the team took longer than one worker had, that one goes alone for a while."""
+        """If the team took longer than one worker did, use one worker for a while."""
         if not shared:
             self._alone = took
         elif took <= self._alone:
@@ -113,30 +115,31 @@ class Walk:
 
 
 class Team:
-    """The process's workers, the caller's thread counted: threads that are started when first needed."""
+    """The process's workers, including the calling thread: threads are started when first needed."""
 
     def __init__(self) -> None:
-        self._code = build.image("walker")  # held by the threads, so that it is there while the process ends
+        self._code = build.image("walker")  # referenced by the threads, so that it stays mapped while the process exits
         self.alone = build.function("walker", "alone", _POINTER)
-        """Walk `Walk.at` with no other worker."""
+        """Runs `Walk.at` with no other worker."""
         self._lead = build.function("walker", "lead", _POINTER, _POINTER, _INT)
         self._serving = build.function("walker", "serve", _POINTER, _POINTER, _INT, _INT)
         self._dismiss()
         os.register_at_fork(after_in_child=self._dismiss)
 
     def _dismiss(self) -> None:
-        """Begin without threads: at first, and in a forked process, which has none of its parent's."""
+        """Start without threads: initially, and in a forked process, which has none of its parent's."""
         self._lock = allocate_lock()
         self._sync = np.zeros(PLACES + MOST, np.int64)
         self._sync[PATIENCE] = BARRIER_SPINS
         self._cores = cores()
         self._there, self._asleep, self._bells = [True], [True], [allocate_lock()]
-        """Of each worker: whether it has come, whether it sleeps, what wakes it. The caller's are never looked at."""
+        """For each worker: whether it is ready, whether it sleeps, the lock that wakes it. Those of the caller are
+        unused."""
         self._last, self._latest = 0.0, 1
-        """When the latest run by more than one ended, and by how many it was."""
+        """When the latest run by several workers ended, and how many there were."""
 
     def run(self, walk: Walk) -> None:
-        """Walk as `walk.workers`, or alone where the others would be of no help."""
+        """Run with `walk.workers`, or alone if the others would not help."""
         if walk.workers < 2 or not self._lock.acquire(False):
             self.alone(walk.at)
             return
@@ -144,8 +147,9 @@ class Team:
             began = time.perf_counter()
             shared = self._helps(walk, began)
             if shared:
-                # Said before anyone is asked whether they sleep, as workers say that they do before a last look: one
-                # of the two sees the other. What interrupts this in between leaves nobody in a run without a leader.
+                # Set before checking which workers sleep; workers announce sleep before a last check of this word: at
+                # least one side sees the other. An interruption in between cannot leave workers in a run without a
+                # leader.
                 self._sync[COMING] = 1
                 if walk.workers != self._latest:
                     self._latest = walk.workers
@@ -161,7 +165,7 @@ class Team:
             self._lock.release()
 
     def _helps(self, walk: Walk, now: float) -> bool:
-        """Whether the others take part."""
+        """Whether the other workers take part."""
         there = sum(self._there[: walk.workers]) == walk.workers
         if not there:
             self._start(walk.workers)
@@ -186,20 +190,20 @@ class Team:
                 self._bells[worker].release()
 
     def _start(self, workers: int) -> None:
-        import threading  # which a start by one worker need not load
+        import threading  # not needed by a start with one worker
 
         for word, name in ((GIVE_WAY, "sched_yield"), (WHERE, "sched_getcpu")):
             self._sync[word] = ctypes.cast(getattr(ctypes.CDLL(None), name), _POINTER).value or 0
         while len(self._there) < workers:
             worker, bell = len(self._there), allocate_lock()
             bell.acquire()
-            # Slices, not appended: what an interruption left half done is done again.
+            # Slice assignments instead of appends: after an interruption the incomplete work is simply repeated.
             self._bells[worker:], self._asleep[worker:], self._there[worker:] = [bell], [True], [False]
             threading.Thread(target=self._serve, args=(worker,), name=f"msedge-{worker}", daemon=True).start()
 
     @property
     def _crowded(self) -> bool:
-        """Whether the latest run is by more workers than there are processors: then waiting gives way."""
+        """Whether the latest run used more workers than there are processors: waiting workers then yield."""
         return self._latest > self._cores
 
     def _serve(self, worker: int) -> None:
@@ -210,7 +214,7 @@ class Team:
         while True:
             bell.acquire()
             state[2] = self._crowded
-            polls = SPINS // 20 if self._crowded else SPINS  # giving way takes 20 times a poll's time
+            polls = SPINS // 20 if self._crowded else SPINS  # yielding takes 20 times as long as a poll
             self._serving(sync, at, polls, worker)
             while state[1]:
                 state[2] = not self._move(worker)
@@ -220,10 +224,10 @@ class Team:
             self._serving(sync, at, 1, worker)
 
     def _move(self, worker: int) -> bool:
-        """Go to a processor where no other worker was seen; False where there is none.
+        """Move to a processor on which no other worker was seen; returns False if there is none.
 
-        The system's scheduler may leave two workers on one processor for seconds while lesser work runs on the others:
-        then each barrier takes 80 µs. Nobody is kept where he went.
+        The system's scheduler may leave two workers on one processor for seconds while less important work runs on the
+        others: each barrier then takes 80 µs. The move does not pin the worker.
         """
         try:
             allowed = os.sched_getaffinity(0)
@@ -246,7 +250,7 @@ def team() -> Team:
 
 @cache
 def ticks_per_second() -> float:
-    """How fast the processor's time stamp counter runs, from 5 ms of it."""
+    """The frequency of the processor's time stamp counter, measured over 5 ms."""
     tick, out = build.function("walker", "tick", _POINTER), np.zeros(1, np.int64)
 
     def reading() -> tuple[float, int]:

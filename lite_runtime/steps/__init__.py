@@ -1,7 +1,7 @@
-"""Every kernel's step, declared once: a class for each, a file for each family of kernels.
+"""Declarations of every kernel's step: one class each, one file per family of kernels.
 
-Binders take classes from here (`steps.F32Gemm`): a family's file is loaded when one of its classes is first asked for,
-so that a start loads those of its own model alone. Kernels import the family's file.
+Binders get classes from here (`steps.F32Gemm`): a family's file is imported on first access to one of its classes, so
+that a start imports only those that its model uses. Kernels import the family's file directly.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ _FAMILIES = {
 _HOMES = {name: family for family, names in _FAMILIES.items() for name in names.split()}
 
 
-if not TYPE_CHECKING:  # else every name would be there, and be Any
+if not TYPE_CHECKING:  # otherwise every name would exist and be Any
 
     def __getattr__(name):
         if name not in _HOMES:

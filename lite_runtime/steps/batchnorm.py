@@ -1,4 +1,4 @@
-"""BatchNormalization in training form and its gradient, float32, channels last."""
+"""BatchNormalization in training mode and its gradient, float32, channels last."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class _Rows(Step):
 
 
 class _Chunks(_Rows):
-    """Rows taken in chunks."""
+    """Rows processed in chunks."""
 
     chunk: int  # rows of a chunk
 
 
 @step("batchnorm.f32_moments")
 class Moments(_Chunks):
-    """Means and sums of squares around them, chunk by chunk."""
+    """Means and sums of squared deviations, per chunk."""
 
     x: In  # (rows, channels)
     parts: Out  # (chunks, 2, channels)
@@ -30,7 +30,7 @@ class Moments(_Chunks):
 
 @step("batchnorm.f32_settle")
 class Settle(_Chunks):
-    """The moments of the chunks joined. All operands but parts are (channels,)."""
+    """Combines the moments of the chunks. All operands but parts are (channels,)."""
 
     parts: In
     scale: In
@@ -38,11 +38,11 @@ class Settle(_Chunks):
     old_variance: In
     new_mean: Out | None
     new_variance: Out | None
-    mean: Out  # of the batch
+    mean: Out  # the batch's mean
     rstd: Out  # 1 / sqrt(the batch's variance + epsilon)
     factor: Out  # rstd * scale
     epsilon: float
-    momentum: float  # the share of the old moments in the new
+    momentum: float  # weight of the old moments in the new ones
 
 
 @step("batchnorm.f32_apply")
@@ -58,7 +58,7 @@ class Apply(_Rows):
 
 @step("batchnorm.f32_grad_sums")
 class GradSums(_Chunks):
-    """Sums of dY and of (X - mean) * dY, chunk by chunk."""
+    """Sums of dY and of (X - mean) * dY, per chunk."""
 
     dy: In
     x: In
@@ -68,14 +68,14 @@ class GradSums(_Chunks):
 
 @step("batchnorm.f32_grad_settle")
 class GradSettle(_Rows):
-    """The sums of the chunks joined."""
+    """Combines the sums of the chunks."""
 
     parts: In
     scale: In
     rstd: In
     dscale: Out
     db: Out
-    factors: Out  # (3, channels): what dY, X - mean and 1 are multiplied by in dX
+    factors: Out  # (3, channels): the factors of dY, X - mean and 1 in dX
     chunks: int
 
 

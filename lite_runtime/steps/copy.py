@@ -1,4 +1,4 @@
-"""Strided copies of raw elements; `kernels/copy.py` says what a frame is."""
+"""Strided copies of raw elements; `kernels/copy.py` defines frames."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ __all__ = ["Extent", "Segments", "Swap", "Trilu", "Weave"]
 
 
 _SIZES = (1, 2, 4, 8)
-"""Bytes of elements that have kernels."""
+"""Element sizes in bytes that kernels support."""
 
 
 class Extent(Row):
-    """A dimension around the segment: how often it repeats, and bytes from one to the next on either side (0 repeats,
+    """A dimension around the segment: its extent, and the byte distance between its indices on either side (0 repeats,
     negative walks backwards)."""
 
     extent: int
@@ -21,7 +21,7 @@ class Extent(Row):
 
 
 class _Frame(Step):
-    """A copy's operands, and where in them it starts."""
+    """A copy's operands, and the offsets at which it starts."""
 
     source: In
     target: Out
@@ -35,11 +35,11 @@ class Segments(_Frame):
     """Rows of runs: dense runs of bytes (`rows`), or runs of elements, strided on either side (`strided_…`)."""
 
     rows: int
-    row_source: int  # bytes from row to row
+    row_source: int  # stride in bytes over rows
     row_target: int
     run: int  # bytes of a run (`rows`), or its elements
-    whole: int  # 0, or the length of the run that all rows are pieces of: the last row may be shorter
-    run_source: int  # bytes from element to element
+    whole: int  # 0, or the total length if all rows are pieces of one run: the last row may be shorter
+    run_source: int  # stride in bytes over elements
     run_target: int
     dims: tuple[Extent, ...]  # outermost first
 
@@ -48,11 +48,11 @@ class Segments(_Frame):
 
 @step(*(f"copy.swap_{size}" for size in _SIZES))
 class Swap(_Frame):
-    """Two dimensions change places: `a` is dense in the target, `b` in the source."""
+    """Swaps two dimensions: `a` is dense in the target, `b` in the source."""
 
     extent_a: int
     extent_b: int
-    stride_a: int  # bytes from element to element of a in the source
+    stride_a: int  # stride in bytes over elements of a in the source
     stride_b: int  # … of b in the target
     block_a: int  # elements that one worker takes at a time
     block_b: int
@@ -63,12 +63,12 @@ class Swap(_Frame):
 
 @step(*(f"copy.weave_{size}" for size in _SIZES))
 class Weave(_Frame):
-    """Transposes with 2 to 4 planes, dense on the side where they lie element by element."""
+    """Transposes with 2 to 4 planes, dense on the side where the planes are interleaved."""
 
     planes: int
-    join: int  # 1: planes are joined element by element, 0: taken apart
+    join: int  # 1: planes are interleaved, 0: deinterleaved
     extent: int  # elements of a plane
-    stride: int  # bytes from plane to plane
+    stride: int  # stride in bytes over planes
     block: int  # elements of a plane that one worker takes at a time
     dims: tuple[Extent, ...]
 
@@ -77,7 +77,7 @@ class Weave(_Frame):
 
 @step("copy.trilu")
 class Trilu(Step):
-    """One triangle of each matrix kept, the other zero."""
+    """Keeps one triangle of each matrix; the rest becomes zero."""
 
     source: In
     target: Out

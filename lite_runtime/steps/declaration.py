@@ -1,4 +1,4 @@
-"""How a kernel's step is declared: one class, read by binders, by kernels and by everything that shows a program.
+"""How a kernel's step is declared: one class, used by binders, by kernels and by everything that displays a program.
 
     @step("gemm.f32_transpose")
     class F32Transpose(Step):
@@ -7,7 +7,7 @@
         batches: int  # matrices
         rows: int  # of a
 
-A binder makes an instance with every field by name; the planner writes it as words. A kernel reads the words by the
+A binder creates an instance with every field by name; the planner writes it as words. A kernel reads the words by the
 same names: `A = named(F32Transpose)`, then `ptr(step, bases, A.a)`, `num(step, A.rows)`. The record is
 
     word 0    index of the kernel in the program's table
@@ -16,18 +16,18 @@ same names: `A = named(F32Transpose)`, then `ptr(step, bases, A.a)`, `num(step, 
     word 3…   operands in the order of the class, two words each: base, byte offset
     then      numbers in the order of the class: an integer is a word, a float the bits of a float32
 
-Fields of a base class come before those of its subclass. Annotations say what a field is:
+Fields of a base class come before those of its subclass. Annotations define the kind of a field:
 
     In, Out, InOut    an operand that the kernel reads, writes, or both; `In | None` may be left out (base and offset 0)
-    Scratch           an operand whose contents mean nothing before and after the step
-    Ins               operands the kernel reads, any number; the record then has no fixed length, and the places of
-                      numbers count from the first of them
+    Scratch           an operand whose contents are undefined before and after the step
+    Ins               any number of operands that the kernel reads; the record then has no fixed length, and the
+                      positions of numbers count from the first of them
     int, float        a number
     Three             three integers: depth, height, width
-    tuple[…, ...]     a tail: integers, or rows of integers (`Row`), any number; it ends the record, except for
-                      integers behind it, whose places count from the record's end: -1 is the last word
+    tuple[…, ...]     a tail: any number of integers, or of rows of integers (`Row`); it ends the record, except for
+                      integers after it, whose positions count from the record's end: -1 is the last word
 
-Loaded when a model is planned: a class works its layout out when it is first used.
+Imported when a model is planned: the layout of a class is computed on first use.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ __all__ = [
 ]
 
 KERNEL, LENGTH, FLAGS, HEAD = 0, 1, 2, 3
-"""Words of every record before its operands, and how many these are."""
+"""Positions of the words before a record's operands, and the number of these words."""
 
 In: TypeAlias = Operand
 Out: TypeAlias = Operand
@@ -85,12 +85,12 @@ OPERAND, INTEGER, REAL, TAIL = "operand", "integer", "real", "tail"
 _ROLES = {"In": "read", "Out": "written", "InOut": "read and written", "Scratch": "scratch", "Ins": "read"}
 _NUMBERS = {"int": (INTEGER, 1), "Three": (INTEGER, 3), "float": (REAL, 1)}
 _RESERVED = frozenset({"counts", "gaps", "kernel", "kernels", "layout", "numbers", "operands", "picks", "replace"})
-"""Names that `Step` uses itself."""
+"""Names that `Step` itself uses."""
 
 
 class Field:
-    """A declared field: `word` is its place in the record (of an operand, its base's); `length`: words or operands, 0
-    for any number; `row`: what a tail's annotation calls its rows."""
+    """A declared field: `word` is its position in the record (for an operand, that of its base); `length`: words or
+    operands, 0 for any number; `row`: the annotation's name for the rows of a tail."""
 
     __slots__ = ("kind", "length", "name", "optional", "role", "row", "word")
 
@@ -102,9 +102,9 @@ class Field:
 
 
 class Gaps:
-    """A result that a kernel can write with gaps between its rows: the names of the operand, of the integers that say
-    how many elements lie from row to row and how many batches there are (there must be one), and of an operand that
-    must be left out ("": none)."""
+    """A result that a kernel can write with gaps between its rows: the names of the operand, of the integers for the
+    distance in elements between rows and for the number of batches (which must be one), and of an operand that must be
+    left out ("": none)."""
 
     __slots__ = ("absent", "batches", "operand", "row")
 
@@ -113,8 +113,8 @@ class Gaps:
 
 
 class Picks:
-    """An operand of which a step reads only what it picks: for estimates of its time. `like`: the operand whose bytes
-    say how many that are, at most; "" where the operations count them."""
+    """An operand of which a step reads only a part: for estimates of its time. `like`: the operand whose size in bytes
+    is an upper bound for that part; "" if the operations count it."""
 
     __slots__ = ("like", "operand")
 
@@ -129,7 +129,7 @@ def _bits(value: float) -> int:
     """The bits of the nearest float32."""
     try:
         packed = _REAL.pack(value)
-    except OverflowError:  # struct refuses what rounds to infinity
+    except OverflowError:  # struct refuses numbers that round to infinity
         packed = _REAL.pack(float("inf") if value > 0 else float("-inf"))
     bits: int = _WORD.unpack(packed)[0]
     return bits
@@ -139,8 +139,8 @@ _ENCODERS: Mapping[str, Callable[[Any], int]] = {"int": index, "float": _bits}
 
 
 class Layout:
-    """The fields of a step class in the order of the record, operands first. What making a step needs is worked out
-    here; places of words when somebody asks."""
+    """The fields of a step class in the order of the record, operands first. Values needed to create a step are
+    computed here; positions of words on demand."""
 
     def __init__(self, owner: type[Step]) -> None:
         self.owner = owner
@@ -150,17 +150,17 @@ class Layout:
         self._operands = {n: a for n, a in annotations.items() if a.removesuffix(" | None") in _ROLES}
         self._numbers = {n: a for n, a in annotations.items() if n not in self._operands}
         self.first = len(self._operands)
-        """How many fields are operands."""
+        """Number of operand fields."""
         self.names = (*self._operands, *self._numbers)
         self.places = {name: i for i, name in enumerate(self.names)}
         self.pick: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*self.names)
         self.fixed = "Ins" not in self._operands.values()
-        """Whether operands and numbers have places of their own."""
+        """Whether operands and numbers have fixed positions."""
         self.counts: Mapping[str, str] = dict(owner.counts)
         self.tails = tuple(name for name, a in self._numbers.items() if a.startswith("tuple["))
         encoders = [_ENCODERS.get(a) for a in self._numbers.values()]
         self.scalars = tuple(encode for encode in encoders if encode is not None)
-        """What makes a word of each number, where each is one word; else none."""
+        """Functions that convert each number to a word, if each number is one word; otherwise none."""
         if len(self.scalars) < len(encoders):
             self.scalars = ()
 
@@ -171,12 +171,12 @@ class Layout:
 
     @cached_property
     def numbers(self) -> tuple[Field, ...]:
-        """The fields that are none."""
+        """The fields that are not operands."""
         return tuple(_numbered(self._numbers, HEAD + 2 * self.first if self.fixed else 0))
 
     @cached_property
     def by_name(self) -> Mapping[str, Field]:
-        """All fields. Raises TypeError where the class says something of fields that it does not have."""
+        """All fields. Raises TypeError if the class refers to fields that it does not have."""
         owner = self.owner
         fields = {field.name: field for field in (*self.operands, *self.numbers)}
         facts = [fact for fact in (owner.gaps, owner.picks) if fact is not None]
@@ -191,7 +191,7 @@ class Layout:
         return fields
 
     def refusal(self, given: Iterable[str]) -> str:
-        """What is wrong with these names of fields."""
+        """Describes what is wrong with these names of fields."""
         missing = [name for name in self.names if name not in given]
         other = [name for name in given if name not in self.places]
         found = [f"{what} {', '.join(names)}" for what, names in (("without", missing), ("with", other)) if names]
@@ -204,7 +204,7 @@ def _operand(name: str, annotation: str, word: int) -> Field:
 
 
 def _numbered(annotations: Mapping[str, str], word: int) -> Iterator[Field]:
-    """Fields of numbers from `word` on. Behind a tail: from the end."""
+    """Fields of numbers from `word` on. After a tail: counted from the end."""
     names = list(annotations)
     tails = [i for i, name in enumerate(names) if annotations[name].startswith("tuple[")]
     for i, name in enumerate(names):
@@ -214,13 +214,13 @@ def _numbered(annotations: Mapping[str, str], word: int) -> Iterator[Field]:
         try:
             kind, count = _NUMBERS[annotations[name]]
         except KeyError:
-            raise TypeError(f"{name}: {annotations[name]} declares no field of a step") from None
+            raise TypeError(f"{name}: {annotations[name]} is not a valid annotation of a step's field") from None
         yield Field(name, kind, i - len(names) if tails and i > tails[-1] else word, count)
         word += count
 
 
 class _Declared(type):
-    """Step classes: without a dictionary for each instance, their layout made when it is first asked for."""
+    """The metaclass of steps: instances have no dictionary, the layout is computed on first access."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> _Declared:
         namespace.setdefault("__slots__", ())
@@ -229,7 +229,7 @@ class _Declared(type):
 
     @property
     def layout(cls) -> Layout:
-        """The fields and their places."""
+        """The fields and their positions."""
         if cls._layout is None:  # type: ignore[has-type]
             cls._layout = Layout(cls)  # type: ignore[arg-type]
         made: Layout = cls._layout
@@ -238,8 +238,8 @@ class _Declared(type):
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Step(metaclass=_Declared):
-    """A step of a program before its operands have addresses. Subclasses are declarations; made by fields' names
-    alone, never changed. Raises TypeError for a field that is missing or unknown."""
+    """A step of a program whose operands have no addresses yet. Subclasses are declarations; instances are created with
+    fields by name only and are immutable. Raises TypeError for a field that is missing or unknown."""
 
     __slots__ = ("_values",)
     kernels: ClassVar[tuple[str, ...]] = ()
@@ -247,7 +247,7 @@ class Step(metaclass=_Declared):
     gaps: ClassVar[Gaps | None] = None
     picks: ClassVar[Picks | None] = None
     counts: ClassVar[tuple[tuple[str, str], ...]] = ()
-    """(Tail, or field of its rows that is a tuple; the integer that says how many entries it has)."""
+    """(Tail, or field of its rows that is a tuple; the integer that holds its number of entries)."""
 
     def __init__(self, **given: Any) -> None:
         layout = type(self).layout
@@ -266,7 +266,7 @@ class Step(metaclass=_Declared):
         fields = zip(type(self).layout.names, self._values, strict=True)
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in fields)})"
 
-    if not TYPE_CHECKING:  # it knows the fields by their annotations, and would take any name here
+    if not TYPE_CHECKING:  # type checkers know the fields by their annotations, and would accept any name here
 
         def __getattr__(self, name):
             layout = type(self).layout
@@ -285,7 +285,7 @@ class Step(metaclass=_Declared):
         return tuple(operand for some in lists for operand in some)
 
     def numbers(self) -> list[int]:
-        """The words behind the operands. Raises TypeError for an integer that is none."""
+        """The words after the operands. Raises TypeError for a value that is not an integer where one is declared."""
         layout = type(self).layout
         values = self._values[layout.first :]
         if layout.scalars:
@@ -300,8 +300,8 @@ class Step(metaclass=_Declared):
         return words
 
     def kernel(self, name: str | None = None) -> str:
-        """The kernel that runs it: `name`, one of the declaration's, which may be left out where there is one alone.
-        Raises TypeError for another name, or for none where there are several."""
+        """The kernel that runs it: `name`, one of the declaration's; optional if there is only one. Raises TypeError
+        for another name, or for none if there are several."""
         kernels = type(self).kernels
         if name in kernels or (name is None and len(kernels) == 1):
             return name or kernels[0]
@@ -325,8 +325,8 @@ def _flat(values: Iterable[Any]) -> Iterator[int]:
 
 @dataclass_transform(frozen_default=True)
 class Row(tuple[Any, ...]):
-    """A row of a tail: integers, or tuples of integers, in the order of a subclass's annotations. No NamedTuple: these
-    take ten times as long to define, at every start that plans. Raises TypeError for another number of values."""
+    """A row of a tail: integers, or tuples of integers, in the order of a subclass's annotations. Not a NamedTuple:
+    these take ten times as long to define, at every start that plans. Raises TypeError for another number of values."""
 
     __slots__ = ()
 
@@ -349,7 +349,7 @@ _BY_KERNEL: dict[str, type[Step]] = {}
 
 
 def step(*kernels: str) -> Callable[[type[_S]], type[_S]]:
-    """Declare the decorated class as the step of these kernels, "family.name" each."""
+    """Declare the decorated class as the step of these kernels, each "family.name"."""
 
     def declare(owner: type[_S]) -> type[_S]:
         owner.kernels = kernels
@@ -371,7 +371,7 @@ def declared(kernel: str) -> type[Step]:
 
 
 class Named:
-    """The places of a declaration's words as attributes, each an integer. Kernels hold one as a constant."""
+    """The positions of a declaration's words as integer attributes. Kernels hold one as a constant."""
 
     def __init__(self, name: str, owner: type[Step] | None, fields: Iterable[Field]) -> None:
         self._name, self._owner = name, owner
@@ -383,7 +383,7 @@ class Named:
 
 
 def owner_of(places: Named) -> type[Step] | None:
-    """The step whose words these are; None for those of a tail's row."""
+    """The step that declares these words; None for those of a tail's row."""
     return places._owner
 
 
@@ -393,11 +393,11 @@ def fields_of(places: Named) -> Mapping[str, Field]:
 
 
 def named(owner: type[Step]) -> Named:
-    """The places of a step's words."""
+    """The positions of a step's words."""
     return Named(owner.__name__, owner, owner.layout.by_name.values())
 
 
 def row(owner: type[Row]) -> Named:
-    """The places of the words of a tail's row, from the row's first."""
+    """The positions of the words of a tail's row, counted from the row's first."""
     names = owner.names()
     return Named(owner.__name__, None, (Field(name, INTEGER, i) for i, name in enumerate(names)))

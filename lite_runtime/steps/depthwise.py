@@ -9,7 +9,7 @@ __all__ = ["F32Depthwise"]
 
 @step("depthwise.f32_depthwise", *(f"depthwise.f32_depthwise__{k}x{k}s{s}" for k in (3, 5) for s in (1, 2)))
 class F32Depthwise(Step):
-    """y = clamp(conv(x, W) + bias + R), then an activation; a window for each channel."""
+    """y = clamp(conv(x, W) + bias + R), then an activation; one window per channel."""
 
     x: In
     w: In  # [taps][channels in whole vectors]

@@ -1,4 +1,4 @@
-"""Chains of elementwise operations; `kernels/_opcodes.py` says what opcodes, kinds and modes there are."""
+"""Chains of elementwise operations; `kernels/_opcodes.py` defines opcodes, kinds and modes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Chain", "Instruction", "Load", "Store"]
 
 
 class Load(Row):
-    """A register that is filled from outside, or written to."""
+    """A register that is loaded from an operand or, with mode OUTPUT, uses the output's memory."""
 
     kind: int
     mode: int
@@ -36,12 +36,12 @@ class Store(Row):
 
 @step("elementwise.f32_chain", "elementwise.i64_chain")
 class Chain(Step):
-    """A result computed from any number of operands, block by block of its elements."""
+    """A result computed from any number of operands, one block of elements at a time."""
 
     sources: Ins  # distinct inputs
     y: Out
     total: int  # elements
-    block: int  # elements that every instruction passes over before the next block
+    block: int  # elements that all instructions process before the next block
     rank: int
     load_count: int
     instruction_count: int

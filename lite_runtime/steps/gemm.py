@@ -1,4 +1,4 @@
-"""Matrix products and convolutions, float32, and how operands get there."""
+"""Matrix products and convolutions in float32, and the preparation of their operands."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ __all__ = ["F32Gemm", "F32Pack", "F32Pad", "F32Transpose"]
 
 @step("gemm.f32_gemm")
 class F32Gemm(Step):
-    """C = clamp(A W + bias + R), then an activation. A group is a set of columns with weights and a slice of A of its
-    own."""
+    """C = clamp(A W + bias + R), then an activation. A group is a set of columns with its own weights and its own slice
+    of A."""
 
     a: In
     w: In  # panels
@@ -23,17 +23,17 @@ class F32Gemm(Step):
     taps: int
     depth: int  # floats of a tap
     vectors: int  # of a full panel
-    c_row: int  # floats from row to row of C
+    c_row: int  # stride in floats over rows of C
     per_image: int  # rows
     per_line: int  # rows
-    image_step: int  # bytes of A from image to image, line to line, row to row
+    image_step: int  # stride in bytes of A over images, lines, rows
     line_step: int
     row_step: int
     groups: int
-    group_a: int  # bytes from group to group
+    group_a: int  # stride in bytes over groups
     group_w: int
     batches: int
-    batch_a: int  # bytes from batch to batch
+    batch_a: int  # stride in bytes over batches
     batch_w: int
     batch_c: int
     low: float
@@ -54,12 +54,12 @@ class F32Pack(Step):
     depth: int  # rows of B
     columns: int
     vectors: int  # of a full panel
-    row_step: int  # bytes from row to row of B, column to column
+    row_step: int  # stride in bytes over rows of B, columns
     column_step: int
     batches: int
-    batch_b: int  # bytes from batch to batch
+    batch_b: int  # stride in bytes over batches
     batch_packed: int
-    factor: float  # what B is multiplied by
+    factor: float  # factor applied to B
 
 
 @step("gemm.f32_pad")
@@ -80,7 +80,7 @@ class F32Pad(Step):
 
 @step("gemm.f32_transpose")
 class F32Transpose(Step):
-    """The last two axes of a left operand swapped."""
+    """Swaps the last two axes of a left operand."""
 
     a: In
     out: Out

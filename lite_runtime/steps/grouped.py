@@ -1,4 +1,4 @@
-"""Products whose right operand is chosen row by row, float32."""
+"""Products in float32 whose right operand is selected for each row."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ __all__ = ["F32Grouped"]
 
 @step("grouped.f32_grouped")
 class F32Grouped(Step):
-    """y = clamp(x table[slot] + bias[slot] + R), then an activation. A slot that is no matrix of the table is reported,
-    and read as 0."""
+    """y = clamp(x table[slot] + bias[slot] + R), then an activation. A slot outside the table is reported and treated
+    as slot 0."""
 
     x: In
     table: In  # (matrices, depth, columns)

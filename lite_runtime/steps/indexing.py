@@ -1,4 +1,4 @@
-"""Gathering, scattering, one-hot vectors and running sums."""
+"""Gathering, scattering, one-hot vectors and cumulative sums."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Accumulate", "Gather", "GatherElements", "GatherND", "OneHot", "Pair
 
 
 class Pair(Row):
-    """An index of a tuple: the extent of its axis, and bytes from one to the next."""
+    """An index of a tuple: the extent of its axis, and the byte distance between its positions."""
 
     extent: int
     stride: int
@@ -59,7 +59,7 @@ class ScatterElements(_Elements):
     indices: In
     updates: In
     target: InOut
-    how: int  # to combine: `kernels/indexing.py`
+    how: int  # how to combine values: `kernels/indexing.py`
 
 
 @step("indexing.gather_nd")
@@ -82,7 +82,7 @@ class GatherND(Step):
 
 @step("indexing.scatter_nd")
 class ScatterND(Step):
-    """Runs of bytes to where int64 index tuples say, in order."""
+    """Writes runs of bytes to the positions given by int64 index tuples, in order."""
 
     indices: In
     updates: In
@@ -98,7 +98,7 @@ class ScatterND(Step):
 
 @step("indexing.one_hot")
 class OneHot(Step):
-    """target[o, d, i] = values[indices[o, i] == d]; an index outside gives none."""
+    """target[o, d, i] = values[indices[o, i] == d]; an index outside the range sets none."""
 
     indices: In
     values: In  # off, on
@@ -112,12 +112,12 @@ class OneHot(Step):
 
 @step(*(f"indexing.cum{what}_{dtype}" for what in ("sum", "prod") for dtype in ("float32", "int32", "int64")))
 class Accumulate(Step):
-    """Running sums or products along the middle of [outer, count, inner]."""
+    """Cumulative sums or products along the middle of [outer, count, inner]."""
 
     source: In
     target: Out
     outer: int
     count: int
     inner: int
-    exclusive: int  # 1: an element's own value is left out
+    exclusive: int  # 1: an element's own value is excluded
     backwards: int  # 1: from the end

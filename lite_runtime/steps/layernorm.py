@@ -9,7 +9,7 @@ __all__ = ["LayerNormGrad"]
 
 @step("layernorm.f32_grad")
 class LayerNormGrad(Step):
-    """dX, and chunks' sums for the gradients of scale and bias."""
+    """dX, and the sums of chunks for the gradients of scale and bias."""
 
     dy: In  # (rows, n)
     x: In

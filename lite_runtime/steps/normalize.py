@@ -8,7 +8,7 @@ __all__ = ["LocalResponse", "LpNormalize", "Softmax", "Standardize"]
 
 
 class _Fold(Step):
-    """What all have in common."""
+    """Fields that all of these steps share."""
 
     x: In
     y: Out
@@ -32,16 +32,16 @@ class Standardize(_Fold):
     biases: In | None
     means: Out | None  # (rows,)
     inverses: Out | None  # (rows,): 1 / deviation
-    centre: int  # 0: no mean is taken off
+    centre: int  # 0: the mean is not subtracted
     channels: int
-    depth: int  # 0: scales are by element of a row; else elements of a channel, and scales are by channel
+    depth: int  # 0: one scale per element of a row; otherwise the elements of a channel, with one scale per channel
     epsilon: float  # added to the variance
     floor: float  # added to its root
 
 
 @step("normalize.f32_lp_normalize__rows", "normalize.f32_lp_normalize__columns")
 class LpNormalize(_Fold):
-    """x over its norm; 0 where that is 0."""
+    """x divided by its norm; 0 if the norm is 0."""
 
     p: int  # the norm: 1 or 2
 
@@ -50,8 +50,8 @@ class LpNormalize(_Fold):
 class LocalResponse(_Fold):
     """x / (bias + alpha * sum of squares of neighbouring channels)^beta; n are the channels."""
 
-    before: int  # channels before an element's own that count
+    before: int  # channels before an element's own that are included
     after: int
-    alpha: float  # over the size of the window
+    alpha: float  # divided by the size of the window
     beta: float
     bias: float

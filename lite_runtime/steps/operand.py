@@ -1,4 +1,4 @@
-"""Where a step's operand lies: a tensor type, a buffer of the plan, and a byte offset into it."""
+"""The operands of steps: a tensor type, a buffer of the plan, and a byte offset into it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ __all__ = ["Operand"]
 
 
 class Operand(NamedTuple):
-    """A tensor a kernel reads or writes: `slot` is the planner's buffer, `offset` the bytes into it."""
+    """A tensor that a kernel reads or writes: `slot` is the planner's buffer, `offset` the byte offset in it."""
 
     spec: Spec
     slot: int
     offset: int = 0
     value: Array | None = None
-    """Contents, where known when planning (a constant)."""
+    """Contents, if known while planning (a constant)."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -33,5 +33,5 @@ class Operand(NamedTuple):
         return self.spec.size
 
     def at(self, offset: int, shape: tuple[int, ...]) -> Operand:
-        """A dense window `offset` bytes further on."""
+        """A dense view starting `offset` bytes further on."""
         return Operand(Spec(self.spec.dtype, shape), self.slot, self.offset + offset)

@@ -1,4 +1,4 @@
-"""Places of extremes and the largest or smallest few, along the middle of [outer, n, inner]."""
+"""Indices of extremes, and the k largest or smallest elements, along the middle of [outer, n, inner]."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _INTEGERS = ("int8", "uint8", "int16", "int32")
 
 
 class _Ordered(Step):
-    """What all have in common."""
+    """Fields that both steps share."""
 
     x: In
     outer: int
@@ -25,16 +25,16 @@ class _Ordered(Step):
     *(f"order.{dtype}_arg__{tile}" for dtype in _INTEGERS for tile in ("rows", "strips")),
 )
 class Arg(_Ordered):
-    """Places of extremes, int64."""
+    """Indices of extremes, int64."""
 
     y: Out
-    sign: int  # 1: of the largest, -1: of the smallest
-    last: int  # 1: the last of equals, not the first
+    sign: int  # 1: of the largest, -1: of the smallest element
+    last: int  # 1: the last of equal elements, not the first
 
 
 @step(*(f"order.{dtype}_top_k" for dtype in ("f32", *_INTEGERS)))
 class TopK(_Ordered):
-    """The k first of the order, in order, and their places."""
+    """The first k elements in sorted order, and their indices."""
 
     values: Out
     places: Out  # int64

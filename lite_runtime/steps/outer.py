@@ -32,9 +32,9 @@ class Outer(Step):
     groups: int
     rows: int  # of a group
     columns: int
-    block: int  # lines that all tiles pass over before the next
+    block: int  # lines that all tiles process before the next
     batches: int
-    batch_a: int  # bytes from batch to batch
+    batch_a: int  # stride in bytes over batches
     batch_b: int
     batch_c: int
 

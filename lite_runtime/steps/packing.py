@@ -1,4 +1,4 @@
-"""Weights that a run computes, put into the order kernels read."""
+"""Packs weights computed at run time into the order in which kernels read them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ __all__ = ["CellWeights", "Panels", "WinogradFilters"]
 
 @step("packing.f32_panels")
 class Panels(Step):
-    """w -> [groups][panels][outer][inner][columns of the panel], zeros behind the last column. Column c of a group lies
-    at (c // run) * run_step + (c % run) * column_step."""
+    """w -> [groups][panels][outer][inner][columns of the panel], zero-padded after the last column. Column c of a group
+    is at (c // run) * run_step + (c % run) * column_step."""
 
     w: In
     packed: Out
@@ -20,7 +20,7 @@ class Panels(Step):
     inner: int
     vectors: int  # of a full panel
     start: int  # byte of the first weight
-    group_step: int  # bytes from group to group, column to column, run to run
+    group_step: int  # stride in bytes over groups, columns, runs
     column_step: int
     run_step: int
     run: int  # columns
@@ -41,7 +41,7 @@ class WinogradFilters(Step):
     channels: int
     vectors: int  # of a full panel
     start: int  # byte of the first weight
-    column_step: int  # bytes from column to column, channel to channel, tap to tap
+    column_step: int  # stride in bytes over columns, channels, taps
     channel_step: int
     tap_step: int
 
@@ -49,7 +49,7 @@ class WinogradFilters(Step):
 @step("packing.f32_recurrent")
 class CellWeights(Step):
     """Weights of recurrent cells, unit by unit with all gates together: [blocks][inner][columns of a block]. Columns
-    are ordered direction, panel, gate, lane; zeros behind the last unit of a panel and the last column."""
+    are ordered direction, panel, gate, lane; zero-padded after the last unit of a panel and the last column."""
 
     w: In
     packed: Out
@@ -60,9 +60,9 @@ class CellWeights(Step):
     block: int  # columns
     blocks: int
     start: int  # byte of the first weight
-    direction_step: int  # bytes from direction to direction, gate to gate, unit to unit
+    direction_step: int  # stride in bytes over directions, gates, units
     gate_step: int
     unit_step: int
     inner_step: int
-    second: int  # bytes from a weight to another that is added to it; 0: none
-    alone: int  # a gate to which none is added; -1: none such
+    second: int  # byte distance from a weight to a second one that is added to it; 0: none
+    alone: int  # a gate to which none is added; -1: there is none

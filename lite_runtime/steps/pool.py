@@ -8,7 +8,7 @@ __all__ = ["Pool", "Window"]
 
 
 class Window(Step):
-    """The window of a pool; three numbers each are for depth, height and width."""
+    """The window of a pool; each field of three numbers is for depth, height and width."""
 
     batch: int
     channels: int
@@ -18,7 +18,7 @@ class Window(Step):
     stride: Three
     dilation: Three
     pad: Three  # padding before
-    counted: Three  # where positions stop counting in a mean's divisor: size, or size + padding behind
+    counted: Three  # first position not counted in a mean's divisor: size, or size + padding after it
     counts_padding: int  # 1: padding counts in a mean's divisor
 
 

@@ -10,7 +10,7 @@ __all__ = ["PoolGrad"]
 
 @step("poolgrad.f32_max__nhwc", "poolgrad.f32_mean__nhwc")
 class PoolGrad(Window):
-    """What comes to a window goes to the image."""
+    """Distributes the gradient of each window to the image."""
 
     x: In
     dy: In

@@ -1,4 +1,4 @@
-"""A quantised transposed convolution's result from what every pixel spreads, channels last."""
+"""The result of a quantised transposed convolution from the products of pixels and taps, channels last."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ __all__ = ["SpreadSums"]
 
 @step(*(f"qconv_transpose.{dtype}_gather" for dtype in ("int8", "uint8", "float32")))
 class SpreadSums(Step):
-    """y from the sums of what meets in a result. A table says for every row and column of y where the first source
-    lies and how many there are."""
+    """y from the sums of the contributions to each result. For every row and column of y, a table gives the offset of
+    the first source and the number of sources."""
 
     spreads: In  # int32 (images, pixels, taps, channels)
     rows: In  # int64 pairs: byte offset, count
@@ -24,8 +24,8 @@ class SpreadSums(Step):
     y_width: int
     channels: int
     image_bytes: int  # of spreads
-    down: int  # bytes from one source of a row to the next
+    down: int  # stride in bytes over sources of a row
     across: int
     zero: int  # y's zero point
-    low: float  # less the zero point where y is an integer
+    low: float  # minus the zero point if y is an integer
     high: float

@@ -9,8 +9,8 @@ __all__ = ["DepthwiseBytes", "X8Depthwise", "X8DepthwiseShifted"]
 
 class DepthwiseBytes(Step):
     """Operands and numbers of quantised depthwise convolutions. Tables have a whole block for the last channels, which
-    overlaps the one before it; fewer channels than a block are computed in whole blocks, each pixel's surplus
-    overwritten by the next."""
+    overlaps the block before it; fewer channels than a block are computed in whole blocks, and the surplus of each
+    pixel is overwritten by the next."""
 
     x: In  # with its border
     w: In  # packed
@@ -20,10 +20,10 @@ class DepthwiseBytes(Step):
     shift: In  # float32: added to a real result
     weight_sum: In | None  # int32
     weight_zero: In | None  # int32
-    zeros: In | None  # zero points of x that only a run knows, one for each image
-    scales: In | None  # of x, read for real results
-    flip: In | None  # what is flipped in x's bytes, a vector
-    ones: In | None  # 1 for each byte of taps that is one
+    zeros: In | None  # zero points of x computed at run time, one per image
+    scales: In | None  # scales of x, read for real results
+    flip: In | None  # mask by which x's bytes are flipped, a vector
+    ones: In | None  # 1 for each byte of taps that belongs to a tap
     y: Out
     images: int
     height: int  # of y
@@ -37,13 +37,13 @@ class DepthwiseBytes(Step):
     size: int  # bytes of a result
     kind: int  # of result: `kernels/qgemm.py`
     zero: int  # y's zero point
-    low: float  # less the zero point where y is of bytes
+    low: float  # minus the zero point if y has 8 bits
     high: float
-    apart: int  # zero points from image to image
+    apart: int  # stride in elements of `zeros` over images
 
 
 class _X8(DepthwiseBytes):
-    turn: int  # what flipping makes bytes of y unsigned
+    turn: int  # mask that makes bytes of y unsigned
     wild: int  # 1: a sum times its scale can reach 2**31
 
 
@@ -54,4 +54,4 @@ class X8Depthwise(_X8):
 
 @step("qdepthwise.x8_depthwise_shifted")
 class X8DepthwiseShifted(_X8):
-    """As X8Depthwise, for weights with zero points."""
+    """Like X8Depthwise, for weights with zero points."""

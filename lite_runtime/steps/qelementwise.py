@@ -8,7 +8,7 @@ __all__ = ["ByteProduct", "ByteSum", "Group"]
 
 
 class Group(Row):
-    """A dimension around the run: its extent, and bytes from one to the next of a and b."""
+    """A dimension around the run: its extent, and the byte distances between its indices in a and b."""
 
     extent: int
     a_step: int
@@ -16,7 +16,7 @@ class Group(Row):
 
 
 class _Two(Step):
-    """A run is what a crosses element by element; b does too, or (`__spread`) is one element throughout."""
+    """Along a run, a varies element by element; b does too, or (`__spread`) is constant."""
 
     a: In
     b: In
@@ -25,11 +25,11 @@ class _Two(Step):
 
 @step(*(f"qelementwise.{dtype}_sum{spread}" for dtype in ("int8", "uint8") for spread in ("", "__spread")))
 class ByteSum(_Two):
-    """y = clamp((a * a_factor + b * b_factor + start) >> shift, and y's zero point added)."""
+    """y = clamp((a * a_factor + b * b_factor + start) >> shift, plus y's zero point)."""
 
     a_factor: int
     b_factor: int
-    start: int  # the rounding half, less the zero points' share
+    start: int  # the half for rounding, minus the zero points' contribution
     shift: int
     zero: int  # y's zero point
     low: int
@@ -44,13 +44,13 @@ class ByteSum(_Two):
 
 @step(*(f"qelementwise.{dtype}_product{spread}" for dtype in ("int8", "uint8") for spread in ("", "__spread")))
 class ByteProduct(_Two):
-    """y = clamp((a - a_zero) * (b - b_zero) * factor, and y's zero point added)."""
+    """y = clamp((a - a_zero) * (b - b_zero) * factor, plus y's zero point)."""
 
     a_zero: int
     b_zero: int
     zero: int  # y's zero point
     factor: float
-    low: float  # less y's zero point
+    low: float  # minus y's zero point
     high: float
     total: int  # elements of y
     run: int  # elements

@@ -1,4 +1,4 @@
-"""Matrix products and convolutions of bytes, and how operands get there."""
+"""Matrix products and convolutions of bytes, and the preparation of their operands."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ class GemmBytes(Step):
     shift: In  # float32: added to a real result
     weight_sum: In  # int32
     weight_zero: In  # int32
-    zeros: In | None  # zero points of A that only a run knows, one for each row
+    zeros: In | None  # zero points of A computed at run time, one per row
     scales: In  # float32, of A
-    flip: In  # a vector: 128 in every byte where A is signed, else 0
+    flip: In  # a vector: 128 in every byte if A is signed, otherwise 0
     c: Out
     rows: int
     columns: int  # of one group
     dwords: int  # of a row
     vectors: int  # of a full panel
     size: int  # bytes of a result
-    c_row: int  # results from row to row of C
+    c_row: int  # stride in results over rows of C
     per_image: int  # rows
     per_line: int  # rows
-    image_step: int  # bytes of A from image to image, line to line, row to row
+    image_step: int  # stride in bytes of A over images, lines, rows
     line_step: int
     row_step: int
     groups: int
-    group_a: int  # bytes from group to group
+    group_a: int  # stride in bytes over groups
     group_w: int
     batches: int
-    batch_a: int  # bytes from batch to batch
+    batch_a: int  # stride in bytes over batches
     batch_w: int
     batch_c: int
     batch_bias: int  # of bias and weight sums
     kind: int  # of result: `kernels/qgemm.py`
     zero: int  # C's zero point
-    low: float  # less the zero point where C is of bytes
+    low: float  # minus the zero point if C has 8 bits
     high: float
     rows_a_scale: int  # rows that share a zero point and a scale; 0: all
-    turn: int  # what flipping makes bytes of C unsigned: 128 where they are signed, else 0
+    turn: int  # mask that makes bytes of C unsigned: 128 if they are signed, otherwise 0
     wild: int  # 1: a sum times its scale can reach 2**31
 
 
@@ -59,13 +59,13 @@ class X8Gemm(GemmBytes):
 
 @step("qgemm.x8_gemm_shifted")
 class X8GemmShifted(GemmBytes):
-    """As X8Gemm, for weights with zero points: every panel ends with a vector of ones."""
+    """Like X8Gemm, for weights with zero points: every panel ends with a vector of ones."""
 
 
 @step("qgemm.x8_pack")
 class X8Pack(Step):
-    """B -> panels and what follows from its columns, for products of two computed matrices. A weight sum is the sum of
-    a column's (w - zero point); its bias is less by it times A's zero point."""
+    """B -> panels and values derived from its columns, for products of two computed matrices. A weight sum is the sum
+    of a column's (w - zero point); its bias is reduced by that sum times A's zero point."""
 
     b: In
     bias: In | None
@@ -75,15 +75,15 @@ class X8Pack(Step):
     depth: int  # rows of B
     columns: int
     vectors: int  # of a full panel
-    ones: int  # vectors of ones behind it
-    row_step: int  # bytes from row to row of B, column to column
+    ones: int  # vectors of ones after it
+    row_step: int  # stride in bytes over rows of B, columns
     column_step: int
     batches: int
-    batch_b: int  # bytes from batch to batch: B, panels, tables of columns
+    batch_b: int  # stride in bytes over batches: B, panels, tables of columns
     batch_packed: int
     batch_table: int
-    flip: int  # what is flipped in B
-    zero_b: int  # zero point of B flipped so
+    flip: int  # mask by which B is flipped
+    zero_b: int  # zero point of B after flipping
     zero_a: int  # zero point of A as the tile reads it
     overlap: int  # bytes that the last dword reads twice
 
@@ -102,7 +102,7 @@ class PadBytes(Step):
     left: int
     high: int  # of y
     wide: int
-    apart: int  # zero points from image to image
+    apart: int  # stride in elements of `zeros` over images
 
 
 @step("qgemm.x8_pad")

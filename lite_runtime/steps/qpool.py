@@ -31,6 +31,6 @@ class QuantisedMean(Window):
     y: Out
     x_zero: int  # zero points
     y_zero: int
-    factor: float  # x's scale over y's
+    factor: float  # x's scale divided by y's
     low: float
     high: float

@@ -1,4 +1,4 @@
-"""LSTM and GRU cells whose recurrent weights are bytes."""
+"""LSTM and GRU cells with 8-bit recurrent weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["ByteCells"]
 
 @step("qrecurrent.i8_lstm", "qrecurrent.i8_gru")
 class ByteCells(Cells):
-    """Cells as of `recurrent`, their weights in blocks of bytes."""
+    """Cells as in `recurrent`, with weights in blocks of bytes."""
 
     blocks: int  # along the sum
     dwords: int  # of a block: four weights each

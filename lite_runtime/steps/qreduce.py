@@ -1,4 +1,4 @@
-"""Reductions of integers over the middle of [outer, n, inner], and the step from a sum to a quantised mean."""
+"""Reductions of integers over the middle of [outer, n, inner], and the conversion of a sum to a quantised mean."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _ENDS = tuple(f"{held}_{stored}" for stored in ("int8", "uint8", "int16") for he
     *(f"qreduce.{d}_{what}__{t}" for d in ("int8", "uint8") for what in ("max", "min") for t in ("rows", "columns")),
 )
 class IntegerReduce(Step):
-    """Sums, maxima or minima; sums wrap in the type they are held in. finish and divisor are those of `Reduce`, which
-    the planner emits from the same rules, and are not read."""
+    """Sums, maxima or minima; sums wrap in their accumulator type. finish and divisor are those of `Reduce`, which the
+    planner emits by the same rules; they are not read."""
 
     x: In
     y: Out
@@ -34,7 +34,7 @@ class IntegerReduce(Step):
 
 @step(*(f"qreduce.{kinds}_place" for kinds in _ENDS))
 class PlaceSum(Step):
-    """y = clamp(round_half_even(float32(x) * factor + shift)), product and sum rounded each."""
+    """y = clamp(round_half_even(float32(x) * factor + shift)), with product and sum each rounded."""
 
     x: In
     y: Out

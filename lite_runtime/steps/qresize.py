@@ -1,4 +1,4 @@
-"""Linear resizing of integers over two axes by whole weights."""
+"""Linear resizing of integers over two axes with integer weights."""
 
 from __future__ import annotations
 

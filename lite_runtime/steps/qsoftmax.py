@@ -17,7 +17,7 @@ class ByteSoftmax(Step):
     outer: int
     n: int
     inner: int
-    flip: int  # what is flipped in x so that it is unsigned in order: 128 for int8
-    kind: int  # of y, one of QUANTISED of `kernels/_opcodes.py`
+    flip: int  # mask that makes x unsigned in the same order: 128 for int8
+    kind: int  # kind of y, one of QUANTISED in `kernels/_opcodes.py`
     zero: float  # y's zero point
     scale: float  # y's

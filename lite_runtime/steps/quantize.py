@@ -8,7 +8,7 @@ __all__ = ["QuantizeRows", "Range"]
 
 
 class _Pieces(Step):
-    """Rows in pieces."""
+    """Rows divided into pieces."""
 
     x: In
     rows: int
@@ -19,16 +19,16 @@ class _Pieces(Step):
 
 @step("quantize.f32_range")
 class Range(_Pieces):
-    """(smallest, largest) of every piece of every row, widened to hold 0."""
+    """(smallest, largest) of every piece of every row, widened to include 0."""
 
     ranges: Out
 
 
 @step("quantize.f32_quantize_rows")
 class QuantizeRows(_Pieces):
-    """Rows quantised over their ranges."""
+    """Quantises rows over their ranges."""
 
-    ranges: In | None  # of the pieces; left out where a row is one piece
+    ranges: In | None  # of the pieces; left out if a row is one piece
     y: Out | None
     scales: Out | None
     zeros: Out | None

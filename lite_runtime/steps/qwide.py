@@ -11,13 +11,13 @@ __all__ = ["X16Depthwise", "X16Gemm", "X16Pad"]
 
 @step("qwide.x16_gemm")
 class X16Gemm(GemmBytes):
-    """A product of int16; weights hold two int16 a dword."""
+    """A product of int16 activations; weights have two int16 per dword."""
 
 
 @step("qwide.x16_depthwise")
 class X16Depthwise(DepthwiseBytes):
-    """Depthwise convolution of int16; tables in the order of channels; weights: int16 [taps][channels in whole
-    vectors]."""
+    """Depthwise convolution of int16 activations; tables in the order of channels; weights: int16 [taps][channels in
+    whole vectors]."""
 
 
 @step("qwide.x16_pad")

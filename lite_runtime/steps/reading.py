@@ -1,4 +1,4 @@
-"""A step's words read back by the names of its declaration, for reports and tests."""
+"""Reads a step's words back by the names of its declaration, for reports and tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Place", "Read", "read"]
 
 
 class Place(NamedTuple):
-    """An operand of a written step: its role, and where it lies; base 0: it was left out."""
+    """An operand of a written step: its role and its address; base 0 means that it is left out."""
 
     name: str
     role: str
@@ -32,8 +32,8 @@ class Read(NamedTuple):
 
 
 def read(kernel: str, record: Sequence[int]) -> Read:
-    """The words of one record, `kernel` "family.name". Raises KeyError for a kernel without a declaration, ValueError
-    for a record of another length than its declaration says."""
+    """The words of one record; `kernel` is "family.name". Raises KeyError for a kernel without a declaration,
+    ValueError for a record whose length differs from its declaration."""
     owner = declared(kernel)
     layout = owner.layout
     if len(record) != int(record[LENGTH]):
@@ -61,7 +61,7 @@ def read(kernel: str, record: Sequence[int]) -> Read:
 
 def _operands(layout: Layout, record: Sequence[int]) -> tuple[Place, ...]:
     fields = list(layout.operands)
-    if not layout.fixed:  # as many as make the number of operands right, which the record's last word says
+    if not layout.fixed:  # as many as give the number of operands in the record's last word
         many = next(i for i, field in enumerate(fields) if field.length == 0)
         fields[many : many + 1] = [fields[many]] * (int(record[-1]) - len(fields) + 1)
     words = [(int(record[HEAD + 2 * i]), int(record[HEAD + 2 * i + 1])) for i in range(len(fields))]
@@ -82,7 +82,7 @@ class _Rows(NamedTuple):
 
 
 class _Tail:
-    """How a tail's words divide into rows: by the type that its annotation names and the integers that count."""
+    """How a tail's words are divided into rows: by the type in its annotation and the integers that count."""
 
     def __init__(self, owner: type[Step], field: Field, numbers: Mapping[str, Any]) -> None:
         counts = owner.layout.counts

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN cells of float32; `kernels/recurrent.py` says how they are computed."""
+"""LSTM, GRU and RNN cells in float32; `kernels/recurrent.py` defines how they are computed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Project(Step):
 
 
 class CellNumbers(Step):
-    """Sizes and strides of cells. Strides are in floats, but for x_time and x_batch, which count rows."""
+    """Sizes and strides of cells. Strides are in floats, except x_time and x_batch, which count rows."""
 
     mode: int  # STEP: one time, RUN: the whole sequence
     time: int  # of mode STEP
@@ -31,7 +31,7 @@ class CellNumbers(Step):
     directions: int
     backwards: int  # 1: the only direction runs from the end
     row: int  # floats of a row of gates
-    x_time: int  # rows of gates from time to time, sample to sample
+    x_time: int  # stride in rows of gates over times, samples
     x_batch: int
     y_time: int  # of the history
     y_direction: int
@@ -41,13 +41,13 @@ class CellNumbers(Step):
     s_direction: int  # of state
     s_batch: int
     variant: int  # LSTM 1: the forget gate is 1 - i; RNN 1: Relu; GRU: which half of a cell
-    clip: float  # bound of what activations are given
+    clip: float  # bound of the activations' arguments
 
 
 class Cells(CellNumbers):
     """Operands of cells."""
 
-    gates: In  # the input's share [rows][row]
+    gates: In  # the input's contribution [rows][row]
     weights: In  # recurrent, packed
     extra: In | None  # LSTM: peepholes [directions][panels][3][LANES]; GRU: bias inside the reset product
     lengths: In | None  # int32
@@ -64,8 +64,8 @@ class FloatCells(Cells):
 
 @step("recurrent.f32_final")
 class FinalStates(CellNumbers):
-    """Final h: each sample's last h (backwards: first), or its initial one where it has no times. Final c is what the
-    cells have left there; only a sample without times is written."""
+    """Final h: each sample's last h (backwards: first), or its initial one if it has no times. The cells have already
+    stored the final c; it is written only for samples without times."""
 
     final_h: Out | None
     final_c: Out | None

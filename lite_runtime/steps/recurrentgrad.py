@@ -14,12 +14,12 @@ class _Times(Step):
     batch: int
     hidden: int
     backwards: int  # 1: the direction runs from the end
-    y_time: int  # floats from time to time of Y and dY
+    y_time: int  # stride in floats over times of Y and dY
 
 
 @step("recurrentgrad.f32_before")
 class StatesBefore(_Times):
-    """The hidden states that steps started from."""
+    """The hidden states before each step."""
 
     y: In
     h0: In | None
@@ -54,16 +54,16 @@ class LstmBack(_Times):
 class GruGates(_Times):
     """z and r, in place, and r * h."""
 
-    seen: InOut  # (times, batch, 3, hidden): what the input gives
-    past: In  # as seen: what the state before gives
+    seen: InOut  # (times, batch, 3, hidden): the input's contribution
+    past: In  # as `seen`: the previous state's contribution
     before: In  # (times, batch, hidden)
     met: Out | None  # r * h
 
 
 @step("recurrentgrad.f32_gru_back")
 class GruBack(_Times):
-    """Gradients of what input and state gave the gates, in place of z, r, the candidate's share (`seen`) and of `past`;
-    and of the first state."""
+    """Gradients of the contributions of input and state to the gates, in place of z, r, the candidate's part (`seen`)
+    and of `past`; and of the first state."""
 
     seen: InOut
     past: InOut

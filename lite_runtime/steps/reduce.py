@@ -22,5 +22,5 @@ class Reduce(Step):
     outer: int
     n: int
     inner: int
-    finish: int  # what becomes of a result: `kernels/reduce.py`
-    divisor: float  # of a mean
+    finish: int  # final operation on a result: `kernels/reduce.py`
+    divisor: float  # divisor of a mean

@@ -1,4 +1,4 @@
-"""Resize: nearest by tables of byte offsets, everything else as weighted sums of taps along an axis."""
+"""Resize: nearest by tables of byte offsets, all other modes as weighted sums of taps along an axis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Nearest(Step):
     """target[i, j, k, :] = source at bytes a[i] + b[j] + c[k]."""
 
     source: In
-    tables: In  # int64: a, b and c, one behind the other
+    tables: In  # int64: a, b and c, concatenated
     target: Out
     a: int  # sizes of the tables
     b: int

@@ -9,10 +9,10 @@ __all__ = ["TransposedSums"]
 
 @step("transposed.f32_depthwise", "transposed.f32_gather")
 class TransposedSums(Step):
-    """y = clamp(sums + bias), then an activation; sums of pixels times taps (depthwise), or of what every pixel has
-    spread (gather)."""
+    """y = clamp(sums + bias), then an activation; sums of pixels times taps (depthwise), or of precomputed products of
+    pixels and taps (gather)."""
 
-    x: In  # the image; gather: what pixels spread, (pixels, groups, window, channels of a group)
+    x: In  # the image; gather: products (pixels, groups, window, channels of a group)
     w: In | None  # taps column by column, channels in whole vectors; gather: left out
     bias: In | None
     y: Out

@@ -9,7 +9,7 @@ __all__ = ["Classes", "Scores", "TwoClasses", "Walk"]
 
 @step("trees.f32_walk", "trees.f32_walk__leq")
 class Walk(Step):
-    """Votes of all trees, added up row by row; `__leq`: every node compares by <=, and none has sets or NaN."""
+    """Sums the votes of all trees for each row; `__leq`: every node compares by <=, without sets or NaN handling."""
 
     x: In
     nodes: In  # int32: `kernels/trees.py`
@@ -25,12 +25,12 @@ class Walk(Step):
     features: int
     trees: int
     target_count: int
-    how: int  # to add up: AVERAGE, SUM, MIN, MAX
+    how: int  # aggregation: AVERAGE, SUM, MIN, MAX
 
 
 @step("trees.f32_scores")
 class Scores(Step):
-    """Sums to scores."""
+    """Converts sums to scores."""
 
     sums: In  # float64
     out: Out
@@ -51,7 +51,7 @@ class _Labelled(Step):
 
 @step("trees.f32_classes")
 class Classes(_Labelled):
-    """Label of the highest score, the first of equals, and scores."""
+    """The label of the highest score (the first of equal ones), and scores."""
 
     classes: int
     transform: int
@@ -59,8 +59,8 @@ class Classes(_Labelled):
 
 @step("trees.f32_two_classes")
 class TwoClasses(_Labelled):
-    """Two classes of which only the second is scored."""
+    """Two classes of which only the second has a score."""
 
     transform: int
-    margin: int  # 1: the label turns at 0, not at 1/2
-    negative: int  # 1: the first score is the second's negative, not what is missing to 1
+    margin: int  # 1: the label changes at 0, not at 1/2
+    negative: int  # 1: the first score is minus the second, not 1 minus the second

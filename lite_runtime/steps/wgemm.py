@@ -1,4 +1,4 @@
-"""Products of float32 with constant weights that stay narrow in memory."""
+"""Products of float32 with constant weights that are kept narrow in memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class NarrowGemm(Step):
 
     a: In
     w: In  # panels
-    scales: In | None  # float16 has none
+    scales: In | None  # none for float16
     offsets: In | None
     bias: In | None
     residual: In | None  # as C

@@ -1,4 +1,4 @@
-"""3x3 convolutions of stride 1 in fewer products, float32, channels last."""
+"""3x3 convolutions of stride 1 with fewer products, float32, channels last."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Winograd(Step):
     residual: In | None  # as y
     scratch: Scratch
     y: Out
-    m: int  # results on a side of a tile
+    m: int  # results along a side of a tile
     images: int
     height: int  # of x
     width: int
@@ -29,8 +29,8 @@ class Winograd(Step):
     left: int
     vectors: int  # of a full panel
     block: int  # tiles
-    room: int  # tiles that scratch has room for
-    team: int  # workers that it has room for
+    room: int  # tiles that fit the scratch buffer
+    team: int  # workers that it has memory for
     low: float
     high: float
     activation: int

@@ -258,7 +258,7 @@ def test_write_refuses(kwargs: dict[str, Any], text: str) -> None:
 def test_write_refuses_what_read_would() -> None:
     with pytest.raises(BundleError, match="at least one signature"):
         bundle.write(None, {})
-    with pytest.raises(BundleError, match="signature 'predict': output 'y': expected a name that a node"):
+    with pytest.raises(BundleError, match="signature 'predict': output 'y': expected a name defined by a node"):
         bundle.write(None, {"predict": Graph((), (Value("y", "float32"),), (), {})})
     with pytest.raises(BundleError, match="text in a string tensor, got 3"):
         bundle.write(None, {"s": constants_only(t=np.array([3], object))})
@@ -354,9 +354,9 @@ def test_every_bit_matters(good: bytes) -> None:
 def test_unknown_sections(good: bytes) -> None:
     parts = unpack(good)
     assert "later/thing" in bundle.read(pack([*parts, ("later/thing", b"123", 0)])).sections
-    message = refuse(pack([*parts, ("later/thing", b"123", 1)]), "a required one it does not know")
+    message = refuse(pack([*parts, ("later/thing", b"123", 1)]), "a required one that it does not know")
     assert "install msedge 0.1.0 or newer" in message
-    refuse(pack([*parts, ("later/thing", b"123", 4)]), "a required one it does not know")
+    refuse(pack([*parts, ("later/thing", b"123", 4)]), "a required one that it does not know")
     refuse(pack([p for p in parts if p[0] != "weights"]), "expected a section 'weights'")
     refuse(pack([p for p in parts if p[0] != "golden"]), "expected a section 'golden'")
     refuse(pack([p for p in parts if p[0] != "manifest"]), "expected a section 'manifest'")
@@ -458,13 +458,13 @@ TENSOR = ("tensors", "weights", 0)
         (put(*GRAPH, "nodes", 0, value=None), "node 0: expected"),
         (
             put(*GRAPH, "nodes", 0, 0, value="Frobnicate"),
-            "MatMul|Frobnicate 'hidden': operator: expected one msedge knows",
+            "MatMul|Frobnicate 'hidden': operator: expected one that msedge knows",
         ),
         (put(*GRAPH, "nodes", 0, 0, value=7), "node 0: expected op and name as text"),
         (put(*GRAPH, "nodes", 0, 1, value=["x", 1]), "node 0, 'MatMul'"),
         (put(*GRAPH, "nodes", 0, 1, value=["x"]), "MatMul 'hidden': operands: expected 2 to 4 inputs, got 1"),
-        (put(*GRAPH, "nodes", 0, 1, value=["x", "p"]), "MatMul 'hidden': inputs: expected names that nodes before it"),
-        (put(*GRAPH, "nodes", 0, 2, value=["x"]), "MatMul 'hidden': outputs: expected every name given once"),
+        (put(*GRAPH, "nodes", 0, 1, value=["x", "p"]), "MatMul 'hidden': inputs: expected names defined by earlier"),
+        (put(*GRAPH, "nodes", 0, 2, value=["x"]), "MatMul 'hidden': outputs: expected every name defined once"),
         (put(*GRAPH, "nodes", 0, 3, value=77), "a row below"),
         (put(*GRAPH, "attrs", 0, "activation", value="Cube"), "attribute 'activation': value: expected one of"),
         (put(*GRAPH, "attrs", 0, "activation", value=None), "'activation': expected a number, text"),
@@ -497,7 +497,7 @@ def test_graphs_inside_graphs_have_an_end() -> None:
     inner: Any = {"name": "", "inputs": [], "outputs": [], "nodes": [], "attrs": [], "constants": {}}
     for _ in range(60):
         inner = {**inner, "attrs": [{"body": {"graph": inner}}]}
-    refuse(changed(seed_bundles()[1], put("signatures", "predict", value=inner)), "at most 32 graphs inside each other")
+    refuse(changed(seed_bundles()[1], put("signatures", "predict", value=inner)), "graphs nested at most 32 deep")
 
 
 def test_a_graph_belongs_to_one_node() -> None:
@@ -510,7 +510,7 @@ def test_a_graph_belongs_to_one_node() -> None:
         again[2] = ["again"]
         nodes.append(again)
 
-    refuse(changed(data, twice), "attributes that hold a graph in one node only")
+    refuse(changed(data, twice), "attributes with a graph in one node only")
 
 
 def test_strings_are_checked() -> None:
@@ -561,7 +561,7 @@ def test_sources_that_cannot_be_read(tmp_path: Path) -> None:
         with pytest.raises(BundleError, match=text):
             bundle.read(source)
 
-    refused(tmp_path / "none.mslite", "none.mslite.*got none of that name")
+    refused(tmp_path / "none.mslite", "none.mslite.*got no file of that name")
     refused(tmp_path, "got a folder or device|cannot read")
     refused("/dev/zero", "got a folder or device")
     refused(tmp_path / "a\0b", "cannot read")
@@ -729,7 +729,7 @@ def test_strings_graph_reads_non_finite_attributes() -> None:
         (["float32", [1], "é"], "expected base64"),
         (["float32", [1], 3], "up to 64 bytes in base64"),
         (["float32", [17], "A" * 92], "up to 64 bytes in the manifest, got 69"),
-        (["string", [1], "AAAAAA=="], "strings in a section"),
+        (["string", [1], "AAAAAA=="], "strings stored in a section"),
         (["float32", [1], "AACAPw==", 0], r"or \[dtype, shape, content\]"),
     ],
 )
@@ -748,7 +748,7 @@ def test_a_compressed_manifest_is_one_whole_stream(good: bytes) -> None:
     stream = zlib.compress(manifest, 1)
     assert bundle.read(with_manifest(good, stream)).signatures
     refuse(with_manifest(good, stream[:-1]), "a stream cut short")
-    refuse(with_manifest(good, stream + b"x"), "a stream cut short, or bytes behind its end")
+    refuse(with_manifest(good, stream + b"x"), "a stream cut short, or bytes after its end")
     refuse(with_manifest(good, stream[:9] + b"\xff\xff\xff" + stream[12:]), "manifest")
     refuse(with_manifest(good, b"x" + manifest), "expected a zlib stream")
     refuse(with_manifest(good, zlib.compress(b" " * (1 << 20) + manifest)), "more than")

@@ -51,7 +51,7 @@ def nested(depth: int) -> Graph:
 
 def test_depth_is_bounded() -> None:
     verify.verify_graph(nested(verify.MAX_DEPTH))
-    with pytest.raises(BundleError, match=f"at most {verify.MAX_DEPTH} graphs inside each other"):
+    with pytest.raises(BundleError, match=f"graphs nested at most {verify.MAX_DEPTH} deep"):
         verify.verify_graph(nested(verify.MAX_DEPTH + 1))
 
 
@@ -80,28 +80,28 @@ def scan(count: int) -> Graph:
     ("broken", "text"),
     [
         # names and order
-        (graph(relu("q")), "Relu 'n': inputs: expected names that nodes before it.*got 'q'"),
+        (graph(relu("q")), "Relu 'n': inputs: expected names defined by earlier nodes.*got 'q'"),
         (graph(relu("z"), relu("x", "z")), "Relu 'n': inputs.*got 'z'"),
         (graph(relu("y")), "Relu 'n': inputs.*got 'y'"),
         (graph(relu("a", "b"), relu("b", "a"), relu()), "inputs.*got 'a'"),
-        (graph(relu(), relu()), "outputs: expected every name given once, got 'y' again"),
+        (graph(relu(), relu()), "outputs: expected every name defined once, got 'y' again"),
         (graph(relu(result="x")), "got 'x' again"),
-        (graph(relu(), constants={"x": np.zeros(1)}), "constant: expected every name given once, got 'x' again"),
-        (graph(relu(), inputs=(X, X)), "input: expected every name given once, got 'x' again"),
+        (graph(relu(), constants={"x": np.zeros(1)}), "constant: expected every name defined once, got 'x' again"),
+        (graph(relu(), inputs=(X, X)), "input: expected every name defined once, got 'x' again"),
         (graph(relu(), outputs=(Y, Y)), "output 'y': expected every output once"),
-        (graph(relu(), outputs=(Value("q", "float32"),)), "output 'q': expected a name that a node"),
+        (graph(relu(), outputs=(Value("q", "float32"),)), "output 'q': expected a name defined by a node"),
         (graph(relu(), inputs=(Value("", "float32"),)), "names of 1 to"),
         (graph(relu(), inputs=(X, Value("n" * 2000, "float32"))), "names of 1 to"),
         # operands
         (graph(Node("Add", ("x",), ("y",))), "Add giving 'y': operands: expected 2 inputs, got 1"),
         (graph(Node("Add", ("x", "x", "x"), ("y",))), "expected 2 inputs, got 3"),
-        (graph(Node("Add", ("x", ""), ("y",))), "expected the first 2 given, got input 1 left out"),
+        (graph(Node("Add", ("x", ""), ("y",))), "expected the first 2 given, got input 1 missing"),
         (graph(Node("Concat", (), ("y",), {"axis": 0})), "expected 1 inputs or more, got 0"),
         (graph(Node("TopK", ("x", "x"), ("y",))), "expected 2 outputs, got 1"),
         (graph(Node("Relu", ("x",), ("y", "z"))), "expected 1 outputs, got 2"),
         (
             graph(Node("Frobnicate", ("x",), ("y",))),
-            "operator: expected one msedge knows, got 'Frobnicate'.*newer msedge",
+            "operator: expected one that msedge knows, got 'Frobnicate'.*newer msedge",
         ),
         (graph(Node("\x1b[31m", ("x",), ("y",))), r"node '\\x1b\[31m': operator"),
         # attributes
@@ -120,7 +120,7 @@ def scan(count: int) -> Graph:
         (conv(strides=(1.0, 1.0)), "expected a tuple of ints, got a tuple of floats"),
         (conv(layout="NCWH"), "expected one of 'NCHW', 'NHWC', got 'NCWH'"),
         (conv(activation="Cube"), "expected one of '', 'Relu'"),
-        (graph(Node("Cast", ("x",), ("y",), {}, "n")), "Cast 'n': attributes: expected 'to', got none of that name"),
+        (graph(Node("Cast", ("x",), ("y",), {}, "n")), "Cast 'n': attributes: expected 'to', got no attribute of"),
         (graph(Node("Concat", ("x",), ("y",), {"axis": 2**63})), "ints of -64 to 63"),
         (graph(Node("Mod", ("x", "x"), ("y",), {"fmod": 2**63})), "a 64-bit int, got one of 64 bits"),
         (graph(Node("Transpose", ("x",), ("y",), {"perm": (0, 0)})), "each of 0 to 1 once"),
@@ -149,7 +149,7 @@ def scan(count: int) -> Graph:
         (chosen(branch(), 1), "attribute 'else_branch': value: expected a graph, got an int"),
         (chosen(branch(), branch(), ("y", "z")), "then_branch: expected 2 outputs or more, got 1"),
         (chosen(branch(), Graph((X,), (X,), (), {})), "else_branch: expected 0 inputs, got 1"),
-        (loop(("", "", "x"), 3, 2), "expected a trip count or a condition, got neither: it would never end"),
+        (loop(("", "", "x"), 3, 2), "expected a trip count or a condition, got neither: the loop would never end"),
         (loop(("m", "c", "x"), 2, 2), "body: expected 3 inputs, got 2"),
         (loop(("m", "c", "x"), 3, 1), "body: expected 2 outputs or more, got 1"),
         (loop(("m", "", "x"), 3, 2, outputs=3), "body: expected 4 outputs or more, got 2"),

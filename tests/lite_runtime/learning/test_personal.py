@@ -311,9 +311,9 @@ def nobody(net: Net) -> str:
         (mean_of_batch, "mixes rows"),
         (whole_filters, r"its filters are \[6, 6, 3, 3\]"),
         (turned, "mixes rows"),
-        (embedding, "Gather is not computed"),
-        (taken, "names that begin with 'personal/'"),
-        (nobody, "hangs on no row"),
+        (embedding, "Gather cannot be computed with tensors"),
+        (taken, "names begin with 'personal/'"),
+        (nobody, "depends on no row"),
     ],
 )
 def test_what_cannot_go_together_says_why(make: Any, match: str) -> None:

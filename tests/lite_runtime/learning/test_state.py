@@ -439,7 +439,7 @@ def test_a_file_of_another_model(tmp_path: Path) -> None:
 
 def test_files_that_are_none(tmp_path: Path) -> None:
     path = tmp_path / "x"
-    with pytest.raises(BundleError, match=r"got none of that name; check the path, or to make one: Model.save_state"):
+    with pytest.raises(BundleError, match=r"got no file of that name; check the path, or to make one: Model.save"):
         checkpoint.read(path)
     path.write_bytes(LEARNER)
     with pytest.raises(BundleError, match="not a state file; to make one"):
@@ -519,7 +519,7 @@ def _use(name: str, reads: dict[str, str], writes: dict[str, str]) -> Callable[[
 
 
 HOSTILE: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
-    (lambda given: given["state"].pop("w"), "state 'w': expected one the bundle holds"),
+    (lambda given: given["state"].pop("w"), "state 'w': expected state that the bundle contains"),
     (lambda given: given["state"].update(w=W.T), r"input 'w': expected float32\[3, 5\], got float32\[5, 3\]"),
     (lambda given: given["state"].update(n=np.array(0, np.int32)), r"expected int32\[\], got int64\[\]"),
     (lambda given: given["state"].update(t=np.array(["a"], object)), "state 't': expected numbers, got strings"),
@@ -549,7 +549,7 @@ MANIFESTS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda doc: doc["uses"].update(predict={}), r"uses of 'predict': expected \[reads, writes\]"),
     (lambda doc: doc["uses"]["predict"][0].update(w=3), "uses of 'predict': expected names of state"),
     (lambda doc: doc["uses"]["predict"][0].update(w="b"), r"input 'w': expected float32\[3\], got float32\[5, 3\]"),
-    (lambda doc: doc["state"].pop("b"), "signature 'predict', state 'b': expected one the bundle holds"),
+    (lambda doc: doc["state"].pop("b"), "signature 'predict', state 'b': expected state that the bundle contains"),
 ]
 
 

@@ -209,7 +209,7 @@ class _Taken(Step):
 @pytest.mark.parametrize(
     ("owner", "says"),
     [
-        (_Wrong, "size: set declares no field"),
+        (_Wrong, "size: set is not a valid annotation"),
         (_NoRow, "name no fields: c_row"),
         (_NoTable, "name no fields: table"),
         (_Uncounted, "expected counts to name the integer for dims"),
