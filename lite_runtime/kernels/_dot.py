@@ -86,8 +86,7 @@ def emit_dot(builder, so_far, a, w):
 
 
 def emit_rounded(builder, value, low, high, zero):
-    """float32 -> int32: within [low, high], vectors of whole numbers below 2**22; rounded half to even, then `zero`
-    added.
+    """float32 -> int32: limited to [low, high] (whole numbers below 2**22), rounded half to even, plus `zero`.
 
     Adding 1.5 * 2**23 leaves no bits for a fraction, and float32 addition rounds half to even (IEEE 754, 4.3.1).
     """

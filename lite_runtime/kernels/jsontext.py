@@ -110,8 +110,7 @@ def _number(at, end, powers):
 
 @exact
 def _ends(at, end, places):
-    """Positions, from `at`, of the commas and closing brackets in the whole blocks of the next AHEAD bytes; their
-    number.
+    """Positions, from `at`, of commas and closing brackets in the whole blocks of the next AHEAD bytes; their number.
 
     Eight positions are always written, even if there are fewer, so that no branch depends on the length of numbers.
     """

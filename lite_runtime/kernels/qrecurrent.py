@@ -212,8 +212,7 @@ def _walk(visit):
 
 @device
 def _unit(step, bases, s, d, b, half, high, low):
-    """Split the vector that a sample's weights are multiplied by; return its quantisation step, 0 if there is no
-    vector.
+    """Split the vector by which weights are multiplied for a sample; return its quantisation step, 0 without a vector.
 
     half: the half of a GRU; it keeps r * h for CANDIDATE_ONLY.
     """

@@ -140,8 +140,7 @@ def _digest(code: bytes | memoryview) -> str:
 
 
 def image_file(images: Mapping[str, tuple[bytes | memoryview, Mapping[str, int]]], identity: str = "") -> bytes:
-    """The bytes of an image file. families: family -> (code, kernels' offsets). `identity`: of the runtime it was built
-    with.
+    """The bytes of an image file. families: family -> (code, kernels' offsets). identity: that of its runtime.
 
     Its header is text that can be read quickly: the identity, then one line per family with its name, the start, size
     and digest of its code, and each kernel's name and offset into the code.
