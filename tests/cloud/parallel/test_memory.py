@@ -157,7 +157,7 @@ def test_gradients_of_weights_come_late_where_collectives_hide() -> None:
     assert not hides(A100)
 
 
-def test_tables_alike_are_filled_at_once() -> None:
+def test_equal_tables_are_filled_together() -> None:
     graph = trace(*tables(4, 4096))
     table = 4096 * 64 * 4
     spans = lives(graph, True).spans

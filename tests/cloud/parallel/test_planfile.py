@@ -155,7 +155,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
             read(tmp_path / f"{n}.json")
 
 
-def test_two_plans_beside_each_other(graph: Graph, plan: Plan) -> None:
+def test_two_plans_are_compared(graph: Graph, plan: Plan) -> None:
     other = search(graph, CPU, expert="dp", backend="cpu", meshes=[plan.mesh])
     made = diff(graph, plan, other, CPU)
     lies = {(one.name, one.before, one.after) for one in made.entering}

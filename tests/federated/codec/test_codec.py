@@ -189,7 +189,7 @@ def test_signds_sends_one_sign_and_mostly_large_elements() -> None:
     assert np.mean(hits) > 0.9
 
 
-def test_signds_takes_its_chance_from_where_it_is_told() -> None:
+def test_signds_draws_its_random_numbers_as_configured() -> None:
     """A server that knows a device's generator must not be able to run it backwards."""
     sent = {"w": fresh().normal(size=2000).astype("f4")}
     for seeded in (0, 1):
@@ -346,7 +346,7 @@ def test_trees_that_cannot_travel(sent: tree.Tree, why: str) -> None:
         ({"w": np.ones(3, "f2")}, r"expected 'w' as float32\[3\], got float16\[3\]"),
     ],
 )
-def test_other_trees_than_expected_are_named(got: tree.Tree, why: str) -> None:
+def test_unexpected_trees_are_named(got: tree.Tree, why: str) -> None:
     with pytest.raises(FederatedError, match=why):
         Spec.of({"w": np.ones(3, "f4")}).flatten(got)
 

@@ -102,7 +102,7 @@ def test_any_group_that_is_large_enough_is_summed(devices: int, size: int, data:
 
 
 @pytest.mark.parametrize("stage", ["keys", "shares", "masked", "revealed"])
-def test_below_the_threshold_nothing_is_learnt(stage: str) -> None:
+def test_below_the_threshold_nothing_is_revealed(stage: str) -> None:
     with pytest.raises(FederatedError, match=r"5 devices gave .*, 6 are needed"):
         Round(terms(10, 6), {stage: {10, 11, 12, 13, 14}}).run()
 
@@ -340,7 +340,7 @@ def test_fixed_point_means(devices: int, bits: int, number: int) -> None:
     np.testing.assert_allclose(spec.flatten(mean), wanted, atol=5 * step / weights.sum() + 1e-6)
 
 
-def test_fixed_point_cuts_refuses_and_says_so() -> None:
+def test_fixed_point_clips_or_refuses_and_reports_it() -> None:
     tree = {"a": np.array([3.0, -9.0, 0.5], "f4")}
     spec, rng = Spec.of(tree), np.random.default_rng(0)
     fixed = FixedPoint(1.0, 4)

@@ -56,7 +56,7 @@ def test_the_mean_is_destroyed() -> None:
     assert accuracy("mean", SHARE) < accuracy("mean", 0.0) - 0.3
 
 
-def test_who_lies_is_settled_by_the_seed() -> None:
+def test_the_seed_decides_which_devices_attack() -> None:
     names = [f"d{at}" for at in range(50)]
     assert liars(names, 0.3, 1) == liars(reversed(names), 0.3, 1) != liars(names, 0.3, 2)
     np.testing.assert_array_equal(flipped({"w": np.ones(2)})["w"], [-10, -10])

@@ -132,7 +132,7 @@ def said(case: Case) -> int:
 
 
 @pytest.mark.parametrize("case", KEEPING, ids=lambda case: case.op)
-def test_rows_are_apart(case: Case) -> None:
+def test_rows_are_independent(case: Case) -> None:
     assert said(case) == case.lines
     node = Node(case.op, tuple("x" if x is not None else "" for x in case.inputs), ("y",) * case.outputs, case.attrs)
     inputs = given(case, 1)
@@ -150,11 +150,11 @@ def test_rows_are_apart(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", MIXING, ids=lambda case: case.op)
-def test_who_mixes_rows_is_found_out(case: Case) -> None:
+def test_operators_that_mix_rows_are_found(case: Case) -> None:
     assert said(case) == MIXED
 
 
-def test_lines_that_are_nobodys_stay_so() -> None:
+def test_mixed_rows_stay_mixed() -> None:
     (spec,) = (spec_of(floats(3, 4)),)
     assert spec is not None
     node = Node("Relu", ("x",), ("y",))

@@ -29,7 +29,7 @@ print(json.dumps([y.tolist(), lite_runtime.__file__, find_spec("numba") is not N
 """
 
 
-def test_a_device_gets_all_but_what_compiles() -> None:
+def test_a_device_gets_everything_except_what_only_compiling_needs() -> None:
     files = wheel.device_files(str(ROOT / "lite_runtime"))
     kept = "running/session.py bundle/reading.py reference/linear.py ops/linear.py native/build.py kernels/_opcodes.py"
     assert set(kept.split()) <= set(files)

@@ -43,7 +43,7 @@ def test_softmax_of_extremes(op: str, n: int, axis: int) -> None:
     check(op, [x if axis else x.T.copy()], {"axis": axis}, rtol=1e-5)
 
 
-def test_softmax_of_subnormal_shares() -> None:
+def test_softmax_with_subnormal_results() -> None:
     x = np.array([[0.0, -87.0, -90.0, -100.0, -103.0, -104.5, -200.0] + [-300.0] * 20], np.float32)
     check("Softmax", [x], {}, rtol=1e-5, atol=0)
 

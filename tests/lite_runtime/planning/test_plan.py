@@ -76,7 +76,7 @@ def test_without_native_code_every_node_is_a_step() -> None:
     assert len(made.steps) == 3 and made.program.size == 0
 
 
-def test_what_waits_for_values_is_the_rest() -> None:
+def test_the_part_that_depends_on_values_is_planned_later() -> None:
     nodes = [
         Node("NonZero", ("x",), ("i",)),
         Node("Cast", ("i",), ("y",), {"to": "float32"}),
@@ -87,7 +87,7 @@ def test_what_waits_for_values_is_the_rest() -> None:
     assert made.rest is not None and [n.op for n in made.rest.nodes] == ["Cast"]
 
 
-def test_small_steps_are_the_first_workers() -> None:
+def test_small_steps_run_on_the_first_worker() -> None:
     """Nobody waits between steps that one worker computes; the others wait before they read what it made."""
     nodes = [
         Node("MatMul", ("x", "w"), ("a",)),

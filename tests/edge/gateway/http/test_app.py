@@ -124,7 +124,7 @@ def test_management_can_be_off(tmp_path: Path) -> None:
         assert raw.ask(scaled_request(np.ones((1, 4), np.float32), model="m")).status == 200
 
 
-def test_web_pages_of_others(gateway: Live) -> None:
+def test_pages_of_other_origins(gateway: Live) -> None:
     """A page that the owner's browser shows may neither manage nor read, unless told so."""
     with Raw(gateway.port) as raw:
         got = raw.ask(request("/v2/repository/models/simple/unload", b"{}", {"Origin": "https://evil.example"}))
@@ -143,7 +143,7 @@ def test_origins_that_are_allowed(tmp_path: Path) -> None:
         assert got.status == 200 and got.fields["access-control-allow-origin"] == "https://app.example"
 
 
-def test_slow_clients_are_let_go(tmp_path: Path) -> None:
+def test_slow_clients_are_disconnected(tmp_path: Path) -> None:
     bundle = scaled(tmp_path / "m.mslite", 1.0)
     told = {"limits__header_seconds": 0.5, "limits__body_seconds": 0.5, "limits__idle_seconds": 0.5}
     data = scaled_request(np.ones((1, 4), np.float32), model="m")
@@ -158,7 +158,7 @@ def test_slow_clients_are_let_go(tmp_path: Path) -> None:
                 assert late.status == 408 and late.error and raw.closed()
 
 
-def test_a_model_that_sleeps_is_woken_to_be_described(tmp_path: Path) -> None:
+def test_an_unloaded_model_is_loaded_for_its_metadata(tmp_path: Path) -> None:
     """Two models and room for one: asking what the other takes loads it again."""
     models = {name: scaled(tmp_path / f"{name}.mslite", 2.0) for name in "ab"}
     with live({"a": models["a"]}, batching__rows=1) as alone:
@@ -172,7 +172,7 @@ def test_a_model_that_sleeps_is_woken_to_be_described(tmp_path: Path) -> None:
             assert raw.ask(_get(f"/v2/models/{name}/config")).status == 200
 
 
-def test_raw_bodies_are_answered_as_the_client_likes(gateway: Live) -> None:
+def test_raw_bodies_are_answered_in_the_format_the_client_accepts(gateway: Live) -> None:
     body, raw_body = np.ones((1, 4), np.float32).tobytes(), {"Inference-Header-Content-Length": "0"}
     with Raw(gateway.port) as raw:
         got = raw.ask(request("/v2/models/scaled/infer", body, {**raw_body, "Accept": "application/json"}))

@@ -87,7 +87,7 @@ def _with(fleet: Fleet, state: dict[str, np.ndarray], x: np.ndarray) -> np.ndarr
     return next(iter(own.run({"x": x}).values()))
 
 
-def test_a_store_that_fails_fails_its_jobs_alone(tmp_path: Path) -> None:
+def test_a_failing_store_fails_only_its_jobs(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, "dense", 3)
     good = fleet.job("d0")
     fleet.runner.run([fleet.job("d0")])
@@ -149,7 +149,7 @@ def test_the_service(tmp_path: Path) -> None:
     asyncio.run(serve())
 
 
-def test_what_is_new_is_compiled_before_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_sizes_are_compiled_before_their_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a thread of the service's: jobs may be run by the event loop's, which compiling would hold up for seconds."""
     import asyncio
 
