@@ -1,6 +1,6 @@
 """Where product code may catch every exception: CONTRIBUTING.md names four kinds of boundary; this is the list.
 
-A handler that undoes something and raises the same exception again is none of them and always fine.
+A handler that cleans up and raises the same exception again does not count and is always allowed.
 """
 
 from __future__ import annotations

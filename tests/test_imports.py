@@ -1,4 +1,4 @@
-"""What importing costs and needs, in processes of their own."""
+"""What importing costs and needs, each in a separate process."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def loaded(code: str) -> set[str]:
 
 
 def home(package: str) -> Path:
-    """Where an installed package lies: its folder, or its one file."""
+    """The path of an installed package: its folder, or its single file."""
     spec = importlib.util.find_spec(package)
     assert spec is not None and spec.origin, package
     origin = Path(spec.origin)

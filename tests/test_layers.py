@@ -1,4 +1,4 @@
-"""Who may import whom, as ARCHITECTURE.md says: a layer imports the layers below it and the libraries named here."""
+"""Allowed imports, as in ARCHITECTURE.md: a layer imports the layers below it and the libraries named here."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ THERE = [floor for floor in FLOORS if (ROOT / floor).is_dir()]
 
 
 def imported(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Every module named by an import, wherever it stands, with its line. Relative imports stay on their floor."""
+    """Every module named by an import at any level of nesting, with its line. Relative imports stay in their layer."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
@@ -73,7 +73,7 @@ def modules(floor: str) -> tuple[tuple[str, ast.Module], ...]:
 
 @cache
 def imports(floor: str) -> tuple[tuple[str, int, str], ...]:
-    """Every import of a floor: path, line, module. Reading a floor takes seconds."""
+    """Every import of a layer: path, line, module. Reading a layer takes seconds."""
     return tuple((path, line, name) for path, tree in modules(floor) for name, line in imported(tree))
 
 

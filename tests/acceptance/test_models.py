@@ -1,4 +1,4 @@
-"""Real models from file to result: converted, run natively by one and two workers, held against ONNX Runtime."""
+"""Real models from file to result: converted, run natively by one and two workers, compared with ONNX Runtime."""
 
 from __future__ import annotations
 

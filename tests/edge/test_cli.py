@@ -1,6 +1,6 @@
 """The command line as scripts and people meet it: exit codes, what goes to which stream, what errors say.
 
-Bundles run by their NumPy references here; kernels have tests of their own.
+Bundles run by their NumPy references here; kernels have separate tests.
 """
 
 from __future__ import annotations

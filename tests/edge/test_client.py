@@ -1,4 +1,4 @@
-"""The client against a server that answers what a test tells it to."""
+"""The client with a server whose answers the test decides."""
 
 from __future__ import annotations
 

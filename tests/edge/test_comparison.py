@@ -33,7 +33,7 @@ def row(
     model: str, *ratios: float, threads: int = 1, integers: bool = False, seconds: float = 0.001,
     weights: str = "trained",
 ) -> Row:  # fmt: skip
-    """A row whose peers are so many times as slow as we."""
+    """A row whose peers take these multiples of our time."""
     names = ("onnxruntime", "openvino")
     peers = tuple(Peer(n, 0.001 * r, r, r * 0.9, r * 1.1, 0.0) for n, r in zip(names, ratios, strict=False))
     return Row(model, threads, integers, seconds, 0.01, 0.002, 2048, (), peers, {}, weights=weights)

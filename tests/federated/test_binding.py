@@ -1,4 +1,4 @@
-"""A secure sum is of one piece of work: a server that tells devices different things gets none."""
+"""A secure sum is for one task: a server that sends devices different tasks gets no sum."""
 
 from __future__ import annotations
 

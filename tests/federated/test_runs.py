@@ -351,7 +351,7 @@ def test_stragglers_are_left_behind_at_the_deadline() -> None:
 
 def test_a_round_without_quorum_is_tried_again_and_changes_nothing() -> None:
     def delay(name: str, nth: int) -> float:
-        return float("inf") if nth == 1 else 0.0  # everybody's answer to the first round is lost
+        return float("inf") if nth == 1 else 0.0  # all answers to the first round are lost
 
     ended = play(config(rounds={"count": 2, "deadline": 10.0}), fleet(3), delay=delay)
     assert [(row["round"], row["counted"]) for row in ended.rows] == [(1, False), (1, True), (2, True)]
@@ -437,7 +437,7 @@ def test_poisson_sampling_asks_each_device_at_random() -> None:
 
 
 def test_poisson_sampling_is_secret(tmp_path: Path) -> None:
-    """No device can work out who is asked from what it is told; a resumed run tosses as it would have."""
+    """No device can infer from its messages which devices are asked; a resumed run makes the same random choices."""
     privacy = {"clip": 0.5, "noise": "central", "multiplier": 0.5, "sampling": "poisson"}
     words = config(privacy=privacy, rounds={"count": 9, "fraction": 0.5, "minimum": 1})
     one, other = (Federation.begin(words, fleet(2).start) for _ in range(2))
@@ -602,7 +602,7 @@ def test_personal_versions_are_uploaded_with_consent(tmp_path: Path) -> None:
 
 
 def test_versions_of_a_head_alone(tmp_path: Path) -> None:
-    """With `only`, what comes home is those parameters and no other, on the model that is published beside them."""
+    """With `only`, exactly those parameters are uploaded, relative to the model that is published with them."""
     pytest.importorskip("onnx_ir")
     from cloud.zoo import mlp
     from converter import convert

@@ -1,4 +1,4 @@
-"""The bundle: what goes in comes out, and every way a file can be wrong is told apart."""
+"""The bundle: round trips, and a separate error for every way in which a file can be wrong."""
 
 from __future__ import annotations
 

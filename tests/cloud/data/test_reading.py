@@ -91,7 +91,7 @@ def _runs(pid: int) -> bool:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
-    return state != "Z"  # nobody may be there to bury it
+    return state != "Z"  # a zombie may stay if no process waits for it
 
 
 @pytest.mark.parametrize("threads", [0, 1])

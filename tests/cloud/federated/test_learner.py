@@ -38,7 +38,7 @@ def test_gradient_of_softmax_regression() -> None:
 
 
 def test_batches_of_numbers() -> None:
-    """Numbers of examples stand for them: in gradients, through steps of them, and in what is right."""
+    """Counts of examples weight results: in gradients, over several steps, and in numbers of correct answers."""
     learner, pool = JaxLearner(mlp(5, 3)), examples(20)
     rows, steps = np.array([3, 17, 3, 0]), np.array([[1, 2], [5, 4], [19, 0]])
 

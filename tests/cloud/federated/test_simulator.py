@@ -61,7 +61,7 @@ def looping(learner: JaxLearner) -> Looping:
 
 
 class OneByOne:
-    """The same fleet, a device at a time."""
+    """The same fleet, one device after the other."""
 
     def __init__(self, algorithm: Algorithm, learner: Learner) -> None:
         self.algorithm, self.learner = algorithm, learner

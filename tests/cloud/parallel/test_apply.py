@@ -34,7 +34,7 @@ STRONG = replace(
     SLOW, levels=tuple(replace(level, latency=1e-6) for level in SLOW.levels),
     device=replace(SLOW.device, flops={"float32": 1e10}, bandwidth=1e10),
 )  # fmt: skip
-"""Quick enough beside its links that a sum had better end scattered."""
+"""So fast compared with its links that sums should end scattered."""
 
 
 def predicted(graph: Graph, plan: Plan, topology: Topology) -> Counter[str]:
@@ -109,7 +109,7 @@ def test_closed_forms_hold_at_their_documented_sizes(backend: str, name: str) ->
 def test_sequences_and_experts_apart_train_as_one_device_does(
     model: Any, expert: str, shape: tuple[int, ...], split: Split
 ) -> None:
-    """What lies between the blocks split along the sequence; what goes to the experts split by them."""
+    """Activations between blocks are split along the sequence; inputs of the experts are split by expert."""
     made = model(small=True)
     state, batch = made.make()
     alone = losses(jax.jit(made.step), state, batch)

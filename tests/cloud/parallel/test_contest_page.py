@@ -1,4 +1,4 @@
-"""The table of plans says who is best, and who does not fit."""
+"""The table of plans shows which is best, and which do not fit."""
 
 from __future__ import annotations
 

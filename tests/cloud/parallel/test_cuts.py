@@ -50,7 +50,7 @@ def test_what_derives_from_the_batch_or_from_parameters_alone_never_crosses() ->
         return (jnp.tanh(jnp.tanh(x @ narrow) @ narrow) * hot).sum()
 
     walked, constants = line(function, jnp.ones((8, 8)), jnp.arange(8))
-    assert max(walked.crossing) <= 8 * 8 * 4  # never the mask, the cast weights or an activation beside another
+    assert max(walked.crossing) <= 8 * 8 * 4  # never the mask, the cast weights or a second activation
     values = [*constants, jnp.ones((8, 8)), jnp.arange(8)]
     whole = jax.jit(lambda values: run(walked, tuple(range(1, len(walked.order))), values))(values)
     np.testing.assert_array_equal(whole[0], jax.jit(function)(*values[-2:]))

@@ -1,4 +1,4 @@
-"""Groups: who follows whom; options: what divides; classes: what is alike."""
+"""Groups: which operator follows which; options: which splits divide; classes: which operators are equal."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_split_divides_and_uses_an_axis_once(shape: list[int]) -> None:
 
 def test_partial_sums_end_reduced_or_scattered() -> None:
     found = [a for a in assignments(DOT, [(8, 16)], MESH) if a.loops == ((1,), (0,), ())]
-    # Axis 0 lies outside axis 1 in mesh order: it cannot be scattered over rows, which axis 1 splits already.
+    # Axis 0 is outside axis 1 in mesh order: results cannot be scattered by it over rows, which axis 1 already splits.
     assert {a.results[0] for a in found} == {((1,), ()), ((1,), (0,))}
     assert all(partial_axes(DOT, 0, a.loops) == (0,) for a in found)
     assert wanted(DOT, 0, found[0].loops) == ((1,), (0,))

@@ -1,4 +1,4 @@
-"""Compiled programs read back: groups, shapes, trips, FLOPs, and what could run beside the computing."""
+"""Analysis of compiled programs: groups, shapes, loop trips, FLOPs, and collectives that can overlap with computing."""
 
 from __future__ import annotations
 

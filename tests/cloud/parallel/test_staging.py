@@ -83,7 +83,7 @@ HERE = pytest.mark.skipif(not compilers.has_gpu(), reason=f"no compiler for GPUs
 
 @pytest.mark.parametrize("backend", ["cpu", pytest.param("gpu", marks=HERE, id="gpus")])
 def test_stages_share_their_work_over_fast_links_as_predicted(backend: str) -> None:
-    """Stages are for the slow links, and memory has no room for replicas."""
+    """Stages are for the slow links, and the memory is too small for replicas."""
 
     def loss(params: Any, state: Any, batch: Any, key: Any) -> tuple[dict[str, Any], Any]:
         x = batch["x"]

@@ -234,7 +234,7 @@ def test_a_killed_run_is_marked_as_lost(path: Path) -> None:
     ],
 )
 def test_which_runs_count_as_lost(state: str, age: float, where: str, process: int, shown: str) -> None:
-    """Process 0 stands for this one."""
+    """Process 0 means this process."""
     assert runs.state_now(state, time.time() - age, where, process or os.getpid(), "here") == shown
 
 

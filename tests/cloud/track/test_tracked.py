@@ -78,7 +78,7 @@ def test_a_run_that_uses_results_of_another_run(folder: Path, tmp_path: Path) ->
             assert [link.kind for link in chain] == ["data", "run", "onnx", "run"]
             assert chain[3].sources == (2, 1)
             store.add_artifact(second, Artifact("bundle", "f.mslite", "e" * 64, 9, 0.0, "a" * 64))
-            chain = lineage(store, "e" * 64)  # made of a file that nobody kept
+            chain = lineage(store, "e" * 64)  # made from a file that was not recorded
             assert [link.kind for link in chain] == ["data", "run", "onnx", "run", "bundle"]
             assert chain[4].sources == (3,)
         finally:

@@ -30,7 +30,7 @@ MOVING = {"seen": np.zeros((), np.float32), "none": np.zeros((0, 3), np.float32)
 
 
 def noisy(params: Any, state: Any, x: Any, *, rng: Any, train: bool) -> Any:
-    """Dropout and a state of its own, so that randomness and state must come back too."""
+    """Dropout and state, so that random numbers and state must be restored too."""
     hidden = jax.nn.relu(x @ params["a"])
     if train:
         hidden = hidden * jax.random.bernoulli(rng, 0.8, hidden.shape)
@@ -44,7 +44,7 @@ def trainer(folder: Any = None, params: Any = PARAMS, **options: Any) -> Trainer
 
 
 class StopAt(Callback):
-    """Stops a run from within its data, after so many steps."""
+    """Stops a run from inside its data, after a number of steps."""
 
     def __init__(self, run: Trainer, step: int) -> None:
         self.run, self.step = run, step
@@ -90,7 +90,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(stopped: Path, tmp_path: Path) -> Path:
-    """A copy of these, to be spoilt."""
+    """A copy of these checkpoints, which a test may damage."""
     return Path(shutil.copytree(stopped, tmp_path / "copy"))
 
 
@@ -112,7 +112,7 @@ def test_a_checkpoint_describes_its_contents(stopped: Path) -> None:
 
 
 def test_onto_other_devices(folder: Path, uninterrupted: Trainer) -> None:
-    """Arrays of one device come back lying as they lie here, on eight."""
+    """Arrays saved by one device are restored with the sharding of this trainer, on eight devices."""
     run = trainer(folder, parallel="data")
     run.resume()
     run.fit(Fed(lambda batch: batch), 1)

@@ -32,7 +32,7 @@ def test_the_template_is_a_run_and_shows_every_default() -> None:
         name, fields = section.name, {f.name: f for f in msgspec.structs.fields(section.type)}
         keys = set(shown[name])
         if name == "data":
-            keys |= {"options"}  # told of in words: its table would need a function
+            keys |= {"options"}  # described in words: its table would need a function
         assert keys == set(fields)
         for key, value in shown[name].items():
             field = fields[key]
@@ -157,7 +157,7 @@ def test_arrays_come_in_the_models_shape_and_type(tmp_path: Path) -> None:
     assert inputs["x"].shape == (15, 1, 8, 8) and inputs["x"].dtype == np.float32 and labels.dtype == np.int32
     assert found.count == 15 and len(held["x"]) == len(held_labels) == 5 and len(found.digest) == 64
     for array, label in ((inputs["x"], labels), (held["x"], held_labels)):
-        first = (array[:, 0, 0, 0] + 1) / 2 / 64 % 4  # tells which example it is, four by four
+        first = (array[:, 0, 0, 0] + 1) / 2 / 64 % 4  # identifies the example, in groups of four
         np.testing.assert_array_equal(first, label % 4)
     _, again = made(tmp_path, RESNET, {**said, "validation": 0.25})
     np.testing.assert_array_equal(again.train[1], labels)

@@ -140,7 +140,7 @@ def test_numpy_alone_runs_it(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_large_weights_are_prepared_without_full_copies(axis: int) -> None:
-    """2 M weights: packed bytes, then int8, then float32, and little beside them."""
+    """2 M weights: packed bytes, then int8, then float32, and little more."""
     graph = pack_narrow(weight_only(np.random.default_rng(0), 2048, 1024, axis=axis))
     count = 2048 * 1024
     tracemalloc.start()

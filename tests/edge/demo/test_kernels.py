@@ -1,4 +1,4 @@
-"""Kernels that are compiled while the demo trains: it goes on meanwhile, waits for them, and hears of failures."""
+"""Kernels are compiled while the demo trains: it continues, waits for them when needed, and reports failures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_demo_goes_on_while_they_are_compiled(monkeypatch: pytest.MonkeyPatc
 def test_a_failure_is_raised_when_kernels_are_needed(
     monkeypatch: pytest.MonkeyPatch, error: Exception, raised: bool
 ) -> None:
-    """Without a compiler nothing is compiled ahead, and whoever needs a kernel says so."""
+    """Without a compiler nothing is compiled ahead, and code that needs a kernel raises an error."""
 
     def prepare(progress: Any) -> list[str]:
         raise error

@@ -1,4 +1,4 @@
-"""Requests that end otherwise than most: clients that leave, models whose only signature has a name of its own."""
+"""Unusual requests: clients that disconnect, models whose only signature is not named predict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cold starts, each in a process of its own."""
+"""Cold starts, each in a separate process."""
 
 from __future__ import annotations
 

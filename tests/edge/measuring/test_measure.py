@@ -10,7 +10,7 @@ from edge.measuring import measure
 
 
 class Clock:
-    """Time that passes only when a contender works, when its workers spin on, and when somebody sleeps."""
+    """Simulated time, which passes only while a contender works, while its workers spin, and during sleeps."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -36,7 +36,7 @@ class Clock:
         calls = iter([first])
 
         def call() -> None:
-            # A processor that is shared with somebody who spins gives half.
+            # On a processor shared with a spinning worker, half the time is available.
             self.now += next(calls, steady) * (2 if self.spinning and not spins else 1)
             self.spinning = max(spins, self.spinning)
 

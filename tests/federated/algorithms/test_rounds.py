@@ -312,7 +312,7 @@ def test_scaffold_at_first_is_fedavg() -> None:
 
 
 def test_scaffold_with_one_device_stays_fedavg() -> None:
-    """The control of the only device is everybody's, so that nothing is corrected."""
+    """The only device's control variate equals the server's, so nothing is corrected."""
     algorithm, plain = made("scaffold"), made("fedavg")
     state, other = algorithm.init(PARAMS), plain.init(PARAMS)
     own = algorithm.enrol(algorithm.broadcast(state))

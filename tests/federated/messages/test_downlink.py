@@ -42,7 +42,8 @@ def read(link: Downlink, holds: int | None, held: Tree) -> Tree:
 
 @pytest.mark.parametrize("names", FORMS, ids=str)
 def test_all_devices_hold_the_same_model_afterwards(names: list[str]) -> None:
-    """The bits that the server goes on from: of devices that missed nothing, some or all of what came before."""
+    """All have the bits from which the server continues, whether they missed none, some or all of the earlier
+    broadcasts."""
     links = [Downlink.begin(Codec.parse(names), 7, tree(0))]
     for seed in range(1, 30):
         links.append(links[-1].next(tree(seed)))

@@ -108,7 +108,7 @@ def test_below_the_threshold_nothing_is_revealed(stage: str) -> None:
 
 
 def test_the_server_sees_nothing_but_noise_until_the_sum() -> None:
-    """Everybody sends zeros: what arrives is uniform all the same, and no two devices' messages are alike."""
+    """All devices send zeros: the server still receives uniform numbers, and no two devices' messages are equal."""
     a_round = Round(terms(6, 4, 4096), {"masked": {10}})
     for vector in a_round.inputs.values():
         vector[:] = 0
@@ -122,7 +122,7 @@ def test_the_server_sees_nothing_but_noise_until_the_sum() -> None:
 
 
 def test_what_is_revealed_never_unmasks_one_device() -> None:
-    """For every device the server gets shares of the one or of the other secret, from everybody alike."""
+    """For every device the server gets shares of one of its two secrets, the same one from all devices."""
     a_round = Round(terms(7, 4), {"masked": {10, 11}})
     a_round.run()
     for data in a_round.seen["revealed"].values():

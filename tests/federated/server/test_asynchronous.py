@@ -1,4 +1,4 @@
-"""FedBuff: steps for every few updates, late ones discounted, nobody waited for."""
+"""FedBuff: a step for every few updates, late ones discounted, without waiting for any device."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_silent_devices_free_their_places() -> None:
 
 
 def test_answers_that_come_during_an_evaluation_count() -> None:
-    """It waits a whole deadline for the device that is gone, and others answer meanwhile."""
+    """It waits a whole deadline for the device that disappeared, while others answer."""
     words = config(
         rounds={**ASYNC, "deadline": 5.0}, async_={"size": 1, "concurrency": 3}, evaluation={"every": 1}
     )

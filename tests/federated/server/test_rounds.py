@@ -1,4 +1,4 @@
-"""Who is asked: the same for the same seed, whatever the order in which devices came, and nobody preferred."""
+"""Choice of devices: the same for the same seed, independent of the order in which they connected, and uniform."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def tokens(seed: int, n: int) -> Iterator[str]:
         return float(struct.unpack("<d", struct.pack("<Q", rng.getrandbits(64) % (0x7FF << 52)))[0])
 
     def midpoint(digits: int) -> str:
-        """Halfway from one float64 to the next, rounded to so many digits."""
+        """The midpoint between two neighbouring float64, rounded to a number of digits."""
         with localcontext() as context:
             context.prec = 1200
             x = any_float()

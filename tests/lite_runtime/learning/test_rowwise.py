@@ -1,4 +1,4 @@
-"""Who is said to keep rows apart does: another row may hold anything, the rows beside it stay what they were."""
+"""Operators declared to keep rows independent do so: changing one row does not change the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = 3
 class Case(NamedTuple):
     op: str
     inputs: tuple[Any, ...]
-    """Shapes of what hangs on rows, lists of their sizes without the first; arrays of constants; None: left out."""
+    """Inputs that depend on rows, as lists of their sizes without the first; constants as arrays; None: omitted."""
     lines: int = 1
     attrs: dict[str, Any] = {}  # noqa: RUF012
     outputs: int = 1

@@ -89,7 +89,7 @@ def test_learning(model: Model) -> None:
 
 
 def test_other_sizes_of_inputs(model: Model) -> None:
-    """Every size has a plan of its own over the same state; batches of a step may be empty."""
+    """Every size has a separate plan over the same state; a step's batch may be empty."""
     line = Line()
     for rows in (7, 3, 0, 7, 1):
         x, t = X[:rows], T[:rows]
@@ -573,7 +573,8 @@ def test_state_written_twice() -> None:
 
 
 def test_a_personal_bundle() -> None:
-    """It begins where the device left off, names its parent, and keeps what does not hang on what changed."""
+    """It starts from the device's state, names its parent, and keeps everything that does not depend on changed
+    values."""
     y = {"y": X @ W + B}
     golden = {"predict": ({"x": X}, y), "double": ({"x": X}, {"y": 2 * X})}
     extra = {"notes": b"keep me"}

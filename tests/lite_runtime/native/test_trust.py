@@ -101,7 +101,7 @@ def test_a_folder_above_that_others_can_write_is_refused(kept: Path, bits: int) 
 
 
 def _foreign_group() -> int:
-    """A group this process may give its files to that is not its user's own; skips where there is none."""
+    """A group other than the user's own to which this process may give its files; skips if there is none."""
     if os.geteuid() == 0:
         return ANOTHER
     others = sorted(set(os.getgroups()) - {os.getegid()})
@@ -117,7 +117,7 @@ def test_a_sticky_folder_above_may_be_writable_for_all_users(kept: Path) -> None
 
 
 def test_a_private_group_has_no_other_user(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """umask 002 and a group for each user: usual, and harmless as long as nobody else is in the group."""
+    """umask 002 and a group for each user: usual, and harmless if no other user is in the group."""
     import grp
     import pwd
 
@@ -187,12 +187,12 @@ def test_a_problem_is_told_beforehand(kept: Path, tmp_path: Path) -> None:
     assert "cache has mode 0777" in trust.problem(str(kept.parents[1] / "none" / "yet"))
 
 
-# -- who asks ----------------------------------------------------------------------------------------------------------
+# -- callers -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The walker's kept image, copied into a cache of its own."""
+    """The walker's stored image, copied into a separate cache."""
     target = host()
     assert target is not None
     build.prepare(["walker"])

@@ -21,7 +21,7 @@ def ints(*values: int) -> Array:
 
 
 def inferred(op: str, inputs: list[Array | Spec | None], attrs: dict[str, Any], outputs: int = 1) -> list[Spec]:
-    """What the rule says; a Spec stands for an operand whose value nobody knows."""
+    """The rule's result; a Spec is an operand with unknown value."""
     node = Node(op, tuple(f"i{i}" for i in range(len(inputs))), tuple(f"o{i}" for i in range(outputs)), attrs, "it")
     specs = [x if x is None or isinstance(x, Spec) else Spec(x.dtype.name, x.shape) for x in inputs]
     return list(INFERS[op](Inference(node, specs, [x if isinstance(x, np.ndarray) else None for x in inputs])))

@@ -1,4 +1,4 @@
-"""QLinearAdd, QLinearSub, QLinearMul: native equals reference bit for bit; both lie by the real result."""
+"""QLinearAdd, QLinearSub, QLinearMul: native equals reference bit for bit; both are close to the real result."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_every_half_there_is() -> None:
 
 
 def test_values_outside_a_block_do_not_affect_it() -> None:
-    """An infinite input meets only weights of its own row."""
+    """An infinite input is multiplied only by weights of its own row."""
     inputs, attrs = operands("int4", 1, 64, 40, block=32)
     x = inputs[0]
     assert x is not None

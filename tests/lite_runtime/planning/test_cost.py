@@ -85,7 +85,7 @@ def test_an_operand_that_a_step_has_twice_is_touched_once() -> None:
 
 
 def _operands(*sizes: int) -> list[Operand]:
-    """float32 vectors of these sizes, each in a buffer of its own."""
+    """float32 vectors of these sizes, each in a separate buffer."""
     return [Operand(Spec("float32", (size,)), slot) for slot, size in enumerate(sizes)]
 
 

@@ -104,7 +104,7 @@ def test_a_stored_plan_describes_itself_like_the_plan(cache: Path, path: Path, m
 
 
 def test_weights_that_are_read_as_stored_are_not_kept_twice(cache: Path, tmp_path: Path) -> None:
-    """A table that Gather picks from lies in the bundle alone."""
+    """A table that Gather reads is stored only in the bundle."""
     table = RNG.standard_normal((1000, 64)).astype(np.float32)
     inputs, outputs = (Value("i", "int64", (3,)),), (Value("y", "float32", (3, 64)),)
     graph = Graph(inputs, outputs, (Node("Gather", ("t", "i"), ("y",)),), {"t": table})

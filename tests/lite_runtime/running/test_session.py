@@ -1,4 +1,4 @@
-"""Models: loading, inputs of every wrong kind, dynamic shapes, values that shapes hang on, nested graphs."""
+"""Models: loading, all kinds of wrong inputs, dynamic shapes, shapes that depend on values, nested graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers: every share is done once, runs take turns, sleepers wake, and nobody waits for nobody."""
+"""Workers: every share is done once, runs take turns, sleeping workers wake, and no wait is endless."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RNG = np.random.default_rng(7)
 
 @pytest.fixture(autouse=True)
 def _many_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many workers as are asked for, whatever this machine has."""
+    """As many workers as requested, independent of this machine's processors."""
     monkeypatch.setattr(executors, "cores", lambda: 8)
 
 

@@ -34,7 +34,7 @@ def cut(trainer: Trainer, patterns: tuple[str, ...] = STEM, x: Any = X) -> prefi
 
 @pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_training_from_the_cut_is_training(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dropout behind the cut draws the same numbers; the frozen batch norm's statistics stay."""
+    """Dropout after the cut draws the same numbers; the frozen batch norm's statistics do not change."""
 
     def fit() -> tuple[list[float], Trainer]:
         trainer = Trainer(tiny_net(dropout=0.3), freeze=STEM, precision=precision, optimizer=optax.adam(0.01))

@@ -90,7 +90,7 @@ def test_the_best_few_may_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Heard(Callback):
-    """Remembers the plans it is told of."""
+    """Records the plans that are reported to it."""
 
     def __init__(self) -> None:
         self.plans: list[Mapping[str, Any]] = []

@@ -34,7 +34,7 @@ def test_unused_range_is_shared_unless_all_values_have_one_sign() -> None:
     [
         np.random.default_rng(0).standard_normal(1000),  # no steps
         np.arange(300),  # too many
-        np.arange(8),  # too few to tell
+        np.arange(8),  # too few to decide
         np.array([*range(20), 19.5, 400]),  # too wide
         np.arange(40) + 0.25,  # zero is between two steps
         np.arange(1000, 1100),  # zero is too far away

@@ -1,4 +1,4 @@
-"""The order of jobs, against a list that is sorted; and who is taken on."""
+"""The order of jobs, compared with a sorted list; and which jobs are accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scheduler in a simulated world: who is computed when, who is refused, and what that does to the others."""
+"""The scheduler in a simulation: which jobs run when, which are refused, and the effect on other jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits is told by version, each job once, however many runners and versions a model has."""
+"""Waiting jobs are counted by version, each job once, for any number of runners and versions of a model."""
 
 from __future__ import annotations
 

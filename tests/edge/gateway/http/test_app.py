@@ -1,4 +1,4 @@
-"""Everything beside inference: errors, who may ask, pages, compression, origins, leaving."""
+"""Everything except inference: errors, access, pages, compression, origins, disconnects."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_management_can_be_off(tmp_path: Path) -> None:
 
 
 def test_pages_of_other_origins(gateway: Live) -> None:
-    """A page that the owner's browser shows may neither manage nor read, unless told so."""
+    """A page of another origin in the owner's browser may neither manage nor read, unless it is allowed to."""
     with Raw(gateway.port) as raw:
         got = raw.ask(request("/v2/repository/models/simple/unload", b"{}", {"Origin": "https://evil.example"}))
         assert got.status == 403 and "access-control-allow-origin" not in got.fields
@@ -159,7 +159,7 @@ def test_slow_clients_are_disconnected(tmp_path: Path) -> None:
 
 
 def test_an_unloaded_model_is_loaded_for_its_metadata(tmp_path: Path) -> None:
-    """Two models and room for one: asking what the other takes loads it again."""
+    """Two models and memory for one: a request for the metadata of the unloaded one loads it again."""
     models = {name: scaled(tmp_path / f"{name}.mslite", 2.0) for name in "ab"}
     with live({"a": models["a"]}, batching__rows=1) as alone:
         room = int(1.5 * alone.gateway.repository.nbytes)
@@ -182,7 +182,7 @@ def test_raw_bodies_are_answered_in_the_format_the_client_accepts(gateway: Live)
 
 
 def test_drained(tmp_path: Path) -> None:
-    """What is under way is answered, what comes later is told to go elsewhere, connections are closed."""
+    """Requests in flight are answered, later ones are refused, connections are closed."""
     x = np.ones((1, 4), np.float32)
     with live({"m": scaled(tmp_path / "m.mslite", 3.0)}) as there:  # noqa: SIM117 # the server first
         with Raw(there.port) as idle, Raw(there.port) as asking, Raw(there.port) as slow:

@@ -29,7 +29,7 @@ def test_many_requests_on_one_connection(gateway: Live) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_request_may_arrive_in_pieces(gateway: Live, seed: int) -> None:
-    """Requests one behind the other, cut anywhere, are answered in order."""
+    """Consecutive requests, cut at any byte, are answered in order."""
     rng = random.Random(seed)
     xs = [_x(rng.choice([1, 2, 5, 1500])) for _ in range(6)]
     data = b"".join(scaled_request(x, binary=rng.random() < 0.7) for x in xs)
@@ -130,7 +130,8 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_heads_that_are_refused(gateway: Live, name: str) -> None:
-    """With a status, in JSON, and the connection is closed: nobody can hide a second request behind such a head."""
+    """With a status, in JSON, and the connection is closed, so that no second request can be hidden after such a
+    head."""
     lines, expected = HOSTILE[name]
     with Raw(gateway.port) as raw:
         got = raw.ask(b"POST /v2/models/scaled/infer HTTP/1.1\r\nHost: a\r\n" + lines + b"\r\nZZZ\r\n")

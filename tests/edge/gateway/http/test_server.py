@@ -60,7 +60,7 @@ def test_a_large_reply_is_compressed_as_it_was(tmp_path: Path) -> None:
 
 
 def test_the_document_shows_no_models_without_a_token(tmp_path: Path) -> None:
-    """Where tokens are on, what models are called and take is for those who have one."""
+    """If tokens are on, names and inputs of models are shown only to clients with a token."""
     file, bundle = tmp_path / "tokens.json", scaled(tmp_path / "m.mslite", 1.0)
     tokens.add(file, "asks", ["infer"])
     ask = request("/openapi.json", b"", method="GET")
@@ -84,7 +84,7 @@ def test_pages_of_allowed_origins_may_send_every_field(tmp_path: Path) -> None:
 
 
 def test_bodies_share_one_memory_limit_in_both_readers(tmp_path: Path) -> None:
-    """aiohttp's connections too hold so many bytes of bodies and no more; what they held is given back."""
+    """Connections of aiohttp share the limit on bytes of bodies too, and release what they held."""
     half = request("/v2/models/m/infer", bytes(3000), {"Content-Encoding": "identity"}, length="4000")
     with live({"m": scaled(tmp_path / "m.mslite", 1.0)}, limits__body=4096) as there:
         slow = [Raw(there.port) for _ in range(40)]

@@ -93,4 +93,4 @@ def test_every_answer_is_from_the_requested_version(place: Any, make: Any) -> No
     asyncio.run(asyncio.wait_for(scenario(), 300))
     assert set(answers) >= {2.0, 5.0, 11.0, 100.0}
     stable = sum(count for factor, count in answers.items() if factor != 100.0)
-    assert abs(stable - 3 * answers[100.0]) <= 12 * 11  # a split of its own after every exchange, each 11 off at most
+    assert abs(stable - 3 * answers[100.0]) <= 12 * 11  # a new split after every swap, each at most 11 off

@@ -171,7 +171,7 @@ def test_an_invalid_index_is_refused(site: Site, tmp_path: Path, index: Any) -> 
 
 
 def test_credentials_are_not_shown(site: Site, make: Any, tmp_path: Path) -> None:
-    """Clients read in the index why a version is not there; a signed URL's signature is none of their business."""
+    """Clients can read in the index why a version is missing; it must not show the signature of a signed URL."""
     site.put("/index?key=hunter2", {"models": [row(make(1.0), url="/gone?signature=hunter3")]})
     problem = Registry(f"{site.url}index?key=hunter2", tmp_path / "cache").scan()["m"].problem
     assert f"cannot fetch '{site.url}gone'" in problem and "hunter" not in problem

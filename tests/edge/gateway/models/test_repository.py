@@ -376,11 +376,11 @@ def test_under_a_cap_the_least_recently_used_model_is_unloaded(place: Any, make:
         place.put("b.mslite", heavy(make, 7.0))
         await repository.poll()
         await repository.poll()
-        assert factor(repository.route("b")) == 7.0  # what is replaced makes room for what replaces it
+        assert factor(repository.route("b")) == 7.0  # the replaced model's memory is free for the new one
         place.put("c.mslite", heavy(make, 8.0))
         await repository.poll()
         await repository.poll()
-        assert states(repository)["c/"] == "UNAVAILABLE"  # news of a sleeping model wake nobody
+        assert states(repository)["c/"] == "UNAVAILABLE"  # changes of an unloaded model do not load it
         await repository.wake("c")
         assert factor(repository.route("c")) == 8.0
         await repository.stop()

@@ -1,4 +1,4 @@
-"""Who may do what: rules by scope, ends of tokens, reloads, guessing, web pages of others."""
+"""Access: rules by scope, expiry of tokens, reloads, guessing, pages of other origins."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_only_clients_that_guess_tokens_are_slowed(path: Path) -> None:
     assert slowed.status == 429
     assert slowed.retry_after == pytest.approx(6.0)
     assert guess("2.2.2.2").status == 401
-    assert keyring.grant(good, "1.1.1.1").name == "a"  # known good: a neighbour behind the same address
+    assert keyring.grant(good, "1.1.1.1").name == "a"  # a known token: another client with the same address
     clock.now += 6.0
     assert [guess("1.1.1.1").status for _ in range(2)] == [401, 429]
 

@@ -1,4 +1,4 @@
-"""Lines: one each, whole, whatever is in them; nobody waits for whoever reads them."""
+"""Log lines: one per event, complete, whatever they contain; requests never wait for the reader."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_request_s_line() -> None:
 
 
 class Stuck(io.StringIO):
-    """A pipe that nobody reads, until it is let go."""
+    """A pipe that is not read until it is released."""
 
     def __init__(self) -> None:
         super().__init__()

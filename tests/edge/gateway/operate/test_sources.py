@@ -1,4 +1,5 @@
-"""Settings: what is told wins in the right order, errors name the key, what is printed says the same when read."""
+"""Settings: sources have the right precedence, errors name the key, printed settings have the same meaning when
+read."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ x509 = pytest.importorskip("cryptography.x509")
 
 
 def make(folder: Path, name: str, password: bytes | None = None) -> tuple[str, str]:
-    """A certificate of its own authority for 127.0.0.1, and its key, both PEM."""
+    """A self-signed certificate for 127.0.0.1 and its key, both PEM."""
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 

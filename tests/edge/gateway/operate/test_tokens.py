@@ -1,4 +1,4 @@
-"""Tokens: what the file holds lets nobody in, damage is refused by name, two that add at once both succeed."""
+"""Tokens: the file's contents give no access, damage is refused by name, two concurrent additions both succeed."""
 
 from __future__ import annotations
 

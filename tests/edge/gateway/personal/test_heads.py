@@ -67,7 +67,7 @@ def test_newer_versions_replace_older_ones(fleet: Fleet) -> None:
 
 
 def test_a_forgotten_device_starts_again(fleet: Fleet) -> None:
-    """Its first version has the number that an older one had, which nobody may be answered with any more."""
+    """Its first version has the number of an older one, which must not be used any more."""
     held = fleet.model.bundle
     ready(fleet, "d1")
     old = fleet.heads.now("d1")

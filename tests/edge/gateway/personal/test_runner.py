@@ -1,4 +1,4 @@
-"""Every row is what its device's own bundle answers, whoever shares the batch."""
+"""Every row equals the answer of its device's own bundle, whatever else is in the batch."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def test_a_new_version_counts_from_the_next_batch(tmp_path: Path) -> None:
 
 
 def test_versions_that_change_more_and_more(tmp_path: Path) -> None:
-    """The set of personal tensors grows with what comes; what cannot join stays apart, and right."""
+    """The set of personal tensors grows with the versions; a version that cannot join is run separately, and
+    correctly."""
     fleet = Fleet(tmp_path, "filters", 0)
     held = fleet.model.bundle
     whole, own = params(held, 0), base(held)

@@ -1,4 +1,4 @@
-"""Slots of tables go to who asked last, and never move while a batch uses them."""
+"""Slots of tables belong to the most recent devices, and do not change while a batch uses them."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def test_the_usual_preparation_is_the_formula() -> None:
     np.testing.assert_array_equal(again[0], made[0])
 
 
-# what nobody should send
+# inputs that no client should send
 
 
 def chunk(name: bytes, data: bytes) -> bytes:

@@ -145,7 +145,7 @@ def test_channels_are_averaged_and_length_is_made() -> None:
 
 
 def slowly(array: Array, have: int, want: int) -> Array:
-    """The sum of resample's docstring, a sample at a time."""
+    """The sum from resample's docstring, sample by sample."""
     factor = 0.99 * min(1.0, want / have)
     made = []
     for j in range(-(-len(array) * want // have)):

@@ -72,7 +72,7 @@ def test_nested_data_are_flat_data(data: st.DataObject, datatype: str) -> None:
 
 @pytest.mark.parametrize("datatype", NUMERIC)
 def test_long_data_are_what_short_data_are(datatype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long arrays take another way (`protocol.numbers`), where native code is to be had."""
+    """Long arrays are read by `protocol.numbers` if native code is available."""
     values = [i % 7 * (i % 3) for i in range(600)]
     find = ports([port("x", datatype, ("n", 30))])
     flat, nested = (
