@@ -1,11 +1,11 @@
 """`python -m benchmarks.accuracy --models DIR --data DIR [--only WORD…] [--json]`: accuracy of int8 models.
 
-Contenders, all calibrated on the same rows and scored on others:
+The contenders are all calibrated on the same rows and evaluated on other rows:
 
     fp32           the source
     msedge         convert(quantize="int8") with its defaults
     onnxruntime    quantize_static, QDQ, per channel, min-max, after its own pre-processing
-    minmax         plain min-max int8 as LiteRT's converter does it: the .tflite its authors published if there is
+    minmax         plain min-max int8, as LiteRT's converter does: the .tflite that its authors published if there is
                    one, else our quantiser with every refinement switched off
 """
 
@@ -33,7 +33,8 @@ Run = Callable[[Rows], Outputs]
 
 @dataclass(frozen=True)
 class Score:
-    """One contender on one task. `snr`: decibels against fp32's outputs, the mean over outputs."""
+    """One contender on one task. `snr`: the signal-to-noise ratio relative to fp32's outputs in decibels, the mean over
+    outputs."""
 
     task: str
     contender: str
@@ -45,7 +46,7 @@ class Score:
 
 
 def scores(task: Task) -> Iterator[Score]:
-    """Every contender's score; fp32 first."""
+    """The scores of all contenders, fp32 first."""
     expected: Outputs = {}
     for name, size, run in contenders(task):
         outputs = run(task.evaluation)
@@ -114,7 +115,7 @@ def _quantize_static(model: bytes, calibration: Rows) -> bytes:
         quant_pre_process(source, prepared, skip_symbolic_shape=True)
         try:
             quantize_static(prepared, out, Reader(), quant_format=QuantFormat.QDQ, per_channel=True)
-        except ValueError:  # onnxruntime 1.31 trips over some biases of MatMuls
+        except ValueError:  # onnxruntime 1.31 fails for some biases of MatMuls
             quantize_static(prepared, out, Reader(), quant_format=QuantFormat.QDQ)
         return out.read_bytes()
 
@@ -164,7 +165,7 @@ def _snr(expected: Outputs, got: Outputs) -> float:
 
 
 def markdown(results: Sequence[Score]) -> str:
-    """One row a task, one column pair a contender."""
+    """One row per task, two columns per contender."""
     names = list(dict.fromkeys(s.contender for s in results))
     lines = [
         "| task | measure | " + " | ".join(f"{n} | KB" for n in names) + " |",

@@ -13,7 +13,7 @@ __all__ = ["chart"]
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 940, 300, 130, 64, 30
 BAR, GAP, HEADING = 12, 8, 30
-"""Heights: of a bar, between models, of a section's heading."""
+"""Heights of a bar, of the space between models, of a section's heading."""
 TICKS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 LOWEST, HIGHEST = 0.25, 8.0
 """The limits of the scale; a longer bar is cut there, and its figure is still shown."""
@@ -32,7 +32,7 @@ text { font: 12px system-ui, sans-serif; fill: #1f2328 }
 
 def chart(rows: Sequence[Row]) -> str:
     """The SVG. Models are in sections, each with its geometric means: those that take 100 µs or more before the others,
-    float32 before quantised; in a section the best ratio comes first. Random weights are named beside the model."""
+    float32 before quantised; within a section, the best ratio comes first. Models with random weights are marked."""
     ran = [row for row in rows if row.best]
     threads = sorted({row.threads for row in ran})
     ratios = [row.best.ratio for row in ran if row.best] or [1.0]

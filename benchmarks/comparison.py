@@ -52,8 +52,9 @@ _PRECISION = re.compile(r"_(fp32|int8|uint8|dynrange)")
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A peer's seconds a run; `ratio`, `low` and `high`: its time over ours, the median of paired turns and the middle
-    half. `form`: the file it ran, where that is not the model itself. `difference`: of its outputs from ours."""
+    """A peer's seconds per run; `ratio`, `low` and `high`: its time divided by ours, the median of paired turns and
+    their middle half. `form`: the file it ran, if that is not the model itself. `difference`: between its outputs and
+    ours."""
 
     name: str
     seconds: float
@@ -77,10 +78,10 @@ class Row:
     load: float = 0.0
     arena_bytes: int = 0
     reference: tuple[str, ...] = ()
-    """Operators that only their references compute."""
+    """Operators without a native kernel, which their references compute."""
     peers: tuple[Peer, ...] = ()
     absent: Mapping[str, str] | None = None
-    """Why a peer did not run the model, by its name."""
+    """By peer: why it did not run the model."""
     error: str = ""
     weights: str = "unknown"
     """"trained": published after training; "random": drawn by a generator, so that only the shapes are real; "unknown":
@@ -88,17 +89,17 @@ class Row:
 
     @property
     def best(self) -> Peer | None:
-        """The fastest peer; None where none ran."""
+        """The fastest peer; None if none ran."""
         return min(self.peers, key=lambda peer: peer.ratio, default=None)
 
     @property
     def name(self) -> str:
-        """The model's name without its ending."""
+        """The model's name without its suffix."""
         return self.model.rpartition(".")[0] or self.model
 
 
 def models_in(folders: Sequence[Path]) -> list[Path]:
-    """Every .onnx and .tflite in the folders, by name, without forms made for peers; raises InputError for a folder
+    """Every .onnx and .tflite in the folders, by name, without the forms made for peers; raises InputError for a folder
     without any."""
     found: list[Path] = []
     for folder in folders:
@@ -112,7 +113,7 @@ def models_in(folders: Sequence[Path]) -> list[Path]:
 
 
 def weights_of(path: Path) -> str:
-    """Whether the model's weights are trained or random, as its folder's manifest says; "unknown" where it does not.
+    """Whether the model's weights are trained or random, by its folder's manifest; "unknown" if it does not say.
 
     Raises InputError for a manifest with another word.
     """
@@ -142,7 +143,7 @@ def compare(
 
 
 def row_of(result: Contest, weights: str = "unknown") -> Row:
-    """A contest's figures."""
+    """The figures of one comparison."""
     ours, *peers = result.entries
     nodes = result.runtime.bundle.signatures["predict"].nodes
     return Row(
@@ -167,7 +168,7 @@ def _peer(entry: Entry) -> Peer:
 
 
 def read_rows(kept: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """Rows out of what `dataclasses.asdict` made of them, by way of JSON."""
+    """Rows from the JSON form of what `dataclasses.asdict` returned for them."""
     return [
         Row(**{**row, "reference": tuple(row["reference"]), "peers": tuple(Peer(**peer) for peer in row["peers"])})
         for row in kept
@@ -175,9 +176,9 @@ def read_rows(kept: Iterable[Mapping[str, Any]]) -> list[Row]:
 
 
 def trouble(row: Row) -> str:
-    """What is wrong with a row, "" if nothing: a row with wrong outputs does not count, however fast.
+    """What is wrong with a row, "" if nothing: a row with wrong outputs does not count, even if it is fast.
 
-    Outputs are compared with the runtime that the file was made for: another may quantise the graph at other places.
+    Outputs are compared with the runtime for which the file was made: others may quantise the graph at other points.
     """
     if row.error:
         return f"{row.model} did not run: {row.error}"
@@ -187,14 +188,14 @@ def trouble(row: Row) -> str:
 
 
 def geometric_mean(rows: Iterable[Row], peer: str = "") -> float:
-    """Of the ratios to `peer`, or to each row's best; NaN where there is none."""
+    """The geometric mean of the ratios to `peer`, or to each row's best peer; NaN if there is none."""
     found = (row.best if not peer else next((p for p in row.peers if p.name == peer), None) for row in rows)
     logs = [math.log(p.ratio) for p in found if p]
     return math.exp(sum(logs) / len(logs)) if logs else math.nan
 
 
 def worst(rows: Iterable[Row]) -> Row | None:
-    """The row whose best peer is furthest ahead of us, or least behind; None where there is none."""
+    """The row with the lowest ratio to its best peer; None if there is no row with a peer."""
     return min((row for row in rows if row.best), key=lambda row: row.best.ratio if row.best else 0.0, default=None)
 
 
@@ -207,7 +208,7 @@ def losses(rows: Iterable[Row]) -> list[Row]:
 def by_duration(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
     """(rows of models that take msedge LONG or more, rows of the others), without rows that did not run.
 
-    A model is in one of them with all its rows: its time with the fewest threads decides.
+    All rows of a model are in the same list: the time with the fewest threads decides.
     """
     ran = [row for row in rows if not row.error]
     first: dict[str, Row] = {}

@@ -21,7 +21,7 @@ class TimeIsUp(MsedgeError):
 
 
 class Journal:
-    """A file of lines: first the conditions, then a key and its figures each.
+    """A file of lines: first the conditions, then one line per key with its figures.
 
     `conditions`: everything that figures depend on (machine, versions, settings). A file with other conditions is
     refused, because its figures do not belong to this run. `minutes`: no new measurement starts after this time.
@@ -79,7 +79,7 @@ class Journal:
             self._file.flush()
 
     def _read(self, path: Path, wanted: Mapping[str, Any]) -> int:
-        """Take the figures of a file that is there; how many of its bytes are whole lines."""
+        """Read the figures of an existing file; return the size of its complete lines in bytes."""
         if not path.exists():
             return 0
         raw = path.read_bytes()

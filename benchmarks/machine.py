@@ -33,7 +33,8 @@ _MICROARCHITECTURES: Mapping[tuple[str, int], Sequence[tuple[range, str]]] = {
         (range(0xCF, 0xD0), "Emerald Rapids"),
     ),
 }  # fmt: skip
-"""Server processors by vendor, family and model number. Virtual machines often hide the product's name, not these."""
+"""Server processors by vendor, family and model number. Virtual machines often hide the product's name, but not
+these."""
 _EXTENSIONS = "avx2 fma f16c avx512f avx512bw avx512_vnni avx512_bf16 avx512_fp16 avx_vnni amx_tile amx_int8 amx_bf16"
 
 
@@ -52,7 +53,8 @@ def _cpuinfo() -> str:
 
 
 def cpu(text: str | None = None) -> str:
-    """The processor's name, its vendor's numbers for it, and what those stand for; `text`: of /proc/cpuinfo."""
+    """The processor's name, its vendor's numbers and the name of their product line; `text`: contents of
+    /proc/cpuinfo."""
     held = _fields(_cpuinfo() if text is None else text)
     name = held.get("model name") or platform.processor() or platform.machine()
     if not {"vendor_id", "cpu family", "model", "stepping"} <= set(held):
@@ -64,7 +66,7 @@ def cpu(text: str | None = None) -> str:
 
 
 def facts() -> dict[str, str]:
-    """What a reader needs to know of this machine, by name."""
+    """Facts about this machine that a reader needs, by name."""
     held = _fields(_cpuinfo())
     flags = set(held.get("flags", "").split())
     target = host()
@@ -83,14 +85,13 @@ def facts() -> dict[str, str]:
 
 
 def versions(packages: Sequence[str] = PEERS) -> dict[str, str]:
-    """Python's, NumPy's and Numba's version, and those of `packages`; what is not installed says so."""
+    """The versions of Python, NumPy, Numba and `packages`; "not installed" for those that are missing."""
     names = dict.fromkeys(("numpy", "numba", *packages))
     return {"Python": platform.python_version(), **{name: installed_version(name) or "not installed" for name in names}}
 
 
 def code(root: Path | None = None, packages: Sequence[str] = MEASURED) -> str:
-    """A digest of the sources that are measured, of this checkout or of `root`: figures of two versions are never
-    mixed."""
+    """A digest of the measured sources, of this checkout or of `root`: it prevents mixing figures of two versions."""
     root = root or Path(__file__).resolve().parents[1]
     digest = hashlib.sha256()
     for package in packages:

@@ -16,13 +16,13 @@ def require_marks(page: Path, name: str) -> None:
 
 
 def replace_between(page: Path, name: str, text: str) -> None:
-    """Put `text` between the two marks. Raises MsedgeError, and changes nothing, where the page lacks one of them."""
+    """Put `text` between the two marks. Raises MsedgeError, and changes nothing, if the page lacks one of them."""
     before, after = _parts(page, name)
     write_atomically(page, f"{before}\n{text}\n{after}".encode())
 
 
 def _parts(page: Path, name: str) -> tuple[str, str]:
-    """The page up to its first mark's end, and from its second mark on."""
+    """The page up to the end of its first mark, and the page from its second mark on."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     held = page.read_text(encoding="utf-8") if page.exists() else ""
     before, first, rest = held.partition(begin)

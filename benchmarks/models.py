@@ -1,8 +1,8 @@
 """Well-known networks with random weights: real shapes for the speed table, without downloads.
 
 `python -m benchmarks.models DIR [--int8]` writes them as ONNX; --int8 adds a quantised version of each in QDQ form.
-Three come from the light set in onnx's own tests, whose constant weights are replaced; three are built here. A manifest
-beside them says that their weights are random, which every table of figures repeats.
+Three are from the light set in onnx's own tests, with their constant weights replaced; three are built here. A manifest
+in the same folder says that their weights are random, and every table of figures repeats it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class _Graph:
 
 
 def mobilenet_v2() -> onnx.ModelProto:
-    """MobileNetV2 1.0 at 224 (Sandler et al. 2018, table 2), batch normalisation folded."""
+    """MobileNetV2 1.0 for 224 x 224 images (Sandler et al. 2018, table 2), with folded batch normalisation."""
     g = _Graph()
 
     def relu6(x: str) -> str:
@@ -126,7 +126,8 @@ def bert4() -> onnx.ModelProto:
 
 
 def lstm2() -> onnx.ModelProto:
-    """Two LSTM layers of 128 over 100 frames of 40 features, and a classifier on the last: keyword spotting's shape."""
+    """Two LSTM layers of 128 over 100 frames of 40 features, and a classifier on the last frame, as in keyword
+    spotting."""
     g, steps, width, hidden = _Graph(), 100, 40, 128
     x = g.add("Transpose", "x", perm=[1, 0, 2])
     for inside in (width, hidden):
@@ -139,7 +140,7 @@ def lstm2() -> onnx.ModelProto:
 
 
 def light(name: str) -> onnx.ModelProto:
-    """A model of onnx's light set, its ConstantOfShape weights drawn at random."""
+    """A model of onnx's light set, with random weights instead of its ConstantOfShape ones."""
     folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
     model = onnx.load(folder / f"{LIGHT[name]}.onnx")
     graph, rng = model.graph, np.random.default_rng(SEED)
@@ -158,7 +159,8 @@ def light(name: str) -> onnx.ModelProto:
 
 
 def _role(node: onnx.NodeProto, i: int) -> str:
-    """What an input is for: a kernel keeps its input's size, a gain is near one, a variance positive."""
+    """The use of an input, which decides how it is drawn: kernels keep the scale of activations, gains are near one,
+    variances are positive."""
     if node.op_type in ("Conv", "Gemm", "MatMul"):
         return "kernel" if i == 1 else "bias"
     if node.op_type == "BatchNormalization":
@@ -184,10 +186,10 @@ MODELS: Mapping[str, Callable[[], onnx.ModelProto]] = {
 
 
 def write(folder: Path, *, int8: bool = False) -> list[Path]:
-    """Every model that is not in `folder` yet, written there with a manifest; paths of all of them.
+    """Write every model that is not in `folder` yet, and a manifest; returns the paths of all models.
 
-    int8: also each one's quantised twin, and beside it the form that ONNX Runtime's own tool makes of the same network
-    and the same rows, for peers (`edge.measuring.contest.forms_of`).
+    int8: also write each model's quantised version, and the form that ONNX Runtime's own tool makes from the same
+    network and the same rows, for peers (`edge.measuring.contest.forms_of`).
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
@@ -219,8 +221,9 @@ def _quantise(path: Path, small: Path) -> None:
 
 
 def quantise_for_peers(path: Path, output: Path, rows: Mapping[str, Array]) -> None:
-    """int8 as ONNX Runtime likes it best on x86 with VNNI: unsigned activations, signed weights by channel, quantised
-    around every operator; recurrent networks with ranges found as they run, the only way its tool knows for them."""
+    """int8 in the form that is fastest in ONNX Runtime on x86 with VNNI: unsigned activations, signed weights per
+    channel, quantised around every operator; recurrent networks with dynamic quantisation, the only one that its tool
+    supports for them."""
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_dynamic, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -247,7 +250,7 @@ def quantise_for_peers(path: Path, output: Path, rows: Mapping[str, Array]) -> N
 
 @contextlib.contextmanager
 def _hushed() -> Iterator[None]:
-    """Without its warnings, of which there is one for every bias."""
+    """Suppress its warnings, of which there is one for every bias."""
     logging.disable(logging.WARNING)
     try:
         yield
@@ -256,7 +259,8 @@ def _hushed() -> Iterator[None]:
 
 
 def _modern(model: onnx.ModelProto) -> onnx.ModelProto:
-    """At an opset with quantisation by channel, sums of two as additions, which it can keep in integers."""
+    """The model at an opset with quantisation per channel, and with Sums of two operands as Adds, which its tool can
+    quantise."""
     if model.opset_import[0].version < 13:
         model = onnx.version_converter.convert_version(model, 13)
     for node in model.graph.node:

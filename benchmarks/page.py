@@ -1,4 +1,4 @@
-"""docs/performance.md from a run's figures: tables, and the chart beside it."""
+"""docs/performance.md from a run's figures: the tables and the chart."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ CHART = "performance.svg"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All figures of one run of the benchmarks. `machine` (facts by name), `roof` and `versions` are for people to
-    read."""
+    """All figures of one run of the benchmarks. `machine` (facts by name), `roof` and `versions` are texts for
+    readers."""
 
     date: str
     machine: Mapping[str, str]
@@ -41,7 +41,7 @@ class Run:
     products: Sequence[Measured] = field(default=())
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """The figures as plain values, for JSON."""
         return asdict(self)
 
     @property
@@ -51,15 +51,15 @@ class Run:
 
 
 def read_run(kept: Mapping[str, Any]) -> Run:
-    """A run out of what `as_dict` gave, by way of JSON."""
+    """A run from the JSON form of what `as_dict` returned."""
     products = [read_product(one) for one in kept["products"]]
     roof = {int(count): text for count, text in kept["roof"].items()}
-    machine = kept["machine"] if isinstance(kept["machine"], dict) else {"CPU": kept["machine"]}  # as before 2026-11-22
+    machine = kept["machine"] if isinstance(kept["machine"], dict) else {"CPU": kept["machine"]}  # before 2026-11-22
     return Run(**{**kept, "machine": machine, "roof": roof, "rows": read_rows(kept["rows"]), "products": products})
 
 
 def read_product(kept: Mapping[str, Any]) -> Measured:
-    """A product's figures out of what `dataclasses.asdict` made of them, by way of JSON."""
+    """A product's figures from the JSON form of what `dataclasses.asdict` returned for them."""
     return Measured(**{**kept, "row": read_rows([kept["row"]])[0]})
 
 
@@ -181,7 +181,7 @@ def _models(rows: Sequence[Row]) -> str:
 
 
 def excerpt(run: Run, place: str = "docs") -> str:
-    """What the README shows: the summary and the rows of long models; `place`: the folder of the page."""
+    """The README's part: the summary and the rows of long models; `place`: the folder of the page."""
     peers = ", ".join(f"{name} {run.versions[name]}" for name in PACKAGES if name in run.versions)
     long, _ = by_duration(run.rows)
     most = max(run.threads, default=1)
@@ -251,7 +251,7 @@ def _products(run: Run) -> Iterable[Sequence[str]]:
 
 
 def _failures(run: Run) -> str:
-    """What did not run, and where outputs differ."""
+    """Models and peers that did not run, and rows with different outputs."""
     lines = [f"- {text}" for text in dict.fromkeys(trouble(row) for row in run.rows) if text]
     absent = dict.fromkeys((row.model, why) for row in run.rows for why in (row.absent or {}).values())
     lines += [f"- {name}: {why}" for name, why in absent]

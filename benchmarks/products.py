@@ -1,7 +1,7 @@
 """Matrix products against peers and against the machine: `python -m benchmarks.products [--threads N]`.
 
 Square products of float32 and of bytes (QLinearMatMul: unsigned rows, signed constant columns, unsigned results), and
-products of one row, which can go no faster than their weights come out of memory.
+products of one row, whose speed is limited by reading their weights from memory.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class Product:
 
     @property
     def name(self) -> str:
-        """Such as `float32 512 × 512 × 512`."""
+        """The name, such as `float32 512 × 512 × 512`."""
         return f"{'int8' if self.integers else 'float32'} {self.rows} × {self.depth} × {self.columns}"
 
     @property
     def operations(self) -> int:
-        """A multiply-add is two."""
+        """The number of operations; a multiply-add counts as two."""
         return 2 * self.rows * self.depth * self.columns
 
     @property
     def nbytes(self) -> int:
-        """Of operands and results."""
+        """Bytes of operands and results."""
         elements = self.rows * self.depth + self.depth * self.columns + self.rows * self.columns
         return elements * (1 if self.integers else 4)
 
@@ -61,8 +61,7 @@ PRODUCTS = (
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A product's row, its amounts, and the share of the machine's best that we reach, 0 where
-    that is not known."""
+    """A product's row, its amounts, and the part of the machine's limit that we reach, 0 if that is not known."""
 
     row: Row
     operations: int
@@ -71,7 +70,7 @@ class Measured:
 
 
 def measured(threads: int = 1, rounds: int = 25, products: Sequence[Product] = PRODUCTS) -> Iterator[Measured]:
-    """Each product against onnxruntime and OpenVINO."""
+    """Compare each product with onnxruntime and OpenVINO."""
     bounds = roofline(threads)
     with tempfile.TemporaryDirectory() as folder:
         for product in products:
@@ -112,7 +111,7 @@ def _model(product: Product) -> onnx.ModelProto:
 
 
 def main() -> int:
-    """Prints a line a product."""
+    """Print one line per product."""
     parser = argparse.ArgumentParser(prog="benchmarks.products", description="Matrix products against peers.")
     parser.add_argument("--threads", type=int, default=1, metavar="N")
     parser.add_argument("--rounds", type=int, default=25, metavar="N", help="turns per contender")

@@ -1,10 +1,10 @@
 """`python -m benchmarks.startup MODEL.tflite [--rounds N] [--json]`: time to the first result, memory, size.
 
-Every contender is a separate process that imports, loads the model, runs it once and ends; they take turns. Seconds
-run from before the process is made until it has its result; memory is the most that was resident (VmHWM). Ours is the
-runtime as a device installs it (`lite_runtime.native.wheel`): `msedge` finds the program that an earlier start kept;
-`msedge, first start` has an empty cache, so it unpacks its kernels and plans. No contender loads this environment's
-site folder (`python -S`).
+Every contender is a separate process that imports, loads the model, runs it once and ends; they take turns. Seconds are
+counted from before the process is created until it has its result; memory is the peak resident size (VmHWM). Ours is
+the runtime as a device installs it (`lite_runtime.native.wheel`): `msedge` finds the program that an earlier start
+stored; `msedge, first start` has an empty cache, so it unpacks its kernels and plans. No contender loads this
+environment's site folder (`python -S`).
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ class Start(NamedTuple):
     least_seconds: float
     peak_bytes: int
     installed_bytes: int
-    """What it takes on disk, bytecode included, without NumPy."""
+    """Bytes on disk, including bytecode, without NumPy."""
 
 
 def starts(source: Path, rounds: int) -> list[Start]:
-    """Cold starts of every contender installed here on a TensorFlow Lite model."""
+    """Cold starts of every installed contender with a TensorFlow Lite model."""
     target = host()
     assert target is not None, "no native kernels on this processor"
     with tempfile.TemporaryDirectory() as held:
@@ -100,7 +100,7 @@ def starts(source: Path, rounds: int) -> list[Start]:
 
 
 def _models(source: Path, folder: Path) -> dict[str, object]:
-    """The model in every contender's form, and what goes in."""
+    """The model in every contender's format, and its inputs."""
     bundle, onnx = folder / "model.mslite", folder / "model.onnx"
     convert(source, output=bundle)
     convert(source, output=onnx, to="onnx")

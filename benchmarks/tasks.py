@@ -1,6 +1,6 @@
 """Real models with real data for the accuracy table, the acceptance tests and the budget search.
 
-A task's calibration rows are never among its evaluation rows. Sources and licences: the folders' MANIFEST.tsv.
+A task's calibration rows are never evaluation rows. Sources and licences: the folders' MANIFEST.tsv.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Rows = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure of a model's outputs over all evaluation rows, higher is better; `unit` is what it counts."""
+    """A figure of merit from a model's outputs over all evaluation rows, higher is better; `unit`: its unit."""
 
     unit: str
     of: Callable[[Mapping[str, Array]], float]
@@ -30,7 +30,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Task:
-    """One model and its data. `metric` None: there are no labels, likeness to the float model is what counts."""
+    """One model and its data. `metric` None: there are no labels, and outputs are compared with the float model's."""
 
     name: str
     model: Path
@@ -38,11 +38,11 @@ class Task:
     evaluation: Rows
     metric: Metric | None = None
     peer: Path | None = None
-    """The int8 .tflite its authors published."""
+    """The int8 .tflite that the model's authors published."""
 
 
 def tasks(models: Path, data: Path) -> Iterator[Task]:
-    """Every task whose model and data are there."""
+    """Every task whose model and data exist."""
     for make in TASKS:
         try:
             yield make(models, data)
@@ -79,8 +79,8 @@ def _image_classification(models: Path, data: Path) -> Task:
 
 
 def _keyword_spotting(models: Path, data: Path) -> Task:
-    """MLPerf Tiny kws01: the stored bytes are what the int8 model takes, so its input's scale makes them real again;
-    the first tenth calibrates."""
+    """MLPerf Tiny kws01: the stored bytes are inputs of the int8 model, so its input scale converts them to real
+    numbers; the first tenth is for calibration."""
     found = np.load(_there(data / "mlperftiny_kws01.npz"))
     x, cut = (found["x"].astype(np.float32) - 83) * np.float32(0.5847029), len(found["x"]) // 10
     return Task(
@@ -134,7 +134,7 @@ _CIFAR_DEVIATION = np.array([0.2471, 0.2435, 0.2616], np.float32)
 
 
 def _vision_transformer(models: Path, data: Path) -> Task:
-    """CIFAR-10, its channels normalised by their usual mean and deviation."""
+    """CIFAR-10, with channels normalised by their usual mean and standard deviation."""
     test, train = np.load(_there(data / "mlperftiny_ic01.npz")), np.load(_there(data / "cifar10_calibration.npz"))
 
     def first(x: Array) -> Array:
@@ -151,7 +151,7 @@ def _vision_transformer(models: Path, data: Path) -> Task:
 
 
 def _photographs(data: Path, count: int, height: int, width: int) -> tuple[Array, Array]:
-    """(calibration, evaluation) images (n, 3, h, w), 0..255: mosaics of CIFAR pictures, smoothly enlarged."""
+    """(calibration, evaluation) images (n, 3, h, w), 0..255: mosaics of CIFAR images, smoothly enlarged."""
     pools = (np.load(_there(data / f"{name}.npz"))["x"] for name in ("cifar10_calibration", "mlperftiny_ic01"))
     return tuple(_mosaics(pool, count, height, width) for pool in pools)  # type: ignore[return-value]
 
@@ -183,7 +183,7 @@ def _picture_task(
 
 
 def _speech(models: Path, data: Path) -> Task:
-    """Magnitudes of 512-sample frames at 8 kHz speech, state zero."""
+    """Magnitudes of 512-sample frames of 8 kHz speech, with zero state."""
     found = np.load(_there(data / "fsdd_spoken_digits.npz"))
     audio = found["audio"].astype(np.float32) / 32768
     starts = np.random.default_rng(0).choice(len(audio) - 512, 400, replace=False)

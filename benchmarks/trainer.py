@@ -1,8 +1,8 @@
-"""The overhead of `Trainer`, against the same loop written by hand in plain `jax.jit`, in alternating epochs.
+"""The overhead of `Trainer` over the same loop written by hand in plain `jax.jit`, in alternating epochs.
 
-`python -m benchmarks.trainer` prints a table. Both shuffle, index arrays, hand over steps without waiting and read
-losses back; the one by hand reads them at the end of an epoch. The time of a step is CPU time in the quickest twentieth
-of epochs, as other work on the machine only ever adds to it.
+`python -m benchmarks.trainer` prints a table. Both shuffle, index arrays, dispatch steps without waiting and read
+losses back; the loop by hand reads them at the end of an epoch. The time of a step is CPU time in the fastest twentieth
+of epochs, because other work on the machine can only increase it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = ["CASES", "main", "measured"]
 
 RANDOM = np.random.default_rng(0)
 STEPS = 200
-"""Of an epoch."""
+"""Steps per epoch."""
 
 
 def mlp(width: int) -> JaxTask:
-    """64 numbers to 10 classes."""
+    """An MLP from 64 numbers to 10 classes."""
     params = {
         "w1": RANDOM.normal(size=(64, width)).astype(np.float32) / 8, "b1": np.zeros(width, np.float32),
         "w2": RANDOM.normal(size=(width, 10)).astype(np.float32) / 8, "b2": np.zeros(10, np.float32),
@@ -44,11 +44,11 @@ CASES: dict[str, tuple[Callable[[], Task], tuple[int, ...], int, int]] = {
     "MLP 64-256-10": (partial(mlp, 256), (64,), 64, STEPS),
     "ResNet-8 (8, 16, 32), 8 × 8": (lambda: as_task(resnet8((1, 8, 8), filters=(8, 16, 32))), (1, 8, 8), 64, 10),
 }
-"""A task, an example's shape, rows of a batch, steps of an epoch."""
+"""A task, an example's shape, rows per batch, steps per epoch."""
 
 
 def by_hand(task: Task, x: Any, y: Any, rows: int) -> Callable[[int], object]:
-    """An epoch of Adam, as one would write it."""
+    """An epoch of Adam, as a user would write it."""
     optimizer = optax.adam(1e-3)
     name = task.inputs[0]
 
@@ -78,7 +78,7 @@ def by_hand(task: Task, x: Any, y: Any, rows: int) -> Callable[[int], object]:
 
 
 def measured(name: str, rounds: int) -> tuple[float, float, float]:
-    """Seconds of CPU time a step by hand, by `Trainer`, by `Trainer` with the gradient's norm."""
+    """CPU seconds per step: by hand, by `Trainer`, by `Trainer` with the gradient's norm."""
     make, shape, rows, steps = CASES[name]
     x = RANDOM.normal(size=(rows * steps, *shape)).astype(np.float32)
     y = RANDOM.integers(0, 10, rows * steps).astype(np.int32)

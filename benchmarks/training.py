@@ -3,9 +3,9 @@
     python -m benchmarks.training [--threads 1 2] [--seconds 10] [--docs docs] [--resume FILE]
 
 A step is forward, backward and an SGD step with momentum. PyTorch runs eager and through `torch.compile` (inductor),
-each in both memory layouts, with its fused optimizer; it is given the graph of our model operator by operator. Before
-anything is timed all take two steps from the same weights, and their losses must agree: a contender whose losses do
-not, or that does not run, is a row that says why. `torch.compile` needs a C++ compiler.
+each in both memory layouts, with its fused optimizer; it runs the graph of our model operator by operator. Before
+anything is timed, all contenders take two steps from the same weights, and their losses must agree; a contender with
+other losses, or that does not run, is a row with the reason. `torch.compile` needs a C++ compiler.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ __all__ = ["TASKS", "VARIANTS", "Ours", "Task", "Torch", "linear", "main", "mobi
 
 RATE, MOMENTUM = 0.01, 0.9
 AGREE = (1e-4, 2e-2)
-"""How far the losses of the first and of the second step may lie apart, relative. MobileNetV2 normalises by few pixels
-late: after one step PyTorch's own layouts differ by 0.1 %, and from float64 by 1 % (ours by 0.001 %)."""
+"""Allowed relative differences of the losses of the first and of the second step. MobileNetV2's last normalisations are
+over few pixels: after one step PyTorch's own layouts differ by 0.1 %, and from float64 by 1 % (ours by 0.001 %)."""
 
 
 def mobilenet_v2(size: int = 96, classes: int = 10, seed: int = 0) -> ir.Model:
@@ -78,7 +78,7 @@ def linear(features: int = 1280, classes: int = 10, seed: int = 0) -> ir.Model:
 
 
 class Task(NamedTuple):
-    """What is trained on what. `shape`: of one example."""
+    """A network, its data and the trained parameters. `shape`: of one example."""
 
     model: Callable[[], ir.Model]
     batch: int
@@ -104,7 +104,7 @@ TASKS: Mapping[str, Task] = {
 
 
 def _symmetric(model: ir.Model) -> ir.Model:
-    """Borders of one row on all sides, as PyTorch has them without a step of its own, instead of SAME's."""
+    """Padding of one row on all sides instead of SAME's, which PyTorch can only do by a separate operator."""
     for node in model.graph:
         if node.op_type == "Conv" and any(node.attributes["pads"].as_ints()):
             node.attributes["pads"] = ir.AttrInt64s("pads", [1, 1, 1, 1])
@@ -112,7 +112,7 @@ def _symmetric(model: ir.Model) -> ir.Model:
 
 
 class Ours:
-    """The converted model, stepping through its batch."""
+    """The converted model, trained on one batch."""
 
     def __init__(self, task: Task, fed: Mapping[str, Any], threads: int) -> None:
         training = Training(
@@ -127,7 +127,7 @@ class Ours:
 
 
 class Torch:
-    """The same graph in PyTorch, which sees its parameters as leaves and everything else as functions."""
+    """The same graph in PyTorch: parameters are leaf tensors, everything else is functions."""
 
     def __init__(self, task: Task, fed: Mapping[str, Any], *, last: bool, compiled: bool) -> None:
         import torch
@@ -214,15 +214,15 @@ VARIANTS: Mapping[str, Mapping[str, bool]] = {
     "torch.compile": {"last": False, "compiled": True},
     "torch.compile, channels last": {"last": True, "compiled": True},
 }
-"""How PyTorch runs."""
+"""The ways in which PyTorch runs."""
 
 
 # -- the comparison ---------------------------------------------------------------------------------------------------
 
 
 class Row(NamedTuple):
-    """A contender's time of a step; `ratio`, `low` and `high`: over ours, the median and the middle half. `error`: why
-    there is none."""
+    """A contender's time per step; `ratio`, `low` and `high`: its time divided by ours, the median and the middle half.
+    `error`: why there is no time."""
 
     who: str
     seconds: float = 0.0
@@ -235,11 +235,11 @@ class Row(NamedTuple):
 def timed(
     name: str, threads: int, seconds: float, variants: Mapping[str, Mapping[str, bool]] = VARIANTS
 ) -> list[Row]:
-    """Times of one task, ours first. What did not run, or has other losses, is a row with an error."""
+    """Times of one task, ours first. A contender that did not run, or has other losses, is a row with an error."""
     import torch
 
     torch.set_num_threads(threads)
-    torch._dynamo.reset()  # what was compiled for other tasks counts against its limit
+    torch._dynamo.reset()  # code compiled for other tasks counts towards its limit
     task, random = TASKS[name], np.random.default_rng(0)
     x = random.standard_normal((task.batch, *task.shape)).astype(np.float32)
     fed = {"x": x, "labels": random.integers(0, 10, task.batch)}
@@ -249,7 +249,7 @@ def timed(
     errors: dict[str, str] = {}
     for variant, options in variants.items():
         if task.model is linear and options["last"]:
-            continue  # a matrix has one layout
+            continue  # a matrix has only one layout
         made, errors[variant] = _first_steps(partial(Torch, task, fed, **options), expected)
         if made is not None:
             calls[variant] = made.step
@@ -265,7 +265,7 @@ def timed(
 
 
 def _first_steps(make: Callable[[], Torch], expected: Sequence[float]) -> tuple[Torch | None, str]:
-    """The contender after two steps; None and why where it does not run, or where its losses are others."""
+    """The contender after two steps; None and the reason if it does not run or has other losses."""
     try:
         made = make()
         losses = [made.step() for _ in range(2)]
@@ -279,7 +279,7 @@ def _first_steps(make: Callable[[], Torch], expected: Sequence[float]) -> tuple[
 
 
 def text(told: Mapping[str, Any]) -> str:
-    """Markdown: on what and how, a row for each contender, and in how many rows PyTorch is faster."""
+    """Markdown: machine and method, one row per contender, and the number of rows in which PyTorch is faster."""
     lines = [
         f"| task | threads | msedge ms | {' | '.join(f'{who}, ms' for who in VARIANTS)} | best, its time over ours |",
         "| --- | ---: | ---: |" + " ---: |" * len(VARIANTS) + " --- |",
@@ -315,14 +315,14 @@ PyTorch is faster in {len(faster)} of {ran} rows{": " * bool(faster)}{"; ".join(
 
 
 def _heads(results: Sequence[Mapping[str, Any]]) -> str:
-    """How many times as fast msedge trains last layers as everything, where both were timed."""
+    """How many times as fast msedge trains the last layer as the whole network, for models with both times."""
     ours = {(one["task"], one["threads"]): Row(*kept) for one in results for kept in one["rows"] if kept[0] == "msedge"}
     said = []
     for (task, threads), row in ours.items():
         whole = ours.get((task.replace("the last layer", "everything, batch norms train"), threads))
         if "the last layer" in task and whole is not None:
             said.append(f"{task.partition(',')[0]}, {threads} thread(s): {whole.seconds / row.seconds:.1f}")
-    what = "Steps a second of the last layer alone, over those of everything, with msedge"
+    what = "Steps per second of the last layer alone, divided by those of everything, with msedge"
     return f" {what}: {'; '.join(said)}." if said else ""
 
 

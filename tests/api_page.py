@@ -30,7 +30,7 @@ Importing any of them loads nothing heavy.
 
 
 def public(module: str) -> Iterator[tuple[str, Any]]:
-    """The public names of a module and what they stand for, in order."""
+    """The public names of a module and their values, in order."""
     front = import_module(module)
     for name in sorted(front.__all__, key=lambda n: (not n.isupper(), not n[0].isupper(), n)):
         yield name, getattr(front, name)

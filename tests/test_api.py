@@ -55,7 +55,7 @@ def test_everything_public_has_a_docstring() -> None:
     assert bare == []
 
 
-def test_what_is_raised_is_said() -> None:
+def test_raised_errors_are_documented() -> None:
     silent = {
         name: sorted(errors)
         for name, function in callables()
@@ -94,6 +94,6 @@ def test_documents_and_examples_use_public_names(where: str, text: str) -> None:
     assert strange == [], f"{where} uses names that are not public; see docs/api.md"
 
 
-def test_public_names_are_no_modules_by_accident() -> None:
+def test_public_names_are_not_modules_by_accident() -> None:
     modules = [f"{m}.{n}" for m in api_page.FRONTS for n, what in api_page.public(m) if isinstance(what, ModuleType)]
     assert modules == ["msedge.data", "msedge.zoo", "cloud.data", "cloud.engine", "cloud.train", "cloud.zoo"]

@@ -67,7 +67,7 @@ def named(value: ast.expr) -> bool:
     return not any(isinstance(inner, ast.Call | ast.Await | ast.NamedExpr) for inner in ast.walk(value))
 
 
-def test_what_judges_data_has_no_assert() -> None:
+def test_code_that_checks_data_has_no_assert() -> None:
     assert [f"{path}:{node.lineno}" for path, node in asserts() if path.startswith(NONE)] == []
     for start in NONE:
         assert (ROOT / start).exists(), f"{start} is gone: name its successor"
@@ -95,7 +95,7 @@ def test_asserts_only_narrow_types() -> None:
         ("all(o is not None for o in x)", False),
     ],
 )
-def test_narrowing_is_told_from_checking(text: str, fine: bool) -> None:
+def test_narrowing_is_distinguished_from_checking(text: str, fine: bool) -> None:
     assert narrows(ast.parse(text, mode="eval").body) is fine
 
 

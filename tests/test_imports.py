@@ -1,4 +1,4 @@
-"""What importing costs and needs, in processes of their own."""
+"""What importing costs and needs, each in a separate process."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def loaded(code: str) -> set[str]:
 
 
 def home(package: str) -> Path:
-    """Where an installed package lies: its folder, or its one file."""
+    """The path of an installed package: its folder, or its single file."""
     spec = importlib.util.find_spec(package)
     assert spec is not None and spec.origin, package
     origin = Path(spec.origin)
@@ -86,7 +86,7 @@ print(y.shape, [m for m in ("numba", "llvmlite", "ml_dtypes", "onnx", "jax") if 
 """
 
 
-def test_the_face_is_free() -> None:
+def test_importing_msedge_loads_nothing() -> None:
     assert loaded("import msedge; dir(msedge)") == set()
 
 
@@ -96,13 +96,13 @@ def test_help_loads_nothing_heavy() -> None:
     assert loaded(f"from edge.cli.app import app; {asked}") == set()
 
 
-def test_every_name_of_the_face_is_there() -> None:
+def test_every_public_name_exists() -> None:
     code = "import msedge\nfor n in msedge.__all__: assert getattr(msedge, n).__name__.split('.')[-1] == n"
     done = python("-c", code)
     assert done.returncode == 0, done.stderr
 
 
-def test_an_unknown_name_says_what_there_is() -> None:
+def test_an_unknown_name_gives_the_list_of_names() -> None:
     import msedge
 
     with pytest.raises(AttributeError, match="'nothing'; it offers Accuracy, BundleError"):
@@ -124,7 +124,7 @@ def test_kept_kernels_run_without_importing_a_compiler(small: Path) -> None:
     assert (done.returncode, done.stdout.strip()) == (0, "(3, 4) []"), done.stderr
 
 
-def test_without_the_command_lines_packages_msedge_says_what_to_install(tmp_path: Path) -> None:
+def test_without_the_packages_of_the_command_line_msedge_says_what_to_install(tmp_path: Path) -> None:
     done = python("-m", "edge.cli", "doctor", path=only(tmp_path, "numpy"), isolated=True)
     assert done.returncode == 3
     assert "typer is not installed" in done.stderr and "pip install 'msedge[cli]'" in done.stderr
@@ -152,7 +152,7 @@ def test_a_missing_extra_is_named(tmp_path: Path, small: Path, arguments: list[s
     assert "Traceback" not in done.stderr
 
 
-def test_the_face_names_a_missing_extra(tmp_path: Path) -> None:
+def test_a_public_name_names_its_missing_extra(tmp_path: Path) -> None:
     code = "import msedge\ntry: msedge.convert\nexcept msedge.MissingExtraError as e: print(e)"
     done = python("-c", code, path=only(tmp_path, "numpy"), isolated=True)
     assert "pip install 'msedge[convert]'" in done.stdout, done.stderr

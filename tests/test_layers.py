@@ -1,4 +1,4 @@
-"""Who may import whom, as ARCHITECTURE.md says: a layer imports the layers below it and the libraries named here."""
+"""Allowed imports, as in ARCHITECTURE.md: a layer imports the layers below it and the libraries named here."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ THERE = [floor for floor in FLOORS if (ROOT / floor).is_dir()]
 
 
 def imported(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Every module named by an import, wherever it stands, with its line. Relative imports stay on their floor."""
+    """Every module named by an import at any level of nesting, with its line. Relative imports stay in their layer."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
@@ -73,12 +73,12 @@ def modules(floor: str) -> tuple[tuple[str, ast.Module], ...]:
 
 @cache
 def imports(floor: str) -> tuple[tuple[str, int, str], ...]:
-    """Every import of a floor: path, line, module. Reading a floor takes seconds."""
+    """Every import of a layer: path, line, module. Reading a layer takes seconds."""
     return tuple((path, line, name) for path, tree in modules(floor) for name, line in imported(tree))
 
 
 @pytest.mark.parametrize("floor", THERE)
-def test_a_floor_imports_only_what_it_may(floor: str) -> None:
+def test_a_layer_imports_only_what_it_may(floor: str) -> None:
     may = allowed(floor)
     found = imports(floor)
     assert [f"{path}:{line} imports {name}" for path, line, name in found if name.partition(".")[0] not in may] == []
@@ -89,14 +89,14 @@ def test_only_kernels_and_the_build_name_a_compiler() -> None:
     assert [f"{p}:{line} imports {n}" for p, line, n in found if n.partition(".")[0] in ("numba", "llvmlite")] == []
 
 
-def test_the_gateway_stands_on_the_runtime_and_the_federation() -> None:
+def test_the_gateway_imports_only_the_runtime_and_federated() -> None:
     rooms = (row for row in imports("edge") if row[0].startswith(GATEWAY))
     found = [(f"{path}:{line} imports {name}", name) for path, line, name in rooms]
     assert [where for where, name in found if name.partition(".")[0] in ("cloud", "converter", "msedge")] == []
     assert [where for where, name in found if name.startswith("edge.") and not name.startswith("edge.gateway.")] == []
 
 
-def test_one_folder_knows_aiohttp() -> None:
+def test_one_folder_imports_aiohttp() -> None:
     others = (row for row in imports("edge") if not row[0].startswith(HTTP))
     assert [f"{p}:{line}" for p, line, n in others if n.partition(".")[0] == "aiohttp"] == []
 
@@ -149,7 +149,7 @@ def test_a_library_is_imported_where_the_architecture_says(library: str) -> None
     assert [path for path in found if not path.startswith(ONLY[library])] == []
 
 
-def test_one_folder_knows_flower() -> None:
+def test_one_folder_imports_flower() -> None:
     found = (row for row in imports("federated") if not row[0].startswith(TRANSPORT))
     assert [f"{path}:{line} imports {name}" for path, line, name in found if name.partition(".")[0] == "flwr"] == []
 
@@ -159,11 +159,11 @@ def test_a_device_that_learns_needs_no_converter() -> None:
     assert [f"{p}:{line} imports {n}" for p, line, n in found if n.partition(".")[0] == "converter"] == []
 
 
-def test_every_folder_of_code_has_its_floor() -> None:
+def test_every_folder_of_code_has_its_layer() -> None:
     folders = {path.parent.name for path in ROOT.glob("*/__init__.py")}
     assert folders <= {*FLOORS, "benchmarks", "tests"}
 
 
-def test_the_face_imports_nothing_at_once() -> None:
+def test_msedge_imports_nothing_eagerly() -> None:
     tree = at_once(ast.parse((ROOT / "msedge.py").read_bytes()))
     assert {name.partition(".")[0] for name, _ in imported(tree)} <= {"__future__", "importlib", "typing"}

@@ -16,17 +16,17 @@ def there() -> dict[str, frozenset[str]]:
     return registries()
 
 
-def test_what_is_missing_has_one_reason(there: Registries) -> None:
+def test_a_missing_operator_has_one_reason(there: Registries) -> None:
     assert findings(there) == []
 
 
-def test_every_registry_is_judged(there: Registries) -> None:
+def test_every_registry_is_checked(there: Registries) -> None:
     assert set(there) == set(REASONS)
     assert all(why and selected(text) for rows in REASONS.values() for why, text in rows)
 
 
 @pytest.mark.parametrize("registry", sorted(REASONS))
-def test_an_operator_that_goes_is_missed(there: Registries, registry: str) -> None:
+def test_a_removed_operator_is_noticed(there: Registries, registry: str) -> None:
     op = min(there[registry])
     found = findings({registry: there[registry] - {op}})
     assert found == [f"{registry} lacks {op}, and no reason says why"]
@@ -69,7 +69,7 @@ print(*findings(registries()), sep="\\n")
         ("elementwise", "Floor", "flat", "gradient lacks Floor, and no reason says why"),
     ],
 )
-def test_a_trait_that_goes_is_missed(family: str, op: str, trait: str, expected: str) -> None:
+def test_a_removed_trait_is_noticed(family: str, op: str, trait: str, expected: str) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", WITHOUT_TRAIT, family, op, trait],
         capture_output=True, text=True, cwd=ROOT, check=True, timeout=300,

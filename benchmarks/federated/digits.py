@@ -23,8 +23,8 @@ _RATE, _WINDOW, _HOP, _BANDS, _FRAMES = 8000, 256, 128, 24, 32
 
 
 def log_mel(audio: npt.NDArray[np.int16]) -> npt.NDArray[np.float32]:
-    """The logarithms of the energies in 24 mel bands [24, 32] of the first 0.53 s: 32 ms windows every 16 ms, silence
-    behind the end; the utterance's loudest sample is made 1."""
+    """The logarithms of the energies in 24 mel bands [24, 32] of the first 0.53 s: 32 ms windows every 16 ms, padded
+    with silence; the utterance is scaled so that its largest sample is 1."""
     wave = np.zeros(_WINDOW + _HOP * (_FRAMES - 1))
     wave[: len(audio)] = audio[: len(wave)] / max(1, int(np.abs(audio.astype(np.int32)).max()))
     frames = np.lib.stride_tricks.sliding_window_view(wave, _WINDOW)[::_HOP] * np.hanning(_WINDOW)
@@ -33,7 +33,8 @@ def log_mel(audio: npt.NDArray[np.int16]) -> npt.NDArray[np.float32]:
 
 
 def _mel() -> npt.NDArray[np.float64]:
-    """Triangles [bands, bins] even on the mel scale from 0 Hz to half the rate (O'Shaughnessy 1987)."""
+    """Triangles [bands, bins], evenly spaced on the mel scale from 0 Hz to half the sampling rate (O'Shaughnessy
+    1987)."""
     edges = 700 * (10 ** (np.linspace(0, 2595 * np.log10(1 + _RATE / 2 / 700), _BANDS + 2) / 2595) - 1)
     bins = np.arange(_WINDOW // 2 + 1) * _RATE / _WINDOW
     low, middle, high = (edges[i : i + _BANDS, None] for i in range(3))
@@ -41,7 +42,7 @@ def _mel() -> npt.NDArray[np.float64]:
 
 
 def people(file: Path) -> People:
-    """The contest's people out of the file; bands standardised over everybody."""
+    """The people in the file; bands are standardised over all of them."""
     with np.load(file, allow_pickle=False) as data:
         audio, offsets, labels, speaker = data["audio"], data["offsets"], data["digit"], data["speaker"]
     x = np.stack([log_mel(audio[a:b]) for a, b in itertools.pairwise(offsets)])

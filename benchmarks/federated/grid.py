@@ -1,8 +1,8 @@
 """`python -m benchmarks.federated.grid [OUT.json]`: devices per second of a complete run in this process.
 
-The ServerApp and ClientApp of a real run over `LocalGrid`: every device is greeted once, then each round draws 4
-batches of 50 of its 200 examples, trains them by `lite_runtime`, encodes its update, and the server checks, decodes and
-averages it. Shards are slices of one array, so that memory use is that of the machinery.
+The ServerApp and ClientApp of a real run over `LocalGrid`: every device gets one initial message; then in each round it
+draws 4 batches of 50 from its 200 examples, trains on them with `lite_runtime` and encodes its update, and the server
+checks, decodes and averages it. Shards are slices of one array, so the memory use is that of the framework.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EXAMPLES, STEPS, BATCH = 200, 4, 50
 
 
 def measure(model: ir.Model, shape: tuple[int, ...], devices: int, rounds: int = 3) -> dict[str, Any]:
-    """A run's figures: `devices_a_second` by the wall's clock, `by_cpu` by this process's time, peak MiB."""
+    """A run's figures: `devices_a_second` by wall-clock time, `by_cpu` by this process's CPU time, peak MiB."""
     rng = np.random.default_rng(0)
     pool = rng.standard_normal((9 * devices + EXAMPLES, *shape), dtype=np.float32)
     labels = rng.integers(0, 6, len(pool))

@@ -1,10 +1,11 @@
 """`python -m benchmarks.federated.har FILE.npz OUT.json [--turned]`: activities of 30 people, 24 of whom train.
 
 UCI HAR (Anguita et al. 2013): `x` float16 [n, 9, 1, 128] inertial windows at 50 Hz, `y` labels of 6 activities,
-`subject`. As in that paper a model sees features of a window, not the window: of each channel mean, deviation,
-extremes, roughness and the logarithms of the energies in bands of its spectrum.
+`subject`. As in that paper, a model's inputs are features of a window, not the window: for each channel the mean,
+deviation, extremes, roughness and the logarithms of the energies in bands of its spectrum.
 
-`--turned` changes the protocol: every person wears the phone another way, their x, y and z rotated at random.
+`--turned` changes the protocol: every person wears the phone in another orientation, so x, y and z are rotated at
+random.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def features(windows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 
 def turned(windows: npt.NDArray[np.float32], subject: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Each person's three triples of axes (body's and total acceleration, angular velocity) under a rotation drawn
-    evenly from all for that person (the orthogonal part of a Gaussian matrix, its determinant made 1)."""
+    """Rotate each person's three triples of axes (body and total acceleration, angular velocity) by a rotation drawn
+    uniformly for that person (the orthogonal part of a Gaussian matrix, with its determinant made 1)."""
     result = np.empty_like(windows)
     rng = np.random.default_rng(0)
     for who in np.unique(subject):
@@ -51,7 +52,7 @@ def turned(windows: npt.NDArray[np.float32], subject: npt.NDArray[Any]) -> npt.N
 
 
 def people(file: Path, turn: bool = False) -> People:
-    """The contest's people out of the file; features standardised over everybody."""
+    """The people in the file; features are standardised over all of them."""
     with np.load(file, allow_pickle=False) as data:
         windows, labels, subject = data["x"].astype(np.float32), data["y"].astype(np.int32), data["subject"]
     windows = windows[:, :, 0]

@@ -1,10 +1,10 @@
-"""Personal methods on people: every algorithm with the same data, draws and search; also evaluated on unseen people.
+"""Personalisation methods compared on seen and unseen people, with the same data, draws and search for each.
 
-A seed decides who is unseen and which examples are drawn. A participant keeps a quarter of each label's examples for
-evaluation. Every person, seen or not, adapts to `SUPPORT` examples per label, drawn `DRAWS` times, in full batches, and
-is evaluated on all others. Training and adaptation hyperparameters are chosen separately for each seed, by the mean
-accuracy after adaptation of people held out of that seed's training people (as many as will be unseen), with a grid of
-the same size for every algorithm.
+A seed decides which people are unseen and which examples are drawn. A participant keeps a quarter of each label's
+examples for evaluation. Every person, seen or not, adapts to `SUPPORT` examples per label, drawn `DRAWS` times, in full
+batches, and is evaluated on all others. Training and adaptation hyperparameters are chosen separately for each seed, by
+the mean accuracy after adaptation of people held out of that seed's training people (as many as will be unseen), with a
+grid of the same size for every algorithm.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ ADAPT_RATES = (0.03, 0.1, 0.3)
 
 @dataclasses.dataclass(frozen=True)
 class People:
-    """Everyone's examples in one pool, whose each is (names), and a model; `unseen` of them never train. `rounds` of
-    `batches` a device."""
+    """All people's examples in one pool, the person of each example (names), and a model; `unseen` people never train.
+    `rounds` rounds with `batches` batches per device."""
 
     pool: Batch
     owner: npt.NDArray[np.str_]
@@ -50,18 +50,18 @@ class People:
     rounds: int
     batches: int
     adapt_steps: tuple[int, ...] = (25, 100)
-    """Of how many steps adapting is tried."""
+    """Numbers of adaptation steps that are tried."""
     pace: float = 1.0
-    """What the grids' rates of training are multiplied by: where these make training diverge, below 1."""
+    """Factor for the training rates of the grids: below 1 if these make training diverge."""
 
     def everyone(self) -> list[str]:
-        """Who there is."""
+        """The names of all people."""
         return sorted(np.unique(self.owner).tolist())
 
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """`train`: values of fields to try in training; `adapt`: the field that is the rate of adapting, if any is."""
+    """`train`: values of fields to try in training; `adapt`: the field with the adaptation rate, if any."""
 
     kind: str
     train: Mapping[str, Sequence[float]]
@@ -106,7 +106,7 @@ class Asked(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Fleet:
-    """One division of people: rows to train on, and what everybody is asked."""
+    """One division of people: rows for training, and every person's evaluation examples."""
 
     seed: int
     train: Mapping[str, Rows]
@@ -115,7 +115,7 @@ class Fleet:
 
 
 def divided(people: People, seed: int, everyone: Sequence[str]) -> Fleet:
-    """A fleet of `everyone`, some of whom only show up afterwards."""
+    """A fleet of `everyone`, some of whom only take part after training."""
     order = [str(name) for name in np.random.default_rng(seed_of(seed, "people")).permutation(sorted(everyone))]
     unseen = tuple(order[: people.unseen])
     train: dict[str, Rows] = {}
@@ -134,7 +134,7 @@ def divided(people: People, seed: int, everyone: Sequence[str]) -> Fleet:
 
 
 def trained(people: People, fleet: Fleet, learner: JaxLearner, grid: Grid, algorithm: Algorithm) -> Simulator:
-    """A run on the training people; everybody draws as many batches, whatever a step takes."""
+    """A run on the training people; all algorithms draw the same number of batches, whatever their steps use."""
     shards, batches = fleet.train, people.batches
     if grid.pooled:
         shards, batches = {"everyone": np.concatenate(list(fleet.train.values()))}, batches * len(fleet.train)
@@ -146,14 +146,14 @@ def trained(people: People, fleet: Fleet, learner: JaxLearner, grid: Grid, algor
 
 
 class Adapting(NamedTuple):
-    """How devices adapt: full batches of their support, so many times; the rate, None: the one it was trained with."""
+    """How devices adapt: the number of full batches of their support; the rate, None: the training rate."""
 
     steps: int
     rate: float | None
 
 
 def people_scores(run: Simulator, fleet: Fleet, grid: Grid, how: Adapting) -> dict[str, tuple[float, float]]:
-    """Accuracy of each person before and after adapting, the mean over draws."""
+    """Each person's accuracy before and after adaptation, the mean over draws."""
     original = run.algorithm
     if how.rate is not None:
         changes: Any = {grid.adapt: how.rate}
@@ -169,7 +169,7 @@ def people_scores(run: Simulator, fleet: Fleet, grid: Grid, how: Adapting) -> di
 
 
 class Choice(NamedTuple):
-    """What the search found best on people left out."""
+    """The best hyperparameters of the search on held-out people."""
 
     train: dict[str, float]
     adapt: Adapting
@@ -177,7 +177,7 @@ class Choice(NamedTuple):
 
 
 def searched(people: People, learner: JaxLearner, grid: Grid, seed: int) -> Choice:
-    """The best of the grid for people left out of this seed's training people."""
+    """The best point of the grid for people held out of this seed's training people."""
     fleet = divided(people, seed_of(seed, "search"), list(divided(people, seed, people.everyone()).train))
     fleet = dataclasses.replace(fleet, asked=[one for one in fleet.asked if one.name in fleet.unseen])
     ways = [Adapting(steps, rate) for steps in people.adapt_steps for rate in (ADAPT_RATES if grid.adapt else (None,))]
@@ -193,13 +193,14 @@ def searched(people: People, learner: JaxLearner, grid: Grid, seed: int) -> Choi
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """The mean, and the mean of the worst tenth, one at least."""
+    """The mean, and the mean of the worst tenth (at least one)."""
     return {"mean": fmean(values), "worst": fmean(sorted(values)[: max(1, len(values) // 10)])}
 
 
 def contest(people: People, seeds: Sequence[int], names: Sequence[str], out: Path) -> list[dict[str, Any]]:
-    """A row for every algorithm, written to `out` as they come: what was chosen, and for seen and unseen people before
-    and after adapting the mean accuracy and the worst tenth's, means over seeds, with each seed's."""
+    """One row per algorithm, written to `out` as soon as it is known: the chosen hyperparameters and, for seen and
+    unseen people before and after adaptation, the mean accuracy and that of the worst tenth, as means over seeds and
+    for each seed."""
     rows: list[dict[str, Any]] = []
     learner = JaxLearner(people.model)
     for name in names:
@@ -231,7 +232,7 @@ def contest(people: People, seeds: Sequence[int], names: Sequence[str], out: Pat
 
 
 def line(row: Mapping[str, Any]) -> str:
-    """A row of the table in Markdown: percent, mean / worst tenth."""
+    """A row of the Markdown table: percent, mean / worst tenth."""
     cells = [
         f"{100 * row['mean'][key]['mean']:.1f} / {100 * row['mean'][key]['worst']:.1f}"
         for key in ("unseen before", "unseen after", "seen before", "seen after")
@@ -240,7 +241,7 @@ def line(row: Mapping[str, Any]) -> str:
 
 
 def main(people: People, arguments: Sequence[str] | None = None) -> None:
-    """The command line of a contest."""
+    """The command line of a comparison."""
     parser = argparse.ArgumentParser(
         description="Compares all algorithms on seen and unseen people; writes a table and JSON."
     )

@@ -1,9 +1,9 @@
 """`python -m benchmarks.federated.sinusoid OUT.json`: sinusoids from 10 examples (Finn, Abbeel, Levine 2017, 5.1).
 
-Tasks y = a sin(x - p), a ~ U[0.1, 5], p ~ U[0, pi], x ~ U[-5, 5]; an MLP 1-40-40-1 with ReLU; 25 tasks a meta-step, 10
-examples to adapt on and 10 to ask; the server's Adam. MAML learns with one step of 0.01, Meta-SGD with one of learned
-rates. Judged on 600 new tasks: mean squared error over 100 new points of each after steps on its 10 examples. Training
-tasks are 4,000 of 100 points, not ever new ones.
+Tasks y = a sin(x - p), a ~ U[0.1, 5], p ~ U[0, pi], x ~ U[-5, 5]; an MLP 1-40-40-1 with ReLU; 25 tasks per meta-step,
+10 examples for adaptation and 10 for evaluation; Adam on the server. MAML trains with one step of rate 0.01, Meta-SGD
+with one step of learned rates. Evaluation is on 600 new tasks: the mean squared error over 100 new points of each after
+some steps on its 10 examples. There are 4,000 training tasks of 100 points, while the paper always draws new ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ADAM = {"server_rate": 0.001, "tau": 1e-6, "beta2": 0.999}
 
 
 class Contender(NamedTuple):
-    """An algorithm and its fields; after how many steps of adapting it is asked."""
+    """An algorithm and its fields; the numbers of adaptation steps after which it is evaluated."""
 
     fields: Mapping[str, Any]
     steps: tuple[int, ...]
@@ -43,7 +43,7 @@ CONTENDERS: Mapping[str, Contender] = {
 
 
 def errors(name: str, rounds: int, seed: int) -> dict[str, float]:
-    """The mean squared error on new tasks, before adapting and after so many steps."""
+    """The mean squared error on new tasks, before adaptation and after each number of steps."""
     tasks = sinusoids(np.random.default_rng(seed), TASKS + NEW, POINTS + SHOTS)
     owned = {f"{i:05}": np.arange(POINTS) + i * (POINTS + SHOTS) for i in range(TASKS)}
     algorithm = algorithm_from({"name": name, **CONTENDERS[name].fields})
@@ -62,7 +62,7 @@ def errors(name: str, rounds: int, seed: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """All contenders, a row each."""
+    """All contenders, one row each."""
     parser = argparse.ArgumentParser(description="Sinusoids from 10 examples: a table and its JSON.")
     parser.add_argument("out", type=Path, metavar="FILE.json")
     parser.add_argument("--rounds", type=int, default=20000, metavar="N")

@@ -1,10 +1,10 @@
 """`python -m benchmarks.federated.synthetic OUT.json`: Synthetic(0.5, 0.5) by pFedMe's protocol (T. Dinh et al. 2020).
 
-100 users of seed 0 (205,795 examples), three quarters of each to train on; 10 users a round, R = 20 local steps of
-batches of 20; softmax regression (MLR) and one hidden layer of 20 units (DNN). Accuracy is over all users' test
-examples together, as there: of what users start from (pFedMe's participants: their theta), after one batch of their
-training examples (Per-FedAvg's step) and after 20 (fine-tuning of FedAvg). The rates are the
-best of a small grid by accuracy on a tenth of the training examples that no user trains on in the search.
+100 users of seed 0 (205,795 examples), three quarters of each for training; 10 users per round, R = 20 local steps of
+batches of 20; softmax regression (MLR) and one hidden layer of 20 units (DNN). As in the paper, accuracy is over all
+users' test examples together: for the users' initial model (pFedMe's participants: their theta), after one batch of
+their training examples (Per-FedAvg's step) and after 20 (fine-tuning of FedAvg). The rates are the best of a small
+grid, by accuracy on a tenth of the training examples that is held out in the search.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ GRIDS: Mapping[str, Mapping[str, Sequence[float]]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Users:
-    """Everyone's examples and which of them are whose, to train on and to ask about."""
+    """All users' examples, and the indices of each user's training and test examples."""
 
     pool: Batch
     train: Mapping[str, Rows]
@@ -49,7 +49,7 @@ class Users:
 
 
 def users(share: float, seed: int) -> Users:
-    """pFedMe's users; `share` of each one's examples to train on, drawn by seed."""
+    """pFedMe's users; `share` of each user's examples is for training, drawn by seed."""
     parts = synthetic(0.5, 0.5)
     rng, begin = np.random.default_rng(seed), 0
     train, test = {}, {}
@@ -62,7 +62,7 @@ def users(share: float, seed: int) -> Users:
 
 
 def held_back(whole: Users) -> Users:
-    """Of what users train on, a tenth to ask about instead: for the search."""
+    """For the search: a tenth of the training examples is used for evaluation instead."""
     cuts = {name: len(rows) // 10 for name, rows in whole.train.items()}
     return Users(
         whole.pool,
@@ -74,7 +74,7 @@ def held_back(whole: Users) -> Users:
 def accuracy(
     learner: JaxLearner, whole: Users, algorithm: Algorithm, rounds: int, seed: int
 ) -> tuple[float, float, float]:
-    """Over all users' examples together: before adapting, after one batch, after `STEPS`."""
+    """Accuracy over all users' examples together: before adaptation, after one batch, after `STEPS`."""
     run = Simulator(algorithm, learner, whole.pool, whole.train, steps=STEPS, size=BATCH, seed=seed, group=5)
     for _ in range(rounds):
         run.round(PART)
@@ -91,7 +91,7 @@ def _made(name: str, fields: Mapping[str, float]) -> Algorithm:
 
 
 def main() -> None:
-    """Both models, every algorithm, a row each."""
+    """Both models with every algorithm, one row each."""
     parser = argparse.ArgumentParser(description="Synthetic(0.5, 0.5) by pFedMe's protocol: a table and its JSON.")
     parser.add_argument("out", type=Path, metavar="FILE.json")
     parser.add_argument("--rounds", type=int, default=600, metavar="N")

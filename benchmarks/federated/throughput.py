@@ -1,9 +1,10 @@
-"""`python -m benchmarks.federated.throughput OUT.json`: devices a second of the vectorised simulator.
+"""`python -m benchmarks.federated.throughput OUT.json`: devices per second of the vectorised simulator.
 
-A round of FedAvg over everybody, 200 examples a device, once over them: softmax regression 561 -> 6 in one batch of 200
-and in 4 of 50, and a network over inertial windows (9 channels of 128 values, 25,000 parameters) in 4 of 50. Batches
-are drawn anew every round and that time counts. The medians of some rounds after the first, which compiles: devices a
-second by the clock, and devices a second of one core, which tells more on a machine with other work.
+A round of FedAvg over all devices, one epoch of 200 examples per device: softmax regression 561 -> 6 in one batch of
+200 and in 4 of 50, and a network over inertial windows (9 channels of 128 values, 25,000 parameters) in 4 of 50.
+Batches are drawn again in every round, and that time counts. The results are medians over some rounds after the first
+one, which compiles: devices per second of wall-clock time, and devices per second of CPU time, which is more reliable
+on a machine with other work.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ EXAMPLES = 200
 
 
 class Case(NamedTuple):
-    """A model, what an example is, and how devices go over theirs."""
+    """A model, the shape of an example, and how devices batch their examples."""
 
     name: str
     model: Callable[[], ir.Model]
@@ -43,7 +44,7 @@ class Case(NamedTuple):
 
 
 class Speed(NamedTuple):
-    """Devices a second: by the clock, and of this process's time on cores."""
+    """Devices per second of wall-clock time, and of this process's CPU time."""
 
     a_second: float
     a_core_second: float
@@ -76,13 +77,13 @@ def measure(case: Case, rounds: int, group: int = 1) -> Speed:
 
 
 def main() -> None:
-    """Every case, a row each."""
+    """Every case, one row each."""
     parser = argparse.ArgumentParser(description="Devices per second of the vectorised simulator.")
     parser.add_argument("out", type=Path, metavar="FILE.json")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, metavar="N")
     parser.add_argument("--rounds", type=int, default=7, metavar="N")
     args = parser.parse_args()
-    # A JAX device a thread: XLA's own threads would share each small product and lose more than they win.
+    # One JAX device per thread: XLA's own threads would split each small product, which costs more than it saves.
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_multi_thread_eigen=false"
     config: Any = jax.config
     config.update("jax_num_cpu_devices", args.threads)

@@ -1,9 +1,9 @@
 """`python -m benchmarks.federated.wire FILE.npz OUT.json`: compression, malicious devices and noise on HAR.
 
-The people, model and rounds of `benchmarks.federated.har`: six never train. Accuracy is the global model's, without
-adapting, on the quarter of their examples that those who train keep back, and on all examples of the unseen: what a
-codec or a rule costs shows there, before fine-tuning makes up for it. Every update and every broadcast really becomes
-bytes; their numbers are means a device and round.
+The people, model and rounds are those of `benchmarks.federated.har`: six people never train. Accuracy is that of the
+global model, without adaptation, on the held-out quarter of the participants' examples and on all examples of the
+unseen people: there the cost of a codec or a rule is visible, before fine-tuning compensates for it. Every update and
+every broadcast is really serialised; numbers of bytes are means per device and round.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["Setting", "run"]
 
 
 RATE = 0.2
-"""Of local SGD: in the middle of what the contest searches."""
+"""Rate of local SGD: in the middle of the grid that `people` searches."""
 
 
 class Setting(NamedTuple):
@@ -50,7 +50,7 @@ class Setting(NamedTuple):
     liars: float = 0.0
 
 
-# A tenth of what changed, both ways: what is left out of a difference comes with a later one.
+# A tenth of the changed elements, in both directions: elements left out of a difference are sent with a later one.
 FEW = ["difference", "topk:0.1", "int8"]
 BYTES = (
     Setting("fedavg, float32"),
@@ -79,7 +79,7 @@ TABLES = {"bytes": BYTES, "liars": LIARS, "noise": NOISE}
 
 
 class Row(NamedTuple):
-    """Accuracy of the global model; bytes a device and round; what privacy was spent (0: none was promised)."""
+    """Accuracy of the global model; bytes per device and round; the privacy budget spent (0: no guarantee)."""
 
     known: float
     unseen: float
@@ -90,7 +90,7 @@ class Row(NamedTuple):
 
 
 def run(task: People, setting: Setting, seed: int, rounds: int, learner: JaxLearner, local: Any) -> Row:
-    """FedAvg with everybody in every round. `local`: `FedAvg.local` of the learner, compiled."""
+    """FedAvg with all participants in every round. `local`: `FedAvg.local` of the learner, compiled."""
     fleet, algorithm = divided(task, seed, task.everyone()), FedAvg(rate=RATE)
     shards = {name: pick(task.pool, rows) for name, rows in fleet.train.items()}
     lying = liars(shards, setting.liars, seed)
@@ -113,7 +113,7 @@ def run(task: People, setting: Setting, seed: int, rounds: int, learner: JaxLear
             sent = transforms.outgoing(flipped(payload) if name in lying else payload, source, multiplier).tree
             try:
                 encoded = transforms.codec.encode(sent, rng, residual=residuals.get(name))
-            except FederatedError:  # training diverged: such a device has nothing to send
+            except FederatedError:  # training diverged: this device has nothing to send
                 continue
             residuals[name] = encoded.residual
             sizes["up"].append(len(encoded.data))
@@ -130,7 +130,7 @@ def run(task: People, setting: Setting, seed: int, rounds: int, learner: JaxLear
 
 
 def _accuracies(task: People, fleet: Any, learner: JaxLearner, params: Any, unseen: bool) -> list[float]:
-    """One a person, without adapting."""
+    """One accuracy per person, without adaptation."""
     found = []
     for name in sorted({asked.name for asked in fleet.asked}):
         if (name in fleet.unseen) != unseen:

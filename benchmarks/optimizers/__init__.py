@@ -1,1 +1,1 @@
-"""Second-order against first-order optimisers, tuned by the same search: `python -m benchmarks.optimizers`."""
+"""Second-order and first-order optimisers, tuned by the same search: `python -m benchmarks.optimizers`."""

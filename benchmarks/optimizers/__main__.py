@@ -1,4 +1,4 @@
-"""Steps and seconds to the same validation loss, every optimiser tuned by the same search.
+"""Steps and seconds to reach the same validation loss, with every optimiser tuned by the same search.
 
     python -m benchmarks.optimizers --data DIR --task characters --trials 12 --steps 300 --seeds 5
 
@@ -22,7 +22,7 @@ from lite_runtime.errors import MsedgeError
 
 
 def main() -> None:
-    """Search, run fresh seeds, print the table."""
+    """Search, run new seeds, print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.optimizers", description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder with mnist.npz and tinyshakespeare.txt")
     parser.add_argument("--task", choices=TASKS, default="characters")

@@ -1,10 +1,11 @@
-"""The same search for every optimiser: equal numbers of trials, steps and draws; then fresh seeds.
+"""The same search for every optimiser: equal numbers of trials and steps, the same random draws; then new seeds.
 
-A trial draws a rate (log-uniform over the optimiser's own two decades), weight decay, share of warm-up, momentum and
-second-moment decay. The settings with the lowest final validation loss are run again on seeds that no trial has seen.
-The target is what the best first-order optimiser reaches at its end, its mean over those seeds. An optimiser's steps to
-target are where its own mean curve gets there; under a schedule made for more steps that is late, so it also gets whole
-runs of fewer steps, the shortest of which that ends at the target counts as well.
+A trial draws a learning rate (log-uniform over two decades chosen for the optimiser), weight decay, the part of steps
+for warm-up, momentum and second-moment decay. The settings with the lowest final validation loss are run again with
+seeds that no trial has used. The target is the final loss of the best first-order optimiser, the mean over those seeds.
+An optimiser's steps to target are the point where its own mean curve reaches it. With a schedule made for more steps
+that point is late, so each optimiser also gets complete runs with fewer steps, and the shortest one that ends at the
+target is reported as well.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ __all__ = ["OPTIMIZERS", "Curve", "Settings", "curve", "search", "shortest", "st
 Settings = Mapping[str, float]
 
 SHARES = 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3
-"""Of the steps, that whole runs get, until one of them misses the target."""
+"""Fractions of the steps for shorter complete runs, which are tried until one misses the target."""
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """Rates between `low` and `high`; `make(rate schedule, settings)`; `runner` is first order or not."""
+    """Rates between `low` and `high`; `make(rate schedule, settings)`; `runner`: whether it is a first-order one."""
 
     low: float
     high: float
@@ -56,7 +57,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
 
 @dataclass(frozen=True)
 class Curve:
-    """Validation losses after every `every` steps, and the median seconds of a step."""
+    """Validation losses after every `every` steps, and the median seconds per step."""
 
     every: int
     losses: tuple[float, ...]
@@ -64,7 +65,7 @@ class Curve:
 
     @property
     def end(self) -> float:
-        """The last of the losses; infinite where training broke."""
+        """The last loss; infinite if training diverged."""
         return self.losses[-1] if np.isfinite(self.losses[-1]) else float("inf")
 
 
@@ -81,7 +82,7 @@ def drawn(name: str, random: np.random.Generator) -> Settings:
 
 
 def curve(task: Task, name: str, settings: Settings, steps: int, seed: int, every: int) -> Curve:
-    """Train once. Batches and initial weights are the seed's, the same for every optimiser."""
+    """Train once. The seed determines batches and initial weights, which are the same for every optimiser."""
     schedule = cosine_schedule(settings["rate"], steps, warmup=max(int(settings["warmup"] * steps), 1),
                                end=0.02 * settings["rate"])  # fmt: skip
     optimizer = OPTIMIZERS[name].make(schedule, settings)
@@ -116,7 +117,7 @@ def _measure(task: Task) -> Callable[..., Any]:
 def search(
     task: Task, name: str, trials: int, steps: int, every: int, say: Callable[[str], None]
 ) -> tuple[Settings, list[tuple[Settings, float]]]:
-    """The best settings of `trials` on seed 0, and all of them with their last losses."""
+    """The best settings of `trials` with seed 0, and all settings with their final losses."""
     random, tried = np.random.default_rng(11), []
     for number in range(trials):
         settings = drawn(name, random)
@@ -130,7 +131,8 @@ def shortest(
     task: Task, name: str, settings: Settings, steps: int, seeds: Sequence[int], target: float,
     say: Callable[[str], None],
 ) -> int | None:  # fmt: skip
-    """Steps of the shortest whole run, of `SHARES` of `steps`, whose mean end is at `target`; None: not the longest."""
+    """Steps of the shortest complete run, among `SHARES` of `steps`, whose mean final loss reaches `target`; None if
+    even the longest does not."""
     found = None
     for share in SHARES:
         fewer = round(share * steps)
@@ -143,7 +145,7 @@ def shortest(
 
 
 def steps_to(target: float, curves: Sequence[Curve]) -> float | None:
-    """Where the mean of the curves first reaches `target`, in steps, straight lines between measures; None: never."""
+    """The step at which the mean of the curves first reaches `target`, by linear interpolation; None: never."""
     mean = np.mean([c.losses for c in curves], axis=0)
     every = curves[0].every
     for k, loss in enumerate(mean):

@@ -1,4 +1,4 @@
-"""What the optimisers are tried on: a loss, fresh weights, batches and a measure on examples no step has seen."""
+"""Tasks for the optimisers: a loss, initial weights, batches, and a measure on held-out examples."""
 
 from __future__ import annotations
 

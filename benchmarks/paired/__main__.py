@@ -49,8 +49,8 @@ class Side(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """How a row is measured. `rounds`: of a start; `turn` and `wake`: seconds that count, and that do not; `core`: the
-    one both processes are kept to, None for any."""
+    """How a row is measured. `rounds`: per start; `turn` and `wake`: seconds that are measured, and of warm-up before
+    them; `core`: the core on which both processes run, None for any."""
 
     threads: int
     call: Literal["run", "bind"]
@@ -83,7 +83,7 @@ class _Process:
         self._process.communicate()
 
     def ask(self, **command: Any) -> Mapping[str, Any]:
-        """The answer to a command. Raises WorkerError for one that failed."""
+        """The answer to a command. Raises WorkerError if the command failed."""
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             self._process.stdin.write(json.dumps(command) + "\n")
@@ -105,14 +105,14 @@ class _Started(NamedTuple):
 
 
 def _start(sides: tuple[Side, Side], bundles: tuple[Path, Path], setting: Setting) -> _Started:
-    """Two new processes, and the rounds that they run in turn."""
+    """Start two new processes, and let them run the rounds in turn."""
     with tempfile.TemporaryDirectory() as folder:
         with _Process(sides[0], setting.core) as before, _Process(sides[1], setting.core) as after:
             both, files = (before, after), (Path(folder) / "before.npz", Path(folder) / "after.npz")
             for process, bundle, file in zip(both, bundles, files, strict=True):
                 process.ask(load=str(bundle), threads=setting.threads, call=setting.call, outputs=str(file))
             rounds = []
-            for i in range(-1, setting.rounds):  # the first one warms up
+            for i in range(-1, setting.rounds):  # the first round is warm-up
                 seconds = [0.0, 0.0]
                 for k in (0, 1) if i % 2 else (1, 0):
                     seconds[k] = both[k].ask(turn=setting.turn, wake=setting.wake)["seconds"]
@@ -142,7 +142,7 @@ def _apart(old: Any, new: Any) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A model with one number of threads. `error`: why it did not run; then there is nothing else."""
+    """A model with one number of threads. `error`: why it did not run; the other fields are then empty."""
 
     model: str
     threads: int
@@ -154,14 +154,14 @@ class Row:
 
     @property
     def bad(self) -> bool:
-        """Slower, different or not run."""
+        """Whether it is slower, has different outputs or did not run."""
         return self.verdict in ("slower", "did not run") or self.difference > 0
 
 
 def measured(
     name: str, start: Callable[[int], _Started], setting: Setting, *, fewest: int, most: int, tolerance: float
 ) -> Row:
-    """A row: starts until the interval decides, `fewest` at least and `most` at most."""
+    """A row: processes are started until the interval decides, at least `fewest` and at most `most` times."""
     starts: list[_Started] = []
     found: Compared | None = None
     decided: Verdict = "undecided"
@@ -173,7 +173,7 @@ def measured(
 
 
 def table(rows: Sequence[Row], tolerance: float) -> str:
-    """Markdown: the rows, the most slowed first, and what they come to in words."""
+    """Markdown: the rows, the slowest ratio first, and a summary in words."""
     lines = [
         "| model | threads | before µs | after µs | after / before | 95 % interval | starts × rounds | outputs |"
         " verdict |",

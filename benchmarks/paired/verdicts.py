@@ -1,4 +1,4 @@
-"""What paired times of two versions say: the ratio, how sure it is, and whether it is within a tolerance."""
+"""Statistics of paired times of two versions: the ratio, its interval, and whether it is within a tolerance."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 __all__ = ["Compared", "Start", "Verdict", "compared", "verdict"]
 
 SAMPLES = 2000
-"""Of the bootstrap."""
+"""Resamples of the bootstrap."""
 SURE = 0.95
 
 Verdict = Literal["slower", "faster", "within", "undecided"]
@@ -21,7 +21,7 @@ Start = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Medians in seconds; `ratio`: of the time after to the time before, above 1 where it became slower; `low` and
+    """Medians in seconds; `ratio`: the time after divided by the time before, above 1 if it became slower; `low` and
     `high`: the bounds of its 95 % interval."""
 
     before: float
@@ -35,8 +35,8 @@ class Compared:
 def compared(starts: Sequence[Start], seed: int = 0) -> Compared:
     """The median of the rounds' ratios, with an interval by a bootstrap over starts and, within them, rounds.
 
-    A process keeps its memory's layout for life, which alone moves times by a percent: rounds of one start are not
-    independent, so starts are drawn first (Davison and Hinkley 1997, section 3.8).
+    The memory layout of a process does not change while it runs, and it alone changes times by a percent: the rounds of
+    one start are not independent, so starts are drawn first (Davison and Hinkley 1997, section 3.8).
     """
     if not starts or not all(starts):
         raise ValueError("expected one round of one start at least, got none")

@@ -61,7 +61,7 @@ class Worker:
         return {"seconds": self._turn(command["turn"], command["wake"])}
 
     def _own(self, module: ModuleType) -> str:
-        """The folder of a package, which must be of this worker's checkout."""
+        """The folder of a package, which must be in this worker's checkout."""
         folder = os.path.realpath(os.path.dirname(module.__file__ or ""))
         if os.path.commonpath([folder, self.root]) != self.root:
             raise ImportError(f"expected {module.__name__} from {self.root}, got it from {folder}")

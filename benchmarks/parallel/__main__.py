@@ -1,4 +1,4 @@
-"""Six models on three topologies: the cost of experts' plans, a pipeline and our plan, as compiled.
+"""Six models on three topologies: the cost of expert plans, pipeline parallelism and our plan, from compiled programs.
 
 python -m benchmarks.parallel [--models mlp,gpt] [--topologies h100x8] [--contenders dp,ours] [--backend gpu|cpu]
                               [--json FILE]
@@ -28,7 +28,7 @@ TOPOLOGIES = ("h100x8", "2x4-slow", "4-small")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 where every row was made, 1 without a compiler for GPUs."""
+    """Exit code: 0 if every row was computed, 1 without a compiler for GPUs."""
     given = _parser().parse_args(arguments)
     if given.backend == "gpu" and not compilers.has_gpu():
         print(f"no compiler for GPUs: run benchmarks.parallel.install_compiler FOLDER, set {compilers.FOLDER}=FOLDER")

@@ -1,15 +1,17 @@
-"""Bytes that known strategies must move, by closed forms: predicted and compiled bytes are equal to them.
+"""Bytes that known strategies must move, by closed forms; predicted and compiled bytes must be equal to them.
 
 python -m benchmarks.parallel.closed_forms [--backend gpu|cpu] [--small]
 
-Two blocks of attention and MLP without biases on eight devices, trained by plain SGD on a mean of squares. P are the
-bytes of the parameters, A those of the activations; the 4 are the loss. Prints Markdown. `--backend cpu` needs
-XLA_FLAGS=--xla_force_host_platform_device_count=8, `gpu` what `benchmarks.parallel.install_compiler` installs.
+The model is two blocks of attention and MLP without biases on eight devices, trained by plain SGD on a mean of squares.
+P is the bytes of the parameters, A those of the activations; the 4 bytes are the loss. Prints Markdown. `--backend cpu`
+needs XLA_FLAGS=--xla_force_host_platform_device_count=8, `gpu` needs what `benchmarks.parallel.install_compiler`
+installs.
 
-Megatron (Shoeybi et al., 2019) sums activations twice a block and way, and never the gradient of the batch: 8A - A. It
-holds for its one matrix for queries, keys and values. With three (`apart`) what they read has three gradients: the
-GPU's compiler adds their parts before it sums over devices, 7A again; the CPU's sums each, 9A. Without the
-normalisation JAX adds each to the residual's gradient, and both compilers make 9A, of hand-written constraints too.
+Megatron (Shoeybi et al., 2019) sums activations over devices twice per block and direction, but never the gradient of
+the batch: 8A - A. This holds for its single matrix for queries, keys and values. With three matrices (`apart`) their
+input has three gradients: the GPU's compiler adds them locally before it sums over devices, 7A again; the CPU's
+compiler sums each over devices, 9A. Without the normalisation JAX adds each one to the residual's gradient, and both
+compilers produce 9A, also with hand-written constraints.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ __all__ = ["FORMS", "SMALL", "Form", "Moved", "Sizes", "moved", "two_blocks"]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """As noted for hand-written programs: P = 25,165,824 and A = 4,194,304 bytes. `apart`: queries, keys and values
-    each have a matrix, and what they read is normalised."""
+    """The default sizes give P = 25,165,824 and A = 4,194,304 bytes, as in the notes on hand-written programs. `apart`:
+    queries, keys and values each have a matrix, and their input is normalised."""
 
     blocks: int = 2
     width: int = 512
@@ -52,26 +54,27 @@ class Sizes:
 
     @property
     def parameters(self) -> int:
-        """Bytes: 4 matrices of attention, and twice 4 of the MLP."""
+        """Bytes of the parameters: 4 matrices for attention, and twice 4 for the MLP."""
         return self.blocks * 12 * self.width**2 * 4
 
     @property
     def activations(self) -> int:
-        """Bytes of what goes from block to block."""
+        """Bytes of the activations between blocks."""
         return self.rows * self.length * self.width * 4
 
 
 SMALL = Sizes(width=64, length=8)
 
 Bytes = Mapping[str, int]
-"""By kind of collective, of its results on one device."""
+"""Bytes of the results on one device, by kind of collective."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """`text`: what the field says. `bytes(p, a, n, scatters)`: that by kind, for `p` bytes of parameters, `a` of
-    activations, `n` devices and a compiler that makes reduce-scatters or does not. `whole`: sums end whole on all
-    devices; a planner that is free to do so scatters some of data parallelism's and gathers parameters instead."""
+    """`text`: the formula as printed. `bytes(p, a, n, scatters)`: its value by kind of collective, for `p` bytes of
+    parameters, `a` of activations, `n` devices and a compiler with or without reduce-scatters. `whole`: every device
+    gets the complete sums; a planner that is free to choose scatters some sums of data parallelism and gathers
+    parameters instead."""
 
     expert: str
     mesh: Mesh
@@ -85,7 +88,7 @@ _LINE, _GRID = Mesh((8,), (0,)), Mesh((2, 4), (0, 0))
 
 
 def _fsdp(p: int, a: int, n: int, scatters: bool) -> Bytes:
-    """Of a sum scattered each device keeps a part."""
+    """Each device keeps a part of a scattered sum."""
     sums = {"reduce-scatter": p // n, "all-reduce": 4} if scatters else {"all-reduce": p + 4}
     return {"all-gather": p, **sums}
 
@@ -103,7 +106,7 @@ FORMS: Mapping[str, Form] = {
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Bytes by the closed form, as predicted, and in the compiled program."""
+    """Bytes by the closed form, by the prediction, and in the compiled program."""
 
     closed: Bytes
     foretold: Bytes
@@ -111,7 +114,7 @@ class Moved:
 
 
 def moved(form: Form, compiler: Compiler, topology: Topology, sizes: Sizes) -> Moved:
-    """Of the expert's plan for two blocks of these `sizes`. Raises `PlanError` where there is none."""
+    """The bytes of the expert's plan for two blocks with these `sizes`. Raises `PlanError` if there is no such plan."""
     about = _, state, batch = two_blocks(replace(sizes, apart=form.apart))
     graph, results = trace(*about), jax.eval_shape(*about)
     backend = "cpu" if form.whole else compiler.name
@@ -131,7 +134,7 @@ def _by_kind(collectives: Sequence[Collective]) -> Bytes:
 
 
 def two_blocks(sizes: Sizes) -> tuple[Callable[[Tree, Tree], tuple[Tree, Tree]], Tree, Tree]:
-    """The step, and shapes of its state and batch."""
+    """The step, and the shapes of its state and batch."""
     d, heads, each = sizes.width, sizes.heads, sizes.width // sizes.heads
     apart = {name: (d, heads, each) for name in "qkv"} if sizes.apart else {"qkv": (d, 3, heads, each)}
     matrices = {**apart, "out": (heads, each, d), "up": (d, 4 * d), "down": (4 * d, d)}
@@ -164,7 +167,7 @@ def two_blocks(sizes: Sizes) -> tuple[Callable[[Tree, Tree], tuple[Tree, Tree]],
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 where all figures of every row agree, else 1."""
+    """Exit code: 0 if all figures of every row agree, else 1."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.parallel.closed_forms", description=__doc__)
     parser.add_argument("--backend", choices=("gpu", "cpu"), default="gpu")
     parser.add_argument("--small", action="store_true", help="width 64 instead of 512")

@@ -1,7 +1,8 @@
-"""One model on one topology: every expert's plan, a pipeline, and ours, each compiled and read back.
+"""One model on one topology: every expert plan, pipeline parallelism, and our plan, each compiled and analysed.
 
-Where a contender does not fit, or memory stands in the way of a cheaper plan, it computes a part of its forward pass
-again in its backward pass, the smaller part first, and the best of these programs counts: experts do so too.
+If a contender does not fit into memory, or memory prevents a cheaper plan, a part of its forward pass is recomputed in
+the backward pass, with the smaller part tried first, and the best of these programs counts. The same holds for expert
+plans.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ from cloud.train.stepping.step import StepOptions, TrainState
 __all__ = ["CONTENDERS", "Contest", "Entry"]
 
 CONTENDERS = (*EXPERTS, "pipeline", "searched", "ours")
-"""`searched` is what the planner finds by itself and likes best; `ours` the best, as compiled, of the few that it likes
-best among what it found and the experts' plans."""
+"""`searched` is the planner's own best plan by prediction; `ours` is the best, as compiled, of the few plans with the
+best predictions among those it found and the expert plans."""
 
 SECONDS = 120.0
-"""For each search."""
+"""Seconds for each search."""
 SHARES = (0.0, 0.5, 1.0)
-"""Of the forward pass, computed again."""
+"""Parts of the forward pass that are recomputed."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A contender's figures: seconds and bytes of one device. `said_*`: the planner's predictions. `picked`: whose plan
-    ours is. `error`: why there is no such plan, the figures then being 0."""
+    """A contender's figures: seconds and bytes of one device. `said_*`: the planner's predictions. `picked`: the origin
+    of the plan chosen as ours. `error`: why there is no such plan; the figures are then 0."""
 
     contender: str
     mesh: tuple[int, ...] = ()
@@ -69,16 +70,16 @@ class Entry:
 
     @property
     def rank(self) -> tuple[bool, bool, float]:
-        """What there is comes first, of that what fits, of that the quickest."""
+        """Sort key: plans without an error first, then those that fit, then by time."""
         return not self.step, not self.fits, self.step
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The entry as JSON values."""
         return asdict(self)
 
 
 class Contest:
-    """`model` and `place`: names of `MODELS` and of a topology. `backend`: "gpu" or "cpu", whose compiler is asked."""
+    """`model` and `place`: names of `MODELS` and of a topology. `backend`: the compiler, "gpu" or "cpu"."""
 
     def __init__(self, model: str, place: str, backend: str = "gpu") -> None:
         self.topology, self.backend = Topology.named(place), backend
@@ -91,10 +92,10 @@ class Contest:
         self.searching = 0.0
 
     def entries(self, contenders: tuple[str, ...] = CONTENDERS) -> Iterator[Entry]:
-        """Of each contender."""
+        """The entry of each contender."""
         for name in contenders:
             found: list[Entry] = []
-            for share in SHARES if name != "pipeline" else (1.0,):  # which computes again as it is
+            for share in SHARES if name != "pipeline" else (1.0,):  # which recomputes anyway
                 try:
                     found.append(self._entry(name, share))
                 except PlanError as error:
@@ -142,7 +143,7 @@ class Contest:
         return self.found[name, share]
 
     def _checked(self, plan: Plan, share: float) -> Checked:
-        """A plan compiled, once."""
+        """A compiled plan; each is compiled once."""
         key = share, plan.mesh, plan.entering, plan.ops, plan.regather
         if key not in self.read:
             start, model = time.monotonic(), self.models[share]
@@ -154,7 +155,7 @@ class Contest:
         return self.read[key]
 
     def _pipeline(self, model: Model) -> Entry:
-        """The pipeline that looks best."""
+        """The pipeline schedule with the best prediction."""
         start, given = time.monotonic(), model.state
         state = TrainState(given["params"], given["extra"], given["slots"], jax.eval_shape(lambda: jnp.int32(0)))
 

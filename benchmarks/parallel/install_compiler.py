@@ -13,7 +13,7 @@ from cloud.parallel.checking.compilers import FOLDER, WHEELS
 
 
 def main() -> int:
-    """0 where it is installed, 2 for a wrong call, else what pip returned."""
+    """Exit code: 0 if it is installed, 2 for wrong arguments, else pip's."""
     if len(sys.argv) != 2:
         print("usage: python -m benchmarks.parallel.install_compiler FOLDER", file=sys.stderr)
         return 2

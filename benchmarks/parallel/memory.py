@@ -1,9 +1,9 @@
-"""Predicted peak memory and collective bytes beside those of the GPU's compiler, for plans of several models.
+"""Predicted peak memory and collective bytes compared with those of the GPU's compiler, for plans of several models.
 
 python -m benchmarks.parallel.memory [MODEL:TOPOLOGY:PLAN ...]
 
-PLAN is one of the experts' (dp, fsdp, megatron, ...) or "searched". Needs what `benchmarks.parallel.install_compiler`
-installs, and no GPU.
+PLAN is one of the expert plans (dp, fsdp, megatron, ...) or "searched". Needs what
+`benchmarks.parallel.install_compiler` installs, and no GPU.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CASES = (
 
 
 def report(case: str) -> Report:
-    """Of `model:topology:plan`. Raises `PlanError` where there is no such plan, or no compiler."""
+    """The figures of `model:topology:plan`. Raises `PlanError` if there is no such plan, or no compiler."""
     name, place, plan_name = case.split(":")
     model, topology = MODELS[name](), Topology.named(place)
     graph = trace(model.step, model.state, model.batch)
@@ -53,7 +53,7 @@ def report(case: str) -> Report:
 
 
 def main() -> int:
-    """0 where every case could be planned and compiled, else 1."""
+    """Exit code: 0 if every case could be planned and compiled, else 1."""
     if not compilers.has_gpu():
         print(f"no compiler for GPUs: run benchmarks.parallel.install_compiler FOLDER, set {compilers.FOLDER}=FOLDER")
         return 1

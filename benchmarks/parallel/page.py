@@ -1,4 +1,4 @@
-"""The contest's results as Markdown."""
+"""The results of the comparison as Markdown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EXPERTS = tuple(name for name in CONTENDERS if name not in _OWN)
 
 
 def page(found: Mapping[str, Row]) -> str:
-    """`found`: "model:topology" to contender to entry. One table per topology, then the predictions
+    """`found`: entries by "model:topology" and by contender. One table per topology, then the predictions
     for our plans."""
     places = dict.fromkeys(key.partition(":")[2] for key in found)
     parts = [_place(place, {key.partition(":")[0]: row for key, row in found.items() if key.endswith(f":{place}")})
@@ -24,7 +24,7 @@ def page(found: Mapping[str, Row]) -> str:
 
 
 def best_expert(row: Row) -> Mapping[str, Any] | None:
-    """The cheapest of the experts' plans that fit, None where none does."""
+    """The cheapest of the expert plans that fit; None if none does."""
     fitting = [row[name] for name in _EXPERTS if name in row and row[name]["fits"]]
     return min(fitting, key=lambda entry: float(entry["step"]), default=None)
 
@@ -51,7 +51,7 @@ def _ratio(row: Row) -> str:
 
 
 def _cell(entry: Mapping[str, Any] | None, best: bool) -> str:
-    """Milliseconds and GiB; what does not fit in brackets."""
+    """Milliseconds and GiB, in brackets if it does not fit."""
     if entry is None:
         return ""
     if not entry["step"]:

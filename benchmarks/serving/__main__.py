@@ -1,7 +1,7 @@
 """`python -m benchmarks.serving --peers FOLDER --docs docs`: requests per second and latency of servers.
 
 Each server is first tried with each of its settings, for every form of requests, and the fastest setting is compared.
-Then our server and the other run at the same time and get load in alternating turns. The environments are made by
+Then our server and the other run at the same time and get load in alternating turns. The environments are created by
 `python -m benchmarks.serving.environments FOLDER`. With --resume every measurement is saved, and a stopped run
 continues.
 """
@@ -44,11 +44,11 @@ __all__ = ["best_variants", "free_port", "main", "running"]
 STARTING = 90.0
 """Seconds a server may take until its first answer."""
 AGREE = 2e-3
-"""How far answers may be from ONNX Runtime's, as a part of its largest number."""
+"""Allowed difference of answers from ONNX Runtime's, relative to its largest number."""
 FAILING = 0.01
-"""The part of requests that may fail with a setting that is compared."""
+"""The fraction of requests that may fail with a setting that is compared."""
 WARM = 1
-"""Seconds of load that do not count."""
+"""Seconds of warm-up load, which are not counted."""
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -78,7 +78,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def free_port() -> int:
-    """A port that is free now."""
+    """A port that is currently free."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -98,8 +98,9 @@ def _post(port: int, request: Request) -> tuple[int, bytes]:
 def running(
     contender: Contender, place: Place, x: Array, variant: str = "", tell: Path | None = None
 ) -> Iterator[None]:
-    """The server, from its first answer on; all its processes are gone afterwards. `variant`: of its settings, the
-    first unless named; `tell`: where it writes how many rows its calls had."""
+    """Run the server; the block starts after its first answer, and all its processes are ended after the block.
+    `variant`: name of its settings, the first by default; `tell`: file to which it writes how many rows its calls
+    had."""
     command, environment = contender.start(place)
     settings = contender.variants[variant or next(iter(contender.variants))](place)
     told = {"TELL": str(tell)} if tell else {}
@@ -142,7 +143,7 @@ class _Model(NamedTuple):
     connections: Sequence[int]
 
     def place(self, python: str, threads: int) -> Place:
-        """At a port that is free."""
+        """Place the model's server at a free port."""
         return Place(self.onnx, self.bundle, self.input, free_port(), threads, python)
 
 
@@ -172,7 +173,7 @@ def _check(contender: Contender, place: Place, model: _Model, form: str) -> None
 
 
 def _tried(contender: Contender, python: str, model: _Model, variant: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Requests a second by form, with a setting, and how many rows its calls had; or why it did not work."""
+    """Requests per second by form with one setting, and how many rows its calls had; or why it did not work."""
     place, most = model.place(python, args.threads), max(model.connections)
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -186,7 +187,7 @@ def _tried(contender: Contender, python: str, model: _Model, variant: str, args:
                     before = _rows_told(tell)
                     load = drive(place.port, request, most, args.trial)
                     time.sleep(0.6)
-                    _post(place.port, request)  # it tells as it runs
+                    _post(place.port, request)  # the server writes its numbers of rows while it runs
                     calls = _rows_told(tell) - before
                     found[form] = {
                         "rate": load.rate, "failures": load.failures, "connections": most, "seconds": args.trial,
@@ -199,7 +200,7 @@ def _tried(contender: Contender, python: str, model: _Model, variant: str, args:
 
 
 def _rows_told(tell: Path) -> Counter[int]:
-    """By rows, the calls of all the server's processes."""
+    """The number of calls by number of rows, over all the server's processes."""
     told: Counter[int] = Counter()
     for path in tell.parent.glob(f"{tell.name}.*"):
         if path.suffix != ".new":
@@ -208,8 +209,8 @@ def _rows_told(tell: Path) -> Counter[int]:
 
 
 def best_variants(trials: Mapping[str, Mapping[str, Any]], forms: Sequence[str]) -> dict[str, str]:
-    """By form, the setting with the most answered requests a second; one that fails more often than FAILING only where
-    all do."""
+    """By form, the setting with the most answered requests per second; settings that fail more often than FAILING are
+    only used if all do."""
     best: dict[str, str] = {}
     for form in forms:
         ran = {variant: tried[form] for variant, tried in trials.items() if form in tried}
@@ -223,7 +224,7 @@ def _works(tried: Mapping[str, Any]) -> bool:
 
 
 class Paired(NamedTuple):
-    """Ours, and right after it the other server's, both running all the while."""
+    """A measurement of ours and right after it one of the other server, both running all the time."""
 
     ours: Load
     theirs: Load
@@ -247,8 +248,9 @@ def _measured(
 
 
 def _rows(measured: Mapping[tuple[str, str, int], Sequence[Paired]]) -> list[dict[str, Any]]:
-    """Medians by server, form and connections. `ratio`: of our requests a second to theirs, pair by pair; `tail`: of
-    our 99th percentile to theirs. Ours are of all pairs but Ray's, whose idle processes take a good part of a core."""
+    """Medians by server, form and connections. `ratio`: our requests per second divided by theirs, pair by pair;
+    `tail`: the same for the 99th percentile. Our medians are over all pairs except Ray's, whose idle processes use much
+    of a core."""
     rows = []
     for form, connections in dict.fromkeys((form, count) for _, form, count in measured):
         mine = {name: pairs for (name, f, c), pairs in measured.items() if (f, c) == (form, connections)}
@@ -271,7 +273,7 @@ def _row(name: str, form: str, connections: int, loads: Sequence[Load]) -> dict[
 
 
 def _ceiling(model: _Model, threads: int) -> float:
-    """Rows a second in this process, the median of ten half seconds."""
+    """Rows per second in this process, the median of ten half seconds."""
     import lite_runtime
 
     call = lite_runtime.load(model.bundle, threads=threads).bind({model.input: model.x.shape})
@@ -287,7 +289,7 @@ def _ceiling(model: _Model, threads: int) -> float:
 
 
 def _run(model: _Model, found: Sequence[tuple[Contender, str]], journal: Journal, args: argparse.Namespace) -> Any:
-    """All of one model."""
+    """All measurements of one model."""
     forms, trials, best = args.forms.split(","), {}, {}
     for contender, python in found:
         tried = {}
@@ -320,7 +322,7 @@ def _ended(number: int, frame: object) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print. Exit code 3 where something could not run, or the time was up."""
+    """Measure and print. Exit code 3 if something could not run or the time limit was reached."""
     args = _arguments(argv)
     signal.signal(signal.SIGTERM, _ended)
     try:

@@ -1,6 +1,6 @@
-"""`python -m benchmarks.serving.batching [MODEL.onnx …]`: batches against single rows, for 64 clients and for one.
+"""`python -m benchmarks.serving.batching [MODEL.onnx …]`: batches or single rows, for 64 clients and for one.
 
-Without models: a wide MLP, which is bound by reading its weights, and a small transformer, both made here.
+The default models are a wide MLP, whose speed is limited by reading its weights, and a small transformer, built here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OURS = CONTENDERS[0]
 
 
 def wide_mlp(width: int = 2048, layers: int = 3) -> onnx.ModelProto:
-    """Dense layers of width x width float32 each, with Relu between: 16.8 MB a layer at 2048."""
+    """Dense layers of width x width in float32, with Relu between them: 16.8 MB per layer with a width of 2048."""
     rng = np.random.default_rng(0)
     nodes, weights, at = [], [], "x"
     for i in range(layers):
@@ -90,7 +90,7 @@ def _model(nodes: Sequence[onnx.NodeProto], ends: Sequence[Any], weights: Sequen
 
 @contextmanager
 def _served(bundle: Path, name: str, x: Array, threads: int, rows: int) -> Iterator[tuple[int, Request]]:
-    """A gateway that joins at most so many rows; its port, and the request for x."""
+    """A gateway that batches at most this many rows; its port, and the request for x."""
     from benchmarks.serving.__main__ import free_port
 
     place = Place(bundle, bundle, name, free_port(), threads, sys.executable)
@@ -101,7 +101,7 @@ def _served(bundle: Path, name: str, x: Array, threads: int, rows: int) -> Itera
 
 
 def _bare(bundle: Path, name: str, x: Array, threads: int) -> float:
-    """Median seconds of one run in this process."""
+    """Median seconds per run in this process."""
     import lite_runtime
 
     model = lite_runtime.load(bundle, threads=threads)

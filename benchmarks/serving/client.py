@@ -1,4 +1,4 @@
-"""`msedge serve` as a separate process, and an HTTP client fast enough to load it fully: bytes out, bytes in."""
+"""`msedge serve` as a separate process, and an HTTP client on raw bytes that is fast enough to load it fully."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from lite_runtime.graph import Array
 __all__ = ["Connection", "Reply", "Server", "infer", "outputs", "request", "serving"]
 
 STARTING = 60.0
-"""Seconds a server may take until it says where it is."""
+"""Seconds a server may take until it prints its address."""
 _ADDRESS = re.compile(r'"address": "http://[^"]*:(\d+)"')
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.I)
 
 
 class Reply(NamedTuple):
-    """What came back. `head`: the status line and header fields, as they came."""
+    """A response. `head`: the status line and header fields, unparsed."""
 
     status: int
     head: bytes
@@ -43,11 +43,11 @@ class Reply(NamedTuple):
 
 
 class Connection(asyncio.Protocol):
-    """A connection for one request after the other."""
+    """A connection for sequential requests."""
 
     def __init__(self) -> None:
         self.served = 0
-        """Replies that came."""
+        """Number of replies received."""
         self.lost = False
         self._came, self._head, self._end = bytearray(), b"", 0
         self._done: Callable[[Reply | None], None] | None = None
@@ -68,13 +68,13 @@ class Connection(asyncio.Protocol):
             self.transport.write(data)
 
     async def answer(self, data: bytes) -> Reply | None:
-        """The same as a coroutine."""
+        """The same, as a coroutine."""
         future: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
         self.ask(data, lambda reply: None if future.done() else future.set_result(reply))
         return await future
 
     def close(self) -> None:
-        """Close as well-behaved clients do."""
+        """Close the connection as well-behaved clients do."""
         self.transport.close()
 
     def reset(self) -> None:
@@ -117,7 +117,7 @@ class Connection(asyncio.Protocol):
 def request(
     path: str, body: bytes, fields: Mapping[str, str | int] | None = None, *, method: str = "POST", length: bool = True
 ) -> bytes:
-    """A request as it goes over the wire; without `length` its framing is among the fields."""
+    """The bytes of a request; without `length` the header fields say how its body is framed."""
     told: dict[str, str | int] = {"Host": "127.0.0.1", **(fields or {})}
     if length:
         told["Content-Length"] = len(body)
@@ -126,7 +126,7 @@ def request(
 
 
 def infer(name: str, x: Array, *, binary: bool = True, **more: Any) -> tuple[bytes, dict[str, str | int]]:
-    """Body and header fields of an inference of float32 rows; more: further members of the request's JSON."""
+    """Body and header fields of an inference request with float32 rows; more: further members of the request's JSON."""
     tensor: dict[str, Any] = {"name": name, "shape": list(x.shape), "datatype": "FP32"}
     if not binary:
         return json.dumps({"inputs": [{**tensor, "data": x.ravel().tolist()}], **more}).encode(), {}
@@ -148,7 +148,7 @@ def outputs(body: bytes, header: str | None) -> tuple[dict[str, Any], Array]:
 
 
 class Server:
-    """A server that runs. `port`: where it listens on 127.0.0.1."""
+    """A running server. `port`: where it listens on 127.0.0.1."""
 
     def __init__(self, process: subprocess.Popen[str], port: int, told: list[str], listener: threading.Thread) -> None:
         self.process, self.port = process, port
@@ -156,20 +156,20 @@ class Server:
 
     @property
     def resident(self) -> int:
-        """Bytes of memory it holds."""
+        """Its resident memory in bytes."""
         with open(f"/proc/{self.process.pid}/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     @property
     def seconds(self) -> float:
-        """Of processor time it has used."""
+        """Seconds of CPU time it has used."""
         with open(f"/proc/{self.process.pid}/stat", encoding="ascii") as file:
             words = file.read().rpartition(")")[2].split()
         return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
     @property
     def sockets(self) -> int:
-        """That it holds open."""
+        """Number of its open sockets."""
         folder, found = f"/proc/{self.process.pid}/fd", 0
         for name in os.listdir(folder):
             with contextlib.suppress(OSError):
@@ -188,7 +188,7 @@ class Server:
         self.process.send_signal(signal.SIGTERM)
 
     def wait(self, seconds: float = 60.0) -> tuple[int, str]:
-        """Its exit code and all it wrote to stderr, once it has ended."""
+        """Its exit code and everything it wrote to stderr, after it has ended."""
         code = self.process.wait(seconds)
         self._listener.join(5.0)
         return code, "".join(self._told)
@@ -196,9 +196,9 @@ class Server:
 
 @contextlib.contextmanager
 def serving(words: Sequence[str]) -> Iterator[Server]:
-    """`msedge serve` with these words, from when it is ready; gone afterwards.
+    """Run `msedge serve` with these arguments; the block starts when it is ready, and it is ended after the block.
 
-    Raises MsedgeError where it does not begin.
+    Raises MsedgeError if it does not start.
     """
     command = [sys.executable, "-m", "edge.cli", "serve", *words, "--port", "0", "--json"]
     with tempfile.TemporaryDirectory() as folder:

@@ -23,7 +23,7 @@ _BYTES = {"Content-Type": "application/octet-stream"}
 
 
 class Place(NamedTuple):
-    """What a server is started with: the model's files and input, a free port, threads, the interpreter."""
+    """Arguments for starting a server: the model's files and input, a free port, threads, the interpreter."""
 
     onnx: Path
     bundle: Path
@@ -34,12 +34,13 @@ class Place(NamedTuple):
 
 
 Variant = Callable[[Place], Mapping[str, str]]
-"""The environment that gives a server some settings."""
+"""Environment variables for a server's settings."""
 
 
 class Contender(NamedTuple):
-    """A server. `start`: its command and further environment; `ask`: the request for an input, by form; `read`: the
-    first output's numbers out of a reply; `variants`: its settings by name, of which the fastest is compared."""
+    """A server. `start`: its command and additional environment variables; `ask`: the request for an input, by form;
+    `read`: the first output's numbers from a reply; `variants`: its settings by name, of which the fastest is
+    compared."""
 
     name: str
     start: Callable[[Place], tuple[Sequence[str], Mapping[str, str]]]
@@ -47,16 +48,16 @@ class Contender(NamedTuple):
     read: Callable[[bytes, str], Array]
     variants: Mapping[str, Variant] = MappingProxyType({"": lambda place: {}})
     packages: Sequence[str] = ()
-    """What its environment has that speed depends on, as pip knows it; the first is the server."""
+    """The packages of its environment that affect speed, by pip's names; the first is the server."""
 
     @property
     def environment(self) -> str:
-        """The folder of its interpreter among those of the peers; "" where it needs none."""
+        """Name of its environment's folder; "" if it runs in this environment."""
         return self.name.lower().replace(" ", "") if self.packages else ""
 
 
 ROWS = "64"
-"""The most rows of a batch: as many as the most connections that are tried."""
+"""The most rows of a batch: equal to the highest number of connections that is tried."""
 
 
 def _variant(**settings: str) -> Variant:
@@ -77,7 +78,7 @@ def _script(name: str, model: str) -> Callable[[Place], tuple[Sequence[str], Map
 
 
 def _numbers(x: Array) -> list[float]:
-    """As a client in Python would send them: float32 values with the digits that tell them apart."""
+    """JSON as a client in Python would send it: float32 values with the shortest digits that identify them."""
     return [float(str(v)) for v in x.ravel()]
 
 
@@ -191,4 +192,4 @@ CONTENDERS: Sequence[Contender] = (
         ("ray", "uvloop", "httptools", "onnxruntime"),
     ),
 )
-"""In MLServer and LitServe, which take JSON alone, bytes travel as base64 in it."""
+"""MLServer and LitServe accept only JSON, so bytes are sent as base64 in it."""

@@ -1,4 +1,4 @@
-"""Environments of the other servers: `python -m benchmarks.serving.environments FOLDER` makes what is missing."""
+"""Environments of the other servers: `python -m benchmarks.serving.environments FOLDER` creates the missing ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WANTED: Mapping[str, Sequence[str]] = {
     "bentoml": ("bentoml>=1.4,<1.5", "uvloop", "httptools", "onnxruntime"),
     "rayserve": ("ray[serve]>=2.60,<3", "uvloop", "httptools", "onnxruntime"),
 }
-"""By name, what is installed: each with uvicorn's faster loop and parser, which are used where they are installed."""
+"""Installed packages by environment: each with uvicorn's faster loop and parser, which it uses if installed."""
 _ASK = """
 import json, sys
 from importlib import metadata
@@ -36,8 +36,8 @@ print(json.dumps(found))
 
 
 def python_of(contender: Contender, peers: Path | None) -> str | None:
-    """The interpreter that runs a server: of its environment, or this one where it needs none; None where it has
-    none."""
+    """The interpreter that runs a server: that of its environment, or this one if it needs none; None if its
+    environment does not exist."""
     if not contender.environment:
         return sys.executable
     path = peers / contender.environment / "bin" / "python" if peers else None
@@ -55,7 +55,7 @@ def versions_of(contender: Contender, python: str) -> dict[str, str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make environments and install into them."""
+    """Create environments and install packages into them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.environments", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="names, separated by commas")

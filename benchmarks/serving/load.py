@@ -1,4 +1,4 @@
-"""The load tool: wrk, whose figures come back as data."""
+"""The load tool wrk, with its figures as data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SCRIPT = Path(__file__).with_name("load.lua")
 
 
 class Request(NamedTuple):
-    """A POST that is sent again and again."""
+    """A POST request that is sent repeatedly."""
 
     path: str
     body: bytes
@@ -38,8 +38,8 @@ class Load(NamedTuple):
 
 
 def drive(port: int, request: Request, connections: int, seconds: float, core: int | None = None) -> Load:
-    """Send the request over so many connections, each waiting for its reply before the next. Raises MsedgeError where
-    wrk is not installed or says nothing."""
+    """Send the request over this many connections, each waiting for its reply before the next request. Raises
+    MsedgeError if wrk is not installed or prints no result."""
     if shutil.which("wrk") is None:
         raise MsedgeError("wrk, the load tool, is not installed: apt install wrk")
     with tempfile.NamedTemporaryFile() as body:

@@ -4,9 +4,9 @@ For each model: `msedge serve` in a separate process; its capacity, measured by 
 the next request; then an open-loop Poisson arrival process, with a deadline for each request; then capacity again,
 because a machine's speed varies. Every answer is compared with ONNX Runtime's.
 
-A request counts as accepted unless it was refused with 429 or 503: one that was accepted and answered 504 is a failure
-of the gateway, and counts among the accepted with all the time it took. The client shares the machine with the server:
-its part of a processor, and how late it was by its own clock, are in the table.
+A request counts as accepted unless it was refused with 429 or 503; one that was accepted and then answered with 504 is
+a failure of the gateway, and counts among the accepted ones with its whole time. The client shares the machine with the
+server: its CPU use, and how late it sent requests by its own clock, are in the table.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ __all__ = [
 ]
 
 SAMPLES = 16
-"""Different requests of a model."""
+"""Number of different requests for a model."""
 AGREE = 1e-3
-"""How far answers may be from ONNX Runtime's, as a part of its largest number."""
+"""Allowed difference of answers from ONNX Runtime's, relative to its largest number."""
 CONNECTIONS = 900
-"""Of the open loop, all opened before it begins (systems allow a process 1,024 files); a request for which none is left
-is the end of the measurement."""
+"""Connections of the open loop, all opened before it begins (systems allow a process 1,024 files); if none is left for
+a request, the measurement ends."""
 
 
 class Subject(NamedTuple):
-    """A model under load: how it is made (as ONNX IR), rows of a request, requests under way when its capacity is
-    measured, seconds of the deadline."""
+    """A model under load: its builder (ONNX IR), rows per request, requests in flight when its capacity is measured,
+    the deadline in seconds."""
 
     make: Callable[[], Any]
     rows: int
@@ -81,14 +81,14 @@ MODELS: Mapping[str, Subject] = {
     "mlp": Subject(_mlp, 4, 32, 0.25),
     "resnet8": Subject(_resnet, 8, 16, 0.1),
 }
-"""A wide MLP, which is bound by its 200 MB of weights, so that its capacity is that of its batches; and ResNet-8 of
-twice the width, bound by arithmetic, so that three times its capacity is not more than a client on the same machine can
-send: of the ordinary one, that would be 450 MB a second."""
+"""A wide MLP, limited by reading its 200 MB of weights, so that its capacity depends on batching; and ResNet-8 of twice
+the width, limited by arithmetic, so that a client on the same machine can send three times its capacity: for the
+ordinary ResNet-8 that would be 450 MB per second."""
 
 
 class Plan(NamedTuple):
-    """factor: arrivals, as a multiple of capacity. seconds: of overload; capacity: seconds of each of its two
-    measurements. threads: of the server's runtime."""
+    """factor: the arrival rate as a multiple of capacity. seconds: duration of the overload; capacity: seconds of each
+    of the two measurements of capacity. threads: of the server's runtime."""
 
     factor: float = 3.0
     seconds: float = 60.0
@@ -98,23 +98,23 @@ class Plan(NamedTuple):
 
 @dataclass
 class Figures:
-    """What came of it: times in seconds, memory in bytes, capacity and goodput in rows a second."""
+    """The results: times in seconds, memory in bytes, capacity and goodput in rows per second."""
 
     model: str
     rows: int
     deadline: float
     capacity: tuple[float, float] = (0.0, 0.0)
-    """Before and after."""
+    """Capacity before and after."""
     offered: float = 0.0
     goodput: float = 0.0
     """Right answers within the deadline, by the client's clock."""
     ratio: float = 0.0
-    """Goodput as a part of the mean capacity."""
+    """Goodput as a fraction of the mean capacity."""
     statuses: dict[int, int] = field(default_factory=dict)
     accepted: dict[str, float] = field(default_factory=dict)
-    """p50, p99 and the longest of requests that were not refused."""
+    """p50, p99 and maximum time of requests that were not refused."""
     refused: dict[str, float] = field(default_factory=dict)
-    """The same of those that were, from the request's last byte handed to the system to the reply read."""
+    """The same for refused requests, from passing the request's last byte to the system until the reply is read."""
     untold: int = 0
     """Refusals without Retry-After."""
     wrong: int = 0
@@ -122,14 +122,14 @@ class Figures:
     """Connections that were closed without a reply."""
     memory: dict[str, int] = field(default_factory=dict)
     late: dict[str, float] = field(default_factory=dict)
-    """How much later than its clock said the client sent."""
+    """How much later than scheduled the client sent requests."""
     client: float = 0.0
-    """Part of a processor that the client used."""
+    """CPU use of the client, as a fraction of one processor."""
     server: float = 0.0
 
     @property
     def problems(self) -> list[str]:
-        """Violations of what the gateway promises; memory: at the end, compared with that after ten seconds."""
+        """Violations of the gateway's guarantees; memory at the end is compared with that after ten seconds."""
         flat = self.memory["end"] <= 1.05 * self.memory["early"] + (8 << 20)
         checks = {
             f"goodput is {self.ratio:.2f} of capacity": self.ratio >= 0.9,
@@ -146,7 +146,7 @@ class Figures:
 
 
 class Questions:
-    """Requests of a model and what is right to answer."""
+    """Requests for a model and their right answers."""
 
     def __init__(self, subject: Subject, onnx: Path, path: str, deadline: float) -> None:
         import onnxruntime
@@ -163,7 +163,7 @@ class Questions:
         self.urgent = [self._request(x, parameters={"timeout": round(1e6 * deadline)}) for x in self._inputs]
 
     def right(self, which: int, reply: Reply) -> bool:
-        """Whether a reply of 200 answers the request of that number."""
+        """Whether a reply with status 200 is the right answer to the request with that number."""
         _, found = outputs(reply.body, reply.field("inference-header-content-length"))
         return bool(np.abs(found - self._expected[which]).max() <= AGREE * self._largest)
 
@@ -173,8 +173,8 @@ class Questions:
 
 
 async def closed(port: int, questions: Questions, clients: int, rows: int, seconds: float) -> float:
-    """Rows a second that so many clients get that wait for their replies; the first fifth of the time is not counted.
-    Raises MsedgeError for anything but right answers."""
+    """Rows per second for this number of clients that wait for their replies; the first fifth of the time is not
+    counted. Raises MsedgeError for anything but right answers."""
     begun = perf_counter()
     first, last = begun + 0.2 * seconds, begun + seconds
     answered = 0
@@ -362,7 +362,7 @@ def _milliseconds(times: Mapping[str, float]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print; 1 where something falls short."""
+    """Measure and print; exit code 1 if there are violations."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.overload", description=__doc__)
     parser.add_argument("--models", default=",".join(MODELS), help="of " + ", ".join(MODELS))
     parser.add_argument("--factor", type=float, default=3.0, help="arrivals, as a multiple of capacity")

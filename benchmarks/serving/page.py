@@ -41,7 +41,7 @@ def _cell(run: Mapping[str, Any], server: str, form: str, connections: int) -> M
 
 
 def table(run: Mapping[str, Any]) -> Iterator[str]:
-    """Markdown: a row a server, requests a second and the 99th percentile in ms, by form and connections."""
+    """Markdown: one row per server with requests per second and the 99th percentile in ms, by form and connections."""
     counts = sorted({row["connections"] for row in run["rows"]})
     yield f"**{run['model']}**, {run['threads']} thread(s) of each runtime; requests/s (p99 ms) by form and number of"
     yield "connections; in bold, our requests/s divided by theirs, in pairs."
@@ -93,7 +93,7 @@ def trials(run: Mapping[str, Any]) -> Iterator[str]:
 
 
 def figures(told: Mapping[str, Any]) -> str:
-    """Markdown: on what was measured and how, the tables of each model, and the settings that were tried."""
+    """Markdown: the machine and the method, the tables of each model, and the settings that were tried."""
     packages = {
         server: ", ".join(f"{name} {version}" for name, version in held.items())
         for server, held in told["versions"].items() if held
@@ -125,12 +125,12 @@ batches formed.
 
 
 def require_page(folder: Path) -> None:
-    """Raise MsedgeError where the page lacks the marks."""
+    """Raise MsedgeError if the page lacks the marks."""
     require_marks(folder / "serving.md", MARKS)
 
 
 def write(folder: Path, told: Mapping[str, Any]) -> None:
-    """The tables into serving.md, the picture, and the figures themselves."""
+    """Write the tables into serving.md, the chart, and the figures."""
     replace_between(folder / "serving.md", MARKS, figures(told))
     write_atomically(folder / "serving.svg", chart(told["runs"]).encode())
     write_atomically(folder / "serving.json", (json.dumps(told, indent=1) + "\n").encode())
@@ -141,8 +141,8 @@ def _times(cell: Mapping[str, Any]) -> str:
 
 
 def chart(runs: Sequence[Mapping[str, Any]]) -> str:
-    """SVG: requests a second of every server at the most connections that were tried, a group a model."""
-    body, y = [_text(8, 22, "Requests a second", "title")], 44.0
+    """SVG: requests per second of every server with the highest number of connections, one group per model."""
+    body, y = [_text(8, 22, "Requests per second", "title")], 44.0
     for name, x in zip(FORMS, (8, 90), strict=True):
         body.append(f'<rect class="{name}" x="{x}" y="{y - 9}" width="10" height="10" rx="2"/>')
         body.append(_text(x + 15, y, FORMS[name], "small"))
@@ -165,7 +165,7 @@ def chart(runs: Sequence[Mapping[str, Any]]) -> str:
                 y += BAR
             y += GAP
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y:.0f}" width="{WIDTH}" role="img">'
-    title = f"<title>Requests a second</title><style>{_STYLE}</style>"
+    title = f"<title>Requests per second</title><style>{_STYLE}</style>"
     return "\n".join([head, title, *body, "</svg>\n"])
 
 
@@ -174,7 +174,7 @@ def _text(x: float, y: float, words: str, kind: str = "", anchor: str = "start")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write them again out of figures that were kept."""
+    """Write the page again from saved figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.page", description=__doc__)
     parser.add_argument("figures", type=Path, help="docs/serving.json, or what --json of the benchmark wrote")
     parser.add_argument("--docs", type=Path, default=Path("docs"))

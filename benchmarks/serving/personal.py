@@ -1,8 +1,9 @@
-"""Personal batches against one model for all: rows per second if every row is from another device.
+"""Personal batches compared with one model for all: rows per second if every row is from another device.
 
     python -m benchmarks.serving.personal --devices 1000 --rows 32 64
 
-Without HTTP: what a batch costs. Both runners take turns in one process, so a busy machine slows both.
+It measures the cost of a batch without HTTP. Both runners take turns in one process, so other work on the machine slows
+both.
 """
 
 from __future__ import annotations
@@ -82,11 +83,12 @@ MODELS: Mapping[str, tuple[Callable[[], ir.Model], Training, tuple[int, ...]]] =
     ),
     "MLP 64-128-10, all of it": (lambda: mlp(64, 10, hidden=(128,)), Training("*"), (64,)),
 }  # fmt: skip
-"""Builder, what is personal, shape of a row."""
+"""Builder, the personal parameters, shape of a row."""
 
 
 def measure(name: str, devices: int, sizes: list[int], seconds: float, threads: int) -> dict[str, Any]:
-    """Milliseconds of a batch, one model's and personal, by rows; the largest difference from devices' own bundles."""
+    """Milliseconds per batch, with one model and personal, by rows; the largest difference from the devices' own
+    bundles."""
     build, training, shape = MODELS[name]
     data = bytes(convert(build(), trainable=training).bundle)
     model = lite_runtime.load(data, threads=threads)
@@ -144,7 +146,7 @@ def _compare(
 
 
 def _difference(data: bytes, own: PersonalRunner, states: list[dict[str, Array]], shape: tuple[int, ...]) -> float:
-    """Over rows of 100 devices, from what their own bundles give; as a part of the largest output."""
+    """The largest difference from the devices' own bundles over rows of 100 devices, relative to the largest output."""
     chosen = list(range(0, len(states), max(1, len(states) // 100)))
     jobs, worst = _jobs(shape, chosen, 7), 0.0
     own.run(jobs)
@@ -162,7 +164,7 @@ def _alone(data: bytes, state: dict[str, Array], job: Job) -> Array:
 
 
 def main() -> None:
-    """Print a line a model."""
+    """Print one line per model."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--devices", type=int, default=1000)
     parser.add_argument("--rows", type=int, nargs="+", default=[32, 64])

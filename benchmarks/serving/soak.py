@@ -1,12 +1,12 @@
 """`python -m benchmarks.serving.soak`: a long test of all features at once, with every answer checked.
 
 `msedge serve` over a folder of models, in a separate process. Clients send requests in all forms (JSON and binary,
-chunked and gzip, one connection for many requests or one each), by label, by version or by neither, and some disconnect
-in the middle of a request. At the same time the versions of one model (y = version · x) are hot-swapped every two
-seconds, both by load requests and by the server's polling of the folder; a tenth of its requests goes to the canary;
-another model has a shadow; four more share memory for two under a limit. At the end the server gets SIGTERM while
-requests are in flight. An answer is right if its numbers are, and if it comes from a version that was loaded between
-sending and receiving.
+chunked and gzip, one connection for many requests or one for each), with a label, a version or neither, and some
+disconnect in the middle of a request. At the same time the versions of one model (y = version · x) are hot-swapped
+every two seconds, both by load requests and by the server's polling of the folder; a tenth of its requests goes to the
+canary; another model has a shadow; four more share memory for two under a limit. At the end the server gets SIGTERM
+while requests are in flight. An answer is right if its numbers are, and if it comes from a version that was loaded
+between sending and receiving.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from lite_runtime.graph import Array, Graph, Node, Value
 __all__ = ["Figures", "main", "soak"]
 
 WIDTH, MOST = 16, 1000
-"""Of a row of x, and the largest of its whole numbers: products with versions are exact."""
+"""The width of a row of x, and its largest integer: products with version numbers are exact."""
 SLEEPY, PADDING = ("sleepy0", "sleepy1", "sleepy2", "sleepy3"), 1 << 19
 KINDS = {"swap": 60, "shaded": 18, "deep": 18, "sleepy": 4}
-"""Of a hundred requests, how many go to which model."""
+"""Of a hundred requests, how many go to each model."""
 LEAVERS = 0.03
 """Share of clients that disconnect at a random point of their request."""
 ENDING = 0.5
-"""Seconds of requests before SIGTERM, after a pause in which everything must come to rest."""
+"""Seconds of requests before SIGTERM, after a pause in which all activity must end."""
 UNREAD = 0.05
-"""Seconds before SIGTERM from which a request may lie unread in the system when the server closes what is idle."""
+"""A request sent at most so many seconds before SIGTERM may still be unread when the server closes idle connections."""
 
 
 @dataclass
 class Figures:
-    """What came of it."""
+    """The results."""
 
     requests: int = 0
     seconds: float = 0.0
@@ -59,28 +59,28 @@ class Figures:
     unexplained: list[str] = field(default_factory=list)
     """Wrong answers, and failures for which there is no reason."""
     canary: list[int] = field(default_factory=lambda: [0, 0])
-    """Answers to requests that named no version, while nothing was exchanged: of the canary, and in all."""
+    """Answers to requests that named no version, while nothing was swapped: those of the canary, and all."""
     shadow: dict[str, Any] = field(default_factory=dict)
     evictions: int = 0
     memory: dict[str, int] = field(default_factory=dict)
-    """Bytes of the server at the start, after a fifth of the requests, and at their end."""
+    """Bytes of the server's memory at the start, after a fifth of the requests, and at their end."""
     sockets: tuple[int, int] = (0, 0)
-    """Of the server before the first request, and when all clients had gone."""
+    """Sockets of the server before the first request, and after all clients disconnected."""
     under_way: int = -1
-    """Requests that the server thought to be under way then."""
+    """Requests that the server reported as in flight at that time."""
     code: int = -1
     """Its exit code."""
     faults: str = ""
-    """Tracebacks that it wrote."""
+    """Tracebacks in its log."""
 
     @property
     def share(self) -> float:
-        """Of the canary."""
+        """The canary's share."""
         return self.canary[0] / max(1, self.canary[1])
 
     @property
     def problems(self) -> list[str]:
-        """Violations of what the gateway promises."""
+        """Violations of the gateway's guarantees."""
         band = 4 * (0.09 / max(1, self.canary[1])) ** 0.5
         checks = {
             f"{len(self.unexplained)} wrong or unexplained, such as {self.unexplained[:1]}": not self.unexplained,
@@ -97,14 +97,14 @@ class Figures:
 
 
 def _scaled(factor: float, padding: int = 0) -> bytes:
-    """y = factor · x, of rows."""
+    """A model of y = factor · x, for rows."""
     ports = Value("x", "float32", ("n", WIDTH)), Value("y", "float32", ("n", WIDTH))
     graph = Graph((ports[0],), (ports[1],), (Node("Mul", ("x", "k"), ("y",)),), {"k": np.array([factor], np.float32)})
     return bundle.write(None, {"predict": graph}, metadata={"padding": "x" * padding})
 
 
 def _deep() -> tuple[bytes, Array]:
-    """y = (x A) B: the bundle and the product of A and B, of small whole numbers, so that it is exact."""
+    """y = (x A) B: the bundle and the product of A and B, with small integers, so that results are exact."""
     rng = np.random.default_rng(1)
     a, b = (rng.integers(-2, 3, shape).astype(np.float32) for shape in ((WIDTH, 256), (256, WIDTH)))
     ports = Value("x", "float32", ("n", WIDTH)), Value("y", "float32", ("n", WIDTH))
@@ -121,7 +121,7 @@ def _put(path: Path, data: bytes) -> None:
 
 
 class Asked(NamedTuple):
-    """A request: of which model, in which role or version, with what input."""
+    """A request: its model, role or version, and input."""
 
     model: str
     role: str
@@ -131,14 +131,14 @@ class Asked(NamedTuple):
 
 
 class Soak:
-    """The models, the clients, and what they saw."""
+    """The models, the clients, and the figures."""
 
     def __init__(self, root: Path, seed: int) -> None:
         self.root, self.random, self.ledger, self.figures = root, random.Random(seed), Ledger(), Figures()
         self.ended = float("inf")
         """When SIGTERM was sent."""
         self.left = 0
-        """Requests to be made."""
+        """Number of requests still to send."""
         deep, self._product = _deep()
         _put(root / "deep.mslite", deep)
         for version, factor in ((1, 3.0), (2, 5.0)):
@@ -154,7 +154,7 @@ class Soak:
         self.ledger.loaded = {1: 0.0, 2: 0.0}
 
     def words(self) -> list[str]:
-        """The server's configuration. A model counts with about twice the bytes of its file."""
+        """The server's configuration. A model is counted with about twice the size of its file."""
         cap = 2 * 5 * PADDING // 2
         return [
             str(self.root), "--threads", "1", "--repository-poll", "0.7", "--repository-memory", str(cap),
@@ -193,7 +193,7 @@ split = {{stable = 0.9, canary = 0.1}}\npinned = true\n"""
     # -- clients -------------------------------------------------------------------------------------------------------
 
     def _ask(self) -> Asked:
-        """A request, drawn."""
+        """A random request."""
         draw = self.random
         model = draw.choices(list(KINDS), list(KINDS.values()))[0]
         model = draw.choice(SLEEPY) if model == "sleepy" else model
@@ -262,7 +262,7 @@ split = {{stable = 0.9, canary = 0.1}}\npinned = true\n"""
         self._note("left", "")
 
     def _note(self, outcome: str, otherwise: str) -> None:
-        """Count what happened; "": what must not."""
+        """Count an outcome; "" is one that must not happen."""
         if outcome:
             self.figures.outcomes[outcome] += 1
         else:
@@ -354,7 +354,7 @@ def soak(requests: int, *, every: float = 2.0, clients: int = 32, seed: int = 0)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run and print; 1 where something falls short."""
+    """Run and print; exit code 1 if there are violations."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving.soak", description=__doc__)
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--every", type=float, default=2.0, help="seconds between hot-swaps of versions")

@@ -12,7 +12,7 @@ __all__ = ["SUBJECTS", "Subject"]
 
 
 class Subject(NamedTuple):
-    """`write` puts the model at a path; `connections` are those tried."""
+    """`write` writes the model to a path; `connections`: the numbers of connections to try."""
 
     write: Callable[[Path], None]
     connections: Sequence[int]

@@ -17,7 +17,7 @@ from cloud.zoo import mlp
 
 
 def shifted(x: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """An image [channels, height, width] moved by up to a pixel: the same way for the same seed, epoch and image."""
+    """An image [channels, height, width] shifted by up to a pixel; seed, epoch and image determine the shift."""
     rows, columns = generator.integers(-1, 2, 2)
     return np.roll(x, (rows, columns), (1, 2))
 
@@ -28,7 +28,7 @@ def flat(x: np.ndarray) -> np.ndarray:
 
 
 def run(folder: Path, epochs: int = 2) -> dict[str, Any]:
-    """Train on records written to `folder`; the loss of the last epoch and the profile of the pipeline."""
+    """Train on records written to `folder`; returns the loss of the last epoch and the profile of the data pipeline."""
     split = load_digits_split()
     path = folder / "digits.records"
     data.write_records(path, ({"x": x, "labels": y} for x, y in zip(split.x, split.y, strict=True)))

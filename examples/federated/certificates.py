@@ -1,7 +1,8 @@
 """Certificates for a SuperLink and keys for its nodes: `python certificates.py FOLDER [HOST ...] --nodes 3`.
 
 Writes to FOLDER: ca.crt (the certificate authority), server.crt and server.key, and node-N and node-N.pub per node.
-Keys are readable by their owner only. For trials on one machine or in one building; a company has its own authority.
+Keys are readable only by their owner. For trials on one machine or in one network; use your own authority in
+production.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ DAYS = 365
 
 
 def certificates(folder: Path, hosts: list[str]) -> None:
-    """An authority that forgets its key, and a certificate of its for `hosts` (names or addresses)."""
+    """A certificate authority whose key is discarded, and a certificate from it for `hosts` (names or addresses)."""
     folder.mkdir(parents=True, exist_ok=True)
     authority_key, key = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
     authority_name, name = _name("msedge trial authority"), _name(hosts[0])
@@ -49,7 +50,7 @@ def certificates(folder: Path, hosts: list[str]) -> None:
 
 
 def node_key(folder: Path, name: str) -> Path:
-    """A key pair in OpenSSH's form, ECDSA on P-384; the private key's path."""
+    """A key pair in OpenSSH's format, ECDSA on P-384; returns the private key's path."""
     key = ec.generate_private_key(ec.SECP384R1())
     form = serialization.PrivateFormat.OpenSSH
     path = folder / name
@@ -67,7 +68,7 @@ def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePri
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))  # clocks differ
+        .not_valid_before(now - datetime.timedelta(hours=1))  # clocks may differ
         .not_valid_after(now + datetime.timedelta(days=DAYS))
     )
 

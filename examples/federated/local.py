@@ -27,7 +27,7 @@ QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_
 
 
 class Deployment:
-    """The processes. `environment`: of the nodes, besides this process's own."""
+    """The processes. `environment`: variables of the nodes, in addition to those of this process."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
         self.folder = folder
@@ -62,7 +62,7 @@ class Deployment:
                     process.wait(max(0.0, until - time.monotonic()))
 
     def flwr(self, *words: str | Path) -> str:
-        """A command of Flower's about this SuperLink; its stdout."""
+        """Run a Flower command for this SuperLink; returns its stdout."""
         home = self.folder / "home"
         home.mkdir(exist_ok=True)
         (home / "config.toml").write_text(
@@ -76,7 +76,7 @@ class Deployment:
         return done.stdout
 
     def add_node(self, device: str, bundle: Path, data: Path) -> subprocess.Popen[bytes]:
-        """Register a key and start the node that holds it."""
+        """Register a key and start its node."""
         at = len(self.nodes)
         key = node_key(self.keys, f"node-{at}")
         self.flwr("supernode", "register", key.with_suffix(".pub"), "fleet")
@@ -98,31 +98,31 @@ class Deployment:
         home.mkdir(exist_ok=True)
         path = {"FLWR_HOME": str(home), "PATH": f"{BIN}:{os.environ['PATH']}"}
         with (self.folder / f"{name}.log").open("ab") as log:
-            # A group of its own: its children, one for every message, end with it.
+            # A separate process group: its children, one for every message, end with it.
             words = {**os.environ, **QUIET, **path, **environment}
             return subprocess.Popen(program, env=words, stdout=log, stderr=log, start_new_session=True)
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
+    """A free port of this machine."""
     with socket.socket() as made:
         made.bind(("127.0.0.1", 0))
         return int(made.getsockname()[1])
 
 
 def answers(host: str, port: int) -> bool:
-    """Whether somebody listens there."""
+    """Whether a process listens there."""
     with contextlib.suppress(OSError), socket.create_connection((host, port), 1):
         return True
     return False
 
 
 def wait_for(truth: Callable[[], bool], seconds: float, what: str) -> None:
-    """Wait until `truth()`; RuntimeError after so many seconds."""
+    """Wait until `truth()`; raises RuntimeError after this many seconds."""
     until = time.monotonic() + seconds
     while not truth():
         if time.monotonic() > until:
-            raise RuntimeError(f"{what} did not come within {seconds:.0f} s")
+            raise RuntimeError(f"expected {what} within {seconds:.0f} s; see the logs in FOLDER")
         time.sleep(0.1)
 
 

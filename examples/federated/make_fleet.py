@@ -1,7 +1,7 @@
 """A small fleet for trials: `python make_fleet.py FOLDER` writes model.mslite, devices.npz and run.toml there.
 
-Softmax regression on Synthetic(0.5, 0.5) (Li et al. 2020), a few hundred examples per device. Devices are
-`device-00` ….
+Softmax regression on Synthetic(0.5, 0.5) (Li et al. 2020), a few hundred examples per device; devices are `device-00`
+….
 """
 
 from __future__ import annotations

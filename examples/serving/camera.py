@@ -16,7 +16,7 @@ import msedge
 
 
 def main(url: str, model: str, *files: str) -> None:
-    """Files as they are, several in one request: decoding and resizing is the gateway's."""
+    """Send unchanged files, several in one request: the gateway decodes and resizes them."""
     with msedge.Client(url) as client:
         (entrance,) = (one["name"] for one in client.metadata(model)["inputs"])
         pictures = np.array([Path(file).read_bytes() for file in files], object)

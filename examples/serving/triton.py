@@ -1,4 +1,4 @@
-"""Ask a gateway with NVIDIA's client, unchanged: pip install 'tritonclient[http]'.
+"""Send requests to a gateway with NVIDIA's client, unchanged: pip install 'tritonclient[http]'.
 
 msedge serve model.mslite
 python examples/serving/triton.py 127.0.0.1:8000 model
@@ -14,7 +14,7 @@ from tritonclient.utils import triton_to_np_dtype
 
 
 def main(address: str, model: str) -> None:
-    """Send zeros of the model's shapes, four requests at once; print the outputs and what the server counted."""
+    """Send zeros of the model's shapes, four requests at once; print the outputs and the server's statistics."""
     with triton.InferenceServerClient(address, concurrency=4) as client:
         inputs = []
         for described in client.get_model_metadata(model)["inputs"]:

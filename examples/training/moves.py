@@ -10,5 +10,5 @@ _MOVE = random_affine(shift=0.5, zoom=0.1, shear=0.2, fill=BACKGROUND)
 
 
 def slightly(key: jax.Array, inputs: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Every image by its own draw: half a pixel, a tenth of its size, a fifth of a slant."""
+    """A random transformation per image: shifts up to half a pixel, scales up to a tenth, shears up to a fifth."""
     return _MOVE(key, inputs)

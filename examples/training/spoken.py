@@ -15,13 +15,13 @@ import numpy.typing as npt
 from scipy.fft import dct
 
 RATE, FRAMES, FRAME, HOP, BANDS, KEPT = 8000, 49, 320, 160, 32, 10
-"""Samples per second; frames, of 40 ms, every 20 ms; bands of the mel scale; coefficients of each."""
+"""Samples per second; frames of 40 ms, one every 20 ms; bands of the mel scale; coefficients per frame."""
 
 Arrays = npt.NDArray[Any]
 
 
 def digits(path: str) -> tuple[Any, Any]:
-    """((inputs, labels) to train on, (inputs, labels) to validate with)."""
+    """((inputs, labels) for training, (inputs, labels) for validation)."""
     with np.load(path) as file:
         audio, offsets, labels, test = file["audio"], file["offsets"], file["digit"].astype(np.int32), file["index"] < 5
     clips = [audio[start:end] for start, end in pairwise(offsets)]
@@ -32,7 +32,7 @@ def digits(path: str) -> tuple[Any, Any]:
 
 
 def coefficients(clip: Arrays) -> Arrays:
-    """One recording [samples] as [FRAMES, KEPT]: its first second, silence behind it."""
+    """One recording [samples] as [FRAMES, KEPT]: its first second, padded with silence."""
     length = FRAME + HOP * (FRAMES - 1)
     samples = np.zeros(length)
     samples[: min(len(clip), length)] = clip[:length] / 32768

@@ -1,1 +1,1 @@
-"""Numba source of every native kernel, a family a file; only `lite_runtime.native.build` imports them."""
+"""Numba source of every native kernel, one file per family; only `lite_runtime.native.build` imports them."""

@@ -1,8 +1,8 @@
 """Decimal numbers in text: digits to integers, eight at a time, and to the float64 nearest to them.
 
-The table of powers that callers bring, int64 words: [REALS] 10^0 … 10^22 as the bits of float64, [TENS] 10^0 … 10^19,
-[FIVES] two words for each q from LEAST to MOST: the first 128 bits of 5^q, high word first, cut off; rounded up for
--27 <= q < 0, where multiples of 5^-q must not come out short.
+The table of powers that callers pass, in int64 words: [REALS] 10^0 … 10^22 as the bits of float64, [TENS] 10^0 … 10^19,
+[FIVES] two words for each q from LEAST to MOST: the first 128 bits of 5^q, high word first, truncated; but rounded up
+for -27 <= q < 0, where the product for a multiple of 5^-q must not be too small.
 """
 
 from llvmlite import ir
@@ -13,12 +13,12 @@ from lite_runtime.native.simd import declare, exact, i64p, u8p
 
 REALS, TENS, FIVES, LEAST, MOST = 0, 23, 43, -342, 308
 EXACT = 1 << 53
-"""Integers up to here are float64s."""
+"""Integers up to this one are exact in float64."""
 _I64, _I128 = ir.IntType(64), ir.IntType(128)
 
 
 def on_words(emit, arity):
-    """An intrinsic from int64s to int64."""
+    """An intrinsic that takes int64 values and returns one."""
     if arity == 1:
 
         @intrinsic
@@ -47,13 +47,13 @@ def _emit_count(name):
 
 
 high = on_words(_emit_high, 2)
-"""The upper word of the product of unsigned words; `*` is its lower one."""
+"""The upper word of the product of two unsigned words; `*` gives the lower one."""
 down = on_words(lambda builder, a, b: builder.lshr(a, b), 2)
 """a >> b for an unsigned a."""
 below = on_words(lambda builder, a, b: builder.zext(builder.icmp_unsigned("<", a, b), _I64), 2)
 """a < b for unsigned words, as 0 or 1."""
 leading, trailing = on_words(_emit_count("ctlz"), 1), on_words(_emit_count("cttz"), 1)
-"""Zero bits above the highest one and below the lowest; 64 for zero."""
+"""Zero bits above the highest set bit and below the lowest set bit; 64 for zero."""
 eight_bytes = on_words(lambda builder, a: builder.load(builder.inttoptr(a, _I64.as_pointer()), align=1, typ=_I64), 1)
 """The word at an address, aligned or not."""
 ones = on_words(lambda builder, a: builder.call(declare(builder, "llvm.ctpop.i64", _I64, _I64), [a]), 1)
@@ -89,7 +89,8 @@ def digit_at(at, end):
 
 @exact
 def _eight(digits):
-    """The number whose digits are a word's bytes, first digit lowest: pairs, then fours, then all in two products."""
+    """The number whose digits are a word's bytes, first digit in the lowest byte. Digits are combined in pairs, then in
+    fours, then all, with two products."""
     pairs = digits * 10 + down(digits, 8)
     mask = 0x000000FF000000FF
     odd, even = pairs & mask, down(pairs, 16) & mask
@@ -98,11 +99,11 @@ def _eight(digits):
 
 @exact
 def digits_at(at, end, mantissa, powers):
-    """Digits at an address: the mantissa with them behind it (modulo 2^64), and where they end.
+    """Append the digits at an address to the mantissa (modulo 2^64); return it and the address where they end.
 
-    Eight at a time. A byte is a digit where neither adding 0x46 nor subtracting 0x30 sets its highest bit; carries go
-    up only, so that the lowest byte found to be none is the first. The digits before it are moved to the word's top,
-    behind zeros.
+    Eight digits at a time. A byte is a digit if neither adding 0x46 nor subtracting 0x30 sets its highest bit. Carries
+    only go up, so the lowest byte that fails this test is the first byte that is not a digit. The digits before it are
+    moved to the top of the word, with zeros below them.
     """
     tens = i64p(powers + 8 * TENS)
     taken = 8
@@ -123,7 +124,7 @@ def digits_at(at, end, mantissa, powers):
 
 @exact
 def zeros_at(at, end):
-    """How many digits the number at an address has before its first other than 0."""
+    """The number of leading zeros of the number at an address."""
     zeros = 0
     byte = byte_at(at, end)
     while byte == 48 or byte == 46:
@@ -135,15 +136,15 @@ def zeros_at(at, end):
 
 @exact
 def _tail(end, count):
-    """The last `count` (0 to 7) or, at count 8, all of eight bytes: digits behind zeros; their number, and a word that
-    is not 0 where one of them is no digit."""
+    """The number made by the last `count` of eight bytes (0 to 8), which are digits, and a word that is not 0 if one of
+    them is not a digit."""
     digits = (eight_bytes(end - 8) ^ 0x3030303030303030) & ((-2 << (63 - 8 * count)) if count < 8 else -1)
     return _eight(digits), ((digits + 0x7676767676767676) | digits) & -0x7F7F7F7F7F7F7F80
 
 
 @exact
 def last_digits(end, count):
-    """As _tail for up to 24 bytes."""
+    """Like _tail, for up to 24 bytes."""
     lower, wrong = _tail(end, min(count, 8))
     if count > 8:
         middle, wrong_there = _tail(end - 8, min(count - 8, 8))
@@ -158,12 +159,13 @@ def last_digits(end, count):
 
 @exact
 def nearest(mantissa, q, powers):
-    """Bits of the float64 nearest to mantissa * 10^q, ties to even; -1 where that is not normal or cannot be told.
+    """Bits of the float64 nearest to mantissa * 10^q, ties to even; -1 if that is not a normal number or is undecided.
 
     mantissa: unsigned, not 0. Eisel and Lemire's method (Lemire, "Number parsing at a gigabyte per second", 2021): the
-    mantissa, its highest bit moved to the top, times the first 64 bits of 5^q; the 64 bits below them too where the 9
-    bits under those that count are all ones, so that what was cut off might carry. Where the product then still ends
-    in 64 ones, it could: given up. Between -4 and 23 alone, 5^q or its inverse is short enough for an exact tie.
+    mantissa, shifted until its highest bit is at the top, is multiplied by the first 64 bits of 5^q. If the 9 bits
+    below the bits that count are all ones, a carry from the truncated part is possible, so the next 64 bits of 5^q are
+    used too. If the product then still ends in 64 ones, the result is undecided. An exact tie is only possible for q
+    between -4 and 23, where 5^q or its inverse is short enough.
     """
     if q < LEAST or q > MOST:
         return -1
@@ -194,7 +196,7 @@ def nearest(mantissa, q, powers):
 
 @exact
 def real(mantissa, q, powers):
-    """Bits of mantissa * 10^q, or -1. Both exact float64s: one rounding (Clinger 1990)."""
+    """Bits of mantissa * 10^q, or -1. Both factors are exact in float64, so there is one rounding (Clinger 1990)."""
     if mantissa == 0:
         return 0
     if 0 < mantissa <= EXACT and -22 <= q <= 22:

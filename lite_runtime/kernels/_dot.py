@@ -1,7 +1,7 @@
-"""How integers meet in a register, for kernels of quantised tensors: dot products of bytes, requantised stores.
+"""Integer arithmetic in registers for kernels of quantised tensors: dot products of bytes, requantised stores.
 
-An activation is an unsigned byte here; signed ones become so by flipping their top bit, which adds 128. Sums are exact.
-Everything in this file rounds each product and sum on its own: its callers are kernels of fastmath=set().
+An activation is an unsigned byte here; signed ones are made unsigned by flipping their top bit, which adds 128. Sums
+are exact. Everything in this file rounds each product and sum separately: its callers are kernels with fastmath=set().
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 
 _I8, _I16, _I32, _I64, _F32 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
 INTS, BYTES = ir.VectorType(_I32, LANES), ir.VectorType(_I8, 4 * LANES)
-"""A register as int32 and as bytes, four to a lane."""
+"""A register as int32 and as bytes, four per lane."""
 FLOATS = ir.VectorType(_F32, LANES)
 _PAIRS = ir.VectorType(_I16, 2 * LANES)
 _DOT = f"llvm.x86.avx512.vpdpbusd.{32 * LANES}"
@@ -86,9 +86,9 @@ def emit_dot(builder, so_far, a, w):
 
 
 def emit_rounded(builder, value, low, high, zero):
-    """float32 -> int32: within [low, high], vectors of whole numbers below 2**22; rounded half to even; plus `zero`.
+    """float32 -> int32: limited to [low, high] (whole numbers below 2**22), rounded half to even, plus `zero`.
 
-    Adding 1.5 * 2**23 leaves no bits for a fraction, and float32 addition rounds as wanted (IEEE 754, 4.3.1).
+    Adding 1.5 * 2**23 leaves no bits for a fraction, and float32 addition rounds half to even (IEEE 754, 4.3.1).
     """
     value = emit_max(builder, value, low)
     value = emit_max(builder, value, high, "<")
@@ -97,7 +97,7 @@ def emit_rounded(builder, value, low, high, zero):
 
 
 class Narrowing(NamedTuple):
-    """What sums become bytes by, in registers: see `narrowing`."""
+    """The numbers that convert sums to bytes, in registers: see `narrowing`."""
 
     wild: Any
     high: Any
@@ -108,9 +108,9 @@ class Narrowing(NamedTuple):
 
 
 def narrowing(builder, high, wild, point, floor, ceiling, turn) -> Narrowing:
-    """high: the highest result less its zero point, float32. wild: whether a scaled sum can reach 2**31 (int64, 0 or
-    1). Then, int64, of results made unsigned by flipping the bits of `turn` (128 for int8, 0 for uint8): their zero
-    point, the lowest and the highest of them."""
+    """high: the highest result minus its zero point, float32. wild: whether a scaled sum can reach 2**31 (int64, 0 or
+    1). The others are int64 and describe results made unsigned by flipping the bits of `turn` (128 for int8, 0 for
+    uint8): their zero point, the lowest and the highest of them."""
     return Narrowing(
         builder.icmp_signed("!=", wild, _I64(0)),
         emit_splat(builder, high),
@@ -120,9 +120,9 @@ def narrowing(builder, high, wild, point, floor, ceiling, turn) -> Narrowing:
 
 
 def _emit_whole(builder, value):
-    """float32 -> int32, rounded half to even; what int32 does not hold, and NaN, is its lowest number."""
+    """float32 -> int32, rounded half to even; NaN and values outside int32 give its lowest number."""
     if LANES == 16:
-        mask, mode = ir.IntType(16), _I32(4)  # as the processor rounds now
+        mask, mode = ir.IntType(16), _I32(4)  # the processor's current rounding mode
         function = declare(builder, _TO_WHOLE, INTS, FLOATS, INTS, mask, _I32)
         return builder.call(function, [value, ir.Constant(INTS, [0] * LANES), mask(0xFFFF), mode])
     return builder.call(declare(builder, _TO_WHOLE, INTS, FLOATS), [value])
@@ -131,9 +131,9 @@ def _emit_whole(builder, value):
 def emit_bytes(builder, values, n: Narrowing):
     """Four vectors of scaled sums -> clamp(round_half_even(value), low, high) + zero point as bytes; NaN: low.
 
-    Packing works within 16 bytes: these hold four results of each vector (see `emit_in_order`). It saturates, so that
-    bounds are left to bytes; only what is too high for int32 needs one before, as it would come out lowest, like what
-    is too low. (That bound alone, for all sums, cost 6 % of a product 64 deep.)
+    Packing works within 16 bytes: these hold four results of each vector (see `emit_in_order`). It saturates, so bounds
+    are applied to bytes. Only values too high for int32 need a bound before it, as their conversion gives the lowest
+    number, as for values that are too low. (Applying that bound to all sums cost 6 % of a product of depth 64.)
     """
     held = [variable(builder, value) for value in values]
     with builder.if_then(n.wild, likely=False):
@@ -151,7 +151,7 @@ def emit_bytes(builder, values, n: Narrowing):
 
 
 def emit_in_order(builder, packed):
-    """What `emit_bytes` gives, in the order of the vectors."""
+    """The result of `emit_bytes`, put into the order of the vectors."""
     if LANES == 4:
         return packed
     order = [4 * i + vector for vector in range(4) for i in range(LANES // 4)]
@@ -160,7 +160,7 @@ def emit_in_order(builder, packed):
 
 
 def emit_store_part(builder, packed, begin: int, count: int, where):
-    """`count` bytes of a register from byte `begin` on to an address."""
+    """Store `count` bytes of a register, starting at byte `begin`, to an address."""
     if count < packed.type.count:
         order = ir.Constant(ir.VectorType(_I32, count), list(range(begin, begin + count)))
         packed = builder.shuffle_vector(packed, packed, order)
@@ -168,7 +168,7 @@ def emit_store_part(builder, packed, begin: int, count: int, where):
 
 
 def emit_store_narrow(builder, value, where, bits: int, live=None):
-    """The low `bits` of every lane to an address; of the first `live` (int64) lanes where that is given."""
+    """Store the low `bits` of every lane to an address; only the first `live` (int64) lanes if that is given."""
     kind = ir.IntType(bits)
     narrow = ir.VectorType(kind, value.type.count)
     value = value if value.type == narrow else builder.trunc(value, narrow)
@@ -193,5 +193,5 @@ def emit_store_narrow(builder, value, where, bits: int, live=None):
 
 
 def variable(builder, value):
-    """A local that starts as `value`."""
+    """A local variable with the initial value `value`."""
     return cgutils.alloca_once_value(builder, value)

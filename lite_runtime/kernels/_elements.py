@@ -1,4 +1,4 @@
-"""Elements and runs of bytes at addresses, at any alignment: what copying kernels of several families are made of."""
+"""Elements and runs of bytes at addresses, at any alignment: building blocks of copying kernels in several families."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lite_runtime.native.simd import device
 
 _I32 = ir.IntType(32)
 INTEGERS = {1: types.uint8, 2: types.uint16, 4: types.uint32, 8: types.uint64}
-"""By element size: the integers elements travel as."""
+"""By element size: the integer type that elements are copied as."""
 SIZES = tuple(INTEGERS)
 
 
@@ -87,7 +87,7 @@ put = {size: _put(size) for size in SIZES}
 
 @device
 def copy_run(target, source, n):
-    """Copy `n` bytes. Short runs are two moves that overlap: no loop, no tail."""
+    """Copy `n` bytes. Short runs are copied by two overlapping moves, without a loop or a tail."""
     if n >= 64:
         last = n - 64
         at = 0

@@ -1,8 +1,8 @@
-"""Words for kernels on narrow integers: vectors of any length that are widened when loaded and narrowed when stored.
+"""Operations for kernels on narrow integers: vectors of any length, widened when loaded and narrowed when stored.
 
 `words(stored, held, count)` gives the operations on `count` neighbouring elements of type `stored`, held in registers
-as `held`; LLVM splits what is longer than a register. No masks: a strip at the end of a row overlaps the one before it
-(`strips`), which stores the same values twice.
+as `held`; LLVM splits vectors that are longer than a register. There are no masks: a strip at the end of a row overlaps
+the one before it (`strips`), which stores some values twice.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["BYTES", "Words", "averaged", "lengths", "strips", "words"]
 
 _F32, _I64 = ir.FloatType(), ir.IntType(64)
 BYTES = {"int8": 1, "uint8": 1, "int16": 2, "int32": 4, "int64": 8}
-"""Size of an element of every type that words are made for."""
+"""Element size of every type that `words` accepts."""
 _SCALARS = {name: getattr(types, name) for name in BYTES}
 
 
 class IntsType(types.Type):
-    """`count` integers of `held` in registers."""
+    """`count` integers of type `held` in registers."""
 
     def __init__(self, held: str, count: int) -> None:
         super().__init__(name=f"{held}x{count}")
@@ -35,7 +35,7 @@ class IntsType(types.Type):
 
 @register_default(IntsType)
 class IntsModel(models.PrimitiveModel):
-    """How Numba stores an IntsType: as LLVM does."""
+    """Numba's data model of an IntsType: the LLVM vector itself."""
 
     def __init__(self, dmm: Any, fe_type: Any) -> None:
         super().__init__(dmm, fe_type, fe_type.llvm)
@@ -51,13 +51,13 @@ class Words(NamedTuple):
 
     count: int
     size: int
-    """Bytes from one stored element to the next."""
+    """Distance between stored elements, in bytes."""
     spread: Any
     """(scalar of `held`) -> every lane."""
     load: Any
     """(address) -> elements, widened."""
     store: Any
-    """(address, lanes): narrowed, higher bits dropped."""
+    """(address, lanes): store lanes narrowed; higher bits are dropped."""
     add: Any
     multiply: Any
     larger: Any
@@ -70,15 +70,15 @@ class Words(NamedTuple):
     smallest: Any
     rescaled: Any
     """(lanes, factor, low, high, zero) -> clamp(round_half_even(float32(lane) * factor), low, high) + zero; NaN: low.
-    factor, low, high float32, zero int32; the bounds are whole and have the zero point taken off."""
+    factor, low, high float32, zero int32; the bounds are whole numbers from which the zero point was subtracted."""
     placed: Any
-    """(lanes, factor, shift, low, high) -> clamp(round_half_even(float32(lane) * factor + shift), low, high), product
-    and sum rounded each; NaN: low. All float32, the bounds whole."""
+    """(lanes, factor, shift, low, high) -> clamp(round_half_even(float32(lane) * factor + shift), low, high); product
+    and sum are rounded separately; NaN: low. All are float32; the bounds are whole numbers."""
     rescaled_by: Any
-    """(lanes, address, low, high, zero): as `rescaled`, each lane by its own of the factors at `address`."""
+    """(lanes, address, low, high, zero): like `rescaled`, with one factor per lane at `address`."""
     store_real: Any
-    """(address, lanes, scales, shifts, low, high): clamp(float32(lane) * scale + shift, low, high) as float32, scales
-    and shifts at these addresses, product and sum rounded each. NaN stays."""
+    """(address, lanes, scales, shifts, low, high): store clamp(float32(lane) * scale + shift, low, high) as float32;
+    scales and shifts are at these addresses; product and sum are rounded separately. NaN stays NaN."""
 
 
 def _widened(builder: Any, value: Any, stored: str, kind: ir.VectorType) -> Any:
@@ -88,7 +88,7 @@ def _widened(builder: Any, value: Any, stored: str, kind: ir.VectorType) -> Any:
 
 
 def _resized(builder: Any, value: Any, kind: ir.VectorType) -> Any:
-    """`value` with lanes of the width of `kind`, sign kept."""
+    """`value` with lanes widened or narrowed to `kind`, signed."""
     have, want = value.type.element.width, kind.element.width
     if have == want:
         return value
@@ -233,9 +233,9 @@ def words(stored: str, held: str, count: int) -> Words:
 
 
 def averaged(held: str, count: int) -> Any:
-    """A device function (lanes, n, low, high) -> lanes / n, halves away from zero, exactly; low where n is 0.
+    """A device function (lanes, n, low, high) -> lanes / n, rounded exactly, halves away from zero; low if n is 0.
 
-    low, high: float32, whole, around every quotient; these are below 2**16. |lane| * 2 + n fits `held`.
+    low, high: whole float32 numbers that enclose every quotient; quotients are below 2**16. |lane| * 2 + n fits `held`.
     """
     strip = words(held, held, count)
     add, times, shift, spread, rescaled = strip.add, strip.multiply, strip.shift, strip.spread, strip.rescaled
@@ -243,8 +243,9 @@ def averaged(held: str, count: int) -> Any:
 
     @exact
     def average(total, n, low, high):
-        # The float32 quotient is off by 2**-7 at most: of what rounds to the wrong side the rest tells. It is doubled,
-        # less 1 below zero, so that halves are met away from zero by comparisons that differ in nothing else.
+        # The float32 quotient has an error of at most 2**-7; the remainder shows where it was rounded to the wrong
+        # side. The remainder is doubled, and 1 is subtracted from it below zero, so that the same comparisons round
+        # halves away from zero on both sides.
         near = rescaled(total, types.float32(1) / types.float32(n), low, high, types.int32(0))
         by = scalar(max(n, 1))
         rest = add(total, times(near, spread(scalar(-n))))
@@ -256,7 +257,7 @@ def averaged(held: str, count: int) -> Any:
 
 
 def lengths(held: str) -> tuple[int, ...]:
-    """Lengths of strips: two registers of what is held, a half and an eighth of one, one element."""
+    """Lengths of strips: two registers of `held`, half a register, an eighth of one, one element."""
     register = 4 * LANES // BYTES[held]
     return (*(n for n in (2 * register, register // 2, register // 8) if n > 1), 1)
 
@@ -267,10 +268,10 @@ def _nothing(n, job):
 
 
 def strips(widths: tuple[int, ...], body: Any) -> Any:
-    """A device function `cover(n, job)` that calls `body(width)(at, job)` on strips that together cover [0, n).
+    """A device function `cover(n, job)` that calls `body(width)(at, job)` for strips that together cover [0, n).
 
-    widths: descending, 1 last. The widest that fits is used for all; the last strip ends at n and may overlap.
-    job: a tuple of scalars, handed on.
+    widths: descending, 1 last. The widest that fits is used for all strips; the last strip ends at n and may overlap
+    the one before it. job: a tuple of scalars, passed to the body.
     """
     width, one = widths[0], body(widths[0])
     narrower = strips(widths[1:], body) if len(widths) > 1 else _nothing

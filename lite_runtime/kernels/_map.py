@@ -1,8 +1,8 @@
-"""Loops over blocks, one per operation, chosen by a switch: built as LLVM so that they are exactly vector loops.
+"""Loops over blocks, one per operation, chosen by a switch: built as LLVM IR so that each is exactly a vector loop.
 
-A loop's loads and stores carry an access group that its latch calls parallel: LLVM then vectorises without asking
-whether source and destination overlap, so a destination may be a source. Counts are multiples of LANE_GROUP: no
-remainder loop.
+A loop's loads and stores carry an access group that its latch declares parallel: LLVM then vectorises without checking
+whether source and destination overlap, so a destination may also be a source. Counts are multiples of LANE_GROUP, so
+there is no remainder loop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _I64 = ir.IntType(64)
 
 
 class Operation(NamedTuple):
-    """A device function of so many block operands and scalar parameters; `vector` False: its loop stays scalar."""
+    """A device function with these numbers of block operands and scalar parameters; `vector` False: its loop stays
+    scalar."""
 
     function: Any
     sources: int = 1
@@ -32,7 +33,7 @@ class Operation(NamedTuple):
 
 
 class _Distinct(MDValue):
-    """A metadata node that equals no other, as access groups and loop identities must."""
+    """A metadata node that is distinct from all others, as access groups and loop identities must be."""
 
     def descr(self, buf: list[str]) -> None:
         references = [op.get_reference() for op in self.operands]
@@ -54,7 +55,7 @@ def _hint(module: Any, name: str, *values: Any) -> Any:
 
 
 def _loop_identity(module: Any, group: Any, width: int) -> Any:
-    """Metadata for a latch: parallel in `group`, vectorised, neither interleaved nor unrolled."""
+    """Metadata of a loop's latch: parallel in `group`, vectorised, neither interleaved nor unrolled."""
     i1, i32 = ir.IntType(1), ir.IntType(32)
     identity = _distinct(module)
     identity.operands = (
@@ -69,7 +70,7 @@ def _loop_identity(module: Any, group: Any, width: int) -> Any:
 
 
 def _emit_loop(builder: Any, count: Any, width: int, body: Any) -> None:
-    """body(i, in_group) for i below `count`, which is positive; in_group marks a load or store and returns it."""
+    """Emit body(i, in_group) for i below `count`, which is positive; in_group marks a load or store and returns it."""
     group = _distinct(builder.module)
 
     def in_group(access: Any) -> Any:
@@ -109,10 +110,11 @@ def _emit_function(context: Any, module: Any, name: str, sig: Any, call: Any, ro
 
 
 def machine(element: Any, width: int, operations: Sequence[Operation]) -> Any:
-    """An intrinsic `execute(op, d, a, b, c, u, v, n)`: d[i] = operations[op] of sources and parameters, i below n.
+    """An intrinsic `execute(op, d, a, b, c, u, v, n)`: d[i] = operations[op](sources, parameters), for i below n.
 
-    d, a, b, c point to `element`, of which u and v are two values; n is positive and a multiple of LANE_GROUP. A source
-    may be the destination. Every loop is a function of its own, so that LLVM simplifies it before it meets the others.
+    d, a, b, c point to elements of type `element`, and u and v are values of that type; n is positive and a multiple of
+    LANE_GROUP. A source may be the destination. Every loop is a separate function, so that LLVM simplifies it before it
+    combines it with the others.
     """
     pointer = types.CPointer(element)
 
@@ -151,7 +153,7 @@ def machine(element: Any, width: int, operations: Sequence[Operation]) -> Any:
 def block_stack(typing, count):
     """The address of `count` (a literal) bytes on the stack, 64-byte aligned, contents undefined.
 
-    simd's stack_floats clears what it gives, which for a block this size LLVM unrolls into tens of thousands of stores.
+    simd's stack_floats clears its memory, which for a block of this size LLVM unrolls into tens of thousands of stores.
     """
     n = count.literal_value
 
@@ -171,7 +173,7 @@ Convert = Callable[..., Any]
 
 
 def _switch(builder: Any, kind: Any, args: Sequence[Any], functions: dict[int, Any]) -> None:
-    """Call functions[kind](args…), nothing for any other kind."""
+    """Call functions[kind](args…); do nothing for any other kind."""
     after = builder.append_basic_block("converted")
     switch = builder.switch(kind, after)
     for code, function in functions.items():
@@ -190,8 +192,8 @@ def _new_function(module: Any, name: str, arguments: Sequence[Any]) -> tuple[Any
 
 
 def _emit_load(module: Any, name: str, element: Any, stored: Any, convert: Convert) -> Any:
-    """(dest, source, stride, count, u, v): dest[i] = convert(source[i * stride], u, v), strides 1 and 0 by loops of
-    their own."""
+    """(dest, source, stride, count, u, v): dest[i] = convert(source[i * stride], u, v); strides 1 and 0 have separate
+    loops."""
     function, builder = _new_function(module, name, [element.as_pointer(), _I64, _I64, _I64, element, element])
     dest, address, stride, count, u, v = function.args
     source = builder.inttoptr(address, stored.as_pointer())
@@ -250,9 +252,9 @@ def align_of(kind: Any) -> int:
 
 
 def loader(element: Any, kinds: dict[int, tuple[Any, Convert]]) -> Any:
-    """An intrinsic `load(kind, dest, source, stride, count, u, v)`: `count` elements of `kind`, `stride` elements
-    apart, from the address `source`, converted to `element` with parameters u and v at the pointer `dest`.
-    kinds: code -> (LLVM type, conversion)."""
+    """An intrinsic `load(kind, dest, source, stride, count, u, v)`: read `count` elements of `kind`, `stride` elements
+    apart, from the address `source`, convert them to `element` with parameters u and v, and write them to the pointer
+    `dest`. kinds: code -> (LLVM type, conversion)."""
 
     @intrinsic
     def load(typing, kind, dest, source, stride, count, u, v):
@@ -274,7 +276,7 @@ def loader(element: Any, kinds: dict[int, tuple[Any, Convert]]) -> Any:
 
 
 def storer(element: Any, kinds: dict[int, tuple[Any, Convert]]) -> Any:
-    """An intrinsic `store(kind, target, source, count, u, v)`: the way back of `loader`."""
+    """An intrinsic `store(kind, target, source, count, u, v)`: the inverse of `loader`."""
 
     @intrinsic
     def store(typing, kind, target, source, count, u, v):

@@ -1,12 +1,12 @@
-"""Elementary functions on float32 without a library: polynomials of our own, written as scalars that LLVM vectorises.
+"""Elementary functions on float32 without a library: our own polynomials, written as scalar code that LLVM vectorises.
 
-Products and sums carry LLVM's `contract` flag, so they become fused multiply-adds where the target has them. Nothing
-branches: both sides of a choice are computed and selected, and NaN passes through unless a docstring says otherwise.
-Coefficients are weighted minimax fits (Lawson's iteration on Chebyshev points; each coefficient rounded to float32 in
-turn, the rest fitted again); the bound beside each is the fit's own error. Largest errors met, over all regions of
-float32 against float64, in units in the last place: exp 1.1, log 0.8, expm1 1.6, sigmoid 2.4, tanh 2.5, erf 2.9,
-softplus 2, sin and cos 1.6, tan 3.4, atan 1.4, asin 1.8, acos 1.3, sinh 2.1, cosh 1.5, the inverse hyperbolics 2.1,
-power 0.51; tests/lite_runtime/kernels/test_math.py holds them to it.
+Products and sums carry LLVM's `contract` flag, so they become fused multiply-adds where the target has them. There are
+no branches: both sides of a choice are computed and one is selected. NaN gives NaN unless a docstring says otherwise.
+Coefficients are weighted minimax fits (Lawson's iteration on Chebyshev points; each coefficient is rounded to float32
+in turn and the remaining ones are fitted again); the bound given for each is the error of the fit alone. Largest
+measured errors against float64, over all ranges of float32, in units in the last place: exp 1.1, log 0.8, expm1 1.6,
+sigmoid 2.4, tanh 2.5, erf 2.9, softplus 2, sin and cos 1.6, tan 3.4, atan 1.4, asin 1.8, acos 1.3, sinh 2.1, cosh 1.5,
+the inverse hyperbolics 2.1, power 0.51; tests/lite_runtime/kernels/test_math.py checks these bounds.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _I32, _I64, _F32, _F64 = ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.Doub
 
 
 def _emitted(result: Any, *arguments: Any) -> Any:
-    """An intrinsic of fixed types from a function (builder, values…) -> value."""
+    """An intrinsic with fixed types, made from a function (builder, values…) -> value."""
 
     def make(emit: Any) -> Any:
         def lower(context, builder, sig, args):
@@ -78,14 +78,14 @@ def _emitted(result: Any, *arguments: Any) -> Any:
 
 @intrinsic
 def select(typing, condition, yes, no):
-    """yes where the condition holds, else no; one instruction, no branch."""
+    """`yes` if the condition holds, else `no`; one instruction, no branch."""
     sig = yes(types.boolean, yes, yes)
     return sig, lambda context, builder, sig, args: builder.select(*args)
 
 
 @_emitted(types.float32, types.float32)
 def _power_of_two(builder, t):
-    """2**n, n in -126..127, from t = n + 1.5 * 2**23: n stands in the low bits of t's mantissa."""
+    """2**n, n in -126..127, from t = n + 1.5 * 2**23: n is in the low bits of t's mantissa."""
     return builder.bitcast(builder.add(builder.shl(builder.bitcast(t, _I32), _I32(23)), _I32(0x3F800000)), _F32)
 
 
@@ -110,7 +110,7 @@ _ROOT_HALF = 0x3F3504F3
 
 @_emitted(types.float32, types.float32)
 def _exponent(builder, x):
-    """e as float32 with x = m * 2**e, m in [sqrt(1/2), sqrt 2), x normal and positive."""
+    """e as float32, where x = m * 2**e with m in [sqrt(1/2), sqrt 2); x is normal and positive."""
     bits = builder.sub(builder.bitcast(x, _I32), _I32(_ROOT_HALF))
     return builder.sitofp(builder.ashr(bits, _I32(23)), _F32)
 
@@ -189,7 +189,7 @@ def _horner5(c, x):
 
 @device
 def clamp(x, low, high):
-    """x between the bounds; NaN stays."""
+    """x limited to the bounds; NaN stays NaN."""
     x = select(x < low, low, x)
     return select(x > high, high, x)
 
@@ -221,7 +221,7 @@ _SMALL_EXP_BOTTOM = _f(-87)
 
 @device
 def _exp_normal(x):
-    """e**x for x <= 0, held above 2**-126."""
+    """e**x for x <= 0, at least 2**-126."""
     t, r = _reduce(select(x < _SMALL_EXP_BOTTOM, _SMALL_EXP_BOTTOM, x))
     p = (_horner5(_EXP, r) * (r * r) + r) + ONE
     return p * _power_of_two(t)
@@ -232,7 +232,7 @@ _EXPM1_BOTTOM, _EXPM1_TOP = _f(-18), _f(89)
 
 @device
 def expm1(x):
-    """e**x - 1, relatively exact near 0."""
+    """e**x - 1, with a small relative error near 0."""
     t, r = _reduce(clamp(x, _EXPM1_BOTTOM, _EXPM1_TOP))
     p = _horner5(_EXPM1, r) * (r * r) + r
     s = _power_of_two(t - ONE)
@@ -288,7 +288,7 @@ _TWO_25 = _f(2.0**25)
 
 @device
 def log1p(u):
-    """log(1 + u) for u >= 0: the rounding of 1 + u is made good to first order."""
+    """log(1 + u) for u >= 0: the rounding error of 1 + u is corrected to first order."""
     s = ONE + u
     lost = (u - (s - ONE)) / s
     return log(s) + select(u < _TWO_25, lost, ZERO)
@@ -336,7 +336,7 @@ def _erf_near(x):
 
 @device
 def _erfc_far(a):
-    """1 - erf on a >= 1, held above erfc(4)."""
+    """1 - erf on a >= 1, at least erfc(4)."""
     a = select(a > _FOUR, _FOUR, a)
     c = _LOG_ERFC
     high = ((c[7] * a + c[6]) * a + c[5]) * a + c[4]
@@ -356,7 +356,7 @@ _ROOT_HALF_F = _f(0.7071067811865476)
 
 @device
 def gelu(x):
-    """x * Phi(x), Phi the normal distribution; Phi(x) is taken as 0 or 1 where |x| > 5.65 (error below 5e-8)."""
+    """x * Phi(x), Phi the normal distribution; for |x| > 5.65, Phi(x) is replaced by 0 or 1 (error below 5e-8)."""
     s = x * _ROOT_HALF_F
     a = fabs(s)
     tail = select(a > _FOUR, ZERO, HALF * _erfc_far(a))
@@ -379,7 +379,7 @@ def gelu_tanh(x):
 
 @device
 def relu(x):
-    """max(x, 0); NaN stays."""
+    """max(x, 0); NaN stays NaN."""
     return select(x < ZERO, ZERO, x)
 
 
@@ -403,7 +403,7 @@ def swish(x, alpha, unused):
 
 @exact
 def hard_sigmoid(x, alpha, beta):
-    """alpha x + beta between 0 and 1; as its reference, to the bit."""
+    """alpha x + beta limited to [0, 1]; bit-identical to its reference."""
     return clamp(alpha * x + beta, ZERO, ONE)
 
 
@@ -412,7 +412,7 @@ _SIXTH = _f(1 / 6)
 
 @exact
 def hard_swish(x):
-    """x * clamp(x / 6 + 1/2, 0, 1); as its reference, to the bit."""
+    """x * clamp(x / 6 + 1/2, 0, 1); bit-identical to its reference."""
     return x * hard_sigmoid(x, _SIXTH, HALF)
 
 
@@ -441,7 +441,7 @@ _LARGE = _f(30)
 
 @device
 def sinh(x):
-    """(t + t / (t + 1)) / 2 with t = expm1|x|; beyond 30 half of e**|x|."""
+    """(t + t / (t + 1)) / 2 with t = expm1|x|; for |x| above 30, half of e**|x|."""
     a = fabs(x)
     t = expm1(select(a > _LARGE, _LARGE, a))
     return copysign(select(a > _LARGE, exp_scaled(a, HALF), HALF * (t + t / (t + ONE))), x)
@@ -457,7 +457,7 @@ def cosh(x):
 
 @device
 def asinh(x):
-    """log(|x| + sqrt(x**2 + 1)) with x's sign, through log1p; from 2**25 on log(2|x|)."""
+    """log(|x| + sqrt(x**2 + 1)) with x's sign, computed by log1p; from 2**25 on, log(2|x|)."""
     a = fabs(x)
     b = select(a < _TWO_25, a, ONE)
     z = b * b
@@ -467,7 +467,7 @@ def asinh(x):
 
 @device
 def acosh(x):
-    """log(x + sqrt(x**2 - 1)), through log1p; NaN below 1."""
+    """log(x + sqrt(x**2 - 1)), computed by log1p; NaN below 1."""
     t = x - ONE
     near = log1p(t + sqrt(TWO * t + t * t))
     return select(x < ONE, NAN, select(x > _TWO_25, log(x) + _LN2, near))
@@ -475,7 +475,7 @@ def acosh(x):
 
 @device
 def atanh(x):
-    """log1p(2|x| / (1 - |x|)) / 2 with x's sign; NaN beyond 1."""
+    """log1p(2|x| / (1 - |x|)) / 2 with x's sign; NaN for |x| above 1."""
     a = fabs(x)
     return copysign(select(a > ONE, NAN, HALF * log1p(TWO * a / (ONE - a))), x)
 
@@ -494,7 +494,7 @@ _HALF_PI, _HALF_PI_LOW, _PI = _f(np.pi / 2), _f(np.pi / 2 - float(_f(np.pi / 2))
 
 @device
 def atan(x):
-    """Inverse tangent; beyond 1 pi/2 - atan(1 / |x|)."""
+    """Inverse tangent; for |x| above 1 as pi/2 - atan(1 / |x|)."""
     a = fabs(x)
     t = select(a > ONE, ONE / a, a)
     z = t * t
@@ -512,7 +512,7 @@ def _asin_near(t, z):
 
 @device
 def asin(x):
-    """Inverse sine; beyond 1/2 pi/2 - 2 asin(sqrt((1 - |x|) / 2)); NaN beyond 1."""
+    """Inverse sine; for |x| above 1/2 as pi/2 - 2 asin(sqrt((1 - |x|) / 2)); NaN for |x| above 1."""
     a = fabs(x)
     half = HALF - HALF * a
     z = select(a > HALF, half, a * a)
@@ -522,7 +522,7 @@ def asin(x):
 
 @device
 def acos(x):
-    """Inverse cosine; NaN beyond 1."""
+    """Inverse cosine; NaN for |x| above 1."""
     a = fabs(x)
     half = HALF - HALF * a
     z = select(a > HALF, half, a * a)
@@ -536,11 +536,11 @@ _SIN = _poly(-1.6666667e-01, 8.33338e-03, -1.9853511e-04, 2.837514e-06)
 _COS = _poly(4.1666646e-02, -1.3887301e-03, 2.4430668e-05)
 _WIDE_MAGIC = 1.5 * 2.0**52
 _TWO_OVER_PI = 2 / np.pi
-# pi/2 in two parts, the first of 29 bits: its product with a count of quarter turns below 2**24 is exact.
+# pi/2 in two parts; the first has 29 bits, so its product with a number of quarter turns below 2**24 is exact.
 _QUARTER_HIGH = float.fromhex("0x1.921fb54p0")
 _QUARTER_LOW = float.fromhex("0x1.10b4611a62633p-30")
 _QUARTER_FIXED = np.pi / 2 * 2.0**-62
-# Bits of 2/pi from that of weight 2 on (the first two are 0), four words.
+# Bits of 2/pi, four words, starting at the bit of weight 2 (the first two bits are 0).
 _TWO_OVER_PI_BITS = (0x28BE60DB9391054A, 0x7F09D5F47D4D3770, 0x36D8A5664F10E410, 0x7F9458EAF7AEF158)
 
 
@@ -548,7 +548,7 @@ _TWO_OVER_PI_BITS = (0x28BE60DB9391054A, 0x7F09D5F47D4D3770, 0x36D8A5664F10E410,
 def _fixed_turns(builder, x):
     """|x| in quarter turns modulo 4, in units of 2**-62, for |x| >= 2**23 (Payne and Hanek's reduction).
 
-    |x| = m * 2**e with a 24-bit m; of 2/pi only the bits matter that 2**e moves to weights 2 to 2**-94.
+    |x| = m * 2**e with a 24-bit m; of 2/pi, only those bits matter that 2**e moves to weights 2 to 2**-94.
     """
     bits = builder.and_(builder.bitcast(x, _I32), _I32(0x7FFFFFFF))
     e = builder.zext(builder.sub(builder.lshr(bits, _I32(23)), _I32(150)), _I64)
@@ -576,7 +576,7 @@ _UNIT, _HALF_UNIT = np.int64(62), np.int64(1 << 61)
 
 @device
 def _quarter_turns(x):
-    """(n, r): x = n pi/2 + r, |r| <= pi/4, n modulo 4; any finite x, r to 2**-24 relative."""
+    """(n, r): x = n pi/2 + r, |r| <= pi/4, n modulo 4; for any finite x; r has a relative error of 2**-24."""
     t = _wide(x) * _TWO_OVER_PI + _WIDE_MAGIC
     k = t - _WIDE_MAGIC
     near = (_wide(x) - k * _QUARTER_HIGH) - k * _QUARTER_LOW
@@ -666,7 +666,7 @@ def _wide_exp2(y):
 
 @device
 def power(x, y):
-    """x**y with C's special cases, through float64: |x|**y = 2**(y log2|x|), within 0.501 ulp."""
+    """x**y with the special cases of C, computed in float64: |x|**y = 2**(y log2|x|), within 0.501 ulp."""
     a = fabs(x)
     usable = (a > ZERO) & (a < INF)
     product = _wide(y) * _wide_log2(_wide(select(usable, a, ONE)))
@@ -693,7 +693,7 @@ _TAIL = 16
 
 @device
 def _apply(code, a, b, pointer, n):
-    """`activate` on a multiple of LANES elements: every loop is vectors only."""
+    """`activate` on a multiple of LANES elements, so that every loop has only vector operations."""
     n = n // LANES * LANES
     if code == 1:
         for i in range(n):
@@ -732,9 +732,9 @@ def _apply(code, a, b, pointer, n):
 
 @device
 def activate(code, a, b, pointer, n):
-    """Apply an activation (`lite_runtime.ops.activation` numbers them) in place to `n` contiguous float32.
+    """Apply an activation (numbered in `lite_runtime.ops.activation`) in place to `n` contiguous float32.
 
-    The last n % LANES elements go through a vector on the stack: two passes over the same code, not two copies of it.
+    The last n % LANES elements are copied to a vector on the stack: the same code runs twice and exists once.
     """
     if code != 0:
         tail = stack_floats(_TAIL)

@@ -1,8 +1,8 @@
-"""What the elementwise machines can do, as data shared by their kernels and by the planner (needs no compiler).
+"""The operations of the elementwise machines, as data shared by their kernels and the planner (needs no compiler).
 
-`steps/elementwise.py` declares the step. Parameters are two float32, or one int64. Of a load of integers into float32
-they are the zero point and the scale: (x - zero point) * scale, 0 and 1 for a plain conversion; of a store of a kind in
-QUANTISED likewise.
+`steps/elementwise.py` declares the step. Parameters are two float32 or one int64. For a load of integers into float32
+they are the zero point and the scale: (x - zero point) * scale, with 0 and 1 for a plain conversion; the same holds for
+a store of a kind in QUANTISED.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ __all__ = [
 ]
 
 LANE_GROUP = 16
-"""Every loop runs over a multiple of this; blocks that are none pass through padded copies."""
+"""Every loop runs over a multiple of this; blocks of other lengths are copied and padded."""
 LARGEST_BLOCK = 1024
 SLOTS = 12
 """Registers 0..SLOTS-1: blocks of LARGEST_BLOCK elements on the stack."""
 POINTERS = 10
-"""Registers from SLOTS on: windows of operands, dense and of the machine's own type."""
+"""Registers from SLOTS on: windows into operands that are dense and of the machine's own type."""
 MAX_RANK = 8
 
 DENSE, ONCE, EXPAND, CONSTANT, OUTPUT = range(5)
-"""How a register gets its block: the operand itself; broadcast once (its pattern repeats every block); broadcast block
-by block; one value; nowhere (it is written to)."""
+"""How a register gets its block: the operand itself; broadcast once (its pattern repeats every block); broadcast for
+each block; one value; not at all (it is only written)."""
 
 KINDS: dict[str, int] = {
     name: code
@@ -46,12 +46,12 @@ KINDS: dict[str, int] = {
         "float32 bool uint8 int8 uint16 int16 uint32 int32 int64 float64 float16".split(),
     )
 }
-"""Element types that loads and stores convert from and to."""
+"""Element types that loads convert from and stores convert to."""
 
 QUANTISED: dict[str, int] = {name: 16 + KINDS[name] for name in ("uint8", "int8", "uint16", "int16")}
 """Kinds of stores that quantise: the low four bits are the element's own kind."""
 MODERATE = (2.0**-100, 2.0**100)
-"""Least and greatest scale of such a store."""
+"""Lowest and highest scale of such a store."""
 
 _OWN_FLOAT: dict[str, int] = {
     **{"Copy": 0, "Square": 5, "Cube": 6, "PowHalf": 7, "Trunc": 11, "GeluTanh": 23, "Bool": 38},
@@ -63,11 +63,11 @@ _OWN_INT: dict[str, int] = {
     **{"Copy": 0, "Bool": 6, "Square": 14, "Cube": 15, "FMod": 23, "ShiftLeft": 33, "ShiftRight": 34},
     **{"Wrap8": 8, "Wrap16": 9, "Wrap32": 10, "WrapU8": 11, "WrapU16": 12, "WrapU32": 13},
 }
-"""Instructions that are no operator of their own."""
+"""Instructions that do not correspond to an operator."""
 
 
 def _numbered(machine: str, codes: dict[str, int]) -> tuple[str, ...]:
-    """The names of all instructions by number. Those of operators are in their records."""
+    """The names of all instructions by number. The numbers of operators are in their records."""
     found = dict(codes)
     for record in (*family("elementwise"), *family("activation")):
         code = record.f32 if machine == "f32" else record.i64

@@ -1,6 +1,6 @@
-"""Numbers as integers and back, as LLVM: what loads and stores of quantised elements emit.
+"""Quantisation and dequantisation as LLVM IR: the code that loads and stores of quantised elements emit.
 
-No product here feeds a sum, so nothing can be fused, and results are the same on every target.
+No product here is an operand of a sum, so nothing can be fused, and results are the same on every target.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ def _divided(builder: Any, x: Any, scale: Any) -> Any:
 
 
 def _near_quotient(builder: Any, x: Any, scale: Any) -> Any:
-    """x / scale as a division rounds it, where it is between 1/2 and 2**20; other quotients only as far as their sign
-    and being below 1/2, or 2**20 and above, or NaN (which also stands for some below -2**20). Five instructions that
-    overlap, where a division stalls the next: 2.5 cycles a vector for 5 to 10.
+    """x / scale, rounded as by a division, if the quotient is between 1/2 and 2**20. Other quotients only keep their
+    sign and whether they are below 1/2, at least 2**20, or NaN (NaN may also be the result for some below -2**20).
+    These are five instructions that overlap, while a division stalls the next one: 2.5 cycles per vector instead of 5
+    to 10.
 
-    With r = 1 / scale rounded, q = x * r is off by at most 2 units in the last place; one step q + r * (x - q * scale)
-    leaves less than one, and a second, on a q that near, rounds correctly (Markstein 1990; the remainder is exact, no
-    underflow: `scale` is within 2**-100 .. 2**100). The bound on x keeps infinity out of the remainders.
+    With r = 1 / scale rounded, q = x * r has an error of at most 2 units in the last place. One step q + r * (x - q *
+    scale) reduces it to less than one unit, and a second step from there rounds correctly (Markstein 1990; the
+    remainder is exact and cannot underflow: `scale` is within 2**-100 .. 2**100). The bound on x keeps infinities out
+    of the remainders.
     """
     fma = declare(builder, "llvm.fma.f32", _FLOAT, _FLOAT, _FLOAT, _FLOAT)
     most = builder.fmul(scale, _FLOAT(2.0**21))
@@ -56,7 +58,7 @@ def _multiplied(builder: Any, x: Any, inverse: Any) -> Any:
 
 def quantised(dtype: str, *, any_scale: bool = False, inverse: bool = False) -> Any:
     """(LLVM type, conversion): (builder, x, zero, scale) -> x / scale rounded half to even, plus the zero point,
-    saturated to an integer type of at most 16 bits; NaN gives its least value. Scales must be MODERATE unless
+    saturated to an integer type of at most 16 bits; NaN gives the type's lowest value. Scales must be MODERATE unless
     `any_scale`. inverse: x * scale instead, for any scale."""
     ends = np.iinfo(dtype)
     kind, low, high = ir.IntType(ends.bits), _FLOAT(float(ends.min)), _FLOAT(float(ends.max))

@@ -1,4 +1,4 @@
-"""e^x for softmax: of numbers that are not above 0, in fewer instructions than `_vmath.vexp` takes for all."""
+"""e^x for softmax: for numbers up to 0 only, in fewer instructions than the general `_vmath.vexp`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from lite_runtime.native.simd import device, splat, vfma, vmax
 
 _F = np.float32
 _LOG2E, _LN2 = _F(1.4426950408889634), _F(0.6931471805599453)
-"""ln(2) in one float32 is 1.9e-9 off: with up to 29 of it subtracted, half a unit in the last place of the result."""
-# e^r on |r| <= ln(2) / 2, least maximal relative error found by reweighting: 1.9e-9 before rounding.
+"""ln(2) as one float32 has an error of 1.9e-9: up to 29 times it are subtracted, which costs half a unit in the last
+place of the result."""
+# e^r on |r| <= ln(2) / 2, fitted for the lowest maximal relative error by reweighting: 1.9e-9 before rounding.
 _E2, _E3, _E4 = _F(0.49999991059303284), _F(0.16666419804096222), _F(0.04166822507977486)
 _E5, _E6 = _F(0.008374824188649654), _F(0.0013836835278198123)
 _ONE, _LOW = _F(1), _F(-105)
@@ -31,5 +32,5 @@ def _scaled_exp(x):
 
 
 vexp_down = _scaled_exp if _SCALES else vexp
-"""e^x for x <= 0: within 1.3e-7 relative from -20 up, 3.1e-7 below; 0 from -105 down, NaN for NaN. Where no
-instruction scales by a power of two, subnormal results take `vexp`'s two factors, and nothing is gained."""
+"""e^x for x <= 0: within 1.3e-7 relative from -20 up, 3.1e-7 below; 0 from -105 down, NaN for NaN. On targets without
+an instruction that scales by a power of two, subnormal results need `vexp`'s two factors, and nothing is saved."""

@@ -1,7 +1,7 @@
-"""exp, log, tanh and the logistic function on whole vectors, and the vector words that rows with tails need.
+"""exp, log, tanh and the logistic function on whole vectors, and the vector operations that rows with tails need.
 
 Kernels that hold their data in `vec` registers (normalisations, recurrent gates) use these; loops over plain float32
-that LLVM vectorises use `_math`. All are branch-free, exact in their limits (0, infinities, NaN), and need no libm.
+that LLVM vectorises use `_math`. All are branch-free, exact for the limits (0, infinities, NaN), and do not call libm.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def vrint(typing, a):
 
 @intrinsic
 def vload_or(typing, pointer, n, other):
-    """The first `n` floats at `pointer`, lanes behind them from `other`; nothing beyond them is read."""
+    """The first `n` floats at `pointer`, the remaining lanes from `other`; nothing after the n floats is read."""
 
     def lower(context, builder, sig, args):
         where, mask = builder.bitcast(args[0], _VEC.as_pointer()), emit_mask(builder, args[1])
@@ -60,7 +60,7 @@ def vload_or(typing, pointer, n, other):
 
 @intrinsic
 def vload_even(typing, pointer):
-    """Every second of the 2 * LANES floats at `pointer`, the first included."""
+    """Every second one of the 2 * LANES floats at `pointer`, starting with the first."""
     wide = ir.VectorType(_F32, 2 * LANES)
     order = ir.Constant(ir.VectorType(_I32, LANES), [2 * i for i in range(LANES)])
 
@@ -83,7 +83,7 @@ def vfirst(typing, value, n, other):
 
 @intrinsic
 def vpick_lt(typing, a, b, x, y):
-    """x where a < b, else y (y where either is NaN)."""
+    """x where a < b, else y (also y where a or b is NaN)."""
 
     def lower(context, builder, sig, args):
         a, b, x, y = args
@@ -105,7 +105,7 @@ def vpick_eq(typing, a, b, x, y):
 
 @intrinsic
 def vlarger(typing, v, most):
-    """Lane-wise maximum of an element and the largest so far, in which NaN wins; shorter than `vmax_nan`."""
+    """Lane-wise maximum of an element and the largest so far, NaN if either is NaN; shorter than `vmax_nan`."""
 
     def lower(context, builder, sig, args):
         v, most = args
@@ -117,7 +117,7 @@ def vlarger(typing, v, most):
 
 @intrinsic
 def vnote_nan(typing, v, seen):
-    """v where it is NaN, else `seen`: beside `vmax`, which passes NaN over, this keeps chains of maxima short."""
+    """v where it is NaN, else `seen`: used with `vmax`, which ignores NaN, this keeps chains of maxima short."""
 
     def lower(context, builder, sig, args):
         v, seen = args
@@ -142,14 +142,14 @@ def _pick_better(ordered: str, over_nan: bool) -> object:
 
 
 vpick_better = _pick_better(">", over_nan=False)
-"""x where v goes before best, NaN counting as the largest; else y."""
+"""x where v comes before best in the order, with NaN as the largest; else y."""
 vpick_as_good = _pick_better(">=", over_nan=True)
-"""x where v is no worse than best, NaN counting as the largest; else y."""
+"""x where v is equal to best or comes before it, with NaN as the largest; else y."""
 
 
 @intrinsic
 def vany_above(typing, v, bound):
-    """Whether any lane is above `bound` or NaN (or the bound is)."""
+    """Whether any lane is above `bound` or NaN, or the bound is NaN."""
 
     def lower(context, builder, sig, args):
         lanes = builder.bitcast(builder.fcmp_unordered(">", *args), ir.IntType(LANES))
@@ -229,8 +229,8 @@ def _mantissa(typing, x, e):
 _SCALES = TARGET is not None and "avx512f" in TARGET.needs and LANES == 16
 _F = np.float32
 _LOG2E, _LN2_HIGH, _LN2_LOW = _F(1.4426950408889634), _F(0.693359375), _F(-2.1219444005471377e-4)
-# (expm1(r) - r - r^2/2) / r^3 on |r| <= ln(2)/2, interpolated at Chebyshev nodes: exp is then off by 2.2e-8 relative at
-# the most, expm1 by 5.3e-8; both below one unit in the last place.
+# (expm1(r) - r - r^2/2) / r^3 on |r| <= ln(2)/2, interpolated at Chebyshev nodes: the relative error is then at most
+# 2.2e-8 for exp and 5.3e-8 for expm1, both below one unit in the last place.
 _E3, _E4 = _F(0.1666662935275592), _F(0.04166655008649546)
 _E5, _E6 = _F(0.008357683177572578), _F(0.0013926929205169327)
 # (log((1+s)/(1-s)) - 2s) / s^3 as a polynomial of s^2, likewise: 2e-11 relative before rounding.
@@ -268,7 +268,7 @@ def vexp(x):
 
 @device
 def vtanh(x):
-    """(e^2x - 1) / (e^2x + 1) with e^2x - 1 kept without cancellation: within 3 units in the last place."""
+    """(e^2x - 1) / (e^2x + 1) with e^2x - 1 computed without cancellation: within 3 units in the last place."""
     x = vmin(splat(_TANH_LIMIT), vmax(splat(-_TANH_LIMIT), x)) * splat(_TWO)
     n = vrint(x * splat(_LOG2E))
     r = vfma(n, splat(-_LN2_LOW), vfma(n, splat(-_LN2_HIGH), x))
@@ -341,7 +341,7 @@ def across_sum(v):
 
 @device
 def across_max(v):
-    """The largest lane, in every lane; NaN lanes are passed over where another is not."""
+    """The largest lane, in every lane; NaN lanes are ignored if there are others."""
     if LANES >= 16:
         v = vmax(v, vdown(v, 8))
     if LANES >= 8:

@@ -1,10 +1,10 @@
-"""Attention, float32, without its scores in memory: softmax over blocks of keys as they come.
+"""Attention, float32, without storing the scores: the softmax is updated block of keys by block of keys.
 
-A block of queries meets KEYS keys at a time. Weights are taken against the largest score so far; when a larger one
-turns up, what was summed before shrinks by exp(old - new) (Milakov and Gimelshein 2018; Dao et al. 2022). Both
+A block of queries is multiplied by KEYS keys at a time. Weights are relative to the largest score so far; when a larger
+one is found, the earlier sums are multiplied by exp(old - new) (Milakov and Gimelshein 2018; Dao et al. 2022). Both
 products run in one register tile: rows of queries against keys packed in panels [width][vectors * LANES], rows of
-weights against the values as they lie. Which queries and keys share a block hangs on sizes alone, so the number of
-workers changes no bit.
+weights against the values in their original layout. Which queries and keys share a block depends only on sizes, so
+results are bit-identical for any number of workers.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ _VEC = ir.VectorType(_F32, LANES)
 def _tile(rows: int, vectors: int):
     @intrinsic
     def tile(typing, left, left_step, depth, panel, panel_step, out, out_step, more, live, columns):
-        """out (+)= left @ panel. Steps: bytes between rows. `live` rows and `columns` columns are stored, rows beyond
-        repeat the last; `more` != 0 adds to what out holds."""
+        """out (+)= left @ panel. Steps: bytes between rows. `live` rows and `columns` columns are stored; rows beyond
+        `live` repeat the last one; with `more` != 0 the product is added to `out`."""
         sig = types.void(*[types.int64] * 10)
 
         def lower(context, builder, sig, args):
@@ -139,7 +139,7 @@ _sweep_1, _sweep_2, _sweep_3, _sweep_4 = (
 
 @device
 def _panel(left, left_step, rows, depth, panel, panel_step, out, out_step, more, columns):
-    """The product with one panel of up to 4 vectors; panel_step 0: its rows are as long as it is wide."""
+    """The product with one panel of up to 4 vectors; panel_step 0: its rows are dense."""
     vectors = (columns + LANES - 1) // LANES
     each = panel_step if panel_step != 0 else 4 * LANES * vectors
     if vectors == 4:
@@ -157,7 +157,7 @@ def _panel(left, left_step, rows, depth, panel, panel_step, out, out_step, more,
 
 @device
 def _masked(x, mask, is_bool, n):
-    """Scores of a row with its mask: added, or -inf where it says no."""
+    """Apply the mask to a row's scores: added, or -inf where it is False."""
     if is_bool != 0:
         allowed, scores = u8p(mask), f32p(x)
         for i in range(n):
@@ -169,8 +169,9 @@ def _masked(x, mask, is_bool, n):
 
 @device
 def _weigh(x, n, keys, top, total):
-    """A row's first n scores to weights, the others (up to `keys`) to zeros; top, total: largest score and sum of
-    weights so far, at addresses. What sums made before must shrink by (1: nothing was, or no larger score)."""
+    """Turn a row's first n scores into weights, the others (up to `keys`) into zeros. top, total: addresses of the
+    largest score and of the sum of weights so far. Returns the factor for earlier sums (1: there were none, or the
+    largest score is unchanged)."""
     low = splat(-_INF)
     a, b = low, low
     i = 0
@@ -285,7 +286,7 @@ def f32_attention(step, bases, worker, workers):
 
 @intrinsic
 def _transpose(typing, source, row_step, target, target_step, factor):
-    """LANES x LANES floats at `source`, times `factor`, transposed to `target`; steps: bytes between rows."""
+    """Write LANES x LANES floats at `source`, times `factor`, transposed to `target`; steps: bytes between rows."""
     sig = types.void(*[types.int64] * 4, types.float32)
 
     def lower(context, builder, sig, args):
@@ -296,7 +297,7 @@ def _transpose(typing, source, row_step, target, target_step, factor):
         half, ints = LANES // 2, ir.VectorType(_I32, LANES)
         low = ir.Constant(ints, [i // 2 + LANES * (i % 2) for i in range(LANES)])
         high = ir.Constant(ints, [half + i // 2 + LANES * (i % 2) for i in range(LANES)])
-        for _ in range(LANES.bit_length() - 1):  # each round shuffles row i into row i + half: a perfect shuffle
+        for _ in range(LANES.bit_length() - 1):  # each round interleaves row i with row i + half: a perfect shuffle
             pairs = [(rows[i], rows[i + half]) for i in range(half)]
             rows = [builder.shuffle_vector(a, b, order) for a, b in pairs for order in (low, high)]
         for i, row in enumerate(rows):
@@ -308,7 +309,8 @@ def _transpose(typing, source, row_step, target, target_step, factor):
 
 @kernel(PackKeys)
 def f32_pack_keys(step, bases, worker, workers):
-    """Keys of every head -> panels [width][4 * LANES] (the last of fewer vectors, zeros behind the last key)."""
+    """Keys of every head -> panels [width][4 * LANES] (the last panel may have fewer vectors; zeros follow the last
+    key)."""
     k, packed = ptr(step, bases, PACK.k), ptr(step, bases, PACK.packed)
     heads, keys, width = num(step, PACK.heads), num(step, PACK.rows), num(step, PACK.width)
     batch_step, head_step, row_step = num(step, PACK.batch_step), num(step, PACK.head_step), num(step, PACK.row_step)
@@ -339,7 +341,7 @@ def f32_pack_keys(step, bases, worker, workers):
 
 @kernel(PadRows)
 def f32_pad_rows(step, bases, worker, workers):
-    """Rows of every head, zeros behind each up to whole vectors."""
+    """Rows of every head, each padded with zeros to whole vectors."""
     v, out = ptr(step, bases, PAD.v), ptr(step, bases, PAD.out)
     heads, count, width = num(step, PAD.heads), num(step, PAD.rows), num(step, PAD.width)
     batch_step, head_step, row_step = num(step, PAD.batch_step), num(step, PAD.head_step), num(step, PAD.row_step)

@@ -1,8 +1,8 @@
 """BatchNormalization in training form and its gradient, float32, channels last: rows of channels.
 
-Sums over rows run in chunks of rows that the sizes alone fix, each in the nearest cache; one worker joins the chunks in
-order. Whatever the number of workers, the same bits. Moments of a chunk are around its own mean and joined as Chan,
-Golub and LeVeque (1979) do: a large mean costs no digits.
+Sums over rows are computed in chunks of rows whose size depends only on the tensor's sizes and fits the L1 cache; one
+worker combines the chunks in order. So results are bit-identical for any number of workers. Moments of a chunk are
+around its own mean and combined by the method of Chan, Golub and LeVeque (1979): a large mean costs no accuracy.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ZERO, _ONE = np.float32(0), np.float32(1)
 
 @device
 def _at(where, i, live):
-    """`live` lanes from float i on."""
+    """`live` lanes, starting at float i."""
     return vload_n(f32p(where + 4 * i), live)
 
 
@@ -108,7 +108,7 @@ def _sum_and_products(x, y, rows, step, live, mean):
 
 @kernel(Moments)
 def f32_moments(step, bases, worker, workers):
-    """Means and sums of squares around them, chunk by chunk."""
+    """Means and sums of squares around them, for each chunk."""
     x, parts = ptr(step, bases, MOMENTS.x), ptr(step, bases, MOMENTS.parts)
     rows, channels, chunk = num(step, MOMENTS.rows), num(step, MOMENTS.channels), num(step, MOMENTS.chunk)
     chunks, row = (rows + chunk - 1) // chunk, 4 * channels
@@ -124,7 +124,7 @@ def f32_moments(step, bases, worker, workers):
 
 @kernel(Settle)
 def f32_settle(step, bases, worker, workers):
-    """The moments joined."""
+    """Combine the moments of all chunks."""
     parts, scale, old_mean, old_var = (
         ptr(step, bases, SETTLE.parts),
         ptr(step, bases, SETTLE.scale),
@@ -189,7 +189,7 @@ def f32_apply(step, bases, worker, workers):
 
 @kernel(GradSums)
 def f32_grad_sums(step, bases, worker, workers):
-    """Sums of dY and of (X - mean) * dY, chunk by chunk."""
+    """Sums of dY and of (X - mean) * dY, for each chunk."""
     dy, x, mean, parts = (
         ptr(step, bases, SUMS.dy),
         ptr(step, bases, SUMS.x),
@@ -209,7 +209,7 @@ def f32_grad_sums(step, bases, worker, workers):
 
 @kernel(GradSettle)
 def f32_grad_settle(step, bases, worker, workers):
-    """The sums joined."""
+    """Add up the sums of all chunks."""
     parts, scale, rstd = (
         ptr(step, bases, GRAD_SETTLE.parts),
         ptr(step, bases, GRAD_SETTLE.scale),

@@ -1,8 +1,8 @@
-"""Strided copies of raw elements: what every movement operator comes down to.
+"""Strided copies of raw elements, to which every movement operator is reduced.
 
-A copy runs over a frame of at most ten dimensions, each with a byte stride on either side (0 repeats, negative walks
-backwards). The last two are the *segment* that a kernel handles in registers; those before them are counted like an
-odometer. Elements are 1, 2, 4 or 8 bytes at any alignment. `steps/copy.py` declares the steps.
+A copy runs over a frame of at most ten dimensions, each with a byte stride for the source and one for the target (0
+repeats, negative goes backwards). The last two are the *segment* that a kernel handles in registers; those before them
+are counted like an odometer. Elements are 1, 2, 4 or 8 bytes at any alignment. `steps/copy.py` declares the steps.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ WEAVE = named(Weave)
 
 _I1, _I32, _I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
 TILE = {1: 16, 2: 8, 4: LANES, 8: LANES // 2}
-"""Side of the square that `swap` turns around in registers, by element size."""
+"""Side of the square tile that `swap` transposes in registers, by element size."""
 _MASKED = {size: LANES == 16 or (LANES == 8 and size >= 4) for size in SIZES}
-"""Whether the target loads and stores part of a vector of such elements in one instruction."""
+"""Whether the target loads and stores part of a vector of elements of this size in one instruction."""
 
 
 # -- the odometer -----------------------------------------------------------------------------------------------------
 
 SOURCE, TARGET = 10, 11
-"""Where the odometer keeps its two byte offsets, behind up to ten counters."""
+"""Index of the odometer's two byte offsets, which follow up to ten counters."""
 
 
 @device
@@ -54,7 +54,7 @@ def seek(dims, k, index, state):
 
 @device
 def advance(dims, k, state):
-    """The next outer index; past the last one it starts again."""
+    """Go to the next outer index; after the last one, to the first."""
     i = k - 1
     while i >= 0:
         state[SOURCE] += dims[3 * i + 1]
@@ -81,9 +81,9 @@ def outers(dims, k):
 
 
 def _copier(segment):
-    """A kernel over the frame; units handed to workers are rows of a segment.
+    """A kernel over the frame; workers share rows of a segment.
 
-    A run longer than `run` is cut: then the rows are its pieces and `whole` its length, otherwise 0.
+    A run longer than `run` is split: then the rows are its pieces and `whole` is its length; otherwise `whole` is 0.
     """
 
     @kernel(Segments)
@@ -165,7 +165,7 @@ def _segment_of_elements(size):
 rows = _copier(_segment_of_runs)
 """Runs of `run` bytes, dense on both sides."""
 strided_1, strided_2, strided_4, strided_8 = (_copier(_segment_of_elements(size)) for size in SIZES)
-"""Runs of `run` elements, strided on either side."""
+"""Runs of `run` elements, strided on both sides."""
 
 
 # -- transposes -------------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ def _tile(size):
 
 
 def _part_of_tile(size):
-    """Transpose the upper left `rows` x `columns` of a tile; nothing else is read or written."""
+    """Transpose the upper left `rows` x `columns` part of a tile; nothing else is read or written."""
     n = TILE[size]
     element = ir.IntType(8 * size)
     kind, mask_kind = ir.VectorType(element, n), ir.VectorType(_I1, n)
@@ -262,7 +262,7 @@ def _edge_of_tile(size):
 
 
 def _swapper(size):
-    """Two dimensions change places: `a` is dense in the target, `b` in the source; units are blocks of both."""
+    """Swap two dimensions: `a` is dense in the target, `b` in the source; workers share blocks of both."""
     side = TILE[size]
     whole, part = _tile(size), _edge_of_tile(size)
 
@@ -319,28 +319,29 @@ def _swapper(size):
 
 
 swap_1, swap_2, swap_4, swap_8 = (_swapper(size) for size in SIZES)
-"""Transposes, through registers."""
+"""Transposes, in registers."""
 
 
 # -- few planes -------------------------------------------------------------------------------------------------------
 
 
 def _pick(builder, vectors, wanted):
-    """A vector of elements of `vectors`: `wanted[lane]` = (vector, lane of it)."""
+    """A vector of elements from `vectors`: `wanted[lane]` = (vector, lane in that vector)."""
     n = len(wanted)
     picked = vectors[0]
     for i in range(1, len(vectors)):
-        # What vectors before i gave stays where it is; vector 0's lanes move in the first round.
+        # Elements taken from earlier vectors stay in place; vector 0's lanes are moved in the first round.
         mask = [n + at if v == i else (at if i == 1 and v == 0 else lane) for lane, (v, at) in enumerate(wanted)]
         picked = builder.shuffle_vector(picked, vectors[i], ir.Constant(ir.VectorType(_I32, n), mask))
     return picked
 
 
 def _weave_tile(size, planes, join):
-    """Join `planes` vectors, `stride` bytes apart, into one stretch, element by element; or take a stretch apart."""
+    """Interleave `planes` vectors, `stride` bytes apart, element by element into one contiguous piece, or split such a
+    piece."""
     n = TILE[size]
     kind = ir.VectorType(ir.IntType(8 * size), n)
-    together = [divmod(i, planes) for i in range(n * planes)]  # element i of the stretch: (lane, plane)
+    together = [divmod(i, planes) for i in range(n * planes)]  # element i of the piece: (lane, plane)
 
     @intrinsic
     def tile(typing, target, source, stride):
@@ -428,7 +429,7 @@ def _weaver(size):
 
 
 weave_1, weave_2, weave_4, weave_8 = (_weaver(size) for size in SIZES)
-"""Transposes with 2 to 4 planes, dense on the side where they lie element by element."""
+"""Transposes with 2 to 4 planes, dense on the side where they are interleaved."""
 
 
 # -- triangles --------------------------------------------------------------------------------------------------------

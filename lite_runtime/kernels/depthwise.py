@@ -1,9 +1,9 @@
-"""Depthwise convolution, float32, channels last: each channel has a window of its own, vectors run over channels.
+"""Depthwise convolution, float32, channels last: each channel has its own window, vectors run over channels.
 
-Weights are packed [taps][channels rounded up to LANES]. Taps are added up column by column of the window, as XNNPACK
-does: what hangs on the last bit, such as a result that is quantised at run time, then comes out as LiteRT's. Two kinds
-of tile do the sums: one for any window, which walks a list of taps for pixels in a row or a column; and for the windows
-of SHAPES one with all taps written out, whose pixels lie in a rectangle and share what they read.
+Weights are packed [taps][channels rounded up to LANES]. Taps are added column by column of the window, as in XNNPACK:
+results that depend on the last bit, such as those quantised at run time, are then the same as LiteRT's. Two kinds of
+tile compute the sums: one for any window, which goes through a list of taps for pixels in a row or a column; and one
+for the windows of SHAPES with all taps unrolled, whose pixels form a rectangle and share their loads.
 """
 
 from __future__ import annotations
@@ -38,21 +38,22 @@ from lite_runtime.steps.depthwise import F32Depthwise
 DEPTHWISE = named(F32Depthwise)
 
 PIXELS = 8
-"""Pixels side by side that share a load of the weights: 9 loads for 8 multiply-adds."""
+"""Neighbouring pixels that share a load of the weights: 9 loads for 8 multiply-adds."""
 SHAPES = {3: (4, 4), 5: (1, 8)} if LANES == 16 else {3: (2, 2), 5: (1, 4)}
-"""Rows and columns of the rectangle of pixels by the window's size. 3x3 at stride 1: 36 loads of the image for 144
+"""Rows and columns of the rectangle of pixels, by window size. 3x3 at stride 1: 36 loads of the image for 144
 multiply-adds, and the 9 weights stay in registers; 5x5: 60 for 200. Measured in docs/performance.md."""
 _I64, _F32 = ir.IntType(64), ir.FloatType()
 
 
 def _tile(count: int, masked: bool):
-    """`count` pixels by LANES channels, or, `masked`, by fewer."""
+    """`count` pixels by LANES channels, or by fewer if `masked`."""
 
     @intrinsic
     def tile(typing, first, step, taps_at, taps, w, w_step, out, stride, bias, residual, bounds, live, channels):
-        """first: address of the first pixel's window; the other pixels' are `step` bytes apart, dead ones repeat the
-        last live one. taps_at: byte offsets of the taps from there; taps: (runs, taps a run, taps from one run to the
-        next) in that list and, w_step bytes a tap, in the weights. bounds: lowest and highest result."""
+        """first: address of the first pixel's window; the windows of the other pixels are `step` bytes apart; unused
+        ones repeat the last live one. taps_at: byte offsets of the taps from there; taps: (runs, taps per run, taps
+        from one run to the next) in that list and, with w_step bytes per tap, in the weights. bounds: lowest and
+        highest result."""
         triple, pair = types.UniTuple(types.int64, 3), types.UniTuple(types.float32, 2)
         words = types.CPointer(types.int64)
         address, number = types.int64, types.int64
@@ -112,18 +113,19 @@ _one, _one_part = _tile(1, False), _tile(1, True)
 
 
 def _times(builder, value, factor: int):
-    """value * factor as an odd multiple shifted, which x86 folds into an address."""
+    """value * factor as a shifted odd multiple, which x86 folds into an address."""
     shift = (factor & -factor).bit_length() - 1 if factor else 0
     return builder.shl(builder.mul(value, _I64(factor >> shift)), _I64(shift))
 
 
 def _rectangle(size: int, stride: int, rows: int, columns: int, masked: bool):
-    """rows x columns pixels by LANES channels (`masked`: by fewer) of a size x size window, all taps inside."""
+    """rows x columns pixels by LANES channels (fewer if `masked`) of a size x size window, all taps inside the
+    image."""
 
     @intrinsic
     def rectangle(typing, first, x_row, x_pixel, w, w_step, out, y_row, y_pixel, bias, bounds, channels):
-        """first: address of the first pixel's window; x_row, x_pixel, y_row, y_pixel: bytes from row to row and from
-        pixel to pixel of the image and of the result; w_step: bytes from tap to tap."""
+        """first: address of the first pixel's window; x_row, x_pixel, y_row, y_pixel: bytes between rows and between
+        pixels of the image and of the result; w_step: bytes between taps."""
         number = types.int64
         sig = types.void(*[number] * 9, types.UniTuple(types.float32, 2), number)
 
@@ -168,7 +170,8 @@ def _rectangle(size: int, stride: int, rows: int, columns: int, masked: bool):
 
 @device
 def inside(start, step, count, size):
-    """The taps [first, end) of `count` that lie in 0..size-1, the first at `start`, the others `step` apart."""
+    """The taps [first, end) of `count` whose positions are in 0..size-1; the first is at `start`, the others `step`
+    apart."""
     low = 0
     if start < 0:
         low = min(count, (step - 1 - start) // step)
@@ -180,13 +183,13 @@ def inside(start, step, count, size):
 
 @device
 def _row(x, w, taps_at, bias, residual, y, sizes, window, bounds, image, line, column, end):
-    """Pixels [column, end) of one line of the result, whatever part of their windows lies inside the image."""
+    """Pixels [column, end) of one line of the result; their windows may lie partly outside the image."""
     height, width, channels, high, wide = sizes
     kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, top, left = window
     pixel = 4 * channels
     apart = stride_w * pixel
     w_step = (channels + LANES - 1) // LANES * LANES * 4
-    # Columns [whole, narrow) see all taps of a line and are computed side by side; the others go one by one.
+    # Columns [whole, narrow) have all taps of a line and are computed together; the others one by one.
     whole, narrow = _seen(width, wide, kernel_w, stride_w, dilation_w, left)
     row = (line - image * height) * stride_h - top
     i, i_end = inside(row, dilation_h, kernel_h, high)
@@ -211,7 +214,7 @@ def _row(x, w, taps_at, bias, residual, y, sizes, window, bounds, image, line, c
 
 @device
 def _column(x, w, taps_at, bias, residual, y, sizes, window, bounds, image, line, end, column):
-    """Pixels of one column in lines [line, end), all of which see every row of the window."""
+    """Pixels of one column in lines [line, end), for which every row of the window is inside the image."""
     height, width, channels, high, wide = sizes
     kernel_h, kernel_w, stride_h, stride_w, _, dilation_w, top, left = window
     pixel = 4 * channels
@@ -254,14 +257,14 @@ def _pixels(first, apart, list_at, taps, w, w_step, y, place, stride, bias, resi
 
 @device
 def _seen(count, size, window, stride, dilation, before):
-    """Results [first, end) of `count` along an axis whose windows lie inside the image."""
+    """Along an axis: the results [first, end) of `count` whose windows lie inside the image."""
     low = min(count, (before + stride - 1) // stride)
     room = size - 1 - (window - 1) * dilation + before
     return low, (max(low, min(count, room // stride + 1)) if room >= 0 else low)
 
 
 def _driver(size: int, stride: int):
-    """The kernel for windows of size x size at that stride, or, 0, for any."""
+    """The kernel for windows of size x size with this stride, or with size 0 for any window."""
     if size:
         rows, columns = SHAPES[size]
         tall, tall_part = (_rectangle(size, stride, rows, columns, masked) for masked in (False, True))
@@ -269,7 +272,7 @@ def _driver(size: int, stride: int):
 
         @device
         def middle(x, w, bias, y, sizes, window, bounds, image, line, end, column, end_column):
-            """Lines [line, end) and columns [column, end_column), at least a rectangle wide, all windows inside."""
+            """Lines [line, end) and columns [column, end_column), at least one rectangle wide, all windows inside."""
             height, width, channels, high, wide = sizes
             top, left = window[6], window[7]
             pixel = 4 * channels
@@ -280,7 +283,7 @@ def _driver(size: int, stride: int):
                 row = (line - image * height) * stride - top
                 at = column
                 while at < end_column:
-                    at = min(at, end_column - columns)  # the last rectangle reaches back over what is done
+                    at = min(at, end_column - columns)  # the last rectangle overlaps the one before it
                     here = x + (image * high + row) * x_row + (at * stride - left) * pixel
                     place = line * y_row + at * pixel
                     for channel in range(0, channels, LANES):
@@ -355,7 +358,7 @@ def _driver(size: int, stride: int):
                 for border in range(width - inner):
                     column = border if border < whole else border + inner
                     _column(x, w, taps_at, bias, residual, y, sizes, window, bounds, image, line, end, column)
-            # Not in the loop above: its constants would crowd the tile's registers.
+            # Not in the loop above, where its constants would use up registers that the tile needs.
             if activation > 2:
                 start, count = line * width * channels, (end - line) * width * channels
                 activate(activation, alpha, beta, f32p(y + 4 * start), count)

@@ -1,16 +1,17 @@
-"""Chains of elementwise operations in one pass: small vector machines whose registers are blocks in the L1 cache.
+"""Chains of elementwise operations in one pass: small virtual machines whose registers are blocks in the L1 cache.
 
-`f32_chain` computes in float32, `i64_chain` in int64; `_opcodes` gives the record. Output elements are walked in order,
-a block (at most LARGEST_BLOCK) at a time, and every instruction of the program runs over the block before the next one
-does. An operand of the output's shape and the machine's type is read where it lies; others are broadcast and converted
-into a register, once for all blocks where their pattern repeats with the block. A block is read before it is written,
-so an output may take over the memory of an operand of its shape. Whatever the worker count, an element is computed the
-same way.
+`f32_chain` computes in float32, `i64_chain` in int64; `_opcodes` describes the instructions. Output elements are
+processed in order, one block (at most LARGEST_BLOCK) at a time, and each instruction of the program runs over the whole
+block before the next one. An operand with the output's shape and the machine's type is read in place; others are
+broadcast and converted into a register, once for all blocks if their pattern repeats with the block. A block is read
+before it is written, so an output may reuse the memory of an operand of its shape. An element is computed in the same
+way for any number of workers.
 
-Measured on one core (Zen 5, AVX-512, shared), ns an element of 8192: Add 0.14, Sigmoid 0.28, sigmoid(x*y+x)*y 0.44
-(NumPy 0.12, 0.81, 1.14); an operand of 16 repeated 0.14 (NumPy 0.40); a call's fixed cost is below 0.1 µs. Two int8
-tensors dequantised, added and quantised: 0.15 (ONNX Runtime's QLinearAdd, which rounds its factors together, 0.09). A
-kernel that did all of it in one pass took 0.13, being bound by arithmetic; it was not worth having.
+Measured on one core (Zen 5, AVX-512, shared), ns per element with 8192 elements: Add 0.14, Sigmoid 0.28,
+sigmoid(x*y+x)*y 0.44 (NumPy 0.12, 0.81, 1.14); an operand of 16 repeated 0.14 (NumPy 0.40); a call's fixed cost is
+below 0.1 µs. Two int8 tensors dequantised, added and quantised: 0.15 (ONNX Runtime's QLinearAdd, which rounds its
+factors together, 0.09). A kernel that did all of it in one pass took 0.13, limited by arithmetic; that was not enough
+gain to keep it.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def _cube(x):
 
 @device
 def _power_half(x):
-    """x**0.5: of -inf inf, of -0 +0, where a square root gives NaN and -0."""
+    """x**0.5: gives inf for -inf and +0 for -0, where a square root gives NaN and -0."""
     return select(x == -INF, INF, sqrt(x) + ZERO)
 
 
@@ -193,13 +194,13 @@ def _min(a, b):
 
 @device
 def _fmod(a, b):
-    """a - b * trunc(a / b) with a's sign, exactly: multiples of |b| are taken off, largest first, while one fits."""
+    """a - b * trunc(a / b) with a's sign, exactly: multiples of |b| are subtracted, largest first, while one fits."""
     x, y = np.float64(_math.fabs(a)), np.float64(_math.fabs(b))
     bad = (y == 0.0) | (not (x < np.inf)) | (y != y)
     steps = 0
     if not bad and y < np.inf:
         while x >= y and steps < 64:
-            # The quotient's leading 24 bits at a time: their product with a 24-bit y is exact in float64.
+            # The quotient's leading 24 bits per round: their product with a 24-bit y is exact in float64.
             scale = y
             while x / scale >= 16777216.0:
                 scale *= 16777216.0
@@ -213,7 +214,7 @@ def _fmod(a, b):
 
 @device
 def _mod(a, b):
-    """The remainder with b's sign, as Python and NumPy have it."""
+    """The remainder with b's sign, as in Python and NumPy."""
     r = _fmod(a, b)
     apart = (r != ZERO) & ((r < ZERO) != (b < ZERO))
     return select(r == ZERO, _math.copysign(ZERO, b), select(apart, r + b, r))
@@ -274,11 +275,9 @@ def _quantize(low, high):
     return quantize
 
 
-
-
 def _in_order(table: dict[str, Operation], names: tuple[str, ...]) -> list[Operation]:
-    """The operations by number. The tables say the order again, because it changes the kernels' code, and kept kernels
-    are known by these files."""
+    """The operations by number. The tables repeat the order, because it changes the kernels' code, and cached kernels
+    are identified by the contents of these files."""
     if tuple(table) != names:
         wrong = next((pair for pair in zip(table, names, strict=False) if pair[0] != pair[1]), "their ends")
         raise ValueError(f"expected the instructions in the order of their numbers, see {wrong}")
@@ -440,7 +439,8 @@ def _wrap_u32(x):
 
 @device
 def _truncated(a, b):
-    """(quotient towards zero, remainder); a divisor of 0 gives 0 and 0, and -1 never meets the processor's division."""
+    """(quotient rounded towards zero, remainder); a divisor of 0 gives 0 and 0, and -1 is never passed to the
+    processor's division."""
     unsafe = (b == _N0) | (b == -_N1)
     by = select(unsafe, _N1, b)
     floored = a // by
@@ -510,14 +510,14 @@ def _bitwise_xor(a, b):
 
 @device
 def _shift_left(a, b):
-    """Amounts outside 0..63 leave 0."""
+    """Shifts by an amount outside 0..63 give 0."""
     far = (b < _N0) | (b > np.int64(63))
     return select(far, _N0, a << select(far, _N0, b))
 
 
 @device
 def _shift_right(a, b):
-    """Amounts outside 0..63 leave the sign."""
+    """Shifts by an amount outside 0..63 give 0 or -1, by the sign."""
     far = (b < _N0) | (b > np.int64(63))
     return a >> select(far, np.int64(63), b)
 
@@ -592,7 +592,7 @@ _SIGNED = {_I8: 8, _I16: 16, _I32: 32, _I64: 64}
 _UNSIGNED = {_BOOL: 8, _U8: 8, _U16: 16, _U32: 32}
 _WIDTHS = {**_SIGNED, **_UNSIGNED}
 _HAS_HALF = LANES >= 8
-"""Targets below convert halves by a library call; the planner asks for none there."""
+"""Older targets convert float16 by a library call; the planner does not use these conversions there."""
 
 
 def _same(builder, x, *_):
@@ -600,7 +600,7 @@ def _same(builder, x, *_):
 
 
 def _whole(builder, x):
-    """int64 towards zero; NaN gives 0, what does not fit the nearest that does."""
+    """int64, rounded towards zero; NaN gives 0, values out of range the nearest bound."""
     return builder.call(declare(builder, "llvm.fptosi.sat.i64.f32", _WORD, _FLOAT), [x])
 
 
@@ -613,7 +613,7 @@ def _low_bits(width):
 
 
 def _float_loads():
-    """Integers round to the nearest float32, as ONNX's Cast has it, before they are scaled."""
+    """Integers are rounded to the nearest float32, as ONNX's Cast does, before they are scaled."""
     kinds = {_F32: (_FLOAT, _same), _F64: (_DOUBLE, lambda builder, x, *_: builder.fptrunc(x, _FLOAT))}
     kinds.update((kind, (ir.IntType(width), dequantised("sitofp"))) for kind, width in _SIGNED.items())
     kinds.update((kind, (ir.IntType(width), dequantised("uitofp"))) for kind, width in _UNSIGNED.items())
@@ -623,7 +623,7 @@ def _float_loads():
 
 
 def _float_stores():
-    """Booleans from 0 and 1; integers towards zero, their high bits dropped, or quantised."""
+    """Booleans from 0 and 1; integers rounded towards zero with their high bits dropped, or quantised."""
 
     def integer(width):
         narrow = _low_bits(width)
@@ -658,13 +658,13 @@ _i64_load, _i64_store = loader(types.int64, _int_loads()), storer(types.int64, _
 # -- the machines -----------------------------------------------------------------------------------------------------
 
 _REACHED = ("y", "loads", "instructions", "stores")
-"""Fields whose places other words say: operands have numbers, rows of the tail lie behind one another."""
+"""Fields whose positions other words give: operands have numbers, rows of the tail follow one another."""
 CHAIN, LOAD, INSTRUCTION, STORE = named(Chain), row(Load), row(Instruction), row(Store)
 _FIXED = CHAIN.extents
 _INSTRUCTION_WORDS, _STORE_WORDS = len(Instruction.names()), len(Store.names())
 _BYTE = 255
-# A register is a little longer than its block: equal offsets in two of them then differ in their low 12 bits, else a
-# load would wait for a store that merely looks like it (same page offset).
+# A register is a little longer than its block, so that the addresses of equal offsets in two registers differ in their
+# low 12 bits; otherwise a load would wait for an unrelated store with the same page offset.
 _STRIDE = LARGEST_BLOCK + 2 * LANE_GROUP
 _REGISTERS = SLOTS + POINTERS
 
@@ -675,7 +675,7 @@ def _chain(native, size, pointer, load, store, execute, unpack):
 
     @device
     def broadcast(kind, dest, source, dims, strides, rank, start, count, u, v):
-        """Elements [start, start + count) of an operand as the output sees it."""
+        """Elements [start, start + count) of an operand broadcast to the output's shape."""
         item = _size_of(kind)
         at = stack_words(MAX_RANK)
         rest, offset = start, 0
@@ -800,5 +800,5 @@ def f32_chain(step, bases, worker, workers):
 
 @kernel(Chain, unread=_REACHED)
 def i64_chain(step, bases, worker, workers):
-    """`f32_chain` on int64 registers."""
+    """Chains on int64 registers."""
     _run_ints(step, bases, worker, workers)

@@ -1,10 +1,10 @@
-"""Matrix products and convolutions, float32: one register tile serves them all.
+"""Matrix products and convolutions, float32, all computed by one register tile.
 
-The left operand is reached through one pointer a row, so that a row may be a matrix row or the window of an output
+The left operand is accessed through one pointer per row, so that a row may be a matrix row or the window of an output
 pixel; the reduction runs over `taps` segments of `depth` contiguous floats, tap t at byte offset taps_at[t] from the
-row's pointer. A matrix has one tap; a channels-last convolution has one for every kernel row (its columns lie side by
-side) or, dilated, for every kernel element. Weights are packed in panels: [columns / (NV * LANES)][taps * depth][NV *
-LANES], zeros behind the last column. Each result is one chain of fused multiply-adds in ascending k, whatever the tile:
+row's pointer. A matrix has one tap; a channels-last convolution has one for every kernel row (its columns are
+contiguous) or, if dilated, one for every kernel element. Weights are packed in panels: [columns / (NV * LANES)][taps *
+depth][NV * LANES], padded with zeros. Each result is one chain of fused multiply-adds in ascending k for every tile:
 results do not depend on tiling or on the number of workers.
 """
 
@@ -49,12 +49,14 @@ PAD = named(F32Pad)
 TURN = named(F32Transpose)
 
 TILES = {1: 8, 2: 8, 3: 8, 4: 6} if LANES == 16 else {1: 6, 2: 6, 3: 4, 4: 3}
-"""Rows of the register tile by its width in vectors. With 32 registers 8x3 and 6x4 keep 24 sums, the weights and a
-broadcast; a row costs an address register, of which x86 has about ten to give. 16 registers: 6x2, 4x3 and 3x4."""
+"""Rows of the register tile by its width in vectors. With 32 registers, 8x3 and 6x4 hold 24 sums, the weights and a
+broadcast; each row needs an address register, of which x86 has about ten available. With 16 registers: 6x2, 4x3 and
+3x4."""
 BLOCK = 48
-"""Rows whose addresses are held at a time, a multiple of every tile; their data stays in cache meanwhile."""
+"""Rows whose addresses are stored at a time, a multiple of every tile; their data stays in cache."""
 HELD = 60
-"""Addresses f32_gemm has room for: the rows of a block, 54 or 56 at most, and what the last tile looks at beyond."""
+"""Addresses that f32_gemm has room for: the rows of a block, at most 54 or 56, and those that the last tile reads
+beyond them."""
 
 _F32, _I64 = ir.FloatType(), ir.IntType(64)
 _WORDS, _F32P = types.CPointer(types.int64), types.CPointer(types.float32)
@@ -67,10 +69,10 @@ def _tile(rows: int, vectors: int):
     def tile(
         typing, at, taps_at, taps, depth, panel, ahead, step, out, stride, bias, residual, low, high, live, columns
     ):
-        """at: row addresses; panel: packed weights; ahead, step: what is fetched into the second cache, a line
-        every `step` bytes; out: address of the first result; stride: bytes between rows of out and of residual (an
-        address or 0); bias: an address; low, high: bounds of the result; live rows and columns are stored, the others
-        computed from memory that is there and dropped."""
+        """at: row addresses; panel: packed weights; ahead, step: address of data to prefetch into the L2 cache, one
+        line every `step` bytes; out: address of the first result; stride: bytes between rows of out and of residual (an
+        address or 0); bias: an address; low, high: bounds of the result; live rows and columns are stored; the others
+        are computed from mapped memory and dropped."""
         sig = types.void(_WORDS, _WORDS, *[types.int64] * 9, types.float32, types.float32, types.int64, types.int64)
 
         def lower(context, builder, sig, args):
@@ -118,7 +120,7 @@ def _tile(rows: int, vectors: int):
                             value = emit_max(builder, bounds[1], value, "<")
                             emit_store(builder, value, _pointer(builder, builder.add(out, row), j), masks[j])
 
-            # Not one way with an empty mask: a load of what is about to be stored waits for its line.
+            # Not one path with an empty mask: a load from memory that is about to be stored waits for its line.
             with builder.if_else(builder.icmp_signed("!=", residual, _I64(0))) as (with_residual, without):
                 with with_residual:
                     finish(True)
@@ -143,7 +145,7 @@ _thin_1, _thin_2, _thin_3, _thin_4 = (_tile(1, n) for n in (1, 2, 3, 4))
 
 
 def _sweep(vectors: int):
-    """Rows in tiles of the full height, the last ones a row lower where that fits better: 49 = 4 * 6 + 5 * 5."""
+    """Split rows into tiles of the full height, the last ones one row lower if that fits better: 49 = 4 * 6 + 5 * 5."""
     size = TILES[vectors]
     tile = _tile(size, vectors)
     lower = _tile(size - 1, vectors) if vectors > 2 else tile
@@ -153,7 +155,7 @@ def _sweep(vectors: int):
     def sweep(at, count, taps_at, taps, depth, panel, out, stride, shift, more, low, high, live):
         tiles = (count + size - 1) // size
         full = size * (tiles - min(tiles, tiles * size - count) if step < size else tiles)
-        # Each tile has its share of the next panel fetched: weights come from memory at half the pace of caches.
+        # Each tile prefetches its share of the next panel: memory delivers weights at half the rate of caches.
         whole = taps * depth * vectors * LANES * 4
         pace = vectors * LANES * 4 // tiles
         ahead = panel + whole
@@ -183,7 +185,7 @@ _sweep_1, _sweep_2, _sweep_3, _sweep_4 = (_sweep(n) for n in (1, 2, 3, 4))
 
 @device
 def locate(at, count, m, a, per_image, per_row, image_step, row_step, column_step):
-    """Addresses of `count` rows from row m on; the list is filled up to BLOCK with the last one."""
+    """Addresses of `count` rows, starting at row m; the list is filled up to BLOCK with the last one."""
     image = m // per_image
     y = (m - image * per_image) // per_row
     x = m - image * per_image - y * per_row
@@ -211,7 +213,7 @@ TALL_1, TALL_2, TALL_3, TALL_4 = (TILES[n] for n in (1, 2, 3, 4))
 
 @device
 def _share(rows, tile):
-    """Rows of the next block: `rows` in equal blocks of whole tiles that fit HELD."""
+    """Rows of the next block: `rows` are split into equal blocks of whole tiles that fit HELD."""
     tiles = (rows + tile - 1) // tile
     most = 56 // tile
     blocks = (tiles + most - 1) // most
@@ -246,7 +248,7 @@ def f32_gemm(step, bases, worker, workers):
     reduce = taps * depth
     panels = (columns + width - 1) // width
     tile = TALL_1 if full == 1 else (TALL_2 if full == 2 else (TALL_3 if full == 3 else TALL_4))
-    # Few rows: workers share the columns; else the rows.
+    # With few rows, workers share the columns; otherwise the rows.
     narrow = rows * batches < BLOCK * workers
     if narrow:
         lo_m, hi_m = 0, rows * batches
@@ -298,7 +300,7 @@ def f32_gemm(step, bases, worker, workers):
             if shift_a != 0:
                 for i in range(HELD):
                     at[i] -= shift_a
-        # Not in the loop above: its constants would crowd the tile's registers.
+        # Not in the loop above, where its constants would use up registers that the tile needs.
         if activation > 2:
             start = lo_p // panels * columns + lo_p % panels * width
             end = min(groups * columns, hi_p // panels * columns + hi_p % panels * width)
@@ -373,7 +375,7 @@ def f32_pad(step, bases, worker, workers):
 
 @kernel(F32Transpose)
 def f32_transpose(step, bases, worker, workers):
-    """The last two axes of a left operand swapped."""
+    """Swap the last two axes of a left operand."""
     a, out = ptr(step, bases, TURN.a), ptr(step, bases, TURN.out)
     batches, rows, columns = num(step, TURN.batches), num(step, TURN.rows), num(step, TURN.columns)
     for line in range(batches * columns * worker // workers, batches * columns * (worker + 1) // workers):

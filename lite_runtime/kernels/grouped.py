@@ -1,10 +1,10 @@
-"""Products whose right operand is chosen row by row, float32: x @ table[slot], for rows of many owners in one batch.
+"""Products whose right operand is chosen for each row, float32: x @ table[slot], for rows of many owners in one batch.
 
-Neighbouring rows of one slot meet its matrix together, in register tiles; a row alone reads it once, which is all that
-memory asks for: 42 GB/s of matrices that no cache holds, and fetching the next one's meanwhile lost 15 to 25 %.
-Matrices stand in the table as they are, row-major, so that writing one is a copy. Each result is one chain of fused
-multiply-adds in ascending k, as in `gemm`, whatever the tile: who shares a batch with whom, and the number of workers,
-change no bit.
+Neighbouring rows of one slot are multiplied by its matrix together, in register tiles; a single row reads the matrix
+once, which reaches the memory bandwidth: 42 GB/s with matrices that are not in any cache. Prefetching the next matrix
+lost 15 to 25 %. Matrices are stored in the table row-major, so that writing one is a copy. Each result is one chain of
+fused multiply-adds in ascending k, as in `gemm`, for every tile: results do not depend on the other rows of a batch or
+on the number of workers.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ def _tile(rows: int, vectors: int):
 
     @intrinsic
     def tile(typing, x, depth, w, pitch, out, bias, residual, low, high, live, columns):
-        """x, w, out, bias, residual: addresses, the last two perhaps 0; pitch: bytes of a row of w, out and residual;
-        x lies dense. Rows from `live` on repeat the last and are dropped, columns from `columns` on are not touched."""
+        """x, w, out, bias, residual: addresses; the last two may be 0. pitch: bytes between rows of w, out and
+        residual; x is dense. Rows from `live` on repeat the last one and are dropped; columns from `columns` on are not
+        accessed."""
         sig = types.void(*[types.int64] * 7, types.float32, types.float32, types.int64, types.int64)
 
         def lower(context, builder, sig, args):
@@ -76,8 +77,8 @@ def _tile(rows: int, vectors: int):
                         builder.store(builder.call(fma, [one, weight, builder.load(total)]), total)
                 builder.store(builder.add(here, pitch), at)
             held = builder.icmp_signed("!=", bias, _I64(0))
-            # Nothing of a bias left out is loaded, but from an address that is there: elsewhere the processor takes
-            # hundreds of cycles to find that nothing was asked for.
+            # The masked load of an absent bias reads nothing, but from a mapped address: with an unmapped one the
+            # processor needs hundreds of cycles, even if no lane is selected.
             there = builder.select(held, bias, w)
             shift = [
                 emit_load(builder, _pointer(builder, there, j), builder.select(held, masks[j], nothing))
@@ -120,7 +121,7 @@ def _sweep(vectors: int):
 
     @device
     def sweep(x, rows, depth, w, pitch, out, bias, residual, low, high, columns):
-        """Rows of one slot against a panel of its matrix."""
+        """Multiply rows of one slot by a panel of its matrix."""
         if rows == 1:
             thin(x, depth, w, pitch, out, bias, residual, low, high, 1, columns)
         else:
@@ -158,7 +159,7 @@ def f32_grouped(step, bases, worker, workers):
     activation, alpha, beta = num(step, GROUPED.activation), real(step, GROUPED.alpha), real(step, GROUPED.beta)
     panels = (columns + PANEL - 1) // PANEL
     pitch = 4 * columns
-    # Few rows: workers share the columns; else the rows.
+    # With few rows, workers share the columns; otherwise the rows.
     if rows < 2 * workers:
         m, end = 0, rows
         lo, hi = panels * worker // workers, panels * (worker + 1) // workers
@@ -192,7 +193,7 @@ def f32_grouped(step, bases, worker, workers):
                 _sweep_2(here, count, depth, w, pitch, out, bias, more, low, high, live)
             else:
                 _sweep_1(here, count, depth, w, pitch, out, bias, more, low, high, live)
-        # Not in the loop above: its constants would crowd the tile's registers.
+        # Not in the loop above, where its constants would use up registers that the tile needs.
         if activation > 2 and hi > lo:
             wide = min(columns, hi * PANEL) - lo * PANEL
             for i in range(count):

@@ -1,6 +1,6 @@
 """Gathering, scattering, one-hot vectors and running sums.
 
-Indices may be negative. One outside its axis raises the fault and counts as 0, so that memory stays safe.
+Indices may be negative. An index outside its axis sets the fault flag and is replaced by 0, so that memory stays safe.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NONE, _ADD, _MUL, _MIN, _MAX = 0, 1, 2, 3, 4
 
 @device
 def index_at(indices, i, width):
-    """Index `i` of a tensor of int32 or int64; `width`: bytes of one."""
+    """Index `i` of a tensor of int32 or int64; `width`: bytes per index."""
     if width == 4:
         return int64(i32p(indices)[i])
     return i64p(indices)[i]
@@ -48,7 +48,7 @@ def inside(index, extent, step, bases):
 
 @device
 def pick(target, data, indices, width, count, extent, run, step, bases):
-    """Runs of `run` bytes by `count` indices."""
+    """Gather runs of `run` bytes by `count` indices."""
     for i in range(count):
         source = data + inside(index_at(indices, i, width), extent, step, bases) * run
         copy_element(target + i * run, source, run)
@@ -77,7 +77,7 @@ def gather(step, bases, worker, workers):
     while at < end:
         n = min(count - column, end - at)
         t, s, some = target + at * run, data + row * extent * run, indices + column * width
-        if run == 4:  # by far the most common: a loop of its own
+        if run == 4:  # by far the most common case has its own loop
             pick(t, s, some, width, n, extent, 4, step, bases)
         else:
             pick(t, s, some, width, n, extent, run, step, bases)
@@ -123,7 +123,7 @@ def gather_elements(step, bases, worker, workers):
 
 @device
 def combine(target, source, n, how):
-    """target = target (how) source over `n` float32."""
+    """target = target (how) source for `n` float32 elements."""
     t, s = f32p(target), f32p(source)
     if how == _ADD:
         for i in range(n):
@@ -156,7 +156,7 @@ def scatter_elements(step, bases, worker, workers):
         num(step, SCATTER.count),
     )
     inner, extent, how = num(step, SCATTER.inner), num(step, SCATTER.extent), num(step, SCATTER.how)
-    # Workers own outer slices: several updates of one element stay in order.
+    # Workers share outer slices, so that several updates of one element stay in order.
     for o in range(first(outer, worker, workers, 1), first(outer, worker + 1, workers, 1)):
         base = target + o * extent * inner * size
         for i in range(count):
@@ -175,7 +175,7 @@ def scatter_elements(step, bases, worker, workers):
 
 @device
 def locate(step, bases, pairs, indices, depth):
-    """Byte offset that an index tuple points to; pairs: (extent, stride in bytes) for each of its indices."""
+    """Byte offset that an index tuple selects; pairs: (extent, stride in bytes) for each of its indices."""
     offset = 0
     for d in range(depth):
         offset += inside(indices[d], pairs[2 * d], step, bases) * pairs[2 * d + 1]
@@ -184,7 +184,7 @@ def locate(step, bases, pairs, indices, depth):
 
 @kernel(GatherND)
 def gather_nd(step, bases, worker, workers):
-    """Runs of bytes by int64 index tuples."""
+    """Gather runs of bytes by int64 index tuples."""
     data, indices, target = (
         ptr(step, bases, GATHER_ND.data),
         ptr(step, bases, GATHER_ND.indices),
@@ -205,7 +205,7 @@ def gather_nd(step, bases, worker, workers):
 
 @kernel(ScatterND)
 def scatter_nd(step, bases, worker, workers):
-    """Runs to where int64 index tuples say, in order."""
+    """Scatter runs of bytes by int64 index tuples, in order."""
     indices, updates, target = (
         ptr(step, bases, SCATTER_ND.indices),
         ptr(step, bases, SCATTER_ND.updates),
@@ -231,7 +231,7 @@ def scatter_nd(step, bases, worker, workers):
 
 @kernel(OneHot)
 def one_hot(step, bases, worker, workers):
-    """target[o, d, i] = values[indices[o, i] == d]; an index outside gives none."""
+    """target[o, d, i] = values[indices[o, i] == d]; an index outside the axis selects nothing."""
     indices, values, target = (
         ptr(step, bases, ONE_HOT.indices),
         ptr(step, bases, ONE_HOT.values),
@@ -316,4 +316,4 @@ def _accumulate(pointer, number, multiply):
 cumsum_float32, cumprod_float32 = (_accumulate(f32p, float32, product) for product in (False, True))
 cumsum_int32, cumprod_int32 = (_accumulate(i32p, int32, product) for product in (False, True))
 cumsum_int64, cumprod_int64 = (_accumulate(i64p, int64, product) for product in (False, True))
-"""Along the middle of (outer, count, inner), in order."""
+"""Cumulative sum along the middle axis of (outer, count, inner), in order."""

@@ -1,9 +1,10 @@
 """JSON arrays of numbers to float64 or int64, in one pass, with the bits that Python's `float` and `int` give.
 
-`numbers` is an entry point, no kernel of a program; its table of powers is `_decimal.py`'s. What it says, int64 words:
-[KIND] 0 not such an array, 1 integers, 2 reals; [STOP] where it stopped, behind the array where it is one; [COUNT]
-elements; [DEPTH] of nesting; [LEFT] elements left to the caller; [EXTENTS] sizes from outside in; [OPEN] of its own;
-[LEFTOVERS] (element, from, to) of those left, places in the text.
+`numbers` is an entry point, not a kernel of a program; its table of powers is that of `_decimal.py`. It reports in
+int64 words: [KIND] 0 not such an array, 1 integers, 2 reals; [STOP] where it stopped, which is after the array if it is
+one; [COUNT] number of elements; [DEPTH] of nesting; [LEFT] number of elements left to the caller; [EXTENTS] sizes from
+the outermost to the innermost; [OPEN] for internal use; [LEFTOVERS] (element, from, to) of the elements left to the
+caller, as positions in the text.
 """
 
 from llvmlite import ir
@@ -30,16 +31,16 @@ from lite_runtime.native.simd import address, emit_splat, entry, exact, f64p, i3
 
 KIND, STOP, COUNT, DEPTH, LEFT, EXTENTS, OPEN, LEFTOVERS = 0, 1, 2, 3, 4, 8, 16, 24
 DEEPEST = 8
-"""Arrays in arrays, at most."""
+"""Maximum depth of nested arrays."""
 PATIENCE = 64
-"""Elements left to the caller, at most: beyond, the whole array is."""
+"""Maximum number of elements left to the caller; with more, the whole array is left to it."""
 INTEGER, REAL, HARD = 1, 2, 3
-"""Kinds of a number's text; 0: it is none. HARD: a real that needs arithmetic of more than 128 bits, or is none."""
+"""Kinds of a number's text; 0: not a number. HARD: needs arithmetic of more than 128 bits, or is not a normal one."""
 AHEAD = 4096
-"""Bytes whose commas are looked for at a time: a multiple of BLOCK."""
+"""Bytes that are searched for commas at a time: a multiple of BLOCK."""
 BLOCK = 64
 SCRATCH = AHEAD // 2 + 4
-"""Words that hold a place for each of them, and eight more."""
+"""Words that hold one position for each of these bytes, and eight more."""
 _I8, _I64 = ir.IntType(8), ir.IntType(64)
 _BYTES = ir.VectorType(_I8, BLOCK)
 
@@ -51,7 +52,7 @@ def _emit_ends(builder, a):
 
 
 ends_of = on_words(_emit_ends, 1)
-"""Which of the BLOCK bytes at an address are commas or closing brackets, a bit each, the first lowest."""
+"""Which of the BLOCK bytes at an address are commas or closing brackets: one bit per byte, the first one lowest."""
 
 
 @exact
@@ -98,7 +99,7 @@ def _number(at, end, powers):
             return begin, 0, 0
         q += -power if sign == 45 else power
         kind = REAL
-    if count > 19 and count - zeros_at(whole, end) > 19:  # 10^19 < 2^64: up to here nothing was lost
+    if count > 19 and count - zeros_at(whole, end) > 19:  # 10^19 < 2^64: up to 19 digits nothing is lost
         return at, HARD if kind == REAL else 0, 0
     if kind == INTEGER:
         fits = mantissa >= 0 or (negative and mantissa == -mantissa)
@@ -109,9 +110,9 @@ def _number(at, end, powers):
 
 @exact
 def _ends(at, end, places):
-    """Places, from `at`, of the commas and closing brackets in the whole blocks of the next AHEAD bytes; how many.
+    """Positions, from `at`, of commas and closing brackets in the whole blocks of the next AHEAD bytes; their number.
 
-    Eight are written whether there are so many or not: no branch hangs on how long numbers are.
+    Eight positions are always written, even if there are fewer, so that no branch depends on the length of numbers.
     """
     found = begun = 0
     while begun < AHEAD and at + begun + BLOCK <= end:
@@ -132,11 +133,12 @@ def _ends(at, end, places):
 
 @exact
 def _reals(at, known, places, seen, ends, into, powers):
-    """Read reals, one digit before the point, as many as come, to into[seen] and on; where the first other number
-    begins, and its place among the ends.
+    """Read consecutive reals with one digit before the point to into[seen] and following; return where the first other
+    number begins, and its index among the ends.
 
-    Where each ends is known before it is read, so that the processor reads several at a time. The last of an array is
-    left. Nothing is refused here: what looks different is looked at again by _number. 24 bytes before `at` are text.
+    The end of each number is known before it is read, so the processor can read several in parallel. The last one of an
+    array is not read. Nothing is refused here: text of any other form is read again by _number. The 24 bytes before
+    `at` belong to the text.
     """
     while seen + 1 < ends:
         stop = known + places[seen]
@@ -165,7 +167,7 @@ def _reals(at, known, places, seen, ends, into, powers):
 
 @exact
 def _integers(at, known, places, seen, ends, into):
-    """As _reals for integers of up to 18 digits."""
+    """Like _reals, for integers of up to 18 digits."""
     while seen + 1 < ends:
         stop = known + places[seen]
         negative = u8p(at)[0] == 45
@@ -185,7 +187,7 @@ def _integers(at, known, places, seen, ends, into):
 
 @exact
 def _to_reals(values, count):
-    """Integers found so far become float64s where all of them can; whether they could."""
+    """Convert the integers found so far to float64 if all can be converted exactly; return whether they can."""
     for i in range(count):
         whole = i64p(values)[i]
         if whole > EXACT or whole < -EXACT:
@@ -196,7 +198,7 @@ def _to_reals(values, count):
 
 @exact
 def _closed(at, end, said, depth):
-    """Pass the brackets that close here: where that ends and how deep we are; depth -1: sizes differ."""
+    """Skip the closing brackets here; return the position after them and the depth; -1 as depth: sizes differ."""
     extents, counts = i64p(said + 8 * EXTENTS), i64p(said + 8 * OPEN)
     while depth > 0 and byte_at(at, end) == 93:
         at += 1
@@ -213,7 +215,7 @@ def _closed(at, end, said, depth):
 
 @exact
 def _array(text, at, end, values, powers, said):
-    """Read the array at an address; its kind, where it stopped, its elements' number, how deep they lie."""
+    """Read the array at an address; return its kind, where reading stopped, the number of elements, their depth."""
     counts, leftovers = i64p(said + 8 * OPEN), i64p(said + 8 * LEFTOVERS)
     places = i32p(address(stack_words(SCRATCH)))
     known, seen, ends = at, 0, 0
@@ -273,11 +275,12 @@ def _array(text, at, end, values, powers, said):
 
 @entry(types.void(*[types.int64] * 6), fastmath=set())
 def numbers(text, at, end, values, powers, said):
-    """Read the array that begins at text[at], nothing from text[end] on.
+    """Read the array that begins at text[at]; nothing from text[end] on is read.
 
-    values: address of at least (end - at) // 2 words, written as far as elements are found: an element and what parts
-    it from the next take two bytes. Regular arrays of numbers alone are read, strictly by RFC 8259, up to DEEPEST deep;
-    an integer is one of int64, of [-2^53, 2^53] where there are reals too. What is left to the caller is real.
+    values: address of at least (end - at) // 2 words, which is enough since an element and its separator take at least
+    two bytes; one word per element is written. Only regular arrays of numbers are read, strictly by RFC 8259, with a
+    depth of up to DEEPEST. Integers must fit int64, or [-2^53, 2^53] if there are reals too. Elements left to the
+    caller are reals.
     """
     words = i64p(said)
     words[LEFT] = 0

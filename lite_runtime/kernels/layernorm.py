@@ -1,7 +1,7 @@
 """The gradient of LayerNormalization, float32.
 
-Rows are shared out in chunks that the sizes alone fix; each chunk has sums of its own for the gradients of scale and
-bias, joined in order by another step.
+Workers share chunks of rows, which depend only on the sizes. Each chunk has separate sums for the gradients of scale
+and bias; another step adds them in order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _across(v):
 
 @kernel(LayerNormGrad)
 def f32_grad(step, bases, worker, workers):
-    """dX, and the sums of a chunk."""
+    """dX, and the sums of each chunk."""
     dy, x, scale, mean = (
         ptr(step, bases, GRAD.dy),
         ptr(step, bases, GRAD.x),

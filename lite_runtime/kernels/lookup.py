@@ -25,8 +25,8 @@ def _splat(value):
 
 @intrinsic
 def _look_up(typing, target, source, table):
-    """`_WIDE` bytes at `target`: table[x] of those at `source`. The table's sixteen rows of sixteen are each shuffled
-    by the low halves of the bytes; their high bits choose among the rows, one bit a round."""
+    """Write table[x] for the `_WIDE` bytes x at `source` to `target`. Each of the table's sixteen rows of sixteen is
+    shuffled by the low halves of the bytes; the high bits then select among the rows, one bit per round."""
 
     def lower(context, builder, sig, args):
         target, source, table = args
@@ -50,7 +50,7 @@ def _look_up(typing, target, source, table):
 
 @kernel(Lookup)
 def x8_lookup__1(step, bases, worker, workers):
-    """Results of one byte; y may be x."""
+    """Results of one byte; y may be the same memory as x."""
     x, table, y, total = (
         ptr(step, bases, LOOKUP.x),
         ptr(step, bases, LOOKUP.table),

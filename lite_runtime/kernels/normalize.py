@@ -1,8 +1,9 @@
-"""Softmax and the normalisations, float32, over the middle of [outer, n, inner].
+"""Softmax and the normalisations, float32, over the middle axis of [outer, n, inner].
 
-`__rows`: inner is 1, elements lie side by side. `__columns`: LANES neighbouring rows at a time, their elements `inner`
-apart. Work is shared by rows, so the number of workers changes no bit. Means are two passes (the mean, then squares of
-what is left), each in partial sums over blocks: for a million elements within 1e-6 relative of exact.
+`__rows`: inner is 1, elements are contiguous. `__columns`: LANES neighbouring rows at a time, their elements `inner`
+apart. Workers share rows, so results are bit-identical for any number of workers. Moments take two passes (the mean,
+then the squares of the differences from it), each in partial sums over blocks: for a million elements the relative
+error is within 1e-6.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def _row_softmax(x, y, n):
 
 @device
 def _short_max(v, n):
-    """Maxima of groups of n (2, 4, ... LANES) lanes, in each of their lanes."""
+    """Maxima of groups of n (2, 4, ... LANES) lanes, in each lane of the group."""
     v = vmax(v, vswap(v, 1))
     if n > 2:
         v = vmax(v, vswap(v, 2))
@@ -127,7 +128,7 @@ def _short_sum(v, n):
 
 @kernel(Softmax, unread=("inner", "log"))
 def f32_softmax__rows(step, bases, worker, workers):
-    """Rows of any length; those of 2, 4, ... LANES elements are taken a vector full at a time."""
+    """Rows of any length; of rows with 2, 4, ... LANES elements, as many as fill a vector are processed together."""
     x, y = ptr(step, bases, SOFTMAX.x), ptr(step, bases, SOFTMAX.y)
     outer, n = num(step, SOFTMAX.outer), num(step, SOFTMAX.n)
     lo, hi = first(outer, worker, workers, LANES), first(outer, worker + 1, workers, LANES)
@@ -201,7 +202,7 @@ def f32_log_softmax__rows(step, bases, worker, workers):
 
 @kernel(Softmax)
 def f32_softmax__columns(step, bases, worker, workers):
-    """Softmax (log 0) or LogSoftmax (log 1) down columns."""
+    """Softmax (log 0) or LogSoftmax (log 1) along columns."""
     x0, y0 = ptr(step, bases, SOFTMAX.x), ptr(step, bases, SOFTMAX.y)
     outer, n, inner, log = (
         num(step, SOFTMAX.outer),
@@ -242,9 +243,9 @@ def f32_softmax__columns(step, bases, worker, workers):
 
 
 # -- standardisation: (x - mean) / (sqrt(variance + epsilon) + floor), scaled and shifted -----------------------------
-#
-# Rows: element i is scaled by scale[i] where depth is 0; else a channel is `depth` elements long, row o starts at
-# channel (o * n / depth) mod channels, and each has its scale. Columns: by the scale of the column within inner.
+# Rows: if depth is 0, element i is scaled by scale[i]; otherwise a channel is `depth` elements long, row o starts at
+# channel (o * n / depth) mod channels, and each channel has its scale. Columns: each position within inner has its
+# scale.
 
 
 @device
@@ -270,7 +271,7 @@ def _row_sum(x, n):
 
 @device
 def _row_squares(x, n, mean):
-    """Sum of squares of what is left of each element without `mean`."""
+    """Sum of squares of the differences from `mean`."""
     total = splat(_ZERO)
     i = 0
     while i < n:
@@ -291,7 +292,7 @@ def _row_squares(x, n, mean):
 
 @device
 def _apply(x, y, n, mean, scale, shift):
-    """y = (x - mean) * scale + shift, one scale and shift for all."""
+    """y = (x - mean) * scale + shift, with one scale and shift for all elements."""
     i = 0
     while i + LANES <= n:
         vstore(f32p(y + 4 * i), vfma(vload(f32p(x + 4 * i)) - mean, scale, shift))
@@ -303,7 +304,7 @@ def _apply(x, y, n, mean, scale, shift):
 
 @device
 def _apply_each(x, y, n, mean, inverse, scales, biases):
-    """y = (x - mean) * inverse * scales + biases, one of each an element; biases may be absent."""
+    """y = (x - mean) * inverse * scales + biases, with one scale and bias per element; biases may be absent."""
     i = 0
     while i + LANES <= n:
         v = (vload(f32p(x + 4 * i)) - mean) * inverse
@@ -475,7 +476,7 @@ def f32_lp_normalize__rows(step, bases, worker, workers):
 
 @kernel(LocalResponse)
 def f32_local_response__columns(step, bases, worker, workers):
-    """x / (bias + alpha / size * sum of squares of `before` channels before to `after` behind)^beta."""
+    """x / (bias + alpha / size * sum of squares from `before` channels before to `after` channels after)^beta."""
     x0, y0 = ptr(step, bases, LRN.x), ptr(step, bases, LRN.y)
     outer, channels, inner = num(step, LRN.outer), num(step, LRN.n), num(step, LRN.inner)
     before, after = num(step, LRN.before), num(step, LRN.after)

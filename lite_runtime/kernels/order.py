@@ -1,6 +1,6 @@
-"""Places of extremes and the largest or smallest few, along the middle of [outer, n, inner].
+"""ArgMax, ArgMin and TopK along the middle axis of [outer, n, inner].
 
-NaN counts as larger than infinity on both ends of the order, equals go by place.
+NaN counts as larger than infinity in both orders; equal elements are ordered by index.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _beyond(a, b, sign):
 
 @kernel(Arg)
 def f32_arg__columns(step, bases, worker, workers):
-    """Place of the first (last: of the last) extreme; NaN is one."""
+    """Index of the first extreme (of the last one, if `last`); NaN counts as an extreme."""
     x, y = ptr(step, bases, ARG.x), ptr(step, bases, ARG.y)
     outer, n, inner = num(step, ARG.outer), num(step, ARG.n), num(step, ARG.inner)
     sign, last = num(step, ARG.sign), num(step, ARG.last)
@@ -70,7 +70,7 @@ def f32_arg__columns(step, bases, worker, workers):
 
 @kernel(Arg)
 def f32_arg__strips(step, bases, worker, workers):
-    """As f32_arg__columns, LANES columns at a time; n below 2^24, so that places are exact in float32."""
+    """Like f32_arg__columns, LANES columns at a time; n is below 2^24, so that indices are exact in float32."""
     x, y = ptr(step, bases, ARG.x), ptr(step, bases, ARG.y)
     outer, n, inner = num(step, ARG.outer), num(step, ARG.n), num(step, ARG.inner)
     sign, last = splat(np.float32(num(step, ARG.sign))), num(step, ARG.last)
@@ -98,7 +98,7 @@ def f32_arg__strips(step, bases, worker, workers):
 
 @kernel(Arg, unread=("inner", "last", "sign"))
 def f32_arg_max__rows(step, bases, worker, workers):
-    """Rows of neighbours, first place of the largest: its value by vectors, then where it is."""
+    """Contiguous rows, first index of the largest element: its value is found by vectors, then its index."""
     x, y = ptr(step, bases, ARG.x), ptr(step, bases, ARG.y)
     outer, n = num(step, ARG.outer), num(step, ARG.n)
     low = splat(-_INF)
@@ -136,14 +136,13 @@ def _across_nan(v):
 
 
 # -- TopK -------------------------------------------------------------------------------------------------------------
-#
-# The k kept so far are a heap in the results' own memory, the one to be thrown out next on top; in the end the heap is
-# emptied from the back. n log k steps; nothing but the results is written.
+# The k elements kept so far are a heap in the memory of the results, with the next one to be removed on top; at the end
+# the heap is emptied, which fills the results from the back. n log k steps; only the results are written.
 
 
 @device
 def _worse(values, places, a, b, sign):
-    """Kept element a goes before kept element b is thrown out: it comes later in the order."""
+    """Whether kept element a is removed before kept element b: it comes later in the order."""
     if _beyond(values[b], values[a], sign):
         return True
     if _beyond(values[a], values[b], sign):
@@ -153,7 +152,7 @@ def _worse(values, places, a, b, sign):
 
 @device
 def _sift(values, places, stride, size, sign):
-    """Sink the heap's top to where it belongs."""
+    """Move the heap's top down to its position."""
     at = 0
     while 2 * at + 1 < size:
         child = 2 * at + 1
@@ -169,7 +168,7 @@ def _sift(values, places, stride, size, sign):
 
 @device
 def _rise(values, places, stride, at, sign):
-    """Lift element `at` to where it belongs."""
+    """Move element `at` up to its position."""
     while at > 0:
         parent = (at - 1) // 2
         a, p = at * stride, parent * stride
@@ -182,7 +181,7 @@ def _rise(values, places, stride, at, sign):
 
 @device
 def _next_beyond(row, r, n, bound, sign):
-    """A place at or behind r before which nothing is beyond `bound`, within a vector of the first that is; or n."""
+    """The index, from r on, of the first element that may be beyond `bound` (a NaN may be); n if there is none."""
     at = address(row)
     edge, turn = splat(bound * np.float32(sign)), splat(np.float32(sign))
     while r + 2 * LANES <= n:
@@ -199,7 +198,7 @@ def _next_beyond(row, r, n, bound, sign):
 
 @kernel(TopK)
 def f32_top_k(step, bases, worker, workers):
-    """The k first of the order, in order."""
+    """The first k elements of the order, sorted."""
     x, y, z = ptr(step, bases, TOP.x), ptr(step, bases, TOP.values), ptr(step, bases, TOP.places)
     outer, n, inner = num(step, TOP.outer), num(step, TOP.n), num(step, TOP.inner)
     k, sign = num(step, TOP.k), num(step, TOP.sign)
@@ -213,7 +212,7 @@ def f32_top_k(step, bases, worker, workers):
             places[r * inner] = r
             _rise(values, places, inner, r, sign)
         r = k
-        if inner == 1:  # most of a long row is passed over, vectors at a time
+        if inner == 1:  # most of a long row is skipped, in vectors
             while r < n:
                 r = _next_beyond(row, r, n, values[0], sign)
                 if r < n:
@@ -224,7 +223,7 @@ def f32_top_k(step, bases, worker, workers):
                     r += 1
         while r < n:
             v = row[r * inner]
-            # Of equals the earlier one stays, so a later element must be strictly better than the worst kept.
+            # Among equal elements the earliest is kept, so a later element must come strictly before the last one kept.
             if _beyond(v, values[0], sign):
                 values[0] = v
                 places[0] = r
@@ -244,7 +243,7 @@ _COLUMNS = 64
 
 def _arg_rows(pointer, size):
     def arg(step, bases, worker, workers):
-        """Rows of neighbours: the extreme by vectors, then where it is."""
+        """Contiguous rows: the extreme is found by vectors, then its index."""
         x, y = ptr(step, bases, ARG.x), ptr(step, bases, ARG.y)
         outer, n = num(step, ARG.outer), num(step, ARG.n)
         sign, last = num(step, ARG.sign), num(step, ARG.last)
@@ -268,7 +267,7 @@ def _arg_rows(pointer, size):
 
 def _arg_strips(pointer, size):
     def arg(step, bases, worker, workers):
-        """Along another axis than the innermost, a few neighbouring columns at a time."""
+        """Along an axis other than the innermost, a few neighbouring columns at a time."""
         x, y = ptr(step, bases, ARG.x), ptr(step, bases, ARG.y)
         outer, n, inner = num(step, ARG.outer), num(step, ARG.n), num(step, ARG.inner)
         sign, last = num(step, ARG.sign), num(step, ARG.last)
@@ -298,7 +297,7 @@ def _arg_strips(pointer, size):
 
 def _top_k(pointer, size):
     def top_k(step, bases, worker, workers):
-        """`f32_top_k` without its vectors."""
+        """Like `f32_top_k`, without vectors."""
         x, y, z = ptr(step, bases, TOP.x), ptr(step, bases, TOP.values), ptr(step, bases, TOP.places)
         outer, n, inner = num(step, TOP.outer), num(step, TOP.n), num(step, TOP.inner)
         k, sign = num(step, TOP.k), num(step, TOP.sign)

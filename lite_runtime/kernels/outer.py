@@ -1,15 +1,16 @@
 """Sums of outer products over pixels, float32, channels last: gradients of weights.
 
-dW[tap][i][j] is the sum over images and results of X[the pixel that the tap meets][i] * dY[result][j]. Both operands
-are read where they lie: a register tile holds some rows i by some vectors of columns j of one tap, and walks lines of
-pixels, one load of each column vector and one broadcast of each row a pixel. What a tap would meet outside the image is
-left out of its walk: there is no border to copy.
+dW[tap][i][j] is the sum over images and results of X[the pixel that the tap reads][i] * dY[result][j]. Both operands
+are read in place: a register tile holds some rows i by some vectors of columns j of one tap and goes over lines of
+pixels, with one load of each column vector and one broadcast of each row per pixel. Positions outside the image are
+skipped, so no border is copied.
 
-Pixels are taken in blocks that stay in cache while all tiles of a worker pass over them; sums wait in the result
-between blocks. Workers share tiles, never a sum, and blocks hang on sizes alone: the same bits for any team.
+Pixels are processed in blocks that stay in cache while all tiles of a worker go over them; between blocks, sums are
+stored in the result. Workers share tiles, never a sum, and blocks depend only on sizes: results are bit-identical for
+any number of workers.
 
-A product A^T B is the case of one image with one tap. Depthwise, a tile is one vector of channels, in four partial
-sums.
+A product A^T B is the case of one image with one tap. For depthwise convolutions a tile is one vector of channels, in
+four partial sums.
 """
 
 from __future__ import annotations
@@ -46,17 +47,17 @@ OUTER = named(Outer)
 UNPACK = named(Unpack)
 
 ROWS = {1: (16, 8, 4, 2, 1), 2: (12, 8, 4, 2, 1)} if LANES == 16 else {1: (12, 8, 4, 2, 1), 2: (6, 4, 2, 1, 1)}
-"""Heights of register tiles by their width in vectors; a tile's rows are made up of these, the tallest first."""
+"""Heights of register tiles by their width in vectors; rows are split into these, the tallest first."""
 _F32, _I64 = ir.FloatType(), ir.IntType(64)
 
 
 def _tile(rows: int, vectors: int, masked: bool):
-    """rows x (vectors * LANES) sums; `masked`: of `columns` columns only."""
+    """rows x (vectors * LANES) sums; if `masked`, of `columns` columns only."""
 
     @intrinsic
     def tile(typing, a, b, walk, c, c_step, columns):
-        """a, b: addresses of the first pixel's first row and column; walk: lines, bytes from line to line of a and b,
-        pixels a line, bytes from pixel to pixel of both; c: address of the sums so far, their rows c_step apart."""
+        """a, b: addresses of the first pixel's first row and column; walk: lines, bytes between lines of a and b,
+        pixels per line, bytes between pixels of both; c: address of the sums so far, with rows c_step apart."""
         number = types.int64
         sig = types.void(number, number, types.UniTuple(number, 6), number, number, number)
 
@@ -109,7 +110,7 @@ def _tile(rows: int, vectors: int, masked: bool):
 
 
 def _strip(vectors: int):
-    """Rows in tiles, by the widest and the narrower heights."""
+    """Split rows into tiles, with the largest height first, then the smaller ones."""
     tall, high, half, pair, one = ([_tile(rows, vectors, masked) for masked in (False, True)] for rows in ROWS[vectors])
     (tall_f, tall_m), (high_f, high_m), (half_f, half_m), (pair_f, pair_m), (one_f, one_m) = tall, high, half, pair, one
     most, second, third, fourth, _ = ROWS[vectors]
@@ -162,7 +163,7 @@ _ZERO = np.float32(0)
 
 @device
 def _met(start, stride, count, size):
-    """Results [low, high) of `count`, the first at `start`, `stride` apart, that lie in 0..size-1."""
+    """The results [low, high) of `count`, the first at `start`, `stride` apart, whose positions are in 0..size-1."""
     low = 0
     if start < 0:
         low = min(count, (stride - 1 - start) // stride)
@@ -174,7 +175,7 @@ def _met(start, stride, count, size):
 
 @kernel(Outer)
 def f32_outer(step, bases, worker, workers):
-    """Tiles of every tap, a block of lines at a time."""
+    """Tiles of every tap, one block of lines at a time."""
     a, b, c = ptr(step, bases, OUTER.a), ptr(step, bases, OUTER.b), ptr(step, bases, OUTER.c)
     images, height, width, deep = (
         num(step, OUTER.images),
@@ -281,7 +282,7 @@ def _lane_sums(a, b, lines, a_line, b_line, count, a_step, b_step, live, start):
 
 @device
 def _three_sums(a, b, lines, a_line, b_line, count, a_step, b_step, apart, live, sums):
-    """As `_lane_sums` for three taps, `apart` bytes from one to the next: they share what they read of B."""
+    """Like `_lane_sums` for three taps, `apart` bytes from one to the next, which share the loads of B."""
     p, q, r = sums
     p2, q2, r2 = splat(_ZERO), splat(_ZERO), splat(_ZERO)
     for line in range(lines):
@@ -306,7 +307,7 @@ def _three_sums(a, b, lines, a_line, b_line, count, a_step, b_step, apart, live,
 
 @kernel(Outer, unread=("b_deep", "groups", "rows", "columns", "batches", "batch_a", "batch_b", "batch_c"))
 def f32_depthwise(step, bases, worker, workers):
-    """One channel by one: workers share lines of taps."""
+    """Depthwise: workers share lines of taps."""
     a, b, c = ptr(step, bases, OUTER.a), ptr(step, bases, OUTER.b), ptr(step, bases, OUTER.c)
     images, height, width, channels = (
         num(step, OUTER.images),
@@ -349,7 +350,7 @@ def f32_depthwise(step, bases, worker, workers):
                 line = (image + 1) * high
                 if lines <= 0:
                     continue
-                # Where all three taps lie in the image they are taken together, elsewhere one by one.
+                # Where all three taps are inside the image they are computed together, elsewhere one by one.
                 here = a + pixel * ((image * height + y * stride_h + up) * width - left) + 4 * channel
                 there = b + pixel * (image * high + y) * wide + 4 * channel
                 low, far = 0, 0

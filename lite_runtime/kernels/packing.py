@@ -1,7 +1,7 @@
-"""Weights that a run computes, put into the order kernels read: what `ops/_panels.py` and NumPy do for constants.
+"""Packing of weights that a run computes into the layout of kernels; for constants `ops/_panels.py` and NumPy do it.
 
-One step serves convolutions (dense, grouped, depthwise), their gradients to the input, whose taps run backwards, and
-what a transposed convolution spreads: they differ in the strides alone.
+One step serves convolutions (dense, grouped, depthwise), their gradients with respect to the input, whose taps are
+reversed, and transposed convolutions: they differ only in the strides.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TAPS, _HALF = 9 * LANES, 18 * LANES
 
 @kernel(Panels)
 def f32_panels(step, bases, worker, workers):
-    """w -> [groups][panels][outer][inner][columns of the panel], zeros behind the last column."""
+    """w -> [groups][panels][outer][inner][columns of the panel], padded with zeros after the last column."""
     w, packed = ptr(step, bases, PANELS.w) + num(step, PANELS.start), ptr(step, bases, PANELS.packed)
     groups, columns, outer, inner = (
         num(step, PANELS.groups),
@@ -65,7 +65,7 @@ def f32_panels(step, bases, worker, workers):
 
 @kernel(WinogradFilters)
 def f32_winograd(step, bases, worker, workers):
-    """3x3 filters at Winograd's points: G w G^T, as kernels/winograd.py reads it."""
+    """3x3 filters at Winograd's points: G w G^T, in the layout of kernels/winograd.py."""
     w, g, packed = (
         ptr(step, bases, FILTERS.w) + num(step, FILTERS.start),
         f32p(ptr(step, bases, FILTERS.g)),
@@ -109,7 +109,7 @@ def f32_winograd(step, bases, worker, workers):
 
 @kernel(CellWeights)
 def f32_recurrent(step, bases, worker, workers):
-    """Weights of recurrent cells, unit by unit with all gates together, as kernels/recurrent.py reads them."""
+    """Weights of recurrent cells, all gates of a unit together, in the layout of kernels/recurrent.py."""
     w, packed = ptr(step, bases, CELLS.w) + num(step, CELLS.start), ptr(step, bases, CELLS.packed)
     directions, gates, units, inner = (
         num(step, CELLS.directions),

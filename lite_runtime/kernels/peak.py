@@ -1,6 +1,6 @@
-"""What this processor can do at most: entry points that multiply out of registers, or read, and do nothing else.
+"""Peak performance of this processor: entry points that only multiply in registers, or only read memory.
 
-They bound what kernels can reach (`edge/measuring/roofline.py`) and are no part of any program.
+They give upper bounds for kernels (`edge/measuring/roofline.py`) and are not used by any program.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from lite_runtime.kernels._dot import FLOATS, INTS, emit_dot, emit_pair_dot, loa
 from lite_runtime.native.simd import FMA, LANES, TARGET, declare, entry
 
 CHAINS = 12
-"""Sums that do not wait for one another: four cycles of latency at two instructions a cycle take eight of them, the
-six of a product of pairs and a sum take twelve, and with both factors twelve fit in 16 registers."""
+"""Independent sums: a latency of four cycles at two instructions per cycle needs eight of them, the six cycles of a
+product of pairs and a sum need twelve, and twelve fit in 16 registers together with both factors."""
 LINES = 8
-"""Vectors read a round."""
+"""Vectors read per round."""
 _I64 = ir.IntType(64)
 _VECTOR = 4 * LANES
 _HAS_DOT = TARGET is not None and TARGET.dot == "vpdpbusd"
@@ -26,7 +26,8 @@ _HAS_DOT = TARGET is not None and TARGET.dot == "vpdpbusd"
 def _chains(kind, load, step):
     @intrinsic
     def run(typing, rounds, at):
-        """`rounds` times every chain's step; both factors are read from address `at`, the sums are left there."""
+        """Do every chain's step `rounds` times; both factors are read from address `at`, and the sums are stored
+        there."""
 
         def lower(context, builder, sig, args):
             rounds, at = args
@@ -55,13 +56,14 @@ def _multiply_add(builder, so_far, a, b):
 
 
 def _dot(builder, so_far, a, w):
-    """Without vpdpbusd, products of 16-bit pairs; one of its factors is the sum, else the product were made once."""
+    """Without vpdpbusd, products of 16-bit pairs; one factor is the sum, otherwise the product would be computed only
+    once."""
     return emit_dot(builder, so_far, a, w) if _HAS_DOT else emit_pair_dot(builder, so_far, so_far, w)
 
 
 @intrinsic
 def _read_lines(typing, at, rounds, times, to):
-    """The sum of `rounds` * LINES vectors from address `at` on, taken `times` times, left at `to`."""
+    """Add up `rounds` * LINES vectors from address `at` on, `times` times, and store the sum at `to`."""
 
     def lower(context, builder, sig, args):
         at, rounds, times, to = args
@@ -86,17 +88,17 @@ _run_int8 = _chains(INTS, load_ints, _dot)
 
 @entry(types.void(types.int64, types.int64))
 def f32(rounds, at):
-    """CHAINS * LANES multiply-adds of float32 a round; `at`: CHAINS vectors."""
+    """CHAINS * LANES multiply-adds of float32 per round; `at`: CHAINS vectors."""
     _run_f32(rounds, at)
 
 
 @entry(types.void(types.int64, types.int64))
 def int8(rounds, at):
-    """CHAINS * LANES sums of four products a round (of two where the target has no vpdpbusd); `at`: CHAINS vectors."""
+    """CHAINS * LANES sums of four products per round (of two on targets without vpdpbusd); `at`: CHAINS vectors."""
     _run_int8(rounds, at)
 
 
 @entry(types.void(types.int64, types.int64, types.int64, types.int64))
 def read(at, rounds, times, to):
-    """Read LINES vectors a round from `at` on, and all rounds `times` times; `to`: LINES vectors."""
+    """Read LINES vectors per round from `at` on, and repeat all rounds `times` times; `to`: LINES vectors."""
     _read_lines(at, rounds, times, to)

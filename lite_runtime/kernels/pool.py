@@ -1,7 +1,7 @@
 """Windowed maxima and means of float32 over one to three spatial axes (fewer than three: leading axes of size 1).
 
 `__nhwc`: channels last, LANES channels at a time. `__nchw`: a row of windows at a time. A window is clipped to the
-elements it meets, so padding costs nothing. A NaN makes every maximum it is in NaN.
+elements inside the image, so padding costs nothing. A NaN makes the maximum of every window that contains it NaN.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ POOL = named(Pool)
 
 _ZERO, _INF = np.float32(0), np.float32(np.inf)
 SPAN = 2048
-"""Floats from the first to the last that a row of windows meets, padding included, up to which `__nchw` runs."""
+"""The most floats that a row of windows may span for `__nchw`, padding included."""
 _LINE = SPAN + 4 * LANES
 
 
 @device
 def tap_low(start, dilation):
-    """First tap at a position of 0 or more; the window starts at `start`."""
+    """The first tap at a position of at least 0; the window starts at `start`."""
     return (dilation - 1 - start) // dilation if start < 0 else 0
 
 
@@ -53,7 +53,7 @@ def tap_high(start, dilation, taps, size):
 
 @device
 def counted(step, axis, start, low, high):
-    """Taps along an axis that a mean divides by."""
+    """Along an axis: the number of taps that a mean divides by."""
     if num(step, POOL.counts_padding) == 0:
         return max(0, high - low)
     dilation, taps = num(step, POOL.dilation + axis), num(step, POOL.window + axis)
@@ -179,7 +179,7 @@ def _largest1(total, v):
 
 
 def _channels_first(take, take1, start, mean):
-    """Rows of windows at a time: first down every column into a line on the stack, then along the line."""
+    """One row of windows at a time: first along every column into a line on the stack, then along the line."""
 
     @kernel(Pool)
     def pool(step, bases, worker, workers):

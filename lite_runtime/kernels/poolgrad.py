@@ -1,7 +1,7 @@
-"""Gradients of pools, float32, channels last, over one to three spatial axes: what comes to a window goes to the image.
+"""Gradients of pools, float32, channels last, over one to three spatial axes, from windows back to the image.
 
-A worker has whole images of some channels, so that windows may overlap. Of a window with several maxima the first takes
-all; a NaN is a maximum only where it comes first.
+A worker processes whole images for some channels, so that windows may overlap. If a window has several maxima, the
+first gets the whole gradient; a NaN is the maximum only if it is the window's first element.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ZERO = np.float32(0)
 
 @device
 def _axis(step, axis, o):
-    """Along an axis, of window o: the first position that counts, the first tap there, the taps inside, a mean's."""
+    """For window o along an axis: its first position inside, the first tap inside, the taps inside, a mean's taps."""
     size, taps = num(step, GRAD.size + axis), num(step, GRAD.window + axis)
     dilation = num(step, GRAD.dilation + axis)
     start = o * num(step, GRAD.stride + axis) - num(step, GRAD.pad + axis)
@@ -34,7 +34,7 @@ def _axis(step, axis, o):
 
 @device
 def _winner(x, window, lines, pixel, live):
-    """Of each lane the number of the first largest tap."""
+    """For each lane the index of the first largest tap."""
     (_, g_d, n_d, _), (_, g_h, n_h, _), (_, g_w, n_w, _) = window
     plane, line = lines
     best, winner = vload_n(f32p(x), live), splat(_ZERO)

@@ -1,7 +1,7 @@
-"""A quantised transposed convolution's result from what every pixel spreads, channels last.
+"""A quantised transposed convolution's result from the contributions of every pixel, channels last.
 
-spreads: int32 (images, pixels, taps, channels). For every row and column of y a table says where the first pixel and
-tap that reach it lie and how many do; from one to the next it is a fixed number of bytes.
+spreads: the contributions, int32 (images, pixels, taps, channels). For every row and column of y, a table gives the
+offset of the first pixel and tap that contribute to it and their number; the distance between them in bytes is fixed.
 """
 
 from __future__ import annotations

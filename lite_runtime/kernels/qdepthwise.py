@@ -1,10 +1,10 @@
-"""Depthwise convolution of bytes, channels last: each channel has a window of its own, vectors run over channels.
+"""Depthwise convolution of bytes, channels last: each channel has its own window, vectors run over channels.
 
-A block is 4 * LANES channels in four vectors of int32 sums. Byte and word interleaves turn four taps into dwords of
-one channel each, which meet four weights in a dot product. They work within 16 bytes: sum j holds channels 16 i + 4 j
-to 16 i + 4 j + 3 for every i, and so do weights and tables (`block_order` of ops/_qpanels.py), until packing the
-results to bytes undoes it. Weights: [block][four taps][4][LANES][4]. The image has its border; where it has fewer
-channels than a block, a block's bytes behind it may be read.
+A block is 4 * LANES channels in four vectors of int32 sums. Interleaving bytes and then words turns four taps into
+dwords of one channel each, which are multiplied by four weights in a dot product. Interleaving works within 16 bytes:
+sum j holds channels 16 i + 4 j to 16 i + 4 j + 3 for every i. Weights and tables have the same order (`block_order` of
+ops/_qpanels.py); packing the results to bytes restores the original one. Weights: [block][four taps][4][LANES][4]. The
+image includes its border; if it has fewer channels than a block, up to a block of bytes after it may be read.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ from lite_runtime.steps.qdepthwise import X8Depthwise, X8DepthwiseShifted
 DEPTHWISE = named(X8Depthwise)
 
 BLOCK = 4 * LANES
-"""Channels that a tile computes."""
+"""Channels per tile."""
 PIXELS = 4 if TARGET is not None and TARGET.vectors == 32 else 1
-"""Pixels side by side that share a load of the weights."""
+"""Neighbouring pixels that share a load of the weights."""
 _F32, _I64, _I32, _I8 = ir.FloatType(), ir.IntType(64), ir.IntType(32), ir.IntType(8)
 _WORDS_16 = ir.VectorType(ir.IntType(16), 2 * LANES)
 
 
 def _interleaved(builder, a, b, kind: ir.VectorType, high: bool):
-    """Elements of a and b by turns, from the lower or higher half of every 16 bytes."""
+    """Elements of a and b alternating, from the lower or higher half of every 16 bytes."""
     a, b = builder.bitcast(a, kind), builder.bitcast(b, kind)
     lane = kind.count // (LANES // 4)
     start = lane // 2 if high else 0
@@ -71,23 +71,23 @@ def _interleaved(builder, a, b, kind: ir.VectorType, high: bool):
 
 
 def _dwords(builder, taps):
-    """Four vectors of bytes, a tap each -> four of dwords, a channel each."""
+    """Four vectors of bytes, one tap each -> four vectors of dwords, one channel per dword."""
     pairs = [[_interleaved(builder, taps[i], taps[i + 1], BYTES, high) for i in (0, 2)] for high in (False, True)]
     return [_interleaved(builder, *pair, _WORDS_16, high) for pair in pairs for high in (False, True)]
 
 
 def _tile(count: int, shifted: bool):
-    """`count` pixels by BLOCK channels; `shifted`: weights have zero points."""
+    """`count` pixels by BLOCK channels; `shifted`: whether weights have zero points."""
 
     @intrinsic
     def tile(
         typing, first, step, taps_at, fours, w, ones, flip, out, pace, room, live, kind, bounds, narrow, image, tables
     ):
-        """first: address of the first pixel's window; the others' are `step` bytes apart, dead ones repeat the last of
-        the `live`. taps_at: byte offsets of taps, four at a time. Results go to `out`, those of the next pixel `pace`
-        elements further; `room`: elements from the first pixel's to the line's end. narrow: what bytes are made with.
-        image: negated zero point, scale. tables: addresses of a block's bias, scale, real bias, sum of weights, zero
-        point."""
+        """first: address of the first pixel's window; the others are `step` bytes apart, and unused ones repeat the
+        last of the `live` ones. taps_at: byte offsets of taps, four at a time. Results go to `out`, those of the next
+        pixel `pace` elements after them; `room`: elements from the first pixel's results to the end of the line.
+        narrow: the numbers of `narrowing`. image: negated zero point, scale. tables: addresses of a block's bias,
+        scale, real bias, sum of weights, zero point."""
         words, pair = types.CPointer(types.int64), types.UniTuple(types.float32, 2)
         sig = types.void(
             *(types.int64, types.int64, words, *[types.int64] * 9, pair, types.UniTuple(types.int64, 5)),
@@ -144,7 +144,7 @@ def _tile(count: int, shifted: bool):
                         emit(i, builder.mul(pace, _I64(i)))
 
             def stored(value, further, size):
-                """A block to the line, or what of it the line has room for."""
+                """Store a block to the line, or the part for which the line has room."""
                 left = builder.sub(room, further)
                 to = builder.add(out, builder.mul(further, _I64(size)))
                 with builder.if_else(builder.icmp_signed(">=", left, _I64(BLOCK))) as (whole, part):
@@ -204,7 +204,7 @@ def _tile(count: int, shifted: bool):
 
 
 def _straight(builder, values):
-    """Four vectors of sums -> four in the order of channels."""
+    """Four vectors of sums -> four vectors in the order of channels."""
     lanes = LANES // 4
     whole = []
     for j in range(4):
@@ -340,5 +340,5 @@ def x8_depthwise(step, bases, worker, workers):
 
 @kernel(X8DepthwiseShifted, fastmath=set())
 def x8_depthwise_shifted(step, bases, worker, workers):
-    """As x8_depthwise, for weights with zero points."""
+    """Like x8_depthwise, for weights with zero points."""
     _shifted(step, bases, worker, workers)

@@ -1,6 +1,6 @@
 """Sums and products of two quantised tensors of bytes, broadcast.
 
-A run is what a crosses element by element; b does too, or (`__spread`) is one element throughout.
+In a run, `a` advances element by element; so does `b`, or (`__spread`) it is one element for the whole run.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from lite_runtime.steps.declaration import named, row
 from lite_runtime.steps.qelementwise import ByteProduct, ByteSum, Group
 
 _GRAIN = 64
-"""Elements in the smallest share of a worker: a cache line."""
+"""Elements in a worker's smallest share: a cache line."""
 SUM, PRODUCT, GROUP = named(ByteSum), named(ByteProduct), row(Group)
 _WORDS = len(Group.names())
 
 
 def _walk(declared, prepare, cover):
-    """The runs of a worker's share. prepare(step, a, b): a job but for its addresses, at the start of a run;
+    """The runs of a worker's share. prepare(step, a, b): a job without its addresses, at the start of a run;
     cover(count, job)."""
     places = named(declared)
 
@@ -88,7 +88,7 @@ def _product(stored, spread_out):
     def prepare(step, a, b, column, y):
         za, zb, zero = num(step, PRODUCT.a_zero), num(step, PRODUCT.b_zero), int32(num(step, PRODUCT.zero))
         factor, low, high = real(step, PRODUCT.factor), real(step, PRODUCT.low), real(step, PRODUCT.high)
-        # where b is one element, what every a is multiplied by; else what b starts from
+        # if b is one element, the factor of every a; otherwise the initial value for b
         other = value(load_one(b)) - zb if spread_out else -zb
         return a, b + column, y, int32(-za), int32(other), factor, low, high, zero
 

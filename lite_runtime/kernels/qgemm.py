@@ -1,12 +1,13 @@
-"""Matrix products and convolutions of bytes: one register tile of int32 sums serves them all.
+"""Matrix products and convolutions of bytes, all computed by one register tile of int32 sums.
 
-As in `gemm`, the left operand is reached through one pointer a row. The reduction runs over dwords: four bytes at
-places[g] from the row's pointer meet four bytes of every column. Weights are packed in panels [columns / (NV * LANES)]
-[dwords][NV * LANES][4], signed, zeros behind the last column and where a dword reaches bytes that are not a tap's: what
-is read there does not matter, but is always memory of the row's own tensor. Unsigned activations are read as they are,
-signed ones with their top bit flipped; that and the zero points are in the bias (ops/_qpanels.py has the algebra).
+As in `gemm`, the left operand is accessed through one pointer per row. The reduction runs over dwords: four bytes at
+places[g] from the row's pointer are multiplied by four bytes of every column. Weights are packed in panels [columns /
+(NV * LANES)] [dwords][NV * LANES][4], signed, with zeros after the last column and for bytes of a dword that are not
+part of a tap: the values read there do not matter, but the memory always belongs to the row's tensor. Unsigned
+activations are used directly, signed ones with their top bit flipped; the bias corrects for that and for the zero
+points (derived in ops/_qpanels.py).
 
-Weights with a zero point of their own need the sum of every row: a panel's last vector then holds ones.
+Weights with a zero point need the sum of every row: a panel's last vector then holds ones.
 """
 
 from __future__ import annotations
@@ -67,18 +68,18 @@ _WIDE = TARGET is not None and TARGET.vectors == 32
 TILES = {1: 8, 2: 8, 3: 8, 4: 6} if _WIDE else {1: 6, 2: 6, 3: 3, 4: 2}
 """Rows of the register tile by its width in vectors; see `gemm.TILES`."""
 CHAINS = 8
-"""Sums that a tile of one row keeps at least, so that none waits for the one before it: a dot product takes 4 cycles,
-and two start in each."""
+"""The least number of sums in a tile of one row, so that none waits for the one before it: a dot product takes 4
+cycles, and two start in each cycle."""
 BLOCK, SPARE = 192, 8
-"""Rows whose addresses are held at a time: a panel of weights, 256 KiB at 1024 dwords, is read once for them. And room
-behind them for the last tile's dead rows."""
+"""Rows whose addresses are stored at a time: a panel of weights, 256 KiB at 1024 dwords, is read once for all of them.
+And space after them for the last tile's unused rows."""
 HELD = BLOCK + SPARE
 LINE, NEAR = 64, 4096
-"""Bytes of a cache line; and how far ahead a single row asks for its weights."""
+"""Bytes of a cache line; and how many bytes ahead a single row prefetches its weights."""
 GRAIN = 24
-"""Rows in the smallest share of a worker, a multiple of every tile."""
+"""Rows in a worker's smallest share, a multiple of every tile."""
 BYTE, FLOAT, INT = 0, 1, 2
-"""What a result is: a requantised byte, a real number, the int32 sum."""
+"""Kinds of result: a requantised byte, a real number, the int32 sum."""
 
 _F32, _I64, _I32 = ir.FloatType(), ir.IntType(64), ir.IntType(32)
 _WORDS = types.CPointer(types.int64)
@@ -86,18 +87,17 @@ _VEC = 4 * LANES
 
 
 def _tile(rows: int, vectors: int, shifted: bool):
-    """The register tile: rows x (vectors * LANES) results; `shifted`: with a vector of ones behind the weights."""
+    """The register tile: rows x (vectors * LANES) results; `shifted`: with a vector of ones after the weights."""
     parts = max(1, CHAINS // (vectors + shifted)) if rows == 1 else 1
 
     @intrinsic
     def tile(
         typing, rows_at, places, dwords, panel, ahead, out, stride, flip, columns, live, kind, bounds, narrow, tables
     ):
-        """rows_at: row addresses; ahead: bytes from a dword of the panel to what will be wanted soon; out: address of
-        the first result; stride: bytes between rows of results; live rows
-        and columns are stored. bounds: lowest and highest result as float32, less the zero point; narrow: what bytes
-        are made with (see `narrowing`). tables: addresses of a column's bias, scale, real bias, sum of weights, zero
-        point; of a row's negated zero point and scale."""
+        """rows_at: row addresses; ahead: bytes from a dword of the panel to the data to prefetch; out: address of the
+        first result; stride: bytes between rows of results; live rows and columns are stored. bounds: lowest and
+        highest result as float32, minus the zero point; narrow: see `narrowing`. tables: addresses of the columns'
+        bias, scale, real bias, sum of weights, zero point; of the rows' negated zero point and scale."""
         sig = types.void(
             *(_WORDS, _WORDS, *[types.int64] * 9, types.UniTuple(types.float32, 2), types.UniTuple(types.int64, 5)),
             types.UniTuple(types.int64, 7),
@@ -117,7 +117,7 @@ def _tile(rows: int, vectors: int, shifted: bool):
             none = ir.Constant(INTS, [0] * LANES)
             sums = [[variable(builder, one) for one in start] for _ in range(rows)]
             ones = [variable(builder, none) for _ in range(rows if shifted else 0)]
-            # A single row is summed in several parts, dwords by turns.
+            # A single row is summed in several parts, to which dwords are added in turn.
             apart = [[variable(builder, none) for _ in range(vectors + shifted)] for _ in range(parts - 1)]
             weights = variable(builder, panel)
             bases = [builder.load(builder.gep(rows_at, [_I64(i)])) for i in range(rows)]
@@ -127,7 +127,7 @@ def _tile(rows: int, vectors: int, shifted: bool):
             def dword(index, into):
                 here = builder.load(builder.gep(places, [index]))
                 w = builder.load(weights)
-                if whole == 4:  # of narrower tiles loads are what takes longest
+                if whole == 4:  # narrower tiles are limited by loads
                     emit_prefetch(builder, builder.add(w, ahead))
                 columns_now = [load_ints(builder, beyond(w, j)) for j in range(whole)]
                 for base, sums_of_row in zip(bases, into, strict=True):
@@ -213,8 +213,8 @@ def _tile(rows: int, vectors: int, shifted: bool):
 
 
 def _store_bytes(builder, packed, begin: int, vectors: int, where, complete, last):
-    """`vectors` vectors' results, LANES bytes each, of a register from vector `begin` on; `last` bytes of the last one
-    of them unless they are `complete`."""
+    """Store the results of `vectors` vectors, LANES bytes each, of a register from vector `begin` on; only `last` bytes
+    of the last vector unless they are `complete`."""
 
     def store(count, offset=0):
         here = builder.add(where, _I64(LANES * offset))
@@ -252,7 +252,7 @@ def _counted(builder, count):
 
 
 def _sweep(tile, size, vectors):
-    """Rows `size` at a time. Tiles by turns ask for the lines of the panel behind theirs."""
+    """Process `size` rows at a time. Tiles take turns in prefetching lines of the panel that follows theirs."""
     slice_bytes = _VEC * vectors
 
     @exact
@@ -271,7 +271,8 @@ def _sweep(tile, size, vectors):
 
 
 def _sweeps(shifted: bool):
-    """By width: sweeps of the widest tile, and of one row. A shifted tile has one vector less, its ones the fourth."""
+    """By width: loops over rows with the tallest tile, and with one row. A shifted tile has one vector less; its ones
+    are the fourth."""
     widths = [min(n, 3) for n in (1, 2, 3, 4)] if shifted else [1, 2, 3, 4]
     full = [
         _sweep(_tile(TILES[n + shifted], n, shifted), TILES[n + shifted], n + shifted) for n in widths[: 4 - shifted]
@@ -282,7 +283,7 @@ def _sweeps(shifted: bool):
 
 @exact
 def _locate(at, count, m, a, per_image, per_row, image_step, row_step, column_step):
-    """Addresses of `count` rows from row m on, and SPARE times that of the last one."""
+    """Addresses of `count` rows, starting at row m, then SPARE times the last one."""
     image = m // per_image if m >= per_image else 0
     rest = m - image * per_image
     y = rest // per_row if rest >= per_row else 0
@@ -309,7 +310,7 @@ def _locate(at, count, m, a, per_image, per_row, image_step, row_step, column_st
 
 @exact
 def byte_numbers(kind, wild, zero, turn, bounds):
-    """A step's numbers as `narrowing` takes them."""
+    """A step's numbers in the form of `narrowing`."""
     point = zero + turn
     if kind != BYTE:
         return wild, point, 0, 255, turn
@@ -354,7 +355,7 @@ def _driver(shifted: bool):
         width = full * LANES
         padded = (columns + LANES - 1) // LANES * LANES
         panels = (columns + width - 1) // width
-        # Few rows: workers share the columns; else the rows.
+        # With few rows, workers share the columns; otherwise the rows.
         if rows * batches < 2 * GRAIN * workers:
             lo_m, hi_m, lo_p, hi_p = 0, rows * batches, 0, panels * groups
             if workers > 1:
@@ -370,7 +371,7 @@ def _driver(shifted: bool):
             left = min(hi_m - m, rows - inside)
             count = left
             if left > BLOCK:
-                blocks = (left + BLOCK - 1) // BLOCK  # of about one size
+                blocks = (left + BLOCK - 1) // BLOCK  # of about equal size
                 count = ((left + blocks - 1) // blocks + GRAIN - 1) // GRAIN * GRAIN
             _locate(rows_at, count, inside, a + batch * batch_a, per_image, per_row, image_step, row_step, column_step)
             if kind != BYTE:
@@ -386,7 +387,7 @@ def _driver(shifted: bool):
             group = lo_p // panels if lo_p >= panels else 0
             before = lo_p - group * panels - 1
             for _ in range(lo_p, hi_p):
-                before += 1  # panels of this group before this one, all of them full, with ones of their own
+                before += 1  # panels of this group before this one, all of them full, each with its ones
                 if before == panels:
                     group, before = group + 1, 0
                 column = before * width
@@ -445,13 +446,13 @@ def x8_gemm(step, bases, worker, workers):
 
 @kernel(X8GemmShifted, fastmath=set())
 def x8_gemm_shifted(step, bases, worker, workers):
-    """As x8_gemm, for weights with zero points: every panel ends with a vector of ones."""
+    """Like x8_gemm, for weights with zero points: every panel ends with a vector of ones."""
     _shifted(step, bases, worker, workers)
 
 
 @exact
 def _kept(total, j, four):
-    """`four` signed bytes, their sum added to a column's."""
+    """Store `four` signed bytes and add their sum to the column's sum."""
     total[j] += (
         (int32(four << 24) >> 24) + (int32(four << 16) >> 24) + (int32(four << 8) >> 24) + (int32(four) >> 24)
     )  # fmt: skip
@@ -460,7 +461,7 @@ def _kept(total, j, four):
 
 @exact
 def _interleave(to, total, rows, row_step, live, flips):
-    """Dwords of four rows' bytes, one a column."""
+    """Dwords of four rows' bytes, one per column."""
     r0, r1, r2, r3 = u8p(rows), u8p(rows + row_step), u8p(rows + 2 * row_step), u8p(rows + 3 * row_step)
     for j in range(live):
         low = int32(r0[j]) | int32(int32(r1[j]) << 8)
@@ -470,7 +471,7 @@ def _interleave(to, total, rows, row_step, live, flips):
 
 @kernel(X8Pack)
 def x8_pack(step, bases, worker, workers):
-    """B -> panels and what follows from its columns, for products of two computed matrices."""
+    """B -> panels and tables for its columns, for products of two computed matrices."""
     b, bias, packed = ptr(step, bases, PACK.b), ptr(step, bases, PACK.bias), ptr(step, bases, PACK.packed)
     folded, sums = ptr(step, bases, PACK.folded), ptr(step, bases, PACK.sums)
     depth, columns, full, ones = (
@@ -509,7 +510,7 @@ def x8_pack(step, bases, worker, workers):
         for g in range(dwords):
             to = i32p(target + 4 * g * (padded + ones * LANES))
             count = min(4, depth - 4 * g)
-            skipped = 4 - count if overlap > 0 else 0  # bytes of the last dword that the one before it holds
+            skipped = 4 - count if overlap > 0 else 0  # bytes of the last dword that the previous one also holds
             start_row = source + (4 * g - skipped) * row_step
             mask = int32(((1 << 8 * count) - 1) << 8 * skipped)
             if count == 4 and column_step == 1:

@@ -1,6 +1,6 @@
 """Windowed maxima of 8-bit integers and means of quantised ones, channels last, over one to three spatial axes.
 
-`_mean`: with S the sum of x, padding counted as x's zero point, m = factor *
+`_mean`: with S the sum of x, with padding counted as x's zero point, m = factor *
 float32(1 / counted elements): y = clamp(round_half_even(float32(S) * m + (y's zero point - float32(elements * x's zero
 point) * m))), each operation rounded to float32. `_average`, for equal parameters: S / elements, halves away from zero.
 """
@@ -24,11 +24,11 @@ _STEPS = {
     _MEAN: (QuantisedMean, ()),
     _AVERAGE: (QuantisedMean, ("y_zero", "factor")),
 }
-"""The step of each, and words of it that are not read."""
+"""The step of each kernel, and words of it that the kernel does not read."""
 
 
 def _pool(size, cover, what):
-    """The walk over windows; cover(channels, job) makes the results of one."""
+    """The loop over windows; cover(channels, job) computes the results of one window."""
     declared, unread = _STEPS[what]
 
     @kernel(declared, fastmath=set(), unread=unread)
@@ -46,7 +46,7 @@ def _pool(size, cover, what):
         row, plane = pixel * width, pixel * width * height
         items = batch * out_d * out_h * out_w
         begin, end = first(items, worker, workers, 1), first(items, worker + 1, workers, 1)
-        # Counted on from the first: divisions took longer than a window of 3 x 3.
+        # Incremented from the first one: divisions took longer than a window of 3 x 3.
         rest, o_w = begin // out_w, begin % out_w
         rest, o_h = rest // out_h, rest % out_h
         n, o_d = rest // out_d, rest % out_d
@@ -86,7 +86,7 @@ def _pool(size, cover, what):
 
 
 def _taken(stored, held, count, pick):
-    """(total, corner, taps, steps) -> total with every tap of a strip taken in."""
+    """(total, corner, taps, steps) -> total with every tap of a strip added."""
     strip = words(stored, held, count)
     take, load = getattr(strip, pick), strip.load
 

@@ -1,12 +1,12 @@
-"""LSTM and GRU cells whose recurrent weights are bytes; all else is float32 as in `recurrent`, whose steps these are.
+"""LSTM and GRU cells with recurrent weights in bytes; the rest is float32 as in `recurrent`, with the same steps.
 
-h is rounded to 16 bits and taken apart into two unsigned bytes, so that a gate's sum is two dot products of bytes with
-the weights as they come by: h costs no accuracy that the weights have, and the weights are a quarter of what float32
-streams, which is what a cell waits for. Sums of a block of weights are exact; each is converted, scaled, and added in
-float32.
+h is rounded to 16 bits and split into two unsigned bytes, so that a gate's sum is two dot products of bytes with the
+streamed weights. The rounding of h is finer than that of the weights. The weights take a quarter of the memory traffic
+of float32, which is what limits a cell's speed. Sums of a block of weights are exact; each is converted, scaled and
+added in float32.
 
-Weights of a panel lie block by block: [gates][LANES] scales (float32), [gates][LANES] corrections (int32: -32768 times
-the sum of the block's weights, for the 32768 that makes h unsigned), [words][gates][LANES][4] int8.
+Weights of a panel are stored block by block: [gates][LANES] scales (float32), [gates][LANES] corrections (int32: -32768
+times the sum of the block's weights, for the 32768 that makes h unsigned), [words][gates][LANES][4] int8.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ from lite_runtime.steps.qrecurrent import ByteCells
 CELLS = named(ByteCells)
 
 MOST = 2048
-"""The most hidden units: their bytes lie on the stack."""
+"""The largest number of hidden units: their bytes are on the stack."""
 _PLANES = 2 * MOST // 8
 _ROOM = 4 * LANES
 _ONE, _ZERO = np.float32(1), np.float32(0)
@@ -82,7 +82,7 @@ _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
 @intrinsic
 def _store_planes(typing, value, high, low):
-    """Numbers within 32767 of 0, rounded, plus 32768: their high and low bytes to two addresses."""
+    """Round numbers of magnitude up to 32767, add 32768, and store their high and low bytes to two addresses."""
     sig = types.void(vec, types.int64, types.int64)
 
     def lower(context, builder, sig, args):
@@ -99,7 +99,7 @@ def _store_planes(typing, value, high, low):
 def _products(gates, picks):
     @intrinsic
     def products(typing, high, low, weights, blocks, words, out):
-        """A panel's sums of products with h's bytes, in units of h's step, for the gates `picks`: to out."""
+        """Store to `out` a panel's sums of products with h's bytes, in units of h's step, for the gates `picks`."""
         sig = types.void(*[types.int64] * 6)
 
         def lower(context, builder, sig, args):
@@ -148,7 +148,7 @@ def _products(gates, picks):
 
 @device
 def _take_apart(h, hidden, high, low):
-    """h's bytes to two addresses; the size of a step of theirs."""
+    """Store h's bytes to two addresses; return the size of their quantisation step."""
     largest = splat(_ONE)
     for i in range(0, hidden, LANES):
         largest = vmax(vabs(vload_n(f32p(h + 4 * i), hidden - i)), largest)
@@ -164,7 +164,7 @@ def _sums_of(gates, picks):
 
     @device
     def sums_of(step, bases, d, p, unit, high, low, x):
-        """A panel's sums to x; zeros where there is no h (unit 0)."""
+        """Store a panel's sums to x; zeros if there is no h (unit 0)."""
         hidden = num(step, CELLS.hidden)
         blocks, words = num(step, CELLS.blocks), num(step, CELLS.dwords)
         size = blocks * gates * (8 * LANES + 4 * LANES * words)
@@ -179,7 +179,7 @@ def _sums_of(gates, picks):
 
 
 def _walk(visit):
-    """A kernel's way through its share of times, samples and panels; a sample's h is taken apart once a time."""
+    """A kernel's loop over its share of times, samples and panels; a sample's h is split once per time."""
 
     @device
     def walk(step, bases, worker, workers, half0, half1):
@@ -212,9 +212,9 @@ def _walk(visit):
 
 @device
 def _unit(step, bases, s, d, b, half, high, low):
-    """What a sample's weights meet, taken apart; the size of its step, 0 where there is nothing.
+    """Split the vector by which weights are multiplied for a sample; return its quantisation step, 0 without a vector.
 
-    half: of a GRU, which keeps r * h for CANDIDATE_ONLY.
+    half: the half of a GRU; it keeps r * h for CANDIDATE_ONLY.
     """
     t, opening, alive = _place(step, bases, s, d, b)
     before = _previous(step, bases, t, d, b, opening) if alive else 0

@@ -1,10 +1,10 @@
-"""Reductions of integers over the middle of [outer, n, inner], exact, and the step from a sum to a quantised mean.
+"""Exact reductions of integers over the middle axis of [outer, n, inner], and the step from a sum to a quantised mean.
 
-`<stored>_<held>_sum`, `<type>_max`, `<type>_min`: `__rows`: inner is 1, the n elements of a result lie side by side;
-`__columns`: strips of neighbouring results. Sums are handed on as `held`, in which they wrap.
+`<stored>_<held>_sum`, `<type>_max`, `<type>_min`: `__rows`: inner is 1, the n elements of a result are contiguous;
+`__columns`: strips of neighbouring results. Sums are returned as `held`, in which they wrap.
 
-`<held>_<stored>_place`: y = clamp(round_half_even(float32(x) * factor + shift)), product and sum rounded each.
-`<held>_<stored>_average`: y = x / n, halves away from zero.
+`<held>_<stored>_place`: y = clamp(round_half_even(float32(x) * factor + shift)), with product and sum rounded
+separately. `<held>_<stored>_average`: y = x / n, halves away from zero.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REDUCE = named(IntegerReduce)
 
 _WIDE, _SHORT = 4 * LANES, 8
 _GRAIN = 64
-"""Results in the smallest share of a worker: a cache line of bytes."""
+"""Results in a worker's smallest share: a cache line of bytes."""
 
 
 def _rows(stored, held, pick, across, start):
@@ -92,7 +92,7 @@ def _columns(stored, held, pick, start):
 
 
 def _finish(declared, held, stored, numbers, word):
-    """A kernel that makes results of sums. numbers(step): what word(count), made for strips, is called with."""
+    """A kernel that computes results from sums. numbers(step): the arguments of word(count), which works on strips."""
     size, held_size = BYTES[stored], BYTES[held]
 
     def body(count):

@@ -1,7 +1,7 @@
-"""Linear resizing of integers over two axes by whole weights; halves are rounded up.
+"""Linear resizing of integers over two axes with integer weights; halves are rounded up.
 
-y[i, j, :] = floor(sum of row weight * column weight * x / 2**22 + 1/2), x at the four pairs of a row's and a column's
-two offsets.
+y[i, j, :] = floor(sum of row weight * column weight * x / 2**22 + 1/2), with x at the four pairs of a row's two and a
+column's two offsets.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Softmax on bytes along the middle of [outer, n, inner]: exponentials from a table of integers, summed exactly."""
+"""Softmax on bytes along the middle axis of [outer, n, inner]: exponentials from a table of integers, summed
+exactly."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _COLUMNS = 64
 
 @kernel(ByteSoftmax, fastmath=set(), unread=("inner",))
 def x8_softmax(step, bases, worker, workers):
-    """Along the innermost axis: rows that lie in one piece."""
+    """Along the innermost axis: contiguous rows."""
     x, table, y = ptr(step, bases, SOFTMAX.x), i32p(ptr(step, bases, SOFTMAX.table)), ptr(step, bases, SOFTMAX.y)
     rows, n, flip, kind = (
         num(step, SOFTMAX.outer),

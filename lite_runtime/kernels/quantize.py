@@ -1,7 +1,7 @@
-"""Quantisation over a tensor's own range: a step for the ranges of pieces of rows, one that quantises the pieces; rows
-of one piece take the second alone.
+"""Dynamic quantisation: one step finds the ranges of pieces of rows, a second one quantises the pieces; rows of one
+piece only need the second.
 
-Smallest and largest do not hang on the order of comparison, so neither step hangs on the number of workers.
+Minimum and maximum do not depend on the order of comparisons, so neither step depends on the number of workers.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _LEAST, _GREATEST = (np.float32(end) for end in MODERATE)
 def _across(predicate):
     @intrinsic
     def reduce(typing, values):
-        """The extreme lane, half against half."""
+        """The extreme lane, found by comparing halves."""
 
         def lower(context, builder, sig, args):
             value, count = args[0], LANES
@@ -82,8 +82,7 @@ _least, _greatest = _across("<"), _across(">")
 
 @device
 def _extremes(x, count):
-    """(smallest, largest) of 0 and `count` elements; a NaN is none of them. Four chains of comparisons hide the time
-    each takes."""
+    """(smallest, largest) of 0 and `count` elements; NaNs are ignored. Four chains of comparisons hide the latency."""
     low, high = splat(_ZERO), splat(_ZERO)
     low_1, low_2, low_3, high_1, high_2, high_3 = low, low, low, high, high, high
     at = 0
@@ -107,7 +106,7 @@ def _extremes(x, count):
 
 @kernel(Range, fastmath=set())
 def f32_range(step, bases, worker, workers):
-    """The ends of every piece, widened to hold 0."""
+    """The range of every piece, extended to contain 0."""
     x, ranges = ptr(step, bases, RANGE.x), ptr(step, bases, RANGE.ranges)
     rows, n, pieces, size = num(step, RANGE.rows), num(step, RANGE.n), num(step, RANGE.pieces), num(step, RANGE.size)
     items = rows * pieces
@@ -120,7 +119,7 @@ def f32_range(step, bases, worker, workers):
 
 @exact
 def _unsigned_steps(low, high):
-    """(kind of store, its scale, zero point, scale), as the reference has it."""
+    """(kind of store, its scale, zero point, scale), computed as in the reference."""
     scale = (high - low) / _STEPS
     scale = select(scale == _ZERO, _ONE, scale)
     zero = rint(-low / scale)
@@ -141,7 +140,7 @@ def _signed_steps(low, high):
 
 @intrinsic
 def _store_bytes(typing, target, values, zero, live):
-    """The first `live` lanes to bytes at an address: rounded half to even, plus `zero`, saturated; NaN gives -128."""
+    """Store the first `live` lanes as bytes: rounded half to even, plus `zero`, saturated; NaN gives -128."""
 
     def lower(context, builder, sig, args):
         target, values, zero, live = args
@@ -172,8 +171,8 @@ def _quantise(kind, y, x, count, zero, by):
 
 @exact
 def _steps(signed, ranges, rows):
-    """What `rows` ranges lead to, each by itself: kinds of store, their scales, zero points and scales, BATCH of each.
-    A loop of its own, so that divisions of several rows go together."""
+    """The parameters that follow from each of `rows` ranges: kinds of store, their scales, zero points and scales,
+    BATCH of each. It is a separate loop, so that the divisions of several rows overlap."""
     kinds, stores = i32p(ranges + 8 * BATCH), f32p(ranges + 12 * BATCH)
     zeros, scales = f32p(ranges + 16 * BATCH), f32p(ranges + 20 * BATCH)
     low, high = f32p(ranges), f32p(ranges + 4 * BATCH)
@@ -187,7 +186,7 @@ def _steps(signed, ranges, rows):
 
 @exact
 def _range_of(ranges, pieces):
-    """The range of a row from those of its pieces."""
+    """The range of a row from the ranges of its pieces."""
     found = f32p(ranges)
     low, high = _ZERO, _ZERO
     for i in range(pieces):
@@ -198,7 +197,7 @@ def _range_of(ranges, pieces):
 
 @exact
 def _finish(steps, x, count, y, scales, zeros):
-    """Elements to bytes, scale and zero point to their places; what has address 0 is not wanted."""
+    """Store elements as bytes, and scale and zero point to their addresses; an address of 0 means not stored."""
     kind, by, zero, scale = steps
     if scales != 0:
         f32p(scales)[0] = scale
@@ -210,7 +209,7 @@ def _finish(steps, x, count, y, scales, zeros):
 
 @kernel(QuantizeRows, fastmath=set())
 def f32_quantize_rows(step, bases, worker, workers):
-    """Pieces of rows, by the range of their row."""
+    """Quantise pieces of rows by the range of their row."""
     x, ranges = ptr(step, bases, ROWS.x), ptr(step, bases, ROWS.ranges)
     y, scales, zeros = ptr(step, bases, ROWS.y), ptr(step, bases, ROWS.scales), ptr(step, bases, ROWS.zeros)
     rows, n, pieces, size = num(step, ROWS.rows), num(step, ROWS.n), num(step, ROWS.pieces), num(step, ROWS.size)
@@ -218,7 +217,7 @@ def f32_quantize_rows(step, bases, worker, workers):
     held = address(stack_floats(_HELD))
     low, high, kinds, by = f32p(held), f32p(held + 4 * BATCH), i32p(held + 8 * BATCH), f32p(held + 12 * BATCH)
     zero, scale = f32p(held + 16 * BATCH), f32p(held + 20 * BATCH)
-    if rows == 1 and pieces == 1:  # by way of no list: they are what models of a few microseconds have
+    if rows == 1 and pieces == 1:  # without a list: the usual case in models of a few microseconds
         if worker == 0:
             least, most = _extremes(x, n)
             one = _signed_steps(least, most) if signed else _unsigned_steps(least, most)

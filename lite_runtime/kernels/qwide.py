@@ -1,8 +1,8 @@
 """Contractions of int16 activations and weights of 8 bits, summed exactly in int64.
 
-Weights come as int16, their zero point taken off (9 bits), two neighbours of the reduction a dword. Products of two
-are summed in int32 while they fit, PAIRS at a time, then in int64. Steps have the words of x8_gemm and x8_depthwise, so
-that the planner binds both alike; biases are int64.
+Weights are int16 with their zero point subtracted (9 bits); a dword holds two neighbours of the reduction. Products of
+pairs are summed in int32 while the sum fits, PAIRS at a time, then in int64. Steps have the words of x8_gemm and
+x8_depthwise, so that the planner binds both in the same way; biases are int64.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ DEPTHWISE = named(X16Depthwise)
 
 ROWS, VECTORS = 4, 2
 PAIRS = 127
-"""Pairs of products of 16 and 9 bits that an int32 surely holds: 127 * 2 * 2**15 * 255 < 2**31."""
+"""Pairs of products of 16 and 9 bits whose sum always fits an int32: 127 * 2 * 2**15 * 255 < 2**31."""
 _F32, _I64, _I32, _I16 = ir.FloatType(), ir.IntType(64), ir.IntType(32), ir.IntType(16)
 _LONGS = ir.VectorType(_I64, LANES)
 
@@ -59,7 +59,7 @@ def _load_longs(builder, where):
 
 
 def _emit_result(builder, total, out, live, real_result, tables, bounds, zero):
-    """LANES sums to results from `out` on, of which `live` are stored."""
+    """Turn LANES sums into results, of which `live` are stored from `out` on."""
     _, scale, shift = tables
     value = builder.fmul(builder.sitofp(total, FLOATS), load_floats(builder, scale))
     low, high = (emit_splat(builder, builder.extract_value(bounds, i)) for i in range(2))
@@ -75,8 +75,8 @@ def _emit_result(builder, total, out, live, real_result, tables, bounds, zero):
 
 @intrinsic
 def _tile(typing, rows_at, places, dwords, panel, width, out, stride, columns, live, kind, bounds, zero, tables):
-    """ROWS x LANES results of one vector of a panel, which is `width` bytes from dword to dword. rows_at: addresses of
-    rows; live rows, columns are stored. tables: addresses of a column's bias, scale and real bias."""
+    """ROWS x LANES results of one vector of a panel, in which dwords are `width` bytes apart. rows_at: addresses of
+    rows; live rows and columns are stored. tables: addresses of the columns' bias, scale and real bias."""
     words, pair = types.CPointer(types.int64), types.UniTuple(types.float32, 2)
     sig = types.void(words, words, *[types.int64] * 8, pair, types.int64, types.UniTuple(types.int64, 3))
 
@@ -119,7 +119,8 @@ def _tile(typing, rows_at, places, dwords, panel, width, out, stride, columns, l
     unread=("zeros", "scales", "flip", "weight_sum", "weight_zero", "rows_a_scale", "turn", "wild"),
 )
 def x16_gemm(step, bases, worker, workers):
-    """As x8_gemm. Weights hold two int16 a dword; bias is int64; no weight sums, no zero points of a run."""
+    """Like x8_gemm. A dword of weights holds two int16; bias is int64; no weight sums, no zero points computed in a
+    run."""
     a, w, places = ptr(step, bases, GEMM.a), ptr(step, bases, GEMM.w), i64p(ptr(step, bases, GEMM.places))
     bias, scale, shift, c = (
         ptr(step, bases, GEMM.bias),
@@ -174,7 +175,7 @@ def x16_gemm(step, bases, worker, workers):
 
 @intrinsic
 def _channels(typing, window, taps_at, taps, w, w_step, out, live, kind, bounds, zero, tables):
-    """LANES channels of one pixel; `w_step` bytes of weights from tap to tap."""
+    """LANES channels of one pixel; weights of a tap are `w_step` bytes after those of the previous one."""
     words, pair = types.CPointer(types.int64), types.UniTuple(types.float32, 2)
     sig = types.void(types.int64, words, *[types.int64] * 6, pair, types.int64, types.UniTuple(types.int64, 3))
 
@@ -203,8 +204,8 @@ def _channels(typing, window, taps_at, taps, w, w_step, out, live, kind, bounds,
 
 @kernel(X16Depthwise, fastmath=set(), unread=("zeros", "scales", "flip", "ones", "weight_sum", "weight_zero", "apart"))
 def x16_depthwise(step, bases, worker, workers):
-    """As x8_depthwise, tables in the order of channels; weights: int16 [taps][channels, in whole vectors]. At most
-    2 * PAIRS taps."""
+    """Like x8_depthwise, with tables in the order of channels; weights: int16 [taps][channels, in whole vectors]. At
+    most 2 * PAIRS taps."""
     x, w, taps_at = (
         ptr(step, bases, DEPTHWISE.x),
         ptr(step, bases, DEPTHWISE.w),
@@ -253,5 +254,5 @@ _pad = padder(i16p, 2)
 
 @kernel(X16Pad)
 def x16_pad(step, bases, worker, workers):
-    """As x8_pad, for int16."""
+    """Like x8_pad, for int16."""
     _pad(step, bases, worker, workers)

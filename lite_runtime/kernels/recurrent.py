@@ -1,13 +1,14 @@
 """LSTM, GRU and RNN cells of float32.
 
-Hidden units are taken LANES at a time, all gates of a unit group (panel) together: `[panels][hidden][gates][LANES]` of
-recurrent weights stream through once, and the gates meet in registers, so that a cell writes nothing but its state. The
-input's share of the gates is one product over all times, made before (`f32_project`).
+Hidden units are processed LANES at a time, all gates of a unit group (panel) together: recurrent weights,
+`[panels][hidden][gates][LANES]`, are read once, and the gates are combined in registers, so that a cell only writes its
+state. The input's part of the gates is one product over all times, computed before (`f32_project`).
 
-A step is either one time (`mode` STEP: panels are shared out, the planner's barriers stand between times) or the whole
-sequence (`mode` RUN: samples and directions are shared out). GROUP samples side by side share the weights as they
-come; a sample alone sums in chains of every second or fourth hidden unit, added at the end. Which it is follows from
-batch and lengths. Neither mode nor number of workers changes a bit.
+A step is either one time (`mode` STEP: workers share panels, and the planner puts barriers between times) or the whole
+sequence (`mode` RUN: workers share samples and directions). GROUP neighbouring samples share each load of the weights;
+a single sample uses several chains of sums, each over every second or fourth hidden unit, which are added at the end.
+Which of these is used depends on batch and lengths. Results are bit-identical in both modes and for any number of
+workers.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ FINAL = named(FinalStates)
 
 STEP, RUN = 0, 1
 GROUP = 4
-"""Samples taken together."""
+"""Samples that are processed together."""
 _SUMS = 16 if LANES == 16 else 12
-"""Registers to sum in, of 32 or 16."""
+"""Registers for sums, of 32 or 16."""
 _ROOM = GROUP * 4 * LANES
 _F32, _I64 = ir.FloatType(), ir.IntType(64)
 _VEC = ir.VectorType(_F32, LANES)
@@ -70,7 +71,7 @@ _ZERO, _ONE = np.float32(0), np.float32(1)
 
 @device
 def _project_rows(x, w, bias, out, inputs, x_row, out_row, rows):
-    """Up to three rows of one panel; those beyond `rows` repeat the first and are not stored."""
+    """Up to three rows by one panel; those beyond `rows` repeat the first one and are not stored."""
     x1, x2 = (x + x_row if rows > 1 else x), (x + 2 * x_row if rows > 2 else x)
     a0, a1 = vload(f32p(bias)), vload(f32p(bias + 4 * LANES))
     a2, a3 = vload(f32p(bias + 8 * LANES)), vload(f32p(bias + 12 * LANES))
@@ -94,7 +95,7 @@ def _project_rows(x, w, bias, out, inputs, x_row, out_row, rows):
 
 @device
 def _project_row(x, w, bias, out, inputs):
-    """One row of one panel."""
+    """One row by one panel."""
     a0, a1 = vload(f32p(bias)), vload(f32p(bias + 4 * LANES))
     a2, a3 = vload(f32p(bias + 8 * LANES)), vload(f32p(bias + 12 * LANES))
     p = f32p(x)
@@ -144,7 +145,7 @@ def f32_project(step, bases, worker, workers):
 
 @device
 def _length(step, bases, b):
-    """Times of sample b that count: its length, held within the sequence."""
+    """Number of times of sample b: its length, limited to the sequence."""
     times = num(step, CELLS.times)
     lengths = ptr(step, bases, CELLS.lengths)
     if lengths == 0:
@@ -154,7 +155,7 @@ def _length(step, bases, b):
 
 @device
 def _backwards(step, d):
-    """Whether direction d runs from the end."""
+    """Whether direction d runs backwards."""
     return d == 1 or num(step, CELLS.backwards) != 0
 
 
@@ -167,7 +168,7 @@ def _history(step, bases, t, d, b):
 
 @device
 def _initial(step, at, d, b):
-    """Address of a row of the initial state at `at`, 0 where there is none."""
+    """Address of a row of the initial state at `at`; 0 if there is none."""
     if at == 0:
         return 0
     return at + 4 * (d * num(step, CELLS.i_direction) + b * num(step, CELLS.i_batch))
@@ -180,7 +181,7 @@ def _state(step, bases, d, b):
 
 @device
 def _place(step, bases, s, d, b):
-    """(t, whether this is the sample's first time, whether it counts at all) at the s-th step of direction d."""
+    """(t, whether this is the sample's first time, whether it is within its length) at the s-th step of direction d."""
     times = num(step, CELLS.times)
     length = _length(step, bases, b)
     if _backwards(step, d):
@@ -191,7 +192,7 @@ def _place(step, bases, s, d, b):
 
 @device
 def _previous(step, bases, t, d, b, opening):
-    """Address of h one step ago, 0 where that is all zeros."""
+    """Address of h of the previous step; 0 if that h is all zeros."""
     if opening:
         return _initial(step, ptr(step, bases, CELLS.initial_h), d, b)
     return _history(step, bases, t + 1 if _backwards(step, d) else t - 1, d, b)
@@ -213,7 +214,7 @@ def _weights_at(step, bases, d, p, gates):
 
 @device
 def _row_or_zero(at, p, width):
-    """A panel's lanes of a state row; zeros where there is none."""
+    """A panel's lanes of a state row; zeros if there is none."""
     if at == 0:
         return splat(_ZERO)
     return vload_n(f32p(at + 4 * p * LANES), width)
@@ -221,7 +222,7 @@ def _row_or_zero(at, p, width):
 
 @device
 def _held(v, clip):
-    """Within [-clip, clip]; an infinite clip leaves it alone."""
+    """Limit to [-clip, clip]; an infinite clip changes nothing."""
     return vmin(splat(clip), vmax(splat(-clip), v))
 
 
@@ -231,9 +232,9 @@ def _held(v, clip):
 def _products(rows, picks, stride, chains):
     @intrinsic
     def products(typing, at, weights, hidden, out):
-        """out [rows][picks][LANES] = h @ weights; at: address of h, or of a list of addresses where rows are several;
-        weights [hidden][stride][LANES], of which the gates `picks` count. Each sum is `chains` chains, of every
-        chains-th unit."""
+        """out [rows][picks][LANES] = h @ weights; at: address of h, or of a list of addresses if there are several
+        rows; weights [hidden][stride][LANES], of which the gates `picks` are used. Each sum is split into `chains`
+        chains, each over every chains-th unit."""
         sig = types.void(*[types.int64] * 4)
 
         def lower(context, builder, sig, args):
@@ -284,7 +285,7 @@ def _pointer(builder, where, offset=0):
 
 
 def _sums_of(picks, stride, chains):
-    """What GROUP samples together get from their h of before; one alone takes more chains instead of more rows."""
+    """The gates' sums of GROUP samples from their previous h; a single sample uses more chains instead of more rows."""
     gates = len(picks)
     rows = GROUP if GROUP * gates <= _SUMS else GROUP // 2
     together = 1 << (_SUMS // (rows * gates)).bit_length() - 1
@@ -305,8 +306,8 @@ def _sums_of(picks, stride, chains):
 
     @device
     def sums_of(step, bases, s, d, b, count, p, second, at, sums):
-        """Sums of `count` samples from b on to `sums` [count][gates][LANES]; zeros where there is no h before.
-        second: of r * h, which a GRU keeps, in place of h. at: room for addresses."""
+        """Store the sums of `count` samples from b on to `sums` [count][gates][LANES]; zeros if there is no previous h.
+        second: use r * h, which a GRU keeps, instead of h. at: memory for addresses."""
         there = 0
         if count > 2:
             for i in range(count):
@@ -332,7 +333,7 @@ def _sums_of(picks, stride, chains):
 
 
 def _walk(visit):
-    """A kernel's way through its share of times, samples and panels."""
+    """A kernel's loop over its share of times, samples and panels."""
 
     @device
     def walk(step, bases, worker, workers, half0, half1):
@@ -415,7 +416,7 @@ def f32_lstm(step, bases, worker, workers):
 # -- GRU: gates z, r, h -----------------------------------------------------------------------------------------------
 
 BOTH, GATES_ONLY, CANDIDATE_ONLY = 0, 1, 2
-"""VARIANT of a GRU: with linear_before_reset both at once; without, the halves of a time one after the other."""
+"""VARIANT of a GRU: with linear_before_reset both halves of a time at once; without, one after the other."""
 
 
 @device
@@ -459,7 +460,7 @@ def _gru_gates(step, bases, s, d, b, p, x):
 
 @device
 def _gru_candidate(step, bases, s, d, b, p, x):
-    """Second half: n = tanh(input + (r * h) R), and the blend."""
+    """Second half: n = tanh(input + (r * h) R), and the combination with h."""
     hidden, clip = num(step, CELLS.hidden), real(step, CELLS.clip)
     width = min(hidden - p * LANES, LANES)
     t, opening, alive = _place(step, bases, s, d, b)
@@ -550,12 +551,12 @@ def _copy_or_zero(to, source, n):
 
 
 _OF_CELLS = "extra state mode time row x_time x_batch s_direction s_batch variant clip".split()
-"""Words that only cells read."""
+"""Words of a step that only cells read."""
 
 
 @kernel(FinalStates, unread=_OF_CELLS)
 def f32_final(step, bases, worker, workers):
-    """Final h, and final c of samples without times; either may be absent."""
+    """Final h, and final c of samples of length 0; either may be absent."""
     hidden, batch = num(step, FINAL.hidden), num(step, FINAL.batch)
     final_h, final_c = ptr(step, bases, FINAL.final_h), ptr(step, bases, FINAL.final_c)
     for d in range(num(step, FINAL.directions)):

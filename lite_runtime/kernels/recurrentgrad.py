@@ -1,8 +1,8 @@
 """Backpropagation through time for LSTM and GRU cells, float32, one direction at a time.
 
-What does not depend on the order of time is done by other kernels: the gates' sums are products over all times at
-once, since every hidden state is known, and so are the gradients of weights and inputs. Here is what remains: cells
-forward in time, and gradients backward. Samples are independent: workers share them, in groups of GROUP.
+Everything that does not depend on the order of time is computed by other kernels: the gates' sums are products over all
+times at once, since every hidden state is known, and so are the gradients of weights and inputs. This file has the
+rest: cells forward in time, and gradients backward. Samples are independent: workers share them in groups of GROUP.
 
 Arrays are (times, batch, ...).
 """
@@ -28,14 +28,14 @@ _ZERO, _ONE = np.float32(0), np.float32(1)
 
 @device
 def _row_or_zero(at, c, live):
-    """Lanes from float c on; zeros where there is no row."""
+    """Lanes from float c on; zeros if there is no row."""
     return vload_n(f32p(at + 4 * c), live) if at != 0 else splat(_ZERO)
 
 
 @device
 def _add_products(a, a_step, rows, r, depth, columns, out):
-    """out (rows, columns) += a (rows, depth) @ r (depth, columns), for up to GROUP rows; those of `a` are a_step bytes
-    apart, the others' dense. Each sum goes on in ascending depth."""
+    """out (rows, columns) += a (rows, depth) @ r (depth, columns), for up to GROUP rows; rows of `a` are a_step bytes
+    apart, the others are dense. Each sum continues in ascending depth."""
     a1, a2, a3 = min(rows - 1, 1) * a_step, min(rows - 1, 2) * a_step, min(rows - 1, 3) * a_step
     for c in range(0, columns, LANES):
         live, to, w = columns - c, out + 4 * c, r + 4 * c
@@ -58,7 +58,7 @@ def _add_products(a, a_step, rows, r, depth, columns, out):
 
 @kernel(StatesBefore)
 def f32_before(step, bases, worker, workers):
-    """The hidden states steps started from."""
+    """The hidden state before each time step."""
     y, h0, before = ptr(step, bases, BEFORE.y), ptr(step, bases, BEFORE.h0), ptr(step, bases, BEFORE.before)
     times, row, backwards = (
         num(step, BEFORE.times),
@@ -77,7 +77,7 @@ def f32_before(step, bases, worker, workers):
 
 @kernel(LstmCells, unread=("y_time",))
 def f32_lstm_cells(step, bases, worker, workers):
-    """Activations of gates, in place, and the cells."""
+    """Apply the activations to the gates in place, and compute the cells."""
     gates, c0, cells = ptr(step, bases, LSTM.gates), ptr(step, bases, LSTM.c0), ptr(step, bases, LSTM.cells)
     times, batch, hidden, backwards = (
         num(step, LSTM.times),
@@ -105,7 +105,7 @@ def f32_lstm_cells(step, bases, worker, workers):
 
 @kernel(LstmBack)
 def f32_lstm_back(step, bases, worker, workers):
-    """Gradients of the gates' sums, in place of the gates, and of the first states."""
+    """Gradients of the gates' sums, which replace the gates, and of the first states."""
     gates, cells, c0, r = (
         ptr(step, bases, LSTM_BACK.gates),
         ptr(step, bases, LSTM_BACK.cells),
@@ -167,7 +167,7 @@ def f32_lstm_back(step, bases, worker, workers):
 
 @kernel(GruGates, unread=("backwards", "y_time"))
 def f32_gru_gates(step, bases, worker, workers):
-    """z and r, in place, and r * h."""
+    """Compute z and r in place, and r * h."""
     seen, past, before, met = (
         ptr(step, bases, GRU.seen),
         ptr(step, bases, GRU.past),
@@ -190,8 +190,8 @@ def f32_gru_gates(step, bases, worker, workers):
 
 @kernel(GruBack)
 def f32_gru_back(step, bases, worker, workers):
-    """Gradients of what input and state gave the gates, in place of z, r, the candidate's share (`seen`) and of `past`;
-    and of the first state."""
+    """Gradients of the input's and the state's parts of the gates, which replace z, r, the candidate's part (`seen`)
+    and `past`; and the gradient of the first state."""
     seen, past, before, r = (
         ptr(step, bases, GRU_BACK.seen),
         ptr(step, bases, GRU_BACK.past),

@@ -1,12 +1,12 @@
-"""Reductions of float32 over the middle of [outer, n, inner].
+"""Reductions of float32 over the middle axis of [outer, n, inner].
 
-`__rows`: inner is 1, the n elements of a result lie side by side. `__columns`: LANES neighbouring results at a time,
-their elements `inner` apart. Both share out results, never a sum, and add in an order that the sizes alone decide:
-whatever the number of workers, the same bits.
+`__rows`: inner is 1, the n elements of a result are contiguous. `__columns`: LANES neighbouring results at a time,
+their elements `inner` apart. In both, workers share results, never a sum, and the order of additions depends only on
+the sizes: results are bit-identical for any number of workers.
 
-Sums run in 4 vectors of partial sums over blocks of BLOCK rounds, blocks are added up after. The longest chain for n
-elements is BLOCK + n / (4 * BLOCK * LANES) additions in rows, BLOCK + n / (4 * BLOCK) in columns: sums of a million
-terms of one sign measure within 1e-7 and 2e-6 relative of exact.
+Sums are computed in 4 vectors of partial sums over blocks of BLOCK rounds; the blocks are added afterwards. The longest
+chain for n elements is BLOCK + n / (4 * BLOCK * LANES) additions in rows, BLOCK + n / (4 * BLOCK) in columns: for sums
+of a million terms of one sign, the measured relative error is within 1e-7 and 2e-6.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ REDUCE = named(Reduce)
 
 BLOCK = 64
 DIVIDE, SQRT, LOG, NEGATE = 1, 2, 3, 4
-"""What `finish` asks for; 0: nothing."""
+"""Values of `finish`: the operation applied to the result; 0: none."""
 _ZERO, _ONE, _INF = np.float32(0), np.float32(1), np.float32(np.inf)
 
 
@@ -87,7 +87,7 @@ def _largest_negated(total, v):
 
 
 def _across(join):
-    """All lanes joined, in every lane."""
+    """All lanes combined, in every lane."""
 
     @device
     def across(v):
@@ -106,7 +106,8 @@ def _rows(take, join, start):
 
     @device
     def row(x, n):
-        """One result, in every lane. take(total, v) folds elements in, join folds totals; start is neutral to both."""
+        """One result, in every lane. take(total, v) adds elements to a total, join combines totals; start is neutral
+        for both."""
         nothing = splat(start)
         total = nothing
         i = 0
@@ -182,7 +183,7 @@ f32_sum_abs__rows, f32_sum_abs__columns = _rows(_absolute, _plain, _ZERO), _colu
 f32_sum_square__rows, f32_sum_square__columns = _rows(_square, _plain, _ZERO), _columns(_square, _plain, _ZERO)
 f32_prod__rows, f32_prod__columns = _rows(_product, _product, _ONE), _columns(_product, _product, _ONE)
 f32_max__rows, f32_max__columns = _rows(_largest, _largest, -_INF), _columns(_largest, _largest, -_INF)
-# The negated maximum of negated elements: the minimum, once `finish` negates it.
+# The maximum of negated elements, which is the minimum once `finish` negates it.
 f32_max_negated__rows = _rows(_largest_negated, _largest, -_INF)
 f32_max_negated__columns = _columns(_largest_negated, _largest, -_INF)
 

@@ -1,4 +1,4 @@
-"""Resize: nearest by tables of byte offsets, everything else as a weighted sum of taps along one axis after another."""
+"""Resize: nearest by tables of byte offsets, all other modes as weighted sums of taps along one axis after another."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TAPS = named(Taps)
 
 @device
 def line(target, source, table, count, run):
-    """Runs of `run` bytes from the offsets of a table."""
+    """Copy runs of `run` bytes from the offsets in a table."""
     for i in range(count):
         copy_element(target + i * run, source + table[i], run)
 
@@ -51,7 +51,7 @@ def nearest(step, bases, worker, workers):
     for row in range(first(rows, worker, workers, 1), first(rows, worker + 1, workers, 1)):
         i = row // b
         s, t = source + table_a[i] + table_b[row - i * b], target + row * c * run
-        if run == 4:  # by far the most common: a loop of its own
+        if run == 4:  # by far the most common case has its own loop
             line(t, s, table_c, c, 4)
         else:
             line(t, s, table_c, c, run)
@@ -117,7 +117,7 @@ def _blend(target, a, b, weight_a, weight_b, n):
 
 @kernel(Taps, unread=("inner",))
 def taps_along(step, bases, worker, workers):
-    """As `taps_inside` where inner is 1: each result is a sum of its own."""
+    """Like `taps_inside` for inner = 1: each result is a separate sum."""
     source, target = ptr(step, bases, TAPS.source), ptr(step, bases, TAPS.target)
     indices, weights = i64p(ptr(step, bases, TAPS.indices)), f32p(ptr(step, bases, TAPS.weights))
     outer, count, extent, taps = (

@@ -1,4 +1,4 @@
-"""The sums of transposed convolutions, float32, channels last: lines of results, into which pixels of the image go.
+"""The sums of transposed convolutions, float32, channels last: pixels of the image are added to lines of results.
 
 A result is a sum in ascending order of the window's rows, then of the image's columns.
 """
@@ -34,7 +34,7 @@ _ZERO = np.float32(0)
 
 @device
 def _begin(out, bias, wide, channels):
-    """A line of the result before its sums."""
+    """Initialise a line of the result before its sums."""
     for column in range(wide):
         for c in range(0, channels, LANES):
             start = vload_n(f32p(bias + 4 * c), channels - c) if bias != 0 else splat(_ZERO)
@@ -43,7 +43,7 @@ def _begin(out, bias, wide, channels):
 
 @device
 def _finish(step, out, count):
-    """Clamp, then the activation of a line."""
+    """Clamp a line, then apply the activation."""
     low, high = splat(real(step, SUMS.low)), splat(real(step, SUMS.high))
     activation, alpha, beta = num(step, SUMS.activation), real(step, SUMS.alpha), real(step, SUMS.beta)
     for i in range(0, count, LANES):

@@ -1,8 +1,8 @@
 """Decision forests on rows of float32 features.
 
-Nodes are 4 int32 each: feature | mode << 24 | (NaN goes yes) << 28; the threshold's bits (mode MEMBER: number of its
-set); where to go for yes; for no. A place below 0 is leaf ~place. The bind rule has checked every index and that no
-walk goes in circles. Sums are float64, tree after tree: rows are shared between workers, sums are not.
+Nodes are 4 int32 each: feature | mode << 24 | (NaN takes the yes branch) << 28; the threshold's bits (mode MEMBER:
+number of its set); the next node for yes; for no. A negative node number is the leaf ~number. The bind rule has checked
+every index and that there are no cycles. Sums are float64, tree after tree; workers share rows, never a sum.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _holds(mode, v, threshold, sets, members, bits):
 
 @device
 def _vote(out, leaf, leaves, targets, weights, how):
-    """Fold a leaf's votes into a row's sums."""
+    """Add a leaf's votes to a row's sums."""
     for vote in range(leaves[leaf], leaves[leaf + 1]):
         target, weight = targets[vote], weights[vote]
         held = out[target]
@@ -78,7 +78,8 @@ def _vote(out, leaf, leaves, targets, weights, how):
 def _walk(leq_only):
     @device
     def advance(nodes, values, place, sets, members):
-        """Where a walk goes from `place`; a leaf is where it stays. No branch: its outcome would be anyone's guess."""
+        """The node after `place`; a leaf stays itself. There is no branch, since its outcome would not be
+        predictable."""
         at = 4 * max(place, 0)
         head, bits = nodes[at], nodes[at + 1]
         v = values[head & 0xFFFFFF]
@@ -92,7 +93,7 @@ def _walk(leq_only):
 
     @kernel(Walk)
     def walk(step, bases, worker, workers):
-        """Four rows walk a tree side by side, so that one's loads fill another's waits."""
+        """Four rows go through a tree together, so that the latencies of their loads overlap."""
         x, nodes, roots = (
             ptr(step, bases, WALK.x),
             i32p(ptr(step, bases, WALK.nodes)),
@@ -193,7 +194,7 @@ def _transform(scores, count, how):
 
 @kernel(Scores)
 def f32_scores(step, bases, worker, workers):
-    """Every row by itself."""
+    """For every row separately."""
     sums, out = ptr(step, bases, SCORES.sums), ptr(step, bases, SCORES.out)
     rows, count, how = num(step, SCORES.rows), num(step, SCORES.targets), num(step, SCORES.transform)
     for row in range(first(rows, worker, workers, 16), first(rows, worker + 1, workers, 16)):
@@ -205,7 +206,7 @@ def f32_scores(step, bases, worker, workers):
 
 @kernel(Classes)
 def f32_classes(step, bases, worker, workers):
-    """Label of the highest score, the first of equals, and scores."""
+    """Label of the highest score (the first among equals), and scores."""
     sums, labels, label, out = (
         ptr(step, bases, CLASSES.sums),
         i64p(ptr(step, bases, CLASSES.labels)),
@@ -226,7 +227,7 @@ def f32_classes(step, bases, worker, workers):
 
 @kernel(TwoClasses)
 def f32_two_classes(step, bases, worker, workers):
-    """Two classes of which only the second is scored."""
+    """Two classes of which only the second has a score."""
     sums, labels = f64p(ptr(step, bases, TWO.sums)), i64p(ptr(step, bases, TWO.labels))
     label, out = ptr(step, bases, TWO.label), ptr(step, bases, TWO.out)
     rows, how, margin, negative = (

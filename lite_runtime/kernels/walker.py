@@ -1,14 +1,14 @@
-"""The native side of a run: walk a program's steps, meet the other workers between them, wait for the next run.
+"""The native part of a run: execute a program's steps, synchronise workers between them, wait for the next run.
 
-A program is int64 words: step records one after the other. `context` says how to walk one, in words: [0] address of the
-program, [1] its length, [2] address of the table of bases, [3] of the kernels' addresses (a record's first word is an
-index into it), [4] of the clock, or 0, [5] steps. A clock holds two readings of the cycle counter, before and after,
+A program is int64 words: step records one after the other. `context` describes its execution, in words: [0] address of
+the program, [1] its length, [2] address of the table of bases, [3] of the kernels' addresses (a record's first word is
+an index into it), [4] of the clock, or 0, [5] steps. A clock holds two readings of the cycle counter, before and after,
 for each step of each worker: (workers, steps, 2).
 
 `sync` is shared by all workers, one counter a cache line: [0] arrived at the barrier, [8] barrier generation,
 [16] ticket: the workers of the latest run, and above bit 16 its number, [24] the run's context, [32] not 0: a run is
-about to begin, [40] address of a function that gives the processor away, [41] polls before it is called, [42] of one
-that tells which processor this is, [48 + worker] which that was when the worker last looked.
+about to begin, [40] address of a function that yields the processor, [41] polls before it is called, [42] address of a
+function that returns the current processor's number, [48 + worker] that number when the worker last read it.
 """
 
 from llvmlite import ir
@@ -22,11 +22,11 @@ _WORDS = types.CPointer(types.int64)
 PROGRAM, WORDS, BASES, TABLE, CLOCK, STEPS = range(6)
 ARRIVED, GENERATION, TICKET, JOB, COMING, GIVE_WAY, PATIENCE, WHERE, PLACES = 0, 8, 16, 24, 32, 40, 41, 42, 48
 NUMBER = 16
-"""Bit of a ticket from which on it counts runs; below stand the workers that take part."""
+"""Bits of a ticket from here on count runs; the bits below are the number of workers that take part."""
 PARALLEL = 1
-"""Flag of a step whose work is shared; without it worker 0 runs it alone."""
+"""Flag of a step whose work is shared; without it only worker 0 executes the step."""
 MEET = 2
-"""Flag of a step before which all workers must have finished what came earlier."""
+"""Flag of a step before which all workers must have finished the earlier steps."""
 
 
 @intrinsic
@@ -58,7 +58,7 @@ def call_void(typing, function):
 
 @intrinsic
 def call_int(typing, function):
-    """What a function without arguments at an address gives, a C int."""
+    """The result, a C int, of a function without arguments at an address."""
     sig = types.int64(types.int64)
 
     def lower(context, builder, sig, args):
@@ -82,7 +82,7 @@ def pause(typing):
 
 @intrinsic
 def fetch_add(typing, words, i, value):
-    """Add to words[i] for all workers to see; the value before."""
+    """Atomically add to words[i]; return the previous value."""
     sig = types.int64(_WORDS, types.int64, types.int64)
 
     def lower(context, builder, sig, args):
@@ -93,7 +93,7 @@ def fetch_add(typing, words, i, value):
 
 @intrinsic
 def peek(typing, words, i):
-    """words[i] as the other workers last left it."""
+    """words[i], with what the other workers last wrote to it."""
     sig = types.int64(_WORDS, types.int64)
 
     def lower(context, builder, sig, args):
@@ -122,7 +122,7 @@ def i64p_of(typing, words, i):
 
 @device
 def wait(sync, polls):
-    """Let a little time pass in a loop that has polled so often without success."""
+    """Pause in a loop that has polled this many times without success."""
     if polls < sync[PATIENCE]:
         pause()
     else:
@@ -131,7 +131,7 @@ def wait(sync, polls):
 
 @device
 def meet(sync, workers):
-    """Return once all workers are here."""
+    """Barrier: return once all workers have arrived."""
     generation = peek(sync, GENERATION)
     if fetch_add(sync, ARRIVED, 1) == workers - 1:
         fetch_add(sync, ARRIVED, -workers)
@@ -145,7 +145,7 @@ def meet(sync, workers):
 
 @device
 def walk(context, sync, worker, workers):
-    """Walk a program as one of `workers`. Returns when every worker has finished it."""
+    """Execute a program as one of `workers`. Returns when every worker has finished it."""
     program, words = i64p(context[PROGRAM]), context[WORDS]
     bases, table = i64p(context[BASES]), i64p(context[TABLE])
     clocked = context[CLOCK] != 0
@@ -172,13 +172,13 @@ def walk(context, sync, worker, workers):
 
 @entry(types.void(_WORDS))
 def alone(context):
-    """Walk a program with no other worker."""
+    """Execute a program with no other worker."""
     walk(context, context, 0, 1)
 
 
 @entry(types.void(_WORDS, _WORDS, types.int64))
 def lead(context, sync, workers):
-    """Walk a program as worker 0 of `workers`, having called the others."""
+    """Start the other workers and execute a program as worker 0 of `workers`."""
     sync[JOB] = address(context)
     ticket = peek(sync, TICKET)
     fetch_add(sync, TICKET, (((ticket >> NUMBER) + 1) << NUMBER) + workers - ticket)
@@ -189,7 +189,8 @@ def lead(context, sync, workers):
 
 @device
 def place(sync, worker):
-    """Note which processor this worker is on; whether one with a lower number was seen on the same."""
+    """Record which processor this worker is on; return whether a worker with a lower number was last seen on the
+    same."""
     here = call_int(sync[WHERE])
     sync[PLACES + worker] = here
     met = False
@@ -200,15 +201,15 @@ def place(sync, worker):
 
 @entry(types.void(_WORDS, _WORDS, types.int64, types.int64))
 def serve(sync, state, polls, worker):
-    """Take part in every run that counts on this worker; return once so many polls in a row have found none.
+    """Take part in every run that includes this worker; return after this many consecutive polls without a run.
 
-    state: [0] the last ticket looked at; [1] set to 1 where it returns because it shares a processor with another
-    worker; [2] not 0: it shall not mind. All in native code: a run costs its workers no turn of Python's lock.
+    state: [0] the last ticket read; [1] set to 1 if it returns because it shares a processor with another worker; [2]
+    not 0: ignore that. All of this is native code, so workers do not need Python's global lock for a run.
     """
     idle = coming = 0
     state[1] = place(sync, worker) and state[2] == 0
     while state[1] == 0 and (idle < polls or coming != 0):
-        # In this order: a run that is no longer about to begin has its ticket.
+        # In this order: once a run is no longer about to begin, its ticket is written.
         coming = peek(sync, COMING)
         ticket = peek(sync, TICKET)
         if ticket == state[0]:

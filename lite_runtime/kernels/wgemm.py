@@ -1,13 +1,13 @@
-"""Products of float32 with constant weights that stay narrow in memory: float16, int8 or int4, widened in registers.
+"""Products of float32 with constant weights stored in a narrow type: float16, int8 or int4, widened in registers.
 
 Panels are as in `gemm`, with narrower elements: [columns / (NV * LANES)][depth][NV * LANES], and for int4 [depth / 8]
-[NV * LANES] dwords, each of a column's eight next values, the first in the lowest bits. A weight is its element times
-the scale of its block (so many neighbours of a column), plus the block's offset where there are zero points; scales and
-offsets lie in panels too, [blocks][NV * LANES]. float16 needs neither.
+[NV * LANES] dwords, each with the next eight values of a column, the first in the lowest bits. A weight is its element
+times the scale of its block (a number of neighbours in a column), plus the block's offset if there are zero points;
+scales and offsets are also stored in panels, [blocks][NV * LANES]. float16 needs neither.
 
-Few rows are bound by the weights' bytes: a tile of one row widens them in registers; a block's products are summed
-first and scaled together. More rows share the work of widening: a piece of a panel that fits the nearest cache becomes
-float32 there, and `gemm`'s tile runs over it.
+With few rows, reading the weights limits the speed: a tile of one row widens them in registers; a block's products are
+summed first and scaled together. More rows share the work of widening: a piece of a panel that fits the L1 cache is
+converted to float32 there, and `gemm`'s tile runs over it.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ from lite_runtime.steps.wgemm import NarrowGemm
 GEMM = named(NarrowGemm)
 
 CHUNK = 128
-"""Rows of a panel made float32 at a time: 32 KB with 16 lanes, and a multiple of int4's 8."""
+"""Rows of a panel converted to float32 at a time: 32 KB with 16 lanes, and a multiple of int4's 8."""
 _WIDEST = 4 * LANES
 _PIECE = 4 * CHUNK * _WIDEST
 ROWS = 4 if LANES == 16 else 2
-"""Rows of the tile that widens in registers, where there are several."""
+"""Rows of the tile that widens in registers, if there are several rows."""
 _HELD = BLOCK + max(TILES.values())
-"""Addresses of rows: those of a block, and what its last tile looks at beyond."""
+"""Addresses of rows: those of a block, and those that its last tile reads beyond them."""
 FEW = 2 * ROWS
-"""Rows up to which it does; they are never split between workers."""
+"""Up to this many rows are widened in registers; they are never split between workers."""
 AHEAD = 8192
-"""Bytes ahead of what is read that are fetched: the processor alone asks for too little at a time where bytes become
-several times as many. int4, 4096 x 14336: 31 GB/s without, 35, 37, 41 and 46 at 1, 2, 4 and 8 KB."""
+"""Prefetch distance in bytes: the processor's own prefetching is too slow for bytes that are widened to several times
+their size. int4, 4096 x 14336: 31 GB/s without, 35, 37, 41 and 46 at 1, 2, 4 and 8 KB."""
 _LEAST, _MOST = np.float32(-np.inf), np.float32(np.inf)
 
 _F32, _I64, _I32, _I16, _I8 = ir.FloatType(), ir.IntType(64), ir.IntType(32), ir.IntType(16), ir.IntType(8)
@@ -92,8 +92,9 @@ def _emit_int8(builder, where, _):
 def _emit_float16(builder, where, _):
     if _HAS_HALF:
         return builder.fpext(_vector(builder, where, ir.HalfType(), 2), _FLOATS)
-    # By hand: sign apart, exponent and fraction moved to float32's places and rebased by a product, which is exact and
-    # right for subnormals; what had the greatest exponent gets float32's.
+    # Without an instruction for it: the sign is handled separately, exponent and fraction are moved to float32's
+    # positions and rebased by a product, which is exact and right for subnormals; the greatest exponent is replaced by
+    # float32's.
     bits = builder.zext(_vector(builder, where, _I16, 2), _INTS)
     size = builder.and_(bits, _each(0x7FFF))
     moved = builder.bitcast(builder.shl(size, _each(13)), _FLOATS)
@@ -106,7 +107,7 @@ def _emit_float16(builder, where, _):
 
 def _emit_int4(builder, where, which):
     dwords = _vector(builder, where, _I32, 4)
-    if LANES == 16:  # a table of sixteen floats, which looks at the low four bits of an index
+    if LANES == 16:  # a table of sixteen floats, indexed by the low four bits
         table = ir.Constant(_FLOATS, [float(v) for v in (*range(8), *range(-8, 0))])
         look_up = declare(builder, "llvm.x86.avx512.permvar.sf.512", _FLOATS, _FLOATS, _INTS)
         up = emit_splat(builder, builder.trunc(builder.mul(which, _I64(4)), _I32), _INTS)
@@ -116,7 +117,7 @@ def _emit_int4(builder, where, which):
 
 
 class _Form:
-    """A kind of element: `wide` as above, its bytes in eight rows of a column, rows that one load covers."""
+    """A kind of element: `wide` as above, its bytes in eight rows of a column, the rows in one load."""
 
     def __init__(self, wide, eight: int, together: int, scaled: bool) -> None:
         self.wide, self.eight, self.together, self.scaled = wide, eight, together, scaled
@@ -136,7 +137,7 @@ def _tile(form: _Form, rows: int, vectors: int, shifted: bool):
     @intrinsic
     def tile(typing, a, depth, block, panel, scales, offsets, out, stride, bias, residual, low, high, live, columns):
         """a, panel, scales, offsets, out, bias, residual: addresses, the last two or 0; stride: bytes between rows of
-        out and residual. Live rows and columns are stored; other rows are computed as the last live one."""
+        out and residual. Live rows and columns are stored; other rows repeat the last live one."""
         sig = types.void(*[types.int64] * 10, types.float32, types.float32, types.int64, types.int64)
 
         def lower(context, builder, sig, args):
@@ -166,7 +167,7 @@ def _tile(form: _Form, rows: int, vectors: int, shifted: bool):
             builder.store(_I64(0), k)
 
             def products(at, which, chain):
-                """The inputs at `at` times their weights, `which` of those at one place."""
+                """The inputs at `at` times their weights; `which`: index of a weight within its load."""
                 here = builder.load(weights)
                 place = [builder.add(here, _I64(LANES * form.eight * form.together // 8 * j)) for j in range(vectors)]
                 wide = [form.wide(builder, one, _I64(which)) for one in place]
@@ -220,7 +221,7 @@ def _tile(form: _Form, rows: int, vectors: int, shifted: bool):
 
             bounds = emit_splat(builder, low), emit_splat(builder, high)
             masks = [emit_mask(builder, builder.sub(columns, _I64(j * LANES))) for j in range(vectors)]
-            # Addresses stay mapped even where nothing is read (see `gemm`).
+            # Addresses are always mapped, even if nothing is read (see `grouped`).
             terms = [
                 (builder.select(given, term, mapped), given, step)
                 for term, mapped, step in ((bias, panel, _I64(0)), (residual, out, stride))
@@ -256,7 +257,7 @@ def _smaller(builder, a, b):
 
 
 def _few(form: _Form, shifted: bool):
-    """Rows over one panel: `ROWS` at a time where it is a wide one and there are several."""
+    """Multiply rows by one panel: `ROWS` at a time if the panel is wide and there are several rows."""
     one_1, one_2, one_3, one_4 = (_tile(form, 1, n, shifted) for n in (1, 2, 3, 4))
     some_4 = _tile(form, ROWS, 4, shifted)
 
@@ -351,7 +352,7 @@ def _driver(form: _Form):
         width = full * LANES
         panels = (columns + width - 1) // width
         lo_m, hi_m, lo_p, hi_p = 0, rows, 0, panels
-        # Workers share the columns, so that each weight is widened once; the rows where there are too few columns.
+        # Workers share the columns, so that each weight is widened once; with too few columns they share the rows.
         if panels >= workers or rows < BLOCK:
             lo_p, hi_p = panels * worker // workers, panels * (worker + 1) // workers
         else:
@@ -389,7 +390,7 @@ def _driver(form: _Form):
                             at[i] = a + 4 * ((m + min(i, here - 1)) * depth + begin)
                         out = c + 4 * (m * columns + column)
                         more = residual + 4 * (m * columns + column) if residual != 0 else 0
-                        # What earlier pieces gave is one more term of the sum.
+                        # The sum of earlier pieces is one more term.
                         so_far = more if begin == 0 else out
                         if vectors == 4:
                             _sweep_4(
@@ -411,7 +412,7 @@ def _driver(form: _Form):
                                 at, here, taps_at, 1, count, buffer, out, 4 * columns, shift_now, so_far, least, most,
                                 live,
                             )  # fmt: skip
-        # Not in the loop above: its constants would crowd the tile's registers.
+        # Not in the loop above, where its constants would use up registers that the tile needs.
         if activation > 2:
             start, end = lo_p * width, min(columns, hi_p * width)
             for m in range(lo_m, hi_m):
@@ -432,11 +433,11 @@ def i8_gemm(step, bases, worker, workers):
 
 @kernel(NarrowGemm)
 def i4_gemm(step, bases, worker, workers):
-    """As i8_gemm, for weights of 4 bits; depth and blocks are multiples of 8."""
+    """Like i8_gemm, for weights of 4 bits; depth and blocks are multiples of 8."""
     _int4(step, bases, worker, workers)
 
 
 @kernel(NarrowGemm)
 def f16_gemm(step, bases, worker, workers):
-    """As i8_gemm, for weights of float16, without scales and offsets."""
+    """Like i8_gemm, for weights of float16, without scales and offsets."""
     _float16(step, bases, worker, workers)

@@ -1,17 +1,17 @@
 """3x3 convolutions of stride 1 in fewer products, float32, channels last: Winograd's F(4x4, 3x3) and F(2x2, 3x3).
 
-A tile of m x m results is the transform back of the element-wise products of a transformed (m + 2) x (m + 2) window and
-transformed weights (Lavin & Gray 2015, "Fast algorithms for convolutional neural networks"): summed over channels, the
-products are (m + 2)^2 matrix products, with 2.25 (m = 4) or 4 (m = 2) multiplications a result where there were 9.
+A tile of m x m results is the inverse transform of the element-wise products of a transformed (m + 2) x (m + 2) window
+and transformed weights (Lavin & Gray 2015, "Fast algorithms for convolutional neural networks"): summed over channels,
+the products are (m + 2)^2 matrix products, with 2.25 (m = 4) or 4 (m = 2) multiplications per result instead of 9.
 
-The polynomials meet in 0, +-A, +-B and infinity (m = 4) or 0, +-1 and infinity (m = 2). A = 3/4 and B = 3/2 make every
-constant of the transforms a float32, and the error at 64 channels 1.2e-6 of the largest result; 1 and 2, the usual
-choice, give 5e-6, 1/sqrt(2) and sqrt(2) 1.2e-6, a direct sum 0.7e-6.
+The interpolation points are 0, +-A, +-B and infinity (m = 4) or 0, +-1 and infinity (m = 2). With A = 3/4 and B = 3/2
+every constant of the transforms is exact in float32, and the error with 64 channels is 1.2e-6 of the largest result; 1
+and 2, the usual choice, give 5e-6, 1/sqrt(2) and sqrt(2) give 1.2e-6, a direct sum 0.7e-6.
 
-A worker takes blocks of tiles, so that what it transforms stays in its cache: windows -> scratch V, products -> scratch
-M, results. V is [points][channel vectors][tiles][LANES]: rows a constant distance apart, which leaves the register tile
-with two pointers. M is [points][tiles][columns of a panel]. Every result is one chain of fused multiply-adds in
-ascending channels: it depends neither on the blocks nor on the number of workers.
+A worker processes blocks of tiles, so that transformed data stays in its cache: windows -> scratch V, products ->
+scratch M, results. V is [points][channel vectors][tiles][LANES]: rows are a constant distance apart, so the register
+tile needs only two pointers. M is [points][tiles][columns of a panel]. Every result is one chain of fused multiply-adds
+in ascending channels: it depends neither on the blocks nor on the number of workers.
 """
 
 from __future__ import annotations
@@ -56,13 +56,14 @@ from lite_runtime.steps.winograd import Winograd
 WINOGRAD = named(Winograd)
 
 ROWS = {1: 12, 2: 12, 3: 6, 4: 6} if LANES == 16 else {1: 12, 2: 6, 3: 4, 4: 3}
-"""Tiles side by side in a register tile, by its width in vectors; each divides 12."""
+"""Tiles per register tile, by its width in vectors; each number divides 12."""
 FEW = 4 if LANES == 16 else 2
-"""Tiles of the last register tile where no more are left."""
+"""Tiles of the last register tile if fewer are left."""
 APART = 64
-"""Bytes between one point's vectors and the next one's."""
+"""Bytes from one point's vectors to the next point's."""
 AHEAD = 4
-"""Tiles that a window's pixels are fetched ahead: 224 x 224 x 64 takes 5.8 ms, without 6.6; small images the same."""
+"""Prefetch distance of a window's pixels in tiles: 224 x 224 x 64 takes 5.8 ms, without 6.6; small images do not
+change."""
 _LINE = 64
 _F32, _I64 = ir.FloatType(), ir.IntType(64)
 _VECTOR = ir.VectorType(_F32, LANES)
@@ -73,7 +74,7 @@ _BYTES = 4 * LANES
 
 
 class _Axis:
-    """Sums of vectors by constants, in a builder."""
+    """Emits sums of vectors times constants with a builder."""
 
     def __init__(self, builder: Any) -> None:
         self._builder = builder
@@ -93,7 +94,7 @@ class _Axis:
 
     def forward(self, d: Sequence[Any]) -> list[Any]:
         """m + 2 elements of a window at the points 0, (A, -A, B, -B | 1, -1), infinity."""
-        if len(d) == 4:  # x (x - 1) (x + 1), the factor of the point left out
+        if len(d) == 4:  # x (x - 1) (x + 1), without the factor of the point
             ends, inner = [self.add(-1, d[i], d[i + 2]) for i in (0, 1)], [self.add(f, d[1], d[2]) for f in (1, -1)]
             return [ends[0], *inner, ends[1]]
         ends = [  # x (x^2 - A^2) (x^2 - B^2)
@@ -128,13 +129,14 @@ def _inside(builder: Any, i: int, low: Any, high: Any) -> Any:
 
 
 def _window(size: int, border: bool, masked: bool) -> Any:
-    """A window of `size` x `size` pixels by LANES channels to `size`^2 vectors."""
+    """Transform a window of `size` x `size` pixels by LANES channels to `size`^2 vectors."""
 
     @intrinsic
     def window(typing, x, line, pixel, bounds, channels, zeros, v, step, ahead):
-        """x: address of the window's first pixel; line, pixel: bytes to the next; bounds: the rows [0], [1] and columns
-        [2], [3] of it that lie in the image (`border`: all others read as `zeros`); channels that live (`masked`);
-        v: where the first vector goes, the others `step` bytes apart; ahead: bytes to the pixels to fetch meanwhile."""
+        """x: address of the window's first pixel; line, pixel: bytes to the next; bounds: the range of its rows, [0] to
+        [1], and columns, [2] to [3], inside the image (`border`: all others are read as `zeros`); channels: how many
+        are stored (`masked`); v: address for the first vector, the others follow `step` bytes apart; ahead: bytes to
+        the pixels to prefetch."""
         number = types.int64
         sig = types.void(number, number, number, types.UniTuple(number, 4), *[number] * 5)
 
@@ -170,13 +172,13 @@ def _window(size: int, border: bool, masked: bool) -> Any:
 
 
 def _results(size: int, masked: bool) -> Any:
-    """`size`^2 vectors of products to (size - 2)^2 pixels by LANES columns."""
+    """Transform `size`^2 vectors of products to (size - 2)^2 pixels by LANES columns."""
 
     @intrinsic
     def results(typing, products, step, bias, residual, y, line, pixel, live, bounds, columns):
         """products: address of the first, the others `step` bytes apart; bias: a vector; residual (an address or 0), y:
         the first pixel; line, pixel: bytes to the next; live: rows and columns of pixels to store; bounds: lowest and
-        highest result; columns that live (`masked`)."""
+        highest result; columns: how many are stored (`masked`)."""
         number, pair = types.int64, types.UniTuple(types.int64, 2)
         limits = types.UniTuple(types.float32, 2)
         sig = types.void(number, number, vec, number, number, number, number, pair, limits, number)
@@ -221,13 +223,13 @@ def _results(size: int, masked: bool) -> Any:
 
 
 def _tile(rows: int, vectors: int) -> Any:
-    """The register tile: rows x (vectors * LANES) products' sums."""
+    """The register tile: rows x (vectors * LANES) sums of products."""
 
     @intrinsic
     def tile(typing, v, step, blocks, weights, out, ahead, lines):
-        """v: address of the first row's first LANES channels, the next ones `step` bytes on; weights: [blocks * LANES]
-        [vectors * LANES]; out: where the rows go, one behind the other; ahead: fetched into cache meanwhile, `lines` of
-        64 bytes with each LANES channels."""
+        """v: address of the first row's first LANES channels, the next ones `step` bytes after them; weights: [blocks *
+        LANES] [vectors * LANES]; out: address for the rows, one after the other; ahead: address to prefetch from,
+        `lines` of 64 bytes for each LANES channels."""
         sig = types.void(*[types.int64] * 7)
 
         def lower(context, builder, sig, args):
@@ -270,8 +272,8 @@ def _sweep(vectors: int) -> Callable[..., None]:
 
     @device
     def sweep(points, count, v, v_step, step, blocks, weights, products, m_step):
-        # While one point's weights are used, the next one's come into cache, as many lines a turn: inside ResNet-50,
-        # where weights come from memory, 14 x 14 x 256 takes 422 us with it and 794 without.
+        # While one point's weights are used, those of the next point are prefetched, a number of lines per iteration:
+        # inside ResNet-50, where weights come from memory, 14 x 14 x 256 takes 422 us with prefetching and 794 without.
         turns = (count + size - 1) // size
         lines = (LANES * vectors * _BYTES + _LINE * turns - 1) // (_LINE * turns)
         a_point = blocks * LANES * vectors * _BYTES
@@ -402,13 +404,13 @@ def f32_winograd(step, bases, worker, workers):
     vectors = (columns + LANES - 1) // LANES
     panels = (vectors + full - 1) // full
     tiles = images * ((high + m - 1) // m) * ((wide + m - 1) // m)
-    # Steps of whole pages would have all points' vectors compete for the same lines of the cache: 56 x 56 x 64 took
-    # 450 us so, apart 345.
+    # If points were whole pages apart, their vectors would compete for the same cache lines: 56 x 56 x 64 took 450 us
+    # that way, and 345 with other distances.
     block_step = room * _BYTES
     v_step = blocks * block_step + APART
     v = scratch + worker * points * (v_step + full * block_step + APART)
     products = v + points * v_step
-    # Few tiles: workers share the columns, and each transforms all windows; else they share the tiles.
+    # With few tiles, workers share the columns, and each transforms all windows; otherwise they share the tiles.
     begin, end, lo_p, hi_p = 0, tiles, 0, panels
     if tiles < block * team and panels >= team:
         lo_p, hi_p = panels * worker // team, panels * (worker + 1) // team
@@ -442,7 +444,7 @@ def f32_winograd(step, bases, worker, workers):
                 _scatter_2(
                     products, m_step, bias, residual, y, high, wide, columns, begin, count, low_c, high_c, bounds
                 )
-        # Not in the loop above: its constants would crowd the transforms' registers.
+        # Not in the loop above, where its constants would use up registers that the transforms need.
         if activation > 2:
             low_c = lo_p * full * LANES
             high_c = min(columns, hi_p * full * LANES)

@@ -1,1 +1,1 @@
-"""Native code: targets, the build and the cache of kernels, and what this machine was tuned to."""
+"""Native code: targets, the build and the cache of kernels, and this machine's tuning choices."""

@@ -2,13 +2,14 @@
 
     native/<target>.xz   built with the runtime and part of its wheel: `lite_runtime.native.wheel` packs it
     the user's cache     MSEDGE_CACHE, else XDG_CACHE_HOME/msedge, else ~/.cache/msedge
-    a compiler           `lite_runtime.native.compile`, in processes of their own, where numba is installed; kept in
-                         the cache
+    a compiler           `lite_runtime.native.compile`, in separate processes, if numba is installed; the result
+                         is stored in the cache
 
-An *image file* is one page of header or more, then the machine code of one family or many, each position-independent,
-every reference inside it resolved. It is mapped, and a family's code checked against its digest when first asked for;
-the header has a digest too. Files in the cache are named by a digest of everything they depend on and written
-atomically. Digests show damage, not who wrote a file: `lite_runtime.native.trust` says which files are opened at all.
+An *image file* has one or more pages of header, then the machine code of one or more families, each
+position-independent with all its internal references resolved. It is mapped, and a family's code is checked against its
+digest when it is first used; the header has a digest too. Files in the cache are named by a digest of everything they
+depend on and written atomically. Digests detect damage, but do not show who wrote a file: `lite_runtime.native.trust`
+decides which files are opened.
 """
 
 from __future__ import annotations
@@ -51,28 +52,28 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 NATIVE = os.path.join(ROOT, "native", "prebuilt")
 """The folder of kernels that came with the runtime."""
 MAGIC, PACKED = b"MSKIMG04", b"MSKPCK01"
-"""How an image file and a packed one begin."""
+"""The first bytes of an image file and of a packed one."""
 PAGE = 4096
 HEAD = struct.Struct("<8sII16s")
 """Magic, bytes of the header's text, offset of the code, BLAKE2b-128 of the text."""
 PACKED_HEAD = struct.Struct("<8s16sQ")
-"""Magic, the runtime's identity, bytes of the image file that the xz stream behind it holds."""
+"""Magic, the runtime's identity, size of the image file in the xz stream that follows."""
 
 
 class BuildError(MsedgeError):
-    """Kernels could not be compiled or the kept image is unusable."""
+    """Kernels could not be compiled, or the stored image is unusable."""
 
 
 class Image:
-    """One family's machine code. `addresses`: kernel name -> address, valid while the image lives."""
+    """One family's machine code. `addresses`: kernel name -> address, valid as long as the image exists."""
 
     def __init__(self, addresses: Mapping[str, int], file: ImageFile) -> None:
         self.addresses, self._file = addresses, file
 
 
 class ImageFile:
-    """Families' machine code, mapped. Raises BuildError for a file that is none; a family's code is checked by
-    `image`."""
+    """Families' machine code, mapped. Raises BuildError for a file that is not an image; `image` checks a family's
+    code."""
 
     def __init__(self, file: BinaryIO, shown: str) -> None:
         self._shown = shown
@@ -90,7 +91,7 @@ class ImageFile:
         try:
             self.identity, *rows = text.decode().split("\n")
             self.families: Mapping[str, list[str]] = {row[0]: row[1:] for row in map(str.split, rows)}
-            # Private and executable, as a shared library's text is.
+            # Private and executable, like the text section of a shared library.
             self._map = mmap.mmap(
                 file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC, offset=start
             )
@@ -102,7 +103,8 @@ class ImageFile:
         return BuildError(f"{self._shown} is damaged: expected {expected}, got {got}; delete it and run again")
 
     def code(self, family: str) -> tuple[memoryview, Mapping[str, int]]:
-        """A family's bytes and its kernels' offsets into them; raises BuildError where they are not what was kept."""
+        """A family's bytes and its kernels' offsets into them; raises BuildError if they differ from what was
+        stored."""
         if family not in self.families:
             raise self._damaged(f"the family {family}", f"only {' '.join(self.families) or 'none'}")
         try:
@@ -122,14 +124,14 @@ class ImageFile:
         return code, offsets
 
     def image(self, family: str) -> Image:
-        """A family's code, checked."""
+        """A family's code, verified."""
         code, kernels = self.code(family)
         base = _address_of(code)
         return Image({name: base + offset for name, offset in kernels.items()}, self)
 
 
 def _address_of(view: memoryview) -> int:
-    """Where memory lies, read-only memory too."""
+    """Address of a buffer, which may be read-only."""
     return int(np.frombuffer(view, np.uint8).__array_interface__["data"][0])
 
 
@@ -138,10 +140,10 @@ def _digest(code: bytes | memoryview) -> str:
 
 
 def image_file(images: Mapping[str, tuple[bytes | memoryview, Mapping[str, int]]], identity: str = "") -> bytes:
-    """An image file's bytes: family -> (code, kernels' offsets). `identity`: of the runtime it was built with.
+    """The bytes of an image file. families: family -> (code, kernels' offsets). identity: that of its runtime.
 
-    Its header is text, quick to read: the identity, then a line a family: name, start, size and digest of its code,
-    and each kernel's name and offset into it.
+    Its header is text that can be read quickly: the identity, then one line per family with its name, the start, size
+    and digest of its code, and each kernel's name and offset into the code.
     """
     rows = [identity]
     body = bytearray()
@@ -157,7 +159,7 @@ def image_file(images: Mapping[str, tuple[bytes | memoryview, Mapping[str, int]]
 
 
 def _start_of_code(length: int) -> int:
-    """Where code begins behind a header text of `length` bytes: at the next page."""
+    """Offset of the code after a header text of `length` bytes: the next page."""
     return -(-(HEAD.size + length) // PAGE) * PAGE
 
 
@@ -166,7 +168,7 @@ def _start_of_code(length: int) -> int:
 
 @cache
 def _native(target: str) -> ImageFile | None:
-    """The runtime's own kernels for a target, unpacked into the cache once; None where none came with it."""
+    """The runtime's own kernels for a target, unpacked into the cache once; None if the runtime came without them."""
     packed = os.path.join(NATIVE, f"{target}.xz")
     try:
         with open(packed, "rb") as file:
@@ -182,7 +184,7 @@ def _native(target: str) -> ImageFile | None:
     try:
         with trust.opened(path) as file:
             return _checked(file, path, digest.hex())
-    except (OSError, MsedgeError):  # not there, damaged, or not to be trusted: unpacked again, or in memory
+    except (OSError, MsedgeError):  # missing, damaged or not trusted: unpack again, or in memory
         return _unpacked(packed, size, path, digest.hex())
 
 
@@ -201,8 +203,7 @@ def _checked(file: BinaryIO, shown: str, identity: str) -> ImageFile:
 
 
 def _unpacked(packed: str, size: int, path: str, identity: str) -> ImageFile:
-    """The image file in a packed one, kept at `path` where that can be written and trusted, else in memory of its
-    own."""
+    """The image file in a packed one, stored at `path` if that can be written and trusted, otherwise in memory."""
     try:
         import lzma
     except ImportError:
@@ -218,7 +219,7 @@ def _unpacked(packed: str, size: int, path: str, identity: str) -> ImageFile:
         trust.write(path, content)
         with trust.opened(path) as file:
             return _checked(file, path, identity)
-    except (OSError, MsedgeError) as problem:  # a read-only home: every process unpacks its own, some milliseconds
+    except (OSError, MsedgeError) as problem:  # a read-only home: every process unpacks it, in milliseconds
         if isinstance(problem, trust.TrustError):
             trust.warn(problem, "kernels are unpacked into memory at each start")
         with open(os.memfd_create("msedge-kernels"), "w+b") as file:
@@ -228,13 +229,13 @@ def _unpacked(packed: str, size: int, path: str, identity: str) -> ImageFile:
 
 
 def _natives(target: Target) -> tuple[ImageFile, ...]:
-    """The target's own file, then that of the target without its dot product, which holds what they have in common."""
+    """The target's own file, then that of the target without its dot product, which has the code that both share."""
     names = dict.fromkeys((target.name, target.name.removesuffix("-vnni")))
     return tuple(file for name in names if (file := _native(name)) is not None)
 
 
 def identity() -> str:
-    """A digest of the runtime as it was built, kernels and all; "" for one whose kernels are compiled here."""
+    """A digest of the runtime as it was built, including kernels; "" for a runtime whose kernels are compiled here."""
     target = host()
     files = _natives(target) if target else ()
     return files[0].identity if files else ""
@@ -244,14 +245,14 @@ def identity() -> str:
 
 
 def cache_folder() -> str:
-    """Where kernels are kept between runs."""
+    """The folder where kernels are stored between runs."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.environ.get("MSEDGE_CACHE") or os.path.join(home, "msedge")
 
 
 @cache
 def families() -> tuple[str, ...]:
-    """Names of the kernel families whose source is here, or which came with the runtime."""
+    """Names of the kernel families whose source is installed, or which came with the runtime."""
     names = os.listdir(os.path.join(ROOT, "kernels"))
     target = host()
     there = {n[:-3] for n in names if n.endswith(".py") and not n.startswith("_")}
@@ -260,7 +261,7 @@ def families() -> tuple[str, ...]:
 
 @cache
 def _compiler() -> str:
-    """Versions of the installed compiler, found without importing it; "" where there is none."""
+    """Versions of the installed compiler, found without importing it; "" if there is none."""
     import importlib.util
 
     spec = importlib.util.find_spec("numba")
@@ -271,7 +272,7 @@ def _compiler() -> str:
     return " ".join(sorted(names))
 
 
-# Not compiled here: that takes 1 ms, and only runtimes that compile their kernels look for imports.
+# Not compiled here, which would take 1 ms: only runtimes that compile their kernels search for imports.
 _IMPORT = r"(?m)^from lite_runtime\.(kernels\.\w+|steps\.\w+|native\.simd|native\.target) import"
 _IMPORT_MODULES = r"(?m)^from lite_runtime\.kernels import ([\w, ]+)$"
 
@@ -283,7 +284,7 @@ def _source(module: str) -> bytes:
 
 @cache
 def _sources(module: str) -> tuple[str, ...]:
-    """A module of the runtime and all it imports of simd, target and the other kernels, sorted."""
+    """A module of the runtime and all modules it imports among simd, target and the other kernels, sorted."""
     found = {module}
     text = _source(module).decode()
     modules = [f"kernels.{name.strip()}" for names in re.findall(_IMPORT_MODULES, text) for name in names.split(",")]
@@ -294,7 +295,7 @@ def _sources(module: str) -> tuple[str, ...]:
 
 @cache
 def _path(family: str, target: Target) -> str:
-    """Where the cache keeps a family: named by the recipe, its sources, the target and the compiler's versions."""
+    """A family's path in the cache: named by the recipe, its sources, the target and the compiler's versions."""
     facts = (MAGIC, target.triple, target.cpu, target.features, target.lanes)
     h = blake2b(repr(facts).encode() + _compiler().encode(), digest_size=12)
     for source in ("native.compile", "native.link", *_sources(f"kernels.{family}")):
@@ -303,9 +304,9 @@ def _path(family: str, target: Target) -> str:
 
 
 def kept() -> dict[str, str]:
-    """Every family of this machine's target and where its code is: "wheel", "cache", or "" for nowhere yet.
+    """Every family of this machine's target and where its code is: "wheel", "cache", or "" if it was not built yet.
 
-    Empty on a machine of no target.
+    Empty on a machine without a target.
     """
     target = host()
     if target is None:
@@ -318,7 +319,7 @@ def kept() -> dict[str, str]:
 
 
 def available() -> bool:
-    """Whether native code can run here: this machine is a target, and its kernels are there or can be compiled."""
+    """Whether native code can run here: this machine has a target, and its kernels exist or can be compiled."""
     target = host()
     return target is not None and (bool(_natives(target)) or bool(_compiler()) or all(kept().values()))
 
@@ -327,10 +328,10 @@ _images: dict[str, Image] = {}
 
 
 def image(family: str) -> Image:
-    """The family's code: the runtime's own, else from the cache, else compiled now (a second or more a family).
+    """The family's code: the runtime's own, else from the cache, else compiled now (a second or more per family).
 
-    Raises BuildError where it cannot be compiled or what is kept is damaged, TrustError where others can write to the
-    cache, MissingExtraError where there is neither code nor a compiler.
+    Raises BuildError if it cannot be compiled or the stored code is damaged, TrustError if others can write to the
+    cache, MissingExtraError if there is neither code nor a compiler.
     """
     if family not in _images:
         target = host()
@@ -342,7 +343,7 @@ def image(family: str) -> Image:
 
 
 def _cached(family: str, target: Target) -> Image:
-    """A family's code in the cache; compiled where it is not there, and once more where it is damaged."""
+    """A family's code in the cache; compiled if it is missing, and compiled again if it is damaged."""
     path = _path(family, target)
     if not os.path.exists(path):
         prepare([family])
@@ -362,7 +363,7 @@ def _kept_image(family: str, path: str) -> Image:
 
 
 def function(family: str, name: str, *arguments: Any) -> Any:
-    """A ctypes function for an entry point (not a kernel): arguments are ctypes types."""
+    """A ctypes function for an entry point (not a kernel); the arguments are ctypes types."""
     return ctypes.CFUNCTYPE(None, *arguments)(image(family).addresses[name])
 
 
@@ -372,8 +373,9 @@ def prepare(
     jobs: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[str]:
-    """Compile the families that are not there yet (default: of all); their names. `progress` is told now and then how
-    many of how many are done; without it a line goes to stderr when compiling begins and when it ends."""
+    """Compile the families (default: all) that are not compiled yet; returns their names. `progress` is called now and
+    then with the number of finished families and of all; without it, a line is written to stderr when compiling begins
+    and when it ends."""
     target = host()
     if target is None:
         return []
@@ -388,12 +390,12 @@ def prepare(
         )
     import subprocess
 
-    trust.make_folder(os.path.dirname(_path(missing[0], target)))  # refused before minutes of compiling, not after
+    trust.make_folder(os.path.dirname(_path(missing[0], target)))  # refuse before minutes of compiling, not after
     jobs = min(jobs or os.cpu_count() or 1, len(missing))
     started = time.perf_counter()
     if progress is None:
         print(f"msedge: compiling kernels for {target.name}, once: {' '.join(missing)}", file=sys.stderr, flush=True)
-    # A process of its own: Numba reads NUMBA_OPT when imported, and a compiler's memory goes back when it ends.
+    # In a separate process: Numba reads NUMBA_OPT when imported, and the compiler's memory is freed when it ends.
     environment = {**os.environ, "NUMBA_OPT": "0", "NUMBA_DISABLE_JIT": "0", "MSEDGE_TARGET": target.name}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (os.path.dirname(ROOT), os.environ.get("PYTHONPATH"))))
     shares = _shares(missing, jobs)
@@ -422,7 +424,7 @@ def prepare(
 
 
 def _shares(wanted: Iterable[str], jobs: int) -> list[list[str]]:
-    """Families for each process; a family's source length stands for its compile time, largest first."""
+    """Families for each process, largest first; the length of a family's source is the estimate of its compile time."""
     loads: list[tuple[int, list[str]]] = [(0, []) for _ in range(jobs)]
     for size, family in sorted((len(_source(f"kernels.{f}")), f) for f in wanted)[::-1]:
         load, share = min(loads, key=lambda entry: entry[0])

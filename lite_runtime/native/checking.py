@@ -1,8 +1,8 @@
-"""Whether a kernel reads the words of its step as they are declared: looked up in its source when it is imported.
+"""Checks that a kernel reads the words of its step as they are declared, by its source, when it is imported.
 
-Every word is read through an accessor (`ptr`, `nth`, `num`, `real`, `tail` of `native/simd.py`) by a name of the
-declaration: `num(step, GEMM.rows)`, also with an offset, `num(step, POOL.size + axis)`. Helpers that are handed the
-step are looked through as well; branches that a factory's constants rule out are not. Only compiling needs this.
+Every word is read through an accessor (`ptr`, `nth`, `num`, `real`, `tail` of `native/simd.py`) by a name from the
+declaration: `num(step, GEMM.rows)`, also with an offset, `num(step, POOL.size + axis)`. Helpers that receive the step
+are checked as well; branches that are never taken because of a factory's constants are not. Only compiling needs this.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ _KINDS: Mapping[str, Collection[str]] = {
     "real": {REAL},
     "tail": {TAIL},
 }
-"""What each accessor reads."""
+"""The kind of word that each accessor reads."""
 _HEADER = {"KERNEL": KERNEL, "LENGTH": LENGTH, "FLAGS": FLAGS}
 
 
 def check(kernel: FunctionType, step: type[Step], accessors: Mapping[str, Any], unread: Collection[str] = ()) -> None:
-    """Raise TypeError where `kernel` or a helper reads a word that `step` does not declare, or of another kind, or
-    without a name, and where a declared word is read nowhere and not `unread`, or `unread` names one that is read."""
+    """Raise TypeError if `kernel` or a helper reads a word that `step` does not declare or declares with another kind,
+    or reads one without a name; if a declared word is never read and not in `unread`; or if `unread` names a word that
+    is read."""
     read: set[str] = set()
     seen: set[Any] = set()
     waiting: list[FunctionType] = [kernel]
@@ -68,7 +69,7 @@ def _list(names: Iterable[str]) -> str:
 
 
 class _Reader:
-    """What one function reads of its step, and the helpers it hands the step on to."""
+    """The words that one function reads of its step, and the helpers to which it passes the step."""
 
     def __init__(self, function: FunctionType, step: type[Step], accessors: Mapping[str, Any]) -> None:
         self._function, self._step, self._accessors = function, step, accessors
@@ -89,7 +90,7 @@ class _Reader:
         return TypeError(f"{code.co_filename}:{node.lineno}: {ast.unparse(node)} {what} ({self._step.__name__})")
 
     def _value(self, name: str) -> Any:
-        """What a name means in the function: a closed-over or a global value; None for a local one."""
+        """The value of a name in the function: a closed-over or a global value; None for a local variable."""
         code = self._function.__code__
         if name in code.co_freevars:
             cells = self._function.__closure__ or ()
@@ -97,7 +98,7 @@ class _Reader:
         return None if name in code.co_varnames else self._function.__globals__.get(name)
 
     def _live(self, node: ast.AST) -> Iterator[ast.AST]:
-        """A node and all below it, but for branches that constants of the function rule out, as Numba does."""
+        """A node and all nodes below it, without branches that constants of the function exclude, as Numba does."""
         yield node
         inner = list(ast.iter_child_nodes(node))
         if isinstance(node, ast.If) and (holds := self._holds(node.test)) is not None:
@@ -106,7 +107,7 @@ class _Reader:
             yield from self._live(child)
 
     def _holds(self, test: ast.expr) -> bool | None:
-        """Whether a condition on names that are no variables holds; None for any other."""
+        """Whether a condition on names that are not variables is true; None for any other condition."""
         match test:
             case ast.Name(name):
                 value = self._value(name)
@@ -117,7 +118,7 @@ class _Reader:
         return None
 
     def _names(self, node: ast.expr) -> Iterator[tuple[ast.Attribute, Named]]:
-        """Words that are named below a node."""
+        """The words named below a node."""
         for inner in ast.walk(node):
             if isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name):
                 value = self._value(inner.value.id)
@@ -131,7 +132,7 @@ class _Reader:
         return bool(found) and owner_of(found[0]) is not None
 
     def _is_row(self, index: ast.expr) -> bool:
-        """Whether a place is a word of the header, or counted from the start of a tail's row."""
+        """Whether an expression is a word of the header or an offset from the start of a tail's row."""
         if isinstance(index, ast.Name):
             return index.id in _HEADER and self._value(index.id) == _HEADER[index.id]
         return any(owner_of(named) is None for _, named in self._names(index))

@@ -1,10 +1,10 @@
-"""Kernel source to native code: the recipe, and the only file that knows how. Needs numba.
+"""Kernel source to native code: the recipe is only in this file. Needs numba.
 
-    MSEDGE_TARGET=… NUMBA_OPT=0 python -m lite_runtime.native.compile FAMILY…     into the cache; `build.prepare` calls
-    it
+    MSEDGE_TARGET=… NUMBA_OPT=0 python -m lite_runtime.native.compile FAMILY…     into the cache;
+    `build.prepare` calls it
 
-A family (`lite_runtime/kernels/<family>.py`) becomes position-independent machine code with its constants behind it,
-every reference inside resolved, nothing outside needed (docs/decisions/0004): Numba at optimisation 0 -> an LLVM module
+A family (`lite_runtime/kernels/<family>.py`) becomes position-independent machine code followed by its constants, with
+all internal references resolved and no external ones (docs/decisions/0004): Numba at optimisation 0 -> an LLVM module
 for each kernel -> one module of internal functions with our calling convention -> the target's own pass pipeline ->
 object -> code (`lite_runtime/native/link.py`).
 """
@@ -24,7 +24,7 @@ from lite_runtime.native.link import link
 from lite_runtime.native.target import Target, host
 
 _NO_LIBRARY = ("-disable-loop-idiom-all", "-opt-disable=memcpyopt")
-"""LLVM's options that keep it from making calls of memset and memcpy out of loops and stores."""
+"""LLVM's options that prevent it from replacing loops and stores by calls of memset and memcpy."""
 
 
 def _compile(family: str, target: Target) -> tuple[bytes, list[str]]:
@@ -62,7 +62,7 @@ def _compile(family: str, target: Target) -> tuple[bytes, list[str]]:
 
 @cache
 def _llvm() -> Any:
-    """LLVM with all its targets, told once what its passes must not do."""
+    """LLVM with all its targets, with the options above set once."""
     import llvmlite.binding as llvm
 
     llvm.initialize_all_targets()
@@ -75,7 +75,7 @@ def _llvm() -> Any:
 def _freestanding(overload: Any, name: str) -> Any:
     """LLVM's module of a function that Numba compiled, with a function `void name(arguments)` beside it.
 
-    Numba's own function takes two pointers more, for its result and its exception, and returns a status: kernels have
+    Numba's own function takes two more pointers, for its result and its exception, and returns a status; kernels have
     no result and never fail.
     """
     from llvmlite import ir
@@ -83,7 +83,7 @@ def _freestanding(overload: Any, name: str) -> Any:
     llvm = _llvm()
     made = llvm.parse_bitcode(overload.library.serialize_using_bitcode()[2])
     for variable in made.global_variables:
-        if variable.linkage == llvm.Linkage.common:  # Numba's environments: unused, and not shared with anybody
+        if variable.linkage == llvm.Linkage.common:  # Numba's environments: unused and not shared
             variable.linkage = "internal"
     described = overload.fndesc
     native = overload.target_context.call_conv.get_function_type(described.restype, described.argtypes)
@@ -100,12 +100,12 @@ def _freestanding(overload: Any, name: str) -> Any:
 
 
 def _keep(path: str, family: str, code: bytes, kernels: Mapping[str, int]) -> None:
-    """Write a family's image file so that no reader ever sees half of it."""
+    """Write a family's image file atomically."""
     trust.write(path, build.image_file({family: (code, kernels)}))
 
 
 def _prepare(families: Sequence[str]) -> None:
-    """Compile families into the cache, but those that are there."""
+    """Compile families into the cache, except those already there."""
     target = host()
     if target is None:
         raise BuildError("this machine is no target of the native kernels; use backend='reference'")

@@ -1,7 +1,7 @@
-"""An ELF object of kernels -> position-independent code, every reference inside it resolved. Only compiling needs it.
+"""An ELF object of kernels -> position-independent code with internal references resolved. Only compiling needs it.
 
-This is no general linker, and refuses by name whatever it does not know: other machines, other relocations, symbols
-from outside, memory that code could write to. Why no linker is installed for it: docs/decisions/0004.
+This is not a general linker; it refuses, by name, everything it does not know: other machines, other relocations,
+external symbols, writable memory. docs/decisions/0004 says why no linker is installed for it.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class _Symbol(NamedTuple):
 
 
 def link(obj: bytes, names: Sequence[str]) -> tuple[bytes, dict[str, int]]:
-    """Lay an x86-64 ELF object's sections out and resolve its references to itself; code and kernel offsets.
+    """Lay out an x86-64 ELF object's sections and resolve its internal references; returns code and kernel offsets.
 
-    Raises BuildError for an object that is not whole, needs a symbol from outside or lacks one of `names`.
+    Raises BuildError for an object that is incomplete, needs an external symbol or lacks one of `names`.
     """
     try:
         return _linked(obj, names)
@@ -92,7 +92,7 @@ def _linked(obj: bytes, names: Sequence[str]) -> tuple[bytes, dict[str, int]]:
 
 
 def _laid_out(obj: bytes, sections: Sequence[_Section], title: Sequence[str]) -> tuple[bytearray, dict[int, int]]:
-    """The code: what is loaded, one section behind another; where each lies."""
+    """The code, which is all loaded sections in sequence, and the offset of each section."""
     code, placed = bytearray(), dict[int, int]()
     for i, section in enumerate(sections):
         if not section.flags & _ALLOC or section.kind == _UNWIND:

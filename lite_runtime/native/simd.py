@@ -1,7 +1,7 @@
-"""Words that kernels are written in: typed pointers from addresses, vectors of the target's width, the step record.
+"""The vocabulary of kernels: typed pointers from addresses, vectors of the target's width, accessors of step records.
 
 Needs numba; only kernel sources and the build import it. `Vec` values are LLVM vectors of LANES float32: `+ - * /` work
-on them, the rest are functions here. Loads and stores ask for the element's alignment only.
+on them; the other operations are functions here. Loads and stores only need the alignment of an element.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def kernel(
     fastmath: frozenset[str] | set[str] = frozenset({"contract"}),
     unread: Collection[str] = (),
 ) -> Callable[[Source], Source]:
-    """Mark a function of a family's module as a kernel `(step, bases, worker, workers)` of steps so declared.
+    """Mark a function of a family's module as a kernel `(step, bases, worker, workers)` of steps with this declaration.
 
     fastmath: LLVM's flags; kernels whose sums may be reordered add "reassoc". unread: declared words that this kernel
-    does not read. Raises TypeError where the function reads its step in another way than declared (`checking.py`).
+    does not read. Raises TypeError if the function does not read its step as declared (`checking.py`).
     """
 
     def mark(function: Source) -> Source:
@@ -66,7 +66,7 @@ def kernel(
 def entry(
     signature: Any, *, fastmath: frozenset[str] | set[str] = frozenset({"contract"})
 ) -> Callable[[Source], Source]:
-    """Mark a function of a family's module as an entry point of its own, no kernel, with this Numba signature."""
+    """Mark a function of a family's module as an entry point that is not a kernel, with this Numba signature."""
 
     def mark(function: Source) -> Source:
         function.msedge_kernel = {"fastmath": set(fastmath), "args": signature}  # type: ignore[attr-defined]
@@ -81,12 +81,13 @@ def device(function: Callable[..., Any]) -> Any:
 
 
 def exact(function: Callable[..., Any]) -> Any:
-    """As `device`, but every product and sum is rounded on its own. Its callers must be kernels of fastmath=set()."""
+    """Like `device`, but every product and sum is rounded separately. Its callers must be kernels with
+    fastmath=set()."""
     return njit(**_KERNEL_OPTIONS, forceinline=True, fastmath=set())(function)
 
 
 def kernel_options(function: Source) -> dict[str, Any]:
-    """Numba's options to compile a marked kernel with."""
+    """Numba's options for compiling a marked kernel."""
     return {**_KERNEL_OPTIONS, "fastmath": function.msedge_kernel["fastmath"]}  # type: ignore[attr-defined]
 
 
@@ -136,7 +137,7 @@ f32_from_bits = _reinterpret(types.int32, types.float32)
 
 
 class NamedType(types.Type):
-    """The places of a step's words: no value at run time, its attributes are constants."""
+    """The positions of a step's words: it has no value at run time; its attributes are constants."""
 
     def __init__(self, places: Named) -> None:
         self.words = {name: field.word for name, field in fields_of(places).items()}
@@ -145,7 +146,7 @@ class NamedType(types.Type):
 
 @register_default(NamedType)
 class NamedModel(models.OpaqueModel):
-    """How Numba stores a Named: not at all."""
+    """Numba's data model of a Named: nothing is stored."""
 
 
 @typeof_impl.register(Named)
@@ -176,13 +177,13 @@ def _lower_word(context: Any, builder: Any, kind: NamedType, value: Any, attribu
 
 @device
 def ptr(step, bases, word):
-    """Address of an operand; 0 where it was left out. word: its name, `GEMM.a`."""
+    """Address of an operand; 0 if it was omitted. word: its name, `GEMM.a`."""
     return bases[step[word]] + step[word + 1]
 
 
 @device
 def nth(step, bases, number, word):
-    """Address of an operand by its number, of a step that has any number of them. word: the first one's name."""
+    """Address of an operand by its number, for a step with any number of operands. word: the first one's name."""
     return bases[step[word + 2 * number]] + step[word + 1 + 2 * number]
 
 
@@ -206,13 +207,13 @@ def tail(step, word):
 
 @device
 def fault(step, bases):
-    """Report that this step met an index outside its operand; the host raises once the program has run."""
+    """Report that this step found an index outside its operand; the host raises an error after the program has run."""
     i64p(bases[1])[0] = step[FLAGS] | 1
 
 
 @device
 def first(n, worker, workers, grain):
-    """Start of this worker's share of `n` items handed out in whole grains."""
+    """Start of this worker's share of `n` items, which are shared in whole grains."""
     grains = (n + grain - 1) // grain
     return min(n, (grains * worker // workers) * grain)
 
@@ -234,7 +235,7 @@ _MASK = ir.VectorType(_I1, LANES)
 
 @register_default(VecType)
 class VecModel(models.PrimitiveModel):
-    """How Numba stores a Vec: as LLVM does."""
+    """Numba's data model of a Vec: the LLVM vector itself."""
 
     def __init__(self, dmm: Any, fe_type: Any) -> None:
         super().__init__(dmm, fe_type, _VEC)
@@ -270,13 +271,13 @@ def emit_splat(builder: Any, scalar: Any, type_: ir.VectorType = _VEC) -> Any:
 
 
 def emit_mask(builder: Any, n: Any) -> Any:
-    """Lanes below `n` (int64, any value)."""
+    """A mask of the lanes below `n` (int64, any value)."""
     lanes = ir.Constant(ir.VectorType(_I64, LANES), list(range(LANES)))
     return builder.icmp_signed("<", lanes, emit_splat(builder, n, ir.VectorType(_I64, LANES)))
 
 
 def emit_load(builder: Any, pointer: Any, mask: Any = None) -> Any:
-    """A vector from a float pointer; under a mask, lanes left out read as 0 and are not touched."""
+    """Load a vector from a float pointer; with a mask, lanes outside it are 0 and their memory is not accessed."""
     where = builder.bitcast(pointer, _VEC.as_pointer())
     if mask is None:
         return builder.load(where, align=4, typ=_VEC)
@@ -285,7 +286,7 @@ def emit_load(builder: Any, pointer: Any, mask: Any = None) -> Any:
 
 
 def emit_store(builder: Any, value: Any, pointer: Any, mask: Any = None) -> None:
-    """A vector to a float pointer; under a mask, lanes left out are not touched."""
+    """Store a vector to a float pointer; with a mask, memory of lanes outside it is not accessed."""
     where = builder.bitcast(pointer, _VEC.as_pointer())
     if mask is None:
         builder.store(value, where, align=4)
@@ -307,7 +308,7 @@ def vload(typing, pointer):
 
 @intrinsic
 def vload_n(typing, pointer, n):
-    """The first `n` floats at `pointer` (n may exceed LANES), zeros behind them; nothing beyond them is read."""
+    """The first `n` floats at `pointer` (n may exceed LANES), then zeros; nothing after the n floats is read."""
     return vec(_F32P, types.int64), lambda context, builder, sig, args: emit_load(
         builder, args[0], emit_mask(builder, args[1])
     )
@@ -326,7 +327,7 @@ def vstore(typing, pointer, value):
 
 @intrinsic
 def vstore_n(typing, pointer, value, n):
-    """Store the first `n` lanes; nothing beyond them is touched."""
+    """Store the first `n` lanes; nothing after them is accessed."""
 
     def lower(context, builder, sig, args):
         emit_store(builder, args[1], args[0], emit_mask(builder, args[2]))
@@ -367,7 +368,8 @@ def _ternary(name: str, arity: int) -> Any:
 
 
 FMA = "fma" if TARGET is None or TARGET.lanes > 4 else "fmuladd"
-"""LLVM's intrinsic for a * b + c: rounded once where the target can, else twice (a call into libm otherwise)."""
+"""LLVM's intrinsic for a * b + c: rounded once if the target has the instruction; if not, twice, which avoids a call
+into libm."""
 vfma = _ternary(FMA, 3)
 """a * b + c."""
 vsqrt, vabs, vfloor = _ternary("sqrt", 1), _ternary("fabs", 1), _ternary("floor", 1)
@@ -376,9 +378,9 @@ vsqrt, vabs, vfloor = _ternary("sqrt", 1), _ternary("fabs", 1), _ternary("floor"
 def emit_fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
     """a * b + c for vectors of float32, rounded once on every target.
 
-    Where there is no such instruction: in float64 the product is exact, and a sum rounded to odd (its last bit set
-    where anything was lost) rounds on to float32 as the exact one does (Boldo and Melquiond 2008). The loss is
-    Knuth's two-sum.
+    On targets without such an instruction float64 is used: the product is exact, and a sum rounded to odd (its last bit
+    is set if it was inexact) rounds to float32 like the exact sum (Boldo and Melquiond 2008). The error of the sum is
+    computed by Knuth's two-sum.
     """
     if FMA == "fma":
         return builder.call(declare(builder, f"llvm.fma.v{a.type.count}f32", *[a.type] * 4), [a, b, c])
@@ -400,7 +402,7 @@ def emit_fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 def emit_max(builder: Any, a: Any, b: Any, predicate: str = ">") -> Any:
-    """a if a > b else b: NaN in `a` gives b, as x86's maxps; "<" for the minimum."""
+    """a if a > b else b: NaN in `a` gives b, like x86's maxps; "<" gives the minimum."""
     return builder.select(builder.fcmp_ordered(predicate, a, b), a, b)
 
 
@@ -418,7 +420,7 @@ def vmin(typing, a, b):
 
 @intrinsic
 def vmax_nan(typing, a, b):
-    """Lane-wise maximum in which a NaN on either side wins (ONNX Max, NumPy maximum)."""
+    """Lane-wise maximum; NaN if either is NaN (ONNX Max, NumPy maximum)."""
 
     def lower(context, builder, sig, args):
         a, b = args
@@ -459,7 +461,7 @@ def _scalar(name: str, arity: int) -> Any:
 fma = _scalar(FMA, 3)
 sqrt, fabs, floor, ceil, trunc, rint = (_scalar(n, 1) for n in ("sqrt", "fabs", "floor", "ceil", "trunc", "nearbyint"))
 copysign = _scalar("copysign", 2)
-"""float32 functions the target has an instruction for (SSE4.1 and later); no call remains."""
+"""float32 functions for which the target has an instruction (SSE4.1 and later), so no call remains."""
 
 
 def _on_stack(builder: Any, kind: ir.Type) -> Any:
@@ -494,7 +496,7 @@ def stack_floats(typing, count):
 
 @intrinsic
 def address(typing, pointer):
-    """The address a typed pointer holds, as int64."""
+    """The address of a typed pointer, as int64."""
 
     def lower(context, builder, sig, args):
         return builder.ptrtoint(args[0], _I64)

@@ -1,4 +1,4 @@
-"""What kernels are compiled for: the facts of an instruction set that kernels and the planner ask about."""
+"""Targets of compilation: the properties of an instruction set that kernels and the planner need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class Target(NamedTuple):
     """One instruction set. `lanes`: float32 elements in a vector; `vectors`: vector registers.
 
     `dot`: how four products of bytes are summed into an int32 lane: "vpdpbusd", the LLVM intrinsic that does it in one
-    instruction, or "vpmaddwd": bytes widened to 16 bits, even and odd ones multiplied apart. The sums are the same.
+    instruction, or "vpmaddwd": bytes widened to 16 bits, even and odd ones multiplied separately. The sums are the
+    same.
     """
 
     name: str
@@ -27,7 +28,7 @@ class Target(NamedTuple):
     vectors: int
     dot: str
     needs: frozenset[str]
-    """CPU flags, as Linux names them, without which its code would fault."""
+    """CPU flags, by Linux's names, that its code needs."""
 
 
 def _x86(name: str, cpu: str, features: str, lanes: int, vectors: int, dot: str, needs: str) -> Target:
@@ -37,7 +38,8 @@ def _x86(name: str, cpu: str, features: str, lanes: int, vectors: int, dot: str,
 _V3 = "avx2 fma bmi1 bmi2 f16c movbe"
 _V4 = f"{_V3} avx512f avx512bw avx512cd avx512dq avx512vl"
 TARGETS: tuple[Target, ...] = (
-    # LLVM's x86-64-v4 prefers 256-bit vectors, a setting made for Skylake's clock drops; the kernels here ask for 512.
+    # LLVM's x86-64-v4 prefers 256-bit vectors because Skylake lowers its clock for wider ones; the kernels here use
+    # 512.
     _x86("x86-64-v4-vnni", "x86-64-v4", "-prefer-256-bit,+avx512vnni", 16, 32, "vpdpbusd", f"{_V4} avx512_vnni"),
     _x86("x86-64-v4", "x86-64-v4", "-prefer-256-bit", 16, 32, "vpmaddwd", _V4),
     _x86("x86-64-v3-vnni", "x86-64-v3", "+avxvnni", 8, 16, "vpdpbusd", f"{_V3} avx_vnni"),
@@ -48,7 +50,7 @@ TARGETS: tuple[Target, ...] = (
 
 
 def _cpu_flags() -> frozenset[str]:
-    """The processor's flags by Linux's names; empty where the system does not tell."""
+    """The processor's flags by Linux's names; empty if the system does not report them."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             for line in lines:
@@ -61,7 +63,8 @@ def _cpu_flags() -> frozenset[str]:
 
 @cache
 def host() -> Target | None:
-    """The best target this machine runs, None where there is none (references still run). MSEDGE_TARGET overrides."""
+    """The best target that this machine can run; None if there is none (references still run). MSEDGE_TARGET
+    overrides."""
     wanted = os.environ.get("MSEDGE_TARGET")
     if wanted == "none" or platform.machine() not in ("x86_64", "AMD64") or platform.system() != "Linux":
         return None

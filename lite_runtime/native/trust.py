@@ -1,10 +1,10 @@
-"""Which files of the cache may be used: those that only this user or root can have written.
+"""Which files of the cache may be used: only those that nobody except this user and root can have written.
 
-Machine code and kept programs run as they are, so whoever can write them controls this process. A file is opened only
-if it belongs to this user or root, nobody else may write to it, and the same holds for its folder and every folder
-above. A folder above the cache may be writable for others if it has the sticky bit (`/tmp`: others cannot rename or
-delete what is not theirs), or for its owner's private group, which has no other member. Folders are created with mode
-0700 and files with 0600.
+Machine code and stored programs are executed without further checks, so anyone who can write them controls this
+process. A file is opened only if it belongs to this user or root, no other user may write to it, and the same holds for
+its folder and every folder above. A folder above the cache may be writable for others if it has the sticky bit (`/tmp`:
+others cannot rename or delete files they do not own), or for its owner's private group, which has no other member.
+Folders are created with mode 0700 and files with 0600.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["TrustError", "make_folder", "opened", "problem", "warn", "write"]
 
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _PERMISSIONS = hasattr(os, "geteuid")
-"""Whether this system has owners and permission bits as POSIX means them."""
+"""Whether this system has owners and permission bits as in POSIX."""
 
 
 class TrustError(MsedgeError):
@@ -28,7 +28,7 @@ class TrustError(MsedgeError):
 
 
 def opened(path: str) -> BinaryIO:
-    """A file of the cache, open for reading. Raises OSError where there is none, TrustError where others could have
+    """A file of the cache, open for reading. Raises OSError if it does not exist, TrustError if others could have
     written it."""
     folder, name = os.path.split(path)
     real = _checked_folder(folder)
@@ -42,8 +42,8 @@ def opened(path: str) -> BinaryIO:
 
 
 def make_folder(path: str) -> None:
-    """Create a folder of the cache and the missing folders above it. Raises OSError where that cannot be done,
-    TrustError where others can write to it or to a folder above it."""
+    """Create a folder of the cache and the missing folders above it. Raises OSError if that is not possible, TrustError
+    if others can write to it or to a folder above it."""
     real = os.path.realpath(path)
     missing = _check_nearest(real)
     for folder in reversed(missing):
@@ -57,8 +57,8 @@ def make_folder(path: str) -> None:
 
 
 def write(path: str, data: bytes | list[bytes | memoryview]) -> None:
-    """Write a file of the cache atomically, readable by this user alone. Raises OSError, TrustError or MsedgeError;
-    then the file is as it was."""
+    """Write a file of the cache atomically, readable only by this user. Raises OSError, TrustError or MsedgeError; the
+    file is then unchanged."""
     from lite_runtime._files import write_atomically
 
     make_folder(os.path.dirname(path))
@@ -66,7 +66,7 @@ def write(path: str, data: bytes | list[bytes | memoryview]) -> None:
 
 
 def problem(path: str) -> str:
-    """Why files of a folder of the cache, there already or not, are not used; "" where they are."""
+    """Why files of a folder of the cache, which may not exist yet, are not used; "" if they are used."""
     try:
         _check_nearest(os.path.realpath(path))
     except TrustError as found:
@@ -75,12 +75,13 @@ def problem(path: str) -> str:
 
 
 def warn(found: TrustError, consequence: str) -> None:
-    """Say that something in the cache is not used and what follows, once for each text (Python's own filter)."""
+    """Warn that something in the cache is not used, with the consequence; once for each text (by Python's own
+    filter)."""
     warnings.warn(f"{found} ({consequence})", RuntimeWarning, stacklevel=2)
 
 
 def _without_links(path: str, flags: int) -> int:
-    """Open a file that is not a symbolic link: msedge never makes one in its cache."""
+    """Open a file that is not a symbolic link: msedge never creates links in its cache."""
     if os.path.islink(path):
         raise TrustError(f"{path}: expected a file of the cache, got a symbolic link; delete it and run again")
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0))
@@ -104,7 +105,8 @@ def _check_file(path: str, status: os.stat_result) -> None:
 
 
 def _checked_folder(folder: str) -> str:
-    """A folder that holds files of the cache, its path without symbolic links; it and all above it checked."""
+    """Path without symbolic links of a folder that holds files of the cache; it and all folders above it are
+    checked."""
     if folder == os.path.abspath(folder) and _check_folders(folder, folder):
         return folder
     real = os.path.realpath(folder)
@@ -113,7 +115,7 @@ def _checked_folder(folder: str) -> str:
 
 
 def _check_nearest(folder: str) -> list[str]:
-    """Check a folder, or the nearest above it that exists; the missing ones, innermost first."""
+    """Check a folder, or the nearest existing one above it; returns the missing folders, innermost first."""
     there, missing = folder, []
     while not os.path.isdir(there):
         missing.append(there)
@@ -123,7 +125,8 @@ def _check_nearest(folder: str) -> list[str]:
 
 
 def _check_folders(folder: str, cache: str) -> bool:
-    """Check a folder and all above it; `cache`: the one that holds files. False at the first symbolic link."""
+    """Check a folder and all above it; `cache`: the folder that holds files. Returns False at the first symbolic
+    link."""
     if not _PERMISSIONS:
         return True
     while True:
@@ -148,14 +151,14 @@ def _check_folders(folder: str, cache: str) -> bool:
 
 
 def _harmless(status: os.stat_result) -> bool:
-    """Whether others who may write to this folder still cannot replace the folders of this user in it."""
+    """Whether other users who may write to this folder still cannot replace this user's folders in it."""
     if status.st_mode & stat.S_ISVTX:
         return True
     return not status.st_mode & stat.S_IWOTH and _is_private_group(status.st_gid, status.st_uid)
 
 
 def _is_private_group(group: int, user: int) -> bool:
-    """Whether a group is named as its user and has no other member: many systems give every user one, and umask 002."""
+    """Whether a group has its user's name and no other member: many systems give every user one, and umask 002."""
     import grp
     import pwd
 

@@ -1,9 +1,9 @@
-"""Which of several ways a step is computed: the rule of the table it stands in, or what this machine was found to like.
+"""Which of several ways computes a step: the default rule of a table, or the fastest one measured on this machine.
 
-Bind rules that know more than one kernel, tile or algorithm for a shape ask `Choices`. Rules are tables with the
-measurements behind them (`ops/winograd.py`, `ops/_panels.py`); `msedge bench --tune` measures a model's shapes here and
-keeps what differs in the cache folder, one small file a target. What is chosen changes times and, where algorithms
-round differently, last bits; never shapes or bounds.
+Bind rules with more than one kernel, tile or algorithm for a shape ask `Choices`. Default rules are tables with the
+measurements they are based on (`ops/winograd.py`, `ops/_panels.py`); `msedge bench --tune` measures a model's shapes on
+this machine and stores what differs from the rules in the cache folder, one small file per target. A choice changes
+times and, if algorithms round differently, last bits; never shapes or bounds.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ __all__ = ["Choices", "keep", "kept", "path"]
 
 
 class Choices:
-    """Answers bind rules. `chosen`: option by key; what it does not name goes by the rule, which comes first."""
+    """Answers bind rules. `chosen`: option by key; for other keys the default rule, which is the first option, is
+    used."""
 
     def __init__(self, chosen: Mapping[str, str]) -> None:
         self.chosen = chosen
         self.asked: dict[str, tuple[str, ...]] = {}
-        """Every key there was a choice for, and its options, the rule's own first."""
+        """Every key for which there was a choice, and its options, the default first."""
         self.nodes: dict[str, list[str]] = {}
-        """The operators that asked, by key."""
+        """The operators that asked for a choice, by key."""
 
     def __call__(self, node: str, key: str, options: Sequence[str]) -> str:
-        """The option for `key`, for an operator that is called `node` in reports."""
+        """The option for `key`, for an operator with the name `node` in reports."""
         self.asked[key] = tuple(options)
         self.nodes.setdefault(key, []).append(node)
         found = self.chosen.get(key, options[0])
@@ -36,17 +37,17 @@ class Choices:
 
 
 def path() -> str:
-    """Where this machine's choices are kept."""
+    """The file with this machine's choices."""
     target = host()
     return os.path.join(build.cache_folder(), "tuning", f"{target.name if target else 'none'}.json")
 
 
 def kept() -> dict[str, str]:
-    """This machine's choices; none where nothing was tuned, the file is not what `keep` writes, or others could have
-    written it."""
+    """This machine's choices; none if nothing was tuned, the file does not have the format that `keep` writes, or
+    others could have written it."""
     try:
         with trust.opened(path()) as file:
-            import json  # 1 ms of a start where nothing was tuned
+            import json  # saves 1 ms of start-up time if nothing was tuned
 
             found = json.load(file)
     except (OSError, ValueError):
@@ -59,9 +60,9 @@ def kept() -> dict[str, str]:
 
 
 def keep(choices: Mapping[str, str]) -> None:
-    """Write this machine's choices, all of them, so that no reader ever sees half of them.
+    """Write all of this machine's choices atomically.
 
-    Raises MsedgeError where the cache cannot be written, TrustError where others can write to it.
+    Raises MsedgeError if the cache cannot be written, TrustError if others can write to it.
     """
     import json
 

@@ -1,11 +1,12 @@
-"""What a device's wheel holds: the runtime's files without kernels' source, and every target's kernels, compiled.
+"""Contents of a device's wheel: the runtime's files without the kernels' source, and every target's compiled kernels.
 
-    python -m lite_runtime.native.wheel FOLDER [TARGET…]     fill a folder with it, for all targets by default; needs
-    numba
+    python -m lite_runtime.native.wheel FOLDER [TARGET…]     fill a folder with them,
+    for all targets by default; needs numba
 
-Small, for a device: five targets' machine code takes 4 MB; what a target and its dot-product twin have in common held
-once, and packed by xz (zlib: 1.2), 0.9. The references, whose source and bytecode take 0.7 MB, lie in an archive of
-0.07, from which Python imports what few models need (`__path__` in `lite_runtime/__init__.py`).
+The size matters for a device. The machine code of five targets takes 4 MB; with the code that a target shares with its
+dot-product variant stored once, and packed by xz, 0.9 MB (zlib: 1.2). The references, whose source and bytecode take
+0.7 MB, are in an archive of 0.07 MB, from which Python imports the few that a model needs (`__path__` in
+`lite_runtime/__init__.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ __all__ = ["device_files", "fill", "pack"]
 DEVELOPER = frozenset(
     {"native/checking.py", "native/compile.py", "native/link.py", "native/simd.py", "native/wheel.py"}
 )
-"""Files of the runtime that only compiling needs, beside the kernels' source."""
+"""Files of the runtime that only compiling needs, in addition to the kernels' source."""
 SERVER = frozenset(
     {
         "bundle/processing.py",
@@ -42,13 +43,14 @@ SERVER = frozenset(
         "learning/rowwise.py",
     }
 )
-"""Files that only a gateway needs, or who makes bundles."""
+"""Files that are only needed by a gateway or for creating bundles."""
 
 
 def device_files(root: str) -> list[str]:
     """The runtime's files that a device needs, as paths from `root`, the package's folder.
 
-    All but kernels' source; where planning shares tables with kernels (opcodes, say), these are files of their own.
+    That is all except the kernels' source; tables that planning shares with kernels (opcodes, for example) are in
+    separate files.
     """
     found = []
     for folder, folders, names in os.walk(root):
@@ -65,7 +67,7 @@ def device_files(root: str) -> list[str]:
 
 
 def fill(folder: str, names: Sequence[str]) -> None:
-    """Make `folder` what a device has installed as `lite_runtime`: its files, and the kernels of the targets named."""
+    """Fill `folder` with what a device installs as `lite_runtime`: its files, and the kernels of the given targets."""
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     with zipfile.ZipFile(os.path.join(folder, ARCHIVE), "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
@@ -80,13 +82,13 @@ def fill(folder: str, names: Sequence[str]) -> None:
 
 
 _TABLES = re.compile(r"^\s*from lite_runtime\.kernels(?:\.| import )(\w+)", re.MULTILINE)
-"""What a file takes from the kernels' folder."""
+"""Matches an import from the kernels' folder."""
 
 
 def pack(into: str, names: Sequence[str]) -> None:
-    """Write `<target>.xz` for each target named into a folder: what `build.NATIVE` holds on a device.
+    """Write `<target>.xz` for each given target into a folder, which becomes `build.NATIVE` on a device.
 
-    A family whose code is the same without the target's dot product is packed once, with the target that has none.
+    A family whose code is the same without the target's dot product is packed once, with the target without it.
     """
     known = {target.name: target for target in TARGETS}
     if unknown := sorted(set(names) - set(known)):
@@ -125,7 +127,7 @@ def _images(target: Target) -> dict[str, tuple[bytes, Mapping[str, int]]]:
 
 
 def _identity(images: Mapping[str, Mapping[str, tuple[bytes, Mapping[str, int]]]]) -> bytes:
-    """A digest of all that decides what a device computes: the runtime's files and every target's kernels."""
+    """A digest of everything that determines a device's results: the runtime's files and every target's kernels."""
     h = blake2b(digest_size=16)
     for path in device_files(build.ROOT):
         with open(os.path.join(build.ROOT, path), "rb") as file:

@@ -114,14 +114,14 @@ MISUSE: Mapping[str, tuple[tuple[str, ...], str]] = {
 
 
 @pytest.mark.parametrize("name", MISUSE)
-def test_what_cannot_be_made_is_refused(home: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impossible_training_options_are_refused(home: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home)
     options, says = MISUSE[name]
     done = command("convert", "model.onnx", "-o", "refused.out", *options)
     assert done.exit_code == 3 and says in done.stderr and not Path("refused.out").exists()
 
 
-def test_a_wheel_for_devices_that_learn_together(tmp_path: Path) -> None:
+def test_the_device_wheel_can_take_part_in_federated_learning(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "pip", "wheel", str(ROOT / "wheels" / "federated"), "--no-deps", "--no-index"]
     subprocess.run([*build, "--no-build-isolation", "-q", "-w", str(tmp_path)], check=True, timeout=300)
     (wheel,) = tmp_path.glob("*.whl")
@@ -186,7 +186,7 @@ def alter(folder: Path, change: Callable[[Arrays], Arrays]) -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
-def test_a_device_with_spoiled_examples_is_named_and_left_out(fleet: Path, bad: float) -> None:
+def test_a_device_with_corrupt_examples_is_named_and_excluded(fleet: Path, bad: float) -> None:
     alter(fleet, lambda held: {"x": np.where(held["first"][:, None], np.float32(bad), held["x"])})
     done, report = simulated(fleet)
     assert done.exit_code == 0 and sum(report["refused"].values()) == 2
@@ -194,7 +194,7 @@ def test_a_device_with_spoiled_examples_is_named_and_left_out(fleet: Path, bad: 
     assert done.stderr.count("device-00: refused: ") == 1, "told once, not every round"
 
 
-def test_a_device_that_knows_one_class_takes_part(fleet: Path) -> None:
+def test_a_device_with_examples_of_one_class_takes_part(fleet: Path) -> None:
     alter(fleet, lambda held: {"labels": np.where(held["first"], 3, held["labels"])})
     done, report = simulated(fleet)
     assert done.exit_code == 0 and not report["refused"]
@@ -231,7 +231,7 @@ def learner(home: Path) -> Path:
     return path
 
 
-def test_state_that_is_spoiled_replaces_nothing(home: Path, learner: Path, tmp_path: Path) -> None:
+def test_damaged_state_replaces_nothing(home: Path, learner: Path, tmp_path: Path) -> None:
     model = lite_runtime.load(learner)
     examples = {"x": np.load(home / "x.npy"), "labels": np.load(home / "labels.npy")}
     model.run(examples, "train_step")

@@ -1,4 +1,4 @@
-"""The large networks that ONNX ships without their weights: given random ones, held against ONNX Runtime."""
+"""The large networks that ONNX ships without their weights: filled with random weights, compared with ONNX Runtime."""
 
 from __future__ import annotations
 

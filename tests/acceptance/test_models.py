@@ -1,4 +1,4 @@
-"""Real models from file to result: converted, run natively by one and two workers, held against ONNX Runtime."""
+"""Real models from file to result: converted, run natively by one and two workers, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_every_node_is_native_and_two_workers_give_the_same_bits(path: Path) -> 
 
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda p: p.stem)
-def test_half_weights_stay_close(path: Path) -> None:
+def test_float16_weights_stay_close(path: Path) -> None:
     """fp16 weights carry 11 bits: results differ by at most 0.3 % of their range; by 1 or 2 % for two detectors."""
     full = converter.convert(path).bundle
     half = converter.convert(path, quantize="fp16").bundle

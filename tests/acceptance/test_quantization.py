@@ -43,7 +43,7 @@ def test_accuracy_and_size_of_int8(word: str, least: float, bytes_at_most: int) 
 
 
 @pytest.mark.parametrize("mode", ["int8", "w4"])
-def test_the_order_of_samples_means_nothing(mode: str) -> None:
+def test_the_order_of_samples_does_not_matter(mode: str) -> None:
     it = task("mnist")
     rows = {name: array[:40] for name, array in it.calibration.items()}
     turned = {name: array[np.random.default_rng(3).permutation(40)] for name, array in rows.items()}

@@ -1,4 +1,4 @@
-"""Real TensorFlow Lite models from file to result: converted, run by one and two workers, held against LiteRT."""
+"""Real TensorFlow Lite models from file to result: converted, run by one and two workers, compared with LiteRT."""
 
 from __future__ import annotations
 

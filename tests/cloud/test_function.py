@@ -88,7 +88,7 @@ def test_training_mode_nodes_export_in_inference_form() -> None:
     assert not np.allclose(state["mean"], function.state["mean"])
 
 
-def test_statistics_that_nodes_share_are_told_apart() -> None:
+def test_statistics_that_nodes_share_are_distinguished() -> None:
     model = parsed("""net (float[n, 2] x) => (float[n, 2] y)
         <float[2] one = {1.0, 1.0}, float[2] zero = {0.0, 0.0}>
         {
@@ -272,7 +272,7 @@ def test_wrong_parameters_and_modes() -> None:
         engine.export(tiny_net(), {"nothing": np.zeros(3, np.float32)}, {})
 
 
-def test_old_opsets_are_sent_to_the_converter() -> None:
+def test_for_old_opsets_the_error_points_to_the_converter() -> None:
     with pytest.raises(EngineError, match=r"opset 18 or later, got 11; converter\.to_ir"):
         engine.lower(parsed("net (float[2] x) => (float[2] y) { y = Abs(x) }", opset=11))
 

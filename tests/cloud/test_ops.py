@@ -76,7 +76,7 @@ def test_the_table_covers_every_operator() -> None:
     assert {op for op in engine.supported_ops() if "Sequence" not in op} - tried == set()
 
 
-def test_what_is_missing_is_told_with_the_reason() -> None:
+def test_unsupported_operators_are_listed_with_the_reason() -> None:
     page = (Path(__file__).parents[2] / "docs" / "cloud.md").read_text()
     section = page.partition("## Operators\n")[2].partition("\n## ")[0]
     told = set(re.findall(r"\w+", " ".join(re.findall(r"^\| ([^|]*) \|", section, re.MULTILINE)))) - {"operators"}

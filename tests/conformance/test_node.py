@@ -11,7 +11,7 @@ MODULES = modules()
 UPDATE = "look at the difference, then: python -m tests.conformance --update"
 
 
-def test_the_lists_are_sorted_and_name_what_there_is() -> None:
+def test_the_lists_are_sorted_and_name_existing_cases() -> None:
     """No doubles, no module that onnx does not have, nothing native that does not pass."""
     for file in (LIST, NATIVE):
         rows = file.read_text(encoding="utf-8").split()

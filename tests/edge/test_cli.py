@@ -1,6 +1,6 @@
 """The command line as scripts and people meet it: exit codes, what goes to which stream, what errors say.
 
-Bundles run by their NumPy references here; kernels have tests of their own.
+Bundles run by their NumPy references here; kernels have separate tests.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def test_convert_reports_as_json(small: Small, tmp_path: Path) -> None:
     assert as_json("inspect", out)["signatures"]["predict"]["inputs"][0]["shape"] == [2, 3, 8, 8]
 
 
-def test_convert_of_something_else_fails_and_leaves_nothing(tmp_path: Path) -> None:
+def test_convert_of_another_file_type_fails_and_leaves_nothing(tmp_path: Path) -> None:
     text, out = tmp_path / "text.onnx", tmp_path / "out.mslite"
     text.write_text("this is no model")
     _, stderr = msedge("convert", text, "-o", out, code=3)
@@ -184,7 +184,7 @@ def test_verify_finds_the_bundle_equal(small: Small) -> None:
     assert made["outputs"][0]["relative"] < 1e-5
 
 
-def test_verify_names_the_operator_where_a_bundle_parts_from_its_source(small: Small) -> None:
+def test_verify_names_the_operator_where_a_bundle_differs_from_its_source(small: Small) -> None:
     made = as_json("verify", small.source, small.wrong, *SLOWLY, code=1)
     assert not made["same"]
     found = made["first_divergence"]
@@ -227,7 +227,7 @@ def test_bench_times_several_counts_of_threads_and_cold_starts(small: Small, tmp
     assert spans and all(event["dur"] >= 0 for event in spans)
 
 
-def test_bench_shows_who_cannot_run_a_model_and_where_time_goes(small: Small) -> None:
+def test_bench_shows_peers_that_cannot_run_a_model_and_the_profile(small: Small) -> None:
     arguments = ("--against", "litert,openvino", "--rounds", "3", "--profile", *SLOWLY)
     stdout, _ = msedge("bench", small.source, *arguments)
     assert "litert: LiteRT cannot load" in stdout and "openvino" in stdout
@@ -299,7 +299,7 @@ def test_a_folder_that_may_not_be_written(small: Small, tmp_path: Path) -> None:
     assert "out.mslite" in stderr
 
 
-def test_what_nobody_foresaw_is_a_bug_not_a_traceback(
+def test_an_unexpected_error_is_reported_as_a_bug_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import typer

@@ -156,7 +156,7 @@ def test_a_report_becomes_a_page(config: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("content", "says"), [("{", "expected the report"), ("[]", "expected the report")])
-def test_what_is_no_report_is_refused(tmp_path: Path, content: str, says: str) -> None:
+def test_files_that_are_not_reports_are_refused(tmp_path: Path, content: str, says: str) -> None:
     (tmp_path / "run.json").write_text(content)
     _, stderr = msedge("--render", tmp_path / "run.json", "--report", tmp_path / "run.html", code=3)
     assert says in " ".join(stderr.split())
@@ -188,7 +188,7 @@ def test_sparklines() -> None:
     assert sparkline([]) == sparkline([None]).strip() == ""
 
 
-def test_flower_tells_nobody_and_its_log_is_no_json(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flower_sends_no_telemetry_and_its_log_is_not_json(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
 
     from federated.transport import submit
@@ -206,7 +206,7 @@ def test_flower_tells_nobody_and_its_log_is_no_json(config: Path, monkeypatch: p
     assert seen["env"]["FLWR_TELEMETRY_ENABLED"] == "0"
 
 
-def test_a_run_that_gives_up_leaves_its_report(config: Path, tmp_path: Path) -> None:
+def test_a_run_that_gives_up_writes_its_report(config: Path, tmp_path: Path) -> None:
     text = config.read_text().replace("[report]", '[report]\njson = "run.json"')
     config.write_text(text.replace("[state]", "[limits]\nnorm = 1e-9\n[state]"))
     _, stderr = msedge(config, "--simulate", 0, code=3)

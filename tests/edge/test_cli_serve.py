@@ -55,7 +55,7 @@ def test_settings_are_shown_with_their_sources(monkeypatch: pytest.MonkeyPatch, 
         (["m.mslite", "--host", "999.1.1.1"], 3, "cannot listen"),
     ],
 )
-def test_wrong_usage_is_told(words: list[str], code: int, text: str) -> None:
+def test_wrong_usage_is_reported(words: list[str], code: int, text: str) -> None:
     done = RUN.invoke(app, ["serve", *words])
     assert done.exit_code == code, done.output
     assert text in done.output and "Traceback" not in done.output

@@ -31,7 +31,7 @@ def test_state_of_another_model(path: Path, tmp_path: Path) -> None:
     assert "not a state file" in stderr
 
 
-def test_inspect_tells_what_is_kept(path: Path) -> None:
+def test_inspect_shows_the_state(path: Path) -> None:
     made = as_json("inspect", path)
     assert [state["name"] for state in made["state"]] == ["b", "hyper/learning_rate", "n", "w"]
     assert made["state"][0]["written"] == ["shift", "train_step"] and made["state"][3]["bytes"] == 60

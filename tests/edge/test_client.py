@@ -1,4 +1,4 @@
-"""The client against a server that answers what a test tells it to."""
+"""The client with a server whose answers the test decides."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_a_connection_that_was_dropped_is_opened_again(server: Server, client: C
     assert server.connections == len(server.requests) == 3
 
 
-def test_it_tries_once_more_and_no_oftener(server: Server, client: Client) -> None:
+def test_it_tries_once_more_and_not_more_often(server: Server, client: Client) -> None:
     client.infer("m", {"x": np.ones(3)})
     server.drop = 3
     with pytest.raises(GatewayError, match="is the server running") as error:
@@ -232,7 +232,7 @@ def test_refusals_are_the_servers_words(server: Server, client: Client) -> None:
     assert server.connections == 1
 
 
-def test_nobody_there() -> None:
+def test_no_server() -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         client = Client(f"http://127.0.0.1:{held.getsockname()[1]}", wait=1)
@@ -241,7 +241,7 @@ def test_nobody_there() -> None:
         assert error.value.status == 503 and not client.ready() and not client.ready("m")
 
 
-def test_it_waits_no_longer_than_told(server: Server) -> None:
+def test_it_waits_no_longer_than_its_timeout(server: Server) -> None:
     server.hold = threading.Event()
     with Client(server.url, wait=0.05) as client:
         with pytest.raises(GatewayError, match="no answer") as error:
@@ -275,7 +275,7 @@ def test_models_are_listed_loaded_and_unloaded(server: Server) -> None:
 
 
 @pytest.mark.parametrize("answer", [b"", b"{", b"[]", b"1", b"\xff", b"[" * 100_000])
-def test_an_answer_that_is_no_document(server: Server, client: Client, answer: bytes) -> None:
+def test_an_answer_that_is_not_json(server: Server, client: Client, answer: bytes) -> None:
     server.answers["/v2/models/m"] = 200, {}, answer
     with pytest.raises(GatewayError) as error:
         client.metadata("m")
@@ -328,7 +328,7 @@ def tensor(size: Any = 8, shape: Any = (2,), datatype: Any = "FP32", name: Any =
         (200, {}, b'{"outputs":[{"name":"y","shape":[1],"datatype":"FP32","data":[1]}],"parameters":1}'),
     ],
 )
-def test_a_lying_answer(server: Server, client: Client, answer: tuple[int, dict[str, str], bytes]) -> None:
+def test_an_inconsistent_answer(server: Server, client: Client, answer: tuple[int, dict[str, str], bytes]) -> None:
     server.answers["/v2/models/m/infer"] = answer
     with pytest.raises(GatewayError) as error:
         client.infer("m", {"x": np.ones(1)}, outputs=["y"])
@@ -340,7 +340,7 @@ def test_a_lying_answer(server: Server, client: Client, answer: tuple[int, dict[
 @pytest.mark.parametrize(
     "url", ["", "127.0.0.1:8000", "ftp://a", "http://", "http://a:b", "http://a:99999", "http://a/?x=1", "http://[::1"]
 )
-def test_an_address_that_is_none(url: str) -> None:
+def test_an_invalid_address(url: str) -> None:
     with pytest.raises(GatewayError, match=r"like http://127\.0\.0\.1:8000"):
         Client(url)
 

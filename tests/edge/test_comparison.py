@@ -33,7 +33,7 @@ def row(
     model: str, *ratios: float, threads: int = 1, integers: bool = False, seconds: float = 0.001,
     weights: str = "trained",
 ) -> Row:  # fmt: skip
-    """A row whose peers are so many times as slow as we."""
+    """A row whose peers take these multiples of our time."""
     names = ("onnxruntime", "openvino")
     peers = tuple(Peer(n, 0.001 * r, r, r * 0.9, r * 1.1, 0.0) for n, r in zip(names, ratios, strict=False))
     return Row(model, threads, integers, seconds, 0.01, 0.002, 2048, (), peers, {}, weights=weights)
@@ -91,7 +91,7 @@ def test_an_answer_that_differs_from_its_own_runtime_is_trouble() -> None:
     assert "differs" in trouble(Row("a.onnx", 1, peers=(Peer("onnxruntime", 1.0, 1.0, 1.0, 1.0, math.nan),)))
 
 
-def test_twins_are_found_by_name_and_threads() -> None:
+def test_float_and_quantised_versions_are_matched_by_name_and_threads() -> None:
     rows = [
         row("net.onnx", 1.0), row("net_int8.onnx", 1.0, integers=True), row("m_fp32.tflite", 1.0),
         row("m_int8.tflite", 1.0, integers=True), row("m_dynrange.tflite", 1.0, threads=2, integers=True),

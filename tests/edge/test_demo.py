@@ -22,7 +22,7 @@ from tests.conftest import ROOT
 
 @pytest.mark.slow
 def test_the_device_runs_the_clouds_model(tmp_path: Path) -> None:
-    """In a process of its own: with the flags that make XLA compile quickly, training takes three times as long."""
+    """In a separate process: with the flags that make XLA compile quickly, training takes three times as long."""
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     command = [sys.executable, "-m", "edge.cli", "demo", "--keep", str(tmp_path), "--json"]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)

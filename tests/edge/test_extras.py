@@ -26,7 +26,7 @@ def test_a_device_installs_numpy_alone() -> None:
     assert names(PROJECT["dependencies"]) == {"numpy"}
 
 
-def test_all_is_all_but_cuda_and_further_peers() -> None:
+def test_the_extra_all_is_everything_except_cuda_and_some_others() -> None:
     (everything,) = OPTIONAL["all"]
     assert set(re.findall(r"\[(.*)\]", everything)[0].split(",")) == set(EXTRAS) - {"otel", "peers", "ray", "torch"}
     assert not any("cuda" in requirement for name in ("all", "dev", *EXTRAS) for requirement in OPTIONAL[name])

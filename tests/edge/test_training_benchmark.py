@@ -58,7 +58,7 @@ class Fixed:
         return self.loss
 
 
-def test_mobilenet_is_what_it_is_called() -> None:
+def test_mobilenet_has_its_published_size() -> None:
     graph = mobilenet_v2().graph
     sizes = [v.const_value.size for name, v in graph.initializers.items() if v.const_value and "running" not in name]
     assert 2.2e6 < sum(sizes) < 2.3e6  # 2.22 million without the 1000 classes of the paper

@@ -37,7 +37,7 @@ def test_last_layers_are_compared_with_everything() -> None:
     tasks = {"net, everything, batch norms train": 0.008, "net, the last layer": 0.002}
     results = [{"task": task, "threads": 1, "rows": [list(Row("msedge", s, 1, 1, 1))]} for task, s in tasks.items()]
     made = text({**_told(), "results": results})
-    assert "over those of everything, with msedge: net, 1 thread(s): 4.0." in made
+    assert "divided by those of everything, with msedge: net, 1 thread(s): 4.0." in made
 
 
 def test_tables_line_up() -> None:

@@ -1,4 +1,4 @@
-"""Flower brings a deprecation of click's along when it is first imported, which is none of ours."""
+"""Importing Flower causes a deprecation warning from click, which does not concern our code."""
 
 from __future__ import annotations
 

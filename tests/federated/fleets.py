@@ -64,7 +64,7 @@ def _stack(outs: list[Any]) -> Any:
 
 
 def fleet(devices: int = 6, examples: int = 40, inputs: int = 6, classes: int = 3, seed: int = 0) -> Fleet:
-    """Devices whose examples follow one rule, each from a place of its own."""
+    """Devices whose examples follow one rule, each from a different region of inputs."""
     rng = np.random.default_rng(seed)
     rule = rng.normal(size=(inputs, classes)).astype(np.float32)
     shards = {}

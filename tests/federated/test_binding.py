@@ -1,4 +1,4 @@
-"""A secure sum is of one piece of work: a server that tells devices different things gets none."""
+"""A secure sum is for one task: a server that sends devices different tasks gets no sum."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def play(rewritten: Mapping[str, Callable[[Words, Words], None]], devices: int =
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_a_device_that_was_told_something_else_sends_nothing(what: str) -> None:
+def test_a_device_that_got_a_different_message_sends_nothing(what: str) -> None:
     row = play({"device-03": CHANGES[what]}).rows[0]
     assert (row["answered"], row["refused"]) == (4, {"refused": 1})
     assert "agreed on" in " ".join(row["details"])
 
 
-def test_a_server_that_tells_most_devices_different_things_gets_no_sum() -> None:
+def test_a_server_that_sends_most_devices_different_messages_gets_no_sum() -> None:
     with pytest.raises(FederatedError, match="1 times in a row"):
         play({f"device-{at:02d}": CHANGES["another model"] for at in range(3)})
 
@@ -83,7 +83,7 @@ def test_honest_servers_and_devices_agree_whatever_the_codec(down: list[str]) ->
     assert [row["answered"] for row in simulate(words, made).rows] == [3, 3, 3]
 
 
-def test_the_digest_is_of_words_and_model_but_not_of_the_way_it_came() -> None:
+def test_the_digest_covers_settings_and_model_but_not_the_encoding() -> None:
     model = {"params": {"w": np.arange(3, dtype=np.float32)}}
     digest = work_digest({"steps": 1, "parts": None}, model)
     assert digest == work_digest({"parts": [7], "steps": 1}, {"params": {"w": np.float32([0, 1, 2])}})

@@ -14,7 +14,7 @@ from federated.errors import FederatedError
 MODEL = {"model": {"bundle": "m.mslite"}}
 
 
-def test_the_template_says_the_defaults() -> None:
+def test_the_template_shows_the_defaults() -> None:
     made = parse(tomllib.loads(TEMPLATE))
     uncommented = "\n".join(line.removeprefix("# ") if "=" in line else line for line in TEMPLATE.splitlines()[2:])
     everything = parse(tomllib.loads(uncommented))
@@ -23,7 +23,7 @@ def test_the_template_says_the_defaults() -> None:
         assert getattr(everything, section) == getattr(made, section), section
 
 
-def test_what_is_said_is_there() -> None:
+def test_values_of_the_file_are_read() -> None:
     made = parse({**MODEL, "algorithm": {"name": "fedprox", "mu": 1}, "rounds": {"fraction": 1, "mode": "async"},
                   "async": {"size": 3}, "codec": {"up": ["int8"]}})  # fmt: skip
     assert made.algorithm.name == "fedprox" and made.rounds.fraction == 1.0 and made.buffer.size == 3

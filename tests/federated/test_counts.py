@@ -25,7 +25,7 @@ def test_labels_that_name_no_class_do_not_count() -> None:
     assert (none.examples, none.correct, none.loss) == (0, 0, 0)
 
 
-def test_several_numbers_an_example() -> None:
+def test_several_numbers_per_example() -> None:
     lite = LiteLearner(
         bytes(convert(mlp(4, 3, hidden=()), trainable=Training("*", loss="mse")).bundle), backend="reference"
     )

@@ -44,7 +44,7 @@ def test_devices_count_once_however_many_examples_they_have() -> None:
     assert summarise(scores).accuracy_after.mean == 0.5
 
 
-def test_devices_that_were_asked_nothing_do_not_count() -> None:
+def test_devices_without_evaluation_examples_do_not_count() -> None:
     nothing = score("mute", Evaluation(np.float32(0), 0, 0), Evaluation(np.float32(0), 0, 0))
     found = summarise([*scored([0.5]), nothing])
     assert (found.devices, found.silent, found.accuracy_after.mean) == (1, 1, 0.5)

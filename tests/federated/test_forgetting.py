@@ -58,7 +58,7 @@ def test_a_new_run_forgets_the_old_ones_states() -> None:
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3])
-def test_secrets_of_a_sum_without_end_go_when_the_next_begins(stages: int) -> None:
+def test_secrets_of_an_unfinished_sum_are_deleted_when_the_next_starts(stages: int) -> None:
     store = StateStore()
     those = devices(store)
     federation = begin(those, privacy={"secure": True, "clip": 1.0})

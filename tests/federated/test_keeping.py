@@ -26,7 +26,7 @@ def words(folder: Path, mode: str) -> Config:
 
 
 class Killed(Exception):
-    """Stands for the process's end."""
+    """Simulates the end of the process."""
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -65,7 +65,7 @@ def test_attempts_count_anew_when_a_run_goes_on(tmp_path: Path) -> None:
     words = config(state={"checkpoint": str(tmp_path / "run")}, rounds={"count": 1, "deadline": 5.0, "attempts": 2})
     with pytest.raises(FederatedError, match="2 times in a row"):
         simulate(words, fleet(3), delay=lambda name, nth: float("inf") if nth else 0.0)
-    # Again nobody answers the first time: the third attempt in all.
+    # Again no device answers the first time: the third attempt in total.
     ended = simulate(words, fleet(3), resume=True, delay=lambda name, nth: float("inf") if nth == 0 else 0.0)
     assert [row["counted"] for row in ended.rows][:2] == [False, False] and ended.rows[-1]["counted"]
 

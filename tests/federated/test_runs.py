@@ -85,7 +85,7 @@ def test_devices_learn_together() -> None:
     assert json.loads(text)["devices"] == 6
 
 
-def test_equal_words_give_equal_bits() -> None:
+def test_equal_settings_give_equal_bits() -> None:
     one, other = (simulate(config(codec={"up": ["topk:0.5", "int8"], "down": ["float16"]}), fleet()) for _ in range(2))
     assert same(one.state, other.state) and one.run != other.run
 
@@ -198,7 +198,7 @@ HOSTILE: list[tuple[str, Alter]] = [
 
 
 @pytest.mark.parametrize(("reason", "alter"), HOSTILE, ids=[f"{at}-{each[0]}" for at, each in enumerate(HOSTILE)])
-def test_what_is_not_in_order_is_counted_and_changes_nothing(reason: str, alter: Alter) -> None:
+def test_invalid_answers_are_counted_and_change_nothing(reason: str, alter: Alter) -> None:
     """The run ends as if the device had been silent."""
     words, made = config(rounds={"count": 2}, evaluation={"every": 2}), fleet(3)
     ended = play(words, made, {"device-00": alter})
@@ -242,7 +242,7 @@ def test_two_answers_count_once() -> None:
     assert row["answered"] == 2 and row["refused"] == {"duplicate": 2, "unasked": 1} and row["silent"] == 0
 
 
-def test_a_name_is_not_given_away_while_its_node_is_there() -> None:
+def test_a_name_is_not_reused_while_its_node_is_connected() -> None:
     words, made = config(), fleet(2)
     federation = Federation.begin(words, made.start)
     device = Device("device-00", made.learner, made.shards["device-00"], StateStore(), BUNDLE)
@@ -263,7 +263,7 @@ def test_a_name_is_printable(name: Any) -> None:
     assert not federation.members and federation.turned_away == {"malformed": 1}
 
 
-def test_words_of_a_device_are_made_printable() -> None:
+def test_texts_of_a_device_are_made_printable() -> None:
     ended = play(config(rounds={"count": 1}), fleet(3), {"device-00": meta(kind="refusal", why="\x1b[2J\ud800")})
     assert ended.rows[0]["details"] == ["device-00: refused: ?[2J?"]
 
@@ -351,7 +351,7 @@ def test_stragglers_are_left_behind_at_the_deadline() -> None:
 
 def test_a_round_without_quorum_is_tried_again_and_changes_nothing() -> None:
     def delay(name: str, nth: int) -> float:
-        return float("inf") if nth == 1 else 0.0  # everybody's answer to the first round is lost
+        return float("inf") if nth == 1 else 0.0  # all answers to the first round are lost
 
     ended = play(config(rounds={"count": 2, "deadline": 10.0}), fleet(3), delay=delay)
     assert [(row["round"], row["counted"]) for row in ended.rows] == [(1, False), (1, True), (2, True)]
@@ -390,7 +390,7 @@ def test_error_feedback_is_kept_on_the_device() -> None:
     assert simulate(with_memory, made).rows[-1]["loss"] < simulate(plain, made).rows[-1]["loss"]
 
 
-def test_a_robust_rule_bears_liars() -> None:
+def test_a_robust_rule_tolerates_attackers() -> None:
     made = fleet(8)
     liars = {f"device-{at:02d}": scaled(-10) for at in (2, 5)}
     words = {"rounds": {"count": 10}}
@@ -404,7 +404,7 @@ def test_a_robust_rule_bears_liars() -> None:
 
 
 @pytest.mark.parametrize("rule", ["geometric_median", "norm_bound", "median"])
-def test_a_robust_rule_bears_a_liar_who_claims_much(rule: str) -> None:
+def test_a_robust_rule_tolerates_an_attacker_that_claims_many_examples(rule: str) -> None:
     made, words = fleet(8), config(robust={"rule": rule}, rounds={"count": 6})
     flip = scaled(-10.0)
 
@@ -414,7 +414,7 @@ def test_a_robust_rule_bears_a_liar_who_claims_much(rule: str) -> None:
     assert accuracy(play(words, made, {"device-03": lie}), made) > accuracy(play(words, made), made) - 0.05
 
 
-def test_too_few_for_a_robust_rule_is_no_crash() -> None:
+def test_too_few_devices_for_a_robust_rule_do_not_crash_the_run() -> None:
     with pytest.raises(FederatedError, match="3 times in a row"):
         simulate(config(robust={"rule": "bulyan", "share": 0.4}), fleet(3))
 
@@ -429,7 +429,7 @@ def test_noise_is_added_and_accounted_for() -> None:
     assert again.epsilon() == 0.0
 
 
-def test_poisson_sampling_asks_each_device_by_a_toss() -> None:
+def test_poisson_sampling_asks_each_device_at_random() -> None:
     privacy = {"clip": 0.5, "noise": "central", "multiplier": 0.5, "sampling": "poisson"}
     ended = simulate(config(privacy=privacy, rounds={"count": 6, "fraction": 0.4, "minimum": 1}), fleet(20, examples=8))
     counted = [row["asked"] for row in ended.rows if row["counted"]]
@@ -437,7 +437,7 @@ def test_poisson_sampling_asks_each_device_by_a_toss() -> None:
 
 
 def test_poisson_sampling_is_secret(tmp_path: Path) -> None:
-    """No device can work out who is asked from what it is told; a resumed run tosses as it would have."""
+    """No device can infer from its messages which devices are asked; a resumed run makes the same random choices."""
     privacy = {"clip": 0.5, "noise": "central", "multiplier": 0.5, "sampling": "poisson"}
     words = config(privacy=privacy, rounds={"count": 9, "fraction": 0.5, "minimum": 1})
     one, other = (Federation.begin(words, fleet(2).start) for _ in range(2))
@@ -464,7 +464,7 @@ def test_local_noise_leaves_the_device_with_the_update() -> None:
     assert "loss" not in unpack(device.answer(message))[0]
 
 
-def test_local_noise_costs_in_vain_too() -> None:
+def test_local_noise_is_charged_even_if_the_round_fails() -> None:
     """Devices send their updates whether or not enough of them do."""
     federation = Federation.begin(config(privacy={"clip": 0.1, "noise": "local", "multiplier": 1.0}), fleet(2).start)
     hello = {"version": 1, "kind": "hello", "run": federation.run, "bundle": BUNDLE, "examples": 5}
@@ -580,7 +580,7 @@ def test_tampering_with_a_secure_sum_is_found() -> None:
 # -- personal versions -----------------------------------------------------------------------------------------------
 
 
-def test_personal_versions_come_home_with_consent(tmp_path: Path) -> None:
+def test_personal_versions_are_uploaded_with_consent(tmp_path: Path) -> None:
     made = fleet(4)
     words = config(sync={"store": str(tmp_path / "personal")}, evaluation={"every": 4})
     store = StateStore()
@@ -602,7 +602,7 @@ def test_personal_versions_come_home_with_consent(tmp_path: Path) -> None:
 
 
 def test_versions_of_a_head_alone(tmp_path: Path) -> None:
-    """With `only`, what comes home is those parameters and no other, on the model that is published beside them."""
+    """With `only`, exactly those parameters are uploaded, relative to the model that is published with them."""
     pytest.importorskip("onnx_ir")
     from cloud.zoo import mlp
     from converter import convert

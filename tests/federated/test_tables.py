@@ -52,7 +52,7 @@ class Outer(Table, frozen=True):
     least: Whole | None = None
 
 
-def test_what_is_said_is_there() -> None:
+def test_values_of_the_file_are_read() -> None:
     made = READ.read(Outer, {"inner": {"count": 2, "rate": 3, "names": ["a"]}, "async": {"count": 1}, "which": [1, 2]})
     assert made == Outer(Inner(2, 3.0, ("a",)), Inner(1), {}, [1, 2]) and isinstance(made.inner.rate, float)
 
@@ -98,7 +98,7 @@ def test_errors_name_the_key(document: Any, text: str) -> None:
 
 
 @pytest.mark.parametrize(("where", "text"), [("", "the file: "), ("run.toml: ", "run.toml: "), ("which", "which: ")])
-def test_what_is_no_table_at_all(where: str, text: str) -> None:
+def test_values_that_are_not_tables(where: str, text: str) -> None:
     with pytest.raises(Wrong, match=f"^{text}expected a (table|section), got 5$"):
         READ.read(Outer, 5, where)
 
@@ -134,7 +134,7 @@ def test_dataclasses_refuse_unknown_keys_too() -> None:
         (Mapping[str, int], "a table"),
     ],
 )
-def test_what_is_expected_in_words(kind: Any, words: str) -> None:
+def test_descriptions_of_expected_values(kind: Any, words: str) -> None:
     assert expected(kind) == words
 
 

@@ -1,4 +1,4 @@
-"""Arithmetic of trees is that of the vectors they stand for."""
+"""Arithmetic of trees is that of the vectors they represent."""
 
 from __future__ import annotations
 

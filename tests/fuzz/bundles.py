@@ -74,7 +74,7 @@ ITERATIONS = 1000
 ROUNDS = 4
 """Times that every signature of a bundle with state is run: state changes, stands still, and is then a constant."""
 INPUT_LIMIT = 16 << 20
-"""Bytes of inputs the fuzzer is ready to make up; a model that declares more is read only."""
+"""Maximum bytes of inputs that the fuzzer generates; a model that declares more is only read."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Finding:
 
 @dataclass
 class Summary:
-    """What came of a run of the fuzzer."""
+    """The results of a run of the fuzzer."""
 
     counts: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)

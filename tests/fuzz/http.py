@@ -44,14 +44,14 @@ __all__ = ["Finding", "Reply", "Server", "Summary", "fuzz", "main", "make_models
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER, BODY, IDLE = 1.0, 2.0, 5.0
-"""Seconds the server is told to wait for heads, bodies and further requests."""
+"""The server's time limits in seconds for heads, bodies and further requests."""
 QUIET = 0.3
 """Seconds without a reply after which a client says that it is done."""
 PATIENCE = 45.0
 """Seconds after which a connection that the server should have ended is hung; far beyond its own limits, as the machine
 may be busy, and beyond the 30 seconds after which a request that waits is answered 504."""
 GROWTH, ENOUGH = 1.10, 10_000
-"""By how much memory may grow, in runs of so many requests."""
+"""Allowed growth of memory, in runs of this many requests."""
 REST = 12.0
 """Seconds at rest before memory is looked at: an idle gateway gives it back every few seconds."""
 CLIENTS = 32

@@ -136,7 +136,7 @@ def _valid(rng: Random, model: str = "") -> bytes:
 
 
 def _bodies(rng: Random) -> Case:
-    """Bodies of inferences: JSON spoiled as a value, as text, or its lengths alone."""
+    """Bodies of inferences: JSON damaged as a value, as text, or only in its lengths."""
     if rng.random() < 0.004:
         return rng.choice(bombs())
     model = rng.choice(list(MODELS))
@@ -270,7 +270,7 @@ _AMBIGUOUS = (
 
 
 def _smuggled(rng: Random) -> Case:
-    """Heads that two readers would read differently, with another request behind them."""
+    """Heads that two parsers would read differently, followed by another request."""
     lines = list(rng.sample([b"Host: a\r\n", rng.choice(_AMBIGUOUS), b"X-A: b\r\n"], 3))
     behind = rng.choice((b"", b"0\r\n\r\n", b"3\r\nabc\r\n0\r\n\r\n", b"{}\n", b"\r\n"))
     hidden = f"GET /{HIDDEN} HTTP/1.1\r\nHost: a\r\n\r\n".encode()
@@ -291,14 +291,14 @@ _CHUNKS = (
 
 
 def _chunked(rng: Random) -> Case:
-    """Chunks that lie."""
+    """Chunks with wrong lengths."""
     head = b"POST /v2/models/scaled/infer HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
     chunks = rng.choice(_CHUNKS)
     return Case([head + (_spoil_text(rng, chunks) if rng.random() < 0.5 else chunks)])
 
 
 def _heads(rng: Random) -> Case:
-    """Heads that are odd, long, many, or spoiled byte by byte."""
+    """Heads that are unusual, long, numerous, or damaged byte by byte."""
     data = _valid(rng)
     end = data.index(b"\r\n\r\n")
     way = rng.randrange(7)
@@ -332,7 +332,7 @@ def _heads(rng: Random) -> Case:
 
 
 def _compressed(rng: Random) -> Case:
-    """Streams that are cut, spoiled, doubled, mislabelled or bombs."""
+    """Compressed streams that are cut, damaged, doubled, mislabelled or decompression bombs."""
     plain = rng.choice((b"{}", json.dumps(_document(rng, "scaled", False)[0]).encode(),
                         bytes(rng.choice((10**5, 3 * 10**6)))))
     coding = rng.choice(("gzip", "deflate", "x-gzip", "gzip", "identity", "br", "zstd", "gzip, gzip", "", "\t", "GZIP"))
@@ -365,7 +365,7 @@ _ENDS = ("", "/infer", "/ready", "/config", "/stats", "/versions/1/infer", "/ver
 
 
 def _paths(rng: Random) -> Case:
-    """Names that mean something to a file system, or to somebody else's parser."""
+    """Names with a special meaning for a file system or another parser."""
     name = rng.choice(_NAMES)
     if rng.random() < 0.2:
         name += rng.choice(_NAMES)
@@ -515,7 +515,7 @@ def _silent(rng: Random) -> Case:
 
 
 def _slow(rng: Random) -> Case:
-    """A few bytes at a time."""
+    """Send a few bytes at a time."""
     data = _valid(rng, "scaled")
     many = rng.choice((5, 40))
     cuts = sorted(rng.randrange(len(data)) for _ in range(many))

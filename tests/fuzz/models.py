@@ -1,4 +1,4 @@
-"""Hostile .tflite files: small models of many operators, spoiled, through the whole converter."""
+"""Hostile .tflite files: small models of many operators, damaged, through the whole converter."""
 
 from __future__ import annotations
 

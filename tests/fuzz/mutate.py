@@ -1,4 +1,4 @@
-"""Ways to spoil a bundle: blindly, byte by byte, or knowingly, with every digest made right again."""
+"""Ways to damage a bundle: blindly, byte by byte, or knowing the format, with every digest corrected."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def pack(parts: Parts) -> bytes:
 
 
 def mutate(rng: Random, seeds: list[bytes]) -> bytes:
-    """One spoiled file."""
+    """One damaged file."""
     data = rng.choice(seeds)
     return _blind(rng, data, seeds) if rng.random() < 0.15 else _knowing(rng, data)
 
@@ -168,7 +168,7 @@ def spoil_json(rng: Random, content: bytes) -> bytes:
             spoil = _change_use if doc.get("uses") and rng.random() < 0.2 else rng.choice(_SPOILERS)
             spoil(rng, doc)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-        pass  # an earlier change took away what this one looks for; what was spoiled so far stays
+        pass  # an earlier change removed what this one needs; the damage so far stays
     return json.dumps(doc, separators=(",", ":"), ensure_ascii=rng.random() < 0.3).encode("utf-8", "replace")
 
 

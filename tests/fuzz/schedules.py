@@ -205,7 +205,7 @@ class _Walk:
 
 
 def _memory(plan: Plan, bases: Array) -> Memory:
-    """Everything that steps may write, as it lies."""
+    """All memory that steps may write."""
     ports = {**plan.inputs, **plan.outputs}
     sizes = {ARENA: plan.arena_bytes, **plan.slots}
     sizes |= {base: plan.where[name][2].nbytes for name, base in ports.items()}

@@ -81,7 +81,7 @@ def test_two_thousand_files() -> None:
 def test_findings_are_recorded_and_the_run_goes_on(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A worker that breaks at case 5 in earnest: by a signal, by silence, by an exception nobody meant."""
+    """A worker that really fails at case 5: by a signal, by silence, by an unexpected exception."""
     program, hangs = tmp_path / "broken.py", tmp_path / "hangs"
 
     def readable(handle: int, patience: float) -> bool:

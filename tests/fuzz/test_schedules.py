@@ -18,12 +18,12 @@ from tests.fuzz.schedules import Fault, in_all_ways
 
 
 @pytest.mark.parametrize("family", ["general", "integers", "training"])
-def test_seeds_in_all_ways(family: str) -> None:
+def test_seeds_with_all_schedules(family: str) -> None:
     for data in FAMILIES[family]():
         assert try_file(data, "walked") == ["read", "ran"]
 
 
-def test_files_in_all_ways() -> None:
+def test_files_with_all_schedules() -> None:
     summary = fuzz(Options(cases=60, seed=31, workers=1, backend="walked", family="all"))
     assert not summary.findings, "\n".join(f"case {f.case}: {f.text}" for f in summary.findings)
     assert summary.counts["ran"] > 8
@@ -53,7 +53,7 @@ def test_a_missing_barrier_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         in_all_ways(data)("predict", inputs)
 
 
-def test_scratch_that_is_not_counted_whole_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scratch_memory_that_is_not_fully_declared_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     data, inputs = _convolutions()
 
     def named(space: Any, operand: Any, unit: int) -> Any:

@@ -185,7 +185,7 @@ _SEQUENCES = (
     _matmul, _matmul, _layer_norm, _layer_norm, _attention, _recurrent("LSTM", 4), _recurrent("GRU", 3), _activation,
     _residual,
 )  # fmt: skip
-"""What a network of each kind may be made of."""
+"""The operators of which a network of each kind may consist."""
 
 
 def network(rng: Random) -> ir.Model:

@@ -1,4 +1,4 @@
-"""Small sound bundles with state: what training steps are made of, and things that only remember."""
+"""Small valid bundles with state: the operators of training steps, and models that only keep state."""
 
 from __future__ import annotations
 

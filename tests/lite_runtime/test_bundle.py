@@ -1,4 +1,4 @@
-"""The bundle: what goes in comes out, and every way a file can be wrong is told apart."""
+"""The bundle: round trips, and a separate error for every way in which a file can be wrong."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def _umask() -> int:
     return mask
 
 
-def test_every_source(good: bytes, tmp_path: Path) -> None:
+def test_every_kind_of_source(good: bytes, tmp_path: Path) -> None:
     path = tmp_path / "m.mslite"
     path.write_bytes(good)
     with path.open("rb") as file:
@@ -323,7 +323,7 @@ def test_trailing_bytes(good: bytes) -> None:
     refuse(edited(good + b"\0" * 64, 24, "<Q", len(good) + 64), "bytes follow it")
 
 
-def test_absurd_claims_allocate_nothing(good: bytes) -> None:
+def test_absurd_sizes_allocate_nothing(good: bytes) -> None:
     refuse(edited(good, 24, "<Q", 2**63), "cut short")
     at = entry(good, "weights")
     refuse(edited(good, at + 40, "<Q", 2**62), "section 'weights': expected an extent")
@@ -343,7 +343,7 @@ def test_section_extents(good: bytes) -> None:
     refuse(edited(good, at, "<32s", b"\xff\xfe"), "section table, row")
 
 
-def test_every_bit_matters(good: bytes) -> None:
+def test_every_flipped_bit_is_noticed(good: bytes) -> None:
     for at in [*range(400), *range(400, len(good), 37)]:
         raw = bytearray(good)
         raw[at] ^= 1 << at % 8
@@ -493,7 +493,7 @@ def test_numbers_beyond_floats(good: bytes) -> None:
     refuse(with_manifest(good, manifest.replace(b"[0.5,0.001]", b"[1e999]")), r"metadata.mean\[0\]")
 
 
-def test_graphs_inside_graphs_have_an_end() -> None:
+def test_nesting_of_graphs_is_limited() -> None:
     inner: Any = {"name": "", "inputs": [], "outputs": [], "nodes": [], "attrs": [], "constants": {}}
     for _ in range(60):
         inner = {**inner, "attrs": [{"body": {"graph": inner}}]}
@@ -623,7 +623,7 @@ def test_interrupted_write_leaves_nothing(target: Path, monkeypatch: pytest.Monk
     assert target.read_bytes() == b"before"
 
 
-def test_folder_sync_that_fails_is_told(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_sync_of_the_folder_is_reported(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, calls = os.fsync, []
 
     def second_fails(handle: int) -> None:
@@ -733,7 +733,7 @@ def test_strings_graph_reads_non_finite_attributes() -> None:
         (["float32", [1], "AACAPw==", 0], r"or \[dtype, shape, content\]"),
     ],
 )
-def test_small_arrays_stand_in_the_manifest(row: list[Any], text: str) -> None:
+def test_small_arrays_are_stored_in_the_manifest(row: list[Any], text: str) -> None:
     data = bundle.write(None, {"s": constants_only(t=np.ones(1, np.float32))})
     assert bundle.read(data).tensors[0].offset == -1
     broken = changed(data, put(*TENSOR, value=row))

@@ -52,7 +52,7 @@ def test_wrong_arguments_are_named(values: tuple[Any, ...], named: dict[str, Any
         Point(*values, **named)
 
 
-def test_nothing_changes_them() -> None:
+def test_instances_cannot_be_changed() -> None:
     point = Point(1)
     with pytest.raises(AttributeError, match=r"make another with \.replace\(x=…\)"):
         point.x = 2

@@ -1,4 +1,4 @@
-"""Concat without a copy: who makes a part writes it into its place, and only where nobody can tell."""
+"""Concat without a copy: operators write their parts directly into the result, if no other reader is affected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _conv(x: str, w: str, y: str, **attrs: object) -> Node:
 
 
 def _check(nodes: list[Node], weights: dict[str, Array], outputs: dict[str, int], copies: int) -> None:
-    """Equal to the reference, the same by every number of workers, with so many operators that copy."""
+    """Equal to the reference for any number of workers, with this number of operators that copy."""
     x = _weights(1, 9, 7, 5)
     typed = tuple(Value(name, "float32", (1, 9, 7, channels)) for name, channels in outputs.items())
     data = bundle.write(

@@ -1,4 +1,4 @@
-"""A recommendation model: tables that are looked up, and their products (DLRM, Naumov et al., 2019)."""
+"""A recommendation model: embedding tables and the dot products of their rows (DLRM, Naumov et al., 2019)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SMALL_TABLES = [64] * 3
 
 
 def dlrm(small: bool = False, bfloat16: bool = False, optimizer: Optimizer | None = None) -> Model:
-    """26 tables of width 64: 4 of 2^21 rows, 8 of 2^17, 14 of 1024; 32,768 rows a batch (small: 3 of 64, 32 rows)."""
+    """26 tables of width 64: 4 of 2^21 rows, 8 of 2^17, 14 of 1024; 32,768 rows per batch (small: 3 of 64, 32 rows)."""
     tables, width, rows, dense = _SMALL_TABLES if small else _TABLES, 16 if small else 64, 32 if small else 1 << 15, 16
     lower, upper = ([32], [32, 1]) if small else ([512, 256], [1024, 512, 256, 1])
     pairs = (len(tables) + 1) ** 2

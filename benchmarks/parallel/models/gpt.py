@@ -1,4 +1,4 @@
-"""A decoder of transformer blocks, its head tied to the embedding; and one whose blocks route rows to experts."""
+"""A decoder of transformer blocks with its head tied to the embedding, and one with a mixture of experts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ __all__ = ["Sizes", "gpt", "moe"]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`experts` 0: plain blocks; else each row goes to one of them, of which each takes `room` times its even share."""
+    """`experts` 0: plain blocks; else each row is routed to one of them, and each has a capacity of `room` times its
+    even share."""
 
     blocks: int = 12
     width: int = 1024
@@ -34,7 +35,7 @@ SMALL = Sizes(blocks=2, width=64, heads=8, hidden=128, length=16, words=128, row
 def gpt(
     small: bool = False, bfloat16: bool = False, optimizer: Optimizer | None = None, sizes: Sizes | None = None
 ) -> Model:
-    """12 blocks of width 1024 (small: 2 of 64), 32 rows (8) of 1024 words (16) out of 32,768 (128)."""
+    """12 blocks of width 1024 (small: 2 of 64), 32 rows (8) of 1024 tokens (16), a vocabulary of 32,768 (128)."""
     return _transformer("gpt", sizes or (SMALL if small else Sizes()), bfloat16, optimizer)
 
 
@@ -108,7 +109,7 @@ def _dense(x: jax.Array, block: Tree) -> jax.Array:
 
 
 def _experts(sizes: Sizes) -> Callable[[jax.Array, Tree], jax.Array]:
-    """Each row of the batch is a group with a capacity of its own, so that rows do not depend on one another."""
+    """Each row of the batch is a group with its own capacity, so that rows are independent."""
     capacity = max(1, int(sizes.room * sizes.length / sizes.experts))
 
     def feed(x: jax.Array, block: Tree) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Layers of one width, and a regression."""
+"""A regression by dense layers of equal width."""
 
 from __future__ import annotations
 

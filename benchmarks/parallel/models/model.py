@@ -1,4 +1,4 @@
-"""A training step as a user of one device writes it, with the shapes it takes."""
+"""A training step as written for one device, and the shapes of its arguments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Optimizer: TypeAlias = optax.GradientTransformation
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """An array of the batch: whole numbers below `below`, or normal numbers where that is 0."""
+    """An array of the batch: integers below `below`, or normally distributed numbers if that is 0."""
 
     shape: tuple[int, ...]
     below: int = 0
@@ -34,7 +34,7 @@ class Field:
         return found
 
     def draw(self, rng: np.random.Generator) -> np.ndarray[Any, Any]:
-        """One of that shape."""
+        """A random array of that shape."""
         if self.below:
             return rng.integers(0, self.below, self.shape).astype(np.int32)
         return rng.standard_normal(self.shape).astype(np.float32)
@@ -52,11 +52,11 @@ class Model:
     init: Callable[[jax.Array], Tree]
     fields: Mapping[str, Field]
     recomputed: Callable[[float], Model]
-    """The same, with this share of its forward pass computed again in its backward pass."""
+    """The same model, with this part of its forward pass recomputed in its backward pass."""
 
     @property
     def state(self) -> Tree:
-        """Shapes of what is carried from step to step."""
+        """Shapes of the state that one step passes to the next."""
         return jax.eval_shape(self.init, jax.random.key(0))
 
     @property
@@ -65,7 +65,7 @@ class Model:
         return {name: field.struct for name, field in self.fields.items()}
 
     def make(self, seed: int = 0) -> tuple[Tree, Tree]:
-        """A state and a batch to run with."""
+        """An initial state and a random batch."""
         rng = np.random.default_rng(seed)
         state = jax.jit(self.init)(jax.random.key(seed))
         return state, {name: field.draw(rng) for name, field in self.fields.items()}
@@ -78,8 +78,8 @@ def build(
     fields: Mapping[str, Field],
     optimizer: Optimizer | None = None,
 ) -> Model:
-    """`params(key) -> (params, extra)`; `extra` is what the loss itself carries on, as running means. Adam, unless
-    another optimiser is given."""
+    """`params(key) -> (params, extra)`; `extra` is state of the loss itself, such as running means. The default
+    optimiser is Adam."""
     update = optax.adam(1e-3) if optimizer is None else optimizer
 
     def init(key: jax.Array) -> Tree:
@@ -111,14 +111,14 @@ def normal(key: jax.Array, *shape: int, fan: int | None = None) -> jax.Array:
 
 
 def cast(tree: Tree, bfloat16: bool) -> Tree:
-    """Floats in bfloat16, to compute in; the given ones stay what is updated."""
+    """Parameters cast to bfloat16 for computing; the original ones are updated."""
     if not bfloat16:
         return tree
     return jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16) if leaf.dtype == jnp.float32 else leaf, tree)
 
 
 def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array) -> jax.Array:
-    """Over the last dimension, in float32."""
+    """Normalise over the last dimension, in float32."""
     wide = x.astype(jnp.float32)
     centred = wide - wide.mean(-1, keepdims=True)
     normed = centred * jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + 1e-5)

@@ -67,7 +67,7 @@ def _biases(tree: Tree) -> Tree:
 
 
 def _normed(x: jax.Array, conv: Tree, stride: int) -> tuple[jax.Array, jax.Array]:
-    """Convolution and batch normalisation, and the mean of each channel."""
+    """Convolution and batch normalisation; also returns the mean of each channel."""
     y = jax.lax.conv_general_dilated(x, conv["w"], (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
     wide = y.astype(jnp.float32)
     mean = wide.mean((0, 1, 2))

@@ -1,4 +1,4 @@
-"""A U-Net (Ronneberger et al., 2015) that tells each pixel's class."""
+"""A U-Net (Ronneberger et al., 2015) that classifies each pixel."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import onnxruntime
 
 
 class Session:
-    """A model. With a file to tell, how many calls had how many rows is written there twice a second."""
+    """A model. If a file is given, the number of calls by number of rows is written there twice a second."""
 
     def __init__(self, path: str, threads: int, tell: str = "") -> None:
         options = onnxruntime.SessionOptions()
@@ -24,7 +24,7 @@ class Session:
         self._tell, self._told, self._rows = tell, 0.0, Counter[int]()
 
     def run(self, x: np.ndarray) -> np.ndarray:
-        """Outputs for rows; x may be flat."""
+        """The outputs for rows; x may be flat."""
         x = x.reshape(-1, *self.row)
         y = self._session.run([self.output], {self.input: x})[0]
         if self._tell:
@@ -32,7 +32,7 @@ class Session:
         return y
 
     def rows(self, given: list[np.ndarray]) -> list[np.ndarray]:
-        """One call for all, and each one's own rows of the outputs."""
+        """One call for all inputs; returns each one's rows of the outputs."""
         sizes = [x.size for x in given]
         y = self.run(np.concatenate([x.reshape(-1) for x in given]))
         ends = np.cumsum(sizes)[:-1] * len(y) // sum(sizes)

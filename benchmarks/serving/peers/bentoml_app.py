@@ -1,9 +1,9 @@
-"""BentoML: an ONNX Runtime model as a service with one worker, logs of requests and metrics off.
+"""BentoML: an ONNX Runtime model as a service with one worker, with request logs and metrics off.
 
     MODEL=model.onnx THREADS=1 ROWS=64 bentoml serve bentoml_app:Onnx --port PORT
 
-ROWS above 1: adaptive batching of so many rows. Its batches are made of arrays, so that bytes, which an API without
-batches must read, go to a second service that has batches, as its documentation has it for several services.
+ROWS above 1: adaptive batching of up to this many rows. BentoML batches arrays; bytes must be read by an API without
+batching, which passes them to a second service with batching, as its documentation recommends for several services.
 """
 
 import os
@@ -19,7 +19,7 @@ QUIET = {"metrics": {"enabled": False}, "logging": {"access": {"enabled": False}
 
 
 def session() -> Session:
-    """The model, one for each service."""
+    """The model, one per service."""
     return Session(os.environ["MODEL"], int(os.environ["THREADS"]), os.environ.get("TELL", ""))
 
 
@@ -38,7 +38,7 @@ if ROWS > 1:
 
     @bentoml.service(workers=1, **QUIET)
     class Onnx:
-        """Input as JSON numbers, batched here, or, to `raw`, as bytes."""
+        """Input as JSON numbers, batched here, or as bytes to `raw`."""
 
         batches = bentoml.depends(Batches)
 
@@ -58,7 +58,7 @@ else:
 
     @bentoml.service(workers=1, **QUIET)
     class Onnx:  # type: ignore[no-redef]
-        """Input as JSON numbers or, to `raw`, as bytes."""
+        """Input as JSON numbers, or as bytes to `raw`."""
 
         def __init__(self) -> None:
             self.session = session()

@@ -2,8 +2,8 @@
 
     ROWS=64 QUEUE=fast python litserve_app.py MODEL.onnx PORT THREADS
 
-ROWS above 1: batches of up to so many rows, of what is waiting when the worker is free. QUEUE=fast: messages between
-its processes by ZeroMQ.
+ROWS above 1: batches of up to this many rows, from the requests that wait when the worker is free. QUEUE=fast: messages
+between its processes use ZeroMQ.
 """
 
 import base64
@@ -37,7 +37,7 @@ class Onnx(litserve.LitAPI):
 
 
 class Batches(Onnx):
-    """The same, many requests at a time."""
+    """The same, for several requests at a time."""
 
     def batch(self, inputs: list[np.ndarray]) -> list[np.ndarray]:
         return inputs

@@ -1,9 +1,9 @@
-"""MLServer: an ONNX Runtime model under the V2 protocol, no worker processes, no metrics, on uvloop as its command is.
+"""MLServer: an ONNX Runtime model under the V2 protocol, without worker processes and metrics, with uvloop.
 
     ROWS=64 python mlserver_app.py MODEL.onnx PORT THREADS
 
-ROWS above 1: adaptive batches of up to so many requests, which wait a millisecond for one another; it has no shorter
-wait that means batches at all.
+ROWS above 1: adaptive batches of up to this many requests, which wait a millisecond for one another; with a shorter
+wait MLServer does not batch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WAIT = 0.001
 
 
 class Onnx(MLModel):
-    """Input as JSON numbers, or as base64 of its bytes where the datatype says so."""
+    """Input as JSON numbers, or as base64 of its bytes if the datatype says so."""
 
     async def load(self) -> bool:
         self.session = Session(sys.argv[1], int(sys.argv[3]), os.environ.get("TELL", ""))

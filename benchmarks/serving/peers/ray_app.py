@@ -1,8 +1,9 @@
-"""Ray Serve: an ONNX Runtime model, one replica, logs of requests off.
+"""Ray Serve: an ONNX Runtime model with one replica and without request logs.
 
     ROWS=64 python ray_app.py MODEL.onnx PORT THREADS
 
-ROWS above 1: `serve.batch` of up to so many rows, of what is waiting when the batch before is done (no further wait).
+ROWS above 1: `serve.batch` of up to this many rows, from the requests that wait when the previous batch is done, with
+no further wait.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ QUIET = LoggingConfig(enable_access_log=False, log_level="ERROR")
 
 @serve.deployment(num_replicas=1, max_ongoing_requests=256, logging_config=QUIET, ray_actor_options={"num_cpus": 1})
 class Onnx:
-    """Input as bytes, or as JSON numbers; the same comes back."""
+    """Input as bytes or JSON numbers; the output has the same form."""
 
     def __init__(self, path: str, threads: int, rows: int, tell: str) -> None:
         self.session, self.many = Session(path, threads, tell), rows > 1

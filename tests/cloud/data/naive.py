@@ -1,4 +1,4 @@
-"""What pipelines mean, told with lists: every element of an epoch in order. Slow, obvious, the definition."""
+"""The meaning of data pipelines, defined with lists: every element of an epoch in order. Slow and obvious."""
 
 from __future__ import annotations
 

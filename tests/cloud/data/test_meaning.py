@@ -97,7 +97,7 @@ def test_batches_are_what_the_pipeline_means(pipeline: data.Pipeline) -> None:
     ["shard skip take shard", "repeat noise", "mix noise", "zip noise", "filter y:repeat:noise", "mix mix",
      "shuffle shuffle noise noise", "filter y:shuffle:filter x rows", "noise repeat noise shuffle", "shard shard skip"],
 )  # fmt: skip
-def test_chains_that_chance_seldom_draws(chain: str) -> None:
+def test_chains_that_are_rarely_drawn_at_random(chain: str) -> None:
     pipeline = numbers(23)
     for name in chain.split(":" if ":" in chain else None):
         pipeline = STEPS[name](pipeline, 4)
@@ -174,14 +174,14 @@ def test_a_resumed_stream_reads_only_what_is_left() -> None:
     assert min(asked) >= 15 * CHUNK
 
 
-def test_rounds_that_filter_what_is_seeded_have_lengths_of_their_own() -> None:
+def test_epochs_with_a_seeded_filter_have_different_lengths() -> None:
     once = numbers(40).map(noisy, on="x", seeded=True).filter(lucky, on="x").shuffle()
     assert len({len(meaning(once.node, 3, 1, k)) for k in range(3)}) > 1  # or this would show nothing
     pipeline = once.repeat(3).batch(4)
     same(read(pipeline), [batch for _, batch in meaning(pipeline.node, 3, 1)])
 
 
-def test_epochs_and_seeds_have_orders_of_their_own() -> None:
+def test_epochs_and_seeds_have_different_orders() -> None:
     pipeline = numbers(64).shuffle().batch(64)
     orders = {tuple(next(pipeline.batches(seed, epoch))["y"]) for seed in (0, 1) for epoch in (0, 1)}
     assert len(orders) == 4 and all(sorted(order) == list(range(64)) for order in orders)

@@ -91,7 +91,7 @@ def _runs(pid: int) -> bool:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
-    return state != "Z"  # nobody may be there to bury it
+    return state != "Z"  # a zombie may stay if no process waits for it
 
 
 @pytest.mark.parametrize("threads", [0, 1])
@@ -112,7 +112,7 @@ def _runs(pid: int) -> bool:
         (lambda p: data.iterable(lambda: iter(())).shuffle(), r"can only be read in order: .* not shuffled"),
     ],
 )  # fmt: skip
-def test_what_fails_says_where(change: Callable[[data.Pipeline], data.Pipeline], message: str, threads: int) -> None:
+def test_a_failure_says_where(change: Callable[[data.Pipeline], data.Pipeline], message: str, threads: int) -> None:
     with pytest.raises(DataError, match=message):
         list(change(numbers()).batch(8).prefetch(threads=threads).batches())
 
@@ -126,7 +126,7 @@ def test_iterables_that_fail() -> None:
         list(data.iterable(broken).batch(1).batches())
 
 
-def test_what_cannot_be_asked_for() -> None:
+def test_invalid_arguments_are_refused() -> None:
     pipeline = numbers().batch(8)
     assert (pipeline.rows, numbers().rows, pipeline.batches().count) == (8, 0, 5)
     for wrong, message in (
@@ -226,7 +226,7 @@ def test_batches_on_their_way_to_a_device() -> None:
         data.to_device(pipeline.batches(), depth=0)
 
 
-def test_nothing_goes_on_after_closing() -> None:
+def test_no_thread_or_process_survives_closing() -> None:
     before = threading.active_count()
     for pipeline in (numbers(4000).batch(4), numbers(4000).map(squares).batch(4)):
         batches = data.to_device(pipeline.batches(), place=lambda b: b)
@@ -256,7 +256,7 @@ def test_a_profile_names_the_bottleneck() -> None:
     assert any("lambda" in s.name for s in counted.stages)
 
 
-def test_tuning_takes_threads_where_they_pay() -> None:
+def test_tuning_uses_threads_only_if_they_help() -> None:
     def waits(element: Any) -> Any:
         time.sleep(0.002)
         return element

@@ -38,7 +38,7 @@ def test_gradient_of_softmax_regression() -> None:
 
 
 def test_batches_of_numbers() -> None:
-    """Numbers of examples stand for them: in gradients, through steps of them, and in what is right."""
+    """Counts of examples weight results: in gradients, over several steps, and in numbers of correct answers."""
     learner, pool = JaxLearner(mlp(5, 3)), examples(20)
     rows, steps = np.array([3, 17, 3, 0]), np.array([[1, 2], [5, 4], [19, 0]])
 
@@ -104,13 +104,13 @@ def test_padding_does_not_count() -> None:
     assert found.examples == 4
 
 
-def test_regression_has_no_right_answers() -> None:
+def test_regression_counts_no_correct_answers() -> None:
     learner = JaxLearner(mlp(5, 1), "mean_squared_error")
     batch = Batch(examples(4).inputs, np.zeros((4, 1), np.float32))
     assert learner.evaluate(learner.params, batch).correct == 0
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_invalid_learners_are_refused() -> None:
     with pytest.raises(TrainError, match=r"softmax_cross_entropy.*'hinge'"):
         JaxLearner(mlp(5, 3), "hinge")
     with pytest.raises(TrainError, match=r"one output.*\['y', 'z'\]"):

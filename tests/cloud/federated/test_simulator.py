@@ -61,7 +61,7 @@ def looping(learner: JaxLearner) -> Looping:
 
 
 class OneByOne:
-    """The same fleet, a device at a time."""
+    """The same fleet, one device after the other."""
 
     def __init__(self, algorithm: Algorithm, learner: Learner) -> None:
         self.algorithm, self.learner = algorithm, learner
@@ -87,7 +87,7 @@ class OneByOne:
 @pytest.mark.parametrize(
     ("name", "group"), [("fedavg", 1), ("scaffold", 2), ("ditto", 1), ("meta_head", 2), ("meta_sgd_exact", 2)]
 )
-def test_a_fleet_is_its_devices(name: str, group: int, learner: JaxLearner, looping: Looping) -> None:
+def test_a_fleet_computes_what_its_devices_do(name: str, group: int, learner: JaxLearner, looping: Looping) -> None:
     run = simulator(ALGORITHMS[name](), learner, group=group)
     slow = OneByOne(ALGORITHMS[name](), looping)
     for number in (1, 2):
@@ -125,7 +125,7 @@ def test_equal_seeds_are_equal_runs(learner: JaxLearner) -> None:
     jax.tree.map(np.testing.assert_array_equal, runs[0].state, runs[1].state)
 
 
-def test_what_is_drawn_ahead_is_what_would_be_drawn(learner: JaxLearner) -> None:
+def test_batches_drawn_ahead_are_the_same_batches(learner: JaxLearner) -> None:
     ahead, late = (simulator(ALGORITHMS["fedavg"](), learner) for _ in range(2))
     for fraction in (0.4, 0.4, 1.0, 1.0):
         late._ahead = None
@@ -141,7 +141,7 @@ def test_empty_devices_are_named(learner: JaxLearner) -> None:
 
 
 @pytest.mark.parametrize("name", ["fedavg", "meta_head"])
-def test_a_fleet_is_its_devices_with_bundles(name: str, learner: JaxLearner) -> None:
+def test_a_fleet_computes_what_devices_with_bundles_compute(name: str, learner: JaxLearner) -> None:
     bundle = convert(mlp(5, 3, (4,)), trainable="*").bundle
     slow = OneByOne(ALGORITHMS[name](), LiteLearner(bundle, backend="reference"))
     run = simulator(ALGORITHMS[name](), learner)

@@ -34,7 +34,7 @@ STRONG = replace(
     SLOW, levels=tuple(replace(level, latency=1e-6) for level in SLOW.levels),
     device=replace(SLOW.device, flops={"float32": 1e10}, bandwidth=1e10),
 )  # fmt: skip
-"""Quick enough beside its links that a sum had better end scattered."""
+"""So fast compared with its links that sums should end scattered."""
 
 
 def predicted(graph: Graph, plan: Plan, topology: Topology) -> Counter[str]:
@@ -94,7 +94,7 @@ HERE = pytest.mark.skipif(not compilers.has_gpu(), reason=f"no compiler for GPUs
 
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("backend", ["cpu", pytest.param("gpu", marks=HERE)])
-def test_closed_forms_at_the_sizes_they_were_noted_for(backend: str, name: str) -> None:
+def test_closed_forms_hold_at_their_documented_sizes(backend: str, name: str) -> None:
     assert (Sizes().parameters, Sizes().activations) == (25_165_824, 4_194_304)
     topology = PRESETS["h100x8"]
     compiler = compilers.cpu(8) if backend == "cpu" else compilers.gpu(topology)
@@ -109,7 +109,7 @@ def test_closed_forms_at_the_sizes_they_were_noted_for(backend: str, name: str) 
 def test_sequences_and_experts_apart_train_as_one_device_does(
     model: Any, expert: str, shape: tuple[int, ...], split: Split
 ) -> None:
-    """What lies between the blocks split along the sequence; what goes to the experts split by them."""
+    """Activations between blocks are split along the sequence; inputs of the experts are split by expert."""
     made = model(small=True)
     state, batch = made.make()
     alone = losses(jax.jit(made.step), state, batch)
@@ -139,7 +139,7 @@ def test_a_plan_with_parameters_gathered_twice() -> None:
     assert compiled(applied.lower().compile(), LINE) == predicted(graph, plan, LINKS)
 
 
-def test_what_a_plan_is_not_for_is_refused() -> None:
+def test_a_plan_for_another_step_is_refused() -> None:
     step, state, batch = mlp(d=32)
     graph = trace(step, state, batch)
     plan = search(graph, LINKS, meshes=[LINE], backend="cpu")

@@ -1,4 +1,4 @@
-"""What was predicted beside what was compiled; the compilers; the models that plans are compared on."""
+"""Predictions compared with compiled programs; the compilers; the models on which plans are compared."""
 
 from __future__ import annotations
 

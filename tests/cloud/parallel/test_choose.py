@@ -38,7 +38,7 @@ def as_compiled(figures: dict[float, tuple[float, int]], seen: list[Plan]) -> An
     return measured
 
 
-def test_the_compiled_figures_decide_among_those_that_look_good() -> None:
+def test_compiled_figures_decide_among_the_best_predictions() -> None:
     figures = {1.0: (1.4, 10), 1.1: (1.2, 10), 1.2: (1.1, 99), 1.25: (1.0, 10), 2.0: (0.1, 10)}
     seen: list[Plan] = []
     found = checked([plan(s) for s in figures], as_compiled(figures, seen), 50, most=3)
@@ -58,7 +58,7 @@ def test_more_are_compiled_until_one_fits() -> None:
     assert short.value.least == 40
 
 
-def test_what_does_the_same_is_compiled_once() -> None:
+def test_equal_programs_are_compiled_once() -> None:
     one, other = plan(1.0), plan(1.0, 4)
     assert different([other, one, replace(one, name="dp")]) == [other, one]
 

@@ -1,4 +1,4 @@
-"""The table of plans says who is best, and who does not fit."""
+"""The table of plans shows which is best, and which do not fit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_only_experts_that_fit_are_compared_with() -> None:
     assert "| 1.500 |" in text
 
 
-def test_rows_where_nothing_of_the_experts_fits() -> None:
+def test_rows_in_which_no_expert_plan_fits() -> None:
     row = {"dp": Entry("dp", error="expected a plan within 1 GiB; the least to fit is 2").to_dict(),
            "ours": entry("ours", 2e-3, recompute=0.5)}  # fmt: skip
     assert best_expert(row) is None

@@ -112,7 +112,7 @@ def test_a_reduce_scatter_takes_one_dimension() -> None:
     assert kinds((), ((1,), ())) == []
 
 
-def test_one_device_has_nobody_to_move_anything_to() -> None:
+def test_one_device_moves_nothing() -> None:
     one, alone = Topology.named("cpu8"), Mesh((1,), (0,))
     assert reshard((4, 4), 4, ((0,), ()), ((), (0,)), alone, one) == ((), 0.0)
     assert combine((4, 4), 4, (0,), ((), ()), alone, one, reduce_scatter=True) == ((), 0.0)
@@ -126,7 +126,7 @@ def test_formulas() -> None:
     assert seconds("all-reduce", 1e6, (), mesh, FAST) == 0
 
 
-def test_what_is_put_together_shares_its_start() -> None:
+def test_combined_collectives_share_their_latency() -> None:
     mesh, line = Mesh((8,), (0,)), PRESETS["h100x8"]
     start = seconds("all-reduce", 0, (0,), mesh, line)
     assert seconds("all-reduce", 0, (0,), mesh, line, loose=True) == 0
@@ -135,7 +135,7 @@ def test_what_is_put_together_shares_its_start() -> None:
         assert alone - among == pytest.approx(start * (1 - paid), abs=1e-12)
 
 
-def test_slow_links_carry_what_fast_ones_leave() -> None:
+def test_slow_links_carry_what_remains_after_fast_ones() -> None:
     mesh, (slow, fast) = Mesh((2, 4), (0, 1)), SLOW.levels
     expected = fast.latency + 0.75e6 / fast.bandwidth + slow.latency + 0.5 * 0.25e6 / slow.bandwidth
     assert seconds("all-gather", 1e6, (0, 1), mesh, SLOW) == pytest.approx(expected)

@@ -50,7 +50,7 @@ def test_what_derives_from_the_batch_or_from_parameters_alone_never_crosses() ->
         return (jnp.tanh(jnp.tanh(x @ narrow) @ narrow) * hot).sum()
 
     walked, constants = line(function, jnp.ones((8, 8)), jnp.arange(8))
-    assert max(walked.crossing) <= 8 * 8 * 4  # never the mask, the cast weights or an activation beside another
+    assert max(walked.crossing) <= 8 * 8 * 4  # never the mask, the cast weights or a second activation
     values = [*constants, jnp.ones((8, 8)), jnp.arange(8)]
     whole = jax.jit(lambda values: run(walked, tuple(range(1, len(walked.order))), values))(values)
     np.testing.assert_array_equal(whole[0], jax.jit(function)(*values[-2:]))
@@ -113,7 +113,7 @@ def test_the_users_own_loops_recompute_their_trips(backward: bool) -> None:
     np.testing.assert_allclose(again(*args), kept(*args), rtol=1e-5, atol=1e-5)
 
 
-def test_derivatives_of_the_users_own_survive() -> None:
+def test_custom_derivatives_are_kept() -> None:
     @jax.custom_vjp
     def twice(x: Any) -> Any:
         return x
@@ -126,6 +126,6 @@ def test_derivatives_of_the_users_own_survive() -> None:
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.5])
-def test_a_share_is_between_none_and_all(share: float) -> None:
+def test_the_recomputed_share_is_between_0_and_1(share: float) -> None:
     with pytest.raises(PlanError, match="between 0 and 1"):
         recomputed(lambda w: w, share)

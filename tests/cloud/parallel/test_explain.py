@@ -135,7 +135,7 @@ def test_gradients_are_found_through_the_optimiser(graph: Graph, fsdp: Plan) -> 
     assert set(found) == {"params.w1", "params.w2"}
 
 
-def test_what_else_was_possible(graph: Graph, fsdp: Plan) -> None:
+def test_alternatives_are_listed(graph: Graph, fsdp: Plan) -> None:
     slow = replace(fsdp, estimate=replace(fsdp.estimate, compute_seconds=2.0 + fsdp.estimate.compute_seconds))
     made = explain(graph, fsdp, CPU, {"slow": slow, "ep": PlanError("no stacks of experts")})
     other, none = made.rivals
@@ -147,7 +147,7 @@ def test_what_else_was_possible(graph: Graph, fsdp: Plan) -> None:
     assert "no stacks of experts" in told(made)
 
 
-def test_where_nothing_fits_it_is_said_what_to_give_up(graph: Graph) -> None:
+def test_if_nothing_fits_the_explanation_says_what_to_change(graph: Graph) -> None:
     whole = ("params.*=whole", "slots*w*=whole")
     split = [pin for text in (whole[0], "slots*w1=1:m0", "slots*w2=0:m0") for pin in read_pin(text, graph)]
     least = search(graph, CPU, meshes=[ONE], expert="dp", pins=split).estimate.peak_bytes / 0.95

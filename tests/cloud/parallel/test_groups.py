@@ -1,4 +1,4 @@
-"""Groups: who follows whom; options: what divides; classes: what is alike."""
+"""Groups: which operator follows which; options: which splits divide; classes: which operators are equal."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def test_every_split_divides_and_uses_an_axis_once(shape: list[int]) -> None:
         assert all(size % prod(MESH.sizes[a] for a in axes) == 0 for size, axes in zip(shape, split, strict=True))
 
 
-def test_partial_results_end_whole_or_scattered_where_they_nest() -> None:
+def test_partial_sums_end_reduced_or_scattered() -> None:
     found = [a for a in assignments(DOT, [(8, 16)], MESH) if a.loops == ((1,), (0,), ())]
-    # Axis 0 lies outside axis 1 in mesh order: it cannot be scattered over rows, which axis 1 splits already.
+    # Axis 0 is outside axis 1 in mesh order: results cannot be scattered by it over rows, which axis 1 already splits.
     assert {a.results[0] for a in found} == {((1,), ()), ((1,), (0,))}
     assert all(partial_axes(DOT, 0, a.loops) == (0,) for a in found)
     assert wanted(DOT, 0, found[0].loops) == ((1,), (0,))
@@ -73,7 +73,7 @@ def test_an_optimisers_chain_follows_the_gradient_and_a_bias_what_it_is_added_to
     assert grown and all(graph.ops[home[k].leader].primitive == "dot_general" for k in grown)
 
 
-def test_followers_take_the_split_of_the_result_as_far_as_it_divides() -> None:
+def test_operands_follow_the_split_of_the_result_if_it_divides() -> None:
     values = tuple(Value(shape, np.dtype("f4")) for shape in ((8, 8), (8, 16), (8, 16), (8, 2, 8), (8, 2, 8)))
     reshape = Op("reshape", (2,), (3,), (Loop(8), Loop(2)), ((0, 1),), ((0, 1, None),), follows=True)
     twice = Op("mul", (3, -1), (4,), (Loop(8), Loop(2), Loop(8)), ((0, 1, 2), ()), ((0, 1, 2),), follows=True)

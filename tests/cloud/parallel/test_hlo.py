@@ -1,4 +1,4 @@
-"""Compiled programs read back: groups, shapes, trips, FLOPs, and what could run beside the computing."""
+"""Analysis of compiled programs: groups, shapes, loop trips, FLOPs, and collectives that can overlap with computing."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_collectives_count_once_a_trip(layers: str) -> None:
     assert all(times == TRIPS for times in found.values())
 
 
-def test_what_leaves_can_wait_and_what_is_needed_cannot(layers: str) -> None:
+def test_collectives_of_results_are_deferrable_and_needed_ones_are_not(layers: str) -> None:
     program = read_program(layers, MESH)
     waits = {one.collective.axes: one.deferrable for one in program.found if one.collective.kind == "all-reduce"}
     assert waits == {(0,): True, (1,): False}
@@ -141,7 +141,7 @@ CONVOLUTIONS = [
 
 
 @pytest.mark.parametrize(("how", "kernel"), CONVOLUTIONS)
-def test_convolutions_count_what_meets_the_input(how: dict[str, Any], kernel: tuple[int, ...]) -> None:
+def test_convolutions_count_only_taps_inside_the_input(how: dict[str, Any], kernel: tuple[int, ...]) -> None:
     """Ones convolved with ones: each output is the number of products that count."""
     x, w = jnp.ones((2, 9, 10, 4)), jnp.ones(kernel)
     how = {**how, "dimension_numbers": ("NHWC", "HWIO", "NHWC")}
@@ -190,7 +190,7 @@ def test_shapes() -> None:
 
 
 @pytest.mark.parametrize("kind", ["ragged-all-to-all", "collective-broadcast"])
-def test_collectives_without_a_price_are_refused(kind: str) -> None:
+def test_collectives_without_a_cost_rule_are_refused(kind: str) -> None:
     with pytest.raises(PlanError, match=kind):
         read_program(GPU.replace("collective-permute-start", kind), MESH)
 
@@ -206,7 +206,7 @@ def test_other_texts_are_refused(text: str) -> None:
         read_program(text, MESH)
 
 
-def test_the_dearest_branch_counts() -> None:
+def test_the_most_expensive_branch_counts() -> None:
     def step(x: jax.Array, which: jax.Array) -> jax.Array:
         return jax.lax.switch(which.astype(int), [lambda x: x, lambda x: x @ x, lambda x: x @ x @ x], x)
 
@@ -214,7 +214,7 @@ def test_the_dearest_branch_counts() -> None:
     assert read_program(text, Mesh((1,), (0,))).flops == 2 * 2 * WIDTH**3
 
 
-def test_endless_loops_are_told() -> None:
+def test_endless_loops_are_reported() -> None:
     def step(x: jax.Array) -> jax.Array:
         return jax.lax.while_loop(lambda h: h.sum() < 1e3, lambda h: h @ h + 1, x)
 

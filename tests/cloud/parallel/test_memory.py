@@ -1,4 +1,4 @@
-"""What a device is said to hold: when kernels run, what they need beside the program's values, and real compilers."""
+"""Predicted memory of a device: when kernels run, what they need in addition to values, and real compilers."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_whatever_is_read_has_been_made(graph: Graph, turns: bool) -> None:
             assert found.at[k] <= found.until[k] < found.steps
             if v in found.spans and graph.values[v].kind == "computed":
                 first, last = found.spans[v]
-                assert first <= found.until[k] <= last or last < first  # what is replaced needs no memory of its own
+                assert first <= found.until[k] <= last or last < first  # a replaced value needs no separate memory
 
 
 def test_rows_say_what_the_curve_says(graph: Graph) -> None:
@@ -157,7 +157,7 @@ def test_gradients_of_weights_come_late_where_collectives_hide() -> None:
     assert not hides(A100)
 
 
-def test_tables_alike_are_filled_at_once() -> None:
+def test_equal_tables_are_filled_together() -> None:
     graph = trace(*tables(4, 4096))
     table = 4096 * 64 * 4
     spans = lives(graph, True).spans

@@ -98,7 +98,7 @@ def test_a_transformer_in_stages_trains_as_it_does_whole(stages: int, replicas: 
 
 
 EAGER = Topology("eager", (Level(8, 1e-7, 1e10),), 1e9, Device({"float32": 1e8}, 1e9, 0.0))
-"""Links that cost little beside computing, so that even small stages are worth sharing."""
+"""Links that cost little compared with computing, so that even small stages are worth sharing."""
 
 
 @pytest.mark.slow

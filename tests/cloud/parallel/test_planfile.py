@@ -64,7 +64,7 @@ def test_a_plan_for_something_else_says_what_differs(graph: Graph, written: dict
         saved.check(graph, Topology.named("h100x2x8"))
     with pytest.raises(PlanError, match="'cpu8', whose links, memory or device differ from 'h100x8'"):
         saved.check(graph, Topology.named("h100x8"))
-    assert saved.check(graph) == saved.plan  # any devices, as long as there are as many
+    assert saved.check(graph) == saved.plan  # any devices, if their number is the same
 
 
 def changed(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
@@ -155,7 +155,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
             read(tmp_path / f"{n}.json")
 
 
-def test_two_plans_beside_each_other(graph: Graph, plan: Plan) -> None:
+def test_two_plans_are_compared(graph: Graph, plan: Plan) -> None:
     other = search(graph, CPU, expert="dp", backend="cpu", meshes=[plan.mesh])
     made = diff(graph, plan, other, CPU)
     lies = {(one.name, one.before, one.after) for one in made.entering}

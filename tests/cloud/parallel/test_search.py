@@ -77,7 +77,7 @@ def test_what_cannot_fit_says_the_least_that_would(wide: Graph) -> None:
     assert fits.estimate.peak_bytes <= short.value.least * 1.1
 
 
-def test_slots_lie_as_their_update_while_parameters_stay_whole(wide: Graph) -> None:
+def test_slots_are_sharded_as_their_update_while_parameters_stay_whole(wide: Graph) -> None:
     whole = [Pin("params.*.w", ((), ())), Pin("batch.*", ((0,), ()))]
     plan = search(wide, links(1e12), meshes=[LINE], pins=whole, memory=14e6)
     lies = {wide.values[v].name: split for v, split in zip(wide.entering, plan.entering, strict=True)}
@@ -116,5 +116,5 @@ def test_the_memory_curve_holds_the_state_and_peaks_where_the_estimate_says(tall
     assert np.all(held >= plan.estimate.state_bytes)
 
 
-def test_the_same_question_has_the_same_answer(tall: Graph) -> None:
+def test_equal_inputs_give_equal_plans(tall: Graph) -> None:
     assert search(tall, links(1e9)) == search(tall, links(1e9))

@@ -72,7 +72,7 @@ def test_random_graphs_cost_what_brute_force_finds() -> None:
 
 
 @pytest.mark.parametrize("few", [1, 2, 9])
-def test_what_is_believed_worth_most_is_best(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_option_with_the_best_belief_is_nearly_always_optimal(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What only large problems take, on small ones: nothing is proven, but the best is what nearly always comes out."""
     monkeypatch.setattr(solving, "SMALL", 0)
     monkeypatch.setattr(solving, "WIDER", (few,))
@@ -133,7 +133,7 @@ def _limited(problem: Problem, limit: float) -> Problem:
     return replace(problem, rows=tuple(replace(row, limit=limit) for row in problem.rows))
 
 
-def test_a_form_that_several_want_is_made_once() -> None:
+def test_a_sharding_needed_by_several_readers_is_computed_once() -> None:
     cost = np.array([[0.0, 5.0], [7.0, 0.0]])
     shared = Transfer(0, (0,), ((1, (1,)), (2, (1,))), cost, np.array([[0.0, 3.0], [3.0, 0.0]]), weight=2.0)
     row = Row(10.0, {0: np.array([4.0])}, {0: 1.0}, 1.0)
@@ -147,7 +147,7 @@ def test_a_node_may_read_what_it_makes() -> None:
     assert solve(Problem((np.array([1.0, 3.0]),), (own,))).options == (1,)
 
 
-def test_nothing_can_be_had() -> None:
+def test_no_options_at_all() -> None:
     never = Transfer(0, (0,), ((1, (1,)),), np.array([[0.0, np.inf], [np.inf, 0.0]]), np.zeros((2, 2)))
     with pytest.raises(Infeasible, match="every one needs an impossible transfer") as raised:
         solve(Problem((np.zeros(1), np.zeros(1)), (never,)))
@@ -161,6 +161,6 @@ def test_the_same_problem_gives_the_same_options() -> None:
     assert solve(problem).options == solve(problem).options
 
 
-def test_what_costs_nothing() -> None:
+def test_a_problem_without_costs() -> None:
     found = solve(Problem((np.zeros(2),)))
     assert (found.cost, found.bound) == (0.0, 0.0)

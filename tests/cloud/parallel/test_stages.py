@@ -95,6 +95,6 @@ def test_in_step_paired_takes_gpipes_time_and_1f1b_more() -> None:
 
 
 @pytest.mark.parametrize(("name", "stages"), [("zigzag", 2), ("1f1b", 0)])
-def test_bad_schedules_say_what_there_is(name: str, stages: int) -> None:
+def test_an_impossible_schedule_is_refused(name: str, stages: int) -> None:
     with pytest.raises(PlanError, match="expected"):
         schedule(name, stages, 4)

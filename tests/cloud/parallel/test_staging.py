@@ -68,7 +68,7 @@ def test_devices_of_a_replica_have_the_fastest_links(name: str) -> None:
         assert sum(one.axes, ()) == tuple(range(len(one.mesh.sizes)))  # stages are the major axes
 
 
-def test_what_few_results_need_is_less() -> None:
+def test_fewer_results_need_less() -> None:
     graph = step_graph()
     loss = len(graph.leaving) - 1
     cut, _ = restricted(graph, unsplit(graph, Mesh((1,), (0,))), [loss])
@@ -82,8 +82,8 @@ HERE = pytest.mark.skipif(not compilers.has_gpu(), reason=f"no compiler for GPUs
 
 
 @pytest.mark.parametrize("backend", ["cpu", pytest.param("gpu", marks=HERE, id="gpus")])
-def test_stages_share_their_work_over_fast_links_as_foretold(backend: str) -> None:
-    """Stages are for the slow links, and memory has no room for replicas."""
+def test_stages_share_their_work_over_fast_links_as_predicted(backend: str) -> None:
+    """Stages are for the slow links, and the memory is too small for replicas."""
 
     def loss(params: Any, state: Any, batch: Any, key: Any) -> tuple[dict[str, Any], Any]:
         x = batch["x"]

@@ -101,13 +101,13 @@ def test_the_digest_is_of_the_figures_not_the_name() -> None:
     assert len({preset.digest for preset in PRESETS.values()}) == len(PRESETS)
 
 
-def test_what_is_here() -> None:
+def test_the_topology_of_this_machine() -> None:
     devices = jax.devices()
     found = Topology.of_devices(devices)
     assert (found.size, len(found.levels)) == (len(devices), 1)
 
 
-def test_processes_are_a_level_of_their_own() -> None:
+def test_processes_are_a_separate_level() -> None:
     def device(process: int, kind: str = "NVIDIA H100 80GB HBM3") -> SimpleNamespace:
         return SimpleNamespace(platform="gpu", device_kind=kind, process_index=process, memory_stats=lambda: None)
 

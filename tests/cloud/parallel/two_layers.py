@@ -1,4 +1,4 @@
-"""A step that plans are made of in tests: two layers and Adam."""
+"""A training step for which tests make plans: two layers and Adam."""
 
 from __future__ import annotations
 

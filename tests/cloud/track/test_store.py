@@ -98,7 +98,7 @@ def test_a_beginning_that_several_runs_share_is_refused(store: Store, monkeypatc
 
 
 @pytest.mark.parametrize("kind", ["missing", "text", "other", "newer"])
-def test_what_is_no_store_is_refused(path: Path, kind: str) -> None:
+def test_other_files_are_not_opened_as_a_store(path: Path, kind: str) -> None:
     if kind == "text":
         path.write_text("not a database, " * 100)
     elif kind != "missing":
@@ -127,7 +127,7 @@ def test_what_is_no_store_is_refused(path: Path, kind: str) -> None:
         ("UPDATE events SET text = x'01'", "expected a text, got bytes"),
     ],
 )
-def test_a_damaged_store_is_told(store: Store, path: Path, change: str, expected: str) -> None:
+def test_a_damaged_store_is_reported(store: Store, path: Path, change: str, expected: str) -> None:
     run = store.start()
     store.add_scalars(run, [("loss", 1, 0.0, 1.0)])
     store.add_histogram(run, "w", Histogram(1, (0.0, 1.0), (2,), 0.5, 1.0))
@@ -177,7 +177,7 @@ def test_many_writers_at_once(path: Path) -> None:
             assert store.scalars(run.id, "loss").values == tuple(float(step * number) for step in range(50))
 
 
-def test_a_full_disk_stops_nothing_and_is_told_at_the_end(
+def test_a_full_disk_does_not_stop_a_run_and_is_reported_at_the_end(
     store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = store.start()
@@ -204,7 +204,7 @@ def test_a_full_disk_stops_nothing_and_is_told_at_the_end(
         other.close()
 
 
-def test_a_killed_run_is_lost(path: Path) -> None:
+def test_a_killed_run_is_marked_as_lost(path: Path) -> None:
     code = (
         "import sys, time\nfrom cloud.track import Recorder, Store\n"
         "store = Store(sys.argv[1], create=True)\nrun = store.start()\n"
@@ -233,8 +233,8 @@ def test_a_killed_run_is_lost(path: Path) -> None:
         ("finished", 1e6, "here", 2**22 + 1, "finished"),
     ],
 )
-def test_who_counts_as_lost(state: str, age: float, where: str, process: int, shown: str) -> None:
-    """Process 0 stands for this one."""
+def test_which_runs_count_as_lost(state: str, age: float, where: str, process: int, shown: str) -> None:
+    """Process 0 means this process."""
     assert runs.state_now(state, time.time() - age, where, process or os.getpid(), "here") == shown
 
 

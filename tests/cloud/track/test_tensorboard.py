@@ -69,7 +69,7 @@ def test_scalars_and_histograms(store: Store, tmp_path: Path) -> None:
     assert spread["squares"] == 0.25 + 3.0
 
 
-def test_a_folder_that_cannot_be(store: Store, tmp_path: Path) -> None:
+def test_an_impossible_folder_is_refused(store: Store, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(TrackError, match="file"):
         export(store, store.run(store.start()), tmp_path / "file")

@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_what_a_run_leaves(folder: Path) -> None:
+def test_what_a_run_records(folder: Path) -> None:
     with Store(folder / "runs.sqlite") as store:
         (run,) = store.runs()
         assert (run.name, run.state, run.seed) == ("mine", "finished", 3)
@@ -69,7 +69,7 @@ def test_the_chain_from_data_to_the_bundle(folder: Path) -> None:
             lineage(store, "gone.onnx")
 
 
-def test_a_run_on_what_another_left(folder: Path, tmp_path: Path) -> None:
+def test_a_run_that_uses_results_of_another_run(folder: Path, tmp_path: Path) -> None:
     with Store(folder / "runs.sqlite") as store:
         first = store.runs()[0].id
         second = store.start(name="finer", model=digest_of_file(folder / "m.onnx"), parent=first)
@@ -78,7 +78,7 @@ def test_a_run_on_what_another_left(folder: Path, tmp_path: Path) -> None:
             assert [link.kind for link in chain] == ["data", "run", "onnx", "run"]
             assert chain[3].sources == (2, 1)
             store.add_artifact(second, Artifact("bundle", "f.mslite", "e" * 64, 9, 0.0, "a" * 64))
-            chain = lineage(store, "e" * 64)  # made of a file that nobody kept
+            chain = lineage(store, "e" * 64)  # made from a file that was not recorded
             assert [link.kind for link in chain] == ["data", "run", "onnx", "run", "bundle"]
             assert chain[4].sources == (3,)
         finally:
@@ -109,7 +109,7 @@ def test_how_runs_end(tmp_path: Path, error: BaseException, state: str) -> None:
         assert [event.kind for event in store.events(run.id)] == ["checkpoint"]
 
 
-def test_a_stop_that_was_asked_for(tmp_path: Path) -> None:
+def test_a_requested_stop(tmp_path: Path) -> None:
     tracked, trainer = Tracked(tmp_path / "runs.sqlite"), Trainer(mlp(4, 2))
     tracked.started(trainer)
     tracked.stopping("SIGTERM")
@@ -118,7 +118,7 @@ def test_a_stop_that_was_asked_for(tmp_path: Path) -> None:
         assert (store.run("latest").state, store.run("latest").error) == ("stopped", "SIGTERM")
 
 
-def test_a_record_that_cannot_be_written_ends_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_record_does_not_stop_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: Store, *_: object) -> None:
         raise TrackError("the disk is full")
 

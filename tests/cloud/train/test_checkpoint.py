@@ -30,7 +30,7 @@ MOVING = {"seen": np.zeros((), np.float32), "none": np.zeros((0, 3), np.float32)
 
 
 def noisy(params: Any, state: Any, x: Any, *, rng: Any, train: bool) -> Any:
-    """Dropout and a state of its own, so that randomness and state must come back too."""
+    """Dropout and state, so that random numbers and state must be restored too."""
     hidden = jax.nn.relu(x @ params["a"])
     if train:
         hidden = hidden * jax.random.bernoulli(rng, 0.8, hidden.shape)
@@ -44,7 +44,7 @@ def trainer(folder: Any = None, params: Any = PARAMS, **options: Any) -> Trainer
 
 
 class StopAt(Callback):
-    """Stops a run from within its data, after so many steps."""
+    """Stops a run from inside its data, after a number of steps."""
 
     def __init__(self, run: Trainer, step: int) -> None:
         self.run, self.step = run, step
@@ -90,11 +90,11 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(stopped: Path, tmp_path: Path) -> Path:
-    """A copy of these, to be spoilt."""
+    """A copy of these checkpoints, which a test may damage."""
     return Path(shutil.copytree(stopped, tmp_path / "copy"))
 
 
-def test_going_on_gives_the_same_bits(folder: Path, uninterrupted: Trainer) -> None:
+def test_resuming_gives_the_same_bits(folder: Path, uninterrupted: Trainer) -> None:
     assert [path.name for path in Checkpoints(folder).there()] == ["step-000000000004", "step-000000000006"]
     run = trainer(folder)
     assert run.resume().name == "step-000000000006"
@@ -104,7 +104,7 @@ def test_going_on_gives_the_same_bits(folder: Path, uninterrupted: Trainer) -> N
     assert same(run.whole_state(), uninterrupted.whole_state())
 
 
-def test_what_is_saved_says_what_it_is_of(stopped: Path) -> None:
+def test_a_checkpoint_describes_its_contents(stopped: Path) -> None:
     said = json.loads((stopped / "step-000000000006" / "about.json").read_text())
     assert said["place"] == {"epochs": 1, "of_epoch": 2, "steps": 6}
     assert said["facts"] == {"plan": "none"} and set(said["versions"]) >= {"jax", "optax", "orbax-checkpoint"}
@@ -112,7 +112,7 @@ def test_what_is_saved_says_what_it_is_of(stopped: Path) -> None:
 
 
 def test_onto_other_devices(folder: Path, uninterrupted: Trainer) -> None:
-    """Arrays of one device come back lying as they lie here, on eight."""
+    """Arrays saved by one device are restored with the sharding of this trainer, on eight devices."""
     run = trainer(folder, parallel="data")
     run.resume()
     run.fit(Fed(lambda batch: batch), 1)
@@ -156,7 +156,7 @@ SPOILT = {
 
 
 @pytest.mark.parametrize("kind", SPOILT)
-def test_a_damaged_one_is_passed_over(folder: Path, kind: str) -> None:
+def test_a_damaged_checkpoint_is_skipped(folder: Path, kind: str) -> None:
     spoil, words = SPOILT[kind]
     spoil(folder)
     run = trainer(folder)
@@ -165,7 +165,7 @@ def test_a_damaged_one_is_passed_over(folder: Path, kind: str) -> None:
     assert run.steps_done == 4
 
 
-def test_none_at_all(folder: Path, tmp_path: Path) -> None:
+def test_no_checkpoint_at_all(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"expected a checkpoint in .* none there can be read"):
         trainer(tmp_path / "nowhere").resume()
     with pytest.raises(CheckpointError, match=r"Trainer\(checkpoints=folder\)"):
@@ -176,7 +176,7 @@ def test_none_at_all(folder: Path, tmp_path: Path) -> None:
         trainer(folder).resume()
 
 
-def test_of_another_run(stopped: Path) -> None:
+def test_a_checkpoint_of_another_run_is_refused(stopped: Path) -> None:
     wide = {**PARAMS, "a": np.ones((4, 9), np.float32), "b": np.ones((9, 2), np.float32)}
     with pytest.raises(CheckpointError, match=r"'params\.a' is float32\[4, 8\] in it, float32\[4, 9\] in the trainer"):
         trainer(stopped, wide).resume()
@@ -221,7 +221,7 @@ def test_every_epoch_and_the_best(tmp_path: Path) -> None:
         run.fit((X, Y), 1, 32, validation=(X, Y))
 
 
-def test_saving_while_steps_go_on(tmp_path: Path) -> None:
+def test_saving_while_training_continues(tmp_path: Path) -> None:
     """Steps use up the buffers of what is still being written."""
 
     def sums(params: Any, x: Any) -> Any:
@@ -284,7 +284,7 @@ def test_when_one_is_due(tmp_path: Path) -> None:
     assert Keeper(None, 0).after_step(1, True) == Keeper(None, 0).after_epoch(True, None) == (False, True)
 
 
-def test_what_a_killed_process_left_is_no_checkpoint(folder: Path) -> None:
+def test_files_of_a_killed_process_are_not_a_checkpoint(folder: Path) -> None:
     left = folder / ".step-000000000099.part"
     shutil.copytree(newest(folder), left)
     (newest(folder).rename(folder / "step-of-something"))

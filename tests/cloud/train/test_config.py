@@ -32,7 +32,7 @@ def test_the_template_is_a_run_and_shows_every_default() -> None:
         name, fields = section.name, {f.name: f for f in msgspec.structs.fields(section.type)}
         keys = set(shown[name])
         if name == "data":
-            keys |= {"options"}  # told of in words: its table would need a function
+            keys |= {"options"}  # described in words: its table would need a function
         assert keys == set(fields)
         for key, value in shown[name].items():
             field = fields[key]
@@ -126,12 +126,12 @@ def test_sizes(text: str, size: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "GiB", "-1G", "1.2.3M", "0", "1e99", "16 XB"])
-def test_what_is_no_size(text: str) -> None:
+def test_invalid_sizes(text: str) -> None:
     with pytest.raises(TrainError, match="key: expected bytes"):
         read_size(text, "key")
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_files_that_are_not_configurations(tmp_path: Path) -> None:
     with pytest.raises(TrainError, match="msedge train --template"):
         read(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("[model\n")
@@ -157,7 +157,7 @@ def test_arrays_come_in_the_models_shape_and_type(tmp_path: Path) -> None:
     assert inputs["x"].shape == (15, 1, 8, 8) and inputs["x"].dtype == np.float32 and labels.dtype == np.int32
     assert found.count == 15 and len(held["x"]) == len(held_labels) == 5 and len(found.digest) == 64
     for array, label in ((inputs["x"], labels), (held["x"], held_labels)):
-        first = (array[:, 0, 0, 0] + 1) / 2 / 64 % 4  # tells which example it is, four by four
+        first = (array[:, 0, 0, 0] + 1) / 2 / 64 % 4  # identifies the example, in groups of four
         np.testing.assert_array_equal(first, label % 4)
     _, again = made(tmp_path, RESNET, {**said, "validation": 0.25})
     np.testing.assert_array_equal(again.train[1], labels)
@@ -188,7 +188,7 @@ def test_arrays_that_do_not_fit(tmp_path: Path, change: dict[str, Any], expected
         made(tmp_path, RESNET, {"npz": "d.npz", "labels": "y", **change})
 
 
-def test_a_limit_draws_from_all_over_the_file(tmp_path: Path) -> None:
+def test_a_limit_draws_examples_from_the_whole_file(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", x=np.zeros((400, 4), np.float32), labels=np.repeat(np.arange(4), 100))
     _, found = made(tmp_path, LEAST["model"], {"npz": "d.npz", "limit": 80, "validation": 0.25})
     labels = np.concatenate([found.train[1], found.validation[1]])
@@ -242,7 +242,7 @@ def test_records_are_read_while_training_goes_on(tmp_path: Path) -> None:
         made(tmp_path, LEAST["model"], {"records": "none.records"})
 
 
-def test_labels_beyond_the_models_classes(tmp_path: Path) -> None:
+def test_labels_outside_the_models_classes(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", x=np.zeros((8, 4), np.float32), labels=np.arange(8))
     with pytest.raises(TrainError, match="expected labels from 0 to 2, as the model has 3 outputs; got 0 to 7"):
         job_of(parse({**LEAST, "data": {"npz": "d.npz", "validation": 0.0}}, tmp_path))
@@ -309,7 +309,7 @@ def test_functions_of_the_users(tmp_path: Path) -> None:
         ({"checkpoint": {"folder": "kept", "best": "loss"}}, r"checkpoint\.best: expected validation data"),
     ],
 )
-def test_what_would_fail_at_the_end_fails_at_the_start(tmp_path: Path, tables: Any, expected: str) -> None:
+def test_errors_of_the_export_are_found_before_training(tmp_path: Path, tables: Any, expected: str) -> None:
     np.savez(tmp_path / "d.npz", x=np.zeros((8, 4), np.float32), labels=np.arange(8) % 3)
     with pytest.raises(TrainError, match=expected):
         job_of(parse({**LEAST, "data": {"npz": "d.npz", "validation": 0.0}, **tables}, tmp_path))
@@ -325,6 +325,6 @@ def test_what_would_fail_at_the_end_fails_at_the_start(tmp_path: Path, tables: A
         ({"onnx": "none.onnx"}, r"model\.onnx: cannot read"),
     ],
 )
-def test_models_that_are_none(tmp_path: Path, model: dict[str, Any], expected: str) -> None:
+def test_invalid_models(tmp_path: Path, model: dict[str, Any], expected: str) -> None:
     with pytest.raises(TrainError, match=expected):
         model_of(parse({"model": model, "data": {"builtin": "digits"}}, tmp_path))

@@ -35,7 +35,7 @@ def behaving(code: str, processes: int = 3, **options: object) -> Outcome:
     return supervise([sys.executable, "-S", "-c", known + code], processes, **said)  # type: ignore[arg-type]
 
 
-def test_all_goes_well() -> None:
+def test_all_workers_succeed() -> None:
     assert behaving("sys.exit(0)") == Outcome(0, 3, 0)
 
 
@@ -58,7 +58,7 @@ def test_all_goes_well() -> None:
          ["no process made progress for 600 s; restarting"]),
     ],
 )  # fmt: skip
-def test_what_becomes_of(code: str, options: dict[str, object], status: int, left: int, log: list[str]) -> None:
+def test_exit_codes_and_restarts(code: str, options: dict[str, object], status: int, left: int, log: list[str]) -> None:
     told: list[str] = []
     found = behaving(code, say=told.append, **options)
     assert (found.status, found.processes) == (status, left)
@@ -67,7 +67,7 @@ def test_what_becomes_of(code: str, options: dict[str, object], status: int, lef
 
 
 @pytest.mark.parametrize(("code", "status"), [(f"sys.exit({PREEMPTED})", PREEMPTED), ("sys.exit(1)", 1)])
-def test_a_signal_is_passed_on(tmp_path: Path, code: str, status: int) -> None:
+def test_a_signal_is_forwarded_to_workers(tmp_path: Path, code: str, status: int) -> None:
     """Workers that save, and such that cannot."""
     worker = f"signal.signal(signal.SIGTERM, lambda *_: {code})\nopen(f'{tmp_path}/{{me}}', 'w')\ntime.sleep(60)"
 
@@ -87,14 +87,14 @@ def test_a_signal_is_passed_on(tmp_path: Path, code: str, status: int) -> None:
     assert found.log == ("stopped" if status == PREEMPTED else "stopped, but not every process saved",)
 
 
-def test_who_was_lost() -> None:
+def test_which_worker_was_lost() -> None:
     """Not those that gave up because another one was."""
     assert _lost({0: None, 1: 0, 2: 3}) == {}
     assert _lost({0: -signal.SIGABRT, 1: -signal.SIGKILL, 2: 1}) == {1: "SIGKILL"}
     assert _lost({0: -signal.SIGABRT, 1: None}) == {0: "SIGABRT"}
 
 
-def test_impossible_numbers() -> None:
+def test_impossible_numbers_of_processes() -> None:
     for options in ({"processes": 0}, {"least": 4}, {"fits": lambda count: False}):
         with pytest.raises(TrainError, match=r"expected at least 1 process|divides the batch"):
             behaving("", **options)  # type: ignore[arg-type]

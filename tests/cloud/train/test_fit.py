@@ -68,7 +68,7 @@ def test_callbacks_hear_of_every_step_in_order() -> None:
     assert (trained.epochs_done, trained.steps_done, trained.steps_of_epoch) == (2, 8, 0)
 
 
-def test_stopping_and_going_on_is_as_if_never_stopped() -> None:
+def test_stopping_and_resuming_changes_nothing() -> None:
     class Stop(Callback):
         def epoch_done(self, report: EpochReport) -> None:
             order.append(report.steps)
@@ -90,7 +90,7 @@ def test_stopping_and_going_on_is_as_if_never_stopped() -> None:
     assert apart(whole.params, parted.params) == 0
 
 
-def test_steps_are_exact_and_go_on() -> None:
+def test_numbers_of_steps_are_exact_and_training_can_continue() -> None:
     whole, parted = trainer(), trainer()
     whole.fit((X, Y), 3, 16)
     first = parted.fit((X, Y), batch_size=16, steps=6)
@@ -111,7 +111,7 @@ def test_data_without_a_batch_is_refused_rather_than_waited_for() -> None:
         trainer().fit(Empty(), steps=3)
 
 
-def test_the_gradient_norm_is_told() -> None:
+def test_the_gradient_norm_is_reported() -> None:
     class Norms(Callback):
         def stepped(self, step: int, metrics: Mapping[str, float]) -> None:
             norms.append(metrics["gradient_norm"])
@@ -220,7 +220,7 @@ def poisoned() -> np.ndarray:
     return x
 
 
-def test_bad_data_is_named_and_weights_are_those_before() -> None:
+def test_bad_data_is_named_and_the_weights_are_unchanged() -> None:
     watching = Watching()
     broken, good = trainer(callbacks=[watching]), trainer()
     with pytest.raises(TrainError, match=r"the loss is nan at step \d .*: batch 'inputs/x' already holds nan in row"):

@@ -62,7 +62,7 @@ def killed_while_writing(folder: Path, moment: str) -> bool:
 
 
 @pytest.mark.slow
-def test_a_half_written_checkpoint_is_never_believed(tmp_path: Path) -> None:
+def test_a_half_written_checkpoint_is_never_loaded(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     caught = [killed_while_writing(folder, moment) for moment in ("about.json", "arrays/*/*", "arrays*")]
     assert any(caught), caught

@@ -35,14 +35,14 @@ def test_settings_that_make_no_sense(environment: dict[str, str], words: str) ->
         join(environment)
 
 
-def test_alone() -> None:
+def test_a_single_process() -> None:
     assert join({}) == join(said("127.0.0.1:1", "1", "0")) == join({"SLURM_JOB_ID": "7"}) == (0, 1)
     with pytest.raises(ValueError, match="as ever"), together({}) as where:
         assert where == (0, 1)
         raise ValueError("as ever")
 
 
-def test_launchers_speak_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_of_launchers_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """JAX finds the others by what SLURM and Open MPI say."""
     asked: list[tuple[object, ...]] = []
     monkeypatch.setattr(jax.distributed, "initialize", lambda *given: asked.append(given))
@@ -52,7 +52,7 @@ def test_launchers_speak_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None
     assert asked == [(None, None, None), (None, None, None), ("127.0.0.1:9", 3, 2)]
 
 
-def test_nobody_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_other_process_connects(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*given: object) -> None:
         raise RuntimeError("deadline exceeded")
 
@@ -82,7 +82,7 @@ def test_one_process_agrees_with_itself() -> None:
     assert Agreement().ask(True, False) == (True, False)
 
 
-def test_many_agree_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_agree_from_time_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same answers for both, at the same steps, whatever their clocks say."""
     heard: list[list[int]] = []
 

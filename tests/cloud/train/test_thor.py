@@ -67,7 +67,7 @@ def test_kronecker_curvature_is_what_it_is_good_at() -> None:
     assert least(thor, 150) < 0.5 * least(lambda rate: optax.adam(rate, 0.9, 0.95), 150)
 
 
-def test_factors_become_diagonal_in_their_bases_and_looks_grow_rare() -> None:
+def test_factors_become_diagonal_in_their_bases_and_updates_become_rare() -> None:
     random = np.random.default_rng(5)
     optimizer = scale_by_thor(factor_decay=0.9, first=2, longest=16, threshold=0.2)
     w = jnp.zeros((6, 5))

@@ -42,14 +42,14 @@ def test_every_kind_of_source(tmp_path):
     assert bundles == {48}
 
 
-def test_the_callers_model_is_left_alone():
+def test_the_callers_model_is_not_changed():
     model = ir.from_proto(small())
     before = ir.to_proto(model).SerializeToString(deterministic=True)
     converter.convert(model)
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before
 
 
-def test_what_is_no_model(tmp_path):
+def test_inputs_that_are_not_models(tmp_path):
     refused(tmp_path / "absent.onnx", "no file at .*absent.onnx")
     refused(tmp_path, "cannot read")
     refused(b"", "got 0 bytes")

@@ -30,7 +30,7 @@ def test_a_module_keeps_numbers_names_and_its_mode() -> None:
         np.testing.assert_allclose(found, net(x).detach().numpy(), atol=1e-5)
 
 
-def test_what_is_no_module_or_cannot_be_traced_is_refused() -> None:
+def test_other_objects_and_modules_that_cannot_be_traced_are_refused() -> None:
     class Odd(torch.nn.Module):  # type: ignore[misc]
         def forward(self, x: object) -> object:
             return np.linalg.eigvals(x) if float(x.sum()) > 0 else x  # type: ignore[attr-defined, call-overload]

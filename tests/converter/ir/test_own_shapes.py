@@ -129,7 +129,7 @@ def test_what_onnx_does_not_know(op):
     assert build.dims(to_ir(b.model(made)).graph.outputs[0]) == ("n", 4, 3)
 
 
-def test_standard_operators_after_ours_get_theirs():
+def test_standard_operators_after_ours_get_shapes():
     b = Builder(21)
     q, scale, _ = b("DynamicQuantizeLinear", b.input("x", ["n", 3, 8, 8]), outputs=3, domain=OURS, kept=1)
     y = b("MaxPool", b("QLinearConv", q, scale, b.const(np.uint8(0)), *weights(b, 4, 3, 3, 3), domain=OURS),

@@ -30,7 +30,7 @@ def test_optional_operands_left_out():
     assert nodes[0].inputs[1] == "" and len(nodes[0].inputs) == 3
 
 
-def test_outputs_that_an_operator_must_have_stay_where_nobody_reads_them():
+def test_required_outputs_without_readers_are_kept():
     b = Builder()
     values, _ = b("TopK", b.input("x", [4]), b.const(np.array([2])), outputs=2)
     (node,) = lower(to_ir(b.model(values))).nodes

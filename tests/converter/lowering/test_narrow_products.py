@@ -87,7 +87,7 @@ def test_scales_in_half_precision() -> None:
     ],
     ids=["a scale a row", "blocks of columns", "16 bits", "x transposed"],
 )
-def test_what_kernels_do_not_read_stays(graph: Graph) -> None:
+def test_weights_that_kernels_cannot_read_stay(graph: Graph) -> None:
     assert narrow_products(graph) == graph
 
 

@@ -80,7 +80,7 @@ def test_two_values_take_a_byte() -> None:
     assert plain - packed == pytest.approx(512 * 256 / 2, abs=512)
 
 
-def test_what_others_read_stays() -> None:
+def test_weights_with_other_readers_stay() -> None:
     int4 = ml_dtypes.int4
     constants: dict[str, np.ndarray] = {name: np.ones(4, int4) for name in ("cast", "out", "alone", "half")}
     constants |= {"zero": np.zeros(4, int4), "scale": np.ones(4, np.float32), "asked": np.ones(4, int4)}
@@ -139,8 +139,8 @@ def test_numpy_alone_runs_it(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-def test_large_weights_are_made_ahead_without_copies_of_their_size(axis: int) -> None:
-    """2 M weights: packed bytes, then int8, then float32, and little beside them."""
+def test_large_weights_are_prepared_without_full_copies(axis: int) -> None:
+    """2 M weights: packed bytes, then int8, then float32, and little more."""
     graph = pack_narrow(weight_only(np.random.default_rng(0), 2048, 1024, axis=axis))
     count = 2048 * 1024
     tracemalloc.start()

@@ -172,7 +172,7 @@ def test_rows_of_quantised_weights_are_permuted():
         assert [n.op for n in graph.nodes].count("Transpose") == 1
 
 
-def test_what_stayed_float_is_said():
+def test_float_operators_are_reported():
     b = Q()
     x = b.integers("x", [1, 4, 6, 6])
     y = b("Add", b.dq(x), b.dq(b.integers("r", [1, 4, 6, 6], zero=-1)))

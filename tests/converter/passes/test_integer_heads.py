@@ -40,7 +40,7 @@ def test_heads_are_joined_across_quantisers(between: tuple[float, ...]) -> None:
     assert [n.op for n in graph.nodes] == ["Attention", "QuantizeLinear", "DequantizeLinear"]
 
 
-def test_quantisers_of_different_steps_stay() -> None:
+def test_quantisers_with_different_scales_stay() -> None:
     graph = check(attention(Q(), (0.02, 0.05)), step=0.05)
     assert "Transpose" in [n.op for n in graph.nodes]
 

@@ -85,7 +85,7 @@ def test_sixteen_bits_move_as_well(dtype):
     assert [n.op for n in graph.nodes][-1] == "DequantizeLinear"
 
 
-def test_what_takes_no_sixteen_bits_stays_float():
+def test_operators_without_sixteen_bits_stay_float():
     b = Q()
     x = b.integers("x", SHAPE, dtype=np.int16)
     y = b("MaxPool", b.dq(x), kernel_shape=[2, 2])
@@ -112,7 +112,7 @@ def test_padding_is_quantised_with_its_result(number):
 
 
 @pytest.mark.parametrize("number, whole", [(0.0, True), (0.033, False)])
-def test_float_results_are_padded_as_integers_where_the_number_is_one(number, whole):
+def test_float_results_are_padded_as_integers_if_the_value_allows_it(number, whole):
     b = Q()
     y = b("Pad", b.dq(b.integers("x", SHAPE)), i64(b, 0, 0, 1, 1, 0, 0, 1, 1), b.const(np.float32(number)))
     graph = check(b.model(y), steps=0)
@@ -136,7 +136,7 @@ def test_a_quantizer_reaches_the_convolution_through(name):
     assert len(body(graph)) == 2 and "QLinearConv" in body(graph)
 
 
-def test_operands_of_a_concat_come_onto_its_steps():
+def test_operands_of_a_concat_get_its_scale():
     b = Q()
     parts = [b.dq(b.integers(n, [2, 3, 5], s, z)) for n, s, z in (("a", 0.02, 3), ("b", 0.05, -7), ("c", 0.04, 0))]
     graph = check(b.model(b.q(b("Concat", *parts, axis=1), 0.04, 0)))

@@ -98,7 +98,7 @@ FORMATS = {
 
 
 _STEPS = {"resnet": 1, "attention": 1, "mobile": 3, "int16": 8}
-"""How far results may be apart: a step of one layer, taken at a tie, is several of a later one."""
+"""Allowed difference of results: one step in a layer, from rounding a tie, is several steps in a later layer."""
 
 
 @pytest.mark.parametrize("form", FORMATS)

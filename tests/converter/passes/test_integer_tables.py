@@ -42,7 +42,7 @@ def test_tables_give_sixteen_bits():
     assert body(check(b.model(b.q(y, 1 / 32768, 0, np.int16)))) == ["LookupTable"]
 
 
-def test_comparisons_give_truth():
+def test_comparisons_give_booleans():
     b = Q()
     graph = check(b.model(b("Less", b.dq(b.integers("x", [3, 100])), f(b, 0.2))), steps=0)
     assert body(graph) == ["LookupTable"] and graph.constants[graph.nodes[0].inputs[1]].dtype == np.bool_

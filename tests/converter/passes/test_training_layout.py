@@ -83,7 +83,7 @@ def test_an_expand_that_others_need_stays() -> None:
     assert "Expand" in ops(graph)
 
 
-def test_a_whole_bundle_trains_alike_with_any_team() -> None:
+def test_a_whole_bundle_trains_alike_with_any_number_of_workers() -> None:
     data = convert(resnet8((3, 16, 16), filters=(8, 16)), trainable=Training("*", learning_rate=0.05)).bundle
     alone, team = lite_runtime.load(data), lite_runtime.load(data, threads=3)
     rng = np.random.default_rng(0)

@@ -294,7 +294,8 @@ def test_the_layers_a_search_goes_through():
 
 
 def test_a_dead_channel_costs_no_other_channel_its_rounding():
-    """Batch norms fold into channels of 1e-16 with a bias, which no integer in units of their own step could hold."""
+    """Folded batch norms can give channels of 1e-16 with a bias too large for any integer at the channel's own
+    scale."""
     b = Builder(seed=21)
     weight = b.rng.standard_normal((8, 3, 3, 3)).astype(np.float32)
     weight[2] = 1e-16

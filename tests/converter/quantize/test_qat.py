@@ -175,7 +175,7 @@ def test_shared_weights_stay_one():
     assert kept.inputs[1] is rounded.inputs[0]
 
 
-def test_what_training_broke_is_refused():
+def test_values_broken_by_training_are_refused():
     model, _ = faked(network("residual"))
     for names, bad, message in (
         (scales(model).weights, -1.0, "not all finite and positive"),

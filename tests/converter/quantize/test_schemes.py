@@ -98,7 +98,7 @@ def test_movement_shares_parameters():
     assert len({found.tensors[v] for v in list(found.tensors)[1:]}) == 1
 
 
-def test_concat_ties_what_it_alone_reads():
+def test_concat_shares_a_scale_with_operands_that_only_it_reads():
     b = Builder()
     x = b("Relu", conv(b, image(b)))
     left, right = b("Relu", conv(b, x)), b("Relu", conv(b, x))
@@ -119,7 +119,7 @@ def test_attention_products_are_integer_on_both_sides():
     assert tensors == ["input", "MatMul", "MatMul", "Transpose", "Relu"]
 
 
-def test_what_the_options_ask_for():
+def test_schemes_follow_the_options():
     b = Builder()
     y = conv(b, b("Relu", conv(b, b("Relu", conv(b, image(b))))))
     model = prepared(b.model(y))
@@ -135,7 +135,7 @@ def test_what_the_options_ask_for():
     assert not wide.integer and not wide.tensors and len(wide.weights) == 1  # the second is too small to be worth it
 
 
-def test_what_has_no_integer_form_says_so():
+def test_operators_without_an_integer_form_are_reported():
     b = Builder()
     x = conv(b, image(b))
     w = b("Relu", b.input("w", [4, 4, 3, 3]))
@@ -147,7 +147,7 @@ def test_what_has_no_integer_form_says_so():
     assert "magnitudes" in reasons["Exp"] and "alpha" in reasons["Gemm"]
 
 
-def test_integer_outputs_pull_the_head_in():
+def test_with_integer_outputs_the_head_is_quantised_too():
     b = Builder()
     y = b("Softmax", b("Gemm", b("Flatten", b("Relu", conv(b, image(b)))), b.weight(256, 5), b.weight(5)))
     _, _, integer, tensors = planned(b, y, io="int8")

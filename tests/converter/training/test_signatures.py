@@ -95,7 +95,7 @@ def test_a_step_that_cannot_run_changes_nothing() -> None:
     assert all(np.array_equal(start[name], value) for name, value in model.state_dict().items())
 
 
-def test_a_last_softmax_is_looked_through() -> None:
+def test_the_loss_reads_the_logits_before_a_last_softmax() -> None:
     x, labels = batches(mlp(), 3, 4, 1)[0]
     feed = {"x": x, "labels": labels}
     plain, soft = (load(convert(mlp(softmax=s), trainable="*").bundle) for s in (False, True))

@@ -26,7 +26,7 @@ def _quantised() -> tuple[bytes, Any, Any]:
 
 
 @pytest.mark.parametrize(("glob", "integer"), [("*head.weight*", 3), ("*last.conv.weight*", 2), ("*", 0)])
-def test_what_depends_on_a_parameter_is_float_again(glob: str, integer: int) -> None:
+def test_nodes_that_depend_on_a_parameter_become_float_again(glob: str, integer: int) -> None:
     source, x, labels = _quantised()
     plain = load(convert(source).bundle).run({"x": x})["logits"]
     model = load(convert(source, trainable=Training(glob, optimizer="adam", learning_rate=0.02)).bundle)

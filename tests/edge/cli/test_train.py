@@ -153,13 +153,13 @@ def test_a_failed_run_says_why(folder: Path) -> None:
     assert shown["state"] == "failed" and "the loss is" in shown["error"]
 
 
-def test_no_record_where_none_is_wanted(folder: Path) -> None:
+def test_no_record_if_recording_is_off(folder: Path) -> None:
     before = len(runs(folder, "list")["runs"])
     out, _ = msedge("train", folder / "run.toml", "--set", "track.keep=false", "--json")
     assert json.loads(out)["run"] is None and len(runs(folder, "list")["runs"]) == before
 
 
-def test_a_function_that_makes_the_job(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_builds_the_job(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     (folder / "my_run.py").write_text(
         "from cloud.train.jobs.config import read\nfrom cloud.train.jobs.job import job_of\n"

@@ -43,7 +43,7 @@ def command(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_stopped_and_gone_on(tmp_path: Path) -> None:
+def test_stopped_and_resumed(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(64, 16)).astype(np.float32)
     np.savez(tmp_path / "data.npz", x=x, labels=(x.sum(1) > 0).astype(np.int32))
     (tmp_path / "run.toml").write_text(CONFIG)

@@ -1,4 +1,4 @@
-"""Kernels that are compiled while the demo trains: it goes on meanwhile, waits for them, and hears of failures."""
+"""Kernels are compiled while the demo trains: it continues, waits for them when needed, and reports failures."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def test_the_demo_goes_on_while_they_are_compiled(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("error", "raised"), [(build.BuildError("no luck"), True), (MissingExtraError("numba", "jit", "why"), False)]
 )
-def test_what_fails_is_raised_when_kernels_are_needed(
+def test_a_failure_is_raised_when_kernels_are_needed(
     monkeypatch: pytest.MonkeyPatch, error: Exception, raised: bool
 ) -> None:
-    """Without a compiler nothing is compiled ahead, and whoever needs a kernel says so."""
+    """Without a compiler nothing is compiled ahead, and code that needs a kernel raises an error."""
 
     def prepare(progress: Any) -> list[str]:
         raise error
@@ -52,7 +52,7 @@ def test_what_fails_is_raised_when_kernels_are_needed(
 
 
 @pytest.mark.skipif(host() is None, reason="no native kernels on this processor")
-def test_compiling_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Any, capfd: Any) -> None:
+def test_compiling_reports_its_progress(monkeypatch: pytest.MonkeyPatch, tmp_path: Any, capfd: Any) -> None:
     pytest.importorskip("numba")
     monkeypatch.setenv("MSEDGE_CACHE", str(tmp_path))
     build._path.cache_clear()

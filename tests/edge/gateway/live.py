@@ -1,4 +1,4 @@
-"""A gateway on 127.0.0.1 in a thread of its own, for tests."""
+"""A gateway on 127.0.0.1 in a separate thread, for tests."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def simple_string(path: Path) -> Path:
 
 
 def scaled(path: Path, factor: float, size: int = 4) -> Path:
-    """y = factor * x, float32 [batch, size]: models whose answers tell them apart."""
+    """y = factor * x, float32 [batch, size]: models that can be recognised by their answers."""
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", size]) for n in "xy")
     weight = onnx.numpy_helper.from_array(np.float32(factor), "factor")
     return bundle_of(path, helper.make_graph([helper.make_node("Mul", ["x", "factor"], ["y"])], "scaled", [x], [y],

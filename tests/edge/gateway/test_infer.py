@@ -1,4 +1,4 @@
-"""Requests that end otherwise than most: clients that leave, models whose only signature has a name of its own."""
+"""Unusual requests: clients that disconnect, models whose only signature is not named predict."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _large() -> Ask:
     return Ask("m", "", {}, memoryview(body), "127.0.0.1")
 
 
-def test_a_client_that_leaves_at_once_leaves_nothing(there: Live) -> None:
+def test_a_client_that_disconnects_at_once_leaves_nothing_behind(there: Live) -> None:
     """What was to be done in a task that never began is not begun either, and nothing warns of it."""
     replies: list[Answer] = []
 
@@ -76,7 +76,7 @@ def test_the_last_client_of_a_version_that_is_gone(there: Live) -> None:
     assert not there.gateway.under_way and not there.gateway.scheduler.snapshot()["models"]
 
 
-def test_the_only_signature_is_meant_where_none_is_named(tmp_path: Path) -> None:
+def test_the_only_signature_is_the_default(tmp_path: Path) -> None:
     held = lite_runtime.load(str(scaled(tmp_path / "x.mslite", 3.0))).bundle
     path = tmp_path / "score.mslite"
     bundle.write(path, {"score": held.signatures["predict"]})
@@ -90,7 +90,7 @@ def test_the_only_signature_is_meant_where_none_is_named(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["image/jpeg", "Image/JPEG", "AUDIO/wav"])
-def test_media_types_have_no_case(there: Live, kind: str) -> None:
+def test_media_types_ignore_case(there: Live, kind: str) -> None:
     """A body of such a type is the one input's bytes, here those of floats."""
     x = np.arange(4, dtype=np.float32)
     with Raw(there.port) as raw:

@@ -30,7 +30,7 @@ def test_every_peer_of_a_format_runs_and_agrees(small: Small) -> None:
     assert all(e.ratio and best.ratio.median <= e.ratio.median for e in result.entries[1:])
 
 
-def test_a_peer_that_cannot_run_the_model_is_told_apart(small: Small) -> None:
+def test_a_peer_that_cannot_run_the_model_is_reported_separately(small: Small) -> None:
     result = contest(small.source, against=["litert", "onnxruntime"], **QUICK)  # type: ignore[arg-type]
     assert [entry.name for entry in result.entries] == [OURS, "onnxruntime"]
     (absent,) = result.absent

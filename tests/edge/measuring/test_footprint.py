@@ -1,4 +1,4 @@
-"""Cold starts, each in a process of its own."""
+"""Cold starts, each in a separate process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_every_contender_starts_from_nothing(small: Small, peer: str) -> None:
     assert 0 < base.peak_bytes < min(ours.peak_bytes, other.peak_bytes)
 
 
-def test_a_runtime_that_dies_leaves_its_last_words(
+def test_the_last_output_of_a_runtime_that_dies_is_reported(
     small: Small, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     dying = tmp_path / "first.py"

@@ -10,7 +10,7 @@ from edge.measuring import measure
 
 
 class Clock:
-    """Time that passes only when a contender works, when its workers spin on, and when somebody sleeps."""
+    """Simulated time, which passes only while a contender works, while its workers spin, and during sleeps."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -36,7 +36,7 @@ class Clock:
         calls = iter([first])
 
         def call() -> None:
-            # A processor that is shared with somebody who spins gives half.
+            # On a processor shared with a spinning worker, half the time is available.
             self.now += next(calls, steady) * (2 if self.spinning and not spins else 1)
             self.spinning = max(spins, self.spinning)
 
@@ -70,12 +70,12 @@ def test_short_calls_are_repeated_within_a_turn(clock: Clock) -> None:
     assert clock.now >= 3 * measure.TURN_SECONDS
 
 
-def test_nobody_pays_for_workers_that_still_spin(clock: Clock) -> None:
+def test_workers_that_still_spin_are_not_measured(clock: Clock) -> None:
     contenders = {"ours": clock.takes(0.01), "spinner": clock.takes(0.01, spins=0.035)}
     timings = measure.interleave(contenders, rounds=5)
     assert timings["ours"].median == pytest.approx(0.01)
 
 
-def test_one_that_never_rests_is_not_waited_for_forever(clock: Clock) -> None:
+def test_waiting_for_idle_workers_has_a_limit(clock: Clock) -> None:
     timings = measure.interleave({"restless": clock.takes(0.01, spins=1e9)}, rounds=3)
     assert len(timings["restless"].rounds) == 3

@@ -86,7 +86,7 @@ def test_a_measurement_that_others_could_have_written_does_not_count(quick: Path
 
 
 @native
-def test_measured_afresh_it_replaces_what_was_kept(quick: Path) -> None:
+def test_a_new_measurement_replaces_the_stored_one(quick: Path) -> None:
     held = roofline()
     assert held is not None
     (kept,) = quick.glob("roofline-*.json")

@@ -36,7 +36,7 @@ def test_drawn_values_have_the_declared_types() -> None:
 @pytest.mark.parametrize(
     "value", [Value("s", "string", (1,)), Value("r", "float32", None), Value("q", "float32", None, "sequence")]
 )
-def test_what_cannot_be_made_up(value: Value) -> None:
+def test_inputs_that_cannot_be_generated(value: Value) -> None:
     with pytest.raises(InputError, match="cannot be generated"):
         draw([value], np.random.default_rng(0))
 
@@ -50,7 +50,7 @@ def test_rows_are_split_into_the_models_batches() -> None:
         list(samples_in({"x": np.zeros((7, 3))}, [X, Y]))
 
 
-def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_not_samples_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.npy"
     for data in (b"", b"nonsense", b"\x93NUMPY\x01\x00"):
         path.write_bytes(data)

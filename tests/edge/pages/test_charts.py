@@ -28,7 +28,7 @@ def test_lines_stay_inside(values: list[float | None]) -> None:
         assert figure == ""
 
 
-def test_higher_numbers_stand_higher() -> None:
+def test_higher_numbers_are_drawn_higher() -> None:
     figure = curves("t", [1, 2, 3], {"s": [1.0, 3.0, 2.0]})
     heights = [y for _, y in points(figure)]
     assert heights[1] < heights[2] < heights[0]

@@ -72,7 +72,7 @@ def test_no_page_reaches_for_the_network(store: Store) -> None:
         assert word not in page
 
 
-def test_charts_of_nothing_are_nothing() -> None:
+def test_charts_without_data_are_empty() -> None:
     assert densities("t", {"a": ((0.0, 1.0), (0,))}) == "" == shares("t", {}) == shares("t", {"a": {"x": 0.0}})
 
 

@@ -57,7 +57,7 @@ def rng(*seed: int) -> np.random.Generator:
 
 
 def akin(count: int, seed: int) -> Batch:
-    """Examples of a device whose rule is half its own, half everybody's."""
+    """Examples of a device; one half of their rule is specific to it, the other is common to all."""
     x, y = batches(1, count, seed)
     x = x["x"][0]
     return Batch({"x": x}, (0.5 * y[0] + 0.5 * (x @ np.float32([1.0, 2.0, -1.0]))).astype(np.float32))

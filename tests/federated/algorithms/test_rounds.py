@@ -254,7 +254,7 @@ def test_fedbn_keeps_statistics_and_scales() -> None:
     assert kept["params"]["norm.mean"].any()
 
 
-def test_what_stays_must_be_something_and_not_everything() -> None:
+def test_local_parameters_must_be_some_and_not_all() -> None:
     for own in (["nothing*"], ["*"]):
         with pytest.raises(FederatedError, match=r"match some parameters and to leave some.*body\.w, head\.b"):
             made("fedper", own=own).init(PARAMS)
@@ -281,7 +281,7 @@ def test_meta_head_steps_uphill_then_ahead_then_keeps_a_head() -> None:
     assert algorithm.enrol(algorithm.broadcast(after)) == {"params": {"head.b": after["params"]["head.b"]}}
 
 
-def test_a_gradient_of_zeros_has_no_uphill() -> None:
+def test_a_zero_gradient_has_no_ascent_direction() -> None:
     still = batches(2)
     still = Batch({"x": still.inputs["x"] * 0}, still.labels * 0)
     flat = {n: v * 0 for n, v in PARAMS.items()}
@@ -312,7 +312,7 @@ def test_scaffold_at_first_is_fedavg() -> None:
 
 
 def test_scaffold_with_one_device_stays_fedavg() -> None:
-    """The control of the only device is everybody's, so that nothing is corrected."""
+    """The only device's control variate equals the server's, so nothing is corrected."""
     algorithm, plain = made("scaffold"), made("fedavg")
     state, other = algorithm.init(PARAMS), plain.init(PARAMS)
     own = algorithm.enrol(algorithm.broadcast(state))

@@ -43,7 +43,7 @@ def asked(demands: Demands, privacy: Mapping[str, Any]) -> dict[str, Any]:
         ({"least_own_noise": 1.0}, CENTRAL, LOCAL),
     ],
 )
-def test_what_offers_less_is_declined_by_name(
+def test_a_server_that_offers_less_is_declined_with_the_demand(
     demands: dict[str, Any], less: dict[str, Any], enough: dict[str, Any]
 ) -> None:
     declined = asked(Demands(**demands), less)
@@ -70,7 +70,7 @@ def test_a_sum_of_too_few_devices_is_declined(least: int, refused: int) -> None:
     assert ("least_devices" in " ".join(row["details"])) == bool(refused)
 
 
-def test_words_of_a_node() -> None:
+def test_settings_of_a_node() -> None:
     words = {"most_clip": 2, "least_noise": 0.5, "secure_only": True, "least_devices": 10, "device": "kitchen"}
     assert Demands.of(words) == Demands(2, 0.5, 0.0, True, 10)
     assert Demands.of({}) == Demands()
@@ -88,12 +88,12 @@ def test_words_of_a_node() -> None:
         ({"least_devices": -1}, "of at least 0, got -1"),
     ],
 )
-def test_words_that_make_no_sense(words: dict[str, object], says: str) -> None:
+def test_invalid_settings(words: dict[str, object], says: str) -> None:
     with pytest.raises(FederatedError, match=says):
         Demands.of(words)
 
 
-def test_a_node_does_as_its_owner_says(tmp_path: Path) -> None:
+def test_a_node_follows_its_owners_demands(tmp_path: Path) -> None:
     pytest.importorskip("onnx_ir")
     from cloud.zoo import mlp
     from converter import convert
@@ -107,7 +107,7 @@ def test_a_node_does_as_its_owner_says(tmp_path: Path) -> None:
     assert device_from(words).demands == Demands()
 
 
-def test_a_demand_that_is_misspelt_is_no_demand_less(tmp_path: Path) -> None:
+def test_a_misspelt_demand_is_refused(tmp_path: Path) -> None:
     words = dict.fromkeys(("device", "bundle", "data", "state"), str(tmp_path / "none"))
     with pytest.raises(FederatedError, match="no such key 'least_nois'"):
         device_from({**words, "least_nois": 1.0})

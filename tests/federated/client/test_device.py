@@ -43,7 +43,7 @@ def ask(message: bytes, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("kind", "answer"), [("train", "update"), ("evaluate", "evaluation"), ("sync", "personal")])
-def test_what_is_asked_is_done(kind: str, answer: str) -> None:
+def test_a_device_does_what_it_is_asked(kind: str, answer: str) -> None:
     assert ask(MESSAGES[kind])["kind"] == answer
 
 
@@ -101,7 +101,7 @@ def test_the_same_round_gives_the_same_answer() -> None:
     assert one.answer(FEDERATION.work(2)) == other
 
 
-def test_bytes_that_are_no_message() -> None:
+def test_bytes_that_are_not_a_message() -> None:
     with pytest.raises(FederatedError):
         device().answer(b"hello")
 

@@ -42,7 +42,7 @@ def test_devices_and_runs_do_not_share() -> None:
     assert store.load("a", "run", 9) is None
 
 
-def test_files_that_are_none_of_ours(tmp_path: Path) -> None:
+def test_files_of_other_programs(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("this is no database, and long enough to be read as one" * 40)
     with pytest.raises(FederatedError, match="choose another file"):
         StateStore(tmp_path / "text")
@@ -67,7 +67,7 @@ for number in range(1, 1_000_000):
 """
 
 
-def test_kill_while_saving_leaves_a_whole_state(tmp_path: Path) -> None:
+def test_killing_while_saving_leaves_a_complete_state(tmp_path: Path) -> None:
     for delay in (0.003, 0.02):
         process = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path / "state")], stdout=subprocess.PIPE)
         assert process.stdout is not None

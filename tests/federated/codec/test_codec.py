@@ -45,7 +45,7 @@ SHAPES = st.lists(st.sampled_from([(), (1,), (3,), (2, 3), (4, 1, 5), (0,), (0, 
 
 
 def a_tree(shapes: list[tuple[int, ...]], seed: int = 0, size: float = 1.0) -> dict[str, object]:
-    """Arrays of these shapes and one more, some of them in a dict of their own."""
+    """Arrays of these shapes and one more, some of them in a nested dict."""
     rng = np.random.default_rng(seed)
     arrays = {f"w{at}": (size * rng.normal(size=shape)).astype("f4") for at, shape in enumerate([*shapes, (2,)])}
     return {"z": arrays.pop("w0"), "inner": {"deep/er": arrays}}
@@ -156,7 +156,7 @@ def test_a_receiver_that_holds_nothing_is_sent_the_whole(names: list[str]) -> No
 
 
 def test_differences_do_not_drift() -> None:
-    """The sender takes them to what the receiver made of the last ones, so errors do not add up."""
+    """The sender computes differences from the model as the receiver decoded it, so errors do not accumulate."""
     codec, rng = Codec.parse(["difference", "int8"]), fresh()
     spec = Spec.of(a_tree([(30,)]))
     held = codec.decode(codec.encode(a_tree([(30,)]), rng).data, spec)
@@ -189,7 +189,7 @@ def test_signds_sends_one_sign_and_mostly_large_elements() -> None:
     assert np.mean(hits) > 0.9
 
 
-def test_signds_takes_its_chance_from_where_it_is_told() -> None:
+def test_signds_draws_its_random_numbers_as_configured() -> None:
     """A server that knows a device's generator must not be able to run it backwards."""
     sent = {"w": fresh().normal(size=2000).astype("f4")}
     for seeded in (0, 1):
@@ -346,7 +346,7 @@ def test_trees_that_cannot_travel(sent: tree.Tree, why: str) -> None:
         ({"w": np.ones(3, "f2")}, r"expected 'w' as float32\[3\], got float16\[3\]"),
     ],
 )
-def test_other_trees_than_expected_are_named(got: tree.Tree, why: str) -> None:
+def test_unexpected_trees_are_named(got: tree.Tree, why: str) -> None:
     with pytest.raises(FederatedError, match=why):
         Spec.of({"w": np.ones(3, "f4")}).flatten(got)
 

@@ -41,8 +41,9 @@ def read(link: Downlink, holds: int | None, held: Tree) -> Tree:
 
 
 @pytest.mark.parametrize("names", FORMS, ids=str)
-def test_all_hold_the_same_whatever_they_held_before(names: list[str]) -> None:
-    """The bits that the server goes on from: of devices that missed nothing, some or all of what came before."""
+def test_all_devices_hold_the_same_model_afterwards(names: list[str]) -> None:
+    """All have the bits from which the server continues, whether they missed none, some or all of the earlier
+    broadcasts."""
     links = [Downlink.begin(Codec.parse(names), 7, tree(0))]
     for seed in range(1, 30):
         links.append(links[-1].next(tree(seed)))
@@ -58,7 +59,7 @@ def test_all_hold_the_same_whatever_they_held_before(names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("names", FORMS, ids=str)
-def test_what_was_left_out_comes_with_the_next(names: list[str]) -> None:
+def test_omitted_elements_come_with_the_next_broadcast(names: list[str]) -> None:
     """The model stands still: what devices hold comes as near as the form of values allows, and stays there."""
     link, target = Downlink.begin(Codec.parse(names), 0, tree(0)), tree(1)
     far = []
@@ -68,7 +69,7 @@ def test_what_was_left_out_comes_with_the_next(names: list[str]) -> None:
     assert far[-1] < 1e-3 and far[-1] <= far[0]
 
 
-def test_the_whole_keeps_its_form_where_nothing_follows() -> None:
+def test_the_full_model_keeps_its_format_if_no_difference_follows() -> None:
     link = Downlink.begin(Codec.parse(["int8"]), 0, tree(0)).next(tree(1))
     assert link.lacks(1) is None and link.log == ()
     assert len(link.content(None)[1]) < 1000 < 4 * 607
@@ -86,7 +87,7 @@ def test_the_whole_keeps_its_form_where_nothing_follows() -> None:
         (0, None, [(1, 1)], FederatedError),
     ],
 )
-def test_differences_that_lead_from_nowhere(
+def test_differences_to_an_unknown_model(
     model: int, parts: list[int] | None, held: list[tuple[int, int]], problem: type[FederatedError]
 ) -> None:
     links = [Downlink.begin(Codec.parse(FEW), 7, tree(0))]
@@ -130,7 +131,7 @@ def test_bytes_are_those_of_the_messages() -> None:
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_devices_that_lose_what_they_held_are_sent_the_whole(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_that_lost_their_model_get_the_full_one(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half-way, all of it is gone: the run goes on as if nothing had happened."""
     made, sections = fleet(4), {"rounds": {"count": 6, "mode": mode}, "async": {"size": 2, "concurrency": 3}}
     undisturbed = simulate(words(**sections), made)
@@ -175,7 +176,7 @@ def test_a_device_that_is_always_behind_is_refused() -> None:
     assert [row["refused"] for row in ended.rows] == [{"behind": 1}] * 2
 
 
-def test_a_resumed_server_sends_what_devices_hold_differences_to(tmp_path: Path) -> None:
+def test_a_resumed_server_sends_differences_to_what_devices_hold(tmp_path: Path) -> None:
     def lines(folder: str, count: int) -> Config:
         files = {"checkpoint": str(tmp_path / folder), "devices": str(tmp_path / f"{folder}.devices")}
         return words(state=files, rounds={"count": count, "fraction": 0.7}, algorithm={"name": "scaffold"})
@@ -188,7 +189,7 @@ def test_a_resumed_server_sends_what_devices_hold_differences_to(tmp_path: Path)
     assert [row["bytes_down"] for row in parts.rows] == [row["bytes_down"] for row in whole.rows]
 
 
-def test_what_other_runs_left_goes() -> None:
+def test_files_of_other_runs_are_removed() -> None:
     made, store = fleet(1), StateStore()
     device = Device("device-00", made.learner, made.shards["device-00"], store, BUNDLE)
     for run in ("one", "two"):
@@ -205,6 +206,6 @@ def test_what_other_runs_left_goes() -> None:
 
 
 @pytest.mark.parametrize("down", [["topk"], ["feedback", "int8"], ["difference", "feedback"], ["difference", "signds"]])
-def test_what_makes_no_sense_downwards(down: list[str]) -> None:
+def test_invalid_downlink_settings(down: list[str]) -> None:
     with pytest.raises(FederatedError, match=r"codec\.down"):
         config(codec={"down": down})

@@ -102,13 +102,13 @@ def test_any_group_that_is_large_enough_is_summed(devices: int, size: int, data:
 
 
 @pytest.mark.parametrize("stage", ["keys", "shares", "masked", "revealed"])
-def test_below_the_threshold_nothing_is_learnt(stage: str) -> None:
+def test_below_the_threshold_nothing_is_revealed(stage: str) -> None:
     with pytest.raises(FederatedError, match=r"5 devices gave .*, 6 are needed"):
         Round(terms(10, 6), {stage: {10, 11, 12, 13, 14}}).run()
 
 
 def test_the_server_sees_nothing_but_noise_until_the_sum() -> None:
-    """Everybody sends zeros: what arrives is uniform all the same, and no two devices' messages are alike."""
+    """All devices send zeros: the server still receives uniform numbers, and no two devices' messages are equal."""
     a_round = Round(terms(6, 4, 4096), {"masked": {10}})
     for vector in a_round.inputs.values():
         vector[:] = 0
@@ -122,7 +122,7 @@ def test_the_server_sees_nothing_but_noise_until_the_sum() -> None:
 
 
 def test_what_is_revealed_never_unmasks_one_device() -> None:
-    """For every device the server gets shares of the one or of the other secret, from everybody alike."""
+    """For every device the server gets shares of one of its two secrets, the same one from all devices."""
     a_round = Round(terms(7, 4), {"masked": {10, 11}})
     a_round.run()
     for data in a_round.seen["revealed"].values():
@@ -340,7 +340,7 @@ def test_fixed_point_means(devices: int, bits: int, number: int) -> None:
     np.testing.assert_allclose(spec.flatten(mean), wanted, atol=5 * step / weights.sum() + 1e-6)
 
 
-def test_fixed_point_cuts_refuses_and_says_so() -> None:
+def test_fixed_point_clips_or_refuses_and_reports_it() -> None:
     tree = {"a": np.array([3.0, -9.0, 0.5], "f4")}
     spec, rng = Spec.of(tree), np.random.default_rng(0)
     fixed = FixedPoint(1.0, 4)

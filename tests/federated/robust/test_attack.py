@@ -19,7 +19,7 @@ SHARE = 0.2
 
 
 def world(devices: int = 20, examples: int = 200, inputs: int = 10, classes: int = 4) -> dict[str, Batch]:
-    """Devices whose examples follow one rule, each from a place of its own."""
+    """Devices whose examples follow one rule, each from a different region of inputs."""
     rng = np.random.default_rng(0)
     rule = rng.normal(size=(inputs, classes))
     shards = {}
@@ -31,7 +31,7 @@ def world(devices: int = 20, examples: int = 200, inputs: int = 10, classes: int
 
 @cache
 def accuracy(rule: str, share: float) -> float:
-    """Of FedAvg after 30 rounds, over everybody's examples."""
+    """Accuracy of FedAvg after 30 rounds, over all devices' examples."""
     shards, learner, algorithm = world(), Softmax(10, 4), FedAvg(rate=0.2)
     lying = liars(shards, share, seed=1)
     assert len(lying) == round(20 * share)
@@ -56,7 +56,7 @@ def test_the_mean_is_destroyed() -> None:
     assert accuracy("mean", SHARE) < accuracy("mean", 0.0) - 0.3
 
 
-def test_who_lies_is_settled_by_the_seed() -> None:
+def test_the_seed_decides_which_devices_attack() -> None:
     names = [f"d{at}" for at in range(50)]
     assert liars(names, 0.3, 1) == liars(reversed(names), 0.3, 1) != liars(names, 0.3, 2)
     np.testing.assert_array_equal(flipped({"w": np.ones(2)})["w"], [-10, -10])

@@ -1,4 +1,4 @@
-"""Robust rules against their papers' definitions written out, and against devices that lie."""
+"""Robust rules compared with their papers' definitions, and with attacking devices."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ def test_no_point_is_nearer_to_all_than_the_geometric_median(devices: int, seed:
 
 @pytest.mark.parametrize("name", ROBUST)
 @pytest.mark.parametrize("lie", ["minus ten times", "huge", "all alike"])
-def test_a_fifth_of_liars_moves_a_robust_rule_little(name: str, lie: str) -> None:
-    """Honest updates lie around 1; the mean is thrown far off, no robust rule is."""
+def test_a_fifth_of_attackers_changes_a_robust_rule_little(name: str, lie: str) -> None:
+    """Honest updates are around 1; the attack moves the mean far away, but no robust rule."""
     rng = np.random.default_rng(0)
     rows = 1 + 0.3 * rng.normal(size=(20, 50)).astype("f4")
     liars = slice(0, 4)
@@ -190,5 +190,5 @@ def test_configurations_that_make_no_sense(name: str, parameters: dict[str, obje
         aggregator_from(name, parameters)
 
 
-def test_every_rule_says_what_it_bears() -> None:
+def test_every_rule_states_how_many_attackers_it_tolerates() -> None:
     assert all(rule.tolerates and issubclass(rule, Aggregator) for rule in AGGREGATORS.values())

@@ -1,4 +1,4 @@
-"""FedBuff: steps for every few updates, late ones discounted, nobody waited for."""
+"""FedBuff: a step for every few updates, late ones discounted, without waiting for any device."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_discounts() -> None:
     assert discount(0, 0.5) == 1 and discount(3, 0.5) == 0.5 and discount(9, 0.0) == 1
 
 
-def test_slow_devices_hold_nobody_up() -> None:
+def test_slow_devices_do_not_delay_others() -> None:
     made = fleet(8)
     ended = simulate(config(rounds=ASYNC, async_={"size": 4, "concurrency": 8}), made, delay=slow)
     waiting = simulate(config(rounds={"count": 12}), made, delay=slow)
@@ -73,7 +73,7 @@ def test_late_updates_count_less_and_too_late_ones_not() -> None:
     assert rules.refused == {"stale": 1} and not rules.buffer
 
 
-def test_nobody_is_asked_twice_for_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_device_is_asked_twice_for_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device's draws follow from the version: asked again, it would send the same update again."""
     twice: list[int] = []
     step = Buffered.step
@@ -102,7 +102,7 @@ def test_silent_devices_free_their_places() -> None:
 
 
 def test_answers_that_come_during_an_evaluation_count() -> None:
-    """It waits a whole deadline for the device that is gone, and others answer meanwhile."""
+    """It waits a whole deadline for the device that disappeared, while others answer."""
     words = config(
         rounds={**ASYNC, "deadline": 5.0}, async_={"size": 1, "concurrency": 3}, evaluation={"every": 1}
     )
@@ -112,7 +112,7 @@ def test_answers_that_come_during_an_evaluation_count() -> None:
     assert all(member.asked - member.answered <= 1 for member in others), "one is still under way in the end"
 
 
-def test_a_run_that_hears_nothing_ends() -> None:
+def test_a_run_without_answers_ends() -> None:
     with pytest.raises(FederatedError, match="step 1: expected 10 updates, got 0"):
         simulate(
             config(rounds={**ASYNC, "deadline": 5.0}), fleet(3), delay=lambda name, nth: float("inf") if nth else 0.0

@@ -1,4 +1,4 @@
-"""Who is asked: the same for the same seed, whatever the order in which devices came, and nobody preferred."""
+"""Choice of devices: the same for the same seed, independent of the order in which they connected, and uniform."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_rounds_and_attempts_differ() -> None:
     assert len(choices) == 60
 
 
-def test_everybody_is_chosen_alike() -> None:
+def test_all_devices_are_chosen_equally_often() -> None:
     counts = dict.fromkeys(NAMES, 0)
     for number in range(2000):
         for name in rounds.choose(NAMES, 10, 3, number):
@@ -32,7 +32,7 @@ def test_everybody_is_chosen_alike() -> None:
     assert all(abs(count - 400) < 100 for count in counts.values())
 
 
-def test_tosses_come_by_their_probability() -> None:
+def test_random_choices_follow_their_probability() -> None:
     sizes = [len(rounds.toss(NAMES, 0.3, "secret", number)) for number in range(1000)]
     assert abs(np.mean(sizes) - 15) < 0.6
     assert abs(np.var(sizes) - 50 * 0.3 * 0.7) < 3
@@ -52,7 +52,7 @@ def test_numbers_of_devices() -> None:
     assert rounds.asked(10, 3, 0.3) == 4 and rounds.asked(3, 3, 1.0) == 3
 
 
-def test_reliability_makes_up_for_silence() -> None:
+def test_weights_by_reliability_make_up_for_missing_answers() -> None:
     """Devices that answer with probability p, weighted by 1 / reliability, count as much as those that always do."""
     rng = np.random.default_rng(0)
     total, answered = 0.0, 0

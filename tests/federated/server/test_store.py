@@ -89,7 +89,7 @@ def test_what_does_not_fit_the_bundle_is_refused(store: PersonalStore, params: d
     assert store.devices() == {}
 
 
-def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database(tmp_path: Path) -> None:
     (tmp_path / "x.db").write_bytes(b"no database at all, but long enough to be looked at" * 10)
     with pytest.raises(FederatedError, match="check the file"):
         PersonalStore(tmp_path / "x.db")

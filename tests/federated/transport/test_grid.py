@@ -54,7 +54,7 @@ def test_answers_come_when_the_clock_says_so() -> None:
     assert exchange.poll(sent) == []
 
 
-def test_messages_of_others_are_refused() -> None:
+def test_other_messages_are_refused() -> None:
     LocalGrid(echoes(), [])
     for record in (RecordDict(), RecordDict({"msedge": MetricRecord({"a": 1})}),
                    RecordDict({"msedge": ArrayRecord([np.zeros(3)])})):  # fmt: skip

@@ -126,7 +126,7 @@ def test_a_deployment_learns_what_the_simulator_learns(folder: Path) -> None:
             deployment.add_node(name, folder / "model.mslite", folder / "devices.npz")
         run = partial(submit, config, deployment.address, certificates=deployment.keys / "ca.crt")
 
-        # The server's process is killed in round 3, which nobody waits for Flower to notice; a device is killed too.
+        # The server's process is killed in round 3, without waiting for Flower to notice; a device is killed too.
         first = threading.Thread(target=run)
         first.start()
         kill_server_app(deployment.superlink.pid, folder)
@@ -143,7 +143,7 @@ def test_a_deployment_learns_what_the_simulator_learns(folder: Path) -> None:
     assert [(row["round"], row["answered"]) for row in report["rows"]] == [(1, 3), (2, 3), (3, 2)]
     learned = unpack((folder / "run.state").read_bytes())[1]["state"]["params"]
 
-    # The simulator, where nobody dies, but that device's third answer to a round is never there.
+    # The simulator, where no process dies, but that device's third answer to a round never arrives.
     words = structs.replace(read(config), state=State(), report=Report())
     silent = (NAMES[LOST], 3)
     ended = simulate(words, fleet_of(words), delay=lambda *nth: float("inf") if nth == silent else 0.0)

@@ -37,7 +37,7 @@ def chosen(then: Any, other: Any, outputs: tuple[str, ...] = ("y",)) -> Graph:
 
 
 @pytest.mark.parametrize("make", SEEDS, ids=lambda f: f.__name__)
-def test_sound_graphs_pass(make: Any) -> None:
+def test_valid_graphs_pass(make: Any) -> None:
     verify.verify_graph(make())
 
 
@@ -163,7 +163,7 @@ def test_unsound_graphs_are_refused(broken: Graph, text: str) -> None:
     assert all(word in str(caught.value) for word in ("expected", "got", ";"))
 
 
-def test_errors_inside_subgraphs_name_the_way_in() -> None:
+def test_errors_inside_subgraphs_name_the_path_to_them() -> None:
     bad = Graph((), (Value("y", "float32"),), (relu("nowhere"),), {}, "inner")
     with pytest.raises(BundleError, match=r"If 'n': Relu 'n': inputs: .*got 'nowhere'"):
         verify.verify_graph(chosen(bad, branch()))

@@ -66,7 +66,7 @@ def tokens(seed: int, n: int) -> Iterator[str]:
         return float(struct.unpack("<d", struct.pack("<Q", rng.getrandbits(64) % (0x7FF << 52)))[0])
 
     def midpoint(digits: int) -> str:
-        """Halfway from one float64 to the next, rounded to so many digits."""
+        """The midpoint between two neighbouring float64, rounded to a number of digits."""
         with localcontext() as context:
             context.prec = 1200
             x = any_float()
@@ -95,7 +95,7 @@ def tokens(seed: int, n: int) -> Iterator[str]:
         yield token if abs(float(token)) < 1e308 else "0.25"
 
 
-def test_random_numbers_are_pythons() -> None:
+def test_random_numbers_are_read_as_by_python() -> None:
     drawn = list(tokens(7, 40_000))
     for i in range(0, len(drawn), 100):
         check_reals(drawn[i : i + 100])
@@ -113,7 +113,7 @@ def test_every_vector_width_gives_the_same(target: str) -> None:
 
 
 @pytest.mark.parametrize("decimals", range(1, 19))
-def test_what_clients_write_needs_no_second_reading(decimals: int) -> None:
+def test_typical_client_numbers_need_no_second_reading(decimals: int) -> None:
     rng = np.random.default_rng(decimals)
     drawn = rng.standard_normal(300)
     check_reals([f"{x:.{decimals}f}" for x in drawn], 1.0)

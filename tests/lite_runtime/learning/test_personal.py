@@ -1,4 +1,4 @@
-"""Rows of many owners in one run: each equals a run of its owner's own bundle, or the reason why not is said."""
+"""Rows of many owners in one run: each equals a run of its owner's bundle, or the reason why not is given."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def owners(held: bundle.Bundle, names: Sequence[str], count: int = OWNERS, seed:
 
 
 def check(data: bytes, names: Sequence[str], who: Sequence[int] = (2, 0, 0, 3, 1), seed: int = 0) -> PersonalModel:
-    """Row i, as owner who[i] (0: nobody), equals what that owner's bundle gives; whatever backend and workers."""
+    """Row i of owner who[i] (0: no owner) equals the result of that owner's bundle, for any backend and workers."""
     held = bundle.read(data)
     (value,) = (v for v in held.signatures["predict"].inputs if v.name == "x")
     x = np.random.default_rng(seed).standard_normal((len(who), *(value.shape or ())[1:])).astype(np.float32)
@@ -160,7 +160,7 @@ def pointwise(net: Net) -> str:
 
 
 def adapter(net: Net) -> str:
-    """LoRA's filters, made of matrices."""
+    """LoRA's filters, formed from matrices."""
     shapes = [net.constant(np.array(shape)) for shape in ((2, 6, 1, 1), (6, 2, 1, 1))]
     down, up = (
         net.op("Reshape", net.op("Transpose", net.own(*s), perm=(1, 0)), to)

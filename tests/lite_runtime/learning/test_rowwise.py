@@ -1,4 +1,4 @@
-"""Who is said to keep rows apart does: another row may hold anything, the rows beside it stay what they were."""
+"""Operators declared to keep rows independent do so: changing one row does not change the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = 3
 class Case(NamedTuple):
     op: str
     inputs: tuple[Any, ...]
-    """Shapes of what hangs on rows, lists of their sizes without the first; arrays of constants; None: left out."""
+    """Inputs that depend on rows, as lists of their sizes without the first; constants as arrays; None: omitted."""
     lines: int = 1
     attrs: dict[str, Any] = {}  # noqa: RUF012
     outputs: int = 1
@@ -132,7 +132,7 @@ def said(case: Case) -> int:
 
 
 @pytest.mark.parametrize("case", KEEPING, ids=lambda case: case.op)
-def test_rows_are_apart(case: Case) -> None:
+def test_rows_are_independent(case: Case) -> None:
     assert said(case) == case.lines
     node = Node(case.op, tuple("x" if x is not None else "" for x in case.inputs), ("y",) * case.outputs, case.attrs)
     inputs = given(case, 1)
@@ -150,11 +150,11 @@ def test_rows_are_apart(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", MIXING, ids=lambda case: case.op)
-def test_who_mixes_rows_is_found_out(case: Case) -> None:
+def test_operators_that_mix_rows_are_found(case: Case) -> None:
     assert said(case) == MIXED
 
 
-def test_lines_that_are_nobodys_stay_so() -> None:
+def test_mixed_rows_stay_mixed() -> None:
     (spec,) = (spec_of(floats(3, 4)),)
     assert spec is not None
     node = Node("Relu", ("x",), ("y",))

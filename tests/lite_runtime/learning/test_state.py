@@ -64,7 +64,7 @@ class Line:
 # -- running -----------------------------------------------------------------------------------------------------------
 
 
-def test_state_is_not_the_callers_business(model: Model) -> None:
+def test_callers_do_not_pass_state(model: Model) -> None:
     assert [v.name for v in model.inputs("train_step")] == ["x", "t"]
     assert [v.name for v in model.outputs("train_step")] == ["loss"]
     assert model.run({"x": X, "t": T}, "train_step").keys() == {"loss"}
@@ -72,7 +72,7 @@ def test_state_is_not_the_callers_business(model: Model) -> None:
         model.run({"x": X, "w": W}, "predict")
 
 
-def test_runs_read_what_runs_before_them_left(model: Model) -> None:
+def test_runs_read_the_state_of_earlier_runs(model: Model) -> None:
     assert [count(model, by) for by in (2, 3, 4)] == [0, 6, 20]
     assert model.state_dict()["n"] == 9 and model.state_version == 3
 
@@ -89,7 +89,7 @@ def test_learning(model: Model) -> None:
 
 
 def test_other_sizes_of_inputs(model: Model) -> None:
-    """Every size has a plan of its own over the same state; batches of a step may be empty."""
+    """Every size has a separate plan over the same state; a step's batch may be empty."""
     line = Line()
     for rows in (7, 3, 0, 7, 1):
         x, t = X[:rows], T[:rows]
@@ -218,7 +218,7 @@ def test_the_interpreter_steps_and_resets(tmp_path: Path) -> None:
     assert np.array_equal(interpreter.get_tensor(1), np.array([B]))
 
 
-def test_a_cost_waits_for_its_turn(model: Model) -> None:
+def test_cost_waits_for_the_lock(model: Model) -> None:
     """It runs the plan, whose memory another thread's run may be in."""
     inputs = {"x": X, "t": T}
     model.run(inputs, "train_step")
@@ -240,7 +240,7 @@ def test_profiles_and_costs_leave_state_alone(model: Model) -> None:
     np.testing.assert_allclose(train(model), Line().train(), rtol=1e-4)
 
 
-def test_no_change_from_inside_a_run(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_cannot_change_inside_a_run(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """From a signal handler, say. Reading is allowed."""
     count(model)
     store, seen = model._store, []
@@ -269,7 +269,7 @@ def folded(model: Model) -> bool:
 
 
 @native
-def test_weights_are_constants_while_they_stand_still() -> None:
+def test_weights_are_constants_until_they_change() -> None:
     model = lite_runtime.load(LEARNER)
     model.run({"x": X})
     assert folded(model)  # as loaded, nothing has changed
@@ -484,7 +484,7 @@ def test_killed_while_saving(tmp_path: Path) -> None:
         assert lite_runtime.load(LEARNER, state=path).state_dict()["n"] >= said[-1] == wanted
 
 
-def test_who_has_no_state_does_not_load_it() -> None:
+def test_a_model_without_state_does_not_load_state() -> None:
     """Starts of bundles without state take none of the modules for it."""
     program = (
         "import sys, numpy as np, lite_runtime\n"
@@ -554,7 +554,7 @@ MANIFESTS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
 
 
 @pytest.mark.parametrize(("spoil", "text"), MANIFESTS)
-def test_manifests_that_tell_of_state_wrongly(spoil: Callable[[dict[str, Any]], Any], text: str) -> None:
+def test_manifests_with_wrong_state(spoil: Callable[[dict[str, Any]], Any], text: str) -> None:
     """With every digest right."""
     parts = unpack(LEARNER)
     doc = json.loads(dict((name, content) for name, content, _ in parts)["manifest"])
@@ -573,7 +573,8 @@ def test_state_written_twice() -> None:
 
 
 def test_a_personal_bundle() -> None:
-    """It begins where the device left off, names its parent, and keeps what does not hang on what changed."""
+    """It starts from the device's state, names its parent, and keeps everything that does not depend on changed
+    values."""
     y = {"y": X @ W + B}
     golden = {"predict": ({"x": X}, y), "double": ({"x": X}, {"y": 2 * X})}
     extra = {"notes": b"keep me"}
@@ -636,7 +637,7 @@ def test_zeros_that_a_reader_would_refuse_are_stored() -> None:
         (["nonsense", [1]], "a row of its section"),
     ],
 )
-def test_zeros_that_lie_are_refused(row: list[Any], says: str) -> None:
+def test_zeros_with_a_wrong_declaration_are_refused(row: list[Any], says: str) -> None:
     from lite_runtime.bundle.decoding import Tensors, decode_state
 
     with pytest.raises(BundleError, match=says):

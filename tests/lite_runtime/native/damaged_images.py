@@ -111,7 +111,7 @@ def refused(path: Path, content: bytes) -> bool:
 
 
 def packed(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Packed files that are none."""
+    """Files that are not packed images."""
     content = whole()
     identity, stream = bytes.fromhex(IDENTITY), lzma.compress(content)
     good = build.PACKED_HEAD.pack(build.PACKED, identity, len(content)) + stream

@@ -43,7 +43,7 @@ def test_dot_products_take_one_instruction_where_the_flag_says_so() -> None:
         assert (t.dot == "vpdpbusd") == bool(t.needs & {"avx512_vnni", "avx_vnni"})
 
 
-def test_no_target_without_flags_and_none_where_nothing_is_wanted(only: pytest.MonkeyPatch) -> None:
+def test_no_target_without_flags_or_if_disabled(only: pytest.MonkeyPatch) -> None:
     only.setattr(target, "_cpu_flags", lambda: frozenset())
     assert target.host() is None
     target.host.cache_clear()

@@ -45,7 +45,7 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o7777
 
 
-def test_what_is_kept_is_its_owners_alone(kept: Path) -> None:
+def test_stored_files_are_accessible_only_to_their_owner(kept: Path) -> None:
     assert read(kept) == b"code"
     assert mode(kept) == 0o600
     assert mode(kept.parent) == mode(kept.parent.parent) == 0o700
@@ -101,7 +101,7 @@ def test_a_folder_above_that_others_can_write_is_refused(kept: Path, bits: int) 
 
 
 def _foreign_group() -> int:
-    """A group this process may give its files to that is not its user's own; skips where there is none."""
+    """A group other than the user's own to which this process may give its files; skips if there is none."""
     if os.geteuid() == 0:
         return ANOTHER
     others = sorted(set(os.getgroups()) - {os.getegid()})
@@ -110,14 +110,14 @@ def _foreign_group() -> int:
     return others[0]
 
 
-def test_a_sticky_folder_above_may_be_everybodys(kept: Path) -> None:
+def test_a_sticky_folder_above_may_be_writable_for_all_users(kept: Path) -> None:
     kept.parents[1].chmod(0o1777)
     assert read(kept) == b"code"
     trust.write(str(kept), b"new")
 
 
-def test_a_private_group_is_nobody_else(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """umask 002 and a group for each user: usual, and harmless as long as nobody else is in the group."""
+def test_a_private_group_has_no_other_user(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """umask 002 and a group for each user: usual, and harmless if no other user is in the group."""
     import grp
     import pwd
 
@@ -187,12 +187,12 @@ def test_a_problem_is_told_beforehand(kept: Path, tmp_path: Path) -> None:
     assert "cache has mode 0777" in trust.problem(str(kept.parents[1] / "none" / "yet"))
 
 
-# -- who asks ----------------------------------------------------------------------------------------------------------
+# -- callers -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The walker's kept image, copied into a cache of its own."""
+    """The walker's stored image, copied into a separate cache."""
     target = host()
     assert target is not None
     build.prepare(["walker"])
@@ -260,7 +260,7 @@ def test_the_runtimes_own_kernels_are_unpacked_into_memory_instead(
         build._native.cache_clear()
 
 
-def test_choices_that_others_could_have_made_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choices_that_others_could_have_written_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MSEDGE_CACHE", str(tmp_path / "cache"))
     tuning.keep({"key": "option"})
     path = Path(tuning.path())

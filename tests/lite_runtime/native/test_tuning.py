@@ -52,7 +52,7 @@ def test_every_choice_gives_the_same_result() -> None:
             np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3 * np.abs(want).max())
 
 
-def test_an_option_nobody_knows_is_the_rules() -> None:
+def test_for_an_unknown_option_the_rule_decides() -> None:
     data, inputs = _network()
     rule = lite_runtime.load(data, choices={})
     other = lite_runtime.load(data, choices=dict.fromkeys(rule.choices.asked or {"": ""}, "nonsense"))

@@ -29,7 +29,7 @@ print(json.dumps([y.tolist(), lite_runtime.__file__, find_spec("numba") is not N
 """
 
 
-def test_a_device_gets_all_but_what_compiles() -> None:
+def test_a_device_gets_everything_except_what_only_compiling_needs() -> None:
     files = wheel.device_files(str(ROOT / "lite_runtime"))
     kept = "running/session.py bundle/reading.py reference/linear.py ops/linear.py native/build.py kernels/_opcodes.py"
     assert set(kept.split()) <= set(files)
@@ -39,7 +39,7 @@ def test_a_device_gets_all_but_what_compiles() -> None:
 
 
 def test_no_file_of_a_device_names_the_compiler() -> None:
-    """Tables that planning shares with kernels stand in files of their own."""
+    """Tables that planning shares with kernels are in separate files."""
     for path in wheel.device_files(str(ROOT / "lite_runtime")):
         text = (ROOT / "lite_runtime" / path).read_text(encoding="utf-8")
         assert "import numba" not in text and "from numba" not in text and "lite_runtime.native.simd" not in text, path

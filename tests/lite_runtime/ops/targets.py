@@ -15,7 +15,7 @@ from lite_runtime.native.target import TARGETS, host
 _HOST = host()
 _RUN = [t for t in TARGETS if _HOST and t.lanes != _HOST.lanes and t.needs <= target._cpu_flags()]
 OTHERS = sorted({t.lanes: t.name for t in _RUN}.values())
-"""The plainest target of each width that this machine runs beside its own."""
+"""The simplest target of each width that this machine can run in addition to its own."""
 
 on_other_targets = pytest.mark.parametrize("target", OTHERS)
 

@@ -36,7 +36,7 @@ def test_ranges_of_rows(shape: tuple[int, ...], kept: int, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
-def test_what_is_no_number_or_infinite(dtype: str) -> None:
+def test_nan_and_infinity(dtype: str) -> None:
     inf, nan = np.inf, np.nan
     x = np.array([[1, nan, -3, 2], [inf, 1, 2, 3], [-inf, 1, 2, inf], [nan] * 4, [0] * 4, [-1] * 4], np.float32)
     y, scale, zero = exact(x, kept=1, dtype=dtype)
@@ -56,7 +56,7 @@ def test_results_left_out(names: tuple[str, ...]) -> None:
         np.testing.assert_array_equal(one, want)
 
 
-def test_without_kept_it_is_onnx() -> None:
+def test_without_the_kept_input_it_is_onnxs_operator() -> None:
     for seed in range(5):
         x = floats(7, 33, seed=seed)
         for got, want in zip(exact(x), onnxruntime_results("DynamicQuantizeLinear", [x], {}, 3), strict=True):
@@ -108,7 +108,7 @@ def everything() -> None:
     """What one process shows of a target."""
     for shape, kept in SHAPES:
         test_ranges_of_rows(shape, kept, "int8")
-    test_what_is_no_number_or_infinite("uint8")
+    test_nan_and_infinity("uint8")
 
 
 @on_other_targets

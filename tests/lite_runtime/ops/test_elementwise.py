@@ -304,7 +304,7 @@ def test_a_result_does_not_overwrite_what_is_broadcast_from_the_same_memory() ->
     np.testing.assert_allclose(got["z"], want["z"], rtol=1e-6)
 
 
-# Floor of an approximate value may be one off where that value is next to an integer: a chain has the one or the other.
+# Floor of an approximate value may be off by one next to an integer: a chain has one or the other.
 _CHAIN_UNARY = ("Relu Neg Abs Floor".split(), "Relu Neg Sigmoid Tanh Abs HardSwish".split())
 _CHAIN_BINARY = "Add Sub Mul Max Min".split()
 _OPERANDS = [(6, 7, 5), (7, 5), (5,), (6, 1, 1), (1, 7, 1), ()]

@@ -59,7 +59,7 @@ def test_every_operand_is_checked(op: str, shapes: Shapes, attrs: dict[str, Any]
             inferred(op, changed, attrs)
 
 
-def test_what_is_no_window() -> None:
+def test_invalid_windows() -> None:
     with pytest.raises(ShapeError, match="does not divide"):
         inferred("ConvWeightGrad", [(1, 3, 4), (1, 4, 4)], {"kernel_shape": (1,), "group": 2})
     with pytest.raises(ShapeError, match="rank 3"):

@@ -21,7 +21,7 @@ def ints(*values: int) -> Array:
 
 
 def inferred(op: str, inputs: list[Array | Spec | None], attrs: dict[str, Any], outputs: int = 1) -> list[Spec]:
-    """What the rule says; a Spec stands for an operand whose value nobody knows."""
+    """The rule's result; a Spec is an operand with unknown value."""
     node = Node(op, tuple(f"i{i}" for i in range(len(inputs))), tuple(f"o{i}" for i in range(outputs)), attrs, "it")
     specs = [x if x is None or isinstance(x, Spec) else Spec(x.dtype.name, x.shape) for x in inputs]
     return list(INFERS[op](Inference(node, specs, [x if isinstance(x, np.ndarray) else None for x in inputs])))
@@ -240,6 +240,6 @@ def test_shapes_that_wait_for_values() -> None:
             inferred(op, operands[: 3 if op == "Slice" else 2], {})
 
 
-def test_huge_results_are_only_named() -> None:
+def test_huge_results_are_not_allocated() -> None:
     assert inferred("Expand", [Spec("float32", (1,)), ints(1 << 40, 1 << 40)], {})[0].shape == (1 << 40, 1 << 40)
     assert inferred("Tile", [Spec("float32", (3,)), ints(1 << 62)], {})[0].shape == (3 << 62,)

@@ -37,13 +37,13 @@ def test_softmax(op: str, shape: tuple[int, ...], axis: int) -> None:
 @pytest.mark.parametrize("n", [2, 3, 4, 8, 16, 21, 64])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_softmax_of_extremes(op: str, n: int, axis: int) -> None:
-    """Large values do not overflow; -inf gets nothing; NaN and +inf spoil their own slice only."""
+    """Large values do not overflow; -inf gets 0; NaN and +inf affect only their own slice."""
     x = normal(40, n, scale=300)
     x[1], x[2, 0], x[3, 1], x[4, n - 1], x[5] = 3e38, -np.inf, np.nan, np.inf, -np.inf
     check(op, [x if axis else x.T.copy()], {"axis": axis}, rtol=1e-5)
 
 
-def test_softmax_of_subnormal_shares() -> None:
+def test_softmax_with_subnormal_results() -> None:
     x = np.array([[0.0, -87.0, -90.0, -100.0, -103.0, -104.5, -200.0] + [-300.0] * 20], np.float32)
     check("Softmax", [x], {}, rtol=1e-5, atol=0)
 

@@ -103,7 +103,7 @@ def test_hostile_attributes_are_refused(op: str, attrs: dict[str, object]) -> No
         infer(op, (1, 2, 5, 5), **attrs)
 
 
-def test_a_window_of_astronomic_size_ends() -> None:
+def test_a_window_of_enormous_size_ends_quickly() -> None:
     x = np.ones((1, 1, 3, 3), np.float32)
     attrs = {"kernel_shape": (1 << 20, 1), "pads": (1 << 20, 0, 1 << 20, 0), "strides": (1 << 19, 1)}
     from tests.lite_runtime.ops.one_node import run_shape

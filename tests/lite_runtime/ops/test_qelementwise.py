@@ -1,4 +1,4 @@
-"""QLinearAdd, QLinearSub, QLinearMul: native equals reference bit for bit; both lie by the real result."""
+"""QLinearAdd, QLinearSub, QLinearMul: native equals reference bit for bit; both are close to the real result."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_activations_bound_the_result(op: str, attrs: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_every_pair_of_bytes_lies_by_the_real_result(op: str) -> None:
+def test_every_pair_of_bytes_is_close_to_the_real_result(op: str) -> None:
     """Half a step from the real number, and the little that 21 bits of multiplier leave."""
     rng = np.random.default_rng(5)
     every = np.arange(256).astype(np.uint8)

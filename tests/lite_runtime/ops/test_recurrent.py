@@ -247,7 +247,7 @@ def test_an_initial_state_beyond_one_widens_the_steps(op: str) -> None:
     compare_narrow(op, 4, scale=40.0)
 
 
-def test_more_byte_weights_than_have_room_become_float32() -> None:
+def test_byte_weights_of_too_many_units_become_float32() -> None:
     compare_narrow("LSTM", 32, hidden=2060, time=1, batch=1, inputs=1, bias=False, states=True)
 
 

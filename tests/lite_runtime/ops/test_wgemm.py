@@ -93,8 +93,8 @@ def test_every_half_there_is() -> None:
         np.testing.assert_array_equal(got[0], halves[0].astype(np.float32))
 
 
-def test_what_lies_outside_a_block_does_not_touch_it() -> None:
-    """An infinite input meets only weights of its own row."""
+def test_values_outside_a_block_do_not_affect_it() -> None:
+    """An infinite input is multiplied only by weights of its own row."""
     inputs, attrs = operands("int4", 1, 64, 40, block=32)
     x = inputs[0]
     assert x is not None

@@ -121,7 +121,7 @@ def test_other_targets(target: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 60, 60, 16), (1, 8, 60, 16)])
-def test_more_workers_than_have_memory(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]) -> None:
+def test_more_workers_than_scratch_memory(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]) -> None:
     monkeypatch.setattr(winograd, "tile_size", lambda g: 4)
     attrs = {"layout": "NHWC", "pads": (1, 1, 1, 1)}
     graph, fed, (wanted,) = graph_of("Conv", [_f(*shape), _f(40, 16, 3, 3)], attrs, 1, (1,))

@@ -85,7 +85,7 @@ def test_an_operand_that_a_step_has_twice_is_touched_once() -> None:
 
 
 def _operands(*sizes: int) -> list[Operand]:
-    """float32 vectors of these sizes, each in a buffer of its own."""
+    """float32 vectors of these sizes, each in a separate buffer."""
     return [Operand(Spec("float32", (size,)), slot) for slot, size in enumerate(sizes)]
 
 
@@ -93,7 +93,7 @@ def _steps(seconds: float, count: int, shared: bool = True) -> list[Kernel]:
     return [Kernel("gemm.f32_gemm", i, 0, 1, 0, 0, seconds, shared, shared) for i in range(count)]
 
 
-def test_workers_by_what_they_gain() -> None:
+def test_the_number_of_workers_follows_the_gain() -> None:
     assert worth(_steps(1e-3, 10), 4) == 4
     assert worth(_steps(1e-3, 10), 1) == 1
     assert worth(_steps(1e-6, 3), 4) == 1, "calling the others would take longer"

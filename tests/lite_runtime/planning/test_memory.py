@@ -43,5 +43,5 @@ def test_a_chain_takes_two_buffers() -> None:
     assert total == 2048
 
 
-def test_nothing_takes_nothing() -> None:
+def test_no_buffers_need_no_memory() -> None:
     assert arrange([]) == ([], 0)

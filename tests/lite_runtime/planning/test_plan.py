@@ -76,7 +76,7 @@ def test_without_native_code_every_node_is_a_step() -> None:
     assert len(made.steps) == 3 and made.program.size == 0
 
 
-def test_what_waits_for_values_is_the_rest() -> None:
+def test_the_part_that_depends_on_values_is_planned_later() -> None:
     nodes = [
         Node("NonZero", ("x",), ("i",)),
         Node("Cast", ("i",), ("y",), {"to": "float32"}),
@@ -87,8 +87,8 @@ def test_what_waits_for_values_is_the_rest() -> None:
     assert made.rest is not None and [n.op for n in made.rest.nodes] == ["Cast"]
 
 
-def test_small_steps_are_the_first_workers() -> None:
-    """Nobody waits between steps that one worker computes; the others wait before they read what it made."""
+def test_small_steps_run_on_the_first_worker() -> None:
+    """There is no barrier between steps of one worker; the others wait before they read its results."""
     nodes = [
         Node("MatMul", ("x", "w"), ("a",)),
         Node("Gather", ("a", "first"), ("b",), {"axis": 0}),
@@ -134,7 +134,8 @@ def test_steps_that_share_nothing_do_not_wait() -> None:
 
 @pytest.mark.parametrize(("scratch", "touched"), [(True, 1024), (False, 40)])
 def test_a_step_touches_all_of_its_scratch(scratch: bool, touched: int) -> None:
-    """A window of scratch stands for every worker's: whoever takes over the memory must wait for all of them."""
+    """One operand describes the scratch memory of all workers: a step that reuses the memory must wait for all of
+    them."""
     space = Workspace(_pack, 4, lambda ops, key, options: options[0])
     slot = space.slots[space.slot(1024)]
     slot.first, slot.last, slot.offset, slot.scratch = 4, 4, 512, scratch

@@ -1,4 +1,4 @@
-"""Convolutions against onnxruntime, and Conv's widenings against the plain operators they stand for."""
+"""Convolutions against onnxruntime, and Conv's extensions against the plain operators they replace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrix products against onnxruntime, and MatMul's widenings against the plain operators they stand for."""
+"""Matrix products against onnxruntime, and MatMul's extensions against the plain operators they replace."""
 
 from __future__ import annotations
 

@@ -85,7 +85,8 @@ def test_the_definition(dtype: Any, real: bool) -> None:
 
 
 def test_product_and_sum_are_rounded_as_one() -> None:
-    """Operands whose exact sum lies a hair beside the middle of two float32, where rounding through float64 errs."""
+    """Operands whose exact sum is very close to the midpoint of two float32, where rounding through float64 is
+    wrong."""
     rng = np.random.default_rng(1)
     x = rng.integers(-128, 128, (200, 1)).astype(np.int8)
     scale = rng.normal(size=(200, 1)).astype(np.float32)
@@ -101,7 +102,7 @@ def test_product_and_sum_are_rounded_as_one() -> None:
 @pytest.mark.parametrize("activation", ["", "Relu", "Clip"])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_a_convolution_is_the_real_one_on_the_grid(activation: str, layout: str) -> None:
-    """Q(act(conv(DQ(x), DQ(w)) + DQ(B))) but for its float32 sums: one step apart at most."""
+    """Q(act(conv(DQ(x), DQ(w)) + DQ(B))) except for its float32 sums: at most one step of difference."""
     x, w = ints(2, 3, 6, 7, dtype=np.int8, low=-128, high=128), ints(4, 3, 3, 3, dtype=np.int8, low=-127, high=128)
     zero, y_zero = np.array(-7, np.int8), np.array(11, np.int8)
     scale, y_scale, w_scale = np.array(0.05, np.float32), np.array(3.0, np.float32), floats(4, low=0.01, high=0.05)

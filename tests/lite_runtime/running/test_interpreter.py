@@ -86,7 +86,7 @@ def test_tensors_are_live(content: bytes) -> None:
         interpreter.get_tensor(1)
 
 
-def test_results_whose_sizes_only_a_run_tells() -> None:
+def test_results_with_sizes_known_only_at_run_time() -> None:
     nodes = (Node("NonZero", ("x",), ("i",)),)
     graph = Graph((Value("x", "float32", (4,)),), (Value("i", "int64", (1, None)),), nodes, {})
     interpreter = Interpreter(model_content=bundle.write(None, {"predict": graph}))
@@ -98,7 +98,7 @@ def test_results_whose_sizes_only_a_run_tells() -> None:
         assert interpreter.get_output_details()[0]["shape"].tolist() == [1, n]
 
 
-def test_what_is_no_input_cannot_be_set(content: bytes) -> None:
+def test_other_tensors_than_inputs_cannot_be_set(content: bytes) -> None:
     interpreter = Interpreter(model_content=content)
     value = np.ones((1, 2), np.float32)
     with pytest.raises(InputError, match="allocate_tensors"):

@@ -84,7 +84,7 @@ def test_a_second_start_does_not_plan(cache: Path, path: Path, monkeypatch: pyte
     assert {name: array.tobytes() for name, array in first.items()} == {n: a.tobytes() for n, a in second.items()}
 
 
-def test_a_kept_plan_says_what_the_plan_said(cache: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stored_plan_describes_itself_like_the_plan(cache: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plans = planned(monkeypatch)
     session.load(path).run({"x": X})
     model = session.load(path)
@@ -104,7 +104,7 @@ def test_a_kept_plan_says_what_the_plan_said(cache: Path, path: Path, monkeypatc
 
 
 def test_weights_that_are_read_as_stored_are_not_kept_twice(cache: Path, tmp_path: Path) -> None:
-    """A table that Gather picks from lies in the bundle alone."""
+    """A table that Gather reads is stored only in the bundle."""
     table = RNG.standard_normal((1000, 64)).astype(np.float32)
     inputs, outputs = (Value("i", "int64", (3,)),), (Value("y", "float32", (3, 64)),)
     graph = Graph(inputs, outputs, (Node("Gather", ("t", "i"), ("y",)),), {"t": table})
@@ -144,7 +144,7 @@ def test_other_shapes_are_planned_from_the_file(cache: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("where", [0, 8, 24, 32, 41, 60, -1])
-def test_what_is_damaged_is_made_again(cache: Path, path: Path, where: int) -> None:
+def test_a_damaged_file_is_written_again(cache: Path, path: Path, where: int) -> None:
     wanted = session.load(path).run({"x": X})
     whole = {file: file.read_bytes() for file in cache.iterdir()}
     for file, content in whole.items():
@@ -157,7 +157,7 @@ def test_what_is_damaged_is_made_again(cache: Path, path: Path, where: int) -> N
             assert file.read_bytes() == content
 
 
-def test_only_its_owner_may_touch_what_is_kept(cache: Path, path: Path) -> None:
+def test_stored_programs_are_accessible_only_to_their_owner(cache: Path, path: Path) -> None:
     session.load(path).run({"x": X})
     assert cache.stat().st_mode & 0o777 == 0o700
     assert {file.stat().st_mode & 0o777 for file in cache.iterdir()} == {0o600}
@@ -216,7 +216,7 @@ def test_where_nothing_can_be_written_nothing_is_kept(path: Path, cache: Path, m
     assert session.load(path).run({"x": X})["y"].shape == (3, 4)
 
 
-def test_room_is_made_for_new_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_files_are_deleted_for_new_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for age in range(6):
         (tmp_path / f"{age}").write_bytes(bytes(10))
         os.utime(tmp_path / f"{age}", (1000 - age, 1000 - age))
@@ -228,7 +228,7 @@ def test_room_is_made_for_new_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [file.name for file in tmp_path.iterdir()] == ["0"]
 
 
-def test_programs_of_state_are_told_apart(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_with_different_state_differ(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kept are programs that take state as an input, and those with state as it was loaded; nothing in between."""
     plans = planned(monkeypatch)
     path, mine = tmp_path / "learner.mslite", tmp_path / "mine.msstate"
@@ -269,7 +269,7 @@ def test_programs_of_state_are_told_apart(cache: Path, tmp_path: Path, monkeypat
     assert len(plans) == 7 and np.array_equal(fourth, third) and arrays.state_version == 0
 
 
-def test_a_kept_start_judges_state(cache: Path, tmp_path: Path) -> None:
+def test_a_start_from_a_stored_program_checks_state(cache: Path, tmp_path: Path) -> None:
     path = tmp_path / "learner.mslite"
     path.write_bytes(learner())
     for _ in range(2):

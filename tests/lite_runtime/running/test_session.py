@@ -1,4 +1,4 @@
-"""Models: loading, inputs of every wrong kind, dynamic shapes, values that shapes hang on, nested graphs."""
+"""Models: loading, all kinds of wrong inputs, dynamic shapes, shapes that depend on values, nested graphs."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_an_input_and_a_constant_may_be_outputs(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_shapes_that_hang_on_values(backend: str) -> None:
+def test_shapes_that_depend_on_values(backend: str) -> None:
     """NonZero ends a stage; what follows is planned when its size is known."""
     data = _model(
         [
@@ -233,7 +233,7 @@ def test_trace_shows_every_worker() -> None:
     assert sorted((s.node, s.worker) for s in spans) == everyone
 
 
-def test_small_and_large_ports_keep_their_order() -> None:
+def test_inputs_and_outputs_of_any_size_keep_their_order() -> None:
     """Small arrays are copied, of large ones only the address changes hands: neither shows."""
     names = [f"x{i}" for i in range(4)]
     shapes: list[tuple[int, ...]] = [(3,), (100, 90), (), (70, 80)]
@@ -301,7 +301,7 @@ def test_bound_arrays_and_an_index_out_of_range() -> None:
     bound()
 
 
-def test_bound_arrays_of_a_model_that_only_runs_tell() -> None:
+def test_bound_arrays_of_a_model_with_sizes_known_at_run_time() -> None:
     data = _model([Node("NonZero", ("x",), ("i",))], {"x": ("float32", (4,))}, {"i": ("int64", (1, None))})
     bound = lite_runtime.load(data).bind()
     for n in (0, 2, 4):

@@ -1,4 +1,4 @@
-"""Workers: every share is done once, runs take turns, sleepers wake, and nobody waits for nobody."""
+"""Workers: every share is done once, runs take turns, sleeping workers wake, and no wait is endless."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RNG = np.random.default_rng(7)
 
 @pytest.fixture(autouse=True)
 def _many_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many workers as are asked for, whatever this machine has."""
+    """As many workers as requested, independent of this machine's processors."""
     monkeypatch.setattr(executors, "cores", lambda: 8)
 
 
@@ -86,7 +86,7 @@ def _bound(executor: Executor, inputs: dict[str, Array], *, always: bool = True)
 
 
 @pytest.mark.parametrize("threads", [2, 3, 5])
-def test_a_team_that_always_works_gives_the_same_bits(threads: int) -> None:
+def test_always_using_several_workers_gives_the_same_bits(threads: int) -> None:
     """More workers than processors too."""
     executor, inputs = _executor(threads)
     want = executor.run(inputs)["v3"]
@@ -98,7 +98,7 @@ def test_a_team_that_always_works_gives_the_same_bits(threads: int) -> None:
         assert out.tobytes() == want.tobytes()
 
 
-def test_a_team_may_be_smaller_than_the_threads_there_are() -> None:
+def test_a_run_may_use_fewer_workers_than_there_are_threads() -> None:
     """Workers that take no part in a run leave it and the next ones alone."""
     executor, inputs = _executor(4)
     want = executor.run(inputs)["v3"]
@@ -112,7 +112,7 @@ def test_a_team_may_be_smaller_than_the_threads_there_are() -> None:
         assert out.tobytes() == want.tobytes()
 
 
-def test_a_busy_team_is_not_waited_for() -> None:
+def test_a_run_does_not_wait_for_busy_workers() -> None:
     executor, inputs = _executor(2)
     executor.run(inputs)
     walk, _ = _bound(executor, inputs)
@@ -120,7 +120,7 @@ def test_a_busy_team_is_not_waited_for() -> None:
         walk.go()  # alone, in no time
 
 
-def test_a_team_that_disappoints_rests() -> None:
+def test_workers_that_do_not_help_are_not_used() -> None:
     executor, inputs = _executor(2)
     executor.run(inputs)
     walk, _ = _bound(executor, inputs, always=False)

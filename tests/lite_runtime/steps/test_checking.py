@@ -91,7 +91,7 @@ def test_a_kernel_that_reads_in_another_way_fails_when_imported(
     assert "kernels_of_a_test" in str(error.value)
 
 
-def test_helpers_are_looked_through(tmp_path: Path) -> None:
+def test_helpers_are_checked_too(tmp_path: Path) -> None:
     wrong = "@device\ndef wrong(step):\n    return real(step, TURN.rows)\n\n\n"
     with pytest.raises(TypeError, match="reads an integer as by real"):
         imported(tmp_path, wrong + kernel(A, OUT, SIZES, "m = wrong(step)"))
@@ -100,7 +100,7 @@ def test_helpers_are_looked_through(tmp_path: Path) -> None:
         imported(tmp_path, made + "inner = made(8)\n" + kernel(A, OUT, SIZES, "m = inner(step)"))
 
 
-def test_what_is_not_read_is_not_read(tmp_path: Path) -> None:
+def test_words_declared_unread_must_not_be_read(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"names rows in unread=, which F32Transpose lacks or it reads"):
         imported(tmp_path, kernel(A, OUT, SIZES, unread='("rows",)'))
     with pytest.raises(TypeError, match=r"names lines in unread="):

@@ -145,11 +145,11 @@ def test_a_float_is_the_nearest_float32(value: float) -> None:
         assert pack(np.float32(value)) == pack(value)
 
 
-def test_a_nan_stays_one() -> None:
+def test_nan_stays_nan() -> None:
     assert math.isnan(struct.unpack("<f", struct.pack("<I", pack(math.nan)))[0])
 
 
-def test_an_integer_is_one() -> None:
+def test_integers_must_be_integers() -> None:
     assert turned(rows=np.int64(7), columns=True).numbers() == [1, 7, 1]
     with pytest.raises(TypeError, match="integer"):
         turned(rows=2.0).numbers()
@@ -305,7 +305,7 @@ def test_windows_have_three_numbers_for_each_axis() -> None:
     assert (found.numbers["size"], found.numbers["window"]) == ((1, 4, 6), (1, 2, 3))
 
 
-def test_starts_load_their_own_families_alone() -> None:
+def test_a_start_loads_only_the_families_it_needs() -> None:
     """A start that plans pays for the declarations its model needs."""
     import subprocess
     import sys

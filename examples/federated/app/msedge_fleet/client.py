@@ -1,4 +1,4 @@
-"""What a SuperNode runs."""
+"""The ClientApp that a SuperNode runs."""
 
 from federated import client_app as app
 

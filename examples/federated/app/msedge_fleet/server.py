@@ -1,4 +1,4 @@
-"""What the SuperLink runs."""
+"""The ServerApp that the SuperLink runs."""
 
 from federated import server_app as app
 

@@ -38,7 +38,7 @@ def test_npz(tmp_path: Path) -> None:
         first(data.npz(path).batch(1))
 
 
-def test_a_folder_a_class(tmp_path: Path) -> None:
+def test_one_folder_per_class(tmp_path: Path) -> None:
     from PIL import Image
 
     for label, name in enumerate(("cat", "dog")):
@@ -135,7 +135,7 @@ def test_other_bytes_are_no_element(record: bytes) -> None:
 
 
 @pytest.mark.parametrize("code", ["a1", ",,", "f4,f4", "(2,)f4", "O", "|S4", "", "float32", "<m8[s]"])
-def test_types_that_are_none_of_numbers_are_refused(code: str) -> None:
+def test_types_that_are_not_numeric_are_refused(code: str) -> None:
     """NumPy would parse them, warn of them or fail in its own way."""
     head = json.dumps([["x", code, []]]).encode()
     with pytest.raises(ValueError, match="no such array"):
@@ -153,7 +153,7 @@ class Pair(NamedTuple):
     labels: list[int]
 
 
-def test_items_and_arrays_that_are_none() -> None:
+def test_invalid_items_and_arrays_are_refused() -> None:
     assert first(data.source([{"x": 1}, {"x": 2}]).batch(2))["x"].tolist() == [1, 2]
     pairs = [Pair(1, [2, 3]), Pair(4, [5, 6])]
     assert first(data.source(pairs).batch(2, "drop")).labels[1].tolist() == [3, 6]

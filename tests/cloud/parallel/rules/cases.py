@@ -1,4 +1,4 @@
-"""A small program for every rule, by the primitive it shows; cases of one primitive are told apart by a remark."""
+"""A small program for every rule, by the primitive it shows; cases of one primitive differ in a remark."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_every_loop_alone_and_every_pair(name: str) -> None:
 
 
 def test_every_family_is_shown() -> None:
-    """Each rule but the whole one has a case of its own."""
+    """Each rule except the whole one has its own case."""
     shown = {RULES[name.split()[0]].__name__ for name in CASES}
     assert {rule.__name__ for rule in RULES.values()} - shown == {"reduce_by_function", "whole"}
 

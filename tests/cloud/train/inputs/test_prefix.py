@@ -34,7 +34,7 @@ def cut(trainer: Trainer, patterns: tuple[str, ...] = STEM, x: Any = X) -> prefi
 
 @pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_training_from_the_cut_is_training(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dropout behind the cut draws the same numbers; the frozen batch norm's statistics stay."""
+    """Dropout after the cut draws the same numbers; the frozen batch norm's statistics do not change."""
 
     def fit() -> tuple[list[float], Trainer]:
         trainer = Trainer(tiny_net(dropout=0.3), freeze=STEM, precision=precision, optimizer=optax.adam(0.01))
@@ -52,7 +52,7 @@ def test_training_from_the_cut_is_training(precision: str, monkeypatch: pytest.M
     assert not np.array_equal(short.params["head.weight"], started.params["head.weight"])
 
 
-def test_where_the_cut_is() -> None:
+def test_the_position_of_the_cut() -> None:
     found = cut(Trainer(tiny_net(), freeze=STEM))
     assert found is not None
     kept = found.kept(Dataset.of(X, Y, ("x",)))
@@ -65,7 +65,7 @@ def test_many_devices_start_at_the_cut_too() -> None:
     np.testing.assert_allclose(together, alone, rtol=1e-5)
 
 
-def test_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_without_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing frozen at the start; random moves of inputs; rows that know of one another; too much to keep."""
     assert cut(Trainer(tiny_net(), freeze=("head*",)), ("head*",)) is None
     assert cut(Trainer(tiny_net(), freeze=STEM, augment=random_affine())) is None

@@ -58,13 +58,13 @@ def alone() -> list[float]:
     return losses("none")
 
 
-def test_a_plan_of_its_own_trains_as_one_device_does(alone: list[float]) -> None:
+def test_an_automatic_plan_trains_as_one_device_does(alone: list[float]) -> None:
     told: list[str] = []
     np.testing.assert_allclose(losses(Auto(FAST, pipelines=False, said=told.append)), alone, rtol=1e-5)
     assert len(told) == 1 and ("mesh 8" in told[0] or "mesh 2 x 4" in told[0])
 
 
-def test_stages_where_no_plan_fits(alone: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stages_are_used_if_no_plan_fits(alone: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing_fits(*_: Any, **__: Any) -> None:
         raise Infeasible("nothing fits", 1e9, ())
 
@@ -90,7 +90,7 @@ def test_the_best_few_may_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Heard(Callback):
-    """Remembers the plans it is told of."""
+    """Records the plans that are reported to it."""
 
     def __init__(self) -> None:
         self.plans: list[Mapping[str, Any]] = []
@@ -99,7 +99,7 @@ class Heard(Callback):
         self.plans.append(plan)
 
 
-def test_the_plan_is_told_and_kept_with_checkpoints(tmp_path: Path) -> None:
+def test_the_plan_is_reported_and_saved_with_checkpoints(tmp_path: Path) -> None:
     heard = Heard()
     trainer = Trainer(
         model(), optimizer=optax.adam(1e-2), metrics=(), parallel=Auto(FAST, pipelines=False), callbacks=[heard],

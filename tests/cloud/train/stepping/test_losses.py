@@ -45,7 +45,7 @@ CASES: list[tuple[str, np.ndarray, np.ndarray, Callable[[], Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "output", "labels", "expected"), CASES, ids=[case[0] for case in CASES])
-def test_by_definition(name: str, output: np.ndarray, labels: np.ndarray, expected: Callable[[], Any]) -> None:
+def test_losses_as_defined(name: str, output: np.ndarray, labels: np.ndarray, expected: Callable[[], Any]) -> None:
     found = {**METRICS, **LOSSES}[name](output, labels)
     assert found.shape == (6,)
     np.testing.assert_allclose(found, np.asarray(expected(), np.float32), rtol=1e-5, atol=1e-6)

@@ -118,7 +118,7 @@ def test_frozen_weights_stay_and_have_no_slots() -> None:
     assert slots == [(8, 3), (8, 3)]
 
 
-def test_taking_apart_and_putting_together() -> None:
+def test_splitting_and_joining_the_state() -> None:
     frozen = which_frozen(PARAMS, ("*/b", "last/*"))
     trained, kept = parts(PARAMS, frozen)
     assert names(trained) == ["first/w"]
@@ -144,7 +144,7 @@ def test_recomputing_changes_no_number() -> None:
 
 
 @pytest.mark.parametrize(("precision", "error"), [("bfloat16", 3e-2), ("float16", 4e-3)])
-def test_narrow_steps_stay_near_and_keep_wide_weights(precision: str, error: float) -> None:
+def test_low_precision_steps_stay_close_and_keep_float32_weights(precision: str, error: float) -> None:
     wide, sums = stepped(steps=3)
     state, narrow = stepped(steps=3, precision=precision)
     assert 0 < apart(wide.params, state.params) < error

@@ -1,7 +1,7 @@
 """Quantised operators of one-operator models: what the runtime computes is LiteRT's result to the last bit.
 
 LiteRT as it comes: with XNNPACK, which the definitions of the integer operators follow. Of softmax one element in some
-millions differs by a step (LiteRT adds float32 exponentials in the order they lie): none of those drawn here.
+millions differs by a step (LiteRT adds float32 exponentials in memory order): none of those drawn here.
 """
 
 from __future__ import annotations

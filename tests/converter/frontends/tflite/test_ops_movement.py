@@ -202,7 +202,7 @@ def _numpy_index(begin: list[int], end: list[int], strides: list[int], **masks: 
 @pytest.mark.parametrize("case", range(len(STRIDED)))
 @pytest.mark.parametrize("computed", [False, True])
 def test_strided_slice(case: int, computed: bool) -> None:
-    """NumPy is the oracle: LiteRT crashes on some masks. Where it does not it is asked too, below."""
+    """NumPy is the oracle: LiteRT crashes on some masks. Where it does not crash, it is compared too, below."""
     spec = STRIDED[case]
     x = floats(4, 5, 6)
     wanted = x[_numpy_index(**spec)]

@@ -159,7 +159,7 @@ def test_bias_keeps_its_integers() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"TFL3", b"\0" * 100, b"\x08\0\0\0TFL3", b"\xff\xff\xff\xffTFL3" + b"\0" * 64])
-def test_no_model_at_all(data: bytes) -> None:
+def test_not_a_model_file(data: bytes) -> None:
     with pytest.raises(ConvertError):
         tflite.load(data)
 
@@ -303,7 +303,7 @@ def test_flexbuffer_maps() -> None:
     assert found == wanted
 
 
-def test_other_custom_options_are_no_map() -> None:
+def test_other_custom_options_are_not_read_as_a_map() -> None:
     for data in (b"", b"\1", b"abcdefgh", bytes(flexbuffers.Dumps([1, 2]))):
         assert flexbuffer.mapping(data) == {}
 

@@ -72,7 +72,7 @@ def test_results_are_litert_s(name: str, shared_models: Path) -> None:
                 assert np.mean(error <= STEPS) >= SHARE, (np.mean(error <= STEPS), error.max())
 
 
-def test_what_a_file_says_of_itself(shared_models: Path) -> None:
+def test_metadata_of_a_file(shared_models: Path) -> None:
     found = frontends.load(shared_models / "coral_mobilenet_v2_10_224_uint8.tflite").metadata
     assert found["inputs"][0]["mean"] == [127.5] and found["min_runtime_version"] == "1.5.0"
     (labels,) = found["outputs"][0]["files"]

@@ -80,7 +80,7 @@ def test_signatures_of_one_key_are_refused() -> None:
         tflite.load(model.build())
 
 
-def test_a_model_file_is_told_by_its_first_bytes(tmp_path: Any) -> None:
+def test_a_model_file_is_recognised_by_its_first_bytes(tmp_path: Any) -> None:
     model = Builder()
     doubled(model)
     path = tmp_path / "model.bin"
@@ -93,7 +93,7 @@ def test_a_model_file_is_told_by_its_first_bytes(tmp_path: Any) -> None:
 # names
 
 
-def test_names_that_meet_are_told_apart() -> None:
+def test_colliding_names_are_made_distinct() -> None:
     """Inputs and outputs of one name, tensors of one name, tensors without any."""
     model = Builder()
     x = model.input("same", (2,))
@@ -156,7 +156,7 @@ def test_open_sizes_are_shared_only_when_all_inputs_have_a_batch() -> None:
 # quantised entry points
 
 
-def test_stored_types_at_the_ends() -> None:
+def test_stored_types_of_inputs_and_outputs() -> None:
     """Integer inputs stay integers; the operator's real result is quantised where the file says so."""
     model = Builder()
     x = model.input("x", (1, 4), "int8", quant=Quant(0.5, 3))
@@ -212,7 +212,7 @@ def test_builtin_operators_keep_their_meaning() -> None:
         tflite.custom("ADD")
 
 
-def test_a_rule_that_trips_is_one_clear_error(rules: None) -> None:
+def test_a_rule_that_raises_gives_one_clear_error(rules: None) -> None:
     @tflite.custom("Trips")
     def trips(op: Op) -> ir.Value:
         return op.constant([1, 2][5])

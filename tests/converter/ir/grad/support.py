@@ -87,7 +87,7 @@ def jax_gradients(model: ir.Model, fed: Arrays, wrt: list[str]) -> dict[str, Arr
 
 
 def differentiated(model: ir.Model, wrt: list[str]) -> ir.Model:
-    """The model with outputs grad/<name> instead of its own but the loss."""
+    """The model with the loss and grad/<name> as its only outputs."""
     by_name = {v.name: v for v in (*model.graph.inputs, *model.graph.initializers.values())}
     grads = differentiate(model, model.graph.outputs[0], [by_name[name] for name in wrt])
     for name, value in grads.items():

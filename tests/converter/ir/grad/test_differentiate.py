@@ -36,7 +36,7 @@ def added(model: ir.Model, wrt: Sequence[str]) -> Counter[str]:
     return Counter(node.op_type for node in model.graph if node not in before)
 
 
-def test_only_what_is_asked_for() -> None:
+def test_only_the_requested_gradients() -> None:
     b = Builder()
     loss = mlp(b)
     last = added(to_ir(b.model(loss)), ["w2", "b2"])
@@ -61,7 +61,7 @@ def test_unused_constants_are_gone() -> None:
     assert all(v.uses() for v in model.graph.initializers.values())
 
 
-def test_a_value_of_its_own_for_each() -> None:
+def test_each_gradient_is_a_separate_value() -> None:
     """Gradients that are equal, the seed itself, and zeros for what the loss does not depend on."""
     b = Builder()
     total = b("ReduceSum", b("Add", b.input("x", (3,)), b.input("y", (3,))), keepdims=0)
@@ -76,7 +76,7 @@ def test_a_value_of_its_own_for_each() -> None:
         np.testing.assert_array_equal(outputs[f"grad/{name}"], wanted)
 
 
-def test_by_values_in_between() -> None:
+def test_gradients_of_intermediate_values() -> None:
     b = Builder()
     b("Exp", b.input("x", (3,)))
     inner = b.nodes[-1].output[0]
@@ -96,7 +96,7 @@ def test_a_loss_of_one_element() -> None:
     assert build.dims(found.graph.outputs[1]) == (1, 3)
 
 
-def test_a_vector_is_no_loss() -> None:
+def test_a_vector_is_not_accepted_as_a_loss() -> None:
     b = Builder()
     model = to_ir(b.model(b("Relu", b.input("x", (3,)))))
     with pytest.raises(TrainingError, match="expected a scalar"):
@@ -121,7 +121,7 @@ def test_every_operator_without_a_rule_is_listed() -> None:
     assert list(model.graph) == before, "nothing was written"
 
 
-def test_a_subgraph_that_captures_is_in_the_way() -> None:
+def test_a_subgraph_with_captures_is_refused() -> None:
     b = Builder()
     x = b.input("x", (3,))
     branches = []
@@ -156,7 +156,7 @@ def test_dropout_in_training_form() -> None:
     np.testing.assert_allclose(outputs["grad/x"], np.where(kept == 0, 0, 2 * kept / 0.6), rtol=1e-5)
 
 
-def test_ours() -> None:
+def test_operators_of_our_domain() -> None:
     """Silu, which patterns of the source become, has the rule of Swish; what kernels need fused is refused."""
     model = to_ir((b := Builder()).model(b("ReduceSum", b("Swish", b.input("x", (4,))), keepdims=0)))
     node = next(n for n in model.graph if n.op_type == "Swish")

@@ -64,7 +64,7 @@ def test_a_network_that_int8_breaks_is_repaired(broken):
     assert np.array_equal(run(again.variant.model, x)[0], run(found.variant.model, x)[0])
 
 
-def test_what_holds_at_once_is_not_searched(broken):
+def test_a_budget_that_holds_at_once_needs_no_search(broken):
     model, rows, evaluate = broken
     found = budget.search(model, Options(), rows, evaluate, Budget(1.0))
     assert found.trials == 1 and found.ranking == () and found.gain >= 0.99
@@ -80,7 +80,7 @@ def test_weights_only_steps_to_eight_bits(broken):
     assert len(found.variant.weight_nodes) > len(found.variant.float_nodes)
 
 
-def test_out_of_reach_is_explained(broken):
+def test_a_budget_that_cannot_be_reached_is_explained(broken):
     model, rows, evaluate = broken
     with pytest.raises(
         QuantizeError, match=r"may be 0 worse .* the size gain is 0\.\d+ worse\. Most expensive: \S+ \("

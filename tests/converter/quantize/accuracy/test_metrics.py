@@ -135,6 +135,6 @@ def test_the_users_function(own):
         ("own_metric:number", "expected a function, got int"),
     ),
 )
-def test_names_that_lead_nowhere(own, name, text):
+def test_unknown_names(own, name, text):
     with pytest.raises(QuantizeError, match=text):
         metrics.load(name)

@@ -82,10 +82,10 @@ def test_static_modes_need_samples(network):
         Variants(network[0], PLAIN, None)
 
 
-def test_noise_of_nothing_is_zero():
+def test_the_noise_of_equal_outputs_is_zero():
     assert Sensitivity("a", "Relu", math.inf, 1.0, 0.0).noise == 0
     assert Sensitivity("a", "Relu", 20.0, 1.0, 0.0).noise == pytest.approx(0.01)
 
 
-def test_the_steps_left_out_exist():
+def test_the_excluded_steps_exist():
     assert set(_SKIPPED) <= {step.name for step in STEPS}

@@ -103,7 +103,7 @@ def test_outliers_are_clipped(outliers, method):
     assert -30 <= low < -2 and 2 < high < 30
 
 
-def test_mse_is_least(outliers):
+def test_mse_is_minimal(outliers):
     for values in (outliers, np.maximum(outliers, 0), outliers[:-2] ** 3, np.abs(outliers) - 1):
         errors = {}
         for method in METHODS:
@@ -125,7 +125,7 @@ def test_a_relus_zeros_do_not_decide_the_entropy():
     assert choose(seen(values), Options(method="entropy"))[1] > 20
 
 
-def test_saturation_counts_what_lies_outside(outliers):
+def test_saturation_counts_values_outside_the_range(outliers):
     statistics = seen(outliers)
     histogram = Histogram(statistics.counts, statistics.low, statistics.high)
     assert saturated(histogram, affine(-30, 40)) == 0

@@ -75,7 +75,7 @@ def test_parts_of_samples(data):
     assert len(samples.first(1).part(1, 2)) == 1
 
 
-def test_several_inputs_share_what_comes_once():
+def test_several_inputs_share_a_source_that_is_read_once():
     two = model([1, 3], [1, 2])
     x, y = np.arange(12.0).reshape(4, 3), np.ones((1, 2))
     samples = load({"x0": x, "x1": y}, two)
@@ -129,7 +129,7 @@ def test_what_does_not_fit_is_refused(source, text):
         load(source, model([1, 3]))
 
 
-def test_files_that_are_none(tmp_path):
+def test_files_that_are_not_samples(tmp_path):
     for name, content in (("a.npz", b"PK\3\4broken"), ("b.npy", b"\x93NUMPY\1\0"), ("c.txt", b"1 2 3")):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(QuantizeError, match=name):

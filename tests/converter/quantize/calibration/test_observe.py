@@ -78,7 +78,7 @@ def test_channels():
     assert found["Conv"] == found["MaxPool"] == 1 and found["MatMul"] == found["Softmax"] == -1
 
 
-def test_constants_and_floods():
+def test_constants_and_very_many_values():
     b = Builder()
     x = b.input("x", [1, 3])
     model = prepared(b.model(b("Mul", b("Exp", x), b.const([0.0], np.float32))))

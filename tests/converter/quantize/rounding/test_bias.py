@@ -30,7 +30,7 @@ def contraction(op: str, biased: bool) -> Builder:
 
 @pytest.mark.parametrize("biased", (True, False))
 @pytest.mark.parametrize("op", ("Conv", "Gemm", "MatMul"))
-def test_what_is_added_arrives(op, biased):
+def test_an_added_correction_reaches_the_output(op, biased):
     b = contraction(op, biased)
     model = prepared(b.model(b.nodes[-1].output[0]))
     shape = (3, 4, 5, 5) if op == "Conv" else (3, 4)

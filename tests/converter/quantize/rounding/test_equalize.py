@@ -43,7 +43,7 @@ def test_not_one_bit_changes_and_the_second_time_does_nothing(seed, activation):
     assert equalize.run(model) == 0
 
 
-def test_even_networks_are_left_alone():
+def test_balanced_networks_are_not_changed():
     b = Builder(seed=1)
     x = b("Relu", b("Gemm", b.input("x", ["n", 8]), b.const(np.ones((8, 8), np.float32))))
     model = prepared(b.model(b("Gemm", x, b.const(np.full((8, 8), 3, np.float32)))))
@@ -68,7 +68,7 @@ def minded(name: str) -> Builder:
 
 
 @pytest.mark.parametrize("name", ("clip", "sigmoid", "residual", "second reader", "softmax", "computed factor"))
-def test_what_minds_factors_ends_the_way(name):
+def test_operators_that_depend_on_scale_end_a_path(name):
     b = minded(name)
     outputs = [b.nodes[-1].output[0]] + [n.output[0] for n in b.nodes if n.op_type == "Tanh"]
     model = prepared(b.model(*outputs))

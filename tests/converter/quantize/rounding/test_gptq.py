@@ -141,7 +141,7 @@ def test_stacked_layers_are_rounded_as_each_would_be_alone():
         assert np.array_equal(values[i], alone[0]) and np.array_equal(scales[i], alone[1])
 
 
-def test_a_hopeless_matrix_makes_no_other_one_worse():
+def test_a_matrix_that_cannot_be_rounded_well_does_not_harm_others():
     rng = np.random.default_rng(8)
     h = np.stack([hessian(correlated(rng, 200, 20)), -np.eye(20)])
     w = rng.standard_normal((2, 20, 4)).astype(np.float32)

@@ -154,7 +154,7 @@ def test_a_model_of_integer_weights_runs_on_onnxruntime(bits, block, least):
 
 
 @pytest.mark.parametrize(("bits", "op", "gates"), ((8, "LSTM", 4), (4, "GRU", 3)))
-def test_directions_have_scales_of_their_own(bits, op, gates):
+def test_directions_have_separate_scales(bits, op, gates):
     b, rng = Builder(seed=7), np.random.default_rng(7)
     w, r = (rng.standard_normal((2, gates * 12, n)).astype(np.float32) for n in (40, 12))
     w[1] *= 100
@@ -194,7 +194,7 @@ def test_ragged_last_block_as_onnx_has_it():
     assert np.array_equal(run(model, {"x": x})[0], stored[0].quantized.dequantize())
 
 
-def test_ready_weights_are_taken():
+def test_weights_that_are_already_rounded_are_kept():
     b = Builder(seed=10)
     model = prepared(b.model(b("MatMul", b.input("x", ["n", 32]), b.weight(32, 32))))
     name = next(iter(model.graph.initializers))

@@ -1,4 +1,4 @@
-"""A world of its own time: an event loop, workers and models that the scheduler cannot tell from real ones."""
+"""A simulation with its own clock: an event loop, workers and models that look real to the scheduler."""
 
 from __future__ import annotations
 

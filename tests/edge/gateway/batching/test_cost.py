@@ -103,7 +103,7 @@ def test_the_smallest_of_equally_good_sizes() -> None:
     assert cost.row == pytest.approx(1e-3)
 
 
-def test_nonsense_is_not_learned() -> None:
+def test_impossible_times_are_ignored() -> None:
     cost = Cost()
     cost.observe(1, 0.0)
     cost.observe(0, 1.0)

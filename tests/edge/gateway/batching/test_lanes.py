@@ -17,7 +17,7 @@ from tests.edge.gateway.batching.simulated import Simulated, World
 from tests.edge.gateway.live import simple_string
 
 
-def test_what_is_asked_while_answers_are_given_is_answered() -> None:
+def test_requests_made_while_answers_are_delivered_are_answered() -> None:
     """A batch ends, what waited is small and is computed at once, which closes the queue; then the first client, on
     being answered, asks again for much."""
     world = World(inline=200e-6)

@@ -1,4 +1,4 @@
-"""The order of jobs, against a list that is sorted; and who is taken on."""
+"""The order of jobs, compared with a sorted list; and which jobs are accepted."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_ranks_come_and_go() -> None:
     assert not queue._heaps and not queue._rows
 
 
-def test_no_priority_is_the_middle() -> None:
+def test_requests_without_priority_get_the_middle_one() -> None:
     assert rank(job()) == MIDDLE == 100
 
 
@@ -123,7 +123,7 @@ def test_calibrated(real: float) -> None:
     assert real < calibration.factor < 1.3 * real
 
 
-def test_one_hiccup_is_not_believed() -> None:
+def test_a_single_delay_is_ignored() -> None:
     calibration = Calibration()
     calibration.observe(0.02, 20.0)
     assert calibration.factor <= 1.25

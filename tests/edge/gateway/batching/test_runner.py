@@ -99,7 +99,7 @@ def check(model: Model, jobs: Sequence[Job]) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("warm", [True, False])
-def test_rows_are_what_they_are_alone(models: dict[str, Model], name: str, warm: bool) -> None:
+def test_rows_in_a_batch_equal_single_rows(models: dict[str, Model], name: str, warm: bool) -> None:
     model = models[name]
     runner = runner_of(model)
     if warm:
@@ -116,7 +116,7 @@ def test_rows_are_what_they_are_alone(models: dict[str, Model], name: str, warm:
     assert runner.sizes[0] == 1
 
 
-def test_what_is_compiled(models: dict[str, Model]) -> None:
+def test_which_batch_sizes_are_compiled(models: dict[str, Model]) -> None:
     runner = runner_of(models["mlp"], limit=12)
     assert runner.key == "m/1/predict/x[8]" and runner.sizes == ()
     runner.run(jobs_of(models["mlp"], [1]))
@@ -144,7 +144,7 @@ def test_rows_that_depend_on_one_another_are_not_batched(models: dict[str, Model
     assert runner.limit == 1
 
 
-def test_only_the_guilty_fails(models: dict[str, Model]) -> None:
+def test_only_the_invalid_job_fails(models: dict[str, Model]) -> None:
     runner = runner_of(models["table"], limit=4)
     runner.warm()
     jobs = jobs_of(models["table"], [1, 2, 1, 1, 9])
@@ -186,7 +186,7 @@ def test_rows_are_dealt_in_order(rows: list[int], sizes: list[int]) -> None:
         assert [s.at for s in segments] == [0, *ends[:-1]] and ends[-1] <= size
 
 
-def test_what_has_to_be_compiled_first_is_not_predicted(models: dict[str, Model]) -> None:
+def test_sizes_that_must_be_compiled_first_are_not_predicted(models: dict[str, Model]) -> None:
     runner = runner_of(models["mlp"], limit=8)
     assert runner.cost.predict(1) is None
     runner.run(jobs_of(models["mlp"], [1]))
@@ -195,7 +195,7 @@ def test_what_has_to_be_compiled_first_is_not_predicted(models: dict[str, Model]
     assert runner.cost.predict(1000) is not None
 
 
-def test_warmed_beside_traffic(models: dict[str, Model]) -> None:
+def test_warm_up_during_traffic(models: dict[str, Model]) -> None:
     runner = runner_of(models["mlp"], limit=64)
     warming = Thread(target=runner.warm)
     warming.start()

@@ -1,4 +1,4 @@
-"""The scheduler in a simulated world: who is computed when, who is refused, and what that does to the others."""
+"""The scheduler in a simulation: which jobs run when, which are refused, and the effect on other jobs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_lone_small_job_is_finished_before_submit_returns() -> None:
     assert world.scheduler.snapshot()["models"]["m"]["flying"] == 0
 
 
-def test_what_comes_in_one_turn_of_the_loop_is_one_batch_where_batches_gain() -> None:
+def test_requests_of_one_turn_of_the_event_loop_are_one_batch_if_batches_help() -> None:
     world = World()
     runner = Simulated(world, a=1e-6, b=100e-6)
     jobs = [world.job(value=i) for i in range(5)]
@@ -93,7 +93,7 @@ def test_jobs_fill_the_next_batch_while_one_is_computed() -> None:
     assert [len(batch) for batch in runner.batches] == [1, 20]
 
 
-def test_batches_where_they_pay_and_singles_where_not() -> None:
+def test_batches_if_they_are_faster_and_single_rows_if_not() -> None:
     world = World(inline=0.0)
     weights, work = Simulated(world, "weights", a=10e-6, b=1e-3), Simulated(world, "work", a=1e-3)
     for runner in (weights, work):
@@ -179,7 +179,7 @@ def test_weights() -> None:
     assert 2.6 < heavy.busy / light.busy < 3.4
 
 
-def test_one_that_was_idle_has_saved_up_nothing() -> None:
+def test_an_idle_model_gains_no_credit() -> None:
     world = World()
     first, second = Simulated(world, "first", a=2e-3), Simulated(world, "second", a=2e-3)
     closed(world, first, 8, until=10.0)
@@ -190,7 +190,7 @@ def test_one_that_was_idle_has_saved_up_nothing() -> None:
     assert 0.4 < first.busy - before < 0.6
 
 
-def test_deadlines_that_cannot_be_kept_do_not_take_all() -> None:
+def test_deadlines_that_cannot_be_met_do_not_use_all_capacity() -> None:
     world = World(limits=Limits(timeout=30.0))
     greedy, patient = Simulated(world, "greedy", a=10e-3), Simulated(world, "patient", a=10e-3)
     offered(world, greedy, 300.0, 5.0, within=0.08)
@@ -265,7 +265,7 @@ def test_cancelled() -> None:
     )
 
 
-def test_a_finish_that_raises_harms_nobody() -> None:
+def test_a_callback_that_raises_does_not_affect_other_jobs() -> None:
     world = World()
     runner = Simulated(world, a=10e-3)
     jobs = [world.job() for _ in range(3)]

@@ -92,7 +92,7 @@ def test_a_runner_that_raises_is_an_error_of_its_jobs(model: Model) -> None:
     assert isinstance(asyncio.run(serve()).error, ZeroDivisionError)
 
 
-def test_refused_while_the_worker_is_at_it(model: Model) -> None:
+def test_refused_while_the_worker_computes_it(model: Model) -> None:
     async def serve() -> list[int]:
         loop = asyncio.get_running_loop()
         scheduler, runner = Scheduler(loop, inline=0.0, limits=Limits(rows=2)), runner_of(model, "a")

@@ -23,7 +23,7 @@ class Halting(Simulated):
 
 
 @pytest.mark.parametrize(("share", "longer", "within"), [(0.0, 0.0, 0.25), (0.05, 0.05, 0.1), (0.002, 0.4, 0.1)])
-def test_standstills_cost_what_they_take_and_little_more(share: float, longer: float, within: float) -> None:
+def test_stalls_cost_their_duration_and_little_more(share: float, longer: float, within: float) -> None:
     world, seconds = World(), 10.0
     runner = Halting(world, a=0.4e-3, b=5e-3, limit=32, noise=0.1)
     runner.share, runner.longer = share, longer

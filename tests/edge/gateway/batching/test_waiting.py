@@ -1,11 +1,11 @@
-"""What waits is told by version, each job once, however many runners and versions a model has."""
+"""Waiting jobs are counted by version, each job once, for any number of runners and versions of a model."""
 
 from __future__ import annotations
 
 from tests.edge.gateway.batching.simulated import Simulated, World
 
 
-def test_what_waits_by_version() -> None:
+def test_waiting_requests_are_counted_by_version() -> None:
     world = World(inline=0.0)
     old, new, other = (Simulated(world, name, a=10e-3) for name in ("m", "m", "n"))
     new.key = "m/2/predict/x"

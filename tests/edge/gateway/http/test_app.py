@@ -1,4 +1,4 @@
-"""Everything beside inference: errors, who may ask, pages, compression, origins, leaving."""
+"""Everything except inference: errors, access, pages, compression, origins, disconnects."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ def test_management_can_be_off(tmp_path: Path) -> None:
         assert raw.ask(scaled_request(np.ones((1, 4), np.float32), model="m")).status == 200
 
 
-def test_web_pages_of_others(gateway: Live) -> None:
-    """A page that the owner's browser shows may neither manage nor read, unless told so."""
+def test_pages_of_other_origins(gateway: Live) -> None:
+    """A page of another origin in the owner's browser may neither manage nor read, unless it is allowed to."""
     with Raw(gateway.port) as raw:
         got = raw.ask(request("/v2/repository/models/simple/unload", b"{}", {"Origin": "https://evil.example"}))
         assert got.status == 403 and "access-control-allow-origin" not in got.fields
@@ -143,7 +143,7 @@ def test_origins_that_are_allowed(tmp_path: Path) -> None:
         assert got.status == 200 and got.fields["access-control-allow-origin"] == "https://app.example"
 
 
-def test_slow_clients_are_let_go(tmp_path: Path) -> None:
+def test_slow_clients_are_disconnected(tmp_path: Path) -> None:
     bundle = scaled(tmp_path / "m.mslite", 1.0)
     told = {"limits__header_seconds": 0.5, "limits__body_seconds": 0.5, "limits__idle_seconds": 0.5}
     data = scaled_request(np.ones((1, 4), np.float32), model="m")
@@ -158,8 +158,8 @@ def test_slow_clients_are_let_go(tmp_path: Path) -> None:
                 assert late.status == 408 and late.error and raw.closed()
 
 
-def test_a_model_that_sleeps_is_woken_to_be_described(tmp_path: Path) -> None:
-    """Two models and room for one: asking what the other takes loads it again."""
+def test_an_unloaded_model_is_loaded_for_its_metadata(tmp_path: Path) -> None:
+    """Two models and memory for one: a request for the metadata of the unloaded one loads it again."""
     models = {name: scaled(tmp_path / f"{name}.mslite", 2.0) for name in "ab"}
     with live({"a": models["a"]}, batching__rows=1) as alone:
         room = int(1.5 * alone.gateway.repository.nbytes)
@@ -172,7 +172,7 @@ def test_a_model_that_sleeps_is_woken_to_be_described(tmp_path: Path) -> None:
             assert raw.ask(_get(f"/v2/models/{name}/config")).status == 200
 
 
-def test_raw_bodies_are_answered_as_the_client_likes(gateway: Live) -> None:
+def test_raw_bodies_are_answered_in_the_format_the_client_accepts(gateway: Live) -> None:
     body, raw_body = np.ones((1, 4), np.float32).tobytes(), {"Inference-Header-Content-Length": "0"}
     with Raw(gateway.port) as raw:
         got = raw.ask(request("/v2/models/scaled/infer", body, {**raw_body, "Accept": "application/json"}))
@@ -182,7 +182,7 @@ def test_raw_bodies_are_answered_as_the_client_likes(gateway: Live) -> None:
 
 
 def test_drained(tmp_path: Path) -> None:
-    """What is under way is answered, what comes later is told to go elsewhere, connections are closed."""
+    """Requests in flight are answered, later ones are refused, connections are closed."""
     x = np.ones((1, 4), np.float32)
     with live({"m": scaled(tmp_path / "m.mslite", 3.0)}) as there:  # noqa: SIM117 # the server first
         with Raw(there.port) as idle, Raw(there.port) as asking, Raw(there.port) as slow:

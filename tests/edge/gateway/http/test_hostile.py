@@ -28,7 +28,7 @@ def test_other_versions_of_http(gateway: Live, version: str) -> None:
 
 @pytest.mark.parametrize("path", ["/v2/models/scaled/infer", "/nothing"])
 @pytest.mark.parametrize("expected", ["tea", "\xff\xfe"])
-def test_expectations_that_nobody_meets(gateway: Live, path: str, expected: str) -> None:
+def test_unsupported_expectations(gateway: Live, path: str, expected: str) -> None:
     with Raw(gateway.port) as raw:
         got = raw.ask(request(path, b"{}", {"Expect": expected}))
         assert got.status == 417 and "100-continue" in got.error
@@ -36,7 +36,7 @@ def test_expectations_that_nobody_meets(gateway: Live, path: str, expected: str)
     assert "internal server error" not in gateway.log.getvalue()
 
 
-def test_a_client_that_does_not_read_is_left(tmp_path: Path) -> None:
+def test_a_client_that_does_not_read_is_disconnected(tmp_path: Path) -> None:
     with live({"m": scaled(tmp_path / "m.mslite", 1.0)}, limits__body_seconds=1.0) as there:
         deaf = socket.create_connection(("127.0.0.1", there.port), timeout=1)
         try:
@@ -48,7 +48,7 @@ def test_a_client_that_does_not_read_is_left(tmp_path: Path) -> None:
             deaf.close()
 
 
-def test_much_json_is_read_aside(gateway: Live) -> None:
+def test_large_json_is_read_in_a_thread(gateway: Live) -> None:
     """As much as keeps the loop from others; the answer is the same, and so are errors."""
     x = np.random.default_rng(1).random((4000, 4), np.float32)
     with Raw(gateway.port) as raw:
@@ -60,7 +60,7 @@ def test_much_json_is_read_aside(gateway: Live) -> None:
     until(lambda: not gateway.gateway.under_way)  # that client left
 
 
-def test_a_text_that_is_no_number_is_no_fault(gateway: Live) -> None:
+def test_text_instead_of_a_number_is_not_an_internal_error(gateway: Live) -> None:
     """One bad text in the first of many rows is the client's fault, whatever the rows are cut into."""
     words = ["7"] * 48
     tensors = [{"name": f"INPUT{i}", "shape": [3, 16], "datatype": "BYTES", "data": words} for i in (0, 1)]

@@ -28,8 +28,8 @@ def test_many_requests_on_one_connection(gateway: Live) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_pieces_make_no_difference(gateway: Live, seed: int) -> None:
-    """Requests one behind the other, cut anywhere, are answered in order."""
+def test_a_request_may_arrive_in_pieces(gateway: Live, seed: int) -> None:
+    """Consecutive requests, cut at any byte, are answered in order."""
     rng = random.Random(seed)
     xs = [_x(rng.choice([1, 2, 5, 1500])) for _ in range(6)]
     data = b"".join(scaled_request(x, binary=rng.random() < 0.7) for x in xs)
@@ -63,7 +63,7 @@ def test_both_lanes_answer_alike(gateway: Live) -> None:
             assert one.fields["content-type"] == other.fields["content-type"]
 
 
-def test_handed_over_with_what_came_before(gateway: Live) -> None:
+def test_handed_over_with_the_bytes_already_read(gateway: Live) -> None:
     """After requests of the lane's shape, another one on the same connection, and back again."""
     x = _x()
     with Raw(gateway.port) as raw:
@@ -130,7 +130,8 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_heads_that_are_refused(gateway: Live, name: str) -> None:
-    """With a status, in JSON, and the connection is closed: nobody can hide a second request behind such a head."""
+    """With a status, in JSON, and the connection is closed, so that no second request can be hidden after such a
+    head."""
     lines, expected = HOSTILE[name]
     with Raw(gateway.port) as raw:
         got = raw.ask(b"POST /v2/models/scaled/infer HTTP/1.1\r\nHost: a\r\n" + lines + b"\r\nZZZ\r\n")
@@ -142,7 +143,7 @@ def test_heads_that_are_refused(gateway: Live, name: str) -> None:
 @pytest.mark.parametrize(
     "data", [b"\0" * 100, b"GET / HTTP/9.9\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00", b"\r\n\r\n", b"A" * 20000]
 )
-def test_no_http_at_all(gateway: Live, data: bytes) -> None:
+def test_bytes_that_are_not_http(gateway: Live, data: bytes) -> None:
     with Raw(gateway.port, timeout=3) as raw:
         raw.send(data)
         raw.socket.shutdown(1)
@@ -186,7 +187,7 @@ def test_which_heads_the_lane_takes(lines: bytes) -> None:
      b"POST /v2/models/m/infer HTTP/1.0", b"POST /v2/models/m/infer?a=b HTTP/1.1", b"POST  /v2/models/m/infer HTTP/1.1",
      b"POST /v2/models/.m/infer HTTP/1.1", b"POST http://a/v2/models/m/infer HTTP/1.1"],
 )  # fmt: skip
-def test_lines_that_are_aiohttps(line: bytes) -> None:
+def test_requests_that_aiohttp_handles(line: bytes) -> None:
     assert Heads().read(line + b"\r\nHost: a\r\nContent-Length: 5\r\n\r\n") is None
 
 

@@ -41,7 +41,7 @@ HEALTHY = {"get": {200}, "post": {200, 400}}
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """A gateway of its own, as models come and go."""
+    """A separate gateway, because models are loaded and unloaded."""
     folder: Path = tmp_path_factory.mktemp("schema")
     for make, name in ((simple, "simple"), (numbers, "numbers")):
         make(folder / f"{name}.mslite")

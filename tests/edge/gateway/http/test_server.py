@@ -25,7 +25,7 @@ from tests.edge.gateway.live import live, scaled
 from tests.waiting import until
 
 
-def test_an_address_that_is_taken(tmp_path: Path) -> None:
+def test_an_address_already_in_use(tmp_path: Path) -> None:
     """Said in a sentence, whatever had not begun when it was found out."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -35,7 +35,7 @@ def test_an_address_that_is_taken(tmp_path: Path) -> None:
             asyncio.run(serve(settings, lambda address: None))
 
 
-def test_a_body_that_never_comes_holds_up_no_end(tmp_path: Path) -> None:
+def test_a_body_that_never_arrives_does_not_delay_shutdown(tmp_path: Path) -> None:
     with live({"m": scaled(tmp_path / "m.mslite", 1.0)}) as there, Raw(there.port) as raw:
         packed = {"Content-Encoding": "gzip"}  # aiohttp's to read
         raw.send(request("/v2/models/m/infer", b"\x1f", packed, length="100"))
@@ -59,8 +59,8 @@ def test_a_large_reply_is_compressed_as_it_was(tmp_path: Path) -> None:
         )
 
 
-def test_the_document_tells_strangers_of_no_model(tmp_path: Path) -> None:
-    """Where tokens are on, what models are called and take is for those who have one."""
+def test_the_document_shows_no_models_without_a_token(tmp_path: Path) -> None:
+    """If tokens are on, names and inputs of models are shown only to clients with a token."""
     file, bundle = tmp_path / "tokens.json", scaled(tmp_path / "m.mslite", 1.0)
     tokens.add(file, "asks", ["infer"])
     ask = request("/openapi.json", b"", method="GET")
@@ -83,8 +83,8 @@ def test_pages_of_allowed_origins_may_send_every_field(tmp_path: Path) -> None:
         assert got.status == 200 and "Retry-After" in got.fields["access-control-expose-headers"]
 
 
-def test_bodies_share_one_room_whoever_reads_them(tmp_path: Path) -> None:
-    """aiohttp's connections too hold so many bytes of bodies and no more; what they held is given back."""
+def test_bodies_share_one_memory_limit_in_both_readers(tmp_path: Path) -> None:
+    """Connections of aiohttp share the limit on bytes of bodies too, and release what they held."""
     half = request("/v2/models/m/infer", bytes(3000), {"Content-Encoding": "identity"}, length="4000")
     with live({"m": scaled(tmp_path / "m.mslite", 1.0)}, limits__body=4096) as there:
         slow = [Raw(there.port) for _ in range(40)]

@@ -53,7 +53,7 @@ class TestInfer:
         assert found.get_response()["model_name"] == "simple"
         assert found.get_output("OUTPUT0")["datatype"] == "INT32"
 
-    def test_outputs_that_nobody_named_come_as_bytes(self, client: Any) -> None:
+    def test_outputs_not_named_in_the_request_are_binary(self, client: Any) -> None:
         a, b = _pair()
         found = client.infer("simple", _inputs(a, b))
         np.testing.assert_array_equal(found.as_numpy("OUTPUT1"), a - b)
@@ -197,7 +197,7 @@ class TestServer:
         client.unload_model("sent")
         assert base64.b64encode(content)
 
-    def test_errors_are_the_servers_words(self, client: Any) -> None:
+    def test_errors_show_the_servers_message(self, client: Any) -> None:
         a, b = _pair()
         with pytest.raises(utils.InferenceServerException, match="INPUT0") as caught:
             client.infer("simple", _inputs(a.astype(np.float32), b.astype(np.float32), kind="FP32"))

@@ -65,7 +65,7 @@ class Place:
     prepared: list[str] = field(default_factory=list)
 
     def put(self, path: str, data: bytes | str) -> Path:
-        """Write a file as a careful deployer does: beside, then rename."""
+        """Write a file as a careful deployment does: to a temporary name, then rename."""
         target = self.root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.parent / f".{target.name}"
@@ -106,7 +106,7 @@ def stateful() -> bytes:
 
 
 def factor_of(served: Served) -> float:
-    """What a version multiplies by, asked of its runner."""
+    """The factor of a version, from a run of its model."""
     x = np.ones((1, 4), np.float32)
     job = Job({"x": x}, 1, lambda job: None, arrived=0.0)
     served.runner_for(job).run([job])

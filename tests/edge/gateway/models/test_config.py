@@ -112,7 +112,7 @@ def test_a_load_request_may_use_triton_s_words(document: Any, expected: ModelCon
         '{"versions": "all", "described": {}}',
     ],
 )  # fmt: skip
-def test_overrides_that_are_none_are_refused(text: Any) -> None:
+def test_invalid_overrides_are_refused(text: Any) -> None:
     with pytest.raises(GatewayError) as caught:
         parse_override(text, "config")
     assert caught.value.status == 400 and len(str(caught.value)) < 1000
@@ -140,7 +140,7 @@ BAD = ["", ".", "..", ".hidden", "a/b", "a\\b", "a b", "a\n", "a\0", "-x", "é",
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_names_that_are_none(name: str) -> None:
+def test_invalid_names(name: str) -> None:
     assert not is_name(name)
     with pytest.raises(GatewayError, match="expected a model's name"):
         check_name(name, "here")
@@ -152,7 +152,7 @@ def test_names(name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "01", "-1", "+1", "1.0", "1e3", " 1", "1\n", "", "canary", "٣", "1" * 30])
-def test_versions_that_are_none(text: str) -> None:
+def test_invalid_versions(text: str) -> None:
     assert version_of(text) is None
 
 

@@ -30,7 +30,7 @@ def warm(served: Served) -> None:
     runner.warm(0.05)
 
 
-def test_every_answer_is_the_version_s_that_was_asked(place: Any, make: Any) -> None:
+def test_every_answer_is_from_the_requested_version(place: Any, make: Any) -> None:
     """Version 1 is exchanged again and again for one with another factor, version 2 is its canary and shadow."""
     place.put("m/1/model.mslite", make(1.0))
     place.put("m/2/model.mslite", make(100.0))
@@ -93,4 +93,4 @@ def test_every_answer_is_the_version_s_that_was_asked(place: Any, make: Any) -> 
     asyncio.run(asyncio.wait_for(scenario(), 300))
     assert set(answers) >= {2.0, 5.0, 11.0, 100.0}
     stable = sum(count for factor, count in answers.items() if factor != 100.0)
-    assert abs(stable - 3 * answers[100.0]) <= 12 * 11  # a split of its own after every exchange, each 11 off at most
+    assert abs(stable - 3 * answers[100.0]) <= 12 * 11  # a new split after every swap, each at most 11 off

@@ -46,7 +46,7 @@ def test_all_versions_of_a_model_count_under_the_cap(place: Any, make: Any) -> N
     run(scenario)
 
 
-def test_what_turned_out_too_large_is_not_loaded_to_find_out_again(place: Any, make: Any) -> None:
+def test_a_model_found_too_large_is_not_loaded_again(place: Any, make: Any) -> None:
     place.put("a.mslite", make())
     size = (place.root / "a.mslite").stat().st_size
 
@@ -68,7 +68,7 @@ def test_what_turned_out_too_large_is_not_loaded_to_find_out_again(place: Any, m
     run(scenario)
 
 
-def test_models_that_grew_beyond_the_cap_are_trimmed_at_the_next_look(place: Any, make: Any) -> None:
+def test_models_that_grew_beyond_the_cap_are_unloaded_at_the_next_check(place: Any, make: Any) -> None:
     for name in "ab":
         place.put(f"{name}.mslite", make())
     size = (place.root / "a.mslite").stat().st_size
@@ -92,7 +92,7 @@ def test_models_that_grew_beyond_the_cap_are_trimmed_at_the_next_look(place: Any
     run(scenario)
 
 
-def test_one_inference_may_hold_so_much(place: Any, make: Any) -> None:
+def test_the_memory_of_one_inference_is_limited(place: Any, make: Any) -> None:
     place.put("a.mslite", make(width="w"))
     place.put("a.toml", "memory = 4096")
 
@@ -108,7 +108,7 @@ def test_one_inference_may_hold_so_much(place: Any, make: Any) -> None:
     run(scenario)
 
 
-def test_events_tell_what_already_answers(place: Any, make: Any) -> None:
+def test_events_name_models_that_already_answer(place: Any, make: Any) -> None:
     place.put("a.mslite", make())
     place.put("bad.mslite", b"x")
 
@@ -133,7 +133,7 @@ def test_events_tell_what_already_answers(place: Any, make: Any) -> None:
     run(scenario)
 
 
-def test_a_model_that_is_coming_is_named_until_it_answers(place: Any, make: Any) -> None:
+def test_a_loading_model_is_listed_until_it_answers(place: Any, make: Any) -> None:
     place.put("a.mslite", make(1.0))
 
     async def scenario() -> None:

@@ -84,7 +84,7 @@ def test_a_registry_s_models_are_fetched_once(site: Site, make: Any, tmp_path: P
     assert site.asked.count("/two") == 1
 
 
-def test_what_the_index_no_longer_has_goes(site: Site, make: Any, tmp_path: Path) -> None:
+def test_a_model_removed_from_the_index_is_unloaded(site: Site, make: Any, tmp_path: Path) -> None:
     one, two = make(1.0), make(2.0)
     site.put("/blobs/m", one)
     site.put("/", {"models": [row(one)]})
@@ -96,7 +96,7 @@ def test_what_the_index_no_longer_has_goes(site: Site, make: Any, tmp_path: Path
     assert [p.name for p in tmp_path.rglob("*.mslite")] == [f"{bundle.opened(two).digest}.mslite"]
 
 
-def test_a_registry_that_is_away_leaves_what_was(site: Site, make: Any, tmp_path: Path) -> None:
+def test_models_stay_while_the_registry_is_unreachable(site: Site, make: Any, tmp_path: Path) -> None:
     data = make()
     site.put("/", {"models": [row(data)]})
     site.put("/blobs/m", data)
@@ -132,7 +132,7 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(site: Site, make: Any, tmp
         ({}, 500, "500"),
     ],
 )
-def test_a_bundle_that_cannot_be_had_is_its_version_s_problem(
+def test_a_bundle_that_cannot_be_fetched_fails_only_its_version(
     site: Site, make: Any, tmp_path: Path, headers: dict[str, str], body: Any, problem: str
 ) -> None:
     good = make()
@@ -162,7 +162,7 @@ def test_a_bundle_that_cannot_be_had_is_its_version_s_problem(
         b" " * ((8 << 20) + 1),
     ],
 )  # fmt: skip
-def test_an_index_that_is_none_is_refused(site: Site, tmp_path: Path, index: Any) -> None:
+def test_an_invalid_index_is_refused(site: Site, tmp_path: Path, index: Any) -> None:
     site.put("/", index)
     with pytest.raises(GatewayError) as caught:
         Registry(site.url, tmp_path).scan()
@@ -170,8 +170,8 @@ def test_an_index_that_is_none_is_refused(site: Site, tmp_path: Path, index: Any
     assert not list(tmp_path.rglob("index.json"))
 
 
-def test_what_lets_one_in_is_not_told(site: Site, make: Any, tmp_path: Path) -> None:
-    """Clients read in the index why a version is not there; a signed URL's signature is none of their business."""
+def test_credentials_are_not_shown(site: Site, make: Any, tmp_path: Path) -> None:
+    """Clients can read in the index why a version is missing; it must not show the signature of a signed URL."""
     site.put("/index?key=hunter2", {"models": [row(make(1.0), url="/gone?signature=hunter3")]})
     problem = Registry(f"{site.url}index?key=hunter2", tmp_path / "cache").scan()["m"].problem
     assert f"cannot fetch '{site.url}gone'" in problem and "hunter" not in problem

@@ -35,7 +35,7 @@ def refusal(repository: Repository, *given: str) -> tuple[int, str]:
     return caught.value.status, str(caught.value)
 
 
-def test_what_there_is_is_loaded_and_what_is_broken_is_said(place: Any, make: Any, factor: Any) -> None:
+def test_existing_models_are_loaded_and_broken_ones_are_reported(place: Any, make: Any, factor: Any) -> None:
     place.put("a/1/model.mslite", make(1.0))
     place.put("a/2/model.mslite", make(2.0))
     place.put("bad.mslite", b"no bundle")
@@ -69,7 +69,7 @@ def test_what_there_is_is_loaded_and_what_is_broken_is_said(place: Any, make: An
     run(scenario)
 
 
-def test_of_the_newest_the_next_older_one_takes_the_place_of_a_broken_one(place: Any, make: Any) -> None:
+def test_if_the_newest_is_broken_the_next_older_one_is_served(place: Any, make: Any) -> None:
     place.put("a/1/model.mslite", make(1.0))
     place.put("a/2/model.mslite", make(2.0))
     place.put("a/3/model.mslite", b"broken")
@@ -114,7 +114,7 @@ def test_labels_split_and_shadow(place: Any, make: Any) -> None:
     run(scenario)
 
 
-def test_where_stable_is_broken_nothing_takes_its_place(place: Any, make: Any) -> None:
+def test_a_broken_stable_version_is_not_replaced(place: Any, make: Any) -> None:
     place.put("a/1/model.mslite", b"broken")
     place.put("a/2/model.mslite", make())
     place.put("a/config.toml", "labels = {stable = 1}")
@@ -129,7 +129,7 @@ def test_where_stable_is_broken_nothing_takes_its_place(place: Any, make: Any) -
     run(scenario)
 
 
-def test_a_new_file_is_taken_at_the_second_look_and_a_broken_one_never(place: Any, make: Any, factor: Any) -> None:
+def test_a_new_file_is_loaded_at_the_second_check_and_a_broken_one_never(place: Any, make: Any, factor: Any) -> None:
     place.put("a.mslite", make(1.0))
 
     async def scenario() -> None:
@@ -217,7 +217,7 @@ def test_loading_and_unloading(place: Any, make: Any, factor: Any) -> None:
     run(scenario)
 
 
-def test_what_was_unloaded_stays_away_until_it_is_loaded(place: Any, make: Any, factor: Any) -> None:
+def test_an_unloaded_model_stays_unloaded_until_it_is_loaded(place: Any, make: Any, factor: Any) -> None:
     place.put("a.mslite", make(1.0))
 
     async def scenario() -> None:
@@ -348,7 +348,7 @@ def heavy(make: Any, factor: float) -> Any:
     return make(factor, metadata={"padding": np.random.default_rng(int(factor)).bytes(5000).hex()})
 
 
-def test_under_a_cap_the_longest_unused_model_sleeps_until_it_is_asked_for(place: Any, make: Any, factor: Any) -> None:
+def test_under_a_cap_the_least_recently_used_model_is_unloaded(place: Any, make: Any, factor: Any) -> None:
     for name in "abc":
         place.put(f"{name}.mslite", heavy(make, float(ord(name))))
     size = (place.root / "a.mslite").stat().st_size
@@ -376,11 +376,11 @@ def test_under_a_cap_the_longest_unused_model_sleeps_until_it_is_asked_for(place
         place.put("b.mslite", heavy(make, 7.0))
         await repository.poll()
         await repository.poll()
-        assert factor(repository.route("b")) == 7.0  # what is replaced makes room for what replaces it
+        assert factor(repository.route("b")) == 7.0  # the replaced model's memory is free for the new one
         place.put("c.mslite", heavy(make, 8.0))
         await repository.poll()
         await repository.poll()
-        assert states(repository)["c/"] == "UNAVAILABLE"  # news of a sleeping model wake nobody
+        assert states(repository)["c/"] == "UNAVAILABLE"  # changes of an unloaded model do not load it
         await repository.wake("c")
         assert factor(repository.route("c")) == 8.0
         await repository.stop()
@@ -388,7 +388,7 @@ def test_under_a_cap_the_longest_unused_model_sleeps_until_it_is_asked_for(place
     run(scenario)
 
 
-def test_who_asks_for_a_sleeping_model_waits_so_long(place: Any, make: Any) -> None:
+def test_a_request_for_an_unloaded_model_waits_for_its_loading(place: Any, make: Any) -> None:
     for name in "ab":
         place.put(f"{name}.mslite", heavy(make, float(ord(name))))
     size = (place.root / "a.mslite").stat().st_size
@@ -408,7 +408,7 @@ def test_who_asks_for_a_sleeping_model_waits_so_long(place: Any, make: Any) -> N
     run(scenario)
 
 
-def test_a_source_that_cannot_be_looked_at_changes_nothing(place: Any, make: Any) -> None:
+def test_a_source_that_cannot_be_read_changes_nothing(place: Any, make: Any) -> None:
     place.put("a.mslite", make())
 
     async def scenario() -> None:

@@ -69,7 +69,7 @@ def test_labels_are_those_whose_version_is_there() -> None:
     assert labelled(config, []) == {}
 
 
-def test_requests_that_name_nothing_go_to_stable_and_to_nothing_in_its_stead() -> None:
+def test_requests_without_a_version_go_to_stable_and_to_no_other_instead() -> None:
     plain, promised = ModelConfig(), ModelConfig(labels={"stable": 3})
     assert default(plain, {}, [2, 5]) == 5
     assert default(plain, {}, []) is None
@@ -77,7 +77,7 @@ def test_requests_that_name_nothing_go_to_stable_and_to_nothing_in_its_stead() -
     assert default(promised, labelled(promised, [5]), [5]) is None
 
 
-def test_the_share_of_what_is_not_there_is_the_default_version_s() -> None:
+def test_the_share_of_a_missing_version_goes_to_the_default_version() -> None:
     config = ModelConfig(labels={"stable": 3, "canary": 4}, split={"stable": 0.9, "canary": 0.1})
     both = Split.of(config, labelled(config, [3, 4]), [3, 4])
     assert both is not None and both.shares == pytest.approx({3: 0.9, 4: 0.1})

@@ -49,7 +49,7 @@ def test_requests_of_a_kind_share_a_runner(make: Any) -> None:
     assert fixed.nbytes == fixed.resident + 200
 
 
-def test_so_many_kinds_are_kept(make: Any) -> None:
+def test_the_number_of_kept_kinds_is_limited(make: Any) -> None:
     wide = served(make(width="w"))
     first = wide.runner("predict", {"x": (1,)})
     for size in range(2, RUNNERS + 1):
@@ -110,24 +110,24 @@ def test_several_signatures_and_labels() -> None:
 
 
 @pytest.mark.parametrize("labels", [None, 5, "cat", ["cat", 5], {"y": 5}])
-def test_labels_that_are_none_are_left_out(labels: Any, make: Any) -> None:
+def test_invalid_labels_are_omitted(labels: Any, make: Any) -> None:
     assert served(make(metadata={"labels": labels})).labels == {}
 
 
 # -- self-test ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_model_that_computes_what_it_should(make: Any) -> None:
+def test_a_model_whose_results_match_its_golden_sample(make: Any) -> None:
     assert self_test(lite_runtime.load(make(2.0)), ["predict"]) == 1
     assert self_test(lite_runtime.load(make(2.0)), []) == 0
 
 
-def test_a_model_that_does_not(make: Any) -> None:
+def test_a_model_whose_results_do_not_match(make: Any) -> None:
     with pytest.raises(GatewayError, match=r"self-test: output 'y' of 'predict'.*3 off where 0\.009 is allowed"):
         self_test(lite_runtime.load(make(2.0, golden=3.0)), ["predict"])
 
 
-def test_more_is_allowed_where_more_was_rounded(make: Any) -> None:
+def test_the_tolerance_follows_the_rounding(make: Any) -> None:
     off = make(2.0, golden=2.1)
     with pytest.raises(GatewayError, match="self-test"):
         self_test(lite_runtime.load(off), ["predict"])
@@ -136,7 +136,7 @@ def test_more_is_allowed_where_more_was_rounded(make: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
-def test_nan_where_none_belongs(wrong: float, make: Any) -> None:
+def test_unexpected_nan(wrong: float, make: Any) -> None:
     with pytest.raises(GatewayError, match="NaN or infinities"), np.errstate(all="ignore"):
         self_test(lite_runtime.load(make(2.0, golden=wrong)), ["predict"])
 
@@ -181,13 +181,13 @@ def test_a_file_that_changed_since_it_was_seen_is_being_written(place: Any, make
     assert str(place.root) not in str(caught.value)  # clients read it
 
 
-def test_a_bundle_may_be_so_large(place: Any, make: Any) -> None:
+def test_the_size_of_a_bundle_is_limited(place: Any, make: Any) -> None:
     place.put("m.mslite", make())
     with pytest.raises(GatewayError, match="at most 100 bytes"):
         Loader(Runner, most=100).load("m", 1, found(place), ModelConfig(), None)  # type: ignore[arg-type]
 
 
-def test_what_goes_wrong_while_preparing_is_told_as_a_bug(place: Any, make: Any) -> None:
+def test_an_error_while_preparing_is_reported_as_a_bug(place: Any, make: Any) -> None:
     def prepare(served: Served) -> None:
         raise ZeroDivisionError("oh")
 
@@ -234,7 +234,7 @@ def answered(copy: Job, factor: float) -> None:
     copy.finish(copy)
 
 
-def test_a_shadow_s_answers_are_held_against_the_client_s(make: Any) -> None:
+def test_a_shadow_s_answers_are_compared_with_the_client_s(make: Any) -> None:
     shadow, copies = shadow_of(make())
     x = np.array([[1, 2, 3, 4], [4, 3, 2, 1]], np.float32)
     shadow.after(job(x, outputs={"y": x}), lambda job, runner: copies.append(job))
@@ -250,7 +250,7 @@ def test_a_shadow_s_answers_are_held_against_the_client_s(make: Any) -> None:
     assert shadow.target.in_flight == 0
 
 
-def test_a_shadow_gives_up_before_it_is_in_the_way(make: Any) -> None:
+def test_a_shadow_is_skipped_before_it_delays_clients(make: Any) -> None:
     shadow, copies = shadow_of(make())
     x = np.zeros((1, 4), np.float32)
     for _ in range(MOST + 3):
@@ -269,7 +269,7 @@ def test_a_shadow_gives_up_before_it_is_in_the_way(make: Any) -> None:
     assert (shadow.figures.dropped, shadow.figures.failed, shadow.target.in_flight) == (5, 1, MOST - 3)
 
 
-def test_a_shadow_gets_its_share_of_answers_that_are_everybody_s(make: Any) -> None:
+def test_a_shadow_gets_its_share_of_answers_from_shared_models(make: Any) -> None:
     shadow, copies = shadow_of(make(), 0.25)
     x = np.zeros((1, 4), np.float32)
     for _ in range(8):

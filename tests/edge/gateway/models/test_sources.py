@@ -28,7 +28,7 @@ def test_a_folder_of_models(place: Any) -> None:
     assert all(not listing.problem for listing in found.values())
 
 
-def test_a_version_that_is_there_twice_is_said(place: Any) -> None:
+def test_a_version_found_twice_is_reported(place: Any) -> None:
     place.put("a/1/model.mslite", b"x")
     place.put("a/model.mslite", b"x")
     assert "version 1 exists twice" in Folder(place.root).scan()["a"].problem
@@ -56,14 +56,14 @@ def test_links_lead_anywhere_within_the_folder_and_nowhere_else(place: Any, tmp_
     assert not found["f"].versions
 
 
-def test_what_is_no_file_is_said(place: Any) -> None:
+def test_entries_that_are_not_files_are_reported(place: Any) -> None:
     (place.root / "a" / "1" / "model.mslite").mkdir(parents=True)
     os.mkfifo(place.root / "b.mslite")
     found = Folder(place.root).scan()
     assert "expected a file" in found["a"].problem and "expected a file" in found["b"].problem
 
 
-def test_configurations_stand_beside(place: Any) -> None:
+def test_configurations_next_to_models(place: Any) -> None:
     place.put("a/1/model.mslite", b"x")
     place.put("a/config.toml", "max_batch = 3")
     place.put("b.mslite", b"x")
@@ -76,7 +76,7 @@ def test_configurations_stand_beside(place: Any) -> None:
         assert listing.config is None and "config.toml" in listing.misconfigured and listing.versions
 
 
-def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(GatewayError, match="expected a folder of models"):
         Folder(tmp_path / "none").scan()
 
@@ -101,7 +101,7 @@ def test_a_folder_is_a_model_or_has_models(place: Any) -> None:
     assert not is_model(place.root) and not is_model(place.root / "none")
 
 
-def test_of_a_model_in_two_sources_the_first_counts() -> None:
+def test_for_a_model_in_two_sources_the_first_source_counts() -> None:
     one, other = Listing({}, None, "one"), Listing({}, None, "other")
     found = merged([{"a": one}, {"a": other, "b": other}])
     assert found["b"] == other

@@ -1,4 +1,4 @@
-"""Who may do what: rules by scope, ends of tokens, reloads, guessing, web pages of others."""
+"""Access: rules by scope, expiry of tokens, reloads, guessing, pages of other origins."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_without_tokens_only_this_machine_manages() -> None:
         assert status_of(gate, "manage", peer) == 403
 
 
-def test_who_comes_through_a_proxy_is_not_of_this_machine() -> None:
+def test_a_request_through_a_proxy_is_not_local() -> None:
     gate = Gate(Access(metrics="loopback"))
     for scope in ("manage", "metrics"):
         assert status_of(gate, scope, "127.0.0.1", host="127.0.0.1:8000", forwarded="203.0.113.9") == 403
@@ -51,12 +51,12 @@ def test_who_comes_through_a_proxy_is_not_of_this_machine() -> None:
     assert status_of(gate, "infer", "127.0.0.1", forwarded="203.0.113.9") == 200
 
 
-def test_off_is_off_for_everybody() -> None:
+def test_off_is_off_for_all_clients() -> None:
     gate = Gate(Access(management="off", metrics="off"))
     assert status_of(gate, "manage", "127.0.0.1") == status_of(gate, "metrics", "127.0.0.1") == 403
 
 
-def test_web_pages_of_others_do_not_manage() -> None:
+def test_pages_of_other_origins_cannot_manage() -> None:
     gate = Gate(Access())
     here = "127.0.0.1"
     assert status_of(gate, "manage", here, host="localhost:8000", origin="http://localhost:8000") == 200
@@ -83,7 +83,7 @@ def test_scopes(path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["{}", "Basic {}", "Bearer {}x", "Bearer ", "Bearer msedge__", "Bearer x_{}", "\udcff"]
 )
-def test_what_is_no_token(path: Path, text: str) -> None:
+def test_invalid_tokens(path: Path, text: str) -> None:
     shown = tokens.add(path, "a", ["infer"])
     keyring = Keyring(path)
     with pytest.raises(GatewayError) as caught:
@@ -93,7 +93,7 @@ def test_what_is_no_token(path: Path, text: str) -> None:
     assert keyring.grant(f"bearer  {shown}", "1.2.3.4").name == "a"
 
 
-def test_tokens_end(path: Path) -> None:
+def test_tokens_expire(path: Path) -> None:
     clock = Clock()
     shown = f"Bearer {tokens.add(path, 'a', ['infer'], days=1)}"
     end = tokens.listed(path)[0].end
@@ -118,7 +118,7 @@ def test_the_file_is_read_again_when_it_changes(path: Path) -> None:
         keyring.grant(first, "p")
 
 
-def test_a_damaged_file_changes_nothing_until_it_is_mended(path: Path) -> None:
+def test_a_damaged_file_changes_nothing_until_it_is_repaired(path: Path) -> None:
     shown = f"Bearer {tokens.add(path, 'a', ['infer'])}"
     keyring, whole = Keyring(path), path.read_bytes()
     path.write_bytes(whole[:-9])
@@ -136,7 +136,7 @@ def test_a_damaged_file_changes_nothing_until_it_is_mended(path: Path) -> None:
     assert keyring.grant(shown, "p").name == "a"
 
 
-def test_who_guesses_is_slowed_and_nobody_else(path: Path) -> None:
+def test_only_clients_that_guess_tokens_are_slowed(path: Path) -> None:
     clock = Clock()
     good = f"Bearer {tokens.add(path, 'a', ['infer'])}"
     keyring = Keyring(path, clock)
@@ -152,7 +152,7 @@ def test_who_guesses_is_slowed_and_nobody_else(path: Path) -> None:
     assert slowed.status == 429
     assert slowed.retry_after == pytest.approx(6.0)
     assert guess("2.2.2.2").status == 401
-    assert keyring.grant(good, "1.1.1.1").name == "a"  # known good: a neighbour behind the same address
+    assert keyring.grant(good, "1.1.1.1").name == "a"  # a known token: another client with the same address
     clock.now += 6.0
     assert [guess("1.1.1.1").status for _ in range(2)] == [401, 429]
 

@@ -144,7 +144,7 @@ def unit() -> configparser.RawConfigParser:
     return parser
 
 
-def test_the_unit_says_what_it_must() -> None:
+def test_the_unit_has_the_required_settings() -> None:
     service = unit()["Service"]
     assert service["User"] not in ("", "root")
     assert float(service["TimeoutStopSec"]) > Settings().drain
@@ -158,7 +158,7 @@ def test_the_unit_says_what_it_must() -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     text = (DEPLOY / "msedge.service").read_text("utf-8")
     path = tmp_path / "msedge.service"
     path.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", text, flags=re.MULTILINE), "utf-8")

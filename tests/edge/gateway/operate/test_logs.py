@@ -1,4 +1,4 @@
-"""Lines: one each, whole, whatever is in them; nobody waits for whoever reads them."""
+"""Log lines: one per event, complete, whatever they contain; requests never wait for the reader."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_surrogates_of_headers_are_written() -> None:
     assert "udcff" in written(Logs(), ("info", "x", {"path": "/\udcff"}))[0]
 
 
-def test_bugs_always_others_by_share() -> None:
+def test_bugs_are_always_logged_and_other_requests_by_share() -> None:
     log = Log(Logs(requests=0.25), io.StringIO())
     assert sum(log.wants_request(200) for _ in range(100)) == 25
     none = Log(Logs(), io.StringIO())
@@ -82,7 +82,7 @@ def test_a_request_s_line() -> None:
 
 
 class Stuck(io.StringIO):
-    """A pipe that nobody reads, until it is let go."""
+    """A pipe that is not read until it is released."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Stuck(io.StringIO):
         return super().write(text)
 
 
-def test_a_pipe_that_nobody_reads_delays_nobody_and_losses_are_told() -> None:
+def test_an_unread_pipe_delays_no_request_and_lost_lines_are_counted() -> None:
     sink = Stuck()
     log = Log(Logs(format="json"), sink, capacity=10)
     log.event("error", "first")

@@ -82,7 +82,7 @@ def test_our_own(accept: str) -> None:
     assert value(found, "process_cpu_seconds", "process_cpu_seconds_total") > 0
 
 
-def test_nothing_was_served_yet() -> None:
+def test_before_the_first_request() -> None:
     found = parsed(families(Statistics(), Gauges()))
     assert found["nv_inference_count"].samples == []
 
@@ -99,7 +99,7 @@ def test_whatever_a_label_holds(accept: str, label: str, help: str, number: floa
     assert float(sample.value) == float(number) or (number != number and sample.value != sample.value)
 
 
-def test_lines_cannot_be_smuggled_in() -> None:
+def test_labels_cannot_inject_lines() -> None:
     for accept in ("", "application/openmetrics-text"):
         found = parsed([Family("x", "gauge", "a\nb\\", [({"a": '\\"\n} 1\nevil 2'}, 1)])], accept)
         assert list(found) == ["x"]
@@ -132,11 +132,11 @@ def test_histograms_end_in_infinity() -> None:
         (",;,;q=" * 1000, PROMETHEUS),
     ],
 )
-def test_what_accept_prefers(accept: str, kind: str) -> None:
+def test_the_format_follows_the_accept_header(accept: str, kind: str) -> None:
     assert expose([], accept)[1] == kind
 
 
-def test_a_loop_that_is_held_up_is_late() -> None:
+def test_a_blocked_event_loop_is_reported_as_late() -> None:
     async def run() -> tuple[float, float]:
         lag = LoopLag(asyncio.get_running_loop())
         lag.PERIOD = 0.01

@@ -1,4 +1,5 @@
-"""Settings: what is told wins in the right order, errors name the key, what is printed says the same when read."""
+"""Settings: sources have the right precedence, errors name the key, printed settings have the same meaning when
+read."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def test_defaults_are_the_tree_s(tmp_path: Path) -> None:
     assert {name: entry.default for name, entry in entries().items()}["batching.rows"] == Settings().batching.rows
 
 
-def test_names_are_spelt_one_way_each() -> None:
+def test_each_name_has_one_spelling() -> None:
     every = entries().values()
     assert len({entry.flag for entry in every}) == len({entry.variable for entry in every}) == len(every)
     assert entries()["batching.queue_rows"].flag == "--batching-queue-rows"
@@ -71,7 +72,7 @@ def test_flag_before_environment_before_file_before_default(tmp_path: Path) -> N
     }  # fmt: skip
 
 
-def test_pyproject_counts_where_no_msedge_toml_speaks(tmp_path: Path) -> None:
+def test_pyproject_is_used_without_an_msedge_toml(tmp_path: Path) -> None:
     file_of(tmp_path, "[tool.msedge.serve]\nport = 9\n", "pyproject.toml")
     assert resolve({}, {}, folder=tmp_path).port == 9
     file_of(tmp_path, "[federate]\nx = 1\n")
@@ -80,7 +81,7 @@ def test_pyproject_counts_where_no_msedge_toml_speaks(tmp_path: Path) -> None:
     assert resolve({}, {}, folder=tmp_path).port == 8
 
 
-def test_paths_are_relative_to_who_says_them(tmp_path: Path) -> None:
+def test_paths_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
     folder = tmp_path / "etc"
     folder.mkdir()
     text = '[serve]\nmodels = ["a.mslite", "b=sub/b.mslite", "/c", "https://r/x"]\n[serve.personal]\nstore = "p.db"\n'
@@ -187,7 +188,7 @@ def test_secrets_in_addresses_are_not_shown(tmp_path: Path) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_sources_stand_behind_values(tmp_path: Path) -> None:
+def test_values_know_their_source(tmp_path: Path) -> None:
     made = resolve({"port": 1}, {"MSEDGE_SERVE_HOST": "::1"}, file_of(tmp_path, "[serve]\ndrain = 2"), tmp_path)
     lines = print_config(made).splitlines()
     assert "port = 1  # flag --port" in lines

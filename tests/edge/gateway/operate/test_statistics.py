@@ -131,7 +131,7 @@ def test_batches_are_counted_from_their_requests(batches: list[list[int]], rando
     assert sum(of["compute_infer"]["ns"] for of in by_size) == len(batches) * 500_000_000
 
 
-def test_a_request_of_more_rows_than_a_batch_holds_is_several() -> None:
+def test_a_request_with_more_rows_than_a_batch_counts_as_several() -> None:
     numbers = ModelStatistics(0.0)
     numbers.record(answered(0.0, 0.0, 0.0, 1.0, 100, 64), 1.0)
     assert numbers.executions == 2
@@ -145,7 +145,7 @@ def test_batches_are_remembered_for_a_while_only() -> None:
     assert len(numbers._begun) <= 64
 
 
-def test_who_is_shown() -> None:
+def test_which_models_are_shown() -> None:
     made = Statistics()
     for key in (("b", "1"), ("a", "2"), ("a", "1")):
         assert made.of(*key) is made.of(*key)

@@ -20,7 +20,7 @@ x509 = pytest.importorskip("cryptography.x509")
 
 
 def make(folder: Path, name: str, password: bytes | None = None) -> tuple[str, str]:
-    """A certificate of its own authority for 127.0.0.1, and its key, both PEM."""
+    """A self-signed certificate for 127.0.0.1 and its key, both PEM."""
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -80,7 +80,7 @@ def meet(server: ssl.SSLContext, context: ssl.SSLContext) -> dict[str, str]:
             thread.join(300)
 
 
-def test_modern_tls_alone(tmp_path: Path) -> None:
+def test_only_modern_tls(tmp_path: Path) -> None:
     certificate, key = make(tmp_path, "server")
     made, context = Certificates(Tls(certificate, key)), client(certificate)
     context.set_alpn_protocols(["h2", "http/1.1"])

@@ -1,4 +1,4 @@
-"""Tokens: what the file holds lets nobody in, damage is refused by name, two that add at once both succeed."""
+"""Tokens: the file's contents give no access, damage is refused by name, two concurrent additions both succeed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_file_that_others_write_is_refused(path: Path) -> None:
         tokens.listed(path)
 
 
-def test_revoked_is_gone(path: Path) -> None:
+def test_a_revoked_token_is_removed(path: Path) -> None:
     tokens.add(path, "a", ["infer"])
     tokens.add(path, "b", ["metrics"])
     tokens.revoke(path, "a")

@@ -102,7 +102,7 @@ def test_a_trace_goes_on() -> None:
 
 
 @pytest.mark.parametrize("parents", [[], ["junk"], [GOOD, GOOD]])
-def test_or_begins_anew_and_without_state(parents: list[str]) -> None:
+def test_or_starts_a_new_trace_without_state(parents: list[str]) -> None:
     context = continued(parents, ["foo=1"])
     assert (context.parent, context.state, context.sampled) == ("", "", False)
     assert context.trace != TRACE

@@ -63,7 +63,7 @@ def test_valid(tokens: bool) -> None:
     validate(written(tokens=tokens))
 
 
-def test_every_schema_is_referred_to_and_is_there() -> None:
+def test_every_schema_is_used_and_every_reference_resolves() -> None:
     made = written()
     named = {ref.removeprefix("#/components/schemas/") for ref in references(made) if "/schemas/" in ref}
     assert named == set(SCHEMAS)
@@ -87,7 +87,7 @@ def test_names_of_operations_are_unique() -> None:
     assert len({(o.method, path) for o in OPERATIONS for path in o.paths}) == len(names)
 
 
-def test_scopes_stand_where_tokens_are_on() -> None:
+def test_scopes_are_listed_if_tokens_are_on() -> None:
     scopes = {path: o.scope for o in OPERATIONS for path in o.paths}
     for path, _, operation in operations(written(tokens=True)):
         assert operation["security"] == ([{"bearer": [scopes[path]]}] if scopes[path] else [])
@@ -96,7 +96,7 @@ def test_scopes_stand_where_tokens_are_on() -> None:
 
 
 @pytest.mark.parametrize("name", ["../x", ".hidden", "a/b", "", "a b", "a\n", "é"])
-def test_names_that_are_none(name: str) -> None:
+def test_invalid_names(name: str) -> None:
     for pattern in (NAME, VERSION):
         assert not jsonschema.Draft202012Validator({"pattern": pattern.replace("$", r"\Z")}).is_valid(name)
 
@@ -161,7 +161,7 @@ def test_schemas_refuse(schema: str, instance: Any) -> None:
         check(schema, instance)
 
 
-def test_every_operation_is_written_about() -> None:
+def test_every_operation_is_in_the_documentation() -> None:
     """The addresses in docs/serving.md are those there are."""
     text = (Path(__file__).parents[4] / "docs/serving.md").read_text(encoding="utf-8")
     missing = [path for o in OPERATIONS for path in o.paths[:1] if f"`{path.replace('{name}', 'NAME')}`" not in text]
@@ -192,7 +192,7 @@ def test_an_example_is_answered(served: Served) -> None:
     assert request.inputs["x"].shape == (1, 3, 8, 8)
 
 
-def test_models_without_an_example_are_passed_over() -> None:
+def test_models_without_an_example_are_omitted() -> None:
     large, brain = model("large", shape=(-1, 224, 224, 3)), model("brain", "BF16")
     many = [model(f"m{i}") for i in range(20)]
     infer = written(models=[large, brain, *many])["paths"]["/v2/models/{name}/infer"]["post"]

@@ -32,7 +32,7 @@ def policy(page: Page) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", PAGES)
 @pytest.mark.parametrize("tag", ["script", "style"])
-def test_the_policy_names_exactly_what_the_page_holds(name: str, tag: str) -> None:
+def test_the_policy_allows_exactly_the_pages_contents(name: str, tag: str) -> None:
     page = PAGES[name]()
     (inside,) = re.findall(f"<{tag}>(.*?)</{tag}>", page.body.decode(), re.DOTALL)
     digest = b64encode(hashlib.sha256(inside.encode()).digest()).decode()
@@ -47,7 +47,7 @@ def test_the_policy_allows_nothing_else(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_pages_are_whole_and_make_no_markup_of_words(name: str) -> None:
+def test_pages_are_complete_and_escape_texts(name: str) -> None:
     text = PAGES[name]().body.decode()
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text)
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", text)

@@ -42,7 +42,7 @@ def answered(statistics: Statistics, name: str, version: str, seconds: float, *,
     statistics.of(name, version).record(job, NOW)
 
 
-def test_nothing_was_asked() -> None:
+def test_no_requests_yet() -> None:
     found = made([], Statistics())
     assert found["latency"] == {"p50": None, "p95": None, "p99": None}
     assert found["recent"] == {"requests": 0, "rows": 0}
@@ -68,7 +68,7 @@ def test_figures_are_those_of_all_models_together() -> None:
     assert b["latency"]["p50"] == pytest.approx(1.0, rel=0.2)
 
 
-def test_what_was_asked_long_ago_is_no_longer_recent() -> None:
+def test_old_requests_are_not_recent() -> None:
     statistics = Statistics()
     answered(statistics, "a", "1", 0.001)
     found = made([entry()], statistics, now=NOW + 3600)
@@ -105,7 +105,7 @@ def test_a_shadow_that_compared_nothing() -> None:
     assert model["shadow"]["agreement"] is None
 
 
-def test_what_the_index_adds() -> None:
+def test_what_the_index_shows_in_addition() -> None:
     personal = {"devices": 3, "capacity": 8, "bytes": 10, "hits": 5, "misses": 4}
     index = [entry(labels=["canary"], share=0.25, queued=7, bytes=9, in_flight=2, personal=personal, digest="ab")]
     (model,) = made(index, Statistics())["models"]
@@ -123,7 +123,7 @@ def test_versions_in_the_order_of_numbers() -> None:
     assert [m["version"] for m in made(index, Statistics())["models"]] == ["1", "9", "10"]
 
 
-def test_of_very_many_models_those_asked_last_are_listed() -> None:
+def test_with_very_many_models_the_most_recently_used_are_listed() -> None:
     statistics = Statistics()
     answered(statistics, "m999", "1", 0.001)
     found = made([entry(f"m{i}") for i in range(1000)], statistics)

@@ -40,14 +40,14 @@ def test_a_version_is_loaded_once_for_all_who_wait(fleet: Fleet, monkeypatch: py
         np.testing.assert_allclose(array, want[name], atol=1e-6)
 
 
-def test_unknown_devices_cost_no_look_at_the_store(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_devices_cause_no_access_to_the_store(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet.versions, "load", None)
     job = fleet.job("nobody")
     assert fleet.heads.find("nobody") is GLOBAL and fleet.heads.admit(job)
     assert (job.device, job.notes, fleet.heads.misses) == ("", {"personal": "global"}, 1)
 
 
-def test_a_job_is_admitted_once_its_head_is_there(fleet: Fleet) -> None:
+def test_a_job_is_admitted_after_its_head_is_loaded(fleet: Fleet) -> None:
     job = fleet.job("d2")
     assert not fleet.heads.admit(job)
     ready(fleet, "d2")
@@ -66,8 +66,8 @@ def test_newer_versions_replace_older_ones(fleet: Fleet) -> None:
     np.testing.assert_allclose(fleet.heads.now("d1").state["head.weight"], params(held, 9)["head.weight"], atol=1e-6)
 
 
-def test_a_device_that_was_forgotten_begins_anew(fleet: Fleet) -> None:
-    """Its first version has the number that an older one had, which nobody may be answered with any more."""
+def test_a_forgotten_device_starts_again(fleet: Fleet) -> None:
+    """Its first version has the number of an older one, which must not be used any more."""
     held = fleet.model.bundle
     ready(fleet, "d1")
     old = fleet.heads.now("d1")
@@ -81,7 +81,7 @@ def test_a_device_that_was_forgotten_begins_anew(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("consent", ["none", "backup"])
-def test_consent_withdrawn_is_consent_withdrawn(fleet: Fleet, consent: str) -> None:
+def test_withdrawn_consent_is_respected(fleet: Fleet, consent: str) -> None:
     held = fleet.model.bundle
     ready(fleet, "d1")
     fleet.store.put("d1", held.digest, params(held, 9), base(held), round=2, consent=consent)
@@ -111,7 +111,7 @@ def test_versions_of_other_models_and_shapes_are_not_served(fleet: Fleet) -> Non
     assert job.device == "" and job.notes["personal"] == notes[0]
 
 
-def test_a_broken_store_is_said_and_serves_nobody(fleet: Fleet, tmp_path: Path) -> None:
+def test_a_broken_store_is_reported_and_not_used(fleet: Fleet, tmp_path: Path) -> None:
     ready(fleet, "d1")
     told = list[str]()
     fleet.versions._tell = lambda event, facts: told.append(event)
@@ -124,7 +124,7 @@ def test_a_broken_store_is_said_and_serves_nobody(fleet: Fleet, tmp_path: Path) 
     assert fleet.heads.find("d1") is GLOBAL
 
 
-def test_heads_longest_unused_make_room(fleet: Fleet) -> None:
+def test_the_least_recently_used_heads_are_removed(fleet: Fleet) -> None:
     ready(fleet, "d0")
     one = fleet.heads.nbytes
     assert one == sum(array.nbytes for array in base(bundle.read(made("dense"))).values())
@@ -138,13 +138,13 @@ def test_heads_longest_unused_make_room(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("name", [5, None, "x" * 257, "a\nb", "\0", ["d"]])
-def test_names_that_are_none(name: object) -> None:
+def test_invalid_names(name: object) -> None:
     with pytest.raises(GatewayError, match="device") as error:
         check_device(name)
     assert error.value.status == 400
 
 
-def test_names_are_data() -> None:
+def test_names_are_treated_as_data() -> None:
     for name in ("'; DROP TABLE versions; --", "../../etc/passwd", "ü 7"):
         assert check_device(name) == name
 

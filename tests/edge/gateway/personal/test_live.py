@@ -1,4 +1,4 @@
-"""Over HTTP: devices get their own answers, whoever asks at the same time, and what they withdraw is served no more."""
+"""Over HTTP: devices get their own answers, also with concurrent requests, and withdrawn versions are not served."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_devices_over_http(tmp_path: Path) -> None:
     rows = [rng.standard_normal((1 + i % 2, *SHAPES["head"])).astype(np.float32) for i in range(28)]
     flags = {"personal__store": store.path, "personal__refresh": 0.1}
     with live({"m": tmp_path / "m.mslite"}, **flags) as there, ThreadPoolExecutor(8) as clients:
-        who = [i % (DEVICES + 1) for i in range(len(rows))]  # the last is nobody
+        who = [i % (DEVICES + 1) for i in range(len(rows))]  # the last one is not a device
         replies = list(clients.map(lambda i: ask(there, rows[i], f"d{who[i]}", header=i % 3 == 0), range(len(rows))))
         for x, device, (status, reply) in zip(rows, who, replies, strict=True):
             assert status == 200, reply

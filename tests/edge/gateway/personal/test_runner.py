@@ -1,4 +1,4 @@
-"""Every row is what its device's own bundle answers, whoever shares the batch."""
+"""Every row equals the answer of its device's own bundle, whatever else is in the batch."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def test_a_new_version_counts_from_the_next_batch(tmp_path: Path) -> None:
 
 
 def test_versions_that_change_more_and_more(tmp_path: Path) -> None:
-    """The set of personal tensors grows with what comes; what cannot join stays apart, and right."""
+    """The set of personal tensors grows with the versions; a version that cannot join is run separately, and
+    correctly."""
     fleet = Fleet(tmp_path, "filters", 0)
     held = fleet.model.bundle
     whole, own = params(held, 0), base(held)
@@ -87,7 +88,7 @@ def _with(fleet: Fleet, state: dict[str, np.ndarray], x: np.ndarray) -> np.ndarr
     return next(iter(own.run({"x": x}).values()))
 
 
-def test_a_store_that_fails_fails_its_jobs_alone(tmp_path: Path) -> None:
+def test_a_failing_store_fails_only_its_jobs(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, "dense", 3)
     good = fleet.job("d0")
     fleet.runner.run([fleet.job("d0")])
@@ -149,7 +150,7 @@ def test_the_service(tmp_path: Path) -> None:
     asyncio.run(serve())
 
 
-def test_what_is_new_is_compiled_before_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_sizes_are_compiled_before_their_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a thread of the service's: jobs may be run by the event loop's, which compiling would hold up for seconds."""
     import asyncio
 

@@ -1,4 +1,4 @@
-"""Slots of tables go to who asked last, and never move while a batch uses them."""
+"""Slots of tables belong to the most recent devices, and do not change while a batch uses them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_as_many_batches_as_needed_and_no_more() -> None:
     assert [len(batch) for batch in slots.batches("abcabcdabdabc", lambda key: (key, 1))] == [6, 6, 1]
 
 
-def test_who_was_not_written_leaves_the_slot() -> None:
+def test_a_key_that_was_not_written_leaves_its_slot() -> None:
     slots = Slots(2)
     assert slots.take(("a", 1, 0.0)) == (1, True)
     slots.drop(("a", 1, 0.0))

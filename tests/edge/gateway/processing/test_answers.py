@@ -69,7 +69,7 @@ def test_the_best_of_other_types(dtype: str) -> None:
     assert answer({"y": values}, ["v", "i"], {"step": "top_k", "k": 5})["i"].tolist() == [[1, 4, 3, 0, 2]]
 
 
-def test_nan_is_nobodys_best() -> None:
+def test_nan_is_never_the_best() -> None:
     scores = np.array([[np.nan, 1, np.nan, 3, -np.inf]], np.float32)
     assert answer({"y": scores}, ["v", "i"], {"step": "top_k", "k": 5})["i"].tolist() == [[3, 1, 4, 0, 2]]
     assert np.isnan(of(scores, {"step": "softmax"})).all()
@@ -107,7 +107,7 @@ def onnx_nms(
 
 @pytest.mark.parametrize(("form", "number"), [("yxyx", 0), ("xyxy", 0), ("cxcywh", 1)])
 @pytest.mark.parametrize("seed", range(6))
-def test_boxes_that_stand_are_onnx_runtimes(form: str, number: int, seed: int) -> None:
+def test_kept_boxes_are_those_of_onnx_runtime(form: str, number: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     boxes = rng.uniform(0, 10, (2, 60, 4)).astype(np.float32)
     scores = rng.permutation(2 * 3 * 60).reshape(2, 3, 60).astype(np.float32) / 360
@@ -145,7 +145,7 @@ def test_boxes_by_hand() -> None:
     assert none["count"].tolist() == [0] and none["labels"].tolist() == [[""] * 4]
 
 
-def test_odd_boxes_break_nothing() -> None:
+def test_unusual_boxes_cause_no_errors() -> None:
     boxes = np.array(
         [[[np.nan] * 4, [np.inf] * 4, [-np.inf, 0, np.inf, 5], [0, 0, 3e38, 3e38], [1, 1, 0, 0]]], np.float32
     )
@@ -155,7 +155,7 @@ def test_odd_boxes_break_nothing() -> None:
         assert 1 <= made["d"][0] <= 4 and made["b"][0, 0] == np.inf
 
 
-def test_only_candidates_are_looked_at() -> None:
+def test_only_candidates_are_examined() -> None:
     boxes = np.stack([np.arange(50) * 20.0, np.zeros(50), np.arange(50) * 20.0 + 10, np.full(50, 10)], 1)[None].astype(
         np.float32
     )

@@ -67,7 +67,7 @@ def test_transparency_palettes_and_sixteen_bits() -> None:
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_pictures_stand_upright(orientation: int) -> None:
+def test_images_are_rotated_upright(orientation: int) -> None:
     data = jpeg(smooth(16, 24), orientation)
     want = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
     np.testing.assert_array_equal(through(picture_processing(), data)[0], np.asarray(want))
@@ -164,7 +164,7 @@ def test_the_usual_preparation_is_the_formula() -> None:
     np.testing.assert_array_equal(again[0], made[0])
 
 
-# what nobody should send
+# inputs that no client should send
 
 
 def chunk(name: bytes, data: bytes) -> bytes:
@@ -220,7 +220,7 @@ def test_pixels_are_counted_over_the_request_before_any_is_decoded() -> None:
 
 
 @pytest.mark.parametrize("fit", ["cover", "shorter"])
-def test_slivers_do_not_grow_without_end(fit: str) -> None:
+def test_very_thin_images_do_not_grow_without_limit(fit: str) -> None:
     size = 400 if fit == "shorter" else [400, 400]
     with pytest.raises(GatewayError, match="would need") as caught:
         resize = {"step": "resize", "size": size, "fit": fit}

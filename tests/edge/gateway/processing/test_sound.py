@@ -146,7 +146,7 @@ def test_channels_are_averaged_and_length_is_made() -> None:
 
 
 def slowly(array: Array, have: int, want: int) -> Array:
-    """The sum of resample's docstring, a sample at a time."""
+    """The sum from resample's docstring, sample by sample."""
     factor = 0.99 * min(1.0, want / have)
     made = []
     for j in range(-(-len(array) * want // have)):
@@ -248,7 +248,7 @@ def test_tensorflows_triangles_are_straight_in_mel() -> None:
 
 
 @pytest.mark.parametrize("scale", ["htk", "slaney"])
-def test_triangles_meet_in_their_middles(scale: str) -> None:
+def test_neighbouring_triangles_meet_at_their_centres(scale: str) -> None:
     bands = mel_bands(Mel(16000, 10, 100.0, 7000.0, scale, "none", "hz"), 4097)
     peaks = bands.argmax(0)
     assert (np.diff(peaks) > 0).all() and np.abs(bands.max(0) - 1).max() < 0.02
@@ -257,7 +257,7 @@ def test_triangles_meet_in_their_middles(scale: str) -> None:
     assert bands[: int(100 / 8000 * 4096)].sum() == 0 and bands[int(7000 / 8000 * 4096) + 1 :].sum() == 0
 
 
-def test_the_scales_known_places() -> None:
+def test_known_points_of_the_scale() -> None:
     """1000 Hz is 15 Slaney mel and close to 1000 HTK mel; norm "slaney" makes triangles of one area."""
     from edge.gateway.processing.spectra import _SCALES
 

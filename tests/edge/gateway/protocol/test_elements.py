@@ -48,7 +48,7 @@ def test_the_first_that_does_not_fit_is_named() -> None:
 
 
 @pytest.mark.parametrize("datatype", ["BOOL", "BYTES", "BF16"])
-def test_some_take_no_numbers(datatype: str) -> None:
+def test_some_types_accept_no_numbers(datatype: str) -> None:
     with pytest.raises(GatewayError, match=datatype):
         from_numbers(np.array([1]), port("x", datatype, None))
 

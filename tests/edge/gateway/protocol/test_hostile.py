@@ -188,7 +188,7 @@ def test_binary_data_need_the_headers_length() -> None:
 
 @pytest.mark.parametrize(("datatype", "value"), RANGES)
 @pytest.mark.parametrize("count", [1, 400])
-def test_elements_that_the_type_does_not_hold(datatype: str, value: Any, count: int) -> None:
+def test_elements_outside_the_type(datatype: str, value: Any, count: int) -> None:
     text = body(tensor("x", datatype, (count,), [*[1] * (count - 1), value]))
     refused(400, text, None, find=ports([port("x", datatype, ("n",))]))
 
@@ -212,7 +212,7 @@ def test_shared_memory_is_not_supported() -> None:
     [b"", b"abc", b"\4\0\0\0abc", b"\3\0\0\0abc", b"\3\0\0\0abc\0\0\0", b"\xff\xff\xff\xffabc", b"\1\0\0\0a" * 3,
      b"\0\0\0\0\0\0\0\0\0\0\0\0\0"],
 )  # fmt: skip
-def test_bytes_whose_lengths_lie(raw: bytes) -> None:
+def test_bytes_with_wrong_lengths(raw: bytes) -> None:
     header = body(tensor("x", "BYTES", (2,), binary_data_size=len(raw)))
     refused(400, header + raw, len(header), find=ports([port("x", "BYTES", ("n",))]))
 

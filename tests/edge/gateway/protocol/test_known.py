@@ -51,7 +51,7 @@ def test_an_id_that_stands_twice_is_not_learned(second: bytes) -> None:
     assert found is None or found[1] == layout(other).id
 
 
-def test_a_layout_is_for_the_ports_it_was_checked_with() -> None:
+def test_a_layout_is_only_used_for_the_ports_it_was_checked_with() -> None:
     header = b"{" + BARE
     known, other = learned(header), ports([port("x", "FP32", ("n", None))])
     assert known.get(header, other) is None
@@ -68,7 +68,7 @@ def test_requests_that_hold_data_are_not_kept() -> None:
     assert learned(long).get(long, FIND) is None
 
 
-def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_layouts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_HEADERS", 4)
     header, known = b"{" + BARE, Known()
     known.put(header, layout(header))

@@ -142,7 +142,7 @@ def test_a_placeholder_cannot_be_guessed() -> None:
 
 
 def test_many_keys_do_not_take_long() -> None:
-    """Beyond so many keys nothing more is looked for."""
+    """The search ends after a number of keys."""
     found = cut(b"[" + b",".join([b'{"data":[1,2]}'] * 5000) + b"]")
     assert found is not None and len(found.arrays) == numbers.KEYS
 
@@ -169,7 +169,7 @@ def test_without_native_code_nothing_is_cut(lack: tuple[str, Any], monkeypatch: 
 
 
 def test_threads_do_not_disturb_each_other() -> None:
-    """The native code runs beside Python's."""
+    """The native code runs in parallel to Python code."""
     rows = [np.random.default_rng(i).standard_normal(2000).tolist() for i in range(8)]
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(cut, [request(row) for row in rows * 10]))

@@ -72,7 +72,7 @@ def test_nested_data_are_flat_data(data: st.DataObject, datatype: str) -> None:
 
 @pytest.mark.parametrize("datatype", NUMERIC)
 def test_long_data_are_what_short_data_are(datatype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long arrays take another way (`protocol.numbers`), where native code is to be had."""
+    """Long arrays are read by `protocol.numbers` if native code is available."""
     values = [i % 7 * (i % 3) for i in range(600)]
     find = ports([port("x", datatype, ("n", 30))])
     flat, nested = (
@@ -85,7 +85,7 @@ def test_long_data_are_what_short_data_are(datatype: str, monkeypatch: pytest.Mo
     assert all(a.dtype == plain.dtype and a.tobytes() == plain.tobytes() for a in got)
 
 
-def test_long_data_that_stand_elsewhere_are_what_they_say() -> None:
+def test_long_data_at_another_place_of_the_document_are_read_too() -> None:
     values, find = list(range(300)), ports([port("x", "FP32", ("n", 30))])
     good = tensor("x", "FP32", (10, 30), values)
     assert read(body(good, data=values), None, find).inputs["x"][9, 29] == 299
@@ -221,7 +221,7 @@ def test_limits() -> None:
         assert caught.value.status == 413
 
 
-def test_another_signature_is_asked_for_by_its_name() -> None:
+def test_another_signature_is_requested_by_its_name() -> None:
     with pytest.raises(GatewayError, match="no signature 'other'") as caught:
         read(body(tensor("x", "FP32", (1, 3), [1, 2, 3]), parameters={"signature": "other"}), None, FIND)
     assert caught.value.status == 404

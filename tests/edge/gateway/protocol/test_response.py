@@ -123,7 +123,7 @@ def test_nothing_at_all_is_a_tensor_too() -> None:
         assert parsed(reply_of({"y": ("FP32", scalar)}, asked(binary=binary))).as_numpy("y") == 2.5
 
 
-def test_what_json_has_no_word_for_is_written_as_triton_writes_it() -> None:
+def test_values_outside_json_are_written_as_by_triton() -> None:
     y = np.array([np.nan, np.inf, -np.inf, 0.1], np.float32)
     reply = reply_of({"y": ("FP32", y)}, asked())
     assert b"[NaN, Infinity, -Infinity, 0.1" in reply.parts[0]
