@@ -53,7 +53,10 @@ Trait = Literal[
     "broadcasts",  # elementwise, and the result has the shape that all operands broadcast to
     "scaled",  # elementwise on numbers stored as integers, but for scales and zero points, which may belong to an axis
     "exact",  # IEEE arithmetic defines every bit of the result; elementwise operators without it are approximate
+    "commutes",  # elementwise, and two operands may change places
     "wraps",  # the result may need more bits than its integer type has, and loses the high ones
+    "accumulates",  # sums products of operand 0 with weights, and has a form on floats and one on integers with scales
+    "quantised",  # every operand that stands for real numbers is followed by its scale and zero point
     "flat",  # the result does not move smoothly with the operands: its derivative is 0 wherever there is one
     "table",  # a function of one number that 8-bit numbers represent well: a look-up table when quantised
     "homogeneous",  # f(s * x) = s * f(x) for every s > 0
@@ -124,6 +127,8 @@ class Operator(NamedTuple):
     has the instructions."""
     i64: int = -1
     """Likewise of the integer machine."""
+    settings: tuple[int, ...] = ()
+    """The operands that configure it: a number there is a constant, never a parameter that training changes."""
     runs_as: str = ""
     """Another operator, which computes this one from the same operands and attributes, this one's defaults filled in:
     its instruction runs it, and ONNX that we write has it instead."""
