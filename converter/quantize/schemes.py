@@ -116,7 +116,7 @@ def _single(node: ir.Node) -> str:
     return "" if len([v for v in node.outputs if v.uses() or v.is_graph_output()]) <= 1 else "it has several results"
 
 
-_ELEMENTWISE = "Add Sub Mul Max Min Sum PRelu Relu Clip Abs Neg Where SwiGLU".split()
+_ELEMENTWISE = "Add Sub Mul Max Min Mean Sum PRelu Relu Clip Abs Neg Where SwiGLU".split()
 """Those whose results lie within the reach of 8 bits wherever their operands do, and that a chain computes anyway."""
 
 SCHEMES: Mapping[str, Scheme] = {
