@@ -86,7 +86,8 @@ def _files(folder: Path, file: str | os.PathLike[str] | None) -> Iterator[tuple[
         if section is None and file is None:
             continue
         if not isinstance(section, Mapping):
-            raise GatewayError(500, f"{str(path)!r}: expected a section [serve], got {'none' if section is None else repr(section)}")
+            got = "none" if section is None else repr(section)
+            raise GatewayError(500, f"{str(path)!r}: expected a section [serve], got {got}")
         yield (str(path) if file is not None else path.name), section, path.resolve().parent
         return
 
