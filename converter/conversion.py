@@ -35,6 +35,7 @@ from lite_runtime._files import write_atomically
 from lite_runtime.bundle.processing import KEY, ProcessingError, check, check_names
 from lite_runtime.errors import BundleError
 from lite_runtime.graph import Array, Graph, StateUse
+from lite_runtime.operators import OPERATORS, having
 
 if TYPE_CHECKING:
     from converter.training import Training
@@ -392,15 +393,9 @@ def _native_ops() -> frozenset[str]:
 
 
 _WEIGHTS: Mapping[str, int] = {
-    "Conv": 1,
-    "ConvTranspose": 1,
-    "MatMul": 1,
-    "Gemm": 1,
+    **{op: 3 if "quantised" in OPERATORS[op].traits else 1 for op in having("accumulates")},
     "ConvInteger": 1,
     "MatMulInteger": 1,
-    "QLinearConv": 3,
-    "QLinearConvTranspose": 3,
-    "QLinearMatMul": 3,
 }
 """Contraction operators and the index of their weight operand."""
 

@@ -55,8 +55,6 @@ def named_in_rules() -> frozenset[str]:
     return frozenset(text for text in texts if isinstance(text, str) and text in OPERATORS)
 
 
-_GAP = "no rule so far"
-_NO_KERNEL = "no kernel so far: the reference runs it"
 _FOREST = "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor"
 _LOSSES = "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"
 _REGIONS = "MaxRoiPool NonMaxSuppression RoiAlign"
@@ -73,7 +71,7 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("maps, labels or text go in or come out, whose kinds and sizes are in attributes or values",
          "CastMap CategoryMapper DictVectorizer FeatureVectorizer LinearClassifier OneHotEncoder SVMClassifier "
          "SVMRegressor ZipMap"),
-        ("no rule so far: its types are those of what the reference gives",
+        ("no kernel reads its type: the reference runs it, and the rest is planned with what it gave",
          "CausalConvWithState LinearAttention family:losses"),
     ),
     "native": (
@@ -89,11 +87,15 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("it opens files of images", "ImageDecoder"),
         ("labels, text and small linear models: NumPy computes them in one call",
          "family:trees -TreeEnsemble -TreeEnsembleClassifier -TreeEnsembleRegressor"),
-        (_NO_KERNEL,
-         "family:losses BlackmanWindow HammingWindow HannWindow MelWeightMatrix BitCast CenterCropPad "
-         "ReverseSequence CausalConvWithState Col2Im DeformConv Det Einsum LpPool MaxUnpool Hardmax "
-         "ArrayFeatureExtractor TensorScatter FlexAttention LinearAttention RotaryEmbedding AffineGrid GridSample "
-         "MaxRoiPool RoiAlign"),
+        ("windows and filters follow from sizes that are constants in models: they are folded when converted",
+         "BlackmanWindow HammingWindow HannWindow MelWeightMatrix"),
+        ("training graphs have losses and optimizers made of other operators", "family:losses"),
+        ("NumPy computes it in a few native calls over whole arrays: copies, products, sums",
+         "BitCast CenterCropPad ReverseSequence Einsum Det Hardmax ArrayFeatureExtractor TensorScatter RotaryEmbedding "
+         "AffineGrid LpPool Col2Im MaxUnpool"),
+        ("none of the models of the comparison has it, and in NumPy it is slow: a kernel is worth adding with the "
+         "first model that needs it",
+         "CausalConvWithState DeformConv FlexAttention LinearAttention GridSample MaxRoiPool RoiAlign"),
     ),
     "rows": (
         ("its result depends on shapes alone, not on rows", "trait:shape_only Constant ConstantOfShape EyeLike Range"),
@@ -109,10 +111,11 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("it is made of graphs whose rows are known already", "GroupedMatMul"),
         ("it unpacks weights, which have no rows", "Unpack4"),
         ("its operand is no tensor with rows", "family:sequences family:strings ImageDecoder family:signal -DFT -STFT"),
-        (_GAP,
-         "family:trees BitCast CenterCropPad ReverseSequence Trilu CausalConvWithState Col2Im DeformConv Det Einsum "
-         "CumProd CumSum MaxUnpool ConvInteger MatMulInteger OneHot LinearAttention RotaryEmbedding AffineGrid "
-         f"GridSample DFT STFT {_REGIONS}"),
+        ("its indices count elements of all rows", "MaxUnpool"),
+        ("its regions name images of any row", _REGIONS),
+        ("its types are known when it has run, and rows are looked for before",
+         "CategoryMapper CastMap DictVectorizer FeatureVectorizer LinearClassifier OneHotEncoder SVMClassifier "
+         "SVMRegressor ZipMap"),
     ),
     "transposes": (
         ("two of them are merged, none passes the other", "Transpose"),
@@ -133,8 +136,12 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("its operands are no tensors, or its result is none", "family:sequences family:strings"),
         ("the graphs it runs have axes of their own", "trait:control"),
         ("what it draws for an element depends on the element's place", "family:random"),
-        (_GAP,
-         "BitCast CenterCropPad ReverseSequence Trilu CumProd family:indexing -Gather"),
+        ("it works on the last two axes, or on the first two", "Trilu ReverseSequence"),
+        ("it lists elements in the order of the axes", "NonZero Unique Compress"),
+        ("its indices or updates have the axes of the data: a Transpose of them would take the other's place",
+         "GatherElements ScatterElements"),
+        ("its indices count axes from the first", "GatherND ScatterND TensorScatter ArrayFeatureExtractor"),
+        ("it makes an axis of indices, which have no layout", "OneHot"),
     ),
     "tables": (
         ("its result is no function of the elements at one place",
@@ -164,9 +171,11 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("models of ai.onnx.ml stay float", "family:trees"),
         ("its operands are no tensors, or its result is none", "family:sequences family:strings"),
         ("spectra span too many magnitudes for 8 bits", "family:signal"),
-        (_GAP,
-         "Mean CenterCropPad Trilu CausalConvWithState Col2Im DeformConv Det Einsum MaxUnpool ArrayFeatureExtractor "
-         "Compress ScatterElements ScatterND TensorScatter TopK RotaryEmbedding family:vision -Resize"),
+        ("it gives indices, or decodes images to bytes", "NonMaxSuppression ImageDecoder"),
+        ("no kernel computes it on integers: 8 bits would cost two conversions and save nothing",
+         "CenterCropPad Trilu CausalConvWithState Col2Im DeformConv Det Einsum MaxUnpool ArrayFeatureExtractor "
+         "Compress ScatterElements ScatterND TensorScatter TopK RotaryEmbedding AffineGrid GridSample MaxRoiPool "
+         "RoiAlign"),
     ),
     "fused": (
         ("it is no function of single elements of one operand", "not:unary -Clip"),
@@ -182,11 +191,18 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("it gives numbers that depend on no operand, or bits", "RandomNormal RandomUniform BitCast"),
         ("its operands are no tensors of floats", "family:sequences family:strings Unique ImageDecoder"),
         ("models of ai.onnx.ml are not trained here", "family:trees ArrayFeatureExtractor"),
-        ("no rule so far: a gradient would have to be taken through the graphs it runs", "trait:control"),
-        (_GAP,
-         "CenterCropPad CausalConvWithState Col2Im DeformConv Det CumProd GlobalLpPool LpPool MaxUnpool Compress "
-         "TensorScatter RNN FlexAttention LinearAttention AffineGrid GridSample family:signal GRUGrad LSTMGrad "
-         f"{_REGIONS}"),
+        ("it runs graphs, and the backward graph is one flat graph", "trait:control FlexAttention"),
+        ("its result depends on sizes alone", "BlackmanWindow HammingWindow HannWindow MelWeightMatrix"),
+        ("it turns sound into spectra before the first layer: nothing ahead of it is trained", "DFT STFT"),
+        ("the size of its result follows from values, and the backward graph needs sizes", "Compress"),
+        ("its gradient divides by the operand, which may be 0", "CumProd"),
+        ("its gradient needs an inverse matrix, which ONNX's operators cannot say", "Det"),
+        ("its gradient needs an operator of ours and a kernel, as MaxPoolGrad, ConvWeightGrad and LSTMGrad are",
+         "CausalConvWithState Col2Im DeformConv GridSample LinearAttention MaxRoiPool MaxUnpool RNN RoiAlign"),
+        ("networks that are trained pool by the maximum or the mean", "LpPool GlobalLpPool"),
+        ("it feeds GridSample, which has none", "AffineGrid"),
+        ("it fills the caches of a model that generates text, which is not trained so", "TensorScatter"),
+        ("nothing takes second derivatives through time", "GRUGrad LSTMGrad"),
     ),
     "jax": (
         ("ours: the engine reads models as they are before any pass makes it", "domain:msedge"),
@@ -197,7 +213,9 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
          "Optional OptionalGetElement OptionalHasElement SequenceMap"),
         ("models of ai.onnx.ml are not trained here", "family:trees ArrayFeatureExtractor"),
         ("the trainer has optimizers of its own", "Adagrad Adam Momentum"),
-        (_GAP, "CausalConvWithState DeformConv FlexAttention LinearAttention ImageDecoder MaxRoiPool RoiAlign"),
+        ("it opens files of images", "ImageDecoder"),
+        ("the converter has no gradient for it: what is trained with it here could not be trained on a device",
+         "CausalConvWithState DeformConv FlexAttention LinearAttention MaxRoiPool RoiAlign"),
     ),
     "tflite": (
         ("its operator in TensorFlow Lite (ONE_HOT, FILL, ADD_N, L2_NORMALIZATION, RIGHT_SHIFT) becomes others",

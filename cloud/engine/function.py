@@ -18,17 +18,11 @@ from cloud.engine.lowering import Context, Program, Step, Tensor
 from cloud.engine.precision import NARROW, as_computed, narrowest
 from cloud.engine.prepare import STATISTICS, batch_norms, prepared
 from cloud.errors import EngineError
+from lite_runtime.operators import OPERATORS
 
 __all__ = ["EngineFunction", "TensorSpec", "lower"]
 
 _OLDEST_OPSET = 18
-
-# Operands that configure an operator; a float initialiser used for one is a constant, never a parameter.
-_SETTINGS = {
-    "Clip": (1, 2), "ConstantOfShape": (0,), "CumSum": (1,), "DequantizeLinear": (1,), "Dropout": (1,), "Loop": (0, 1),
-    "OneHot": (1, 2), "Pad": (2,), "QuantizeLinear": (1,), "Range": (0, 1, 2), "Resize": (1, 2),
-    "RotaryEmbedding": (1, 2),
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -251,7 +245,7 @@ def _trainable(graph: ir.Graph, names: set[str], patterns: Sequence[str] | None)
 
 def _looks_trainable(value: ir.Value) -> bool:
     assert value.const_value is not None
-    settings = any(operand in _SETTINGS.get(node.op_type, ()) for node, operand in value.uses())
+    settings = any(n.op_type in OPERATORS and operand in OPERATORS[n.op_type].settings for n, operand in value.uses())
     return not settings and len(value.const_value.shape) > 0
 
 

@@ -20,7 +20,7 @@ from lite_runtime.operators import having
 __all__ = ["KEPT", "NARROW", "WIDE", "as_computed", "narrowest"]
 
 WIDE = having("wide")
-KEPT = frozenset({"Cast", "CastLike", "ConstantOfShape", "Dropout", "Identity", "Range", "Resize", "Shape", "Size"})
+KEPT = having("shape_only") | {"Cast", "CastLike", "ConstantOfShape", "Dropout", "Identity", "Range", "Resize"}
 
 NARROW = (np.dtype(np.float16), np.dtype(jnp.bfloat16))
 """Types in which a float32 model can run."""

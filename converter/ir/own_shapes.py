@@ -158,7 +158,7 @@ RULES: Mapping[str, Rule] = {
     "LookupTable": _look_up,
     "DynamicQuantizeLinear": _dynamic_quantize,
     "Unpack4": _unpack,
-    **dict.fromkeys(("QLinearAdd", "QLinearSub", "QLinearMul"), _broadcast),
+    **dict.fromkeys(having("scaled", "quantised"), _broadcast),
     "ConvWeightGrad": _conv_weight_grad,
     **dict.fromkeys(("MaxPoolGrad", "AveragePoolGrad"), _like(0)),
     **dict.fromkeys(("BatchNormalizationGrad", "LayerNormalizationGrad"), _like(1, 2, 2)),
@@ -167,7 +167,7 @@ RULES: Mapping[str, Rule] = {
     "QLinearResize": lambda node: [(_dtype(node.inputs[0]), _by_onnx("Resize", node, list(node.inputs)))],
     "QLinearSoftmax": _pooled("Softmax"),
     **{f"QLinear{op}": _pooled(op) for op in ("AveragePool", "GlobalAveragePool", "ReduceMean")},
-    **{f"QLinear{op}": _contracted(op) for op in ("Conv", "ConvTranspose", "MatMul")},
+    **{op: _contracted(op.removeprefix("QLinear")) for op in having("accumulates", "quantised")},
 }
 
 ONNX: Mapping[str, Rule] = dict.fromkeys(("GroupNormalization", "MeanVarianceNormalization"), _as_input)

@@ -68,17 +68,16 @@ def _ours(op: str) -> Widened:
 
 
 WIDENED: Mapping[str, Widened] = {
+    **{
+        op: Widened(record.inputs, _LAYOUT, op)
+        for op, record in OPERATORS.items()
+        if record.inputs == (1, 1) and "layout" in attributes(op)
+    },
     **{op: _ours(op) for op in OPERATORS if build.domain_of(op) == build.DOMAIN and op not in _LATER},
     "Conv": Widened((2, 4), {**_LAYOUT, **ACTIVATION_ATTRS}, "Conv"),
     "ConvTranspose": Widened((2, 3), {**_LAYOUT, **ACTIVATION_ATTRS}, "ConvTranspose"),
     "MatMul": Widened((2, 4), {"transA": _T.INT, "transB": _T.INT, **ACTIVATION_ATTRS}),
     "MaxPool": Widened((1, 1), _LAYOUT, "MaxPool", (1, 1)),
-    **{
-        name: Widened((1, 1), _LAYOUT, name)
-        for name in (
-            "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool", "DepthToSpace", "SpaceToDepth",
-        )
-    },
     "InstanceNormalization": Widened((3, 3), _LAYOUT, "InstanceNormalization"),
     "BatchNormalization": Widened((5, 5), _LAYOUT, "BatchNormalization", (1, 5)),
     "LSTM": _ours("LSTM")._replace(outputs=(1, 3)),

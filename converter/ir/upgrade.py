@@ -20,7 +20,7 @@ from converter.errors import ConvertError
 from converter.ir import build
 from converter.ir.build import Edit, attr, dims, set_attrs
 from lite_runtime.graph import OPSET
-from lite_runtime.operators import ONNX, OURS, find
+from lite_runtime.operators import ONNX, OPERATORS, OURS, find, having
 
 __all__ = ["ML_OPSET", "OPSET", "ROWS", "Row", "upgrade"]
 
@@ -356,10 +356,8 @@ def _label_encoder(node: ir.Node) -> None:
         set_attrs(node, keys_int64s=numbers, values_strings=names("values_strings", classes), default_string=text)
 
 
-_BINARY = ("Add", "Sub", "Mul", "Div", "And", "Or", "Xor", "Equal", "Greater", "Less", "Pow")
-_REDUCTIONS = tuple(
-    f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
-)
+_BINARY = tuple(op for op in sorted(having("broadcasts")) if OPERATORS[op].since < 7 and OPERATORS[op].inputs == (2, 2))
+_REDUCTIONS = tuple(sorted(having("reduction") - {"ReduceSum"}))
 
 ROWS: tuple[Row, ...] = (
     Row(("*",), 6, _drop("consumed_inputs")),
@@ -367,7 +365,7 @@ ROWS: tuple[Row, ...] = (
     Row(_BINARY, 7, _broadcast_axis),
     Row(("Gemm",), 7, _drop("broadcast")),
     Row(("PRelu",), 7, _prelu),
-    Row(("RNN", "GRU", "LSTM"), 7, _drop("output_sequence")),
+    Row(tuple(sorted(having("recurrent"))), 7, _drop("output_sequence")),
     Row(("Cast",), 9, _cast),
     Row(("Reshape",), 5, _ints_to_input("shape", 1)),
     Row(("Tile",), 6, _tile),

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 
 from lite_runtime.graph import Array, Attr, Graph, Node
+from lite_runtime.operators import having
 from lite_runtime.reference.narrow import pack4
 from lite_runtime.reference.support import NARROW_INTS
 
@@ -99,7 +100,7 @@ def _packed_inside(attr: Attr) -> Attr:
     return pack_narrow(attr) if isinstance(attr, Graph) else attr
 
 
-_BY_WEIGHTS = frozenset({"QLinearConv", "QLinearConvTranspose", "QLinearMatMul"})
+_BY_WEIGHTS = having("accumulates", "quantised")
 """Operators whose fourth operand, the weights, may be unpacked 8-bit integers as well as narrow ones."""
 
 

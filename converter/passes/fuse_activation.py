@@ -18,12 +18,12 @@ import onnx_ir as ir
 from converter.ir import build
 from converter.ir.build import Edit, attr
 from converter.passes import quantized
-from lite_runtime.operators import Fused, epilogues, require
+from lite_runtime.operators import Fused, attributes, epilogues, having, require
 
 __all__ = ["ACTIVATIONS", "run"]
 
-_INTEGERS = ("QLinearConv", "QLinearConvTranspose", "QLinearMatMul")
-_PRODUCERS = ("Conv", "ConvTranspose", "MatMul", *_INTEGERS)
+_INTEGERS = having("accumulates", "quantised")
+_PRODUCERS = frozenset(op for op in having("accumulates") if "activation" in attributes(op))
 _BOUNDS = ("Relu", "Clip")
 _LARGEST = float(np.finfo(np.float32).max)
 Attrs = dict[str, Any]

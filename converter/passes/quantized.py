@@ -15,9 +15,11 @@ import onnx_ir as ir
 
 from converter.ir import build
 from converter.ir.build import Edit, attr, dims
+from lite_runtime.operators import having
 
 __all__ = [
     "BYTES",
+    "CONTRACTIONS",
     "Parameters",
     "Quantized",
     "Stored",
@@ -30,7 +32,8 @@ __all__ = [
 ]
 
 BYTES = frozenset((ir.DataType.INT8, ir.DataType.UINT8))
-_CONTRACTIONS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+CONTRACTIONS = having("accumulates") - having("quantised")
+"""Matrix products and convolutions of floats, which have a form on integers."""
 _ACTIVATIONS = BYTES | {ir.DataType.INT16}
 _WEIGHTS = BYTES | {ir.DataType.INT4, ir.DataType.UINT4}
 
@@ -208,12 +211,9 @@ def _scalar(edit: Edit, value: ir.Value | None) -> ir.Value | None:
     return edit.const(found.reshape(()), hint=value.name or "")
 
 
-_MOVES = ("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Gather", "Expand")
-
-
 def _unmoved(value: ir.Value | None) -> ir.Value | None:
     node = value.producer() if value is not None else None
-    while node is not None and build.is_op(node, *_MOVES):
+    while node is not None and build.is_op(node, *having("movement")):
         value = node.inputs[0]
         node = value.producer() if value is not None else None
     return value
@@ -224,7 +224,7 @@ def contracts_integers(node: ir.Node) -> bool:
 
     Movement between a DequantizeLinear and the operator is ignored: it will be applied to the integers.
     """
-    if node.op_type not in _CONTRACTIONS or node.domain not in ("", build.DOMAIN) or len(node.inputs) < 2:
+    if node.op_type not in CONTRACTIONS or node.domain not in ("", build.DOMAIN) or len(node.inputs) < 2:
         return False
     x, w = (dequantized(_unmoved(v)) for v in node.inputs[:2])
     if x is None or w is None:

@@ -9,10 +9,11 @@ import onnx_ir as ir
 
 from converter.ir import build
 from converter.ir.build import attr, dims, set_attrs
+from lite_runtime.operators import OPERATORS, attributes, having
 
 __all__ = ["run"]
 
-_WINDOWED = ("Conv", "ConvInteger", "QLinearConv", "MaxPool", "AveragePool", "LpPool", "ConvTranspose")
+_WINDOWED = frozenset(op for op in OPERATORS if "auto_pad" in attributes(op))
 
 
 def run(model: ir.Model) -> int:
@@ -34,7 +35,8 @@ def _resolve(node: ir.Node) -> bool:
         return True
     if shape is None or kernel is None or not all(isinstance(d, int) for d in shape[2:]):
         return False
-    if node.op_type == "ConvTranspose" and "output_shape" in node.attributes:
+    transposed = node.op_type.endswith("ConvTranspose")
+    if transposed and "output_shape" in node.attributes:
         return False
     if attr(node, "ceil_mode", 0):
         return False
@@ -44,7 +46,7 @@ def _resolve(node: ir.Node) -> bool:
     for i in range(n):
         extent = (kernel[i] - 1) * dilations[i] + 1
         size = int(shape[2 + i])  # type: ignore[arg-type]
-        if node.op_type == "ConvTranspose":
+        if transposed:
             grown = attr(node, "output_padding", [0] * n)[i]
             total.append(max(0, (size - 1) * strides[i] + grown + extent - size * strides[i]))
         else:
@@ -59,5 +61,6 @@ def _kernel(node: ir.Node) -> list[int] | None:
     given = attr(node, "kernel_shape", None)
     if given is not None:
         return list(given)
-    weight = build.static_dims(node.inputs[3 if node.op_type == "QLinearConv" else 1]) if len(node.inputs) > 1 else None
+    at = 3 if node.op_type in having("accumulates", "quantised") else 1
+    weight = build.static_dims(node.inputs[at]) if len(node.inputs) > at else None
     return None if weight is None else list(weight[2:])

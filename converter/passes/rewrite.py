@@ -19,10 +19,10 @@ import onnx_ir as ir
 
 from converter.ir import build
 from converter.ir.build import Edit
+from lite_runtime.operators import having
 
 __all__ = ["Constant", "Match", "Optional", "Row", "apply", "matches"]
 
-_COMMUTATIVE = frozenset(("Add", "Mul", "Max", "Min", "Sum", "And", "Or", "Equal"))
 _ROUNDS = 8
 """The most sweeps: the result of one row may be part of another row's pattern."""
 _CLOSE = 1e-4
@@ -136,7 +136,7 @@ def _match_node(node: ir.Node, pattern: tuple[Any, ...], match: Match) -> Iterat
     if len(values) != len(operands):
         return
     yield from _match_all(values, operands, match)
-    if op in _COMMUTATIVE and len(operands) == 2:
+    if op in having("commutes") and len(operands) == 2:
         yield from _match_all(values[::-1], operands, match)
 
 

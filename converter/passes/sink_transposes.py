@@ -383,6 +383,14 @@ def _cumsum(move: Move) -> Sequence[Perm] | None:
     return [move.perm]
 
 
+def _center_crop_pad(move: Move) -> Sequence[Perm] | None:
+    axes = attr(move.node, "axes", None) or range(move.rank)
+    if _first_only(move) is None:
+        return None
+    set_attrs(move.node, axes=[move.axis(int(axis)) for axis in axes])
+    return [move.perm]
+
+
 def _without(perm: Perm, axes: Sequence[int]) -> Perm:
     """The permutation of the remaining axes when `axes` of the transposed tensor are removed."""
     left = [p for i, p in enumerate(perm) if i not in axes]
@@ -490,8 +498,11 @@ _TABLE: tuple[tuple[str, Rule], ...] = (
     ("Pad", _pad),
     ("Resize", _resize),
     ("Tile Expand", _per_axis_list),
-    ("CumSum", _cumsum),
+    ("BitCast", _first_only),
+    ("CenterCropPad", _center_crop_pad),
+    ("CumSum CumProd", _cumsum),
     ("ArgMax ArgMin", _arg_reduce),
+    ("TopK", _with_axis(-1)),
     ("Squeeze", _squeeze),
     ("Unsqueeze", _unsqueeze),
     ("Gather", _gather),

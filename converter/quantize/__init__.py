@@ -18,7 +18,6 @@ from converter.quantize.calibration.data import load as calibration_data
 from converter.quantize.calibration.observe import Runner
 from converter.quantize.options import IO, METHODS, MODES, Io, Method, Mode, Options
 from converter.quantize.record import Finding, NodeStatus, Record, TensorParams
-from converter.quantize.schemes import plan
 from converter.quantize.state import State, Step
 from converter.quantize.steps import STEPS
 
@@ -41,7 +40,6 @@ __all__ = [
     "TensorParams",
     "calibration_data",
     "quantize",
-    "quantized_nodes",
     "run_steps",
 ]
 
@@ -76,9 +74,3 @@ def run_steps(model: ir.Model, options: Options, samples: Samples | Source | Non
         if step.applies(options):
             step.run(state)
     return state
-
-
-def quantized_nodes(model: ir.Model, options: Options) -> list[str]:
-    """Titles of the contractions that static quantisation would make integer, the candidates of a sensitivity
-    search."""
-    return [build.title(node) for node, scheme in plan(model, options).integer.items() if scheme.role == "contraction"]

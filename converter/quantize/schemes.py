@@ -116,7 +116,7 @@ def _single(node: ir.Node) -> str:
     return "" if len([v for v in node.outputs if v.uses() or v.is_graph_output()]) <= 1 else "it has several results"
 
 
-_ELEMENTWISE = "Add Sub Mul Max Min Sum PRelu Relu Clip Abs Neg Where SwiGLU".split()
+_ELEMENTWISE = "Add Sub Mul Max Min Mean Sum PRelu Relu Clip Abs Neg Where SwiGLU".split()
 """Elementwise operators whose results fit in 8 bits if their operands do, and that are computed in chains anyway."""
 
 SCHEMES: Mapping[str, Scheme] = {

@@ -16,23 +16,12 @@ from converter.quantize.options import matches
 from converter.training.reach import ancestors
 from converter.training.unquantized import stored, unquantize
 from lite_runtime.graph import Array
+from lite_runtime.operators import OPERATORS
 
 __all__ = ["batch_norms", "choose", "constants", "output", "parameters", "thaw"]
 
-_SETTINGS: Mapping[str, tuple[int, ...]] = {
-    "BatchNormalization": (3, 4),
-    "Clip": (1, 2),
-    "CumSum": (1,),
-    "DequantizeLinear": (1,),
-    "Dropout": (1,),
-    "OneHot": (1, 2),
-    "Pad": (2,),
-    "QuantizeLinear": (1,),
-    "Range": (0, 1, 2),
-    "Resize": (1, 2),
-    "RotaryEmbedding": (1, 2),
-}
-"""Operands that configure an operator."""
+_STATISTICS = (3, 4)
+"""Operands of BatchNormalization that training updates without a gradient."""
 _SHOWN = 40
 
 
@@ -64,7 +53,14 @@ def _is_parameter(value: ir.Value) -> bool:
         return False
     if value.const_value.dtype != ir.DataType.FLOAT or not len(value.const_value.shape):
         return False
-    return not any(use.idx in _SETTINGS.get(use.node.op_type, ()) for use in value.uses())
+    return not any(use.idx in _settings(use.node.op_type) for use in value.uses())
+
+
+def _settings(op: str) -> tuple[int, ...]:
+    """The operands of an operator that are no parameters."""
+    if op == "BatchNormalization":
+        return _STATISTICS
+    return OPERATORS[op].settings if op in OPERATORS else ()
 
 
 def choose(model: ir.Model, globs: Iterable[str], output_name: str) -> dict[str, ir.Value]:

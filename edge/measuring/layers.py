@@ -172,6 +172,8 @@ def _of_bundle(source: Path, inputs: Mapping[str, Array], threads: int, backend:
 
 Step = tuple[float, int]
 """Scale and zero point of a tensor."""
+_QUANTISED = having("quantised")
+_LAYERS = having("accumulates", "quantised")
 _MOVES = having("movement") | {"Concat", "MaxPool", "Pad", "QLinearResize", "Resize"}
 
 
@@ -184,7 +186,7 @@ def _steps(graph: Graph) -> dict[str, Step]:
             if step is not None:
                 found[name] = step
     for node in reversed(graph.nodes):
-        if node.op == "DequantizeLinear" or node.op.startswith("QLinear"):
+        if node.op == "DequantizeLinear" or node.op in _QUANTISED:
             step = _pair(node, 1, 2, graph.constants)
             if step is not None:
                 found.setdefault(node.inputs[0], step)
@@ -196,9 +198,9 @@ def _steps(graph: Graph) -> dict[str, Step]:
 def _written(node: Node, constants: Mapping[str, Array], found: Mapping[str, Step]) -> Step | None:
     if node.op == "QuantizeLinear":
         return _pair(node, 1, 2, constants)
-    if node.op in ("QLinearConv", "QLinearConvTranspose", "QLinearMatMul"):
+    if node.op in _LAYERS:
         return _pair(node, 6, 7, constants)
-    if node.op.startswith("QLinear") and node.op != "QLinearResize":
+    if node.op in _QUANTISED:
         return _pair(node, 3, 4, constants)
     return found.get(node.inputs[0]) if node.op in _MOVES and node.inputs else None
 

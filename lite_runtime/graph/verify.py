@@ -23,9 +23,7 @@ __all__ = [
     "MAX_DEPTH",
     "MAX_NAME",
     "MAX_RANK",
-    "check_budget",
     "checked_nbytes",
-    "declared_bytes",
     "verify_arrays",
     "verify_graph",
     "verify_state",
@@ -54,27 +52,6 @@ def verify_graph(graph: Graph) -> None:
     applies to subgraphs, at most `MAX_DEPTH` deep, which may also use names of enclosing graphs.
     """
     _verify(graph, frozenset(), 0)
-
-
-def declared_bytes(graph: Graph) -> int:
-    """Bytes of everything that a graph declares: constants, inputs and outputs; unknown sizes count as 1."""
-    total = sum(array.nbytes for array in graph.constants.values())
-    for value in (*graph.inputs, *graph.outputs):
-        if value.shape is not None:
-            total += checked_nbytes(value.dtype, tuple(d if isinstance(d, int) else 1 for d in value.shape))
-    return total + sum(declared_bytes(inner) for node in graph.nodes for inner in _subgraphs(node))
-
-
-def check_budget(graph: Graph, limit: int) -> None:
-    """Raise BundleError if everything that `graph` declares takes more than `limit` bytes."""
-    total = declared_bytes(graph)
-    if total > limit:
-        _refuse(
-            f"graph {graph.name!r}",
-            f"constants, inputs and outputs of at most {limit} bytes",
-            f"{total}",
-            "raise the memory budget if the model is trusted",
-        )
 
 
 def checked_nbytes(dtype: str, shape: tuple[int, ...]) -> int:

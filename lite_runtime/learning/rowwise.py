@@ -101,6 +101,64 @@ def _quantized(*positions: int) -> Rule:
     return rule
 
 
+def _batches(*positions: int) -> Rule:
+    """Axis 0 counts rows, in the results and in the operands at these positions, whatever their ranks."""
+
+    def rule(v: View) -> int:
+        apart = set(v.with_rows) <= set(positions) and all(v.shape(i)[:1] == v.made[:1] for i in v.with_rows)
+        return v.made[0] // v.rows if apart and v.made and v.made[0] % v.rows == 0 else MIXED
+
+    return rule
+
+
+def _samples(v: View) -> int:
+    """Models of ai.onnx.ml: an operand of one axis is one sample."""
+    return _batches(0)(v) if len(v.shape(0)) > 1 else MIXED
+
+
+def _equation(v: View) -> int:
+    """Einsum whose results and operands with rows begin with the same label, which nothing sums over."""
+    left, arrow, right = str(v.attr("equation", "")).replace(" ", "").partition("->")
+    terms, label = left.split(","), right[:1]
+    apart = bool(arrow) and label.isalpha() and all(terms[i].find(label) == 0 for i in v.with_rows)
+    return _batches(*v.with_rows)(v) if apart and all(terms[i].count(label) == 1 for i in v.with_rows) else MIXED
+
+
+def _along_operand(position: int, default: int) -> Rule:
+    """Along the axis that an operand names, by default another."""
+
+    def rule(v: View) -> int:
+        left_out = position >= len(v.node.inputs) or not v.node.inputs[position]
+        axis = np.array(default) if left_out else v.value(position)
+        away = axis is not None and axis.size == 1 and int(axis.item()) % max(len(v.shape(0)), 1)
+        return v.keeps() if v.with_rows == (0,) and away else MIXED
+
+    return rule
+
+
+def _one_hot(v: View) -> int:
+    axis = v.attr("axis", -1) % max(len(v.made), 1)
+    return _batches(0)(v) if axis else MIXED
+
+
+def _triangle(v: View) -> int:
+    return v.keeps() if v.with_rows == (0,) and len(v.made) > 2 else MIXED
+
+
+def _centered(v: View) -> int:
+    axes = v.attr("axes", None)
+    away = axes is not None and all(a % max(len(v.made), 1) for a in axes)
+    return v.keeps() if v.with_rows == (0,) and away else MIXED
+
+
+def _reversed(v: View) -> int:
+    return v.keeps() if v.with_rows == (0,) and v.attr("time_axis", 0) else MIXED
+
+
+def _integer_product(v: View) -> int:
+    return _product(v) if set(v.with_rows) <= {0, 1} else MIXED
+
+
 def _quantized_product(v: View) -> int:
     """Rows of integers times a constant matrix, or batches of either operand."""
     for i in v.with_rows:
@@ -231,6 +289,22 @@ _FAMILIES: tuple[tuple[str, Rule], ...] = (
     ("Gather", _gathered),
     ("Pad", _padded),
     ("Attention", _attention),
+    ("BitCast ConvInteger", _only(0)),
+    ("MatMulInteger", _integer_product),
+    ("Einsum", _equation),
+    ("CumSum CumProd", _along_operand(1, 0)),
+    ("DFT", _along_operand(2, -2)),
+    ("OneHot", _one_hot),
+    ("Trilu", _triangle),
+    ("CenterCropPad", _centered),
+    ("ReverseSequence", _reversed),
+    ("AffineGrid Col2Im Det STFT", _batches(0)),
+    ("GridSample", _batches(0, 1)),
+    ("CausalConvWithState RotaryEmbedding", _batches(0, 3)),
+    ("DeformConv", _batches(0, 2, 4)),
+    ("LinearAttention", _batches(*range(6))),
+    ("Binarizer Imputer LabelEncoder LinearRegressor Normalizer Scaler", _samples),
+    ("TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor", _samples),
 )
 _TRAITS: tuple[tuple[Trait, Rule], ...] = (
     ("elementwise", View.keeps),

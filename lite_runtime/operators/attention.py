@@ -35,5 +35,11 @@ RECORDS: tuple[Operator, ...] = (
         outputs=(2, 2),
         attrs="chunk_size:i kv_num_heads:i! q_num_heads:i! scale:f update_rule:s",
     ),
-    _op("RotaryEmbedding", since=23, inputs=(3, 4), attrs="interleaved:i num_heads:i rotary_embedding_dim:i"),
+    _op(
+        "RotaryEmbedding",
+        since=23,
+        inputs=(3, 4),
+        attrs="interleaved:i num_heads:i rotary_embedding_dim:i",
+        settings=(1, 2),
+    ),
 )

@@ -19,6 +19,7 @@ RECORDS: tuple[Operator, ...] = (
         outputs=(1, MANY),
         attrs="body:G!",
         traits=("wide", "control", "optional_first"),
+        settings=(0, 1),
     ),
     _op(
         "Scan",

@@ -17,7 +17,7 @@ RECORDS: tuple[Operator, ...] = (
     _op("GatherElements", since=11, inputs=(2, 2), attrs="axis:i", traits=("movement", "idle")),
     _op("GatherND", since=11, inputs=(2, 2), attrs="batch_dims:i", traits=("movement", "idle")),
     _op("NonZero", since=9, traits=("flat",)),
-    _op("OneHot", since=9, inputs=(3, 3), attrs="axis:i", traits=("flat", "idle", "grows")),
+    _op("OneHot", since=9, inputs=(3, 3), attrs="axis:i", traits=("flat", "idle", "grows"), settings=(1, 2)),
     _op("ScatterElements", since=11, inputs=(3, 3), attrs="axis:i reduction:s(none|add|mul|max|min)", traits=("idle",)),
     _op("ScatterND", since=11, inputs=(3, 3), attrs="reduction:s(none|add|mul|max|min)", traits=("idle",)),
     _op("TensorScatter", since=24, inputs=(2, 3), attrs="axis:i mode:s", traits=("idle",)),

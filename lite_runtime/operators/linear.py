@@ -18,6 +18,7 @@ RECORDS: tuple[Operator, ...] = (
         since=1,
         inputs=(2, 4),
         attrs=f"{ACTIVATION} {PADDING} dilations:I group:i kernel_shape:I {LAYOUT} pads:I strides:I",
+        traits=("accumulates",),
     ),
     _op(
         "ConvTranspose",
@@ -27,6 +28,7 @@ RECORDS: tuple[Operator, ...] = (
             f"{ACTIVATION} {PADDING} dilations:I group:i kernel_shape:I {LAYOUT} output_padding:I output_shape:I "
             "pads:I strides:I"
         ),
+        traits=("accumulates",),
     ),
     _op(
         "DeformConv",
@@ -36,9 +38,23 @@ RECORDS: tuple[Operator, ...] = (
     ),
     _op("Det", since=11, reference="linear"),
     _op("Einsum", since=12, inputs=(1, MANY), attrs="equation:s!", reference="linear"),
-    _op("Gemm", since=1, inputs=(2, 3), attrs="alpha:f beta:f transA:i transB:i", reference="linear"),
+    _op(
+        "Gemm",
+        since=1,
+        inputs=(2, 3),
+        attrs="alpha:f beta:f transA:i transB:i",
+        traits=("accumulates",),
+        reference="linear",
+    ),
     _op("GroupedMatMul", since=1, inputs=(3, 5), attrs=ACTIVATION, domain="msedge", reference="grouped"),
-    _op("MatMul", since=1, inputs=(2, 4), attrs=f"{ACTIVATION} transA:i transB:i", reference="linear"),
+    _op(
+        "MatMul",
+        since=1,
+        inputs=(2, 4),
+        attrs=f"{ACTIVATION} transA:i transB:i",
+        traits=("accumulates",),
+        reference="linear",
+    ),
     _op(
         "NarrowMatMul",
         since=1,

@@ -56,7 +56,10 @@ Trait = Literal[
     "broadcasts",  # elementwise, and the result has the shape that all operands broadcast to
     "scaled",  # elementwise on quantised integers, except that scales and zero points may be given per index of an axis
     "exact",  # IEEE arithmetic defines every bit of the result; elementwise operators without it are approximate
+    "commutes",  # elementwise, and its two operands may be exchanged
     "wraps",  # integer results may overflow and wrap
+    "accumulates",  # sums products of operand 0 with weights, and has a form on floats and one on integers with scales
+    "quantised",  # every quantised operand is followed by its scale and zero point
     "flat",  # piecewise constant: the derivative is 0 wherever it exists
     "table",  # a function of one number that 8 bits represent well: becomes a look-up table when quantised
     "homogeneous",  # f(s * x) = s * f(x) for every s > 0
@@ -127,6 +130,8 @@ class Operator(NamedTuple):
     defines the instructions."""
     i64: int = -1
     """The same for the integer machine."""
+    settings: tuple[int, ...] = ()
+    """Operands that configure it: constants, never parameters that training changes."""
     runs_as: str = ""
     """Another operator that computes this one from the same operands and attributes, with this one's defaults filled
     in: its instruction is used, and exported ONNX contains it instead."""

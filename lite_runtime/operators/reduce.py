@@ -20,7 +20,7 @@ RECORDS: tuple[Operator, ...] = (
         reference="pooling",
     ),
     _op("CumProd", since=26, inputs=(2, 2), attrs="exclusive:i reverse:i"),
-    _op("CumSum", since=11, inputs=(2, 2), attrs="exclusive:i reverse:i", traits=("wide",)),
+    _op("CumSum", since=11, inputs=(2, 2), attrs="exclusive:i reverse:i", traits=("wide",), settings=(1,)),
     _op("GlobalAveragePool", since=1, attrs=LAYOUT, reference="pooling"),
     _op("GlobalLpPool", since=1, attrs="p:i", reference="pooling"),
     _op("GlobalMaxPool", since=1, attrs=LAYOUT, traits=("selects",), reference="pooling"),

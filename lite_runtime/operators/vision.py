@@ -21,7 +21,7 @@ RECORDS: tuple[Operator, ...] = (
     ),
     _op("ImageDecoder", since=20, attrs="pixel_format:s", reference="images"),
     _op("MaxRoiPool", since=1, inputs=(2, 2), attrs="pooled_shape:I! spatial_scale:f"),
-    _op("NonMaxSuppression", since=10, inputs=(2, 5), attrs="center_point_box:i"),
+    _op("NonMaxSuppression", since=10, inputs=(2, 5), attrs="center_point_box:i", traits=("flat",)),
     _op(
         "Resize",
         since=10,
@@ -32,6 +32,7 @@ RECORDS: tuple[Operator, ...] = (
         ),
         traits=("grows",),
         reference="resize",
+        settings=(1, 2),
     ),
     _op(
         "RoiAlign",

@@ -12,7 +12,7 @@ from typing import Any
 
 from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Node, Spec
-from lite_runtime.operators import OPERATORS
+from lite_runtime.operators import OPERATORS, Trait
 from lite_runtime.steps.declaration import Step
 from lite_runtime.steps.operand import Operand
 
@@ -54,8 +54,8 @@ def operations(node: Node, operands: Specs, results: Specs) -> int:
     """
     count = _COUNTS.get(node.op)
     if count is None:
-        record = OPERATORS.get(node.op)
-        count = _none if record is not None and "idle" in record.traits else _elements
+        traits = OPERATORS[node.op].traits if node.op in OPERATORS else ()
+        count = next((count for trait, count in _TRAITS if trait in traits), _elements)
     return count(_Counted(node, operands, results))
 
 
@@ -142,7 +142,6 @@ _FAMILIES: tuple[tuple[str, _Count], ...] = (
     ("QLinearConvTranspose", _transposed_convolution(3)),
     ("MatMul MatMulInteger Gemm GroupedMatMul NarrowMatMul QLinearMatMul", _product),
     ("Einsum", _einsum),
-    ("LSTM GRU RNN", _recurrent),
     ("ConvWeightGrad", _weight_gradient),
     ("LSTMGrad GRUGrad", _recurrent_gradient),
     ("Attention", _attention),
@@ -151,16 +150,21 @@ _FAMILIES: tuple[tuple[str, _Count], ...] = (
     ("BatchNormalizationGrad LayerNormalizationGrad", lambda n: 9 * n.spec(1).size),
     ("GlobalAveragePool GlobalMaxPool GlobalLpPool QLinearGlobalAveragePool QLinearReduceMean", _each(1)),
     ("ArgMax ArgMin CumSum CumProd TopK", _each(1)),
-    ("ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum", _each(1)),
     ("ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare", _each(2)),
     ("QuantizeLinear DequantizeLinear BatchNormalization", _each(2)),
     ("DynamicQuantizeLinear LogSoftmax Softmax QLinearSoftmax RMSNormalization LpNormalization", _each(4)),
-    ("GroupNormalization InstanceNormalization LayerNormalization MeanVarianceNormalization", _each(7)),
     ("LRN", lambda n: n.spec(0).size * (2 * int(n.attr("size", 1)) + 3)),
     ("Resize QLinearResize GridSample RoiAlign", _interpolation),
     ("TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor", _trees),
 )
 _COUNTS: Mapping[str, _Count] = {op: count for ops, count in _FAMILIES for op in ops.split()}
+_TRAITS: tuple[tuple[Trait, _Count], ...] = (
+    ("idle", _none),
+    ("recurrent", _recurrent),
+    ("reduction", _each(1)),
+    ("normalizes", _each(7)),
+)
+"""Those of all other operators: the first trait that the operator has decides."""
 
 
 # -- from work to time ------------------------------------------------------------------------------------------------

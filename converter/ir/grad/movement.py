@@ -201,6 +201,13 @@ def _reverse(n: At) -> Gradients:
     return [n.g.op("ReverseSequence", n.input(1), **attrs), None]
 
 
+@rule("CenterCropPad")
+def _center_crop_pad(n: At) -> Gradients:
+    """Back to the operand's sizes: what cropping cuts off and what padding adds begin at the same places."""
+    axes = [int(axis) for axis in n.attr("axes", None) or range(n.x.rank)]
+    return [n.g.op("CenterCropPad", n.tape.ints([n.x.size(axis) for axis in axes]), axes=axes), None]
+
+
 @composed("DepthToSpace")
 def _depth_to_space(n: At) -> Sequence[Operand]:
     b, (channels, h, w) = n.attr("blocksize", 1), (n.x.size(i) for i in (1, 2, 3))

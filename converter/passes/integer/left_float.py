@@ -24,7 +24,7 @@ class Left(NamedTuple):
     reason: str
 
 
-_QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "LookupTable")
+_QUANTIZED = having("quantised") | having("scaled") | {"DynamicQuantizeLinear", "LookupTable", "QLinearResize"}
 _MOVES = having("movement") | {"Cast", "Concat", "Pad"}
 
 
@@ -37,7 +37,7 @@ def left_float(model: ir.Model) -> list[Left]:
 
 
 def _is_quantized(node: ir.Node) -> bool:
-    return node.op_type in _QUANTIZED or node.op_type.startswith("QLinear")
+    return node.op_type in _QUANTIZED
 
 
 def _left(found: list[ir.Node]) -> Iterator[Left]:

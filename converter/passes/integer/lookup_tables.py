@@ -30,7 +30,7 @@ ELEMENTWISE = having("elementwise") | having("scaled")
 _EXACT = ELEMENTWISE & having("exact")
 """Elementwise operators that IEEE arithmetic defines to the last bit."""
 _APPROXIMATE = ELEMENTWISE - _EXACT
-_SCALED = having("scaled") - {"QuantizeLinear", "DequantizeLinear"}
+_SCALED = having("scaled", "quantised")
 """Operators on integers that compute rather than move or choose."""
 _LONGEST = 64
 """The most operators of a composition."""

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from converter.errors import QuantizeError
 from converter.ir import build
 from converter.lowering import lower
+from converter.passes import channels_last
 from converter.quantize.calibration.data import Samples
 from lite_runtime import bundle
 from lite_runtime.graph import Array
@@ -24,10 +25,7 @@ from lite_runtime.running import session
 __all__ = ["BINS", "Runner", "Statistics", "channel_axis", "observable", "observe"]
 
 BINS = 4096
-_CHANNELS_FIRST = frozenset(
-    "AveragePool BatchNormalization Conv ConvTranspose GlobalAveragePool GlobalMaxPool InstanceNormalization MaxPool "
-    "DepthToSpace SpaceToDepth Resize".split()
-)
+_CHANNELS_FIRST = frozenset(channels_last.DATA) | {"Resize"}
 
 
 class Runner:

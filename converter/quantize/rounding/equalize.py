@@ -26,6 +26,7 @@ import onnx_ir as ir
 
 from converter.ir import build
 from converter.ir.build import attr
+from converter.passes import quantized
 from converter.quantize.calibration.data import Samples
 from converter.quantize.calibration.observe import Runner, observable
 from lite_runtime.operators import having
@@ -41,7 +42,6 @@ _WORTHWHILE = 0.6
 """The smallest imbalance, as a power of two, at which a channel is scaled."""
 _LIMIT = 12.0
 """Largest change of one channel in one sweep, as a power of two."""
-_MATRICES = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 @dataclass
@@ -112,7 +112,7 @@ def _canonical(node: ir.Node, weight: Array) -> Array:
 
 def _weight(node: ir.Node) -> Array | None:
     """The weight of a layer that may be scaled, else None."""
-    if node.domain != "" or node.op_type not in _MATRICES:
+    if node.domain != "" or node.op_type not in quantized.CONTRACTIONS:
         return None
     weight = _own(node, 1)
     if weight is None or weight.ndim < 2 or (node.op_type == "MatMul" and weight.ndim != 2):

@@ -78,11 +78,16 @@ def _files(folder: Path, file: str | os.PathLike[str] | None) -> Iterator[tuple[
         if file is None and not path.is_file():
             continue
         words = _FILES.file(path)
-        section: Any = words.get("serve", words.get("tool", {}).get("msedge", {}).get("serve"))
+        section: Any = words.get("serve")
+        if section is None:
+            section = words
+            for key in ("tool", "msedge", "serve"):
+                section = section.get(key) if isinstance(section, Mapping) else None
         if section is None and file is None:
             continue
         if not isinstance(section, Mapping):
-            raise GatewayError(500, f"{str(path)!r}: expected a section [serve], got {section!r}")
+            got = "none" if section is None else repr(section)
+            raise GatewayError(500, f"{str(path)!r}: expected a section [serve], got {got}")
         yield (str(path) if file is not None else path.name), section, path.resolve().parent
         return
 

@@ -40,6 +40,9 @@ THROUGH = {
     "expand": lambda b, x: b("Expand", x, i64(b, 2, 4, 3, 5)),
     "softmax": lambda b, x: b("Softmax", x, axis=1),
     "cumsum": lambda b, x: b("CumSum", x, b.const(1, np.int64)),
+    "center crop": lambda b, x: b("CenterCropPad", x, i64(b, 6, 2), axes=[1, -2]),
+    "center crop all": lambda b, x: b("CenterCropPad", x, i64(b, 1, 2, 6, 3)),
+    "top k": lambda b, x: b("TopK", x, i64(b, 2), axis=1, outputs=2)[0],
     "reduce": lambda b, x: b("ReduceMax", x, i64(b, 1)),
     "gather": lambda b, x: b("Gather", x, i64(b, 2, 0), axis=1),
     "split": lambda b, x: b("Concat", *b("Split", x, outputs=2, num_outputs=2, axis=1)[::-1], axis=1),
@@ -60,13 +63,21 @@ def test_it_sinks_through(name):
     assert "Transpose" not in ops(graph), ops(graph)
 
 
-def test_swiglu_takes_both_operands_along():
+NEWER = {
+    "SwiGLU": lambda b, x: b("SwiGLU", x, b("Add", x, b.weight(1, 4, 3, 5)), alpha=1.2),
+    "CumProd": lambda b, x: b("CumProd", x, b.const(1, np.int64)),
+    "BitCast": lambda b, x: b("BitCast", b("BitCast", x, to=6), to=1),
+}
+"""Operators that onnxruntime does not know."""
+
+
+@pytest.mark.parametrize("op", NEWER)
+def test_it_sinks_through_newer_operators(op):
     b = Builder(28)
     x = b("Transpose", b.input("x", [1, 3, 5, 4]), perm=FIRST)
-    y = b("SwiGLU", x, b("Add", x, b.weight(1, 4, 3, 5)), alpha=1.2)
-    model = b.model(b("Transpose", y, perm=LAST))
-    graph, plain = converted(model), converted(model, ())  # onnxruntime does not know the operator
-    assert "Transpose" not in ops(graph) and "SwiGLU" in ops(graph), ops(graph)
+    model = b.model(b("Transpose", NEWER[op](b, x), perm=LAST))
+    graph, plain = converted(model), converted(model, ())
+    assert "Transpose" not in ops(graph) and op in ops(graph), ops(graph)
     inputs = random_inputs(graph)
     assert_close(reference.run(graph, inputs), reference.run(plain, inputs))
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lite_runtime.errors import MissingExtraError
-from lite_runtime.native import build, compile, trust, wheel
+from lite_runtime.native import build, compile, trust
 from lite_runtime.native.link import link
 from lite_runtime.native.target import host
 
@@ -101,22 +100,6 @@ def test_a_damaged_image_is_built_again(tmp_path: Path, monkeypatch: pytest.Monk
         path.write_bytes(damaged)
         assert {"lead", "serve", "alone"} <= set(build.image("walker").addresses)
         assert path.read_bytes() == whole
-
-
-@pytest.fixture
-def native(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A runtime that brings the walker of this machine's target; its cache is empty."""
-    target = host()
-    assert target is not None
-    build.prepare(["walker"])
-    monkeypatch.setattr(build, "families", lambda: ("walker",))
-    wheel.pack(str(tmp_path / "native"), [target.name])
-    monkeypatch.setattr(build, "NATIVE", str(tmp_path / "native"))
-    monkeypatch.setenv("MSEDGE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(build, "_images", {})
-    build._native.cache_clear()
-    yield tmp_path
-    build._native.cache_clear()
 
 
 def test_the_runtimes_own_kernels_are_unpacked_once(native: Path) -> None:

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from lite_runtime.errors import MsedgeError
-from lite_runtime.native import build, trust, tuning, wheel
+from lite_runtime.native import build, trust, tuning
 from lite_runtime.native.target import host
 from lite_runtime.native.trust import TrustError
 
 ANOTHER = 12345
 """A user that is neither this one nor root."""
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
-native = pytest.mark.skipif(host() is None, reason="no native kernels on this processor")
+on_native = pytest.mark.skipif(host() is None, reason="no native kernels on this processor")
 
 
 @pytest.fixture(autouse=True)
@@ -204,7 +204,7 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@native
+@on_native
 def test_compiled_kernels_that_others_can_write_are_not_run(compiled: Path) -> None:
     assert "lead" in build.image("walker").addresses
     for changed, match in ((compiled, "delete it"), (compiled.parent, "chmod go-w"), (compiled.parents[1], "chmod")):
@@ -218,7 +218,7 @@ def test_compiled_kernels_that_others_can_write_are_not_run(compiled: Path) -> N
     assert "lead" in build.image("walker").addresses
 
 
-@native
+@on_native
 def test_nothing_is_compiled_into_a_folder_that_others_can_write(compiled: Path) -> None:
     compiled.unlink()
     compiled.parent.chmod(0o777)
@@ -227,37 +227,23 @@ def test_nothing_is_compiled_into_a_folder_that_others_can_write(compiled: Path)
     assert not list(compiled.parent.iterdir())
 
 
-@native
-def test_the_runtimes_own_kernels_are_unpacked_into_memory_instead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@on_native
+def test_the_runtimes_own_kernels_are_unpacked_into_memory_instead(native: Path) -> None:
     """They came with the runtime, so a start needs no cache; that it did without is said."""
-    target = host()
-    assert target is not None
-    build.prepare(["walker"])
-    monkeypatch.setattr(build, "families", lambda: ("walker",))
-    wheel.pack(str(tmp_path / "native"), [target.name])
-    monkeypatch.setattr(build, "NATIVE", str(tmp_path / "native"))
-    monkeypatch.setenv("MSEDGE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(build, "_images", {})
+    assert "lead" in build.image("walker").addresses
+    (unpacked,) = (native / "cache" / "kernels").iterdir()
+    unpacked.write_bytes(b"not what the runtime brought")
+    unpacked.chmod(0o666)
+    unpacked.parent.chmod(0o777)
     build._native.cache_clear()
-    try:
+    build._images.clear()
+    with pytest.warns(RuntimeWarning, match=r"chmod go-w .*unpacked into memory at each start"):
         assert "lead" in build.image("walker").addresses
-        (unpacked,) = (tmp_path / "cache" / "kernels").iterdir()
-        unpacked.write_bytes(b"not what the runtime brought")
-        unpacked.chmod(0o666)
-        unpacked.parent.chmod(0o777)
-        build._native.cache_clear()
-        build._images.clear()
-        with pytest.warns(RuntimeWarning, match=r"chmod go-w .*unpacked into memory at each start"):
-            assert "lead" in build.image("walker").addresses
-        assert unpacked.read_bytes() == b"not what the runtime brought"
-        unpacked.parent.chmod(0o700)  # the folder is ours again: the file is replaced
-        build._native.cache_clear()
-        build._images.clear()
-        assert "lead" in build.image("walker").addresses and mode(unpacked) == 0o600
-    finally:
-        build._native.cache_clear()
+    assert unpacked.read_bytes() == b"not what the runtime brought"
+    unpacked.parent.chmod(0o700)  # the folder is ours again: the file is replaced
+    build._native.cache_clear()
+    build._images.clear()
+    assert "lead" in build.image("walker").addresses and mode(unpacked) == 0o600
 
 
 def test_choices_that_others_could_have_written_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -294,6 +294,8 @@ FAMILIES: Mapping[str, Mapping[str, Make]] = {
         "Tile": with_ints("Tile", (2, 3), [3, 2]),
         "Tile batch": with_ints("Tile", (N, 3), [2, 2]),
         "Trilu": with_ints("Trilu", (4, 5), 1, upper=0),
+        "CenterCropPad": with_ints("CenterCropPad", (5, 4), [2, 7]),
+        "CenterCropPad axes": with_ints("CenterCropPad", (N, 6, 3), [3, 4], axes=[1, 2]),
         "ReverseSequence": with_ints("ReverseSequence", (4, 3, 2), [1, 4, 2]),
         "DepthToSpace": unary("DepthToSpace", (N, 8, 3, 2), blocksize=2),
         "DepthToSpace CRD": unary("DepthToSpace", (2, 8, 3, 2), blocksize=2, mode="CRD"),

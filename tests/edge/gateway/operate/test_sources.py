@@ -139,6 +139,8 @@ def test_what_is_wrong_is_named(tmp_path: Path, name: str, value: Any, match: st
     [
         ("serve = 1", r"expected a section \[serve\]"),
         ("[other]", r"expected a section \[serve\]"),
+        ("tool = 3", r"expected a section \[serve\], got none"),
+        ("[tool]\nmsedge = [1]", r"expected a section \[serve\], got none"),
         ("[serve]\nprot = 1", "prot: no such setting; did you mean 'port'"),
         ("[serve]\nport = '80'", "port: expected a port .*'80'.*msedge.toml"),
         ("[serve]\nbatching = 1", r"batching: expected a section \[serve.batching\]"),
