@@ -1,4 +1,4 @@
-"""Six models on three topologies: the cost of experts' plans, a pipeline and our plan, as compiled.
+"""Six models on three topologies: the cost of experts' plans, pipeline parallelism and our plan, as compiled.
 
 python -m benchmarks.parallel [--models mlp,gpt] [--topologies h100x8] [--contenders dp,ours] [--backend gpu|cpu]
                               [--json FILE]

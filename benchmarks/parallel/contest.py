@@ -1,4 +1,4 @@
-"""One model on one topology: every expert's plan, a pipeline, and ours, each compiled and read back.
+"""One model on one topology: every expert's plan, pipeline parallelism, and ours, each compiled and read back.
 
 Where a contender does not fit, or memory stands in the way of a cheaper plan, it computes a part of its forward pass
 again in its backward pass, the smaller part first, and the best of these programs counts: experts do so too.
@@ -154,7 +154,7 @@ class Contest:
         return self.read[key]
 
     def _pipeline(self, model: Model) -> Entry:
-        """The pipeline that looks best."""
+        """The pipeline-parallel plan of the lowest estimate."""
         start, given = time.monotonic(), model.state
         state = TrainState(given["params"], given["extra"], given["slots"], jax.eval_shape(lambda: jnp.int32(0)))
 
