@@ -1,4 +1,4 @@
-"""Each pipeline stage's share of the training state, as flat vectors, and its update, which needs no other stage.
+"""Each stage's share of the training state, as flat vectors, and its update, which needs no other stage.
 
 A stage's share of a tree is the tree with None for the leaves that other stages hold: the optimiser sees an ordinary
 tree, and the names of its slots identify them among the slots of the whole state.

@@ -55,7 +55,7 @@ class Half:
         return sum(op.flops / degree(sum(one.loops, ()), self.plan.mesh) for op, one in ops)
 
     def run(self, arguments: Arrays) -> list[Any]:
-        """From the step's flat arguments to its flat results, inside a pipeline's program."""
+        """From the step's flat arguments to its flat results, inside a pipeline-parallel program."""
         given = [_lying(array, split) for array, split in zip(arguments, self.plan.entering, strict=True)]
         return emitted(self.graph, self.plan, self.topology, _lying)(given)
 

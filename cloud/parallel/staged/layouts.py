@@ -25,7 +25,7 @@ class Layout:
     axes: tuple[Axes, Axes, Axes]
 
     def over(self, kinds: Axes) -> Axes:
-        """Mesh axes for an axis of the pipeline: 0 the stages, 1 the replicas, 2 a replica's devices."""
+        """Mesh axes for an axis of pipeline parallelism: 0 the stages, 1 the replicas, 2 a replica's devices."""
         return tuple(axis for kind in kinds for axis in self.axes[kind])
 
 

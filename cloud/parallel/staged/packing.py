@@ -1,4 +1,4 @@
-"""Arrays packed into flat vectors, one per dtype, so that all stages of a pipeline hold and send the same shapes.
+"""Arrays packed into flat vectors, one per dtype, so that all stages hold and send the same shapes.
 
 If a stage runs on `width` devices, the arrays split over them go to separate vectors, [width, n] split over the mesh
 axis "tensor".
@@ -70,7 +70,7 @@ class Pack:
         return {key: xp.concatenate(parts[key], axis=-1) for key in sizes}
 
     def unpack(self, flats: Mapping[str, Any], xp: Any = jnp) -> list[Any]:
-        """The arrays, each a slice of its vector; inside a pipeline's program they are sharded."""
+        """The arrays, each a slice of its vector; inside a pipeline-parallel program they are sharded."""
         found = zip(self.rows(flats), self.dims, self.leaves, strict=True)
         return [
             part.reshape(shape) if dim is None else _joined(part, dim, shape, self.width, xp)

@@ -1,4 +1,4 @@
-"""The stages of a pipeline as programs with one interface: flat vectors in, flat vectors out."""
+"""The stages of pipeline parallelism as programs with one interface: flat vectors in, flat vectors out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schedule of a pipeline: which stage computes which microbatch at which tick.
+"""The schedule of pipeline parallelism: which stage computes which microbatch at which tick.
 
 In a tick a stage runs forward, backward, both (forward first) or neither; its results reach its neighbour before the
 next tick, and each tick is as long as its slowest stage. Therefore "paired", which keeps twice the stage inputs of

@@ -1,4 +1,4 @@
-"""All stages of a pipeline, each planned on several devices: their computation and communication."""
+"""All stages of a pipeline-parallel step, each planned on several devices: their computation and communication."""
 
 from __future__ import annotations
 

@@ -87,12 +87,12 @@ def pipelines(
     schedules: Sequence[str] = ("paired", "1f1b"), freeze: Sequence[str] = (), backend: str = "gpu",
     seconds: float = SECONDS,
 ) -> list[Staging]:  # fmt: skip
-    """The best pipelines of two stages or more that fit `memory` bytes per device (the topology's by default), fastest
-    first. `state` and `batch`: arrays or shapes, of the whole step. `freeze`: as in `StepOptions`. `backend`: as in
-    `search.plans`. `seconds`: after this time no further choice is planned.
+    """The best pipeline-parallel plans of two stages or more that fit `memory` bytes per device (the topology's by
+    default), fastest first. `state` and `batch`: arrays or shapes, of the whole step. `freeze`: as in `StepOptions`.
+    `backend`: as in `search.plans`. `seconds`: after this time no further choice is planned.
 
     The cuts for each number of stages are the best by the formula of `best_stages`, which ignores the update and the
-    idle time while the pipeline fills. Choices are planned in the order of their lower bounds; the error of the bound
+    idle time until all stages have work. Choices are planned in the order of their lower bounds; the error of the bound
     of one choice corrects those of all choices with the same number of devices per replica."""
     shapes = jax.tree.map(lambda a: shaped(a.shape, a.dtype), (state, batch))
     limit = topology.memory if memory is None else memory

@@ -1,4 +1,4 @@
-"""The step on one device of a pipeline: the ticks of its stage, the sums with other devices, the update."""
+"""A pipeline-parallel step on one device: the ticks of its stage, the sums with other devices, the update."""
 
 from __future__ import annotations
 

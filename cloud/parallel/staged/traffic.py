@@ -1,4 +1,4 @@
-"""The communication of a pipeline's devices in a step, as in the compiled program."""
+"""The communication of devices in a pipeline-parallel step, as in the compiled program."""
 
 from __future__ import annotations
 

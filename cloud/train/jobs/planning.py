@@ -42,7 +42,7 @@ def _shapes(job: Job) -> tuple[Any, Any]:
 
 
 def stages_of(config: Config, topology: Topology, memory: float | None = None) -> Staging | None:
-    """The best pipeline for a run's step, None if there is none: see `choose_stages`."""
+    """The best pipeline-parallel plan for a run's step, None if there is none: see `choose_stages`."""
     job = job_of(config)
     if topology.size == 1 or not Staged.can(job.trainer.recipe):
         return None

@@ -18,7 +18,10 @@ __all__ = ["Alone", "DataParallel", "Placement", "Prepare", "packing"]
 
 
 class Placement(Protocol):
-    """A step on devices. Plans and pipelines implement it too. `ways`: into how many parts a batch's rows are split."""
+    """A step on devices. Plans and pipeline parallelism implement it too.
+
+    `ways`: into how many parts a batch's rows are split.
+    """
 
     ways: int
 

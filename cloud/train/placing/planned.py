@@ -32,7 +32,7 @@ SHARES = (0.25, 0.5, 0.75, 1.0)
 """Shares of the forward pass to recompute, tried in order if nothing fits with less."""
 
 SLOWER = 2.3
-"""Pipelines take up to this factor longer than estimated (1.1 to 2.3 times, measured on compiled programs)."""
+"""Pipeline parallelism takes up to this factor longer than estimated (1.1 to 2.3 times, as compiled programs show)."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Auto:
 
     If no plan fits, or memory prevents a cheaper one, larger and larger shares of the forward pass are recomputed, and
     the cheapest of these plans is used. Pipeline parallelism is used if its estimate is faster than the best plan by
-    more than the factor by which pipelines are slower than estimated (`SLOWER`), or if nothing else fits. Raises
+    more than the factor by which it is slower than estimated (`SLOWER`), or if nothing else fits. Raises
     `Infeasible` if nothing fits.
     """
 
@@ -196,7 +196,7 @@ class Staged:
 
     @staticmethod
     def can(recipe: Recipe) -> bool:
-        """Whether pipelines support everything that the recipe asks for."""
+        """Whether pipeline parallelism supports everything that the recipe asks for."""
         options = recipe.options
         return (
             options.accumulate == 1 and not (options.recompute or options.gradient_norm)

@@ -57,7 +57,7 @@ def alone(loss_sums: Any, params: Any, optimizer: Any, batches: list[Any], clip:
 
 
 def trained(pipeline: Pipelined, start: TrainState, batches: list[Any], step: Any = None) -> Any:
-    """Losses, and the state in the end; by `step`, or the pipeline's."""
+    """Losses, and the state in the end; by `step`, or by the pipeline-parallel step."""
     placed, losses = pipeline.place(start), []
     for batch in batches:
         placed, sums = (step or pipeline.step)(placed, pipeline.place_batch(batch))

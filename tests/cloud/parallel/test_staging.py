@@ -1,4 +1,4 @@
-"""What stages hold in flat vectors, how devices are shared out to them, and which pipeline is chosen."""
+"""What stages hold in flat vectors, how devices are shared out to them, and which pipeline-parallel plan is chosen."""
 
 from __future__ import annotations
 
