@@ -1,4 +1,4 @@
-"""ONNX Runtime as an oracle: sessions that compute what the standard says, on every processor.
+"""ONNX Runtime as an oracle: sessions that compute what the standard defines, on every processor.
 
 Its kernels depend on the processor, and some of them do not compute what the operator is defined as:
 

@@ -1,4 +1,4 @@
-"""What records say is so: ONNX's facts by ONNX, traits by what the references give."""
+"""Records are true: facts about ONNX are checked against ONNX, traits against the references."""
 
 from __future__ import annotations
 
