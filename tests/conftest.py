@@ -1,4 +1,4 @@
-"""What every test may use: the shared models and data where there are any, and one thorough set-up for hypothesis."""
+"""Fixtures for every test: the shared models and data if available, and one thorough profile for Hypothesis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime as an oracle: sessions that compute what the standard says, on every processor.
+"""ONNX Runtime as an oracle: sessions that compute what the standard defines, on every processor.
 
 `edge.peers.exact` says which of its kernels do not, and changes models so that other kernels run. Optimisations fuse
 Q(op(DQ …)) of int8 into products of uint8 and int8; where a test wants products of int8 and int8, `fused` asks for

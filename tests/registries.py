@@ -1,4 +1,4 @@
-"""Which operator is in which registry, and why it is not where it is not.
+"""Which operator is in which registry, and the reasons for missing ones.
 
 `REASONS` has a row for every class of operators that a registry leaves out. Operators are named, or selected by
 `family:NAME` (a file of records), `trait:NAME` or `domain:NAME`; `-NAME` takes one out of what was selected so far.

@@ -1,4 +1,4 @@
-"""The public API: its page is up to date, docstrings say what is raised, documents and examples use nothing else."""
+"""The public API: its page is up to date, docstrings name raised errors, documents and examples use nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where product code may say `assert`: nowhere that data is judged, and elsewhere only to narrow a type.
+"""Where product code may use `assert`: never to check data, and elsewhere only to narrow a type.
 
 `python -O` compiles no assert, so what one checks must hold whatever a file, a message, a user or a model says.
 """

@@ -1,4 +1,4 @@
-"""What the project's own files promise: CI draws the same examples every time, and oracles have upper bounds."""
+"""Properties of the project's files: CI draws the same examples every time, and oracles have upper bounds."""
 
 from __future__ import annotations
 

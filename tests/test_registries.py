@@ -1,4 +1,4 @@
-"""Every operator is in every registry, or a reason says why not."""
+"""Every operator is in every registry, or there is a reason why not."""
 
 from __future__ import annotations
 

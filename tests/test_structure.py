@@ -1,4 +1,4 @@
-"""The shape of the code: no import cycles, packages of a size one can survey, functions that fit on two screens.
+"""The shape of the code: no import cycles, packages of limited size, functions that fit on two screens.
 
 Run with `-s` to see the figures.
 """

@@ -1,4 +1,4 @@
-"""Waiting for what must happen: as long as a busy machine may take, and no test asserts how long it took."""
+"""Waiting for events: long enough for a busy machine, and no test asserts how long it took."""
 
 from __future__ import annotations
 

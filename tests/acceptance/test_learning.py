@@ -1,4 +1,4 @@
-"""Learning on devices as a newcomer meets it: the documents to the letter, and what becomes of bad examples."""
+"""Learning on devices as a newcomer sees it: the documents' code and commands as written, and bad examples."""
 
 from __future__ import annotations
 

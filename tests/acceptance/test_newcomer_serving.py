@@ -1,4 +1,4 @@
-"""docs/serving.md to the letter: its commands answer, its tables are true; and the programs in examples/serving run."""
+"""docs/serving.md as written: its commands work, its tables are true; and the programs in examples/serving run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Quantisation on real models and data: what it costs, that order means nothing, and that other runtimes agree."""
+"""Quantisation on real models and data: its cost in accuracy, independence of the order of samples, and agreement with
+other runtimes."""
 
 from __future__ import annotations
 

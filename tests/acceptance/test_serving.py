@@ -1,4 +1,4 @@
-"""The gateway under pressure, for seconds; `benchmarks.serving.overload` and `.soak` do the same as long as asked."""
+"""The gateway under load for seconds; `benchmarks.serving.overload` and `.soak` do the same for any time."""
 
 from __future__ import annotations
 

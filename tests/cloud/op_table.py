@@ -1,4 +1,4 @@
-"""One table: every operator the engine lowers, with operands and attributes to try it on."""
+"""One table: every operator the engine lowers, with operands and attributes for a test."""
 
 from __future__ import annotations
 

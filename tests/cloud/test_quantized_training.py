@@ -1,4 +1,5 @@
-"""Rounding that gradients pass through, against the definition and the formula; and quantisation-aware training."""
+"""Rounding with straight-through gradients, compared with the definition and the formula; quantisation-aware
+training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX's node cases run through the whole path: converter, bundle, runtime. Two lists say what comes of them.
+"""ONNX's node cases run through the whole path: converter, bundle, runtime. Two lists record the results.
 
 `node.txt` names the cases that pass, on native kernels and by reference alone; `node_native.txt` those of them that
 need no reference step. `python -m tests.conformance` runs all cases and says what changed; `--update` writes both.

@@ -1,4 +1,4 @@
-"""What our operators are written as in standard ONNX: onnxruntime computes the same to the last bit."""
+"""Our operators exported to standard ONNX: onnxruntime computes the same to the last bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random networks: whatever the passes do to them, the result stays the same."""
+"""Random networks: the passes do not change results."""
 
 from __future__ import annotations
 

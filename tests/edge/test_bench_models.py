@@ -1,4 +1,4 @@
-"""Networks for the speed table, and the form of a quantised one that peers like."""
+"""Networks for the speed table, and the quantised form that is fast in peers."""
 
 from __future__ import annotations
 

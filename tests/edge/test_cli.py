@@ -1,4 +1,4 @@
-"""The command line as scripts and people meet it: exit codes, what goes to which stream, what errors say.
+"""The command line as scripts and users run it: exit codes, output streams, error messages.
 
 Bundles run by their NumPy references here; kernels have separate tests.
 """

@@ -1,4 +1,4 @@
-"""`msedge federate` as scripts and people meet it."""
+"""`msedge federate` as scripts and users run it."""
 
 from __future__ import annotations
 

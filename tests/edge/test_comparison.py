@@ -1,4 +1,4 @@
-"""The comparison table holds every model, those that fail included; figures survive being kept."""
+"""The comparison table holds every model, including those that fail; figures survive saving."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo, whole: what a newcomer runs first must hold what it says."""
+"""The complete demo: a newcomer runs it first, so its claims must be true."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of extras says what pyproject.toml says."""
+"""The table of extras agrees with pyproject.toml."""
 
 from __future__ import annotations
 

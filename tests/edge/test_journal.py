@@ -1,4 +1,4 @@
-"""Figures are kept as they are measured, and never mixed with those of other conditions."""
+"""Figures are saved as they are measured, and never mixed with those of other conditions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two versions turn by turn: each runs from its own checkout, and the statistics say what the times say."""
+"""Two versions turn by turn: each runs from its own checkout, and the statistics are right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`benchmarks.startup`: every contender starts, and what it says of each is of that one."""
+"""`benchmarks.startup`: every contender starts, and its figures are its own."""
 
 from __future__ import annotations
 

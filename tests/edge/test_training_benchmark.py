@@ -1,4 +1,4 @@
-"""What the training benchmark compares is the same: PyTorch and a bundle that learns, from the same weights."""
+"""The training benchmark compares equal work: PyTorch and a trainable bundle, from the same weights."""
 
 from __future__ import annotations
 

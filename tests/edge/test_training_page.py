@@ -1,4 +1,4 @@
-"""What the training benchmark writes: every contender's time, and why one has none."""
+"""The page of the training benchmark: every contender's time, or why it has none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small fleet and a learner in a few lines of NumPy, for tests of what goes on around a learner."""
+"""A small fleet and a learner in a few lines of NumPy, for tests of everything around a learner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configurations: what they say, and errors that name the key."""
+"""Configurations: their values, and errors that name the key."""
 
 from __future__ import annotations
 

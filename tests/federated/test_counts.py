@@ -1,4 +1,4 @@
-"""What a device's evaluation is a mean over is what the bundle counted, not how many rows it was asked about."""
+"""A device's evaluation is a mean over the examples that the bundle counted, not over all rows."""
 
 from __future__ import annotations
 

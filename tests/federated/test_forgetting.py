@@ -1,4 +1,4 @@
-"""What a device keeps goes when it is of no more use."""
+"""State that a device no longer needs is deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server keeps, and when: before anything learned leaves it; never over another run's."""
+"""Checkpoints of a server: written before results leave it, and never over another run's."""
 
 from __future__ import annotations
 

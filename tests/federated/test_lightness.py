@@ -1,4 +1,4 @@
-"""What a device loads for codecs and privacy: NumPy, msgspec, and cryptography only once a sum is secure."""
+"""What a device loads for codecs and privacy: NumPy, msgspec, and cryptography only for secure sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole runs in this process: every kind of device that misbehaves, and everything an update goes through."""
+"""Complete runs in this process: every kind of misbehaving device, and all transforms of updates."""
 
 from __future__ import annotations
 

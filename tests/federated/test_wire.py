@@ -1,4 +1,4 @@
-"""The benchmark of codecs, rules and noise: what it sets up is valid, and a round of it runs."""
+"""The benchmark of codecs, rules and noise: its settings are valid, and a round of it runs."""
 
 from __future__ import annotations
 

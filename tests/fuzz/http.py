@@ -1,4 +1,4 @@
-"""Does any client crash the gateway, hang it, make it leak, or draw an answer out of it that is not in its document?
+"""Does any client crash the gateway, hang it, make it leak, or get an undocumented answer?
 
     python -m tests.fuzz.http --requests 50000 --seed 1
 

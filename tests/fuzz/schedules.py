@@ -1,4 +1,4 @@
-"""Programs walked in the least kind of ways that their barriers allow, step by step, without threads.
+"""Programs executed in extreme orders that their barriers allow, step by step, without threads.
 
     ascending, descending    between two barriers each worker does all of its work before the next one begins
     apart                    every step alone: what it reads and writes is what the planner was told, and nothing else

@@ -1,5 +1,4 @@
-"""Every step touches what it names, and barriers stand wherever they must; and the checks of that notice what they
-look for."""
+"""Every step accesses only the memory it declares, and all needed barriers exist; the checks notice violations."""
 
 from __future__ import annotations
 

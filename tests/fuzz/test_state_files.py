@@ -1,4 +1,4 @@
-"""Hostile state files, every digest right: refused, or state that a model takes or refuses whole."""
+"""Hostile state files with right digests: refused, or state that a model accepts or refuses completely."""
 
 from __future__ import annotations
 

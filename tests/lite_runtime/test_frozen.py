@@ -1,4 +1,4 @@
-"""Frozen records: their constructor takes the annotated fields and nothing else, and nothing changes them."""
+"""Frozen records: their constructor takes the annotated fields and nothing else, and they cannot be changed."""
 
 from __future__ import annotations
 

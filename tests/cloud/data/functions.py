@@ -1,4 +1,4 @@
-"""Functions that pipelines of the tests can name."""
+"""Functions that data pipelines in tests refer to by name."""
 
 from __future__ import annotations
 

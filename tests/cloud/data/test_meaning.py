@@ -1,4 +1,4 @@
-"""Random pipelines, rewritten, resumed, divided among processes, give what the naive interpreter says they mean."""
+"""Random pipelines, rewritten, resumed, divided among processes, give the same elements as the naive interpreter."""
 
 from __future__ import annotations
 

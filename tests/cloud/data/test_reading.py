@@ -1,4 +1,5 @@
-"""Threads, worker processes, devices, files of pipelines, profiles; and errors that say where and what to do."""
+"""Threads, worker processes, devices, files of pipelines, profiles; and errors that say where they happened and what to
+do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compiled fleet against devices one after the other."""
+"""The compiled fleet compared with devices that run one after the other."""
 
 from __future__ import annotations
 

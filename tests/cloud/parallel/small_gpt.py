@@ -1,4 +1,4 @@
-"""A transformer small enough to compile in seconds: tied head, causal attention, a mask of rows that count."""
+"""A transformer small enough to compile in seconds: tied head, causal attention, a mask of valid rows."""
 
 from __future__ import annotations
 

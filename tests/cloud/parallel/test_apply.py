@@ -1,4 +1,4 @@
-"""Plans applied: the compiled program moves just the bytes that were predicted, and computes what one device would."""
+"""Applied plans: the compiled program moves exactly the predicted bytes, and computes what one device would."""
 
 from __future__ import annotations
 

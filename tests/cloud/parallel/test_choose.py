@@ -1,4 +1,4 @@
-"""Of several plans the one that is best as compiled is taken."""
+"""Among several plans the best one after compilation is chosen."""
 
 from __future__ import annotations
 

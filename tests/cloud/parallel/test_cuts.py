@@ -1,4 +1,4 @@
-"""Cuts fall between blocks, segments put together are the function, recomputing keeps results and frees memory."""
+"""Cuts are between blocks, the joined segments compute the function, recomputing keeps results and frees memory."""
 
 from __future__ import annotations
 

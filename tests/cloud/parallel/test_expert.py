@@ -1,4 +1,4 @@
-"""Experts' plans move what the field says they move."""
+"""Expert plans move the bytes that the literature states."""
 
 from __future__ import annotations
 

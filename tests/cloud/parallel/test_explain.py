@@ -1,4 +1,4 @@
-"""What is said of a plan adds up to what was estimated, and calls it what the field calls it."""
+"""The explanation of a plan adds up to its estimate, and uses the field's names."""
 
 from __future__ import annotations
 

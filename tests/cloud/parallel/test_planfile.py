@@ -1,4 +1,4 @@
-"""Plans as files: read back the same, refused where they are not what they seem; what differs between two; pins."""
+"""Plans as files: read back unchanged, refused if they are invalid; differences between two plans; pins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search: what it finds on topologies where the answer is known, what it refuses, that it counts as it says."""
+"""The search: results on topologies where the answer is known, refusals, and consistent costs."""
 
 from __future__ import annotations
 

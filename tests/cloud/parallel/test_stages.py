@@ -1,4 +1,4 @@
-"""Stages are the best there are; schedules keep their promises."""
+"""Stages are optimal; schedules have the promised memory and time."""
 
 from __future__ import annotations
 

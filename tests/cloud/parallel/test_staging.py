@@ -1,4 +1,4 @@
-"""What stages hold in flat vectors, how devices are shared out to them, and which pipeline-parallel plan is chosen."""
+"""Stages' values in flat vectors, their devices, and the chosen schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs in SQLite: what is written is read, by many writers, whatever becomes of them."""
+"""Runs in SQLite: everything written can be read, with many writers, even if they are killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Event files say what the store says: by TensorBoard's own reader, and by one written from the formats alone."""
+"""Event files contain the same values as the store: by TensorBoard's own reader, and by one written from the formats
+alone."""
 
 from __future__ import annotations
 

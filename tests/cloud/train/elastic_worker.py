@@ -1,4 +1,4 @@
-"""What the tests of many processes start: a small run that writes down which rows each step saw, and its losses.
+"""The program that tests of several processes start: a small run that records each step's rows, and its losses.
 
     python elastic_worker.py FOLDER PARALLEL [kill=STEP | fail=STEP | stop=STEP]
 

@@ -1,4 +1,4 @@
-"""Checkpoints: runs that go on from one are the same bits; damaged ones are passed over; others are refused."""
+"""Checkpoints: resumed runs are bit-identical; damaged checkpoints are skipped; those of other runs are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training configurations: every key checked, each error with its key; what they name is brought in the right shape."""
+"""Training configurations: every key checked, each error with its key; data is converted to the right shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A supervisor and its workers: first with workers that only behave as such, then with real ones that train."""
+"""A supervisor and its workers: first with simulated workers, then with real ones that train."""
 
 from __future__ import annotations
 

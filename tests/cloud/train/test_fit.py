@@ -1,4 +1,4 @@
-"""`Trainer.fit`: callbacks, stopping and going on, many devices, pipelines, and what goes wrong."""
+"""`Trainer.fit`: callbacks, stopping and resuming, many devices, data pipelines, and errors."""
 
 from __future__ import annotations
 

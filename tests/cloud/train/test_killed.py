@@ -1,4 +1,4 @@
-"""kill -9 while a checkpoint is being written: the one before is restored, and nothing half is believed."""
+"""kill -9 while a checkpoint is being written: the previous one is restored, and a half-written one is never loaded."""
 
 from __future__ import annotations
 

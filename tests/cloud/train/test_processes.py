@@ -1,4 +1,4 @@
-"""How a process learns that it is not alone; what is agreed on by many."""
+"""How a process finds the others; agreement between several processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Second order: the blocks are the weight, the bases fit the factors, and refreshes grow rare where nothing moves."""
+"""Second order: the blocks are the weight, the bases fit the factors, and refreshes become rare if nothing changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Editing keeps graphs whole."""
+"""Edits keep graphs valid."""
 
 from __future__ import annotations
 

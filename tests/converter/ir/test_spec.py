@@ -1,4 +1,4 @@
-"""Every rule of the spec finds what it is there for."""
+"""Every rule of the spec finds its kind of error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lowering makes of attributes, types and constants."""
+"""How lowering translates attributes, types and constants."""
 
 from __future__ import annotations
 

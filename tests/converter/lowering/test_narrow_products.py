@@ -1,4 +1,4 @@
-"""Which products keep their weights narrow, that results stay, and that nothing is held twice."""
+"""Which products keep narrow weights, that results do not change, and that nothing is stored twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constants in fewer bytes: what is packed, what is left alone, and that NumPy alone runs the result."""
+"""Constants in fewer bytes: which are packed, which are not, and that NumPy alone runs the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pads of zeros go into what reads them, through Transposes and quantisers; others stay."""
+"""Pads of zeros are folded into their readers, through Transposes and quantisers; others stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each fusion does what it says, only where it may, and changes no result."""
+"""Each fusion is applied where it is valid, not elsewhere, and changes no result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators on integers as sources have them, rewritten on entry, give what onnxruntime gives for the source."""
+"""Operators on integers of source models, rewritten on entry, give onnxruntime's results for the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What only moves or chooses numbers works on integers: no quantiser is left, and the result is exactly the same."""
+"""Operators that only move or select numbers run on integers: no quantiser is left, and results are exactly the
+same."""
 
 from __future__ import annotations
 

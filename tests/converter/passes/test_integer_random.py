@@ -1,4 +1,4 @@
-"""Random quantised graphs, through every pass, against onnxruntime: whatever the passes meet, they keep its meaning."""
+"""Random quantised graphs, through every pass, against onnxruntime: the passes keep the meaning of any graph."""
 
 from __future__ import annotations
 

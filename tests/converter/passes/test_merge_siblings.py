@@ -1,4 +1,4 @@
-"""Narrow convolutions of one tensor become one, only where fewer vectors come of it, and no result changes."""
+"""Narrow convolutions of one tensor become one, only if that needs fewer vectors, and no result changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written into the graph: valid ONNX that onnxruntime runs, near the float model, with nothing done twice."""
+"""The quantised graph: valid ONNX that onnxruntime runs, close to the float model, with nothing done twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options refuse what they cannot mean, and say what they allow."""
+"""Options refuse invalid values, and the errors name the allowed ones."""
 
 from __future__ import annotations
 

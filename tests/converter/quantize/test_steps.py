@@ -1,4 +1,4 @@
-"""Steps that decide by trial: they change a model where that helps on rows calibration has not seen."""
+"""Steps that decide by trial: they change a model if that helps on rows not used for calibration."""
 
 from __future__ import annotations
 

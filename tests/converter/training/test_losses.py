@@ -1,4 +1,4 @@
-"""Losses and what `evaluate` counts, against NumPy; labels that do not count; what is looked through."""
+"""Losses and what `evaluate` counts, against NumPy; labels that do not count; activations before a loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings: what is refused, and how it reads."""
+"""Settings: which are refused, and with which messages."""
 
 from __future__ import annotations
 

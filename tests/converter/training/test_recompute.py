@@ -1,4 +1,4 @@
-"""Computing activations twice: the same numbers from any choice of what is kept, and a smaller arena."""
+"""Recomputed activations: the same numbers for any choice of stored ones, and a smaller arena."""
 
 from __future__ import annotations
 

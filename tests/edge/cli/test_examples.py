@@ -1,4 +1,4 @@
-"""The training examples run as they stand, made small."""
+"""The training examples run unchanged, except that they are made smaller."""
 
 from __future__ import annotations
 

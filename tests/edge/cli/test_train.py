@@ -1,4 +1,4 @@
-"""`msedge train` and `msedge runs` as scripts and people meet them."""
+"""`msedge train` and `msedge runs` as scripts and users run them."""
 
 from __future__ import annotations
 

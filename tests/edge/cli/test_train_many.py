@@ -1,4 +1,4 @@
-"""`msedge train --processes`: one answer of two processes; stopped by a signal, and gone on from there by one."""
+"""`msedge train --processes`: one result of two processes; stopped by a signal, and resumed by one process."""
 
 from __future__ import annotations
 

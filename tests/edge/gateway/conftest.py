@@ -1,4 +1,4 @@
-"""Gateways that many tests ask."""
+"""Gateways that many tests use."""
 
 from __future__ import annotations
 

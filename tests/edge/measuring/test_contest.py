@@ -1,4 +1,4 @@
-"""Peers take part, stay away with a reason, or run another form of the model."""
+"""Peers take part, are absent with a reason, or run another form of the model."""
 
 from __future__ import annotations
 

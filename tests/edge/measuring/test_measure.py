@@ -1,4 +1,4 @@
-"""Timing by turns, with a clock of our own making."""
+"""Timing in alternating turns, with a simulated clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When two arrays are the same, and where two graphs part."""
+"""When two arrays count as equal, and where two graphs diverge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the machine can do at most: kernels that compute what they say, figures that are kept and read again."""
+"""The machine's limits: kernels that compute what they state, figures that are stored and read again."""
 
 from __future__ import annotations
 

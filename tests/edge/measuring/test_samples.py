@@ -1,4 +1,4 @@
-"""Inputs made up from a signature, and read from files."""
+"""Inputs generated from a signature, and read from files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Chrome trace: one event a step and worker, in microseconds from the run's begin."""
+"""A Chrome trace: one event per step and worker, in microseconds from the start of the run."""
 
 from __future__ import annotations
 

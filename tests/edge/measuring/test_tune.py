@@ -1,4 +1,4 @@
-"""Tuning a model: every way is timed, only what gains is kept, and what gains no longer goes."""
+"""Tuning a model: every option is timed, only gains are stored, and options that no longer gain are removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Charts: well-formed, their marks where the numbers are, nothing drawn for nothing."""
+"""Charts: well-formed, marks at the right positions, no chart without data."""
 
 from __future__ import annotations
 

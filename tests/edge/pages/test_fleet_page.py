@@ -1,4 +1,4 @@
-"""The page of a federated run says what the report says, whatever is missing from it."""
+"""The page of a federated run shows the report's contents, also if parts are missing."""
 
 from __future__ import annotations
 

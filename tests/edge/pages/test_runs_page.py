@@ -1,4 +1,4 @@
-"""The page of runs says what the store says, whatever is missing from it."""
+"""The page of runs shows the store's contents, also if parts are missing."""
 
 from __future__ import annotations
 

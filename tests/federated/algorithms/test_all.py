@@ -1,4 +1,4 @@
-"""What holds for every algorithm: inputs stay as they are, JAX computes what NumPy does, rounds converge."""
+"""Properties of every algorithm: inputs are not changed, JAX and NumPy agree, rounds converge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounds against what the papers' formulas give by hand, and algorithms that must become one another."""
+"""Rounds compared with the papers' formulas by hand, and special cases in which algorithms must be equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A device's owner decides what is the least privacy an update leaves with."""
+"""A device's owner decides the minimum privacy with which an update is sent."""
 
 from __future__ import annotations
 

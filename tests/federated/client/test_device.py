@@ -1,4 +1,4 @@
-"""A device answers whatever it is sent, and does nothing that it should not."""
+"""A device answers every message, and does nothing that it should not."""
 
 from __future__ import annotations
 

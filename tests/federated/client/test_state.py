@@ -1,4 +1,4 @@
-"""What a device keeps: there after a crash, and a round asked for again starts where it started before."""
+"""State of a device: it survives a crash, and a repeated round starts from the same state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codecs: what arrives, how many bytes, what is learnt over rounds, and what is refused."""
+"""Codecs: decoded values, numbers of bytes, learning over rounds, and refusals."""
 
 from __future__ import annotations
 

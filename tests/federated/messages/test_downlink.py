@@ -1,4 +1,4 @@
-"""What devices are sent of the model: differences to what they hold, and the whole where they hold too little."""
+"""Broadcasts to devices: differences to the model they hold, and the full model if they hold none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packed messages: what goes in comes out; anything else is refused, and never by another error."""
+"""Packed messages: round trips; anything else is refused, always with the same kind of error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fifth of the devices send their update turned round ten times over: what is left of the accuracy."""
+"""A fifth of the devices send their update times -10: the remaining accuracy."""
 
 from __future__ import annotations
 

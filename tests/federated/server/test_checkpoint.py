@@ -1,4 +1,4 @@
-"""A server that dies goes on where it was, and ends where it would have ended."""
+"""A server that was killed resumes, and ends with the same result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The grid in this process is a grid of Flower's: Flower's own strategies run over it, with our devices' manners."""
+"""The grid in this process is a grid of Flower's: Flower's own strategies run over it with our devices."""
 
 from __future__ import annotations
 

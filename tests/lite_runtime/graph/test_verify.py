@@ -1,4 +1,4 @@
-"""The verifier: what it lets through, and how it says what it does not."""
+"""The verifier: what it accepts, and its errors for what it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State: signatures read what runs before them left; a run that fails, or a process that dies, leaves the old."""
+"""State: signatures read the state of earlier runs; a failed run or a killed process leaves the old state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels are compiled once, kept whole, and found again without the compiler."""
+"""Kernels are compiled once, stored completely, and found again without the compiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects become code only where every reference in them is known and stays inside."""
+"""Objects become code only if every reference in them is known and internal."""
 
 from __future__ import annotations
 

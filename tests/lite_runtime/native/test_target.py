@@ -1,4 +1,4 @@
-"""The table of instruction sets, and which of them this machine takes."""
+"""The table of instruction sets, and which of them this machine uses."""
 
 from __future__ import annotations
 

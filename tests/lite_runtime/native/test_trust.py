@@ -1,4 +1,4 @@
-"""Nothing is run or believed that another user could have written; reading and writing alike."""
+"""No file that another user could have written is run or used, for reading and for writing."""
 
 from __future__ import annotations
 

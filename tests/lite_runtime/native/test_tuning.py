@@ -1,4 +1,4 @@
-"""Choices: asked for by key, kept for this machine, and never a matter of results beyond rounding."""
+"""Choices: requested by key, stored for this machine, and without effect on results except rounding."""
 
 from __future__ import annotations
 

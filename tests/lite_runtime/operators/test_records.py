@@ -1,4 +1,4 @@
-"""What records say is so: facts as ONNX has them, traits as tests/traits.py shows them."""
+"""Records are true: facts about ONNX are checked against ONNX, traits as tests/traits.py shows them."""
 
 from __future__ import annotations
 

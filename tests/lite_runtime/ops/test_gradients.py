@@ -1,4 +1,4 @@
-"""What the gradient operators give and what they refuse, known before anything runs."""
+"""Types of the gradient operators' results and their refusals, known before anything runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules that only infer: what they say is what the reference gives."""
+"""Rules that only infer: their result types are those of the reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decision forests against their references and onnxruntime, and forests no file may make us walk."""
+"""Decision forests against their references and onnxruntime, and invalid forests, which are refused."""
 
 from __future__ import annotations
 

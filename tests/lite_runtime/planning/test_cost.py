@@ -1,4 +1,4 @@
-"""Counting: operations of every family against their definitions; what is shared, and by how many."""
+"""Counting: operations of every family against their definitions; which steps are shared, and by how many workers."""
 
 from __future__ import annotations
 

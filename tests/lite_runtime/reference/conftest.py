@@ -1,4 +1,4 @@
-"""Every test draws the same numbers whichever tests ran before it."""
+"""Every test draws the same random numbers, independent of the tests before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random operators: types, shapes, moments, and the seed's promise."""
+"""Random operators: types, shapes, moments, and repeatability by seed."""
 
 from __future__ import annotations
 

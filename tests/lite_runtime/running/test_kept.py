@@ -1,4 +1,4 @@
-"""What one start keeps, a later one runs: the same bits; and whatever was damaged is made again."""
+"""Programs stored by one start and used by a later one: the same bits; damaged files are written again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where elements come from: files, folders, records, text; and what is said of those that are not whole."""
+"""Sources of elements: files, folders, records, text; and errors for incomplete ones."""
 
 from __future__ import annotations
 

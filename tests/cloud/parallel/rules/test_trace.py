@@ -1,4 +1,4 @@
-"""Steps as graphs: the flat jaxpr computes what the step did, and says what is what."""
+"""Steps as graphs: the flat jaxpr computes the same as the step, and names its values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frozen first layers computed once: the same training, from where weights begin to move."""
+"""Frozen first layers computed once: the training of the other layers is the same."""
 
 from __future__ import annotations
 

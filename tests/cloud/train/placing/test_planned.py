@@ -1,4 +1,4 @@
-"""`parallel="auto"`: whatever the planner decides, training is what it is on one device."""
+"""`parallel="auto"`: training is the same as on one device, whatever the planner decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantised operators of one-operator models: what the runtime computes is LiteRT's result to the last bit.
+"""Quantised operators of one-operator models: the runtime's results are bit-identical to LiteRT's.
 
 LiteRT as it comes: with XNNPACK, which the definitions of the integer operators follow. Of softmax one element in some
 millions differs by a step (LiteRT adds float32 exponentials in memory order): none of those drawn here.

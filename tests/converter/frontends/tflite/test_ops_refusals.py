@@ -1,4 +1,4 @@
-"""Operands and options that mean nothing are refused by name; sizes may be known at run time only."""
+"""Meaningless operands and options are refused by name; sizes may be known only at run time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files as bytes: what a valid one holds, and that a damaged one is refused with one clear error, never otherwise."""
+"""Files as bytes: the contents of a valid one; a damaged one is refused with one clear error and no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dropout whose form is known when the graph runs only."""
+"""Dropout whose form (training or inference) is known only at run time."""
 
 from __future__ import annotations
 

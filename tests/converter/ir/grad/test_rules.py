@@ -1,4 +1,4 @@
-"""Every rule against `jax.grad`: a table of cases a family, each family one model."""
+"""Every rule against `jax.grad`: one table of cases per family, each family in one model."""
 
 from __future__ import annotations
 

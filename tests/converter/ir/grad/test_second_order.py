@@ -1,4 +1,4 @@
-"""The rules applied to what they wrote: gradients of gradients against JAX's."""
+"""The rules applied to their own results: gradients of gradients compared with JAX's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The budget is held, most of the size gain is kept, and what cannot be is said."""
+"""The budget is met, most of the size gain is kept, and an impossible budget is explained."""
 
 from __future__ import annotations
 

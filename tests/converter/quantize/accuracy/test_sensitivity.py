@@ -1,4 +1,4 @@
-"""Sensitivity: the guilty node comes first, and one calibration serves all variants."""
+"""Sensitivity: the node with the largest effect comes first, and one calibration serves all variants."""
 
 from __future__ import annotations
 

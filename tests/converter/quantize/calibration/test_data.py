@@ -1,4 +1,4 @@
-"""Calibration data: every source gives the same rows, in one order, and what does not fit is refused by name."""
+"""Calibration data: every source gives the same rows, in one order, and data that does not fit is refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact sums: the numbers of float64, and no trace of order or threads."""
+"""Exact sums: equal to float64's, and independent of order and threads."""
 
 from __future__ import annotations
 

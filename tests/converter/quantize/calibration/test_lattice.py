@@ -1,4 +1,4 @@
-"""Inputs that come in steps keep them; others are left to calibration."""
+"""Inputs on a regular grid keep its step; others are calibrated."""
 
 from __future__ import annotations
 

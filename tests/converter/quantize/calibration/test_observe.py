@@ -1,4 +1,4 @@
-"""What is observed is what the float model computes: against onnxruntime, in any order, with exact counts."""
+"""Observed values are those that the float model computes: against onnxruntime, in any order, with exact counts."""
 
 from __future__ import annotations
 

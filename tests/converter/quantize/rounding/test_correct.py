@@ -1,4 +1,4 @@
-"""Bias correction: means agree afterwards, outputs come nearer, the order of samples changes nothing."""
+"""Bias correction: means agree afterwards, outputs are closer, the order of samples changes nothing."""
 
 from __future__ import annotations
 

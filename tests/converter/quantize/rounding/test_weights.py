@@ -1,4 +1,4 @@
-"""Weights as integers: half a step, nothing lost twice, zeros and infinities, and what onnxruntime makes of them."""
+"""Weights as integers: errors of half a step, no repeated loss, zeros and infinities, and onnxruntime's results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learned seconds, and the covers they lead to."""
+"""Learned times, and the batch sizes that follow from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A queue may close and open again while jobs of it are being answered, and a job be cut into pieces."""
+"""A queue may close and open again while its jobs are being answered, and a job may be split into pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches of real models: every row is what the model says of it alone."""
+"""Batches of real models: every row has the result that it has alone."""
 
 from __future__ import annotations
 

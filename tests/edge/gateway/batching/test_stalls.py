@@ -1,4 +1,4 @@
-"""A machine that stands still now and then, as shared ones do: what that does to work taken on and refused."""
+"""A machine that stalls from time to time, as shared ones do: the effect on accepted and refused work."""
 
 from __future__ import annotations
 

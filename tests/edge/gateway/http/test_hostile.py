@@ -1,4 +1,4 @@
-"""What the fuzzer found, and what it would find late: other versions of HTTP, clients that do not read, much JSON."""
+"""Findings of the fuzzer, and cases it finds rarely: other versions of HTTP, clients that do not read, large JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fast lane: requests in pieces, in a row, cut off, too large; what it hands over; both lanes answer alike."""
+"""The fast lane: requests in pieces, in a row, truncated, too large; requests it passes on; both paths answer alike."""
 
 from __future__ import annotations
 

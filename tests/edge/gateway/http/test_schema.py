@@ -1,4 +1,4 @@
-"""The OpenAPI document holds: requests made out of it, and requests that break it, are answered as it says.
+"""The OpenAPI document is true: requests generated from it, and requests that violate it, are answered as it says.
 
 More of them on demand, and others each time:
 MSEDGE_SCHEMA_EXAMPLES=5000 python -m pytest tests/edge/gateway/http/test_schema.py

@@ -1,4 +1,4 @@
-"""Beginnings and ends of the listening socket, and what is said to strangers."""
+"""Start and end of the listening socket, and answers to clients without a token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models exchanged under requests, with the runners and the scheduler that serve them."""
+"""Models that are hot-swapped during requests, with the real runners and scheduler."""
 
 from __future__ import annotations
 

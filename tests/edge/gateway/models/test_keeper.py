@@ -1,4 +1,4 @@
-"""Memory, events, and everything at once."""
+"""Memory limits, events, and random sequences of operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Examples of deployment: they parse, say what they must, and agree with the settings and with each other."""
+"""Examples of deployment: they parse, have the required settings, and agree with the program's settings and each
+other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures against sums done by hand, histograms against the values themselves, Triton's words word by word."""
+"""Figures compared with sums by hand, histograms with the values themselves, Triton's format field by field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The document is valid OpenAPI, says of every refusal what it looks like, and its schemas fit what is really sent."""
+"""The document is valid OpenAPI, describes every refusal, and its schemas fit the real responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages come with a policy that lets their own script run and nothing else; a browser draws them under it."""
+"""Pages have a policy that allows only their own script; a browser renders them with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The status document adds up, fits its schema, and says "nothing" rather than something wrong."""
+"""The status document adds up, fits its schema, and reports missing figures as missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions are found, loaded once, renewed, withdrawn and refused as they should be."""
+"""Versions are found, loaded once, replaced, withdrawn and refused."""
 
 from __future__ import annotations
 

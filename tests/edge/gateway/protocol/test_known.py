@@ -1,4 +1,4 @@
-"""Headers that came before: never another answer than the first."""
+"""Headers that were parsed before: the cached result is never different."""
 
 from __future__ import annotations
 

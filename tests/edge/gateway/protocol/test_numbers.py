@@ -1,4 +1,4 @@
-"""What is cut out of a body, put back, is what `json.loads` reads there; and what is no JSON stays none."""
+"""Numbers cut out of a body are those that `json.loads` reads there; and invalid JSON stays invalid."""
 
 from __future__ import annotations
 
