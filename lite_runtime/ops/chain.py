@@ -276,7 +276,7 @@ def _emit(b: Binder, registers: _Registers, named: Mapping[str, Operand], output
             loads.append(steps.Load(kind, load.mode, load.register, where, parameters, _padded(pattern, rank)))
         else:
             loads.append(steps.Load(0, codes.CONSTANT, load.register, machine.word(source), 0, _padded((), rank)))
-    _offer_memory(b, registers, outers, output)
+    _offer_memory(b, outers, output)
     last = len(operands)
     if program.dtype == machine.native:
         loads.append(steps.Load(0, codes.OUTPUT, registers.result, last, 0, _padded((), rank)))
@@ -305,7 +305,7 @@ def _emit(b: Binder, registers: _Registers, named: Mapping[str, Operand], output
     )
 
 
-def _offer_memory(b: Binder, registers: _Registers, outers: Mapping[int, Operand], output: Operand) -> None:
+def _offer_memory(b: Binder, outers: Mapping[int, Operand], output: Operand) -> None:
     """Let the result take over an operand of its shape and element size that no other load reads in another order."""
     for value, operand in outers.items():
         others = [o for v, o in outers.items() if v != value and o.slot == operand.slot]
