@@ -50,7 +50,7 @@ def run(
     import lite_runtime
 
     model = lite_runtime.load(bundle, threads=threads, backend=backend, state=state)
-    given = _read(files, model.inputs(signature))
+    given = _read(files)
     if random is not None:
         given = _made_up(model.inputs(signature), shapes, random) | given
     outputs = _flat(model.run(given, signature))
@@ -74,7 +74,7 @@ def _split(text: str) -> tuple[str, Path]:
     return (name, Path(path)) if equals else ("", Path(text))
 
 
-def _read(files: Sequence[tuple[str, Path]], values: Sequence[Value]) -> dict[str, Array]:
+def _read(files: Sequence[tuple[str, Path]]) -> dict[str, Array]:
     from edge.measuring.samples import read_arrays
     from lite_runtime.errors import InputError
 

@@ -49,7 +49,7 @@ def opened(source: Source, kind: Kind = BUNDLE) -> File:
     if isinstance(source, str | os.PathLike):
         made: File = named(repr(os.fspath(source)), _opened, _map(source, kind), kind)
         return made
-    return _opened(_view(source, kind), kind)
+    return _opened(_view(source), kind)
 
 
 def _opened(data: memoryview, kind: Kind) -> File:
@@ -78,7 +78,7 @@ def _map(path: str | os.PathLike[str], kind: Kind) -> memoryview:
     return data
 
 
-def _view(source: bytes | bytearray | memoryview, kind: Kind) -> memoryview:
+def _view(source: bytes | bytearray | memoryview) -> memoryview:
     try:
         view = memoryview(source).toreadonly().cast("B")
     except (TypeError, ValueError) as error:

@@ -279,7 +279,7 @@ def _emit(b: Binder, registers: _Registers, named: Mapping[str, Operand], output
             loads.append(steps.Load(kind, load.mode, load.register, where, parameters, _padded(pattern, rank)))
         else:
             loads.append(steps.Load(0, codes.CONSTANT, load.register, machine.word(source), 0, _padded((), rank)))
-    _offer_memory(b, registers, outers, output)
+    _offer_memory(b, outers, output)
     last = len(operands)
     if program.dtype == machine.native:
         loads.append(steps.Load(0, codes.OUTPUT, registers.result, last, 0, _padded((), rank)))
@@ -308,7 +308,7 @@ def _emit(b: Binder, registers: _Registers, named: Mapping[str, Operand], output
     )
 
 
-def _offer_memory(b: Binder, registers: _Registers, outers: Mapping[int, Operand], output: Operand) -> None:
+def _offer_memory(b: Binder, outers: Mapping[int, Operand], output: Operand) -> None:
     """Let the result reuse the memory of an operand with its shape and element size that no other load reads in another
     order."""
     for value, operand in outers.items():

@@ -227,7 +227,7 @@ def _constant_weights(
     total = b.packed(t.w, f"sums {matrices}", sums).value
     assert total is not None
     length = int((split.source >= 0).sum())
-    weight_sum, bias = _folded(b, t, total.reshape(-1, len(t.w_zero)), length)  # (matrices, groups * columns)
+    weight_sum, bias = _folded(t, total.reshape(-1, len(t.w_zero)), length)  # (matrices, groups * columns)
     return _Weights(
         b.packed(t.w, f"bytes {matrices} {split.depth} {shifted} {_zeros(t)} {lanes}", pack),
         b.constant(q.per_column(bias, groups, lanes, "int64" if t.wide else "int32")),
@@ -316,7 +316,7 @@ def _depthwise(b: Binder, g: Geometry, t: q.Terms) -> None:
     def sums(w: Array) -> Array:
         return np.asarray(q.signed(w).reshape(channels, taps).sum(1, dtype=np.int64))
 
-    weight_sum, bias = _folded(b, t, b.packed(t.w, "sums depthwise", sums).value, taps)
+    weight_sum, bias = _folded(t, b.packed(t.w, "sums depthwise", sums).value, taps)
     # Adjacent pixels with few channels are treated as one long pixel whose weights repeat.
     flat = channels < block and block % channels == 0 and g.strides[1] == 1
     line = g.out[1] * channels
@@ -375,7 +375,7 @@ def _wide_depthwise(b: Binder, g: Geometry, t: q.Terms) -> None:
     def sums(w: Array) -> Array:
         return np.asarray(q.signed(w).reshape(channels, taps).sum(1, dtype=np.int64))
 
-    _, bias = _folded(b, t, b.packed(t.w, "sums depthwise", sums).value, taps)
+    _, bias = _folded(t, b.packed(t.w, "sums depthwise", sums).value, taps)
     r = q.result_of(b, t, out)
     b.emit(
         steps.X16Depthwise(
@@ -411,7 +411,7 @@ def _wide_depthwise(b: Binder, g: Geometry, t: q.Terms) -> None:
     )
 
 
-def _folded(b: Binder, t: q.Terms, total: Array | None, length: int) -> tuple[Array, Array]:
+def _folded(t: q.Terms, total: Array | None, length: int) -> tuple[Array, Array]:
     """From sums of signed weights, (…, columns), over `length` products each: weight sums and integer biases."""
     assert total is not None
     weight_sum = total - length * t.w_zero

@@ -333,7 +333,7 @@ def _right(node: ir.Node, form: _Form) -> Quantized:
     return found
 
 
-def _per_channel(numbers: np.ndarray, w: Quantized, form: _Form, group: int) -> np.ndarray:
+def _per_channel(numbers: np.ndarray, form: _Form, group: int) -> np.ndarray:
     """One number per result channel, from one per channel of the weights' own axis."""
     return np.tile(numbers, group) if numbers.ndim and form.op == "QLinearConvTranspose" else numbers
 
@@ -348,8 +348,8 @@ def _weights(edit: Edit, w: Quantized, form: _Form, group: int) -> list[ir.Value
     title = w.q.name or ""
     return [
         w.q,
-        edit.const(_per_channel(scale, w, form, group), hint=f"{title}.scale"),
-        edit.const(_per_channel(zero, w, form, group), hint=f"{title}.zero"),
+        edit.const(_per_channel(scale, form, group), hint=f"{title}.scale"),
+        edit.const(_per_channel(zero, form, group), hint=f"{title}.zero"),
     ]
 
 
@@ -374,7 +374,7 @@ def _reach(node: ir.Node, x: Quantized, w: Quantized, form: _Form) -> np.ndarray
     if form.op == "QLinearMatMul":
         summed, batch = summed[-1:], tuple(range(q.ndim - 2))
         return np.asarray(centred.sum(summed, keepdims=True).max(batch, initial=0).reshape(-1) * furthest)
-    return np.asarray(_per_channel(centred.sum(summed) * furthest, w, form, attr(node, "group", 1)))
+    return np.asarray(_per_channel(centred.sum(summed) * furthest, form, attr(node, "group", 1)))
 
 
 Bias = ir.Value | np.ndarray
@@ -406,7 +406,7 @@ def _whole_bias(
         return None
     x_scale, w_scale = x.parameters.scales, w.parameters.scales
     assert x_scale is not None and w_scale is not None
-    units = (x_scale * _per_channel(w_scale, w, form, attr(node, "group", 1))).astype(np.float32)
+    units = (x_scale * _per_channel(w_scale, form, attr(node, "group", 1))).astype(np.float32)
     given = quantized.stored(node.inputs[2])
     centred = given is not None and (given.zero is None or not given.zero.any())
     if given is not None and centred and np.allclose(given.scale, units, rtol=_CLOSE, atol=0):

@@ -66,7 +66,7 @@ def _tabulate(node: ir.Node) -> bool:
     x = _source(result, chain)
     if x is None or x.dtype is None or not chain or not _worth(result, chain):
         return False
-    made = table(chain, x, result)
+    made = table(x, result)
     if made is None or made.dtype.itemsize not in _SIZES:
         return False
     edit = Edit(node)
@@ -116,7 +116,7 @@ def _is_number(value: ir.Value) -> bool:
     return (constant is not None and constant.size == 1) or (steps is not None and steps.q.size == 1)
 
 
-def table(chain: Sequence[ir.Node], x: ir.Value, result: ir.Value) -> np.ndarray | None:
+def table(x: ir.Value, result: ir.Value) -> np.ndarray | None:
     """The result for every value of x, from the smallest on, by the reference; None if a reference refuses."""
     from lite_runtime import reference
     from lite_runtime.errors import MsedgeError

@@ -109,7 +109,7 @@ def _fast(op: Op, settings: _Settings, boxes: ir.Value, scores: ir.Value) -> lis
         spread = op.emit("Unsqueeze", [places, op.constant([1])])
         places = op.emit("Expand", [spread, op.constant([settings.most, each, 4])])
     slots = settings.most * each
-    return _results(op, settings.most, each, slots, (places, labels, values, count))
+    return _results(op, each, slots, (places, labels, values, count))
 
 
 def _regular(op: Op, settings: _Settings, boxes: ir.Value, scores: ir.Value) -> list[ir.Value]:
@@ -124,7 +124,7 @@ def _regular(op: Op, settings: _Settings, boxes: ir.Value, scores: ir.Value) -> 
     chosen = op.emit("Gather", [rows, order], {"axis": 0})
     labels, which = (op.emit("Gather", [chosen, op.constant(column)], {"axis": 1}) for column in (1, 2))
     places = op.emit("Gather", [op.emit("Squeeze", [boxes, op.constant([0])]), which], {"axis": 0})
-    return _results(op, settings.most, 1, settings.most, (places, labels, values, count))
+    return _results(op, 1, settings.most, (places, labels, values, count))
 
 
 def _filled(op: Op, kept: ir.Value, most: int) -> ir.Value:
@@ -134,9 +134,9 @@ def _filled(op: Op, kept: ir.Value, most: int) -> ir.Value:
 
 
 def _results(
-    op: Op, most: int, each: int, slots: int, found: tuple[ir.Value, ir.Value, ir.Value, ir.Value]
+    op: Op, each: int, slots: int, found: tuple[ir.Value, ir.Value, ir.Value, ir.Value]
 ) -> list[ir.Value]:
-    """The four outputs, zero beyond `count` of `most`."""
+    """The four outputs, zero from place `count` on."""
     places, labels, values, count = found
     meant = op.emit("Less", [op.constant(counted(op, slots) // each), count])
     zero = op.constant(_F(0))
