@@ -31,8 +31,14 @@ QUICKLY = (
 )
 os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count=8 {QUICKLY}")
 
+# Workers share the cores, and threads of BLAS wait for each other busily: with two processes on two cores a product of
+# [144, 64] and [64, 144] takes 0.2 ms of processor time with one thread, 7 with two. NumPy asks when it is loaded, in
+# workers and in processes that tests start.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared"
+PAGE = os.sysconf("SC_PAGE_SIZE")
 
 # Programs that took long to compile are kept between runs; other workers and the processes that tests start read them
 # too. A third of the time of the trainer's tests is XLA's compiler.
@@ -84,10 +90,40 @@ def _memory_goes_back() -> Iterator[None]:
     collection takes milliseconds instead of half a second.
     """
     yield
+    _give_back()
+    gc.freeze()
+
+
+GROWTH = 200 << 20
+"""Bytes a worker may grow by within a module before compiled programs are dropped: some modules compile hundreds."""
+_before = 0
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, object, object]:
+    global _before
+    result = yield
+    if (now := _resident()) > _before + GROWTH:
+        _give_back()
+        _before = _resident()
+    else:
+        _before = min(now, _before)
+    return result
+
+
+def _resident() -> int:
+    """Bytes of this process in memory; 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * PAGE
+    except OSError:
+        return 0
+
+
+def _give_back() -> None:
     if (jax := sys.modules.get("jax")) is not None:
         jax.clear_caches()
     gc.collect()
-    gc.freeze()
     if sys.platform == "linux":
         ctypes.CDLL(None).malloc_trim(0)
 
