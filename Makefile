@@ -29,6 +29,9 @@ CORE := tests/test_optimized.py tests/lite_runtime/test_bundle.py tests/lite_run
   tests/federated/test_wire.py tests/edge/gateway/protocol tests/fuzz/test_state_files.py \
   tests/fuzz/test_bundles.py::test_reading_never_fails_unmeant tests/fuzz/test_bundles.py::test_two_thousand_files
 
+# Tests start hundreds of processes. Without bytecode each of them, and each worker, compiles our sources again.
+test test-latest test-optimized: export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test test-latest test-optimized lint bench accuracy clean help
 
 demo: $(READY) ## Train, convert, verify and run a small network on real digits

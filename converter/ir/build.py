@@ -50,12 +50,26 @@ DOMAIN = OURS
 DOMAIN_VERSION = 1
 _OWN_NAME = re.compile(r"~(\d+)$")
 _COUNTER = "msedge.names"
+_WITH_GRAPHS = frozenset((ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS))
 
 
 def graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """The model's graph and every subgraph below it."""
-    yield model.graph
-    yield from model.graph.subgraphs()
+    """The model's graph and every subgraph below it; safe against edits."""
+    found = {model.graph: None}
+    _below(model.graph, found)
+    yield from found
+
+
+def _below(graph: ir.Graph, found: dict[ir.Graph, None]) -> None:
+    """Add the subgraphs of a graph's nodes, depth first. `Graph.subgraphs` does the same through an iterator for every
+    node, which took a tenth of the time of a conversion."""
+    for node in graph:
+        for attribute in node.attributes.data.values():
+            if attribute.type in _WITH_GRAPHS:
+                for inner in (attribute.value,) if attribute.type == ir.AttributeType.GRAPH else attribute.value:
+                    if inner not in found:
+                        found[inner] = None
+                        _below(inner, found)
 
 
 def nodes(model: ir.Model) -> Iterator[ir.Node]:
@@ -149,13 +163,13 @@ def rank(value: ir.Value | None) -> int | None:
 
 def get_attr(node: ir.Node, name: str) -> Any:
     """An attribute's Python value, or None."""
-    found = node.attributes.get(name)
+    found = node.attributes.data.get(name)  # the mapping around `data` raises and catches where a key is missing
     return None if found is None else found.value
 
 
 def attr(node: ir.Node, name: str, default: Any) -> Any:
     """An attribute's Python value, or `default`."""
-    found = node.attributes.get(name)
+    found = node.attributes.data.get(name)
     return default if found is None else found.value
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import prod
 from typing import Any, Literal, NamedTuple
 
@@ -136,6 +136,8 @@ class Rule(NamedTuple):
     name: str
     scope: Scope
     find: Callable[[Any, Context], Found]
+    ops: frozenset[str] = frozenset()
+    """Types of the nodes it is asked of; empty: all."""
 
 
 def _pinned(model: ir.Model, context: Context) -> Found:
@@ -212,40 +214,51 @@ def _required_inputs(node: ir.Node, context: Context) -> Found:
     found = context.schema(node)
     if found is None:
         return
+    for (name, needed), value in zip(_formal_inputs(found), node.inputs, strict=False):
+        if value is None and needed:
+            yield f"required input {name!r} is left out"
+
+
+# An OpSchema builds new Python objects for all its inputs or attributes whenever it is asked for one.
+
+
+@lru_cache(maxsize=4096)
+def _formal_inputs(found: onnx.defs.OpSchema) -> tuple[tuple[str, bool], ...]:
+    """Per formal input: its name, and whether it must be there."""
     single = onnx.defs.OpSchema.FormalParameterOption.Single
-    for formal, value in zip(found.inputs, node.inputs, strict=False):
-        if value is None and formal.option == single:
-            yield f"required input {formal.name!r} is left out"
+    return tuple((formal.name, formal.option == single) for formal in found.inputs)
+
+
+@lru_cache(maxsize=4096)
+def _formal_attributes(found: onnx.defs.OpSchema) -> Mapping[str, tuple[int, bool]]:
+    """Per attribute: its type, and whether it must be there."""
+    return {name: (_attr_type(formal), formal.required) for name, formal in found.attributes.items()}
 
 
 def _attributes(node: ir.Node, context: Context) -> Found:
     found = context.schema(node)
     own = WIDENED[node.op_type].attrs if node.domain == build.DOMAIN and node.op_type in WIDENED else {}
-    for name, value in node.attributes.items():
+    formal = _formal_attributes(found) if found is not None else {}
+    for name, value in node.attributes.data.items():
         if value.is_ref():
             yield f"attribute {name!r} refers to a function's attribute outside any function"
         elif name in own:
             if value.type != own[name]:
                 yield f"attribute {name!r}: expected {own[name].name}, got {value.type.name}"
-        elif found is not None and name in found.attributes:
-            wanted = _attr_type(found.attributes[name])
+        elif name in formal:
+            wanted, _ = formal[name]
             if value.type.value != wanted:
                 yield f"attribute {name!r}: expected {ir.AttributeType(wanted).name}, got {value.type.name}"
         elif found is not None or own:
-            has = ", ".join(_attr_names(found, own)) or "none"
+            has = ", ".join(sorted({*formal, *own})) or "none"
             yield f"attribute {name!r} is unknown to {node.op_type}; it has {has}"
-    if found is not None:
-        for name, formal in found.attributes.items():
-            if formal.required and name not in node.attributes:
-                yield f"required attribute {name!r} is missing"
+    for name, (_, needed) in formal.items():
+        if needed and name not in node.attributes:
+            yield f"required attribute {name!r} is missing"
 
 
 def _attr_type(formal: onnx.defs.OpSchema.Attribute) -> int:
     return int(getattr(formal.type, "value", 0))  # nanobind's enum, missing in its stub
-
-
-def _attr_names(found: onnx.defs.OpSchema | None, own: Mapping[str, Any]) -> list[str]:
-    return sorted({*(found.attributes if found else ()), *own})
 
 
 _DTYPE_TEXT = {d: f"tensor({onnx.TensorProto.DataType.Name(d.value).lower()})" for d in ir.DataType if d.value} | {
@@ -298,7 +311,7 @@ def _dtypes(node: ir.Node, context: Context) -> Found:
 
 def _permutes(node: ir.Node, context: Context) -> Found:
     perm, rank = build.get_attr(node, "perm"), build.rank(node.inputs[0]) if node.inputs else None
-    if node.op_type != "Transpose" or perm is None:
+    if perm is None:
         return
     if sorted(perm) != list(range(len(perm))) or (rank is not None and len(perm) != rank):
         yield f"perm {list(perm)} is not a permutation of the input's {'' if rank is None else f'{rank} '}axes"
@@ -309,7 +322,7 @@ _AXIS_OPS = frozenset(("Concat", "Gather", "Softmax", "LogSoftmax", "Split", "Ar
 
 def _axis_in_range(node: ir.Node, context: Context) -> Found:
     axis, rank = build.get_attr(node, "axis"), build.rank(node.inputs[0]) if node.inputs else None
-    if node.op_type not in _AXIS_OPS or not isinstance(axis, int) or rank is None:
+    if not isinstance(axis, int) or rank is None:
         return
     if not -rank <= axis < rank + (node.op_type == "Flatten"):
         yield f"axis {axis} is out of range for an input of {rank} dimensions"
@@ -354,8 +367,11 @@ def _sizes(node: ir.Node, context: Context) -> Found:
             continue
         if not ((found >= least) & (found <= _MOST)).all():
             yield f"operand {index}: expected sizes of {least:g} to {_MOST}, got {found.reshape(-1).tolist()}"
+    given = node.attributes.data
     for name in _POSITIVE:
-        value = build.get_attr(node, name)
+        if name not in given:
+            continue
+        value = given[name].value
         values = value if isinstance(value, tuple | list) else (value,)
         if any(isinstance(v, int) and v < 1 for v in values):
             yield f"attribute {name!r}: expected sizes of at least 1, got {value}"
@@ -395,9 +411,9 @@ RULES: tuple[Rule, ...] = (
     Rule("attributes", "node", _attributes),
     Rule("element types", "node", _dtypes),
     Rule("sizes", "node", _sizes),
-    Rule("quantised steps", "node", _steps),
-    Rule("permutations", "node", _permutes),
-    Rule("axes in range", "node", _axis_in_range),
+    Rule("quantised steps", "node", _steps, frozenset(("QuantizeLinear", "DequantizeLinear"))),
+    Rule("permutations", "node", _permutes, frozenset(("Transpose",))),
+    Rule("axes in range", "node", _axis_in_range, _AXIS_OPS),
     Rule("graph outputs defined", "graph outputs", _outputs_defined),
 )
 
@@ -414,6 +430,12 @@ def violations(model: ir.Model, *, upgraded: bool = True) -> Iterator[str]:
 _OF_SCOPE = {scope: [r for r in RULES if r.scope == scope] for scope in ("graph", "node", "graph outputs")}
 
 
+@cache
+def _of_nodes(op: str) -> tuple[Rule, ...]:
+    """The rules for nodes of a type."""
+    return tuple(rule for rule in _OF_SCOPE["node"] if not rule.ops or op in rule.ops)
+
+
 def _graph_violations(graph: ir.Graph, context: Context) -> Iterator[str]:
     inner = Context(context.model, graph, dict(context.visible), dict(context.titles))
     for value in (*graph.inputs, *graph.initializers.values()):
@@ -423,10 +445,10 @@ def _graph_violations(graph: ir.Graph, context: Context) -> Iterator[str]:
     for rule in _OF_SCOPE["graph"]:
         yield from (f"{rule.name}: {text}" for text in rule.find(graph, inner))
     for node in graph:
-        for rule in _OF_SCOPE["node"]:
+        for rule in _of_nodes(node.op_type):
             for text in rule.find(node, inner):
                 yield f"{rule.name}: {node.domain or 'ai.onnx'}::{node.op_type} {node.name!r}: {text}"
-        for attribute in node.attributes.values():
+        for attribute in node.attributes.data.values():
             if attribute.type == _T.GRAPH and not attribute.is_ref():
                 yield from _graph_violations(attribute.as_graph(), inner)
         inner.visible.update(dict.fromkeys(node.outputs, 1))

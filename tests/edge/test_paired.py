@@ -79,8 +79,9 @@ def test_starts_go_on_until_a_row_is_decided() -> None:
         left = iter(ratios)
         return paired.measured("m", lambda number: start(left), _setting(), fewest=2, most=4, tolerance=0.01)
 
-    assert (row(1.0, 1.0).verdict, row(1.0, 1.0).starts) == ("within", 2)
-    assert (row(0.95, 1.05, 0.95, 1.05).verdict, row(0.95, 1.05, 0.95, 1.05).starts) == ("undecided", 4)
+    decided, undecided = row(1.0, 1.0), row(0.95, 1.05, 0.95, 1.05)
+    assert (decided.verdict, decided.starts) == ("within", 2)
+    assert (undecided.verdict, undecided.starts) == ("undecided", 4)
     assert row(1.1, 1.1).bad and not row(0.9, 0.9).bad
 
 

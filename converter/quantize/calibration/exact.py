@@ -20,6 +20,8 @@ _MANTISSA = 53
 _GRID_BITS = 13
 """Bits of an activation in a Gram matrix: sums of 2**27 rows stay exact; the rounding, 2**-14 of a channel's largest
 value, is negligible beside the damping of one percent that is added to the matrix."""
+_WIDE = 32
+"""Columns from which a triangle takes less time than the whole matrix."""
 
 
 def product(a: Array, b: Array) -> Array:
@@ -60,8 +62,15 @@ class Gram:
     def add(self, x: Array) -> None:
         """Add the rows of `x` [..., rows, k]."""
         limit = 2.0**_GRID_BITS
-        grid = np.clip(np.rint(np.ldexp(x.astype(np.float64), -self._exponent[..., None, :])), -limit, limit)
-        self._sum += grid.swapaxes(-1, -2) @ grid
+        # Multiplying by a power of two is as exact as ldexp and five times faster.
+        grid = np.rint(x.astype(np.float64) * np.ldexp(1.0, -self._exponent)[..., None, :])
+        grid.clip(-limit, limit, out=grid)
+        if grid.shape[-1] < _WIDE:
+            self._sum += grid.swapaxes(-1, -2) @ grid
+        else:  # matrix by matrix: NumPy then computes one triangle of each and copies the other
+            stacked = grid.reshape(-1, *grid.shape[-2:])
+            for total, rows in zip(self._sum.reshape(-1, *self._sum.shape[-2:]), stacked, strict=True):
+                total += rows.T @ rows
         self._total += grid.sum(axis=-2)
         self.rows += x.shape[-2]
         if self.rows >= 1 << (_MANTISSA - 2 * _GRID_BITS):
