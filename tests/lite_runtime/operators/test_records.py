@@ -98,6 +98,13 @@ def test_instructions_have_the_kernels_order() -> None:
     assert tables["_INT_TABLE"] == list(_opcodes.INT_OPS)
 
 
+def test_settings_are_operands_but_seldom_the_first() -> None:
+    for op, record in OPERATORS.items():
+        for operand in record.settings:
+            assert operand < record.inputs[1], op
+            assert operand or op in ("ConstantOfShape", "Loop", "Range"), op
+
+
 def test_what_an_operator_runs_as_has_its_attributes() -> None:
     for op, record in OPERATORS.items():
         if record.runs_as:
