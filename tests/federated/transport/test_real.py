@@ -21,6 +21,7 @@ from federated.config import Report, State, read
 from federated.messages.packed import unpack
 from federated.run import fleet_of, simulate
 from tests.federated.fleets import fleet
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "examples" / "federated"))
@@ -103,7 +104,7 @@ def children(of: int) -> Iterator[tuple[int, str]]:
 
 def kill_server_app(superlink: int, folder: Path) -> None:
     """SIGKILL to the ServerApp's process, and nothing else, once two rounds are done."""
-    until = time.monotonic() + 300
+    until = time.monotonic() + PATIENCE
     while rounds_done(folder) < 2 and time.monotonic() < until:
         time.sleep(0.05)
     for number, line in children(superlink):
