@@ -245,8 +245,10 @@ def _digest(codec: Codec, spec: Spec) -> bytes:
     return blake2b(repr(codec).encode() + spec.digest, digest_size=8).digest()
 
 
-def _parse(text: str) -> Part:
-    """One part of a codec's configuration."""
+def _parse(text: object) -> Part:
+    """One part of a codec's configuration, which may come from a message."""
+    if not isinstance(text, str):
+        raise FederatedError(f"codec: expected the names of parts, got {text!r}")
     name, _, arguments = text.partition(":")
     if name not in PARTS:
         raise FederatedError(f"codec: unknown part {name!r}; expected one of {', '.join(PARTS)}")

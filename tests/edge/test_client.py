@@ -19,6 +19,7 @@ from edge.gateway.errors import GatewayError
 from edge.gateway.ports import DATATYPES, Port, Ports
 from edge.gateway.protocol import request, response
 from lite_runtime.graph import Array, numpy_dtype
+from tests.waiting import PATIENCE
 
 LENGTH = "Inference-Header-Content-Length"
 
@@ -60,7 +61,7 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.server.requests.append((self.command, self.path, dict(self.headers), body))
         if self.server.hold:
-            self.server.hold.wait(10)
+            self.server.hold.wait(PATIENCE)
         if self.server.drop:
             self.server.drop -= 1
             self.close_connection = True

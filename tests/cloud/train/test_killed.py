@@ -17,6 +17,7 @@ import pytest
 from cloud.train import JaxTask, Trainer
 from cloud.train.keeping.checkpoint import Checkpoints
 from cloud.train.keeping.manifest import problem_of
+from tests.waiting import PATIENCE
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(64, 256)).astype(np.float32)
@@ -49,7 +50,7 @@ def killed_while_writing(folder: Path, moment: str) -> bool:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     with subprocess.Popen([sys.executable, __file__, str(folder)], env=environment) as child:
         try:
-            deadline = time.monotonic() + 90
+            deadline = time.monotonic() + PATIENCE
             while child.poll() is None and time.monotonic() < deadline:
                 there = Checkpoints(folder).there()
                 if there and int(there[-1].name[5:]) > before and any(folder.glob(f".step-*.part/{moment}")):

@@ -77,6 +77,8 @@ def test_a_message_of_whatever_fields_is_answered(data: st.DataObject) -> None:
         ({"privacy": {"secure": True, "clip": 1.0}}, "secure sum"),
         ({"multiplier": -1.0}, "multiplier"),
         ({"up": ["zip"]}, "zip"),
+        ({"up": [1]}, "names of parts, got 1"),
+        ({"down": [1]}, "names of parts, got 1"),
     ],
 )
 def test_refusals_say_why(changes: dict[str, Any], says: str) -> None:

@@ -21,6 +21,7 @@ from federated.config import Report, State, read
 from federated.messages.packed import unpack
 from federated.run import fleet_of, simulate
 from tests.federated.fleets import fleet
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "examples" / "federated"))
@@ -103,7 +104,7 @@ def children(of: int) -> Iterator[tuple[int, str]]:
 
 def kill_server_app(superlink: int, folder: Path) -> None:
     """SIGKILL to the ServerApp's process, and nothing else, once two rounds are done."""
-    until = time.monotonic() + 300
+    until = time.monotonic() + PATIENCE
     while rounds_done(folder) < 2 and time.monotonic() < until:
         time.sleep(0.05)
     for number, line in children(superlink):
@@ -113,11 +114,13 @@ def kill_server_app(superlink: int, folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
-def test_a_deployment_learns_what_the_simulator_learns(folder: Path) -> None:
-    from local import Deployment  # type: ignore[import-not-found]
+def test_a_deployment_learns_what_the_simulator_learns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from local import QUIET, Deployment  # type: ignore[import-not-found]
 
     from federated.transport.submit import submit
 
+    # Every process of Flower asks for work that often, busily: twenty times a second are for who looks on.
+    monkeypatch.setitem(QUIET, "FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.5")
     config = folder / "run.toml"
     config.write_text(CONFIG.format(count=3, minimum=3, deadline=120.0))
     environment = {"PYTHONPATH": f"{folder / 'blocker'}:{ROOT}"}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from edge.gateway.operate.logs import Log, RequestIds
 from edge.gateway.operate.settings import Logs
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 
 def lines_of(sink: io.StringIO) -> list[str]:
@@ -90,7 +90,7 @@ class Stuck(io.StringIO):
 
     def write(self, text: str) -> int:
         self.reached.set()
-        self.let_go.wait(10)
+        self.let_go.wait(PATIENCE)
         return super().write(text)
 
 
@@ -98,7 +98,7 @@ def test_an_unread_pipe_delays_no_request_and_lost_lines_are_counted() -> None:
     sink = Stuck()
     log = Log(Logs(format="json"), sink, capacity=10)
     log.event("error", "first")
-    assert sink.reached.wait(10)
+    assert sink.reached.wait(PATIENCE)
     for _ in range(25):
         log.event("info", "more")
     assert log.dropped == 15
