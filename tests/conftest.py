@@ -70,6 +70,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Slow tests run first, while other workers have tests left; at the end they would run alone.
+    items.sort(key=lambda item: "slow" not in item.keywords)
     marked = [item for item in items if "gpu" in item.keywords]
     if marked and not _has_gpu():
         for item in marked:

@@ -48,14 +48,14 @@ resume = false
 """,
     "msedge_fleet/__init__.py": '"""The Flower app."""\n',
     "msedge_fleet/server.py": '''\
-"""What the SuperLink runs."""
+"""The ServerApp that the SuperLink runs."""
 
 from federated import server_app as app
 
 __all__ = ["app"]
 ''',
     "msedge_fleet/client.py": '''\
-"""What a SuperNode runs."""
+"""The ClientApp that a SuperNode runs."""
 
 from federated import client_app as app
 

@@ -1,5 +1,6 @@
 """Builds the wheel of `federated` for devices: plain Python, over the runtime of the same version and Flower."""
 
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -9,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "federated"
 
 project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+shutil.rmtree(BUILD / "lib", ignore_errors=True)  # modules that an earlier version had would be packed again
 BUILD.mkdir(parents=True, exist_ok=True)
 setup(
     version=project["version"],
