@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
@@ -38,7 +40,7 @@ def to_onnx(function: Callable[..., Any], examples: Mapping[str, jax.ShapeDtypeS
     names = list(found) if isinstance(found, Mapping) else ["output"]
     specs = [shaped((_rows(), *spec.shape[1:]), spec.dtype) for spec in examples.values()]
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _unpatched():
             warnings.simplefilter("ignore", DeprecationWarning)  # it uses names that Flax has deprecated
             model: ir.Model = convert(
                 _flat(function), specs, opset=_OPSET, return_mode="ir", input_names=list(examples), output_names=names
@@ -48,6 +50,22 @@ def to_onnx(function: Callable[..., Any], examples: Mapping[str, jax.ShapeDtypeS
     wanted = found if isinstance(found, Mapping) else {"output": found}
     _check(model, inputs, wanted)
     return model
+
+
+@contextmanager
+def _unpatched() -> Iterator[None]:
+    """Afterwards `jax.numpy` has the functions that it had before.
+
+    jax2onnx replaces `jnp.cumsum` when it is first used, and leaves it replaced: `jnp.cumsum(x, 1)`, which JAX's own
+    libraries use too, then raises TypeError. It replaces the function again for each model that it traces.
+    """
+    held = dict(vars(jnp))
+    try:
+        yield
+    finally:
+        for name, value in held.items():
+            if vars(jnp).get(name) is not value:
+                setattr(jnp, name, value)
 
 
 def _check(model: ir.Model, inputs: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

@@ -94,6 +94,18 @@ def test_what_is_written_in_jax_comes_out_as_onnx(kind: str) -> None:
     assert again.evaluate((X, Y)).loss == pytest.approx(trainer.evaluate((X, Y)).loss, rel=1e-4)
 
 
+@pytest.mark.slow
+def test_exporting_leaves_jax_as_it_was() -> None:
+    pytest.importorskip("jax2onnx")
+    from cloud.train.tasks.exported import to_onnx
+
+    original = jnp.cumsum
+    for _ in range(2):
+        model = to_onnx(lambda x: jnp.cumsum(x, axis=1), {"x": jax.ShapeDtypeStruct((48, 3), jnp.float32)})
+        assert [node.op_type for node in model.graph] == ["CumSum"]
+        assert jnp.cumsum is original and jnp.cumsum(X, 1).shape == X.shape
+
+
 def test_a_function_with_state_inputs_and_settings() -> None:
     def counting(params: Any, state: Any, x: Any, bias: Any, *, rng: Any, train: bool) -> Any:
         assert (rng is not None) == train
