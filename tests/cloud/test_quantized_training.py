@@ -233,7 +233,7 @@ QUICK = Options(method="mse", equalize=False)
 
 
 @pytest.mark.parametrize(
-    ("data", "rate", "epochs", "options"), [(digits, 0.3, 8, Options()), (mnist, 0.3, 3, QUICK)], ids=["digits", "mnist"]
+    "data, rate, epochs, options", [(digits, 0.3, 8, Options()), (mnist, 0.3, 3, QUICK)], ids=("digits", "mnist")
 )
 def test_training_recovers_what_rounding_to_four_bits_lost(
     data: Callable[[], Data], rate: float, epochs: int, options: Options
