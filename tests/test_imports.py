@@ -96,6 +96,14 @@ def test_help_loads_nothing_heavy() -> None:
     assert loaded(f"from edge.cli.app import app; {asked}") == set()
 
 
+def test_training_what_jax_computes_loads_no_onnx() -> None:
+    """It is a third of what a worker loads, and every process of a run loads it again."""
+    task = "JaxTask(lambda params, x: x @ params, np.ones((4, 2), np.float32))"
+    code = f"import numpy as np; from cloud.train import Callback, Checkpoints, JaxTask, Trainer; Trainer({task})"
+    assert loaded(code).isdisjoint({"onnx", "onnx_ir", "numba"})
+    assert loaded("import cloud.train").isdisjoint(HEAVY)
+
+
 def test_every_public_name_exists() -> None:
     code = "import msedge\nfor n in msedge.__all__: assert getattr(msedge, n).__name__.split('.')[-1] == n"
     done = python("-c", code)

@@ -1,18 +1,26 @@
-"""Training of ONNX models, JAX functions and Flax modules."""
+"""Training of ONNX models, JAX functions and Flax modules.
+
+Each public name is imported when it is first used: what reads ONNX takes a second to load.
+"""
 
 from __future__ import annotations
 
-from cloud.train.callbacks import Callback
-from cloud.train.inputs.augment import random_affine
-from cloud.train.inputs.digits import BACKGROUND, DigitsSplit, load_digits_split
-from cloud.train.keeping.checkpoint import Checkpoints
-from cloud.train.quantized import QuantizedRun, quantize_aware, with_scales
-from cloud.train.recipe import DigitsRun, train_digits
-from cloud.train.reports import EpochReport, Evaluation
-from cloud.train.stepping.losses import LOSSES, METRICS, smoothed_cross_entropy
-from cloud.train.stepping.optimizers import cosine_schedule, decay_mask, momentum_sgd
-from cloud.train.tasks import JaxTask, LinenTask, NnxTask, OnnxTask, Task
-from cloud.train.trainer import Trainer
+from typing import TYPE_CHECKING
+
+from lite_runtime._lazy import lazy
+
+if TYPE_CHECKING:
+    from cloud.train.callbacks import Callback
+    from cloud.train.inputs.augment import random_affine
+    from cloud.train.inputs.digits import BACKGROUND, DigitsSplit, load_digits_split
+    from cloud.train.keeping.checkpoint import Checkpoints
+    from cloud.train.quantized import QuantizedRun, quantize_aware, with_scales
+    from cloud.train.recipe import DigitsRun, train_digits
+    from cloud.train.reports import EpochReport, Evaluation
+    from cloud.train.stepping.losses import LOSSES, METRICS, smoothed_cross_entropy
+    from cloud.train.stepping.optimizers import cosine_schedule, decay_mask, momentum_sgd
+    from cloud.train.tasks import JaxTask, LinenTask, NnxTask, OnnxTask, Task
+    from cloud.train.trainer import Trainer
 
 __all__ = [
     "BACKGROUND",
@@ -41,3 +49,38 @@ __all__ = [
     "train_digits",
     "with_scales",
 ]
+
+_HOMES = {
+    "Callback": "cloud.train.callbacks",
+    "random_affine": "cloud.train.inputs.augment",
+    "BACKGROUND": "cloud.train.inputs.digits",
+    "DigitsSplit": "cloud.train.inputs.digits",
+    "load_digits_split": "cloud.train.inputs.digits",
+    "Checkpoints": "cloud.train.keeping.checkpoint",
+    "QuantizedRun": "cloud.train.quantized",
+    "quantize_aware": "cloud.train.quantized",
+    "with_scales": "cloud.train.quantized",
+    "DigitsRun": "cloud.train.recipe",
+    "train_digits": "cloud.train.recipe",
+    "EpochReport": "cloud.train.reports",
+    "Evaluation": "cloud.train.reports",
+    "LOSSES": "cloud.train.stepping.losses",
+    "METRICS": "cloud.train.stepping.losses",
+    "smoothed_cross_entropy": "cloud.train.stepping.losses",
+    "cosine_schedule": "cloud.train.stepping.optimizers",
+    "decay_mask": "cloud.train.stepping.optimizers",
+    "momentum_sgd": "cloud.train.stepping.optimizers",
+    "JaxTask": "cloud.train.tasks",
+    "LinenTask": "cloud.train.tasks",
+    "NnxTask": "cloud.train.tasks",
+    "OnnxTask": "cloud.train.tasks",
+    "Task": "cloud.train.tasks",
+    "Trainer": "cloud.train.trainer",
+}
+"""Every public name and the module that defines it."""
+
+__getattr__ = lazy("cloud.train", _HOMES)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
 import optax
 
 from cloud._jax import shaped
@@ -44,6 +43,9 @@ from cloud.train.stepping.step import (
     initial_state,
 )
 from cloud.train.tasks import Task, as_task
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 __all__ = ["EpochReport", "Evaluation", "Trainer"]
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import onnx_ir as ir
 from jax.extend import core
 
 from cloud._jax import canonical_dtype, shaped
@@ -23,6 +22,9 @@ from cloud.train.inputs.batches import Dataset, batches
 from cloud.train.stepping.freeze import which_frozen
 from cloud.train.stepping.step import Objective
 from cloud.train.tasks.task import Task, Tree
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 __all__ = ["MOST_BYTES", "Cut", "cut_at_frozen"]
 

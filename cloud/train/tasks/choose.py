@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
-import onnx_ir as ir
-
 from cloud.errors import TrainError
 from cloud.train.tasks.flax import LinenTask, NnxTask
-from cloud.train.tasks.onnx import OnnxTask
 from cloud.train.tasks.task import Task
 
 __all__ = ["as_task"]
@@ -21,7 +19,10 @@ def as_task(model: Any, *, trainable: Sequence[str] | None = None, frozen: Seque
 
     `trainable` and `frozen` are for ONNX models (`OnnxTask`). Raises TrainError for anything else.
     """
-    if isinstance(model, ir.Model):
+    # What reads ONNX takes a second to load: only who has an ONNX model has loaded it.
+    if "onnx_ir" in sys.modules and isinstance(model, sys.modules["onnx_ir"].Model):
+        from cloud.train.tasks.onnx import OnnxTask
+
         return OnnxTask(model, trainable=trainable, frozen=frozen)
     if trainable is not None:
         raise TrainError("`trainable` names initialisers of an ONNX model; for other models use freeze=")

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import onnx_ir as ir
 
 from cloud.errors import TrainError
 from cloud.train.tasks.function import JaxTask
 from cloud.train.tasks.task import Tree
 from lite_runtime.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 __all__ = ["LinenTask", "NnxTask"]
 

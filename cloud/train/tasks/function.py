@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import onnx_ir as ir
 
 from cloud._jax import shaped
 from cloud.errors import TrainError
 from cloud.train.tasks.task import Tree
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 __all__ = ["JaxTask"]
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import jax
-import onnx_ir as ir
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 __all__ = ["Task", "Tree"]
 

@@ -16,6 +16,8 @@ from cloud.train.jobs.job import job_of
 from tests.edge.cli.test_train import CONFIG, msedge
 
 HERE = ("--topology", "cpu8", "--seconds", "10")
+PAIR = ("--topology", "HERE/pair.toml", "--seconds", "10")
+"""Two devices: to prove that nothing fits on any mesh of eight takes many seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +25,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("plan")
     np.savez(made / "d.npz", x=np.zeros((64, 4), np.float32), labels=np.zeros(64, np.int64))
     (made / "run.toml").write_text(CONFIG.replace("batch = 10", "batch = 16"))
+    (made / "pair.toml").write_text('device = "l4"\n[[levels]]\nsize = 2\nlatency = 1e-5\nbandwidth = 1e10\n')
     return made / "run.toml"
 
 
@@ -74,7 +77,7 @@ def test_explained_drawn_saved_and_compared(config: Path) -> None:
     [
         (["--topology", "nowhere"], 3, "expected a TOML file or one of"),
         ([*HERE, "--memory", "much"], 3, "--memory: expected bytes"),
-        ([*HERE, "--memory", "1"], 3, "no plan fits with --set train.recompute=1.0 either"),
+        ([*PAIR, "--memory", "1"], 3, "no plan fits with --set train.recompute=1.0 either"),
         ([*HERE, "--expert", "genius"], 3, "unknown expert 'genius'; known: dp"),
         ([*HERE, "--pin", "params.nothing=0:m0"], 3, "no input or operator of that name"),
         ([*HERE, "--pin", "params.layer0.weight=0"], 3, "expected GLOB=DIM:AXIS"),
@@ -82,7 +85,7 @@ def test_explained_drawn_saved_and_compared(config: Path) -> None:
     ],
 )
 def test_mistakes(config: Path, words: list[str], code: int, expected: str) -> None:
-    _, err = msedge("plan", config, *words, code=code)
+    _, err = msedge("plan", config, *(word.replace("HERE", str(config.parent)) for word in words), code=code)
     assert expected in err
 
 

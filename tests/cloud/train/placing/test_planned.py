@@ -125,8 +125,10 @@ def test_little_memory_spreads_parameters(alone: list[float]) -> None:
 
 def test_what_cannot_fit_says_the_least_that_would(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planned, "SHARES", ())  # each is a search of seconds
+    linear = JaxTask(lambda params, x: x @ params, np.ones((32, 8), np.float32))
+    trainer = Trainer(linear, optimizer=optax.sgd(0.1), metrics=(), parallel=Auto(small(500), pipelines=False))
     with pytest.raises(PlanError, match="least found to fit"):
-        losses(Auto(small(2e4), pipelines=False), 1)
+        trainer.fit((X, Y), 1, 16)
 
 
 def test_a_plan_for_something_else_is_refused(tmp_path: Path) -> None:
