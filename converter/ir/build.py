@@ -101,8 +101,12 @@ def refresh_constants(model: ir.Model) -> None:
     for graph in graphs(model):
         for value in graph.initializers.values():
             tensor = value.const_value
-            if tensor is not None:
-                value.shape = ir.Shape(tensor.shape.numpy())
+            if tensor is None:
+                continue
+            shape, kind = tensor.shape.numpy(), value.type
+            if value.shape is None or value.shape.frozen or dims(value) != shape:
+                value.shape = ir.Shape(shape)
+            if type(kind) is not ir.TensorType or kind.dtype != tensor.dtype:
                 value.type = ir.TensorType(tensor.dtype)
 
 
@@ -260,12 +264,11 @@ class Edit:
 
     def const(self, values: Any, dtype: Any = None, hint: str = "") -> ir.Value:
         """A new initialiser of this graph."""
-        tensor = ir.tensor(np.ascontiguousarray(np.asarray(values, dtype)).reshape(np.shape(values)))
+        contents = np.asarray(values, dtype)
         name = fresh(self.graph, hint or self._hint)
-        tensor.name = name
-        value = ir.Value(
-            name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(np.shape(values)), const_value=tensor
-        )
+        # `ir.tensor` also takes tensors of other libraries, and asks for every one: it takes ten times as long.
+        tensor = ir.Tensor(np.ascontiguousarray(contents).reshape(contents.shape), name=name)
+        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(contents.shape), const_value=tensor)
         self.graph.register_initializer(value)
         return value
 

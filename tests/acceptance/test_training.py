@@ -70,7 +70,9 @@ def test_digits_from_examples_to_the_device(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not (SHARED / "data" / "mnist.npz").exists(), reason="no MNIST in ../shared/data")
 def test_mnist_from_a_file_to_the_device(tmp_path: Path) -> None:
-    source = SHARED / "data" / "mnist.npz"
+    source = tmp_path / "mnist.npz"
+    with np.load(SHARED / "data" / "mnist.npz") as file:  # a part of it, of all digits: the files are sorted by them
+        np.savez(source, **{name: file[name][:: 10 if "train" in name else 5] for name in file})
     (tmp_path / "run.toml").write_text(MNIST.replace('"mnist.npz"', json.dumps(str(source))))
     with np.load(source) as file:
         x, y = file["x_test"].astype(np.float32)[:, None] * np.float32(1 / 255), file["y_test"]

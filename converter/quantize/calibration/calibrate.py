@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -156,6 +157,7 @@ def _mse(histogram: Histogram, options: Options) -> Range:
     centres, weights = histogram.centres[used], histogram.counts[used].astype(np.float64)
     inside = histogram.width**2 / 12
 
+    @cache  # a bound that did not change makes the next round ask for the same ranges
     def cost(low: float, high: float) -> float:
         params = affine(low, high)
         step = params.scale
