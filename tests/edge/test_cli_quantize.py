@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -16,25 +17,40 @@ from tests.edge.conftest import Small
 from tests.edge.test_cli import as_json, msedge
 
 
-@pytest.fixture
-def samples(tmp_path: Path) -> Path:
-    path = tmp_path / "samples.npz"
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("samples") / "samples.npz"
     np.savez(path, x=np.random.default_rng(3).standard_normal((20, 3, 8, 8)).astype(np.float32))
     return path
 
 
-def test_int8_with_a_page_and_its_facts_as_json(small: Small, samples: Path, tmp_path: Path) -> None:
-    out, page, facts = (tmp_path / n for n in ("int8.mslite", "report.html", "report.json"))
+class Int8(NamedTuple):
+    """The small model in int8: what was written and said."""
+
+    bundle: Path
+    page: Path
+    said: str
+
+
+@pytest.fixture(scope="module")
+def int8(small: Small, samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Int8:
+    out, page = (tmp_path_factory.mktemp("int8") / name for name in ("int8.mslite", "report.html"))
     options = ("--quantize", "int8", "--calibration", samples)
-    stdout, _ = msedge("convert", small.source, "-o", out, *options, "--report", page)
-    assert "signal to noise" in stdout and "quantised" in stdout and str(page)[-11:] in "".join(stdout.split())
-    text = page.read_text()
+    return Int8(out, page, msedge("convert", small.source, "-o", out, *options, "--report", page)[0])
+
+
+def test_int8_with_a_page_and_its_facts_as_json(small: Small, int8: Int8, samples: Path, tmp_path: Path) -> None:
+    assert "signal to noise" in int8.said and "quantised" in int8.said
+    assert str(int8.page)[-11:] in "".join(int8.said.split())
+    out, facts = tmp_path / "int8.mslite", tmp_path / "report.json"
+    options = ("--quantize", "int8", "--calibration", samples)
+    text = int8.page.read_text()
     assert text.startswith("<!doctype html>") and "Layer by layer" in text and "small.onnx" in text
     made = as_json("convert", small.source, "-o", out, *options, "--report", facts)
     written = json.loads(facts.read_text())
     assert made["ops_after"]["QLinearConv"] == 2 and made["quantization"]["samples"] == 20
     assert written["layers"] and written["outputs"][0]["snr"] > 20 and written["arena_bytes"] > 0
-    assert out.stat().st_size < 0.6 * small.bundle.stat().st_size
+    assert int8.bundle.stat().st_size < 0.6 * small.bundle.stat().st_size
 
 
 def test_a_budget_keeps_what_it_must(small: Small, samples: Path, tmp_path: Path) -> None:
@@ -94,10 +110,8 @@ def test_what_does_not_fit_is_refused(
     assert not out.exists()
 
 
-def test_verify_layer_by_layer(small: Small, samples: Path, tmp_path: Path) -> None:
-    out = tmp_path / "int8.mslite"
-    msedge("convert", small.source, "-o", out, "--quantize", "int8", "--calibration", samples)
-    made = as_json("verify", small.source, out, "--layers", "--data", samples, "--backend", "reference")
+def test_verify_layer_by_layer(small: Small, int8: Int8, samples: Path) -> None:
+    made = as_json("verify", small.source, int8.bundle, "--layers", "--data", samples, "--backend", "reference")
     assert made["same"] and len(made["layers"]) >= 3
     assert all(layer["snr"] > 15 for layer in made["layers"])
     stdout, _ = msedge("verify", small.source, small.wrong, "--layers", "--backend", "reference", code=1)

@@ -22,9 +22,14 @@ class Halting(Simulated):
         return super().takes(jobs) + (self.longer if self.rng.random() < self.share else 0.0)
 
 
-@pytest.mark.parametrize(("share", "longer", "within"), [(0.0, 0.0, 0.25), (0.05, 0.05, 0.1), (0.002, 0.4, 0.1)])
-def test_stalls_cost_their_duration_and_little_more(share: float, longer: float, within: float) -> None:
-    world, seconds = World(), 10.0
+@pytest.mark.parametrize(
+    ("share", "longer", "within", "seconds"),
+    [(0.0, 0.0, 0.25, 3.0), (0.05, 0.05, 0.1, 4.0), (0.002, 0.4, 0.1, 10.0)],
+)
+def test_stalls_cost_their_duration_and_little_more(
+    share: float, longer: float, within: float, seconds: float
+) -> None:
+    world = World()
     runner = Halting(world, a=0.4e-3, b=5e-3, limit=32, noise=0.1)
     runner.share, runner.longer = share, longer
     capacity = 32 / (1.1 * (32 * runner.a + runner.b) + share * longer)

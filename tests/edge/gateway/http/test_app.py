@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import http.client
 import json
@@ -147,15 +148,15 @@ def test_slow_clients_are_disconnected(tmp_path: Path) -> None:
     bundle = scaled(tmp_path / "m.mslite", 1.0)
     told = {"limits__header_seconds": 0.5, "limits__body_seconds": 0.5, "limits__idle_seconds": 0.5}
     data = scaled_request(np.ones((1, 4), np.float32), model="m")
-    with live({"m": bundle}, **told) as there:
-        for sent in (b"", data[:20], data[:-3], request("/v2/models/m/infer", b"{", {"TE": "x"}, length="100")):
-            with Raw(there.port) as raw:
-                raw.send(sent)
-                if not sent:
-                    assert raw.closed()
-                    continue
-                late = raw.read()
-                assert late.status == 408 and late.error and raw.closed()
+    unfinished = request("/v2/models/m/infer", b"{", {"TE": "x"}, length="100")
+    with live({"m": bundle}, **told) as there, contextlib.ExitStack() as stack:
+        silent, *slow = (stack.enter_context(Raw(there.port)) for _ in range(4))
+        for raw, sent in zip(slow, (data[:20], data[:-3], unfinished), strict=True):
+            raw.send(sent)
+        for raw in slow:
+            late = raw.read()
+            assert late.status == 408 and late.error and raw.closed()
+        assert silent.closed()
 
 
 def test_an_unloaded_model_is_loaded_for_its_metadata(tmp_path: Path) -> None:
