@@ -12,10 +12,11 @@ from lite_runtime import bundle, reference
 from lite_runtime.graph import Array, Graph, Node, Spec, Value, dtype_name
 from lite_runtime.planning.plan import Plan
 from lite_runtime.running.executor import Executor, Settings
+from lite_runtime.running.inputs import check_inputs
 from lite_runtime.running.session import Model
 
 
-class _Alike(Executor):
+class Alike(Executor):
     """The same graph with other settings and the same plans, which depend neither on workers nor on values."""
 
     def __init__(self, other: Executor, settings: Settings) -> None:
@@ -73,8 +74,9 @@ def check(
     cost = guarded.cost(fed)  # a run: the next one finds in its memory what this one left there
     if any(w.size for w in wanted):
         assert bool(cost.native) == native, f"{op}: reference ran {cost.reference}"
-    wide = _Alike(guarded._executor("predict"), Settings(guard=True, threads=3))
-    results = [list(m.run(fed).values()) for m in (guarded, model, wide)]
+    wide = Alike(guarded._executor("predict"), Settings(guard=True, threads=3))
+    ran = (guarded.run(fed), model.run(fed), wide.run(check_inputs(graph, fed)))
+    results = [list(outputs.values()) for outputs in ran]
     for i, want in enumerate(wanted):
         got = results[0][i]
         assert got.dtype == want.dtype and got.shape == want.shape, (got.dtype, got.shape, want.dtype, want.shape)
