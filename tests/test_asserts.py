@@ -29,23 +29,21 @@ NONE = (
 )
 
 
-@cache
-def found_in(word: bytes) -> tuple[tuple[str, ast.Module], ...]:
+def found_in(word: bytes) -> Iterator[tuple[str, ast.Module]]:
     """The product's files in which a word stands, parsed."""
-    found = []
     for name in PRODUCT:
         there = ROOT / name
         for path in sorted(there.rglob("*.py")) if there.is_dir() else [there]:
             text = path.read_bytes()
             if word in text:
-                found.append((path.relative_to(ROOT).as_posix(), ast.parse(text)))
-    return tuple(found)
+                yield path.relative_to(ROOT).as_posix(), ast.parse(text)
 
 
-def asserts() -> Iterator[tuple[str, ast.Assert]]:
-    """Every assert of the product, with the file it is in."""
-    for path, tree in found_in(b"assert"):
-        yield from ((path, node) for node in ast.walk(tree) if isinstance(node, ast.Assert))
+@cache
+def asserts() -> tuple[tuple[str, ast.Assert], ...]:
+    """Every assert of the product, with the file it is in. Whole trees would stay in memory."""
+    found = ((path, node) for path, tree in found_in(b"assert") for node in ast.walk(tree))
+    return tuple((path, node) for path, node in found if isinstance(node, ast.Assert))
 
 
 def narrows(test: ast.expr) -> bool:

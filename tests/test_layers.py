@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import sys
-from collections.abc import Iterator
-from copy import deepcopy
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.sources import LAYERS as FLOORS
+from tests.sources import ROOT, parsed, sources
 
-# From the top: each may import those after it.
-FLOORS = ("edge", "cloud", "federated", "converter", "lite_runtime")
 CONVERT = {"google", "ml_dtypes", "onnx", "onnx_ir", "onnxscript"}
 LIBRARIES = {
     "edge": {"ai_edge_litert", "google", "numpy", "onnx", "onnx_ir", "onnxruntime", "openvino", "rich", "typer",
@@ -38,43 +33,14 @@ DEVICE = {"numpy"}
 THERE = [floor for floor in FLOORS if (ROOT / floor).is_dir()]
 
 
-def imported(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Every module named by an import at any level of nesting, with its line. Relative imports stay in their layer."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            yield node.module, node.lineno
-
-
-def at_once(tree: ast.Module) -> ast.Module:
-    """The part of a module that runs when it is imported: no function bodies, no `if TYPE_CHECKING`."""
-
-    class Strip(ast.NodeTransformer):
-        def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-            return None
-
-        def visit_If(self, node: ast.If) -> ast.AST | None:
-            return None if "TYPE_CHECKING" in ast.unparse(node.test) else self.generic_visit(node)
-
-    return Strip().visit(deepcopy(tree))
-
-
 def allowed(floor: str) -> set[str]:
     return {*sys.stdlib_module_names, *FLOORS[FLOORS.index(floor) :], *LIBRARIES[floor]}
 
 
 @cache
-def modules(floor: str) -> tuple[tuple[str, ast.Module], ...]:
-    """Every source file of a layer, by its path from the root."""
-    paths = sorted((ROOT / floor).rglob("*.py"))
-    return tuple((path.relative_to(ROOT).as_posix(), ast.parse(path.read_bytes())) for path in paths)
-
-
-@cache
 def imports(floor: str) -> tuple[tuple[str, int, str], ...]:
-    """Every import of a layer: path, line, module. Reading a layer takes seconds."""
-    return tuple((path, line, name) for path, tree in modules(floor) for name, line in imported(tree))
+    """Every import of a layer, at any level of nesting: path, line, module."""
+    return tuple((s.path, one.line, name) for s in sources(floor) for one in s.imports for name in one.modules())
 
 
 @pytest.mark.parametrize("floor", THERE)
@@ -104,8 +70,8 @@ def test_one_folder_imports_aiohttp() -> None:
 def test_importing_the_runtime_takes_numpy_alone() -> None:
     """Whatever else it can use is imported inside the functions that use it."""
     later = LIBRARIES["lite_runtime"] - DEVICE
-    loaded = ((p, at_once(t)) for p, t in modules("lite_runtime") if not p.startswith(COMPILING) or p == BUILD)
-    found = ((path, line, name) for path, tree in loaded for name, line in imported(tree))
+    loaded = (s for s in sources("lite_runtime") if not s.path.startswith(COMPILING) or s.path == BUILD)
+    found = ((s.path, one.line, name) for s in loaded for one in s.imports if one.at_once for name in one.modules())
     assert [f"{path}:{line} imports {name}" for path, line, name in found if name.partition(".")[0] in later] == []
 
 
@@ -165,5 +131,34 @@ def test_every_folder_of_code_has_its_layer() -> None:
 
 
 def test_msedge_imports_nothing_eagerly() -> None:
-    tree = at_once(ast.parse((ROOT / "msedge.py").read_bytes()))
-    assert {name.partition(".")[0] for name, _ in imported(tree)} <= {"__future__", "importlib", "typing"}
+    found = parsed((ROOT / "msedge.py").read_bytes()).imports
+    names = {name.partition(".")[0] for one in found if one.at_once for name in one.modules()}
+    assert names <= {"__future__", "importlib", "typing"}
+
+
+def test_imports_are_found_wherever_they_stand() -> None:
+    text = """
+import a, a.b
+from c import d
+if TYPE_CHECKING:
+    import e
+try:
+    from .f import g
+except ImportError:
+    import h
+class C:
+    import i
+    def method(self):
+        with open("") as file:
+            match file:
+                case 0:
+                    from j.k import l
+async def coroutine():
+    for _ in ():
+        pass
+    else:
+        import m
+"""
+    found = {name: one.at_once for one in parsed(text).imports for name in one.modules()}
+    assert found == {"a": True, "a.b": True, "c": True, "e": False, "h": True, "i": True, "j.k": False, "m": False}
+    assert parsed(text).functions == (("method", 5), ("coroutine", 5))

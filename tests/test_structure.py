@@ -5,16 +5,15 @@ Run with `-s` to see the figures.
 
 from __future__ import annotations
 
-import ast
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-LAYERS = ("edge", "cloud", "federated", "converter", "lite_runtime")
+from tests.sources import LAYERS, ROOT, Source
+from tests.sources import sources as sources_of
+
 MOST_MODULES, MOST_LINES = 15, 80
 REGISTRIES = {
     "cloud/engine/lowering": "JAX lowerings, a family of operators a file",
@@ -35,30 +34,24 @@ GENERATORS = "lite_runtime/kernels/"
 
 
 @cache
-def sources() -> Mapping[str, Path]:
+def sources() -> Mapping[str, Source]:
     """Every module of the five packages, by its dotted name."""
-    found: dict[str, Path] = {}
-    for layer in LAYERS:
-        for path in sorted((ROOT / layer).rglob("*.py")):
-            parts = path.relative_to(ROOT).with_suffix("").parts
-            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
-
-
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_bytes())
+    return {
+        source.path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): source
+        for layer in LAYERS
+        for source in sources_of(layer)
+    }
 
 
 def imports(name: str) -> Iterator[str]:
     """The modules of ours that a module imports: at its top, inside functions, and for types alone."""
-    for node in ast.walk(tree_of(sources()[name])):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in sources())
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                yield from (one for one in (inner if inner in sources() else node.module,) if one in sources())
+    for one in sources()[name].imports:
+        if not one.is_from:
+            yield from (imported for imported in one.names if imported in sources())
+        elif one.module and not one.level:
+            for imported in one.names:
+                inner = f"{one.module}.{imported}"
+                yield from (each for each in (inner if inner in sources() else one.module,) if each in sources())
 
 
 @cache
@@ -123,14 +116,13 @@ PORTABLE = ("bundle", "graph", "operators", "ops", "planning", "reference", "ste
 def test_the_portable_part_touches_no_memory(package: str) -> None:
     """No ctypes, no mmap, nothing of this machine: neither its native code nor what runs on it."""
     prefix = f"lite_runtime.{package}"
-    own = {name: path for name, path in sources().items() if f"{name}.".startswith(f"{prefix}.")}
+    own = {name: source for name, source in sources().items() if f"{name}.".startswith(f"{prefix}.")}
     libraries = [
-        (name, alias)
-        for name, path in own.items()
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in ([node.module] if isinstance(node, ast.ImportFrom) else [each.name for each in node.names])
-        if alias in ("ctypes", "mmap")
+        (name, imported)
+        for name, source in own.items()
+        for one in source.imports
+        for imported in ([one.module] if one.is_from else one.names)
+        if imported in ("ctypes", "mmap")
     ]
     machine = ("lite_runtime.native", "lite_runtime.running", "lite_runtime.learning")
     assert libraries == []
@@ -138,8 +130,8 @@ def test_the_portable_part_touches_no_memory(package: str) -> None:
 
 
 def test_packages_can_be_surveyed() -> None:
-    files = (path for path in sources().values() if path.name != "__init__.py")
-    count = Counter(path.parent.relative_to(ROOT).as_posix() for path in files)
+    folders = (source.path.rpartition("/") for source in sources().values())
+    count = Counter(folder for folder, _, name in folders if name != "__init__.py")
     for folder, modules in count.most_common(12):
         print(f"{modules:4} {folder}")
     assert {folder: n for folder, n in count.items() if n > MOST_MODULES and folder not in REGISTRIES} == {}
@@ -152,10 +144,7 @@ def test_registries_are_there(folder: str) -> None:
 
 def test_functions_fit_on_two_screens() -> None:
     lengths = [
-        (node.end_lineno - node.lineno + 1, f"{path.relative_to(ROOT).as_posix()}:{node.name}")
-        for path in sources().values()
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno
+        (lines, f"{source.path}:{name}") for source in sources().values() for name, lines in source.functions
     ]
     outside = sorted((each for each in lengths if not each[1].startswith(GENERATORS)), reverse=True)
     for lines, where in outside[:8]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from lite_runtime.graph import Array
 from lite_runtime.running.executor import Executor, Settings
-from tests.lite_runtime.ops.one_node import graph_of
+from tests.lite_runtime.ops.one_node import Alike, graph_of
 
 DTYPES = ("bool", "int8", "float16", "int32", "float32", "int64", "complex64", "complex128")
 """One or two element types of every size."""
@@ -42,8 +42,8 @@ def moves(
     reference: whether the reference has to compute the node after all.
     """
     graph, fed, wanted = graph_of(op, inputs, attrs or {}, outputs, constants)
-    for workers in (1, 3):
-        run = Executor(graph, Settings(threads=workers, guard=True))
+    one = Executor(graph, Settings(guard=True))
+    for workers, run in ((1, one), (3, Alike(one, Settings(threads=3, guard=True)))):
         results = list(run.run(fed).values())
         ran = [step.nodes[0].op for part in run.parts(fed) for step in part.steps if not step.end]
         ran += [node.op for part in run.parts(fed) for node in part.frontier]
