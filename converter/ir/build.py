@@ -268,7 +268,8 @@ class Edit:
         name = fresh(self.graph, hint or self._hint)
         # `ir.tensor` also takes tensors of other libraries, and asks for every one: it takes ten times as long.
         tensor = ir.Tensor(np.ascontiguousarray(contents).reshape(contents.shape), name=name)
-        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(contents.shape), const_value=tensor)
+        kind, shape = ir.TensorType(tensor.dtype), ir.Shape(contents.shape)
+        value = ir.Value(name=name, type=kind, shape=shape, const_value=tensor)
         self.graph.register_initializer(value)
         return value
 
