@@ -82,8 +82,8 @@ def _folder() -> ir.passes.PassBase:
             return None if alone else super().process_node(node, is_function)
 
         def _do_inference(self, node: ir.Node) -> None:
-            """Nothing is left to learn if every result's type and sizes are known, and asking ONNX takes longer than the
-            rest of this pass."""
+            """Nothing is left to learn if every result's type and sizes are known, and asking ONNX takes longer than
+            the rest of this pass."""
             if any(value.type is None or build.static_dims(value) is None for value in node.outputs):
                 super()._do_inference(node)
 
