@@ -154,13 +154,6 @@ def compare(folder: Path, losses: dict[int, float], rows: dict[int, set[int]], a
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one_device_does(tmp_path: Path, alone: Alone) -> None:
-    outcome, losses, rows = training(tmp_path, "data")
-    assert outcome == Outcome(0, 2, 0)
-    compare(tmp_path, losses, rows, alone)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("parallel", "act", "left", "why"),
     [
@@ -172,6 +165,7 @@ def test_two_processes_train_as_one_device_does(tmp_path: Path, alone: Alone) ->
 def test_an_interrupted_run_ends_as_if_it_had_not_been(
     tmp_path: Path, alone: Alone, parallel: str, act: str, left: int, why: str
 ) -> None:
+    """Nor as if there were several devices: losses are those of one. The last run is of two processes throughout."""
     outcome, losses, rows = training(tmp_path, parallel, act)
     assert outcome == Outcome(0, left, 1, (why,))
     assert json.loads((tmp_path / "end").read_text())["devices"] == 4 * left
