@@ -16,7 +16,9 @@ EXAMPLES = Path(__file__).parents[3] / "examples" / "training"
 SMALL = {
     "digits": ["data.limit=128", "train.epochs=2", "model.options.filters=[4,8]", "export.quantize='none'"],
     "text": ["data.limit=64", "train.epochs=2", "model.options.width=16", "model.options.layers=1"],
-    "keywords": ["train.epochs=2", "model.options.filters=4", "data.options.path={folder}/words.npz"],
+    "keywords": [
+        "train.epochs=2", "model.options.filters=4", "model.options.blocks=1", "data.options.path={folder}/words.npz",
+    ],
     "mnist": ["data.limit=64", "train.epochs=2", "model.options.filters=[2,4]"],
 }
 
