@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 from random import Random
 
 import numpy as np
 
-from tests.conftest import SHARED
 from tests.converter.frontends.tflite.builder import Builder, Quant, Tensor
 
 __all__ = ["model_seeds", "spoil_model", "try_model"]
@@ -76,7 +76,8 @@ def _dynamic() -> Builder:
 def model_seeds() -> list[bytes]:
     """Models of integer operators in a few forms, and the smallest of the shared ones where there are any."""
     made = [build().build() for build in (_convolutions, _elements, _dynamic)]
-    shared = [SHARED / "models" / name for name in _OWN]
+    folder = Path(__file__).parents[3] / "shared" / "models"
+    shared = [folder / name for name in _OWN]
     return made + [path.read_bytes() for path in shared if path.exists()]
 
 
