@@ -38,18 +38,18 @@ def _with_weights(path: Path, rng: np.random.Generator) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_equals_onnxruntime(name: str) -> None:
+def test_equals_onnxruntime(name: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
-    model = _with_weights(FOLDER / f"light_{name}.onnx", rng)
+    path = tmp_path / "model.onnx"
+    onnx.save(_with_weights(FOLDER / f"light_{name}.onnx", rng), path)
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 3, 1
     # One after the other: ResNet-50's weights are 100 MB in each.
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    session = onnxruntime.InferenceSession(path, options)
     inputs = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in session.get_inputs()}
     wanted = {v.name: y for v, y in zip(session.get_outputs(), session.run(None, inputs), strict=True)}
     del session
-    bundle = converter.convert(model).bundle
-    del model
+    bundle = converter.convert(path).bundle
     runtime = lite_runtime.load(bundle, backend="native")
     del bundle
     assert {v.name for v in runtime.inputs()} == inputs.keys()
