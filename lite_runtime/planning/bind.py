@@ -21,6 +21,8 @@ __all__ = ["BEFORE", "BoundUnit", "Choose", "Pack", "Record", "Slot", "Workspace
 
 BEFORE = -2
 """First unit of a buffer that the caller fills."""
+LITERAL_BYTES = 4096
+"""Largest constant of a binder that is compared by its contents."""
 Pack = Callable[[Operand, str, Callable[[Array], Array]], Array]
 """Packs and caches a constant in the order in which a kernel reads it: (source, name of the order, function)."""
 
@@ -90,6 +92,7 @@ class Workspace:
         self.reuses: list[tuple[int, int, int]] = []
         self.packed_slots: dict[tuple[int, str], Operand] = {}
         self.fixed_values: dict[int, Operand] = {}
+        self.literals: dict[tuple[str, tuple[int, ...], bytes], Operand] = {}
         self.uses: Mapping[str, int] = {}
         """Number of readers of every value; values that leave the plan count one more."""
         self.unit = 0
@@ -132,6 +135,17 @@ class Workspace:
         self._undo += [(self.constants.pop, (base,)), _restore(self.fixed_values, id(array))]
         self.fixed_values[id(array)] = operand
         return operand
+
+    def literal(self, array: Array) -> Operand:
+        """A constant that an operator's binder makes; small ones with equal contents share one operand."""
+        if array.nbytes > LITERAL_BYTES:
+            return self.fixed(array)
+        key = (array.dtype.str, array.shape, array.tobytes())
+        if key not in self.literals:
+            operand = self.fixed(array)
+            self._undo.append((self.literals.pop, (key,)))
+            self.literals[key] = operand
+        return self.literals[key]
 
     def packed(self, source: Operand, layout: str, pack: Callable[[Array], Array]) -> Operand:
         """A constant in the order in which a kernel reads it; one per source and order."""
@@ -231,7 +245,7 @@ class _NodeBinder:
         return self.node.attrs.get(name, default)
 
     def constant(self, array: Array) -> Operand:
-        return self._space.fixed(np.asarray(array))
+        return self._space.literal(np.asarray(array))
 
     def packed(self, source: Operand, layout: str, pack: Callable[[Array], Array]) -> Operand:
         return self._space.packed(source, layout, pack)
