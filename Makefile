@@ -29,8 +29,8 @@ CORE := tests/test_optimized.py tests/lite_runtime/test_bundle.py tests/lite_run
   tests/federated/test_wire.py tests/edge/gateway/protocol tests/fuzz/test_state_files.py \
   tests/fuzz/test_bundles.py::test_reading_never_fails_unmeant tests/fuzz/test_bundles.py::test_two_thousand_files
 
-# Tests start hundreds of processes. Without bytecode each of them, and each worker, compiles our sources again.
-test test-latest test-optimized: export PYTHONDONTWRITEBYTECODE :=
+# Tests start hundreds of processes. Without bytecode each of them, and each worker, compiles all sources again.
+demo test test-latest test-optimized: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-latest test-optimized lint bench accuracy clean help
 
@@ -80,6 +80,9 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "msedge needs Python 3.11 or newer: make PYTHON=python3.12 …")'
 	@$(PYTHON) -m venv $(VENV)
 
+# Python compiles what is imported; compiling all of the packages' modules takes as long as installing them.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+
 # What compiling kernels needs is installed first: it goes on while the rest is installed.
 define FIRST
 import tomllib
@@ -88,15 +91,16 @@ print(*project["dependencies"], *project["optional-dependencies"]["jit"], sep="\
 endef
 export FIRST
 
+# Compiling goes on while the demo runs, which reports what fails.
 # A developer's environment holds everything the demo needs, so it is not installed over.
 $(READY): pyproject.toml | $(VENV)/bin/python
 	@if [ -e $(READY_DEV) ] && [ ! $(READY_DEV) -ot pyproject.toml ]; then touch $@; else \
 	  echo "==> installing msedge[all] into $(VENV), compiling kernels meanwhile (about a minute, once)"; \
-	  $(BIN)/python -c "$$FIRST" | $(BIN)/python -m pip install --quiet --disable-pip-version-check -r /dev/stdin; \
-	  $(BIN)/python -c 'from lite_runtime.native.build import prepare; prepare()' & \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[all]'; wait $$!; touch $@; fi
+	  $(BIN)/python -c "$$FIRST" | $(PIP) -r /dev/stdin; \
+	  $(BIN)/python -m edge.demo.kernels 2>/dev/null & \
+	  $(PIP) -e '.[all]'; touch $@; fi
 
 $(READY_DEV): pyproject.toml | $(VENV)/bin/python
 	@echo "==> installing msedge[dev] into $(VENV) (about a minute, once)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@$(PIP) -e '.[dev]'
 	@touch $@

@@ -9,7 +9,6 @@ from typing import Any
 from benchmarks.comparison import (
     DURATIONS,
     Row,
-    by_duration,
     geometric_mean,
     losses,
     read_rows,
@@ -26,6 +25,8 @@ from edge.measuring.contest import PEERS
 __all__ = ["Run", "excerpt", "headline", "page", "read_product", "read_run", "summary"]
 
 CHART = "performance.svg"
+_LOWEST = 4
+"""Number of rows that the headline names; the tables have all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +104,16 @@ def headline(run: Run) -> str:
 
 {chr(10).join(lines)}
 
-In models that take less than 100 µs, the call from Python is a large part of the time of every runtime.
-{_losses(run)}"""
+{_notes(run)}"""
 
 
-def _losses(run: Run) -> str:
+def _notes(run: Run) -> str:
     ran = [row for row in run.rows if row.best]
     slower = losses(ran)
-    named = (f"{row.model} {row.best.ratio:.2f} ({_threads(row.threads)})" for row in slower if row.best)
-    return f"A peer is faster in {len(slower)} of {len(ran)} rows{': ' * bool(slower)}{', '.join(named)}."
+    named = [f"{row.model} {row.best.ratio:.2f} ({_threads(row.threads)})" for row in slower if row.best]
+    lowest = ", ".join(named[:_LOWEST]) + f" and {len(named) - _LOWEST} more" * (len(named) > _LOWEST)
+    return f"""In models that take less than 100 µs, the call from Python is a large part of the time of every runtime.
+A peer is faster in {len(slower)} of {len(ran)} rows{": " * bool(slower)}{lowest}."""
 
 
 def summary(run: Run) -> str:
@@ -181,35 +183,16 @@ def _models(rows: Sequence[Row]) -> str:
 
 
 def excerpt(run: Run, place: str = "docs") -> str:
-    """The README's part: the summary and the rows of long models; `place`: the folder of the page."""
+    """The README's part: machine, means and their table; `place`: the folder of the page."""
     peers = ", ".join(f"{name} {run.versions[name]}" for name in PACKAGES if name in run.versions)
-    long, _ = by_duration(run.rows)
-    most = max(run.threads, default=1)
-    fewest = {row.model: row for row in long if row.best and row.threads == min(run.threads)}
-    others = {row.model: row for row in long if row.best and row.threads == most}
-    cells = []
-    for row in sorted(fewest.values(), key=lambda r: (r.integers, -r.best.ratio if r.best else 0.0)):
-        assert row.best is not None
-        other = others.get(row.model, row)
-        assert other.best is not None
-        cells.append([
-            row.model, row.weights, _micro(row.seconds),
-            f"{row.best.name} {_micro(row.best.seconds)}{' †' * bool(row.best.form)}", f"{row.best.ratio:.2f}",
-            _micro(other.seconds), f"{other.best.ratio:.2f}",
-        ])  # fmt: skip
-    heads = ("model", "weights", "µs", "best peer, µs", "× as fast", f"{_threads(most)} µs", "× as fast")
     return f"""![Speed compared with the fastest peer]({place}/{CHART})
 
-Compared with the fastest of {peers} on {run.machine.get("CPU", "an unnamed CPU")}, {run.date}. {headline(run)}
+Compared with the fastest of {peers} on {run.machine.get("CPU", "an unnamed CPU")}, {run.date}; geometric means:
 
 {summary(run)}
 
-Models that take 100 µs or more, {_threads(min(run.threads, default=1))} and {_threads(most)}:
-
-{_table(heads, cells)}
-
-† ran a form of the model that ONNX Runtime's own tool quantised, which it runs faster. "random": a well-known
-architecture with random weights. All rows, load times and matrix products:
+{_notes(run)}
+Random weights: well-known architectures whose values have no meaning. Every model, load times and matrix products:
 [{place}/performance.md]({place}/performance.md)."""
 
 

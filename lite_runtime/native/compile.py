@@ -11,9 +11,11 @@ object -> code (`lite_runtime/native/link.py`).
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -112,8 +114,24 @@ def _prepare(families: Sequence[str]) -> None:
     for family in families:
         path = build._path(family, target)
         if not os.path.exists(path):
-            obj, names = _compile(family, target)
-            _keep(path, family, *link(obj, names))
+            with _locked(path):
+                if not os.path.exists(path):
+                    obj, names = _compile(family, target)
+                    _keep(path, family, *link(obj, names))
+
+
+@contextmanager
+def _locked(path: str) -> Iterator[None]:
+    """Wait while another process compiles the same family. The lock file is removed again: a process that waited for it
+    finds the image."""
+    trust.make_folder(os.path.dirname(path))
+    with open(f"{path}.lock", "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(lock.name)
 
 
 if __name__ == "__main__":

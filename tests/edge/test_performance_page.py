@@ -74,12 +74,16 @@ def test_what_is_slower_is_counted_and_not_claimed() -> None:
     assert fine.endswith("A peer is faster in 0 of 1 rows.")
 
 
-def test_the_readme_shows_long_models_only() -> None:
+def test_the_readme_shows_machine_means_and_the_way_to_all_rows() -> None:
     made = excerpt(RUN)
     assert "fastest of openvino 2026.4 on Some 9000" in made and "(docs/performance.md)" in made
-    rows = tables(made)[1]
-    assert len({line.count("|") for line in rows}) == 1
-    assert not any("small.onnx" in line for line in rows) and any("| net.onnx | trained |" in line for line in rows)
+    assert summary(RUN) in made and "A peer is faster in 2 of 6 rows" in made
+
+
+def test_the_headline_names_the_lowest_rows() -> None:
+    made = headline(Run("2026-01-01", {}, {}, {}, [row(f"{i}.onnx", 0.1 + i / 10) for i in range(8)]))
+    assert "A peer is faster in 8 of 8 rows: 0.onnx 0.10 (1 thread), 1.onnx 0.20" in made
+    assert made.endswith("3.onnx 0.40 (1 thread) and 4 more.")
 
 
 def test_rows_kept_before_weights_were_named_are_read() -> None:

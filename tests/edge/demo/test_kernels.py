@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from tests.waiting import PATIENCE
 def test_the_demo_goes_on_while_they_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     meanwhile, told = threading.Event(), []
 
-    def prepare(progress: Callable[[int, int], None]) -> list[str]:
+    def prepare(wanted: Iterable[str], progress: Callable[[int, int], None]) -> list[str]:
         assert meanwhile.wait(PATIENCE)
         progress(2, 2)
         return []
@@ -39,7 +39,7 @@ def test_a_failure_is_raised_when_kernels_are_needed(
 ) -> None:
     """Without a compiler nothing is compiled ahead, and code that needs a kernel raises an error."""
 
-    def prepare(progress: Any) -> list[str]:
+    def prepare(wanted: Iterable[str], progress: Any) -> list[str]:
         raise error
 
     monkeypatch.setattr(build, "prepare", prepare)
