@@ -20,15 +20,16 @@ import onnx
 import onnx_ir as ir
 
 from converter import export, frontends, golden
-from converter.errors import ConvertError, TrainingError
-from converter.ir import build
+from converter.errors import ConvertError, QuantizeError, TrainingError
+from converter.ir import build, quantization
 from converter.lowering import halve_weights, lower, narrow_products, pack_narrow, unsupported
 from converter.lowering.table import lite_op
 from converter.pass_lists import PREPARE, REST, STATIC, Shapes, optimize, upgraded
 from converter.passes.integer import left_float
-from converter.quantize import MODES, Mode, Options, calibration_data, run_steps
+from converter.quantize import MODES, Mode, Options, Samples, calibration_data, integer_ends, run_steps
 from converter.quantize.accuracy.evaluation import Accuracy, within
 from converter.quantize.accuracy.sensitivity import Progress
+from converter.quantize.calibration import stream
 from converter.report import PERFECT, Report, measure
 from lite_runtime import bundle
 from lite_runtime._files import write_atomically
@@ -89,22 +90,27 @@ def convert(
     described = loaded.metadata if processing is None else {**loaded.metadata, **_declared(processing, models, to)}
     report = _describe(source, loaded, models, options)
     _need_supported(models.values())
-    learning = _Learning()
+    learning = _Learning(uses=loaded.variables.uses, state=loaded.variables.initial)
     if trainable is not None:
         _need_bundle(to, accuracy, options)
+        _need_no_variables(learning.state)
         learning = _learn(_only(models, options, "a trainable bundle"), trainable, options, calibration, report)
         models = learning.models
     else:
         for model in models.values():
             report.passes += optimize(model, PREPARE)
         if options.mode not in ("none", "fp16"):
-            model = _quantize(_only(models, options), options, calibration, accuracy, report, explain, progress)
+            model = _quantize(
+                _only(models, options), options, calibration, accuracy, report, explain, progress, learning
+            )
             models = dict.fromkeys(models, model)
     if to == "onnx":
         data = export.onnx_bytes(_only(models, options, to), halve=options.mode == "fp16")
         if output is not None:
             write_atomically(output, data, ConvertError)
     else:
+        _fix_state(models, learning)
+        described = {**quantization.metadata({s: quantization.ends(m) for s, m in models.items()}), **described}
         graphs = {name: _lower(model, options, report) for name, model in models.items()}
         if learning.budget is not None:
             graphs["train_step"] = _within_budget(graphs["train_step"], learning, learning.budget, report)
@@ -112,7 +118,7 @@ def convert(
         _measure(report, graphs.values())
         if explain:
             report.arena_bytes = _arena(data)
-            if learning.uses:
+            if learning.models:
                 _measure_steps(data, learning, report)
     report.bundle_bytes = len(data)
     report.seconds = time.perf_counter() - start
@@ -134,7 +140,7 @@ def _declared(processing: Mapping[str, Any], models: Mapping[str, ir.Model], to:
 
 @dataclass(frozen=True)
 class _Learning:
-    """The models of a trainable bundle by signature, and its state; both empty for other bundles."""
+    """The models of a trainable bundle by signature, empty for other bundles; and the state of either kind."""
 
     models: Mapping[str, ir.Model] = field(default_factory=dict)
     uses: Mapping[str, StateUse] = field(default_factory=dict)
@@ -143,6 +149,22 @@ class _Learning:
     """Limit of a step's working memory in bytes."""
     batch: int = 1
     """The size used for open dimensions when working memory is measured."""
+
+
+def _need_no_variables(state: Mapping[str, Array]) -> None:
+    if state:
+        raise TrainingError(
+            f"trainable: expected a source without variables, got {', '.join(state)}; a model that keeps state between "
+            "runs cannot be trained on a device: omit trainable, or export the model without state"
+        )
+
+
+def _fix_state(models: Mapping[str, ir.Model], learning: _Learning) -> None:
+    """Give the outputs that are state the shape that the state has: a bundle needs it exactly."""
+    for name, use in learning.uses.items():
+        for value in models[name].graph.outputs if not learning.models else ():
+            if value.name is not None and value.name in use.writes:
+                value.shape = ir.Shape(learning.state[use.writes[value.name]].shape)
 
 
 def _need_bundle(to: Format, accuracy: Accuracy | None, options: Options) -> None:
@@ -193,8 +215,14 @@ def _quantize(
     report: Report,
     explain: bool,
     progress: Progress | None,
+    learning: _Learning,
 ) -> ir.Model:
-    samples = None if calibration is None else calibration_data(calibration, model)
+    samples = None if calibration is None else _samples(calibration, model, learning)
+    if learning.uses and accuracy is not None and accuracy.data is not None:
+        raise QuantizeError(
+            f"accuracy: a model that keeps state ({', '.join(learning.state)}) is measured on the calibration data, "
+            "whose rows are the steps of a stream; omit the evaluation data"
+        )
     if options.static:
         report.passes += optimize(model, STATIC)
     before = model.clone() if explain else None
@@ -215,7 +243,16 @@ def _quantize(
     if explain and before is not None:
         rows = samples.first(EXPLAINED_ROWS).rows if samples else [golden.sample_inputs(lower(before))]
         report.layers, report.outputs = measure(before, model, record, rows)
+    if options.io == "int8":
+        integer_ends(model)
     return model
+
+
+def _samples(calibration: Any, model: ir.Model, learning: _Learning) -> Samples:
+    """Calibration rows; those of a model with state are the steps of one stream."""
+    if not learning.uses:
+        return calibration_data(calibration, model)
+    return stream.load(calibration, model, next(iter(learning.uses.values())), learning.state)
 
 
 def _options(quantize: Mode | Options) -> Options:
@@ -277,9 +314,9 @@ def _write(
 ) -> bytes:
     examples = {}
     for name, graph in graphs.items():
-        if learning.uses and name != "predict":
+        if learning.models and name != "predict":
             continue
-        example, report.golden = golden.sample(_at_first(graph, learning.state), multiply_adds(models[name]))
+        example, report.golden = golden.sample(_at_first(graph, learning, name), multiply_adds(models[name]))
         if example is not None:
             examples[name] = example
     try:
@@ -294,11 +331,14 @@ def _write(
     return data
 
 
-def _at_first(graph: Graph, state: Mapping[str, Array]) -> Graph:
-    """The graph with its state replaced by constants, the initial values."""
-    held = {v.name: state[v.name] for v in graph.inputs if v.name in state}
-    inputs = tuple(v for v in graph.inputs if v.name not in held)
-    return graph.replace(inputs=inputs, constants={**graph.constants, **held}) if held else graph
+def _at_first(graph: Graph, learning: _Learning, signature: str) -> Graph:
+    """The graph with its state replaced by constants, the initial values, and without new values of state."""
+    use = learning.uses.get(signature)
+    if use is None:
+        return graph
+    inputs, outputs = use.seen(graph)
+    held = {name: learning.state[state] for name, state in use.reads.items()}
+    return graph.replace(inputs=inputs, outputs=outputs, constants={**graph.constants, **held})
 
 
 def _describe(
@@ -379,10 +419,9 @@ def _arena(data: bytes) -> int:
     from lite_runtime import load
 
     model = load(data)
-    graph = model.bundle.signatures.get("predict")
-    if graph is None:
+    if "predict" not in model.signatures:
         return 0
-    return model.cost(golden.sample_inputs(_at_first(graph, model.bundle.state))).arena_bytes
+    return model.cost(golden.sample_inputs(model.bundle.at_first("predict"))).arena_bytes
 
 
 def _native_ops() -> frozenset[str]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 
 from converter.frontends import onnx
-from converter.frontends.loaded import Loaded, read
+from converter.frontends.loaded import Loaded, Variables, read
 from converter.frontends.onnx import Source
 
-__all__ = ["Loaded", "Source", "load", "read"]
+__all__ = ["Loaded", "Source", "Variables", "load", "read"]
 
 _TFLITE = b"TFL3"
 
@@ -22,8 +22,7 @@ def load(source: Source) -> Loaded:
         from converter.frontends import tflite
 
         assert isinstance(source, str | os.PathLike | bytes | bytearray | memoryview)
-        found = tflite.load(source if isinstance(source, str | os.PathLike) else bytes(source))
-        return Loaded(found.models, found.metadata, "tflite")
+        return tflite.load(source if isinstance(source, str | os.PathLike) else bytes(source))
     return Loaded({"predict": onnx.load(source)})
 
 

@@ -11,17 +11,28 @@ from typing import Any
 import onnx_ir as ir
 
 from converter.errors import ConvertError
+from lite_runtime.graph import Array, StateUse
 
-__all__ = ["Loaded", "read"]
+__all__ = ["Loaded", "Variables", "read"]
+
+
+@dataclass(frozen=True)
+class Variables:
+    """What a source's signatures keep between runs: which inputs and outputs are which variable, and initial values."""
+
+    uses: Mapping[str, StateUse] = field(default_factory=dict)
+    """By signature; only signatures with variables."""
+    initial: Mapping[str, Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A source's signatures by name, each a model at its own opset, and its metadata as plain JSON values."""
+    """A source's signatures by name, each a model at its own opset; metadata as plain JSON values; variables."""
 
     models: Mapping[str, ir.Model]
     metadata: Mapping[str, Any] = field(default_factory=dict)
     format: str = "onnx"
+    variables: Variables = field(default_factory=Variables)
 
 
 def read(path: str | os.PathLike[str]) -> bytes:

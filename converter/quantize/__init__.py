@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from converter.errors import QuantizeError
 from converter.ir import build
+from converter.quantize.apply import integer_ends
 from converter.quantize.calibration.data import Samples, Source
 from converter.quantize.calibration.data import load as calibration_data
 from converter.quantize.calibration.observe import Runner
@@ -39,18 +40,23 @@ __all__ = [
     "Step",
     "TensorParams",
     "calibration_data",
+    "integer_ends",
     "quantize",
     "run_steps",
 ]
 
 
 def quantize(model: ir.Model, options: Options, samples: Samples | Source | None = None) -> Record:
-    """Quantise `model` in place; returns the record of it, without the other results of `run_steps`."""
-    return run_steps(model, options, samples).record
+    """Quantise `model` in place, inputs and outputs too if the options say so; returns the record of it."""
+    record = run_steps(model, options, samples).record
+    if options.io == "int8":
+        integer_ends(model)
+    return record
 
 
 def run_steps(model: ir.Model, options: Options, samples: Samples | Source | None = None) -> State:
     """Quantise `model` in place; the state of the steps at the end. Modes none and fp16 leave the graph unchanged.
+    Inputs and outputs stay float: `apply.integer_ends` changes them.
 
     `samples`: calibration rows, or data that `calibration_data` accepts; int8 and int16x8 need them, w8 and w4 round
     better with them. Raises QuantizeError.

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from converter.ir import build
+from converter.ir import build, kept
 from converter.ir.build import Edit, attr
 from converter.quantize.calibration.calibrate import Params
 from converter.quantize.options import Options, matches
@@ -146,7 +146,48 @@ def apply_static(state: State) -> None:
     _contraction_weights(state)
     _weights_of([node for node in state.model.graph if node in state.plan.weights], state)
     for value in state.plan.tensors:
-        _wrap(value, state.params[value], state.plan, state.options, constants)
+        _wrap(value, state.params[value], state.plan, constants)
+
+
+def integer_ends(model: ir.Model) -> None:
+    """Inputs and outputs that are quantised take and give the integers; those that are state stay as they are.
+
+    The last step of all: what is done before compares the model with the float one on the same rows.
+    """
+    graph = model.graph
+    left = kept.ends(graph)
+    for value in graph.inputs:
+        pairs = [use.node for use in value.uses() if build.is_op(use.node, "QuantizeLinear") and use.idx == 0]
+        if pairs and value.name not in left:
+            _take_integers(value, pairs)
+    for value in list(graph.outputs):
+        real = value.producer()
+        if value.name in left or real is None or not build.is_op(real, "DequantizeLinear"):
+            continue
+        stored = real.inputs[0]
+        producer = None if stored is None else stored.producer()
+        if stored is not None and producer is not None and build.is_op(producer, "QuantizeLinear"):
+            value.name, stored.name = stored.name, value.name
+            graph.outputs[:] = [stored if output is value else output for output in graph.outputs]
+
+
+def _take_integers(value: ir.Value, pairs: Sequence[ir.Node]) -> None:
+    """Readers of `value` quantised read `value` itself, which becomes an integer input; others read it dequantised."""
+    first, graph = pairs[0], value.graph
+    scale, zero = first.inputs[1], first.inputs[2]
+    assert graph is not None and scale is not None and zero is not None
+    others = [use for use in value.uses() if use.node not in pairs]
+    for node in pairs:
+        result = node.outputs[0]
+        for use in tuple(result.uses()):
+            use.node.replace_input_with(use.idx, value)
+    if others:
+        real = _node("DequantizeLinear", [value, scale, zero], value, ir.DataType.FLOAT)
+        graph.insert_before(next(iter(graph)), real)
+        for use in others:
+            use.node.replace_input_with(use.idx, real.outputs[0])
+    value.type = ir.TensorType(first.outputs[0].dtype or ir.DataType.INT8)  # a new one: copies share the old type
+    graph.remove(pairs, safe=True)
 
 
 def _contractions(state: State) -> Iterator[tuple[ir.Node, tuple[Place, ir.Value, Array]]]:
@@ -216,21 +257,16 @@ class _Constants:
         return self._made[key]
 
 
-def _wrap(value: ir.Value, params: Params, plan: Plan, options: Options, constants: _Constants) -> None:
+def _wrap(value: ir.Value, params: Params, plan: Plan, constants: _Constants) -> None:
     """Quantise `value` after its producer; its integer readers read it through a DequantizeLinear."""
     producer, graph, name = value.producer(), value.graph, value.name or ""
     assert graph is not None
     readers = [use for use in value.uses() if plan.reads_integers(use.node, value)]
     made = value.is_graph_output() and producer in plan.integer
     operands = constants.of(params)
-    stored, pair = value, []
-    if options.io == "int8" and value.is_graph_input():
-        value.dtype = ir.DataType.INT8
-    else:
-        pair.append(_node("QuantizeLinear", [value, *operands], value, ir.DataType[params.dtype.upper()]))
-        stored = pair[0].outputs[0]
-    if readers or (made and options.io == "float32"):
-        pair.append(_node("DequantizeLinear", [stored, *operands], value, ir.DataType.FLOAT))
+    pair = [_node("QuantizeLinear", [value, *operands], value, ir.DataType[params.dtype.upper()])]
+    if readers or made:
+        pair.append(_node("DequantizeLinear", [pair[0].outputs[0], *operands], value, ir.DataType.FLOAT))
     first = next(iter(graph))
     if producer is None:
         graph.insert_before(first, pair)
@@ -239,7 +275,7 @@ def _wrap(value: ir.Value, params: Params, plan: Plan, options: Options, constan
     for use in readers:
         use.node.replace_input_with(use.idx, pair[-1].outputs[0])
     if made:
-        new = pair[-1].outputs[0] if options.io == "float32" else stored
+        new = pair[-1].outputs[0]
         value.name, new.name = new.name, name
         graph.outputs[:] = [new if output is value else output for output in graph.outputs]
 

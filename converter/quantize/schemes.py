@@ -25,7 +25,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from converter.ir import build
+from converter.ir import build, kept
 from converter.ir.build import attr
 from converter.quantize.calibration.calibrate import Params
 from converter.quantize.options import Options, matches
@@ -268,7 +268,7 @@ def _tensors(model: ir.Model, found: Plan, options: Options) -> Iterator[ir.Valu
             yield value
     for node in model.graph:
         for value in node.outputs:
-            if _is_float(value) and _quantised(node, value, found, options):
+            if _is_float(value) and _quantised(model, node, value, found, options):
                 yield value
 
 
@@ -279,13 +279,13 @@ def _takes(node: ir.Node, value: ir.Value, found: Plan) -> bool:
     return scheme is not None and scheme.role != "elementwise" and any(v is value for v in _operands(node, scheme))
 
 
-def _quantised(node: ir.Node, value: ir.Value, found: Plan, options: Options) -> bool:
+def _quantised(model: ir.Model, node: ir.Node, value: ir.Value, found: Plan, options: Options) -> bool:
     scheme = found.integer.get(node)
     if scheme is None:
         return any(_takes(use.node, value, found) for use in value.uses())
     if scheme.role == "reader":
         return False
-    if value.is_graph_output() and options.io == "int8":
+    if options.io == "int8" and value.is_graph_output() and value.name not in kept.ends(model.graph):
         return True
     if not any(use.node in found.integer for use in value.uses()):
         return False

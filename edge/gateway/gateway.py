@@ -41,9 +41,14 @@ from edge.gateway.pages.openapi import document
 from edge.gateway.pages.status import status
 from edge.gateway.personal.heads import GLOBAL, check_device
 from edge.gateway.protocol.numbers import prepare
+from edge.gateway.sequences.registry import Key, Sequences
+from edge.gateway.sequences.registry import Limits as SequenceLimits
+from lite_runtime.errors import MsedgeError
+from lite_runtime.graph import Spec, dtype_name
 
 if TYPE_CHECKING:
     from edge.gateway.personal.service import Personal
+    from edge.gateway.sequences.stream import Stream
 
 __all__ = ["EXTENSIONS", "Gateway"]
 
@@ -51,7 +56,7 @@ T = TypeVar("T")
 
 EXTENSIONS = (
     "binary_tensor_data", "classification", "model_configuration", "model_repository",
-    "model_repository(unload_dependents)", "parameters", "schedule_policy", "statistics",
+    "model_repository(unload_dependents)", "parameters", "schedule_policy", "sequence", "statistics",
 )  # fmt: skip
 """Triton's protocol extensions that this gateway supports."""
 WARM = 5.0
@@ -88,6 +93,8 @@ class Gateway:
         self.repository = Repository(sources, loader, options)
         loop = asyncio.get_running_loop()
         self.scheduler = Scheduler(loop, limits=self._limits(None))
+        words = settings.sequences
+        self.sequences = Sequences(SequenceLimits(words.most, words.memory, words.idle), loop.call_soon)
         self.lag = LoopLag(loop)
         self.personal = self._personal(settings)
         self._waiting = 0
@@ -158,6 +165,7 @@ class Gateway:
         for turn in count(1):
             await asyncio.sleep(TURN)
             self.refresh()
+            self.sequences.sweep()
             if turn % IDLE_TURNS == 0 and not self.under_way:
                 await asyncio.to_thread(_give_back)
 
@@ -285,6 +293,9 @@ class Gateway:
             pending={key: jobs for key, (jobs, _) in queued.items()},
             queued_rows={key: rows for key, (_, rows) in queued.items()},
             loaded_bytes={(s.name, s.version): s.nbytes for s in served},
+            sequences={(s.name, s.version): self.sequences.count(s.name, s.version) for s in served if s.streams},
+            sequence_bytes=self.sequences.nbytes,
+            sequences_expired=self.sequences.expired,
             personal_hits={s.name: self._figures(s).get("hits", 0) for s in served},
             personal_misses={s.name: self._figures(s).get("misses", 0) for s in served},
             under_way=self.under_way,
@@ -321,6 +332,39 @@ class Gateway:
         models = [metadata(served, [served.version]) for served in shown]
         return document(version(), tokens=not self.gate.open, models=models)
 
+    # -- sequences -----------------------------------------------------------------------------------------------------
+
+    def sequence_state(self, name: str, version_: str, identity: str) -> bytes:
+        """A sequence's state as a state file, for `restore_sequence` here or `Model.load_state` on a device. Raises
+        GatewayError (400, 404, 503)."""
+        from lite_runtime.learning import checkpoint
+
+        key, stream = self._sequence(name, version_, identity)
+        return checkpoint.write(None, self.sequences.state(key), stream.digest)
+
+    def restore_sequence(self, name: str, version_: str, identity: str, data: memoryview) -> None:
+        """Begin a sequence with the state of a state file, or set that of one. Raises GatewayError (400, 404, 409, 429,
+        503)."""
+        from lite_runtime.learning import checkpoint
+        from lite_runtime.learning.state import check_finite, check_state
+
+        key, stream = self._sequence(name, version_, identity)
+        try:
+            found = checkpoint.read(bytes(data)).state
+            check_state({n: Spec(dtype_name(x.dtype), x.shape) for n, x in stream.initial.items()}, found, strict=True)
+            check_finite(found)
+        except MsedgeError as error:
+            raise GatewayError(400, f"sequence {identity[:80]!r}: {error}") from None
+        self.sequences.restore(key, stream, found)
+
+    def _sequence(self, name: str, version_: str, identity: str) -> tuple[Key, Stream]:
+        served = self.repository.route(name, version_, "", "")
+        if not served.streams:
+            raise GatewayError(400, f"model {name!r} keeps no state between requests, so it has no sequences")
+        signature = served.first if served.first in served.streams else next(iter(served.streams))
+        number = int(identity) if identity.isascii() and identity.isdigit() and len(identity) < 20 else identity
+        return Key(served.name, served.version, signature, number), served.streams[signature]
+
     # -- management ----------------------------------------------------------------------------------------------------
 
     async def load(self, name: str, given: Mapping[str, Any]) -> None:
@@ -356,10 +400,10 @@ class Gateway:
         """Prepare a version on the loading thread: its processing; compile and time its batch sizes."""
         from edge.gateway.processing.processing import Processing
 
-        processing = Processing.of(served.model.bundle.metadata, served.ports[served.first])
+        processing = Processing.of(served.model.bundle.metadata, served.outer[served.first])
         if processing is not None:
             served.processing = processing
-            served.outer = {**served.ports, served.first: processing.ports}
+            served.outer = {**served.outer, served.first: processing.ports}
         shapes = served.fixed_shapes(served.first)
         if shapes is not None:
             for personal in (False, True) if self.personal is not None else (False,):
@@ -381,6 +425,7 @@ class Gateway:
         """The last request of a retired version was answered."""
         if not any(other.name == served.name and other.version == served.version for other in self.repository.served()):
             self.statistics.forget(served.name, served.version)
+            self.sequences.forget(served.name, served.version)
         if not any(other.name == served.name for other in self.repository.served()):
             self.scheduler.forget(served.name)
 

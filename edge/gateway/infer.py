@@ -16,6 +16,7 @@ from edge.gateway.models.served import Served
 from edge.gateway.protocol.elements import texts
 from edge.gateway.protocol.request import Request, read
 from edge.gateway.protocol.response import write
+from edge.gateway.sequences.registry import Key, Step
 from lite_runtime.errors import InputError, MsedgeError
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from edge.gateway.operate.logs import RequestIds
     from edge.gateway.operate.settings import Settings
     from edge.gateway.operate.statistics import Statistics
+    from edge.gateway.sequences.registry import Sequences
+    from edge.gateway.sequences.stream import Stream
 
 __all__ = ["DEVICE", "LABEL", "Exchange", "Host"]
 
@@ -47,6 +50,7 @@ class Host(Protocol):
     under_way: int
     repository: Repository
     scheduler: Scheduler
+    sequences: Sequences
     statistics: Statistics
     watching: bool
 
@@ -94,6 +98,7 @@ class Exchange:
         "_reply",
         "_request",
         "_served",
+        "_step",
         "_task",
     )
 
@@ -103,6 +108,7 @@ class Exchange:
         self._request: Request | None = None
         self._job: Job | None = None
         self._task: asyncio.Task[None] | None = None
+        self._step: Step | None = None
         self._answered = False
 
     def begin(self) -> None:
@@ -131,6 +137,8 @@ class Exchange:
             self._task.cancel()
         if self._job is not None:
             self._gateway.scheduler.cancel(self._job)
+        if self._step is not None:
+            self._gateway.sequences.cancel(self._step)
         gateway, served, now = self._gateway, self._served, perf_counter()
         if served is not None:
             gateway.statistics.of(served.name, served.version).fail(self._job, 499, now)
@@ -192,6 +200,38 @@ class Exchange:
         self._submit(served, job)
 
     def _submit(self, served: Served, job: Job) -> None:
+        stream = served.streams.get(job.signature)
+        if stream is not None:
+            self._step = self._place(served, stream, job)
+            self._gateway.sequences.enter(self._step)
+            return
+        if self._request is not None and self._request.parameters.get("sequence_id"):
+            raise GatewayError(400, f"sequence_id: model {served.name!r} keeps no state between requests; omit it")
+        self._compute(served, job)
+
+    def _place(self, served: Served, stream: Stream, job: Job) -> Step:
+        """The request's place in its sequence. Raises GatewayError (400) if it names none."""
+        parameters = self._request.parameters if self._request is not None else {}
+        identity = parameters.get("sequence_id", 0)
+        if not identity:
+            raise GatewayError(
+                400, f"sequence_id: model {served.name!r} keeps state between requests; expected a number or text that"
+                " names the sequence, got none; send sequence_start true with its first request"
+            )  # fmt: skip
+
+        def go(state: Mapping[str, Any]) -> None:
+            job.inputs = {**job.inputs, **state}
+            try:
+                self._compute(served, job)
+            except Exception as error:  # request: answered as `_fail` says
+                self._fail(error)
+
+        return Step(
+            Key(served.name, served.version, job.signature, identity), stream, go, self._fail,
+            start=parameters.get("sequence_start", False), end=parameters.get("sequence_end", False),
+        )  # fmt: skip
+
+    def _compute(self, served: Served, job: Job) -> None:
         for name, array in job.inputs.items():
             if array.dtype.hasobject:
                 job.inputs = {**job.inputs, name: texts(array, name)}
@@ -221,6 +261,8 @@ class Exchange:
         """Called when the scheduler has finished the job."""
         served = self._served
         assert served is not None
+        if self._step is not None:
+            self._gateway.sequences.leave(self._step, job.outputs if job.error is None else None)
         if job.error is not None:
             self._fail(job.error)
         elif _piped(served, job.signature):
@@ -245,7 +287,7 @@ class Exchange:
             return
         now = perf_counter()
         gateway.statistics.of(served.name, served.version).record(job, now)
-        if served.shadow is not None:
+        if served.shadow is not None and self._step is None:
             served.shadow.after(job, gateway.scheduler.submit)
         self._close()
         served.release()
@@ -257,6 +299,8 @@ class Exchange:
         """Reply with an error."""
         if self._answered:
             return
+        if self._step is not None:
+            self._gateway.sequences.cancel(self._step)
         gateway, served, now = self._gateway, self._served, perf_counter()
         status, text, retry = _told(error)
         if status == 500 and not isinstance(error, GatewayError):

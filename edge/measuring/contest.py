@@ -137,12 +137,14 @@ class Contest:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """A runtime that has run the model once; the seconds for loading and for that run."""
+    """A runtime that has run the model once; the seconds for loading and for that run, and its results: those of later
+    runs differ if the model keeps state."""
 
     run: Runner
     load: float
     first: float
     form: str
+    outputs: Mapping[str, Any]
 
 
 def contest(
@@ -168,11 +170,11 @@ def contest(
     inputs = draw(predict.inputs, np.random.default_rng(seed), shapes, _index_ranges(predict))
     ours, first = _timed(partial(model.run, inputs))
     found = {name: _enter(name, origin, threads, inputs) for name in against}
-    ready = {OURS: _Ready(model.run, load, first, "")}
+    ready = {OURS: _Ready(model.run, load, first, "", ours)}
     ready.update((name, peer) for name, peer in found.items() if isinstance(peer, _Ready))
     calls = {name: partial(contender.run, inputs) for name, contender in ready.items()}
     timings = interleave(calls, rounds=rounds, seconds=seconds)
-    entries = tuple(_entry(name, contender, timings, ours, inputs) for name, contender in ready.items())
+    entries = tuple(_entry(name, contender, timings, ours) for name, contender in ready.items())
     absent = tuple(peer for peer in found.values() if isinstance(peer, Absent))
     return Contest(path.name, threads, entries, absent, model.cost(inputs), model, inputs, bundle)
 
@@ -217,8 +219,8 @@ def _enter(name: str, origin: Path, threads: int, inputs: Inputs) -> _Ready | Ab
         try:
             check(name, form, threads, inputs)
             runner, load = _timed(partial(PEERS[name], form, threads))
-            _, first = _timed(partial(runner, inputs))
-            ready.append(_Ready(runner, load, first, "" if form == origin else form.name))
+            outputs, first = _timed(partial(runner, inputs))
+            ready.append(_Ready(runner, load, first, "" if form == origin else form.name, outputs))
         except MsedgeError as error:
             reasons.append(str(error).splitlines()[0])
     if not ready:
@@ -230,11 +232,11 @@ def _trial(run: Runner, inputs: Inputs) -> float:
     return min(_timed(partial(run, inputs))[1] for _ in range(TRIALS))
 
 
-def _entry(name: str, contender: _Ready, timings: Mapping[str, Timing], ours: Inputs, inputs: Inputs) -> Entry:
+def _entry(name: str, contender: _Ready, timings: Mapping[str, Timing], ours: Inputs) -> Entry:
     timing, times, far = timings[name], None, None
     if name != OURS:
         times = ratio(timings[OURS], timing)
-        far = None if contender.form else _difference(ours, contender.run(inputs))
+        far = None if contender.form else _difference(ours, contender.outputs)
     return Entry(name, contender.load, contender.first, timing, times, far, contender.form)
 
 

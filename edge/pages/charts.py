@@ -15,6 +15,8 @@ __all__ = ["Pair", "curves", "densities", "dumbbells", "shares"]
 WIDE, HIGH = 640, 240
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 26, 24
 TICKS = 4
+LEAST = 1e-290
+"""The smallest range of numbers that is drawn as such: the ticks of a smaller one would underflow."""
 MOST_DOTS = 30
 COLOURS = ("c0", "c1", "c2", "c3")
 """CSS classes of the series, in order; defined in page.css."""
@@ -143,8 +145,10 @@ def shares(title: str, rows: Mapping[str, Mapping[str, float]]) -> str:
 def _ticks(low: float, high: float) -> tuple[float, float, float]:
     """A range of round numbers that includes low and high, and the distance of its ticks: 1, 2 or 5 times a power of
     ten."""
-    if (high - low) / TICKS <= 0.0:  # equal, or so close that the distance of the ticks underflows
-        low, high = low - 0.5 * (abs(low) or 1.0), high + 0.5 * (abs(high) or 1.0)
+    if high - low < LEAST:  # equal, or so close that the distance of the ticks underflows
+        wide = 0.5 * max(abs(low), abs(high))
+        wide = wide if wide > LEAST else 0.5
+        low, high = low - wide, high + wide
     raw = (high - low) / TICKS
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * 0.999)

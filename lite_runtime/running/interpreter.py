@@ -7,7 +7,8 @@ Details follow TensorFlow Lite's Python API: tensors are numbered, inputs first,
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,22 +24,48 @@ def _resolved(value: Value) -> tuple[int, ...]:
     return tuple(d if isinstance(d, int) else 1 for d in value.shape or ())
 
 
-def _details(index: int, value: Value, shape: tuple[int, ...]) -> dict[str, Any]:
+def _details(index: int, value: Value, shape: tuple[int, ...], scales: Scales) -> dict[str, Any]:
     signature = [d if isinstance(d, int) else -1 for d in value.shape or ()]
+    found = scales.get(value.name, _REAL)
+    single = len(found["scales"]) == 1
     return {
         "name": value.name,
         "index": index,
         "shape": np.array(shape, np.int32),
         "shape_signature": np.array(signature, np.int32),
         "dtype": numpy_dtype(value.dtype).type,
-        "quantization": (0.0, 0),
+        "quantization": (found["scales"][0], found["zero_points"][0]) if single else (0.0, 0),
         "quantization_parameters": {
-            "scales": np.array([], np.float32),
-            "zero_points": np.array([], np.int32),
-            "quantized_dimension": 0,
+            "scales": np.array(found["scales"], np.float32),
+            "zero_points": np.array(found["zero_points"], np.int32),
+            "quantized_dimension": found["dimension"],
+            "block_size": 0,
         },
         "sparsity_parameters": {},
     }
+
+
+Scales = Mapping[str, Mapping[str, Any]]
+"""How stored integers mean real numbers, by input or output: "scales", "zero_points", "dimension"."""
+_REAL: Mapping[str, Any] = {"scales": (), "zero_points": (), "dimension": 0}
+
+
+def _scales(model: Model, signature: str) -> Scales:
+    """The entry of the bundle's metadata, as far as it is well formed: metadata are not checked when a file is read."""
+    found = model.bundle.metadata.get("quantization")
+    by_name = found.get(signature) if isinstance(found, Mapping) else None
+    entries = by_name.items() if isinstance(by_name, Mapping) else ()
+    return {name: entry for name, entry in entries if _well_formed(entry)}
+
+
+def _well_formed(entry: Any) -> bool:
+    if not isinstance(entry, Mapping) or set(entry) != set(_REAL):
+        return False
+    scales, zeros = entry["scales"], entry["zero_points"]
+    if not isinstance(scales, list | tuple) or not isinstance(zeros, list | tuple) or len(scales) != len(zeros):
+        return False
+    whole = (entry["dimension"], *zeros)
+    return all(isinstance(v, int) for v in whole) and all(isinstance(v, int | float) for v in scales)
 
 
 class SignatureRunner:
@@ -53,11 +80,15 @@ class SignatureRunner:
 
     def get_input_details(self) -> dict[str, dict[str, Any]]:
         """Details by input name."""
-        return {v.name: _details(i, v, _resolved(v)) for i, v in enumerate(self._model.inputs(self._signature))}
+        return self._described(self._model.inputs(self._signature))
 
     def get_output_details(self) -> dict[str, dict[str, Any]]:
         """Details by output name."""
-        return {v.name: _details(i, v, _resolved(v)) for i, v in enumerate(self._model.outputs(self._signature))}
+        return self._described(self._model.outputs(self._signature))
+
+    def _described(self, values: tuple[Value, ...]) -> dict[str, dict[str, Any]]:
+        scales = _scales(self._model, self._signature)
+        return {v.name: _details(i, v, _resolved(v), scales) for i, v in enumerate(values)}
 
 
 class Interpreter:
@@ -85,9 +116,16 @@ class Interpreter:
         self._count = len(self._inputs)
         self._stale = True
         """Whether the output arrays have been replaced."""
+        self._resized = False
 
     def allocate_tensors(self) -> None:
-        """Allocate inputs, filled with zeros, and outputs once: `invoke` reads and writes them in place."""
+        """Allocate inputs, filled with zeros, and outputs once: `invoke` reads and writes them in place.
+
+        After a resize, state that the model keeps between runs is reset.
+        """
+        if self._resized:
+            self._model.reset_state()
+            self._resized = False
         shapes = {v.name: shape for v, shape in zip(self._inputs, self._shapes, strict=True)}
         self._binding = self._model.bind(shapes, self._signature)
         self._arrays = [self._binding.inputs[v.name] for v in self._inputs]
@@ -104,6 +142,7 @@ class Interpreter:
         if strict and any(isinstance(d, int) and d != s for d, s in zip(fixed, shape, strict=False)):
             raise InputError(f"input {value.name}: {list(shape)} changes a fixed size of {list(fixed)}")
         self._shapes[input_index] = shape
+        self._resized = True
         self._binding, self._arrays = None, []
 
     def set_tensor(self, tensor_index: int, value: Array) -> None:
@@ -147,14 +186,16 @@ class Interpreter:
 
     def get_input_details(self) -> list[dict[str, Any]]:
         """Details of the inputs."""
-        return [_details(i, v, s) for i, (v, s) in enumerate(zip(self._inputs, self._shapes, strict=True))]
+        pairs = enumerate(zip(self._inputs, self._shapes, strict=True))
+        return [_details(i, v, s, self._scales) for i, (v, s) in pairs]
 
     def get_output_details(self) -> list[dict[str, Any]]:
         """Details of the outputs; shapes are exact after `invoke`."""
         start = self._count
         invoked = len(self._arrays) > start
         shapes = [a.shape for a in self._arrays[start:]] if invoked else map(_resolved, self._outputs)
-        return [_details(start + i, v, s) for i, (v, s) in enumerate(zip(self._outputs, shapes, strict=True))]
+        pairs = enumerate(zip(self._outputs, shapes, strict=True))
+        return [_details(start + i, v, s, self._scales) for i, (v, s) in pairs]
 
     def get_tensor_details(self) -> list[dict[str, Any]]:
         """Details of inputs and outputs."""
@@ -179,6 +220,10 @@ class Interpreter:
     def reset_all_variables(self) -> None:
         """Reset the state that the model keeps between runs to its values when loaded."""
         self._model.reset_state()
+
+    @cached_property
+    def _scales(self) -> Scales:
+        return _scales(self._model, self._signature)
 
     def _input(self, index: int) -> Value:
         if not 0 <= index < len(self._inputs):

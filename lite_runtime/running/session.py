@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from math import prod
 from types import MappingProxyType
@@ -34,8 +34,15 @@ BACKENDS = ("auto", "native", "reference", "guard")
 class Model:
     """A loaded bundle. Safe to call from several threads: runs exclude each other."""
 
-    def __init__(self, held: bundle.Bundle | Sketch, settings: Settings, loaded: Loaded | None = None) -> None:
+    def __init__(
+        self,
+        held: bundle.Bundle | Sketch,
+        settings: Settings,
+        loaded: Loaded | None = None,
+        explicit: Collection[str] = (),
+    ) -> None:
         self._held = held
+        self._uses = {name: use for name, use in held.uses.items() if name not in explicit}
         self._settings, self._lock = settings, settings.lock
         self._executors: dict[str, Executor] = {}
         self._seen: dict[str, list[Bound]] = {}
@@ -83,7 +90,7 @@ class Model:
                     if not bound.direct:
                         bound.executor.settings.iterated = 0
                     return bound.run(inputs)
-            if signature in self._held.uses:
+            if signature in self._uses:
                 return self._with_state(signature).step(inputs)
             self._settings.iterated = 0
             given = check_inputs(self._graph(signature), inputs)
@@ -93,6 +100,17 @@ class Model:
             if bound not in seen:
                 self._seen[signature] = [bound, *seen][:PLANS]
             return outputs
+
+    def explicit(self, signatures: Collection[str]) -> Model:
+        """The same bundle as a model whose `signatures` keep no state: what they read is among their inputs, and what
+        they write among their outputs.
+
+        For a caller that holds the state itself, such as a server of many streams. Raises InputError for an unknown
+        signature.
+        """
+        for name in signatures:
+            self._graph(name)
+        return Model(self._held, self._settings, self._loaded, signatures)
 
     def bind(self, shapes: Mapping[str, Sequence[int]] = MappingProxyType({}), signature: str = "predict") -> Binding:
         """A signature with its own arrays, for loops that run often: 0.4 µs per call in addition to the kernels' time.
@@ -107,7 +125,7 @@ class Model:
         with self._lock:
             zeros = {v.name: _zeros(v, shapes.get(v.name)) for v in graph.inputs}
             given = check_inputs(graph, zeros)
-            if signature not in self._held.uses:
+            if signature not in self._uses:
                 return Binding(given, self._executor(signature))
             from lite_runtime.learning.state import StateBinding
 
@@ -229,7 +247,7 @@ class Model:
     def _graph(self, signature: str) -> Graph:
         if signature not in self._held.signatures:
             raise InputError(f"no signature {signature!r}; this model has {', '.join(self._held.signatures)}")
-        return self._with_state(signature).face if signature in self._held.uses else self._held.signatures[signature]
+        return self._with_state(signature).face if signature in self._uses else self._held.signatures[signature]
 
     def _executor(self, signature: str) -> Executor:
         if signature not in self._executors:
@@ -239,7 +257,7 @@ class Model:
 
     def _rehearsed(self, signature: str) -> Executor | Stateful:
         """The executor of a signature in a form without side effects on state."""
-        return self._with_state(signature) if signature in self._held.uses else self._executor(signature)
+        return self._with_state(signature) if signature in self._uses else self._executor(signature)
 
     def _with_state(self, signature: str) -> Stateful:
         with self._lock:
@@ -247,7 +265,7 @@ class Model:
                 from lite_runtime.learning.state import Stateful
 
                 held, (_, name) = self._held, self._loaded
-                graph, use = held.signatures[signature], held.uses[signature]
+                graph, use = held.signatures[signature], self._uses[signature]
                 origins = (
                     Origin(held.digest, held.data, signature),
                     None if name is None else Origin(f"{held.digest}{name}", held.data, signature),

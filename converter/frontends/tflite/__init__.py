@@ -15,10 +15,12 @@ from converter.frontends.loaded import Loaded, read
 from converter.frontends.tflite import ops
 from converter.frontends.tflite.custom import custom
 from converter.frontends.tflite.metadata import describe
+from converter.frontends.tflite.model import Quant
 from converter.frontends.tflite.op import Op, translate
 from converter.frontends.tflite.reader import read as parse
 from converter.frontends.tflite.signatures import entry_points, to_ir
-from converter.frontends.tflite.state import described
+from converter.frontends.tflite.state import variables
+from converter.ir import quantization
 
 __all__ = ["Op", "custom", "load", "translate"]
 
@@ -26,7 +28,7 @@ ops.register()
 
 
 def load(source: str | os.PathLike[str] | bytes) -> Loaded:
-    """A file's signatures as models at the pinned opset, and its metadata (see `metadata.describe`, `state.described`).
+    """A file's signatures as models at the pinned opset, its metadata (`metadata.describe`) and its variables.
 
     Without signatures, or with a single one, the only model is "predict"; with several, each has its key, and the first
     is also named "predict" if no signature has that key. Raises ConvertError for a damaged file, UnsupportedOpError (a
@@ -34,5 +36,12 @@ def load(source: str | os.PathLike[str] | bytes) -> Loaded:
     """
     data = source if isinstance(source, bytes) else read(source)
     model = parse(data)
-    models = {key: to_ir(model, signature) for key, signature in entry_points(model).items()}
-    return Loaded(models, {**describe(model, data), **described(models)}, "tflite")
+    made = {key: to_ir(model, signature) for key, signature in entry_points(model).items()}
+    kept = variables({key: entry.states for key, entry in made.items()})
+    scales = {key: {n: _plain(q) for n, q in entry.quants.items() if not q.block} for key, entry in made.items()}
+    found = {**describe(model, data), **quantization.metadata(scales)}
+    return Loaded({key: entry.model for key, entry in made.items()}, found, "tflite", kept)
+
+
+def _plain(quant: Quant) -> quantization.Scales:
+    return quantization.Scales(quant.scale.reshape(-1).tolist(), quant.zero_point.reshape(-1).tolist(), quant.axis)

@@ -68,6 +68,10 @@ class Surroundings(Protocol):
     def where(self, operator: Operator) -> str:
         """Which operator, for error texts."""
 
+    @property
+    def index(self) -> int:
+        """The subgraph's number in the file."""
+
     def tensor(self, index: int) -> Tensor:
         """The tensor as the file describes it."""
 
@@ -135,6 +139,11 @@ class Op:
     def version(self) -> int:
         """The operator's version in the file, at least 1."""
         return self._operator.version
+
+    @property
+    def subgraph_index(self) -> int:
+        """The number of its subgraph in the file."""
+        return self._scope.index
 
     @property
     def where(self) -> str:

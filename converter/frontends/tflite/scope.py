@@ -23,7 +23,7 @@ from converter.frontends.tflite.contents import PACKED
 from converter.frontends.tflite.infer import infer
 from converter.frontends.tflite.model import Model, Operator, Quant, Subgraph, Tensor
 from converter.frontends.tflite.op import RULES, Op
-from converter.frontends.tflite.state import States
+from converter.frontends.tflite.state import LARGEST, States
 from converter.ir import build
 from lite_runtime.graph import OPSET
 
@@ -32,8 +32,6 @@ __all__ = ["Program", "Scope"]
 _OPERATORS_LIMIT = 200_000
 _UNFOLDING = ("DEQUANTIZE", "DENSIFY")
 """Operators that only decode a stored constant: the constant itself replaces them."""
-_VARIABLE_LIMIT = 1 << 26
-"""The most elements of a variable that starts with zeros."""
 _SHARED_UP_TO = 1024
 """Largest constant, in bytes, that is shared with equal ones as one initialiser."""
 _PACKED_TYPES = {
@@ -192,6 +190,11 @@ class Scope:
 
     # tensors
 
+    @property
+    def index(self) -> int:
+        """The subgraph's number in the file."""
+        return self._subgraph.index
+
     def tensor(self, index: int) -> Tensor:
         """Tensor `index` of the subgraph."""
         return self._subgraph.tensors[index]
@@ -225,7 +228,7 @@ class Scope:
             return self._initializer(constant) if constant.dtype == tensor.dtype else self.real(index)
         if tensor.is_variable and tensor.dtype is not None:
             zero = 0 if tensor.quant is None else tensor.quant.zero_point.reshape(-1)[0]
-            if prod(tensor.shape) > _VARIABLE_LIMIT:
+            if prod(tensor.shape) > LARGEST:
                 raise ConvertError(f"tensor {tensor.name!r}: a variable of shape {list(tensor.shape)} is too large")
             return self._program.initializer(np.full(tensor.shape, zero, tensor.dtype.numpy()), tensor.name)
         raise ConvertError(

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import onnx_ir as ir
 
 from converter.errors import ConvertError, UnsupportedNode, UnsupportedOpError
-from converter.frontends.tflite.model import Model, Operator, Signature, Subgraph, Tensor
+from converter.frontends.tflite.model import Model, Operator, Quant, Signature, Subgraph, Tensor
 from converter.frontends.tflite.op import RULES
 from converter.frontends.tflite.scope import Program, Scope
+from converter.frontends.tflite.state import States
 
-__all__ = ["DEFAULT", "entry_points", "to_ir"]
+__all__ = ["DEFAULT", "Entry", "entry_points", "to_ir"]
 
 DEFAULT = "predict"
 """The signature name of a model that declares none."""
 _IR_VERSION = 12
 _BATCH = "batch"
+
+
+class Entry(NamedTuple):
+    """A signature as a graph."""
+
+    model: ir.Model
+    states: States
+    quants: dict[str, Quant]
+    """How the integers of its inputs and outputs mean real numbers, by their names."""
 
 
 def entry_points(model: Model) -> dict[str, Signature]:
@@ -32,7 +43,7 @@ def entry_points(model: Model) -> dict[str, Signature]:
     return found if DEFAULT in found else {DEFAULT: model.signatures[0], **found}
 
 
-def to_ir(model: Model, signature: Signature) -> ir.Model:
+def to_ir(model: Model, signature: Signature) -> Entry:
     """The signature's subgraph as a model at the pinned opset, in QDQ form where it is quantised.
 
     Inputs and outputs keep their stored types, in the file's order. Raises UnsupportedOpError listing every operator
@@ -56,7 +67,9 @@ def to_ir(model: Model, signature: Signature) -> ir.Model:
     for (index, _), name in zip(outputs, names[len(inputs) :], strict=True):
         program.graph.outputs.append(scope.output(index, name))
     program.states.finish()
-    return ir.Model(program.graph, ir_version=_IR_VERSION, producer_name="tflite")
+    ends = zip(names, (subgraph.tensors[i].quant for i, _ in (*inputs, *outputs)), strict=True)
+    quants = {name: quant for name, quant in ends if quant is not None}
+    return Entry(ir.Model(program.graph, ir_version=_IR_VERSION, producer_name="tflite"), program.states, quants)
 
 
 def _once(indices: Sequence[int]) -> list[int]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -35,7 +35,7 @@ from converter.quantize.record import Finding
 from lite_runtime.errors import MissingExtraError
 from lite_runtime.graph import Array
 
-__all__ = ["IMAGES", "Row", "Samples", "Source", "arrays_of", "load", "rows_in_order"]
+__all__ = ["IMAGES", "Row", "Samples", "Source", "arrays_of", "collected", "load", "rows_in_order"]
 
 Row: TypeAlias = dict[str, Array]
 Source: TypeAlias = "str | os.PathLike[str] | Array | Mapping[str, Any] | Iterable[Any]"
@@ -81,18 +81,29 @@ def load(source: Source, model: ir.Model, *, mean: Number = 0.0, std: Number = 1
     inputs = [v for v in model.graph.inputs if v.name]
     if not inputs:
         raise QuantizeError("the model has no inputs, so there is nothing to calibrate; use mode w8, w4 or dynamic")
-    rows = list(_rows(source, inputs, _pixels(mean, std)))
+    return collected(_rows(source, inputs, _pixels(mean, std)), inputs, _title(source))
+
+
+def collected(given: Iterable[Row], inputs: Sequence[ir.Value], title: str) -> Samples:
+    """Rows in their fixed order. title: what they come from. Raises QuantizeError if there are none."""
+    rows = list(given)
     if not rows:
-        raise QuantizeError(f"the calibration data {_title(source)} is empty; give it at least one sample")
+        raise QuantizeError(f"the calibration data {title} is empty; give it at least one sample")
     keyed = sorted(((_digest(row), row) for row in rows), key=lambda pair: pair[0])
     whole = blake2b(b"".join(key for key, _ in keyed), digest_size=32).hexdigest()
     ordered = tuple(row for _, row in keyed)
     return Samples(ordered, whole, tuple(_findings(ordered, inputs)))
 
 
-def rows_in_order(source: Source, model: ir.Model, *, mean: Number = 0.0, std: Number = 1.0) -> tuple[Row, ...]:
-    """Rows of data that `load` accepts, in their given order, for data with labels. Raises QuantizeError."""
-    return tuple(_rows(source, [v for v in model.graph.inputs if v.name], _pixels(mean, std)))
+def rows_in_order(
+    source: Source, model: ir.Model, *, mean: Number = 0.0, std: Number = 1.0, without: Collection[str] = ()
+) -> tuple[Row, ...]:
+    """Rows of data that `load` accepts, in their given order, for data with labels and streams. Raises QuantizeError.
+
+    without: inputs that the data do not have.
+    """
+    inputs = [v for v in model.graph.inputs if v.name and v.name not in without]
+    return tuple(_rows(source, inputs, _pixels(mean, std)))
 
 
 def _digest(row: Row) -> bytes:

@@ -158,7 +158,7 @@ def behind_http(gateway: Gateway, handler: Handler) -> Handler:
 def _preflight(origin: str) -> web.Response:
     allowed = {
         "Access-Control-Allow-Origin": origin,
-        "Access-Control-Allow-Methods": "GET, POST",
+        "Access-Control-Allow-Methods": "GET, POST, PUT",
         "Access-Control-Allow-Headers": ", ".join(("Authorization", "Content-Type", *REQUEST_HEADERS)),
         "Access-Control-Max-Age": "600",
         "Vary": "Origin",
@@ -213,6 +213,17 @@ class _Handlers:
             if coding:
                 headers["Content-Encoding"] = coding
         return web.Response(body=payload, status=answer.status, headers=headers, content_type=content_type)
+
+    async def sequence_state(self, request: web.Request) -> web.Response:
+        state = await self._awake(partial(self._gateway.sequence_state, identity=_sequence(request)), request)
+        return web.Response(body=state, content_type="application/octet-stream")
+
+    async def restore_sequence(self, request: web.Request) -> web.Response:
+        with Held(self._room) as held:
+            body = memoryview(await read_body(request, self._limits.body, self._limits.body_seconds, held))
+            restore = partial(self._gateway.restore_sequence, identity=_sequence(request), data=body)
+            await self._awake(restore, request)
+        return web.Response(content_type="application/json")
 
     async def model_metadata(self, request: web.Request) -> web.Response:
         return _json(await self._awake(self._gateway.repository.metadata, request))
@@ -293,6 +304,11 @@ class _Handlers:
 def _named(request: web.Request) -> tuple[str, str]:
     """The model and the version ("": none) in a path."""
     return request.match_info["name"], request.match_info.get("version", "")
+
+
+def _sequence(request: web.Request) -> str:
+    """The sequence in a path."""
+    return request.match_info["sequence"]
 
 
 def _page(page: Page) -> web.Response:

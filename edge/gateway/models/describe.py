@@ -38,6 +38,8 @@ def configuration(served: Served, limit: int) -> dict[str, Any]:
         "default_model_filename": BUNDLE,
         "parameters": {},
     }
+    if served.streams:
+        made["sequence_batching"] = {"direct": {}}
     if most:
         sizes = [size for size in served.config.ladder if size <= most]
         made["dynamic_batching"] = {"preferred_batch_size": sizes, "max_queue_delay_microseconds": 0}

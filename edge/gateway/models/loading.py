@@ -15,6 +15,7 @@ from edge.gateway.models.config import ModelConfig
 from edge.gateway.models.selftest import self_test
 from edge.gateway.models.served import Factory, Served, signatures_of
 from edge.gateway.models.sources import Candidate
+from edge.gateway.sequences.stream import streams_of
 from lite_runtime import bundle
 from lite_runtime.errors import BundleError, MsedgeError
 
@@ -50,7 +51,7 @@ class Loader:
             if old is not None and old.config.made_as(config) and bundle.opened(data).digest == old.digest:
                 return old
             model = lite_runtime.load(data, threads=self.threads, limit=config.memory or self.limit)
-            self_test(model, signatures_of(model))
+            self_test(model, (*signatures_of(model), *streams_of(model)))
             served = Served(name, version, model, config, self.factory, self.forget)
             self.prepare(served)
             served.resident += _working(served)

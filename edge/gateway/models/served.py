@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from edge.gateway.errors import GatewayError
 from edge.gateway.models.config import ModelConfig
 from edge.gateway.ports import Ports, ports_of
+from edge.gateway.sequences.stream import Stream, streams_of
 
 if TYPE_CHECKING:
     from edge.gateway.batching.runner import Runner
@@ -39,7 +40,7 @@ class Served:
 
     __slots__ = (
         "_factory", "_fixed", "_forget", "_inputs", "_runners", "closed", "config", "digest", "in_flight", "labels",
-        "model", "name", "outer", "ports", "processing", "resident", "retired", "shadow", "used", "version",
+        "model", "name", "outer", "ports", "processing", "resident", "retired", "shadow", "streams", "used", "version",
     )  # fmt: skip
 
     def __init__(
@@ -48,15 +49,18 @@ class Served:
     ) -> None:  # fmt: skip
         """Raises GatewayError (501) for a model without a signature that can be served."""
         self.name, self.version = name, str(version)
-        self.model, self.config = model, config
+        self.streams = streams_of(model)
+        """The signatures that keep state between requests; the state is among their ports."""
+        self.model, self.config = model.explicit(self.streams) if self.streams else model, config
         self.digest = model.bundle.digest
-        self.ports: Mapping[str, Ports] = {name: ports_of(model, name) for name in signatures_of(model)}
-        """The ports of each signature that does not change state."""
+        names = (*signatures_of(model), *self.streams)
+        self.ports: Mapping[str, Ports] = {name: ports_of(self.model, name) for name in names}
+        """The ports of each signature that does not change the model."""
         if not self.ports:
             got = ", ".join(model.signatures)
-            raise GatewayError(501, f"{name!r}: expected a signature that changes no state, got {got}")
-        self.outer = self.ports
-        """The ports that clients see; they differ from `ports` if the bundle declares processing."""
+            raise GatewayError(501, f"{name!r}: expected a signature that does not change the model, got {got}")
+        self.outer = self.ports if not self.streams else {**self.ports, **_without_state(self.ports, self.streams)}
+        """The ports that clients see: without state, and those of the processing if the bundle declares some."""
         self.processing: Any = None
         """Pre- and post-processing, if the bundle declares it."""
         self.labels = _labels(model.bundle.metadata.get("labels"))
@@ -153,6 +157,16 @@ class Served:
         self._runners.clear()
         self._fixed.clear()
         self.shadow = self.processing = None
+
+
+def _without_state(ports: Mapping[str, Ports], streams: Mapping[str, Stream]) -> dict[str, Ports]:
+    """The ports of signatures with state, without it."""
+    found = {}
+    for name, stream in streams.items():
+        inputs, outputs, batched = ports[name]
+        own = {n: port for n, port in inputs.items() if n not in stream.use.reads}
+        found[name] = Ports(own, {n: port for n, port in outputs.items() if n not in stream.use.writes}, batched)
+    return found
 
 
 def signatures_of(model: Model) -> tuple[str, ...]:

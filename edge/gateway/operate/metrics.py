@@ -35,6 +35,10 @@ class Gauges:
     """For each model: the number of requests answered by the device's personal version so far."""
     personal_misses: Mapping[str, int] = field(default_factory=dict)
     """For each model: the number of requests so far that named a device but were answered by the common model."""
+    sequences: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Sequences that clients have begun, by model and version."""
+    sequence_bytes: int = 0
+    sequences_expired: int = 0
     under_way: int = 0
     """Requests that were received and not yet answered."""
     log_dropped: int = 0
@@ -92,6 +96,7 @@ _GAUGES = (
     _ByVersion("nv_inference_pending_request_count", "Requests in the queue", lambda g: g.pending),
     _ByVersion("msedge_queue_rows", "Rows in the queue", lambda g: g.queued_rows),
     _ByVersion("msedge_model_bytes", "Bytes of loaded weights and buffers", lambda g: g.loaded_bytes),
+    _ByVersion("msedge_sequences", "Sequences that keep state", lambda g: g.sequences),
 )
 
 
@@ -120,6 +125,9 @@ def _own(statistics: Statistics, gauges: Gauges) -> list[Family]:
         Family("msedge_refused_total", "counter", "Refused requests, by kind of request", refused),
         Family("msedge_personal_hits_total", "counter", "Requests answered by a personal version", hits),
         Family("msedge_personal_misses_total", "counter", "Requests for a device answered by the common model", misses),
+        Family("msedge_sequence_bytes", "gauge", "Bytes of the state of all sequences", [({}, gauges.sequence_bytes)]),
+        Family("msedge_sequences_expired_total", "counter", "Sequences forgotten because they were not used",
+               [({}, gauges.sequences_expired)]),
         Family("msedge_requests_under_way", "gauge", "Requests not yet answered", [({}, gauges.under_way)]),
         Family("msedge_log_dropped_total", "counter", "Log lines dropped as the queue was full",
                [({}, gauges.log_dropped)]),

@@ -19,7 +19,7 @@ from msgspec import Meta, field
 from edge.gateway.errors import GatewayError
 from federated.tables import Fraction, Reader, Table
 
-__all__ = ["Access", "Batching", "Limits", "Logs", "Personal", "Repository", "Settings", "Tls", "Traces"]
+__all__ = ["Access", "Batching", "Limits", "Logs", "Personal", "Repository", "Sequences", "Settings", "Tls", "Traces"]
 
 _BYTES = "bytes, from 1 to 2^50, such as 65536 or '64MiB'"
 _BYTES_OR_NONE = "bytes up to 2^50, such as '2GiB'; 0: no cap"
@@ -139,6 +139,17 @@ class Traces(_Section, frozen=True):
     """Share of requests that are traced, of those whose headers do not decide it."""
 
 
+class Sequences(_Section, frozen=True):
+    """Sequences: requests that continue one another, for models that keep state."""
+
+    most: Count = 1024
+    """Sequences at once; a request that begins one more is refused with 429."""
+    memory: Size = 256 << 20
+    """Bytes of their state."""
+    idle: Seconds = 60.0
+    """Seconds without a request after which a sequence is forgotten."""
+
+
 class Personal(_Section, frozen=True):
     """Personal versions of devices."""
 
@@ -169,6 +180,7 @@ class Settings(_Section, frozen=True):
     logs: Logs = Logs()
     traces: Traces = Traces()
     personal: Personal = Personal()
+    sequences: Sequences = Sequences()
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -19,6 +19,10 @@ _ABOUT = (
 )
 _NAMES: Mapping[str, tuple[Schema, str]] = {
     "name": ({"type": "string", "pattern": NAME}, "The model."),
+    "sequence": (
+        {"type": "string", "minLength": 1, "maxLength": 128},
+        "The sequence: what its requests give as `parameters.sequence_id`; digits alone are a number.",
+    ),
     "version": ({"type": "string", "pattern": VERSION}, "A version's number, or a label such as `canary`."),
 }
 _RETRY = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 0}}}

@@ -128,6 +128,12 @@ _INFER: Mapping[str, Schema] = {
             "timeout": _about(COUNT, "Deadline in microseconds; 0: the gateway's default."),
             "signature": _about(TEXT, "The bundle's signature to run; default: `predict`."),
             "device": _about(TEXT, "The device whose personal version of the model is requested."),
+            "sequence_id": _about(
+                {"oneOf": [{"type": "integer", "minimum": 0, "maximum": 2**64 - 1}, {**TEXT, "maxLength": 128}]},
+                "The sequence that the request continues, for models that keep state.",
+            ),
+            "sequence_start": _about({"type": "boolean"}, "The first request of a sequence: state as in the bundle."),
+            "sequence_end": _about({"type": "boolean"}, "The last request of a sequence: its state is forgotten."),
         },
         "additionalProperties": {"type": ["string", "number", "boolean"]},
     },

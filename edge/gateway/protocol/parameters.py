@@ -42,6 +42,12 @@ def checked(parameters: Any, whose: str) -> None:
 _RESERVED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "binary_data_output": (lambda v: type(v) is bool, "true or false"),
     "priority": (natural, "an integer from 0 on (1 is the highest, 0 the default)"),
+    "sequence_end": (lambda v: type(v) is bool, "true or false"),
+    "sequence_id": (
+        lambda v: (natural(v) and v < 1 << 64) or (type(v) is str and len(v) <= 128),
+        "an integer from 0 on (0: none) or a string of at most 128 characters",
+    ),
+    "sequence_start": (lambda v: type(v) is bool, "true or false"),
     "signature": (lambda v: type(v) is str, "a string, the signature's name"),
     "timeout": (natural, "an integer from 0 on (microseconds)"),
 }
@@ -49,12 +55,10 @@ _RESERVED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def checked_reserved(parameters: Mapping[str, Any]) -> None:
-    """Check the request's parameters that have an effect here. Raises GatewayError: 400, or 501 for sequences."""
+    """Check the request's parameters that have an effect here. Raises GatewayError (400)."""
     for key, (fits, expected) in _RESERVED.items() if parameters else ():
         if key in parameters and not fits(parameters[key]):
             raise wrong(f"parameters.{key}: expected {expected}, got {parameters[key]!r}")
-    if parameters.get("sequence_id", 0) not in (0, "") or isinstance(parameters.get("sequence_id"), bool | float):
-        raise GatewayError(501, "sequence_id: this server keeps no state between requests; omit it")
 
 
 def no_shared_memory(parameters: Mapping[str, Any]) -> None:

@@ -62,7 +62,7 @@ def read(
     GatewayError for an unknown name; it must return the same object each time, so that cached headers can be reused.
     limits: the same for all requests of a process.
     Unknown fields and parameters are ignored, as in Triton. Raises GatewayError: 400 for invalid requests, 413 beyond
-    `limits`, 501 for sequences and shared memory, and what `ports` raises.
+    `limits`, 501 for shared memory, and what `ports` raises.
     """
     if header_length == 0:
         return _raw(body, ports("predict"))

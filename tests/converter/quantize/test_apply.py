@@ -324,3 +324,21 @@ def test_recurrent_weights_get_finer_scales_unless_asked_otherwise():
 
     assert scales(Options(equalize=False)) == [(1, 192, 2), (1, 192, 2)]
     assert scales(Options(mode="w8", block_size=0)) == [(192,), (192,)]
+
+
+def test_integer_inputs_with_default_settings():
+    """Bias correction compares with float rows before inputs become integers; another reader takes the real values."""
+    b = Builder()
+    x = image(b)
+    proto = b.model(conv(b, x), b("ReduceSum", x, keepdims=1))
+    model = prepared(proto)
+    wanted = run(model, {"x": rows((1, 4, 8, 8), 1, 9)})
+    record = quantize(model, Options(io="int8"), rows((1, 4, 8, 8)))
+    spec.check(model, "after quantisation")
+    scale, zero = record.tensors["x"].scale[0], record.tensors["x"].zero_point[0]
+    stored = np.clip(np.rint(rows((1, 4, 8, 8), 1, 9) / np.float32(scale)) + zero, -128, 127).astype(np.int8)
+    got = run(model, {"x": stored})
+    y = record.tensors[model.graph.outputs[0].name]
+    assert got[0].dtype == np.int8 and got[1].dtype == np.float32
+    assert snr(wanted[0], (got[0].astype(np.float32) - y.zero_point[0]) * y.scale[0]) > 25
+    assert snr(wanted[1], got[1]) > 25

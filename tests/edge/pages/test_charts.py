@@ -6,7 +6,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from edge.pages.charts import HIGH, WIDE, Pair, curves, dumbbells
@@ -19,6 +19,9 @@ def points(figure: str) -> list[tuple[float, float]]:
 
 
 @given(NUMBERS)
+@example([5e-324])
+@example([0.0, 5e-324])
+@example([1e-310, 3e-310])
 def test_lines_stay_inside(values: list[float | None]) -> None:
     figure = curves("a < b", list(range(len(values))), {"one & two": values})
     if any(v is not None for v in values):

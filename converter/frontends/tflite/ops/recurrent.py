@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from converter.frontends.tflite.op import Op, translate
 from converter.frontends.tflite.ops.operands import cast, sizes
-from converter.frontends.tflite.ops.variables import state, store
+from converter.frontends.tflite.ops.variables import as_real, as_stored, raw_state, raw_store, state, store
 from converter.ir import build
 
 __all__: list[str] = []
@@ -340,17 +340,21 @@ def _basic_lstm(op: Op) -> list[ir.Value]:
 
 @translate("SVDF")
 def svdf(op: Op) -> ir.Value:
-    """A rank-`rank` filter over the last `memory` steps: features enter a shift register, weighted over time."""
+    """A rank-`rank` filter over the last `memory` steps: features enter a shift register, weighted over time.
+
+    A quantised register is shifted as integers: the newest features are rounded when they enter it.
+    """
     features, memory = sizes(op, 2)
     rank = int(op.option("rank", 1))
     if features is None or memory is None:
         op.fail("expected time weights of known size")
-    line = op.emit("Reshape", [state(op, 4), op.constant([-1, features, memory])])
-    newest = op.emit("Unsqueeze", [_product(op, op.real(0), 1), op.constant([2])])
+    line = op.emit("Reshape", [raw_state(op, 4), op.constant([-1, features, memory])])
+    newest = op.emit("Unsqueeze", [as_stored(op, 4, _product(op, op.real(0), 1)), op.constant([2])])
     older = op.emit("Slice", [line, *(op.constant([v]) for v in (1, memory, 2))])
     line = op.emit("Concat", [older, newest], {"axis": 2})
-    store(op, 4, op.emit("Reshape", [line, op.constant([-1, features * memory])]))
-    seen = op.emit("ReduceSum", [op.emit("Mul", [line, op.real(2)]), op.constant([2])], {"keepdims": 0})
+    raw_store(op, 4, op.emit("Reshape", [line, op.constant([-1, features * memory])]))
+    weighted = op.emit("Mul", [as_real(op, 4, line), op.real(2)])
+    seen = op.emit("ReduceSum", [weighted, op.constant([2])], {"keepdims": 0})
     if rank > 1:
         grouped = op.emit("Reshape", [seen, op.constant([-1, features // rank, rank])])
         seen = op.emit("ReduceSum", [grouped, op.constant([2])], {"keepdims": 0})

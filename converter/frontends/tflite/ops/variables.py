@@ -7,32 +7,50 @@ import onnx_ir as ir
 
 from converter.frontends.tflite.model import Tensor
 from converter.frontends.tflite.op import Op, translate
+from converter.frontends.tflite.state import Key
 from converter.ir import build
 
-__all__ = ["state", "store"]
+__all__ = ["as_real", "as_stored", "raw_state", "raw_store", "state", "store"]
 
 
 def state(op: Op, i: int) -> ir.Value:
     """State tensor `i` as real numbers, as written by the previous run or by an earlier operator of this run."""
-    tensor = op.tensor(i)
-    if tensor.dtype is None or not tensor.is_variable:
-        op.fail(f"expected input {i} to be a variable, got {tensor.name!r}, which is not")
-    sizes = [None if d < 0 else d for d in tensor.shape_signature]
-    zero = 0 if tensor.quant is None else int(tensor.quant.zero_point)
-    stored = op.states.read(_key(tensor), tensor.dtype, sizes, zero)
-    return op.emit("DequantizeLinear", [stored, *_parameters(op, tensor)]) if tensor.quantized else stored
+    return as_real(op, i, raw_state(op, i))
 
 
 def store(op: Op, i: int, value: ir.Value) -> None:
     """`value`, real numbers, becomes state tensor `i`."""
+    raw_store(op, i, as_stored(op, i, value))
+
+
+def raw_state(op: Op, i: int) -> ir.Value:
+    """State tensor `i` as stored."""
     tensor = op.tensor(i)
-    if tensor.quantized:
-        value = op.emit("QuantizeLinear", [value, *_parameters(op, tensor)])
-    op.states.write(_key(tensor), value)
+    if tensor.dtype is None or not tensor.is_variable:
+        op.fail(f"expected input {i} to be a variable, got {tensor.name!r}, which is not")
+    zero = 0 if tensor.quant is None else int(tensor.quant.zero_point)
+    return op.states.read(_key(op, tensor), tensor.dtype, tensor.shape, zero)
 
 
-def _key(tensor: Tensor) -> str:
-    return tensor.name or f"state {tensor.index}"
+def raw_store(op: Op, i: int, value: ir.Value) -> None:
+    """`value`, of the stored type, becomes state tensor `i`."""
+    op.states.write(_key(op, op.tensor(i)), value)
+
+
+def as_real(op: Op, i: int, value: ir.Value) -> ir.Value:
+    """`value`, of the type in which state tensor `i` is stored, as real numbers."""
+    tensor = op.tensor(i)
+    return op.emit("DequantizeLinear", [value, *_parameters(op, tensor)]) if tensor.quantized else value
+
+
+def as_stored(op: Op, i: int, value: ir.Value) -> ir.Value:
+    """`value`, real numbers, in the type in which state tensor `i` is stored."""
+    tensor = op.tensor(i)
+    return op.emit("QuantizeLinear", [value, *_parameters(op, tensor)]) if tensor.quantized else value
+
+
+def _key(op: Op, tensor: Tensor) -> Key:
+    return Key(tensor.name or f"state {tensor.index}", op.subgraph_index, tensor.index)
 
 
 def _parameters(op: Op, tensor: Tensor) -> list[ir.Value]:
@@ -47,12 +65,12 @@ def var_handle(op: Op) -> ir.Value:
     return op.constant(np.asarray(str(op.option("shared_name", "")).encode(), object))
 
 
-def _variable(op: Op) -> str:
+def _variable(op: Op) -> Key:
     found = build.array(op.raw(0))
     if found is None:
         op.fail("expected a handle from VAR_HANDLE, got a computed one")
     text = found.reshape(-1)[0]
-    return text.decode() if isinstance(text, bytes) else str(text)
+    return Key(text.decode() if isinstance(text, bytes) else str(text))
 
 
 @translate("READ_VARIABLE")
@@ -61,8 +79,7 @@ def read_variable(op: Op) -> ir.Value:
     result = op.output()
     if result.dtype is None:
         op.fail(f"expected a tensor, got a {result.type_name}")
-    sizes = [None if d < 0 else d for d in result.shape_signature]
-    return op.states.read(_variable(op), result.dtype, sizes)
+    return op.states.read(_variable(op), result.dtype, result.shape)
 
 
 @translate("ASSIGN_VARIABLE")

@@ -14,9 +14,10 @@ from ai_edge_litert.interpreter import Interpreter
 
 from converter.errors import ConvertError
 from converter.frontends import tflite
-from converter.frontends.tflite.state import METADATA
+from converter.ir.kept import METADATA
 from converter.lowering import lower
 from lite_runtime import reference
+from lite_runtime.graph import StateUse
 from tests.converter.frontends.tflite.builder import Builder, Quant, Tensor, litert
 from tests.converter.frontends.tflite.support import I32, C, Out, X, check, check_op, floats, run, translated
 
@@ -129,18 +130,17 @@ def with_state(builder: Builder, steps: Sequence[Sequence[np.ndarray]], limit: f
     runner.allocate_tensors()
     model = translated(data)
     graph = lower(model)
-    described = json.loads(model.graph.metadata_props[METADATA])
-    kept = {name: entry["next"] for name, entry in described.items()}
-    state = {v.name: np.full(v.shape or (), described[v.name]["initial"] or 0, v.dtype)
-             for v in graph.inputs if v.name in kept}  # fmt: skip
-    own = [v.name for v in graph.inputs if v.name not in kept]
+    variables = tflite.load(data).variables
+    use, state = variables.uses["predict"], dict(variables.initial)
+    own, results_of = ([v.name for v in side] for side in use.seen(graph))
     for inputs in steps:
         for detail, array in zip(runner.get_input_details(), inputs, strict=True):
             runner.set_tensor(detail["index"], array)
         runner.invoke()
-        found = reference.run(graph, {**dict(zip(own, inputs, strict=True)), **state})
-        state = {name: found[output] for name, output in kept.items()}
-        results = [found[v.name] for v in graph.outputs if v.name not in kept.values()]
+        held = {name: state[key] for name, key in use.reads.items()}
+        found = reference.run(graph, {**dict(zip(own, inputs, strict=True)), **held})
+        state |= {key: found[name] for name, key in use.writes.items()}
+        results = [found[name] for name in results_of]
         for detail, mine in zip(runner.get_output_details(), results, strict=True):
             theirs = runner.get_tensor(detail["index"])
             assert mine.shape == theirs.shape and mine.dtype == theirs.dtype
@@ -167,7 +167,9 @@ def test_resource_variable() -> None:
     model = with_state(builder, [[floats(3, seed=i)] for i in range(3)])
     kept = {"total": {"next": "total.next", "initial": [0.0] * 3}}
     assert json.loads(model.graph.metadata_props[METADATA]) == kept
-    assert tflite.load(builder.build()).metadata["state"] == {"predict": kept}
+    variables = tflite.load(builder.build()).variables
+    assert variables.uses == {"predict": StateUse({"total": "total"}, {"total.next": "total"})}
+    assert {name: array.tolist() for name, array in variables.initial.items()} == {"total": [0.0] * 3}
 
 
 def test_variable_never_assigned_is_constant() -> None:

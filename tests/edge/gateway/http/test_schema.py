@@ -15,7 +15,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+import lite_runtime
+import msedge
 from edge.gateway.pages.openapi import document
+from tests.converter.streams import ring_buffer
 from tests.edge.gateway.live import Live, live, numbers, scaled, simple
 
 EXAMPLES = int(os.environ.get("MSEDGE_SCHEMA_EXAMPLES", "0"))
@@ -35,7 +38,7 @@ CHECKS = [
 ]
 NAMES = st.sampled_from(["scaled", "simple", "numbers"])
 ROWS = st.lists(st.lists(st.floats(-1e6, 1e6, width=32), min_size=4, max_size=4), min_size=1, max_size=3)
-HEALTHY = {"get": {200}, "post": {200, 400}}
+HEALTHY = {"get": {200}, "post": {200, 400}, "put": {200, 400}}
 """By method, statuses that have to be among the answers."""
 
 
@@ -46,6 +49,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     for make, name in ((simple, "simple"), (numbers, "numbers")):
         make(folder / f"{name}.mslite")
     scaled(folder / "scaled.mslite", 2.0)
+    msedge.convert(ring_buffer(), output=folder / "ring.mslite")
+    lite_runtime.load(folder / "ring.mslite").save_state(folder / "ring.msstate")
     with live(folder) as made:
         yield made
 
@@ -80,6 +85,15 @@ def test_operation(served: Live, name: str) -> None:
             case.path_parameters.update({"name": "scaled"} | ({"version": "1"} if "{version}" in name else {}))
             case.headers, case.media_type = {}, "application/json"
             case.body = {"inputs": [{"name": "x", "shape": [len(rows), 4], "datatype": "FP32", "data": rows}]}
+        if operation.path.endswith("{sequence}") and data.draw(st.integers(0, 3)) == 0:
+            state = (Path(served.gateway.settings.models[0]) / "ring.msstate").read_bytes()
+            place = operation.path.format(name="ring", version="1", sequence="s")
+            requests.put(f"{served.address}{place}", state, timeout=300).raise_for_status()
+            case.path_parameters.update({"name": "ring", "sequence": "s"})
+            if "{version}" in name:
+                case.path_parameters["version"] = "1"
+            if operation.method == "put":
+                case.body, case.media_type = state, "application/octet-stream"
         reply = case.call(base_url=served.address, session=session, timeout=300)
         asked.add(reply.status_code)
         case.validate_response(reply, checks=CHECKS)

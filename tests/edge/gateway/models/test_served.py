@@ -76,10 +76,23 @@ def test_the_last_request_frees_what_was_retired(make: Any) -> None:
     assert gone == ["3", "idle"]
 
 
-def test_a_model_that_only_changes_state_is_not_served(stateful: bytes) -> None:
-    with pytest.raises(GatewayError, match="a signature that changes no state, got count") as caught:
-        served(stateful)
+def test_a_model_that_only_learns_is_not_served(stateful: bytes) -> None:
+    held = bundle.read(stateful)
+    learns = bundle.write(
+        None, {"train_step": held.signatures["count"]}, state=held.state, uses={"train_step": held.uses["count"]}
+    )
+    with pytest.raises(GatewayError, match="a signature that does not change the model, got train_step") as caught:
+        served(learns)
     assert caught.value.status == 501
+
+
+def test_a_signature_that_keeps_state_shows_none(stateful: bytes) -> None:
+    """Its state is an input and an output of the runner, but not of clients."""
+    one = served(stateful)
+    use = one.streams["count"].use
+    assert one.first == "count" and set(use.reads) <= set(one.ports["count"].inputs)
+    assert not set(use.reads) & set(one.outer["count"].inputs) and not set(use.writes) & set(one.outer["count"].outputs)
+    assert set(metadata(one, ["3"])) >= {"inputs", "outputs"}
 
 
 def test_metadata_and_configuration(make: Any) -> None:

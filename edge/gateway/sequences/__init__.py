@@ -1,0 +1,1 @@
+"""Sequences: requests that continue one another, with the model's state kept between them."""
