@@ -34,8 +34,8 @@ from converter.report import PERFECT, Report, measure
 from lite_runtime import bundle
 from lite_runtime._files import write_atomically
 from lite_runtime.bundle.processing import KEY, ProcessingError, check, check_names
-from lite_runtime.errors import BundleError
-from lite_runtime.graph import Array, Graph, StateUse
+from lite_runtime.errors import BundleError, MsedgeError
+from lite_runtime.graph import Array, Graph, StateUse, dtype_name
 from lite_runtime.operators import OPERATORS, having
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ def convert(
     described = loaded.metadata if processing is None else {**loaded.metadata, **_declared(processing, models, to)}
     report = _describe(source, loaded, models, options)
     _need_supported(models.values())
+    samples: Samples | None = None
     learning = _Learning(uses=loaded.variables.uses, state=loaded.variables.initial)
     if trainable is not None:
         _need_bundle(to, accuracy, options)
@@ -100,9 +101,9 @@ def convert(
         for model in models.values():
             report.passes += optimize(model, PREPARE)
         if options.mode not in ("none", "fp16"):
-            model = _quantize(
-                _only(models, options), options, calibration, accuracy, report, explain, progress, learning
-            )
+            model = _only(models, options)
+            samples = None if calibration is None else _samples(calibration, model, learning, accuracy)
+            model = _quantize(model, options, samples, accuracy, report, explain, progress)
             models = dict.fromkeys(models, model)
     if to == "onnx":
         data = export.onnx_bytes(_only(models, options, to), halve=options.mode == "fp16")
@@ -117,7 +118,7 @@ def convert(
         data = _write(output, graphs, models, learning, described, report)
         _measure(report, graphs.values())
         if explain:
-            report.arena_bytes = _arena(data)
+            report.arena_bytes = _arena(data, samples, report)
             if learning.models:
                 _measure_steps(data, learning, report)
     report.bundle_bytes = len(data)
@@ -210,19 +211,12 @@ EXPLAINED_ROWS = 16
 def _quantize(
     model: ir.Model,
     options: Options,
-    calibration: Any,
+    samples: Samples | None,
     accuracy: Accuracy | None,
     report: Report,
     explain: bool,
     progress: Progress | None,
-    learning: _Learning,
 ) -> ir.Model:
-    samples = None if calibration is None else _samples(calibration, model, learning)
-    if learning.uses and accuracy is not None and accuracy.data is not None:
-        raise QuantizeError(
-            f"accuracy: a model that keeps state ({', '.join(learning.state)}) is measured on the calibration data, "
-            "whose rows are the steps of a stream; omit the evaluation data"
-        )
     if options.static:
         report.passes += optimize(model, STATIC)
     before = model.clone() if explain else None
@@ -242,16 +236,24 @@ def _quantize(
     report.quantization = record
     if explain and before is not None:
         rows = samples.first(EXPLAINED_ROWS).rows if samples else [golden.sample_inputs(lower(before))]
-        report.layers, report.outputs = measure(before, model, record, rows)
+        try:
+            report.layers, report.outputs = measure(before, model, record, rows)
+        except MsedgeError as error:
+            report.left_out.append(f"comparison layer by layer: {_failed(error, samples)}")
     if options.io == "int8":
         integer_ends(model)
     return model
 
 
-def _samples(calibration: Any, model: ir.Model, learning: _Learning) -> Samples:
+def _samples(calibration: Any, model: ir.Model, learning: _Learning, accuracy: Accuracy | None) -> Samples:
     """Calibration rows; those of a model with state are the steps of one stream."""
     if not learning.uses:
         return calibration_data(calibration, model)
+    if accuracy is not None and accuracy.data is not None:
+        raise QuantizeError(
+            f"accuracy: a model that keeps state ({', '.join(learning.state)}) is measured on the calibration data, "
+            "whose rows are the steps of a stream; omit the evaluation data"
+        )
     return stream.load(calibration, model, next(iter(learning.uses.values())), learning.state)
 
 
@@ -414,14 +416,29 @@ def _key(array: Array) -> bytes:
     return hashlib.blake2b(contents, digest_size=16, person=array.dtype.str.encode()[:16]).digest()
 
 
-def _arena(data: bytes) -> int:
-    """Working memory of "predict"; 0 if its inputs cannot be generated or there are no native kernels."""
+def _failed(error: MsedgeError, samples: Samples | None) -> str:
+    """Why a run for the report failed. Without calibration data its inputs are random, and open sizes are 1."""
+    if samples is not None:
+        return str(error)
+    return f"the model does not run on random inputs whose open sizes are 1 ({error}); give calibration data"
+
+
+def _arena(data: bytes, samples: Samples | None, report: Report) -> int:
+    """Working memory of "predict" on the first calibration row, or on random inputs; 0 if it does not run on them."""
     from lite_runtime import load
 
     model = load(data)
     if "predict" not in model.signatures:
         return 0
-    return model.cost(golden.sample_inputs(model.bundle.at_first("predict"))).arena_bytes
+    graph = model.bundle.at_first("predict")
+    row = samples.rows[0] if samples else {}
+    fitting = all(v.name in row and dtype_name(row[v.name].dtype) == v.dtype for v in graph.inputs)
+    try:
+        inputs = {v.name: row[v.name] for v in graph.inputs} if fitting else golden.sample_inputs(graph)
+        return model.cost(inputs).arena_bytes
+    except MsedgeError as error:
+        report.left_out.append(f"working memory: {_failed(error, samples)}")
+        return 0
 
 
 def _native_ops() -> frozenset[str]:

@@ -311,17 +311,30 @@ def _deserialize(proto: onnx.ModelProto, folder: Path | None) -> ir.Model:
     return model
 
 
-def _unknown_if_negative(value: ir.Value) -> None:
-    """Some exporters write -1 for a size they do not know; ONNX's own inference aborts the process over one."""
+_NAMELESS = frozenset(("?", "-1", "*", "None", "none", "unknown", "dynamic"))
+"""Names that exporters write for every size that they do not know: equal names do not mean equal sizes."""
+
+
+def _nameless(value: ir.Value) -> None:
+    """Sizes that are not known, written as one of `_NAMELESS` or as -1, over which ONNX's own inference aborts the
+    process, have no name."""
     shape = build.dims(value)
-    if shape is not None and any(isinstance(d, int) and d < 0 for d in shape):
-        value.shape = ir.Shape([None if isinstance(d, int) and d < 0 else d for d in shape])
+    if shape is not None and any(d in _NAMELESS or (isinstance(d, int) and d < 0) for d in shape):
+        value.shape = ir.Shape([None if d in _NAMELESS or (isinstance(d, int) and d < 0) else d for d in shape])
+
+
+def _name_sizes(graph: ir.Graph) -> None:
+    """Nameless sizes of inputs get names of their own."""
+    for value in graph.inputs:
+        shape = build.dims(value)
+        if shape is not None and None in shape:
+            value.shape = ir.Shape([f"{value.name}.{axis}" if d is None else d for axis, d in enumerate(shape)])
 
 
 def _normalise(model: ir.Model) -> ir.Model:
     for graph in build.graphs(model):
         for value in (*graph.inputs, *graph.outputs, *(v for node in graph for v in node.outputs)):
-            _unknown_if_negative(value)
+            _nameless(value)
         if any(v.name is None for v in graph.inputs):
             raise ConvertError(f"graph {graph.name!r}: an input has no name")
     quiet = logging.getLogger("onnx_ir.passes.common")
@@ -338,6 +351,7 @@ def _normalise(model: ir.Model) -> ir.Model:
         ) from error
     finally:
         quiet.level = level
+    _name_sizes(model.graph)
     for node in build.nodes(model):
         node.version = None
     build.adopt(model)

@@ -62,7 +62,8 @@ def infer(model: ir.Model, *, declared: bool = True) -> int:
     """Fill in shapes and types everywhere the engine knows them; the number of values that gained something.
 
     `declared=False` ignores the shapes stored with intermediate values and is strict: the first operator whose operands
-    do not fit, or a graph output whose declaration contradicts its operator, raises ConvertError.
+    do not fit, or a graph output whose declaration contradicts its operator, raises ConvertError. If inputs have open
+    sizes, sizes of outputs that only their declaration gives are dropped: exporters write those of one run.
     """
     _forget_made_up(model)
     proto = _skeleton(model)
@@ -71,10 +72,31 @@ def infer(model: ir.Model, *, declared: bool = True) -> int:
         for output in proto.graph.output:
             if output.type.HasField("tensor_type"):
                 output.type.tensor_type.ClearField("shape")
-    gained = _merge_graph(model.graph, _run(proto, strict=not declared).graph, declared)
+    found = _run(proto, strict=not declared).graph
+    if not declared and not _fixed(model.graph.inputs):
+        _drop_traced(model.graph, found)
+    gained = _merge_graph(model.graph, found, declared)
     while own_shapes.fill(model):
         gained += 1 + _merge_graph(model.graph, _run(_skeleton(model), strict=False).graph, True)
     return gained
+
+
+def _fixed(values: Sequence[ir.Value]) -> bool:
+    """Whether all sizes are known."""
+    return all((shape := build.dims(v)) is not None and all(isinstance(d, int) for d in shape) for v in values)
+
+
+def _drop_traced(graph: ir.Graph, found: onnx.GraphProto) -> None:
+    """Drop declared sizes of outputs that the engine does not find."""
+    types = {info.name: info.type for info in found.output}
+    for value in graph.outputs:
+        node, declared = value.producer(), build.dims(value)
+        if node is None or declared is None or node.domain not in ("", "ai.onnx") or value.name not in types:
+            continue
+        shape = ir.serde.deserialize_type_proto_for_shape(types[value.name])
+        known = [None] * len(declared) if shape is None or len(shape) != len(declared) else list(shape)
+        pairs = zip(declared, known, strict=True)
+        value.shape = ir.Shape([None if isinstance(d, int) and not isinstance(k, int) else d for d, k in pairs])
 
 
 def _forget_made_up(model: ir.Model) -> None:

@@ -72,10 +72,11 @@ def _accuracy(report: Report) -> list[tuple[str, str]]:
 
 
 def _findings(report: Report) -> str:
-    found = report.quantization.findings if report.quantization else []
+    told = report.quantization.findings if report.quantization else []
+    found = [*((str(f.kind), f.text) for f in told), *(("left out", text) for text in report.left_out)]
     if not found:
         return ""
-    rows = "".join(f"<li><b>{escape(f.kind)}</b> {escape(f.text)}</li>" for f in found)
+    rows = "".join(f"<li><b>{escape(kind)}</b> {escape(text)}</li>" for kind, text in found)
     return f'<h2>Findings</h2><section class="card"><ul class="findings">{rows}</ul></section>'
 
 

@@ -62,6 +62,8 @@ class Report:
     """(node, operator, source location) for each of those."""
     arena_bytes: int = 0
     """Working memory of one run of "predict" by the native kernels, its open dimensions taken as 1."""
+    left_out: list[str] = field(default_factory=list)
+    """What the report lacks because a run of the model failed, and why."""
     golden: str = ""
     """"stored", or why the bundle holds no golden sample."""
     seconds: float = 0.0

@@ -193,6 +193,7 @@ def _bundle(report: Report) -> list[tuple[str, str]]:
         ("rewrites", ", ".join(f"{name} {count}" for name, count in report.rewrites().items()) or "none"),
         ("native", f"{report.coverage:.0%} of operators" + f"; on the NumPy reference: {slow}" * bool(slow)),
         ("golden", report.golden),
+        *(("not in the report", text) for text in report.left_out),
     ]
 
 

@@ -9,6 +9,7 @@ How an array becomes rows, for an input of rank r:
   fixed at more. Exceptions, which are one row: an array of exactly the input's shape if the leading size is fixed at
   more than one, and vectors for an input of rank 1 that is not a vector of samples.
 - rank r + 1: the leading axis counts samples, each of the input's full shape.
+- rank 0, for an input of rank 0: the value for all rows.
 - rank r - 1, in iterables, lists of rows and files of a folder only: one sample without its batch axis.
 
 Floating inputs take any real numbers; integer inputs take integers only. Pixels of images stay 0..255 unless `mean`
@@ -256,14 +257,14 @@ def _split(array: Array, value: ir.Value, where: str) -> list[Array]:
     rank = len(shape)
     if array.ndim == rank + 1:
         rows = list(array)
-    elif array.ndim == rank and rank:
-        rows = _batches(array, shape)
+    elif array.ndim == rank:
+        rows = _batches(array, shape) if rank else [array]
     else:
         raise QuantizeError(f"{where}: expected {_expected(shape)}, got an array of shape {list(array.shape)}")
     for row in rows[:1]:
         if not all(not isinstance(d, int) or d == n for d, n in zip(shape, row.shape, strict=True)):
             raise QuantizeError(f"{where}: expected {_expected(shape)}, got an array of shape {list(array.shape)}")
-    return [np.ascontiguousarray(row) for row in rows]
+    return [np.array(row, order="C", copy=None) for row in rows]  # keeps rank 0, unlike ascontiguousarray
 
 
 def _batches(array: Array, shape: Sequence[int | str | None]) -> list[Array]:
@@ -276,6 +277,8 @@ def _batches(array: Array, shape: Sequence[int | str | None]) -> list[Array]:
 
 
 def _expected(shape: Sequence[int | str | None]) -> str:
+    if not shape:
+        return "[samples] or one number for an input of rank 0"
     sizes = [str(d) if d is not None else "?" for d in shape]
     return f"[samples, {', '.join(sizes[1:])}] for an input of [{', '.join(sizes)}]"
 

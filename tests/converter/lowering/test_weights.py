@@ -143,6 +143,7 @@ def test_large_weights_are_prepared_without_full_copies(axis: int) -> None:
     """2 M weights: packed bytes, then int8, then float32, and little more."""
     graph = pack_narrow(weight_only(np.random.default_rng(0), 2048, 1024, axis=axis))
     count = 2048 * 1024
+    fold(pack_narrow(weight_only(np.random.default_rng(0), 64, 32, axis=axis)), 1 << 30)  # imports what it needs
     tracemalloc.start()
     try:
         folded = fold(graph, 1 << 30)
