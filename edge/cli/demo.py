@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["demo"]
 
-COLUMNS = 80
-"""The largest width of the tables."""
-
-
 def demo(
     epochs: Annotated[int, typer.Option("--epochs", min=1, metavar="N", help="Number of training epochs.")] = 20,
     keep: Annotated[
@@ -135,7 +131,7 @@ def _print(o: Outcome, seconds: float, keep: Path | None) -> None:
         rows.add_row("× onnxruntime's speed", "", *(f"{ratio.median:.2f}" for ratio in ratios), "")
         rows.add_row("  between", "", *(f"{ratio.low:.2f}–{ratio.high:.2f}" for ratio in ratios), "")
     print(f"\nResNet-8, {o.parameters:,} parameters; {o.trained_on} training digits, {o.held_out} held-out digits")
-    console(least=COLUMNS).print(rows)
+    console().print(rows)
     _print_fleet(o.fleet)
     _print_served(o.served)
     good = "all checks passed: training, conversion, federated learning, serving"
@@ -155,7 +151,7 @@ def _print_fleet(fleet: FleetOutcome) -> None:
     rows.add_section()
     for words, trained in (("mean of devices that train", True), ("mean of held-out devices", False)):
         rows.add_row(words, f"{fleet.mean('cloud', trained):.3f}", f"{fleet.mean('own', trained):.3f}")
-    console(least=COLUMNS).print(rows)
+    console().print(rows)
 
 
 def _print_served(served: ServeOutcome) -> None:
@@ -171,4 +167,4 @@ def _print_served(served: ServeOutcome) -> None:
     ):
         figures = f"{load.accuracy:.3f}", f"{load.rate:,.0f}", seconds_text(load.median), f"{load.rows:.1f}"
         rows.add_row(words, *figures)
-    console(least=COLUMNS).print(rows)
+    console().print(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -40,22 +41,34 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def console(*, stderr: bool = False, least: int = 0) -> Console:
-    """rich's console without markup, so that a shape such as [1, 3] is printed unchanged. `least`: the minimum width in
-    columns: on a narrower terminal, tables of this width are wrapped and not cut off."""
+WITHOUT_TERMINAL = 10_000
+"""Columns of a file or a pipe: nothing is wrapped."""
+
+
+def console(*, stderr: bool = False) -> Console:
+    """rich's console without markup, so that a shape such as [1, 3] is printed unchanged. Without a terminal, and
+    without a width in the variable COLUMNS, lines have their full width."""
     from rich.console import Console
 
     made = Console(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=False)
-    made.width = max(made.width, least)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = WITHOUT_TERMINAL
     return made
 
 
 def table(title: str, *columns: str, right: Sequence[str] = (), fold: Sequence[str] = ()) -> Table:
-    """An empty table; columns in `right` are right-aligned, those in `fold` may wrap."""
-    from rich import box
-    from rich.table import Table
+    """An empty table; columns in `right` are right-aligned, those in `fold` may wrap.
 
-    made = Table(title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    Nothing is cut off: where the other columns do not fit, each row is printed as a list of its columns.
+    """
+    from rich import box
+
+    from edge.cli.fitting import Fitting
+
+    made = Fitting(
+        title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )  # fmt: skip
     for name in columns:
         made.add_column(
             name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -38,6 +38,15 @@ def verify(
             help="Largest allowed difference, relative to an output's range; default: by the bundle's precision.",
         ),
     ] = None,
+    absolute: Annotated[
+        float | None,
+        typer.Option(
+            "--absolute",
+            min=0.0,
+            help="Differences up to this one are allowed whatever the range; default: four units in the last place of"
+            " a float32 near 1.",
+        ),
+    ] = None,
     layers: Annotated[
         bool,
         typer.Option("--layers", help="Also compare every layer that both have: signal-to-noise ratio, cosine."),
@@ -55,11 +64,14 @@ def verify(
     """
     shapes = read_shapes(input_shape)
     import lite_runtime
-    from edge.measuring.parity import compare_all, first_divergence, worst
+    from edge.measuring.parity import ROUNDING, compare_all, first_divergence, worst
     from edge.peers.oracle import Oracle
 
     model = lite_runtime.load(bundle, threads=threads, backend=backend)
-    allowed = _tolerance(model.bundle.provenance) if tolerance is None else tolerance
+    allowed = Allowed(
+        _tolerance(model.bundle.provenance) if tolerance is None else tolerance,
+        ROUNDING if absolute is None else absolute,
+    )
     oracle = _oracle(source, threads, backend)
     runs = _inputs(data, model.bundle.at_first("predict"), seed, shapes, samples)
     compared = []
@@ -67,13 +79,14 @@ def verify(
         say(f"run {number} of {len(runs)}")
         compared.append(compare_all(model.run(inputs), oracle.run(inputs), steps=1))
     rows = worst(compared)
-    failed = next((i for i, run in enumerate(compared) if not all(d.within(allowed) for d in run)), None)
+    failed = next((i for i, run in enumerate(compared) if not all(d.within(*allowed) for d in run)), None)
     divergence = None
     if failed is not None and isinstance(oracle, Oracle):
         say("the outputs differ; searching for the first operator with a different result")
         divergence = first_divergence(
-            oracle.model, model.bundle.at_first("predict"), runs[failed], allowed, threads=threads, backend=backend
-        )
+            oracle.model, model.bundle.at_first("predict"), runs[failed], allowed.relative,
+            threads=threads, backend=backend,
+        )  # fmt: skip
     along = _layers(source, bundle, runs[failed or 0], threads, backend) if layers else None
     if as_json:
         emit(_as_json(rows, allowed, len(runs), failed is None, divergence, along))
@@ -83,6 +96,13 @@ def verify(
         _print(rows, allowed, len(runs), failed is None, divergence)
     if failed is not None:
         raise typer.Exit(CHECK_FAILED)
+
+
+class Allowed(NamedTuple):
+    """A difference is allowed if it is at most `absolute`, or at most the share `relative` of the output's range."""
+
+    relative: float
+    absolute: float
 
 
 _TOLERANCES = {"none": 1e-4, "fp16": 1e-2, "w8": 5e-2, "int16x8": 5e-2}
@@ -132,7 +152,7 @@ def _inputs(
 
 def _as_json(
     rows: Sequence[Difference],
-    tolerance: float,
+    allowed: Allowed,
     runs: int,
     same: bool,
     divergence: Divergence | None,
@@ -142,7 +162,8 @@ def _as_json(
 
     return {
         "same": same,
-        "tolerance": tolerance,
+        "tolerance": allowed.relative,
+        "absolute": allowed.absolute,
         "runs": runs,
         "outputs": [asdict(row) for row in rows],
         "first_divergence": divergence and asdict(divergence),
@@ -169,17 +190,18 @@ def _print_layers(along: tuple[list[Layer], Layer | None]) -> None:
         print(f"the quality drops at {part.name!r}: {part.snr:.1f} dB, {ops}")
 
 
-def _print(rows: Sequence[Difference], tolerance: float, runs: int, same: bool, divergence: Divergence | None) -> None:
+def _print(rows: Sequence[Difference], allowed: Allowed, runs: int, same: bool, divergence: Divergence | None) -> None:
     shown = table(
         "", "output", "dtype", "shape", "max |difference|", "of range", "", right=("max |difference|", "of range"),
         fold=("output", ""),
     )  # fmt: skip
     for row in rows:
-        verdict = "ok" if row.within(tolerance) else f"differs at {list(row.at)} {row.why}".rstrip()
+        verdict = "ok" if row.within(*allowed) else f"differs at {list(row.at)} {row.why}".rstrip()
         shown.add_row(row.name, row.dtype, shape_text(row.shape), f"{row.largest:.3g}", f"{row.relative:.2g}", verdict)
     console().print(shown)
     verdict = "equal within" if same else "DIFFERENT by more than"
-    print(f"{verdict} {tolerance:g} of each output's range, over {runs} run{'s' * (runs != 1)}")
+    limits = f"{allowed.relative:g} of each output's range, or {allowed.absolute:.2g}"
+    print(f"{verdict} {limits}, over {runs} run{'s' * (runs != 1)}")
     if divergence is not None:
         found = divergence.difference
         origin = f"{divergence.source_op} {divergence.source_node}".strip()

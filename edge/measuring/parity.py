@@ -47,9 +47,9 @@ class Difference:
         """`relative`, but 0 for rounding errors: see `ROUNDING`."""
         return 0.0 if self.largest <= ROUNDING else self.relative
 
-    def within(self, tolerance: float) -> bool:
-        """Whether all elements are within the tolerance."""
-        return self.significant <= tolerance
+    def within(self, relative: float, absolute: float = ROUNDING) -> bool:
+        """Whether the largest difference is at most `absolute`, or at most this share of the expected range."""
+        return self.largest <= absolute or self.relative <= relative
 
 
 MAY_STEP = 1e-3

@@ -37,6 +37,15 @@ def test_verify_notices_lost_state(model: Path, tmp_path: Path) -> None:
         assert not found["same"]
 
 
+def test_verify_uses_both_limits(model: Path) -> None:
+    """Of the range, or absolute: one of them is enough, and both are told."""
+    bundle = model.with_suffix(".mslite")
+    found = as_json("verify", model, bundle, "--tolerance", "0", "--absolute", "0.001")
+    assert found["same"] and (found["tolerance"], found["absolute"]) == (0, 0.001)
+    stdout, _ = msedge("verify", model, bundle, "--tolerance", "0.5", "--absolute", "0")
+    assert "equal within 0.5 of each output's range, or 0, over 3 runs" in stdout
+
+
 def test_bench_against_litert(model: Path) -> None:
     found = as_json("bench", model, "--against", "litert", "--rounds", "3")
     ours, theirs = found["runs"][0]["contenders"]

@@ -57,6 +57,8 @@ def test_rounding_is_no_difference_however_small_the_range() -> None:
     found = compare("x", tiny + np.array([0, 2e-7]), tiny)
     assert found.relative > 0.1 and found.within(0)
     assert not compare("x", tiny + np.array([0, 1e-6]), tiny).within(1e-4)
+    assert compare("x", tiny + np.array([0, 1e-6]), tiny).within(1e-4, absolute=1e-5)
+    assert not compare("x", tiny + np.array([0, 1e-7]), tiny).within(1e-4, absolute=0.0)
 
 
 def test_nan_and_infinity_in_their_places_are_equal() -> None:
