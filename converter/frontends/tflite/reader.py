@@ -98,12 +98,15 @@ def _signature(table: Table, subgraphs: tuple[Subgraph, ...]) -> Signature:
     where = f"{table.where} {table.text('signature_key')!r}"
 
     def names(field: str, allowed: Iterable[int]) -> tuple[tuple[str, int], ...]:
-        found = tuple((entry.text("name"), entry.integer("tensor_index")) for entry in table.tables(field))
-        wrong = [index for _, index in found if index not in set(allowed)]
+        """The caller's names. Those of tensors that are none of the subgraph's are dropped, as LiteRT does."""
+        listed = tuple((entry.text("name"), entry.integer("tensor_index")) for entry in table.tables(field))
+        wrong = [index for _, index in listed if not 0 <= index < len(subgraph.tensors)]
         if wrong:
             raise ConvertError(
-                f"{where}: {field} refers to tensors {wrong}, which are not {field} of subgraph {subgraph.index}"
+                f"{where}: {field} refers to tensors {wrong}, subgraph {subgraph.index} has {len(subgraph.tensors)}"
             )
+        ends = set(allowed)
+        found = tuple((name, index) for name, index in listed if index in ends)
         if len({name for name, _ in found}) < len(found):
             raise ConvertError(f"{where}: two of its {field} have the same name: {[name for name, _ in found]}")
         return found

@@ -279,14 +279,31 @@ class Scope:
                 f"{self.where(operator)}: expected a quantised result, got {tensor.type_name} without scale; "
                 "check the file with `msedge inspect`"
             )
-        if tensor.dtype in (ir.DataType.INT32, ir.DataType.INT64):
-            raise ConvertError(
-                f"{self.where(operator)}: expected a result of 4, 8 or 16 bits, got quantised {tensor.type_name}"
-            )
         if (tensor.quant.scale <= 0).any():
             raise ConvertError(f"{self.where(operator)}: expected a scale above 0, got {tensor.quant.scale.min()}")
+        if tensor.dtype in (ir.DataType.INT32, ir.DataType.INT64):
+            return self._quantize_wide(operator, tensor, tensor.quant, value)
         inputs, attrs = self._quant_operands(tensor, tensor.quant)
         return self.emit(operator, "QuantizeLinear", [value, *inputs], attrs, 1, "")[0]
+
+    def _quantize_wide(self, operator: Operator, tensor: Tensor, quant: Quant, value: ir.Value) -> ir.Value:
+        """QuantizeLinear has no form for 32-bit results: divided and rounded in float64."""
+        if tensor.dtype != ir.DataType.INT32 or not quant.per_tensor:
+            kind = f"{tensor.type_name}{'' if quant.per_tensor else ' with a scale for each channel'}"
+            raise ConvertError(
+                f"{self.where(operator)}: expected a result of 4, 8, 16 or 32 bits with one scale, got {kind}"
+            )
+
+        def emit(op: str, *inputs: ir.Value, **attrs: Any) -> ir.Value:
+            return self.emit(operator, op, inputs, attrs, 1, "")[0]
+
+        def number(x: Any) -> ir.Value:
+            return self.constant(np.asarray(x, np.float64), None, "")
+
+        steps = emit("Div", emit("Cast", value, to=int(ir.DataType.DOUBLE)), number(quant.scale))
+        whole = emit("Add", emit("Round", steps), number(quant.zero_point))
+        limits = np.iinfo(np.int32)
+        return emit("Cast", emit("Clip", whole, number(limits.min), number(limits.max)), to=int(tensor.dtype))
 
     def _quant_operands(self, tensor: Tensor, quant: Quant) -> tuple[list[ir.Value], dict[str, Any]]:
         name = tensor.name or f"tensor {tensor.index}"

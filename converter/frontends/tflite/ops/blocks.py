@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from converter.frontends.tflite.op import Op, translate
 from converter.frontends.tflite.ops.dilation import dilated, remember
-from converter.frontends.tflite.ops.operands import contents, payload, rank, zero_point
+from converter.frontends.tflite.ops.operands import contents, indices, payload, rank, zero_point
 
 __all__: list[str] = []
 
@@ -31,9 +31,14 @@ def depth_to_space(op: Op) -> ir.Value:
 def space_to_batch(op: Op) -> ir.Value:
     """Padded, then every b-th pixel in each direction becomes an image; block positions come first in the batch."""
     (x,) = payload(op, 0)
-    images, block, pads = x, contents(op, 1, "block shape"), contents(op, 2, "paddings")
+    images, block, pads = x, contents(op, 1, "block shape"), op.ints(2)
     n, tail = len(block), rank(op, 0) - 1 - len(block)
-    if any(pads):
+    if pads is None:
+        none = [op.constant([0])]
+        sides = [op.constant([0] * tail, np.int64)] if tail else []
+        before_and_after = [*none, _column(op, 2, 0), *sides, *none, _column(op, 2, 1), *sides]
+        x = op.emit("Pad", [x, op.emit("Concat", before_and_after, {"axis": 0}), zero_point(op, x)])
+    elif any(pads):
         before, after = [0, *pads[::2], *[0] * tail], [0, *pads[1::2], *[0] * tail]
         x = op.emit("Pad", [x, op.constant([*before, *after], np.int64), zero_point(op, x)])
     shape = _Sizes(op, x)
@@ -45,15 +50,21 @@ def space_to_batch(op: Op) -> ir.Value:
     x = op.emit("Transpose", [x], {"perm": [*inner, 0, *cells, *range(1 + 2 * n, 1 + 2 * n + tail)]})
     whole = [shape.times(0, int(np.prod(block))), *(shape.divided(1 + i, b) for i, b in enumerate(block))]
     x = shape.reshape(x, [*whole, *(shape.keep(1 + n + i) for i in range(tail))])
-    return remember(x, images, block, pads)
+    return x if pads is None else remember(x, images, block, pads)
+
+
+def _column(op: Op, i: int, k: int) -> ir.Value:
+    """Column `k` of the computed pairs of integers in operand `i`, as int64."""
+    pairs = op.emit("Reshape", [indices(op, i), op.constant([-1, 2])])
+    return op.emit("Gather", [pairs, op.constant(k)], {"axis": 1})
 
 
 @translate("BATCH_TO_SPACE_ND")
 def batch_to_space(op: Op) -> ir.Value:
     """The reverse of SPACE_TO_BATCH_ND, then borders are cropped. A convolution between both is a dilated one."""
     (x,) = payload(op, 0)
-    block, crops = contents(op, 1, "block shape"), contents(op, 2, "crops")
-    whole = dilated(op, x, block, crops)
+    block, crops = contents(op, 1, "block shape"), op.ints(2)
+    whole = None if crops is None else dilated(op, x, block, crops)
     if whole is not None:
         return whole
     n, tail = len(block), rank(op, 0) - 1 - len(block)
@@ -64,11 +75,15 @@ def batch_to_space(op: Op) -> ir.Value:
     weave = [axis for i in range(n) for axis in (n + 1 + i, i)]
     x = op.emit("Transpose", [x], {"perm": [n, *weave, *range(1 + 2 * n, 1 + 2 * n + tail)]})
     x = shape.reshape(x, [images, *(shape.times(1 + i, b) for i, b in enumerate(block)), *rest])
+    axes = list(range(1, 1 + n))
+    if crops is None:
+        sizes = op.emit("Shape", [x], {"start": 1, "end": 1 + n})
+        ends = op.emit("Sub", [sizes, _column(op, 2, 1)])
+        return op.emit("Slice", [x, _column(op, 2, 0), ends, op.constant(axes)])
     if not any(crops):
         return x
-    ends = [-c if c else int(np.iinfo(np.int64).max) for c in crops[1::2]]
-    axes = list(range(1, 1 + n))
-    return op.emit("Slice", [x, *(op.constant(v, np.int64) for v in (list(crops[::2]), ends, axes))])
+    last = [-c if c else int(np.iinfo(np.int64).max) for c in crops[1::2]]
+    return op.emit("Slice", [x, *(op.constant(v, np.int64) for v in (list(crops[::2]), last, axes))])
 
 
 class _Sizes:

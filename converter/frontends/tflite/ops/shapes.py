@@ -16,13 +16,19 @@ _INT = ir.DataType.INT64
 
 @translate("RESHAPE")
 def reshape(op: Op) -> ir.Value:
-    """To the shape of operand 1, else of option new_shape; -1 is what remains, 0 an empty axis."""
+    """To the shape of operand 1, else of option new_shape; -1 is what remains, 0 an empty axis.
+
+    Complex numbers stay pairs along a last axis.
+    """
     (x,) = payload(op, 0)
     if op.count_inputs > 1 and op.has(1):
         shape = extents(op, 1, -1)
     else:
         shape = op.constant(list(op.option("new_shape") or op.output().shape), np.int64)
     target = build.array(shape)
+    if op.output().dtype == ir.DataType.COMPLEX64:
+        pair = op.constant([2])
+        shape = op.emit("Concat", [shape, pair], {"axis": 0}) if target is None else op.constant([*target.tolist(), 2])
     empty = target is not None and 0 in target
     return op.emit("Reshape", [x, shape], {"allowzero": int(empty)} if empty else {})
 

@@ -425,6 +425,16 @@ def test_rfft2d(shape: tuple[int, ...], lengths: tuple[int, int]) -> None:
         check(builder, [floats(*shape)])
 
 
+def test_reshaped_complex_numbers_stay_pairs() -> None:
+    """As after the Fourier transform of sound features: the axis of size 1 goes, then magnitudes."""
+    builder = Builder()
+    x = builder.input("x", (4, 1, 16))
+    z = builder.op("RFFT2D", [x, builder.const(np.int32([1, 16]))], (4, 1, 9), "complex64")
+    flat = builder.op("RESHAPE", [z, builder.const(np.int32([4, 9]))], (4, 9), "complex64", new_shape=[4, 9])
+    builder.output(builder.op("COMPLEX_ABS", [flat], (4, 9), "float32"))
+    check(builder, [floats(4, 1, 16)])
+
+
 def test_irfft2d() -> None:
     shape = (3, 8, 8)
     builder = Builder()

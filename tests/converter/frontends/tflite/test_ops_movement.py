@@ -304,6 +304,20 @@ def test_space_and_batch(block: list[int], pads: list[list[int]]) -> None:
     check_all("BATCH_TO_SPACE_ND", (2 * block[0] * block[1], 4, 3, 2), I32(block), I32(pads))
 
 
+@pytest.mark.parametrize(("block", "pads"), BLOCKS)
+def test_space_and_batch_with_computed_borders(block: list[int], pads: list[list[int]]) -> None:
+    """Old exporters compute paddings and crops from the image's sizes."""
+    height, width = (n - sum(p) for n, p in zip((6, 6), pads, strict=True))
+    for op, shape in (
+        ("SPACE_TO_BATCH_ND", (2, height, width, 3)), ("BATCH_TO_SPACE_ND", (2 * block[0] * block[1], 4, 3, 2)),
+    ):  # fmt: skip
+        builder = Builder()
+        x, given = builder.input("x", shape), builder.input("given", (2, 2), "int32")
+        borders = builder.op("ADD", [given, builder.const(np.int32([[0, 0], [0, 0]]))], (2, 2), "int32")
+        builder.output(builder.op(op, [x, builder.const(np.int32(block)), borders], (None, None, None, shape[-1])))
+        check(builder, [floats(*shape), np.int32(pads)])
+
+
 def test_space_and_batch_of_rank_3() -> None:
     check_op("SPACE_TO_BATCH_ND", [X(floats(2, 6, 3)), I32([3]), I32([[1, 2]])])
     check_op("BATCH_TO_SPACE_ND", [X(floats(6, 4, 2)), I32([3]), I32([[1, 2]])])

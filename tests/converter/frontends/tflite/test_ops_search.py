@@ -166,6 +166,11 @@ def test_bitcast() -> None:
         translated(builder.build())
 
 
+def test_quantize_to_32_bits() -> None:
+    x = floats(5, 9)
+    check_op("QUANTIZE", [stored(x, np.int16)], [Out(np.int32, Quant(2.0**-20, 0))], version=2)
+
+
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16])
 def test_quantize_and_back(dtype: Any) -> None:
     x = floats(5, 9)

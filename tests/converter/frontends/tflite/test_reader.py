@@ -216,7 +216,7 @@ DAMAGE = [
     ("subgraphs.0.tensors.0.quantization.zeroPoint", [1, 2, 3], "1 scales but 3 zero points"),
     ("subgraphs.0.tensors.0.externalBuffer", 1, "another file"),
     ("signatureDefs.0.subgraphIndex", 3, "subgraph 3"),
-    ("signatureDefs.0.inputs.0.tensorIndex", 2, "not inputs of subgraph"),
+    ("signatureDefs.0.inputs.0.tensorIndex", 99, "refers to tensors"),
 ]
 
 

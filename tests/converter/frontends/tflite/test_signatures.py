@@ -71,6 +71,20 @@ def test_several_signatures_keep_their_keys() -> None:
     assert found["predict"] is not found["double"], "each may be edited by itself"
 
 
+def test_names_of_other_tensors_are_dropped() -> None:
+    """Files patched by tools name tensors that are no inputs any more; LiteRT runs them."""
+    model = Builder()
+    x = model.input("x", (3,))
+    y = model.op("MUL", [x, x], (3,))
+    model.output(y)
+    model.signature("serving_default", {"old": y, "image": x}, {"scores": x})
+    found = tflite.load(model.build()).models["predict"].graph
+    assert [v.name for v in found.inputs] == ["image"] and [v.name for v in found.outputs] == [y.name]
+    model.model.signatureDefs[0].inputs[0].tensorIndex = 99
+    with pytest.raises(ConvertError, match=r"refers to tensors \[99\]"):
+        tflite.load(model.build())
+
+
 def test_signatures_of_one_key_are_refused() -> None:
     model = Builder()
     x, y = doubled(model)
