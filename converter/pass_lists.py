@@ -16,6 +16,7 @@ from converter.ir.upgrade import upgrade
 from converter.passes import (
     channels_last,
     cleanup,
+    contrib,
     drop_expands,
     fold_affine,
     fold_pad,
@@ -156,7 +157,7 @@ def upgraded(model: ir.Model, input_shapes: Shapes | None = None) -> ir.Model:
         upgrade(model)
         build.adopt(model)
         shapes.infer(model)
-        if qlinear_to_qdq.run(model):
+        if contrib.run(model) + qlinear_to_qdq.run(model):
             shapes.infer(model)
     spec.check(model, "after the upgrade")
     return model
