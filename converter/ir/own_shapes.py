@@ -1,5 +1,5 @@
 """Types and shapes of the results of our own domain's operators, which frontends need before ONNX's inference runs,
-and of ONNX's operators that its inference does not support.
+and of ONNX's operators that its inference does not support; ranks of images from those of convolutions' weights.
 
 `fill` sets what is unknown; `RULES` has a row for each of our operators, `ONNX` for each of ONNX's.
 """
@@ -29,6 +29,7 @@ def fill(model: ir.Model) -> int:
     """Set types and shapes of operators' results that have none; the number of values that gained something."""
     count, tables = 0, {build.DOMAIN: RULES, "": ONNX}
     for node in build.nodes(model):
+        count += _rank_of_images(node)
         rule = tables.get(node.domain, {}).get(node.op_type)
         missing = any(v.dtype is None or v.shape is None for v in node.outputs)
         for value, (dtype, shape) in zip(node.outputs, rule(node), strict=False) if rule and missing else ():
@@ -39,6 +40,17 @@ def fill(model: ir.Model) -> int:
                 value.shape = ir.Shape(shape)
                 count += 1
     return count
+
+
+def _rank_of_images(node: ir.Node) -> bool:
+    """A convolution's input has the rank of its weights."""
+    if not build.is_op(node, "Conv", "ConvTranspose") or len(node.inputs) < 2:
+        return False
+    images, rank = node.inputs[0], build.rank(node.inputs[1])
+    if images is None or images.shape is not None or rank is None:
+        return False
+    images.shape = ir.Shape([None] * rank)
+    return True
 
 
 def _input(node: ir.Node, index: int) -> ir.Value | None:

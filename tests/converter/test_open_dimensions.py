@@ -99,3 +99,17 @@ def test_report_where_one_is_no_valid_size() -> None:
     for rate in (np.float32(2), np.full(5, 2, np.float32)):  # a number for all rows, or one for each
         made = convert(proto, quantize="int8", calibration={"x": x, "rate": rate}, explain=True)
         assert not made.report.left_out and made.report.arena_bytes > 0 and made.report.outputs[0].snr > 30
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+def test_images_of_unknown_rank_have_that_of_the_weights(op: str) -> None:
+    """The convolution ran on its reference, as only images of known rank are turned to channels last."""
+    weights = RNG.standard_normal((3, 3, 3, 3)).astype(np.float32)
+    nodes = [helper.make_node("Reshape", ["x", "s"], ["r"]), helper.make_node(op, ["r", "w"], ["y"])]
+    proto = model(nodes, {"x": ["N"], "s": ["K"]}, {"y": None}, w=weights)
+    proto.graph.input[1].type.tensor_type.elem_type = TensorProto.INT64
+    loaded = lite_runtime.load(convert(proto).bundle)
+    inputs = {"x": RNG.standard_normal(3 * 8 * 6).astype(np.float32), "s": np.array([1, 3, 8, 6])}
+    want = onnx.reference.ReferenceEvaluator(proto).run(None, inputs)[0]
+    np.testing.assert_allclose(loaded.run(inputs)["y"], want, atol=1e-4)
+    assert op not in loaded.cost(inputs).reference
