@@ -16,12 +16,13 @@ from importlib import metadata
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
 from converter import export, frontends, golden
 from converter.errors import ConvertError, QuantizeError, TrainingError
-from converter.ir import build, quantization
+from converter.ir import build, kept, quantization
 from converter.lowering import halve_weights, lower, narrow_products, pack_narrow, unsupported
 from converter.lowering.table import lite_op
 from converter.pass_lists import PREPARE, REST, STATIC, Shapes, optimize, upgraded
@@ -66,6 +67,7 @@ def convert(
     input_shapes: Shapes | None = None,
     trainable: Training | str | Sequence[str] | None = None,
     processing: Mapping[str, Any] | None = None,
+    state: Mapping[str, str] | None = None,
     explain: bool = False,
     progress: Progress | None = None,
 ) -> Conversion:
@@ -75,7 +77,9 @@ def convert(
     `converter.quantize.calibration_data`; int8 and int16x8 need it. `accuracy`: how much of which metric may be
     lost; layers then keep the precision that this needs. `trainable`: makes a bundle that devices can train; globs of
     the initialisers to train, or `Training` for every setting. `processing`: the processing before and after the model
-    in the gateway, see `lite_runtime.bundle.processing`. `explain`: also compare the quantised model with the float one
+    in the gateway, see `lite_runtime.bundle.processing`. `state`: for each input that continues an output of the run
+    before, the name of that output: the bundle keeps it between runs, zeros at first (.tflite files say so themselves).
+    `explain`: also compare the quantised model with the float one
     layer by layer, on calibration rows (random inputs without any), and plan a run for its memory. Raises ConvertError
     for a broken source, UnsupportedOpError (a ConvertError) listing all operators the runtime lacks, QuantizeError for
     options and data that do not fit, TrainingError for parameters and losses that do not, ProcessingError for an
@@ -87,11 +91,12 @@ def convert(
     start = time.perf_counter()
     loaded = frontends.load(source)
     models: Mapping[str, ir.Model] = {name: upgraded(model, input_shapes) for name, model in loaded.models.items()}
+    variables = _variables(state, models) if state else loaded.variables
     described = loaded.metadata if processing is None else {**loaded.metadata, **_declared(processing, models, to)}
     report = _describe(source, loaded, models, options)
     _need_supported(models.values())
     samples: Samples | None = None
-    learning = _Learning(uses=loaded.variables.uses, state=loaded.variables.initial)
+    learning = _Learning(uses=variables.uses, state=variables.initial)
     if trainable is not None:
         _need_bundle(to, accuracy, options)
         _need_no_variables(learning.state)
@@ -137,6 +142,31 @@ def _declared(processing: Mapping[str, Any], models: Mapping[str, ir.Model], to:
     document, graph = check(processing), models["predict"].graph
     check_names(document, [v.name or "" for v in graph.inputs], [v.name or "" for v in graph.outputs])
     return {KEY: document}
+
+
+def _variables(state: Mapping[str, str], models: Mapping[str, ir.Model]) -> frontends.Variables:
+    """The state that the caller declares, by input and output. Raises ConvertError if they do not fit."""
+    if len(models) != 1:
+        raise ConvertError(f"state: expected a source of one signature, got {', '.join(models)}")
+    ((signature, model),) = models.items()
+    sides = [{v.name or "": v for v in values} for values in (model.graph.inputs, model.graph.outputs)]
+    initial = {}
+    for entry, result in state.items():
+        for name, side, known in ((entry, "input", sides[0]), (result, "output", sides[1])):
+            if name not in known:
+                raise ConvertError(f"state: expected an {side} of {', '.join(known)}, got {name!r}")
+        one, other = sides[0][entry], sides[1][result]
+        shape = build.static_dims(one)
+        if shape is None or one.dtype is None:
+            raise ConvertError(f"state: input {entry!r} has shape {build.dims(one)}; fix its sizes with input_shapes")
+        if one.dtype != other.dtype:
+            raise ConvertError(f"state: input {entry!r} is {one.dtype}, output {result!r} is {other.dtype}")
+        initial[entry] = np.zeros(shape, one.dtype.numpy())
+        kept.describe(model.graph, entry, result, None)
+    if len(set(state.values())) < len(state):
+        raise ConvertError(f"state: expected a different output for each input, got {', '.join(state.values())}")
+    use = StateUse({name: name for name in state}, {result: entry for entry, result in state.items()})
+    return frontends.Variables({signature: use}, initial)
 
 
 @dataclass(frozen=True)

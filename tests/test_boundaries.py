@@ -40,7 +40,7 @@ BOUNDARIES: dict[str, dict[str, int]] = {
     "edge/gateway/gateway.py": {"request": 2},
     "edge/gateway/http/app.py": {"request": 2},
     "edge/gateway/http/inside.py": {"thread": 1},
-    "edge/gateway/infer.py": {"request": 3},
+    "edge/gateway/infer.py": {"request": 4},
     "edge/gateway/models/loading.py": {"request": 1},
     "edge/gateway/models/shadow.py": {"request": 1},
     "edge/gateway/personal/runner.py": {"request": 3},

@@ -41,6 +41,7 @@ def convert(
     clip_norm: option.ClipNorm = None,
     batch_norm: option.BatchNorm = "frozen",
     processing: option.Processing = None,
+    state: option.State = None,
     to: option.Target = "mslite",
     report: option.ReportFile = None,
     input_shape: InputShapes = None,
@@ -82,6 +83,7 @@ def convert(
         input_shapes=shapes or None,
         trainable=training,
         processing=declared,
+        state=dict(_pair(text) for text in state or ()),
         explain=report is not None,
         progress=_progress,
     )
@@ -93,6 +95,13 @@ def convert(
         emit({"output": str(output), **conversion.report.as_dict()})
     else:
         _print(model, output, to, report, conversion)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    entry, equals, result = text.partition("=")
+    if not (entry and equals and result):
+        raise typer.BadParameter(f"expected INPUT=OUTPUT, got {text!r}", param_hint="--state")
+    return entry, result
 
 
 def _refuse_unused(mode: str, calibration: Path | None, budget: str | None, evaluation: Path | None) -> None:

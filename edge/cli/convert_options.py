@@ -26,6 +26,7 @@ __all__ = [
     "Output",
     "Processing",
     "ReportFile",
+    "State",
     "Target",
     "Trainable",
     "WeightDecay",
@@ -154,6 +155,14 @@ Processing: TypeAlias = Annotated[
         "--processing",
         metavar="FILE.toml",
         help="Pre- and post-processing for serving: images and audio in, labels and boxes out.",
+    ),
+]
+State: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--state",
+        metavar="INPUT=OUTPUT",
+        help="An input that continues an output of the run before: kept between runs, zeros at first; repeatable.",
     ),
 ]
 Target: TypeAlias = Annotated[

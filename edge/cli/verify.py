@@ -66,6 +66,7 @@ def verify(
     import lite_runtime
     from edge.measuring.parity import ROUNDING, compare_all, first_divergence, worst
     from edge.peers.oracle import Oracle
+    from edge.peers.stream import carrying, with_initial
 
     model = lite_runtime.load(bundle, threads=threads, backend=backend)
     allowed = Allowed(
@@ -73,11 +74,13 @@ def verify(
         ROUNDING if absolute is None else absolute,
     )
     oracle = _oracle(source, threads, backend)
+    names = frozenset(v.name for v in oracle.inputs) if isinstance(oracle, Oracle) else frozenset()
+    wanted = carrying(oracle.run, model.bundle, names)
     runs = _inputs(data, model.bundle.at_first("predict"), seed, shapes, samples)
     compared = []
     for number, inputs in enumerate(runs, 1):
         say(f"run {number} of {len(runs)}")
-        compared.append(compare_all(model.run(inputs), oracle.run(inputs), steps=1))
+        compared.append(compare_all(model.run(inputs), wanted(inputs), steps=1))
     rows = worst(compared)
     failed = next((i for i, run in enumerate(compared) if not all(d.within(*allowed) for d in run)), None)
     divergence = None
@@ -85,9 +88,12 @@ def verify(
         say("the outputs differ; searching for the first operator with a different result")
         divergence = first_divergence(
             oracle.model, model.bundle.at_first("predict"), runs[failed], allowed.relative,
+            given=with_initial(runs[failed], model.bundle, names),
             threads=threads, backend=backend,
         )  # fmt: skip
-    along = _layers(source, bundle, runs[failed or 0], threads, backend) if layers else None
+    row = runs[failed or 0]
+    sides = (source, with_initial(row, model.bundle, names)), (bundle, row)
+    along = _layers(sides, threads, backend) if layers else None
     if as_json:
         emit(_as_json(rows, allowed, len(runs), failed is None, divergence, along))
     else:
@@ -129,11 +135,12 @@ def _oracle(source: Path, threads: int, backend: str) -> Any:
 
 
 def _layers(
-    source: Path, bundle: Path, inputs: Mapping[str, Array], threads: int, backend: str
+    sides: Sequence[tuple[Path, Mapping[str, Array]]], threads: int, backend: str
 ) -> tuple[list[Layer], Layer | None]:
+    """sides: the source and the bundle, each with its inputs."""
     from edge.measuring.layers import layers, parting, values_of
 
-    found = list(layers(*(values_of(p, inputs, threads=threads, backend=backend) for p in (source, bundle))))
+    found = list(layers(*(values_of(path, row, threads=threads, backend=backend) for path, row in sides)))
     return found, parting(found)
 
 

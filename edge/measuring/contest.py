@@ -21,9 +21,11 @@ from edge.measuring.measure import Ratio, Timing, interleave, ratio
 from edge.measuring.parity import compare_all
 from edge.measuring.samples import NO_SHAPES, Shapes, draw
 from edge.peers.apart import check
-from edge.peers.litert import LiteRT
+from edge.peers.litert import LiteRT, is_tflite
 from edge.peers.openvino import OpenVINO
 from edge.peers.oracle import Oracle
+from edge.peers.stream import carrying, with_initial
+from lite_runtime.bundle import Bundle
 from lite_runtime.errors import InputError, MsedgeError
 from lite_runtime.graph import Array, Graph
 from lite_runtime.reference.support import dtype_of
@@ -169,7 +171,7 @@ def contest(
     predict = model.bundle.at_first("predict")
     inputs = draw(predict.inputs, np.random.default_rng(seed), shapes, _index_ranges(predict))
     ours, first = _timed(partial(model.run, inputs))
-    found = {name: _enter(name, origin, threads, inputs) for name in against}
+    found = {name: _enter(name, origin, threads, inputs, model.bundle) for name in against}
     ready = {OURS: _Ready(model.run, load, first, "", ours)}
     ready.update((name, peer) for name, peer in found.items() if isinstance(peer, _Ready))
     calls = {name: partial(contender.run, inputs) for name, contender in ready.items()}
@@ -212,13 +214,16 @@ def _timed(call: Callable[[], T]) -> tuple[T, float]:
     return made, perf_counter() - start
 
 
-def _enter(name: str, origin: Path, threads: int, inputs: Inputs) -> _Ready | Absent:
-    """The peer, with the form of the model that it runs fastest."""
+def _enter(name: str, origin: Path, threads: int, inputs: Inputs, bundle: Bundle) -> _Ready | Absent:
+    """The peer, with the form of the model that it runs fastest. It carries the state that its model does not keep."""
     ready, reasons = [], []
+    use = bundle.uses.get("predict")
+    names = frozenset() if use is None or is_tflite(origin) else frozenset(use.reads)
     for form in forms_of(origin):
         try:
-            check(name, form, threads, inputs)
-            runner, load = _timed(partial(PEERS[name], form, threads))
+            check(name, form, threads, with_initial(inputs, bundle, names))
+            made, load = _timed(partial(PEERS[name], form, threads))
+            runner = carrying(made, bundle, names)
             outputs, first = _timed(partial(runner, inputs))
             ready.append(_Ready(runner, load, first, "" if form == origin else form.name, outputs))
         except MsedgeError as error:

@@ -124,9 +124,17 @@ class Divergence:
 
 
 def first_divergence(
-    source: onnx.ModelProto, graph: Graph, inputs: Mapping[str, Array], tolerance: float, *, threads: int, backend: str
+    source: onnx.ModelProto,
+    graph: Graph,
+    inputs: Mapping[str, Array],
+    tolerance: float,
+    *,
+    threads: int,
+    backend: str,
+    given: Mapping[str, Array] | None = None,
 ) -> Divergence | None:
-    """Run both graphs with their shared values as additional outputs; None if no shared value differs.
+    """Run both graphs with their shared values as additional outputs; None if no shared value differs. given: the
+    source's inputs, if they are not the same.
 
     A value is shared if the bundle has it under its name, or under that name with the converter's mark for a rewrite
     (`name~7`). The converter may have reused a marked name for another value of the same shape. Values computed from it
@@ -139,7 +147,7 @@ def first_divergence(
     shared = {
         n: original for n in _values(graph) if (original := n if n in made_by else n.partition("~")[0]) in made_by
     }
-    expected = Oracle(source, threads=threads, taps=list(dict.fromkeys(shared.values()))).run(inputs)
+    expected = Oracle(source, threads=threads, taps=list(dict.fromkeys(shared.values()))).run(given or inputs)
     shared = {n: original for n, original in shared.items() if isinstance(expected[original], np.ndarray)}
     outputs = tuple(Value(n, dtype_name(expected[original].dtype)) for n, original in shared.items())
     tapped = bundle.write(None, {"predict": graph.replace(outputs=outputs)})

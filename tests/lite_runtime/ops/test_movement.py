@@ -169,7 +169,8 @@ def test_pads_of_images(shape: tuple[int, ...], pads: tuple[int, ...], mode: str
 def test_any_pad(data: st.DataObject) -> None:
     mode = data.draw(st.sampled_from(["constant", "reflect", "edge", "wrap"]))
     shape = tuple(data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=4)))
-    axes = data.draw(st.lists(st.integers(0, len(shape) - 1), unique=True))
+    most = 4 if mode in ("constant", "edge") else 3  # more repeated borders than MAX_BOXES stay with the reference
+    axes = data.draw(st.lists(st.integers(0, len(shape) - 1), unique=True, max_size=most))
     pads = []
     for axis in axes:
         before = data.draw(st.integers(1 - shape[axis], 3))
