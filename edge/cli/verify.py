@@ -43,8 +43,7 @@ def verify(
         typer.Option(
             "--absolute",
             min=0.0,
-            help="Differences up to this one are allowed whatever the range; default: four units in the last place of"
-            " a float32 near 1.",
+            help="Differences up to this one are allowed whatever the range; default: 4.8e-07, rounding of float32.",
         ),
     ] = None,
     layers: Annotated[
@@ -69,10 +68,8 @@ def verify(
     from edge.peers.stream import carrying, with_initial
 
     model = lite_runtime.load(bundle, threads=threads, backend=backend)
-    allowed = Allowed(
-        _tolerance(model.bundle.provenance) if tolerance is None else tolerance,
-        ROUNDING if absolute is None else absolute,
-    )
+    relative = _tolerance(model.bundle.provenance) if tolerance is None else tolerance
+    allowed = Allowed(relative, ROUNDING if absolute is None else absolute)
     oracle = _oracle(source, threads, backend)
     names = frozenset(v.name for v in oracle.inputs) if isinstance(oracle, Oracle) else frozenset()
     wanted = carrying(oracle.run, model.bundle, names)
