@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
+import onnx.reference
 import pytest
 from onnx import TensorProto, helper
 

@@ -25,8 +25,8 @@ SLOWLY = ("--backend", "reference")
 
 
 def msedge(*arguments: str | Path, code: int = 0) -> tuple[str, str]:
-    """Run a command in this process; its stdout and stderr."""
-    done = CliRunner().invoke(app, [str(a) for a in arguments], prog_name="msedge")
+    """Run a command in this process; its stdout and stderr, with lines of full width whatever the environment says."""
+    done = CliRunner().invoke(app, [str(a) for a in arguments], prog_name="msedge", env={"COLUMNS": None})
     assert done.exit_code == code, (done.exit_code, done.stdout, done.stderr, done.exception)
     return done.stdout, done.stderr
 
