@@ -214,6 +214,11 @@ def is_op(node: ir.Node | None, *ops: str, domain: str = "") -> bool:
     return node is not None and node.domain == domain and node.op_type in ops
 
 
+def operand(node: ir.Node, index: int) -> ir.Value | None:
+    """Operand `index` of the node; None if it is left out."""
+    return node.inputs[index] if len(node.inputs) > index else None
+
+
 def sole_use(value: ir.Value) -> ir.Node | None:
     """The one node that reads `value`, if nothing else does and it is not a graph output."""
     uses = value.uses()

@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from converter.ir import build
-from converter.ir.build import Shape, attr, dims
+from converter.ir.build import Shape, attr, dims, operand
 from lite_runtime.graph import OPSET
 from lite_runtime.operators import having, require
 
@@ -51,10 +51,6 @@ def _rank_of_images(node: ir.Node) -> bool:
         return False
     images.shape = ir.Shape([None] * rank)
     return True
-
-
-def _input(node: ir.Node, index: int) -> ir.Value | None:
-    return node.inputs[index] if len(node.inputs) > index else None
 
 
 def _dtype(value: ir.Value | None) -> ir.DataType | None:
@@ -98,7 +94,7 @@ def _contracted(op: str) -> Rule:
     """`x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias`: float32 without a y_zero."""
 
     def rule(node: ir.Node) -> list[Known]:
-        zero = _input(node, 7)
+        zero = operand(node, 7)
         dtype = _FLOAT if zero is None else zero.dtype
         return [(dtype, _by_onnx(op, node, [node.inputs[0], node.inputs[3]]))]
 
@@ -109,7 +105,7 @@ def _like(*operands: int) -> Rule:
     """Results of the types and shapes of these operands."""
 
     def rule(node: ir.Node) -> list[Known]:
-        return [(_dtype(v), dims(v)) for v in (_input(node, i) for i in operands)]
+        return [(_dtype(v), dims(v)) for v in (operand(node, i) for i in operands)]
 
     return rule
 

@@ -6,32 +6,23 @@ and the lowering names it. Meaning: onnxruntime's ContribOperators.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import onnx_ir as ir
 
 from converter.ir import build
-from converter.ir.build import Edit, attr
+from converter.ir.build import Edit, attr, operand
 from converter.passes.qlinear_to_qdq import CONTRIB
+from converter.passes.rewrite import Entry, by_operator
 
 __all__ = ["ENTRIES", "run"]
 
-Entry = Callable[[ir.Node], bool]
 Value = ir.Value | None
 
 
 def run(model: ir.Model) -> int:
     """The number of operators rewritten. Shape inference must run afterwards for the new values."""
-    count = 0
-    for node in build.nodes(model):
-        entry = ENTRIES.get(node.op_type) if node.domain == CONTRIB else None
-        if entry is not None and node.graph is not None:
-            count += entry(node)
-    return count
-
-
-def _input(node: ir.Node, index: int) -> Value:
-    return node.inputs[index] if len(node.inputs) > index else None
+    return by_operator(model, {(CONTRIB, op): entry for op, entry in ENTRIES.items()})
 
 
 def _used(node: ir.Node, *indices: int) -> bool:
@@ -54,7 +45,7 @@ def _sum(edit: Edit, *values: Value) -> ir.Value:
 def _gelu(approximate: str) -> Entry:
     def entry(node: ir.Node) -> bool:
         edit = Edit(node)
-        edit.replace(edit.op("Gelu", [_sum(edit, node.inputs[0], _input(node, 1))], {"approximate": approximate}))
+        edit.replace(edit.op("Gelu", [_sum(edit, node.inputs[0], operand(node, 1))], {"approximate": approximate}))
         return True
 
     return entry
@@ -83,7 +74,7 @@ def _fused_conv(node: ir.Node) -> bool:
     window = {k: v for k, v in node.attributes.items() if k not in ("activation", "activation_params")}
     y = edit.op("Conv", list(node.inputs[:3]), window, like=node.outputs[0])
     name, numbers = str(attr(node, "activation", "")), list(attr(node, "activation_params", ()))
-    return _done(edit, _activated(edit, _sum(edit, y, _input(node, 3)), name, numbers))
+    return _done(edit, _activated(edit, _sum(edit, y, operand(node, 3)), name, numbers))
 
 
 def _fused_gemm(node: ir.Node) -> bool:
@@ -131,8 +122,8 @@ def _skip_norm(op: str) -> Entry:
         if _used(node, 1, 2):
             return False
         edit = Edit(node)
-        total = _sum(edit, node.inputs[0], node.inputs[1], _input(node, bias))
-        scales = [node.inputs[2], *([_input(node, 3)] if bias == 4 else [])]
+        total = _sum(edit, node.inputs[0], node.inputs[1], operand(node, bias))
+        scales = [node.inputs[2], *([operand(node, 3)] if bias == 4 else [])]
         y = edit.op(op, [total, *scales], {"axis": -1, "epsilon": float(attr(node, "epsilon", 1e-5))})
         edit.replace(y, None, None, total)
         return True
@@ -152,7 +143,7 @@ def _simplified_norm(node: ir.Node) -> bool:
 def _embed_norm(node: ir.Node) -> bool:
     """LayerNormalization of the sum of word, position and segment embeddings; the numbers of words as result 1."""
     ids, segments, words, positions, kinds, scale, shift = node.inputs[:7]
-    mask, chosen = _input(node, 7), _input(node, 8)
+    mask, chosen = operand(node, 7), operand(node, 8)
     if attr(node, "mask_index_type", 1) != 1 and _used(node, 1):
         return False
     edit = Edit(node)
@@ -181,8 +172,8 @@ def _embed_norm(node: ir.Node) -> bool:
 
 def _attention(node: ir.Node) -> bool:
     """Self-attention: one product gives queries, keys and values."""
-    x, weights, bias, mask = node.inputs[0], node.inputs[1], _input(node, 2), _input(node, 3)
-    plain = all(_input(node, i) is None for i in range(4, len(node.inputs))) and not _used(node, 1)
+    x, weights, bias, mask = node.inputs[0], node.inputs[1], operand(node, 2), operand(node, 3)
+    plain = all(operand(node, i) is None for i in range(4, len(node.inputs))) and not _used(node, 1)
     if not plain or attr(node, "do_rotary", 0) or not _known_mask(mask):
         return False
     width = build.static_dims(weights)
@@ -198,8 +189,8 @@ def _attention(node: ir.Node) -> bool:
 
 def _multi_head(node: ir.Node) -> bool:
     """Attention over queries, keys and values of rank 3, each with its part of the bias."""
-    parts, bias, mask, more = list(node.inputs[:3]), _input(node, 3), _input(node, 4), _input(node, 5)
-    plain = all(_input(node, i) is None for i in range(6, len(node.inputs))) and not _used(node, 1, 2, 3)
+    parts, bias, mask, more = list(node.inputs[:3]), operand(node, 3), operand(node, 4), operand(node, 5)
+    plain = all(operand(node, i) is None for i in range(6, len(node.inputs))) and not _used(node, 1, 2, 3)
     if not plain or len(parts) < 3 or any(build.rank(v) != 3 for v in parts) or not _known_mask(mask):
         return False
     if mask is not None and more is not None:
@@ -269,4 +260,4 @@ ENTRIES: Mapping[str, Entry] = {
     "SkipSimplifiedLayerNormalization": _skip_norm("RMSNormalization"),
     "TransposeMatMul": _fused_matmul,
 }
-"""By operator: rewrites a node, and returns whether it did."""
+"""By operator."""

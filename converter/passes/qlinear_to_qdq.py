@@ -14,38 +14,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
 from converter.ir import build
-from converter.ir.build import Edit, attr
+from converter.ir.build import Edit, attr, operand
 from converter.passes.channels_last import to_first, to_last
+from converter.passes.rewrite import Entry, by_operator
 
 __all__ = ["CONTRIB", "ENTRIES", "run"]
 
 CONTRIB = "com.microsoft"
 """onnxruntime's domain."""
-Entry = Callable[[ir.Node], bool]
 
 
 def run(model: ir.Model) -> int:
     """The number of operators rewritten. Shape inference must run afterwards for the new values."""
-    count = 0
-    for node in build.nodes(model):
-        entry = ENTRIES.get((node.domain, node.op_type))
-        if entry is not None and node.graph is not None:
-            count += entry(node)
-    return count
+    return by_operator(model, ENTRIES)
 
 
 Value = ir.Value | None
-
-
-def _input(node: ir.Node, index: int) -> Value:
-    return node.inputs[index] if len(node.inputs) > index else None
 
 
 def _flat(edit: Edit, value: Value) -> Value:
@@ -96,7 +87,7 @@ def _qlinear_conv(node: ir.Node) -> bool:
     edit = Edit(node)
     x, xs, xz, w, ws, wz, ys, yz = node.inputs[:8]
     operands = [_real(edit, x, xs, xz), _real(edit, w, ws, wz, axis=0)]
-    bias = _input(node, 8)
+    bias = operand(node, 8)
     if bias is not None:
         operands.append(_real(edit, bias, _product(edit, xs, ws), None, axis=0))
     edit.replace(_integers(edit, edit.op("Conv", operands, _window(node)), ys, yz, node.outputs[0]))
@@ -116,7 +107,7 @@ def _q_gemm(node: ir.Node) -> bool:
     a, a_scale, a_zero, b, b_scale, b_zero = node.inputs[:6]
     turned, alpha = attr(node, "transB", 0), attr(node, "alpha", 1.0)
     operands = [_real(edit, a, a_scale, a_zero), _real(edit, b, b_scale, b_zero, axis=0 if turned else 1)]
-    bias, ys, yz = (_input(node, i) for i in (6, 7, 8))
+    bias, ys, yz = (operand(node, i) for i in (6, 7, 8))
     if bias is not None:
         step = _product(edit, a_scale, b_scale)
         if alpha != 1.0:
@@ -134,7 +125,7 @@ def _binary(op: str) -> Entry:
     def entry(node: ir.Node) -> bool:
         edit, v = Edit(node), node.inputs
         made = edit.op(op, [_real(edit, v[0], v[1], v[2]), _real(edit, v[3], v[4], v[5])])
-        edit.replace(_integers(edit, made, v[6], _input(node, 7), node.outputs[0]))
+        edit.replace(_integers(edit, made, v[6], operand(node, 7), node.outputs[0]))
         return True
 
     return entry
@@ -147,7 +138,7 @@ def _unary(op: str, *kept: str) -> Entry:
         edit = Edit(node)
         x = _real(edit, node.inputs[0], node.inputs[1], node.inputs[2])
         made = edit.op(op, [x], {name: a for name, a in node.attributes.items() if name in kept})
-        edit.replace(_integers(edit, made, node.inputs[3], _input(node, 4), node.outputs[0]))
+        edit.replace(_integers(edit, made, node.inputs[3], operand(node, 4), node.outputs[0]))
         return True
 
     return entry
@@ -168,7 +159,7 @@ def _pool(op: str, *kept: str) -> Entry:
         made = edit.op(op, [x], {name: a for name, a in node.attributes.items() if name in kept})
         if last:
             made = edit.op("Transpose", [made], {"perm": to_last(rank or 0)})
-        edit.replace(_integers(edit, made, node.inputs[3], _input(node, 4), node.outputs[0]))
+        edit.replace(_integers(edit, made, node.inputs[3], operand(node, 4), node.outputs[0]))
         return True
 
     return entry
@@ -186,7 +177,7 @@ def _softmax(node: ir.Node) -> bool:
     else:
         flat = edit.op("Flatten", [x], {"axis": attr(node, "axis", 1)})
         made = edit.op("Reshape", [edit.op("Softmax", [flat], {"axis": -1}), edit.op("Shape", [x])])
-    edit.replace(_integers(edit, made, node.inputs[3], _input(node, 4), node.outputs[0]))
+    edit.replace(_integers(edit, made, node.inputs[3], operand(node, 4), node.outputs[0]))
     return True
 
 
@@ -195,7 +186,7 @@ def _reduce_mean(node: ir.Node) -> bool:
     x, axes = _real(edit, node.inputs[0], node.inputs[1], node.inputs[2]), attr(node, "axes", None)
     operands = [x] if axes is None else [x, edit.ints(axes)]
     made = edit.op("ReduceMean", operands, {"keepdims": attr(node, "keepdims", 1)})
-    edit.replace(_integers(edit, made, node.inputs[3], _input(node, 4), node.outputs[0]))
+    edit.replace(_integers(edit, made, node.inputs[3], operand(node, 4), node.outputs[0]))
     return True
 
 
@@ -211,7 +202,7 @@ def _concat(node: ir.Node) -> bool:
 def _where(node: ir.Node) -> bool:
     edit, v = Edit(node), node.inputs
     made = edit.op("Where", [v[0], _real(edit, v[1], v[2], v[3]), _real(edit, v[4], v[5], v[6])])
-    edit.replace(_integers(edit, made, v[7], _input(node, 8), node.outputs[0]))
+    edit.replace(_integers(edit, made, v[7], operand(node, 8), node.outputs[0]))
     return True
 
 
@@ -231,7 +222,7 @@ def _with_bias(edit: Edit, product: ir.Value, bias: Value) -> ir.Value:
 
 def _dynamic_matmul(node: ir.Node) -> bool:
     edit = Edit(node)
-    a, b, b_scale, b_zero, bias = (_input(node, i) for i in range(5))
+    a, b, b_scale, b_zero, bias = (operand(node, i) for i in range(5))
     q, scale, zero = edit.ops("DynamicQuantizeLinear", [a], outputs=3)
     assert a is not None
     for value, dtype, shape in (
@@ -248,7 +239,7 @@ def _dynamic_matmul(node: ir.Node) -> bool:
 
 def _matmul_to_float(node: ir.Node) -> bool:
     edit = Edit(node)
-    a, b, a_scale, b_scale, a_zero, b_zero, bias = (_input(node, i) for i in range(7))
+    a, b, a_scale, b_scale, a_zero, b_zero, bias = (operand(node, i) for i in range(7))
     made = edit.op("MatMul", [_real(edit, a, a_scale, a_zero, axis=-2), _real(edit, b, b_scale, b_zero, axis=-1)])
     edit.replace(_with_bias(edit, made, bias))
     return True
@@ -256,7 +247,7 @@ def _matmul_to_float(node: ir.Node) -> bool:
 
 def _matmul_n_bits(node: ir.Node) -> bool:
     """A, B [N, blocks, bytes], scales [N * blocks], zero points packed like B, row indices, bias"""
-    a, packed, scales, zeros, order, bias = (_input(node, i) for i in range(6))
+    a, packed, scales, zeros, order, bias = (operand(node, i) for i in range(6))
     raw, scale, packed_zero = build.array(packed), build.array(scales), build.array(zeros)
     bits, block = attr(node, "bits", 4), attr(node, "block_size", 0)
     rows, depth = attr(node, "N", 0), attr(node, "K", 0)
@@ -295,7 +286,7 @@ def _integer_sums(op: str) -> Entry:
             return False
         last, left, right = found
         edit = Edit(last)
-        x_zero, w_zero = _input(node, 2), _input(node, 3)
+        x_zero, w_zero = operand(node, 2), operand(node, 3)
         conv = op == "Conv"
         step = _vector(edit, right, node.inputs[1], conv)
         if step is None:

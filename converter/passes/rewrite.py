@@ -10,7 +10,7 @@ and must not be a graph output.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,12 +21,25 @@ from converter.ir import build
 from converter.ir.build import Edit
 from lite_runtime.operators import having
 
-__all__ = ["Constant", "Match", "Optional", "Row", "apply", "matches"]
+__all__ = ["Constant", "Entry", "Match", "Optional", "Row", "apply", "by_operator", "matches"]
+
+Entry = Callable[[ir.Node], bool]
+"""Rewrites a node, and returns whether it did."""
 
 _ROUNDS = 8
 """The most sweeps: the result of one row may be part of another row's pattern."""
 _CLOSE = 1e-4
 """Relative tolerance of numbers in patterns: exporters write sqrt(2) with four to nine digits."""
+
+
+def by_operator(model: ir.Model, table: Mapping[tuple[str, str], Entry]) -> int:
+    """The number of nodes that the entries of a table, by domain and operator, rewrote."""
+    count = 0
+    for node in build.nodes(model):
+        entry = table.get((node.domain, node.op_type))
+        if entry is not None and node.graph is not None:
+            count += entry(node)
+    return count
 
 
 @dataclass(frozen=True)
