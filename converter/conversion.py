@@ -23,6 +23,7 @@ import onnx_ir as ir
 from converter import export, frontends, golden
 from converter.errors import ConvertError, QuantizeError, TrainingError
 from converter.ir import build, kept, quantization
+from converter.ir.shapes import agree
 from converter.lowering import halve_weights, lower, narrow_products, pack_narrow, unsupported
 from converter.lowering.table import lite_op
 from converter.pass_lists import PREPARE, REST, STATIC, Shapes, optimize, upgraded
@@ -79,11 +80,11 @@ def convert(
     the initialisers to train, or `Training` for every setting. `processing`: the processing before and after the model
     in the gateway, see `lite_runtime.bundle.processing`. `state`: for each input that continues an output of the run
     before, the name of that output: the bundle keeps it between runs, zeros at first (.tflite files say so themselves).
-    `explain`: also compare the quantised model with the float one
-    layer by layer, on calibration rows (random inputs without any), and plan a run for its memory. Raises ConvertError
-    for a broken source, UnsupportedOpError (a ConvertError) listing all operators the runtime lacks, QuantizeError for
-    options and data that do not fit, TrainingError for parameters and losses that do not, ProcessingError for an
-    invalid declaration or one that names something the model does not have.
+    `explain`: also compare the quantised model with the float one layer by layer, on calibration rows (random inputs
+    without any), and plan a run for its memory. Raises ConvertError for a broken source, UnsupportedOpError (a
+    ConvertError) listing all operators the runtime lacks, QuantizeError for options and data that do not fit,
+    TrainingError for parameters and losses that do not, ProcessingError for an invalid declaration or one that names
+    something the model does not have.
     """
     if to not in FORMATS:
         raise ConvertError(f"expected to be one of {', '.join(FORMATS)}, got {to!r}")
@@ -159,8 +160,9 @@ def _variables(state: Mapping[str, str], models: Mapping[str, ir.Model]) -> fron
         shape = build.static_dims(one)
         if shape is None or one.dtype is None:
             raise ConvertError(f"state: input {entry!r} has shape {build.dims(one)}; fix its sizes with input_shapes")
-        if one.dtype != other.dtype:
-            raise ConvertError(f"state: input {entry!r} is {one.dtype}, output {result!r} is {other.dtype}")
+        if one.dtype != other.dtype or (other.shape is not None and not agree(other.shape, ir.Shape(shape))):
+            wanted, got = (f"{v.dtype}{list(build.dims(v) or ())}" for v in (one, other))
+            raise ConvertError(f"state: input {entry!r} is {wanted}, output {result!r} is {got}; name equal ones")
         initial[entry] = np.zeros(shape, one.dtype.numpy())
         kept.describe(model.graph, entry, result, None)
     if len(set(state.values())) < len(state):
@@ -193,7 +195,7 @@ def _need_no_variables(state: Mapping[str, Array]) -> None:
 def _fix_state(models: Mapping[str, ir.Model], learning: _Learning) -> None:
     """Give the outputs that are state the shape that the state has: a bundle needs it exactly."""
     for name, use in learning.uses.items():
-        for value in models[name].graph.outputs if not learning.models else ():
+        for value in models[name].graph.outputs:
             if value.name is not None and value.name in use.writes:
                 value.shape = ir.Shape(learning.state[use.writes[value.name]].shape)
 

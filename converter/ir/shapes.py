@@ -17,7 +17,7 @@ from converter.errors import ConvertError
 from converter.ir import build, own_shapes
 from lite_runtime.graph import OPSET
 
-__all__ = ["infer", "made_up", "override"]
+__all__ = ["agree", "infer", "made_up", "override"]
 
 _CONTENTS_UP_TO = 1024
 """Bytes up to which a constant's contents take part in inference: shapes, axes, pads; never weights."""
@@ -186,7 +186,7 @@ def _merge_value(value: ir.Value, proto: onnx.TypeProto, declared: bool) -> int:
     if value.shape is None:
         value.shape = ir.Shape(list(shape))
         return 1
-    if not _agree(value.shape, shape):
+    if not agree(value.shape, shape):
         if declared or value.is_graph_output():
             raise ConvertError(
                 f"value {value.name!r} is declared with shape {value.shape}, but its operator gives {shape}; "
@@ -201,7 +201,7 @@ def _merge_value(value: ir.Value, proto: onnx.TypeProto, declared: bool) -> int:
     return 1
 
 
-def _agree(old: ir.Shape, new: ir.Shape) -> bool:
+def agree(old: ir.Shape, new: ir.Shape) -> bool:
     """Same rank, and no two known sizes differ."""
     both = list(zip(old, new, strict=False))
     return len(old) == len(new) and not any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in both)

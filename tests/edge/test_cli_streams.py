@@ -109,6 +109,7 @@ def test_declared_state_of_an_onnx_model(cell: Path) -> None:
         ("h", "expected INPUT=OUTPUT"),
         ("g=hn", "expected an input of x, h, got 'g'"),
         ("h=z", "expected an output of y, hn, got 'z'"),
+        ("h=y", "input 'h' is FLOAT[1, 8], output 'y' is FLOAT[1, 1]"),
     ],
 )
 def test_wrong_states(cell: Path, state: str, text: str) -> None:
