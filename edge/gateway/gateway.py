@@ -41,10 +41,9 @@ from edge.gateway.pages.openapi import document
 from edge.gateway.pages.status import status
 from edge.gateway.personal.heads import GLOBAL, check_device
 from edge.gateway.protocol.numbers import prepare
+from edge.gateway.protocol.parameters import LONGEST
 from edge.gateway.sequences.registry import Key, Sequences
 from edge.gateway.sequences.registry import Limits as SequenceLimits
-from lite_runtime.errors import MsedgeError
-from lite_runtime.graph import Spec, dtype_name
 
 if TYPE_CHECKING:
     from edge.gateway.personal.service import Personal
@@ -334,30 +333,19 @@ class Gateway:
 
     # -- sequences -----------------------------------------------------------------------------------------------------
 
-    def sequence_state(self, name: str, version_: str, identity: str) -> bytes:
+    async def sequence_state(self, key: Key, stream: Stream) -> bytes:
         """A sequence's state as a state file, for `restore_sequence` here or `Model.load_state` on a device. Raises
-        GatewayError (400, 404, 503)."""
-        from lite_runtime.learning import checkpoint
+        GatewayError (404, 429)."""
+        return await self.aside(stream.file, self.sequences.state(key))
 
-        key, stream = self._sequence(name, version_, identity)
-        return checkpoint.write(None, self.sequences.state(key), stream.digest)
+    async def restore_sequence(self, key: Key, stream: Stream, data: memoryview) -> None:
+        """Begin a sequence with the state of a state file, or set that of one. Raises GatewayError (400, 409, 429)."""
+        self.sequences.restore(key, stream, await self.aside(stream.state_in, data))
 
-    def restore_sequence(self, name: str, version_: str, identity: str, data: memoryview) -> None:
-        """Begin a sequence with the state of a state file, or set that of one. Raises GatewayError (400, 404, 409, 429,
-        503)."""
-        from lite_runtime.learning import checkpoint
-        from lite_runtime.learning.state import check_finite, check_state
-
-        key, stream = self._sequence(name, version_, identity)
-        try:
-            found = checkpoint.read(bytes(data)).state
-            check_state({n: Spec(dtype_name(x.dtype), x.shape) for n, x in stream.initial.items()}, found, strict=True)
-            check_finite(found)
-        except MsedgeError as error:
-            raise GatewayError(400, f"sequence {identity[:80]!r}: {error}") from None
-        self.sequences.restore(key, stream, found)
-
-    def _sequence(self, name: str, version_: str, identity: str) -> tuple[Key, Stream]:
+    def sequence(self, name: str, version_: str, identity: str) -> tuple[Key, Stream]:
+        """The sequence that a path names, which need not exist. Raises GatewayError (400, 404, 503)."""
+        if len(identity) > LONGEST:
+            raise GatewayError(400, f"expected a sequence of at most {LONGEST} characters, got {len(identity)}")
         served = self.repository.route(name, version_, "", "")
         if not served.streams:
             raise GatewayError(400, f"model {name!r} keeps no state between requests, so it has no sequences")

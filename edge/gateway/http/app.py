@@ -20,6 +20,8 @@ from edge.gateway.http.lane import BODIES
 from edge.gateway.models.entry import Asleep
 from edge.gateway.pages.operations import OPERATIONS, REQUEST_HEADERS, Operation
 from edge.gateway.pages.page import Page, explore_page, status_page
+from edge.gateway.sequences.registry import Key
+from edge.gateway.sequences.stream import Stream
 
 __all__ = ["JsonHandler", "behind_http", "make_app"]
 
@@ -215,14 +217,14 @@ class _Handlers:
         return web.Response(body=payload, status=answer.status, headers=headers, content_type=content_type)
 
     async def sequence_state(self, request: web.Request) -> web.Response:
-        state = await self._awake(partial(self._gateway.sequence_state, identity=_sequence(request)), request)
+        key, stream = await self._sequence(request)
+        state = await self._gateway.sequence_state(key, stream)
         return web.Response(body=state, content_type="application/octet-stream")
 
     async def restore_sequence(self, request: web.Request) -> web.Response:
         with Held(self._room) as held:
             body = memoryview(await read_body(request, self._limits.body, self._limits.body_seconds, held))
-            restore = partial(self._gateway.restore_sequence, identity=_sequence(request), data=body)
-            await self._awake(restore, request)
+            await self._gateway.restore_sequence(*await self._sequence(request), body)
         return web.Response(content_type="application/json")
 
     async def model_metadata(self, request: web.Request) -> web.Response:
@@ -287,6 +289,11 @@ class _Handlers:
     async def document_page(self, request: web.Request) -> web.Response:
         return _page(explore_page())
 
+    async def _sequence(self, request: web.Request) -> tuple[Key, Stream]:
+        found = partial(self._gateway.sequence, identity=request.match_info["sequence"])
+        key, stream = await self._awake(found, request)
+        return key, stream
+
     async def _awake(self, ask: Callable[[str, str], Any], request: web.Request) -> Any:
         """Ask for a fact about a model that may have to be loaded again first."""
         name, version = _named(request)
@@ -304,11 +311,6 @@ class _Handlers:
 def _named(request: web.Request) -> tuple[str, str]:
     """The model and the version ("": none) in a path."""
     return request.match_info["name"], request.match_info.get("version", "")
-
-
-def _sequence(request: web.Request) -> str:
-    """The sequence in a path."""
-    return request.match_info["sequence"]
 
 
 def _page(page: Page) -> web.Response:

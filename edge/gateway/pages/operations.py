@@ -104,7 +104,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation("sequenceState", "get", _model("/sequences/{sequence}"), "inference", "infer",
               "The state of a sequence, as a state file.\nA device can load it with `Model.load_state`.",
-              {BINARY: None}, refusals=(400, 404, 503)),
+              {BINARY: None}, refusals=(400, 404, 429, 503)),
     Operation("restoreSequence", "put", _model("/sequences/{sequence}"), "inference", "infer",
               "Begin a sequence with the state of a state file, or set the state of one.", {}, {BINARY: None},
               needs_body=True, refusals=(*_BODY, 404, 409, 429, 503)),

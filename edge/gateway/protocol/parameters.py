@@ -7,9 +7,11 @@ from typing import Any
 
 from edge.gateway.errors import GatewayError
 
-__all__ = ["checked", "checked_reserved", "expect", "natural", "no_shared_memory", "wrong"]
+__all__ = ["LONGEST", "checked", "checked_reserved", "expect", "natural", "no_shared_memory", "wrong"]
 
 
+LONGEST = 128
+"""The largest number of characters of a sequence's name."""
 _TEXT = 400
 """The largest number of characters of an error text: it contains names and values from the client, which could be as
 long as the body."""
@@ -44,8 +46,8 @@ _RESERVED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "priority": (natural, "an integer from 0 on (1 is the highest, 0 the default)"),
     "sequence_end": (lambda v: type(v) is bool, "true or false"),
     "sequence_id": (
-        lambda v: (natural(v) and v < 1 << 64) or (type(v) is str and len(v) <= 128),
-        "an integer from 0 on (0: none) or a string of at most 128 characters",
+        lambda v: (natural(v) and v < 1 << 64) or (type(v) is str and len(v) <= LONGEST),
+        f"an integer from 0 on (0: none) or a string of at most {LONGEST} characters",
     ),
     "sequence_start": (lambda v: type(v) is bool, "true or false"),
     "signature": (lambda v: type(v) is str, "a string, the signature's name"),

@@ -45,7 +45,7 @@ class Step:
     ended by then.
     """
 
-    __slots__ = ("end", "fail", "go", "key", "start", "stream")
+    __slots__ = ("cancelled", "end", "fail", "go", "key", "start", "stream")
 
     def __init__(
         self,
@@ -59,6 +59,7 @@ class Step:
     ) -> None:
         self.key, self.stream, self.go, self.fail = key, stream, go, fail
         self.start, self.end = start, end
+        self.cancelled = False
 
 
 class _Held:
@@ -67,7 +68,7 @@ class _Held:
     __slots__ = ("nbytes", "now", "state", "used", "waiting")
 
     def __init__(self, stream: Stream, used: float) -> None:
-        self.state: dict[str, Array] = dict(stream.initial)
+        self.state: Mapping[str, Array] = stream.initial
         self.nbytes = stream.nbytes
         self.now: Step | None = None
         self.waiting: deque[Step] = deque()
@@ -123,7 +124,8 @@ class Sequences:
         if held is None or held.now is not step:
             return
         if outputs is not None:
-            held.state.update({state: outputs.pop(name) for name, state in step.stream.use.writes.items()})
+            written = {state: outputs.pop(name) for name, state in step.stream.use.writes.items()}
+            held.state = {**_before(held, step), **written}
         held.now, held.used = None, self._clock()
         if step.end and outputs is not None:
             waiting = self._forget(step.key).waiting
@@ -135,6 +137,7 @@ class Sequences:
 
     def cancel(self, step: Step) -> None:
         """The client has left: the state stays as it is."""
+        step.cancelled = True
         held = self._held.get(step.key)
         if held is not None and step in held.waiting:
             held.waiting.remove(step)
@@ -193,17 +196,22 @@ class Sequences:
         """It is this step's turn, unless it was cancelled meanwhile."""
         if held.now is not step:
             return
-        if step.start:
-            held.state = dict(step.stream.initial)
-        held.used = self._clock()
-        step.go({name: held.state[state] for name, state in step.stream.use.reads.items()})
+        held.used, state = self._clock(), _before(held, step)
+        step.go({entry: state[name] for entry, name in step.stream.use.reads.items()})
 
     def _again(self, step: Step) -> None:
         """A step that waited for one that ended the sequence."""
+        if step.cancelled:
+            return
         try:
             self.enter(step)
         except GatewayError as error:
             step.fail(error)
+
+
+def _before(held: _Held, step: Step) -> Mapping[str, Array]:
+    """The state with which a step begins. The first step of a sequence replaces the state only when it is answered."""
+    return step.stream.initial if step.start else held.state
 
 
 def _unknown(key: Key) -> GatewayError:

@@ -85,6 +85,26 @@ def test_start_begins_anew_and_end_forgets() -> None:
         bench.enter("z", 99)
 
 
+def test_a_first_step_that_fails_leaves_the_state() -> None:
+    """A sequence that begins anew keeps its old state until the new beginning is answered."""
+    bench = Bench()
+    first = bench.enter("a", start=True)
+    bench.answer(first, 5.0)
+    again = bench.enter("b", start=True)
+    bench.held.leave(again, None)
+    assert bench.went == [("a", 0.0), ("b", 0.0)]
+    assert bench.held.state(first.key)["h"][0] == 5.0
+
+
+def test_a_step_cancelled_while_it_waits_for_the_end_is_not_computed() -> None:
+    bench = Bench()
+    last, waits = bench.enter("a", start=True, end=True), bench.enter("b", start=True)
+    bench.held.leave(last, {"h.next": np.ones(2, np.float32)})
+    bench.held.cancel(waits)
+    bench.turn()
+    assert bench.went == [("a", 0.0)] and not bench.failed and len(bench.held) == 0
+
+
 def test_failed_and_cancelled_steps_leave_the_state() -> None:
     bench = Bench()
     first = bench.enter("a", start=True)

@@ -146,6 +146,7 @@ def test_wrong_requests(client: Any, gateway: Live) -> None:
         ("PUT", "denoiser/sequences/1", b"not a state file", 400),
         ("PUT", "denoiser/sequences/1", b"", 400),
         ("GET", "nothing/sequences/1", None, 404),
+        ("GET", "denoiser/sequences/" + "x" * 129, None, 400),
     ],
 )
 def test_wrong_states(gateway: Live, method: str, path: str, body: bytes | None, status: int) -> None:
