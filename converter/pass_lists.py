@@ -36,6 +36,7 @@ from converter.passes import (
     sink_transposes,
     solve_reshapes,
     undo_dynamic,
+    unroll,
 )
 from converter.passes.integer import INTEGER_PASSES
 from converter.passes.record import PassRecord
@@ -70,6 +71,7 @@ PREPARE: tuple[Pass, ...] = (
     # constants and known shapes
     Pass("lift constants", cleanup.lift_constants),
     Pass("fold constants", cleanup.fold_constants),
+    Pass("unroll", unroll.run),
     Pass("infer shapes", shapes.infer),
     Pass("solve reshapes", solve_reshapes.run),
     Pass("simplify", simplify.run),

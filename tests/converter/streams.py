@@ -7,7 +7,7 @@ import numpy as np
 from tests.converter.frontends.tflite.builder import Builder, Quant, Tensor
 from tests.converter.frontends.tflite.support import floats
 
-__all__ = ["FRAME", "denoiser", "ring_buffer", "two_signatures", "wake_word"]
+__all__ = ["FRAME", "denoiser", "large_cell", "ring_buffer", "two_signatures", "wake_word"]
 
 FRAME = 16
 """Values of one step."""
@@ -124,3 +124,20 @@ def _const(b: Builder, *shape: int, seed: int) -> Tensor:
 def _int8(real: np.ndarray, dtype: type = np.int8) -> tuple[np.ndarray, Quant]:
     quant = Quant(float(np.abs(real).max()) / np.iinfo(dtype).max)
     return quant.store(real, dtype), quant
+
+
+def large_cell() -> bytes:
+    """An LSTM that ONNX's own cannot express: projection, peepholes, layer normalisation, a clipped cell."""
+    b = Builder()
+    x = b.input("frame", (1, 2, FRAME))
+    units, out = 12, 8
+    operands: list[Tensor | None] = [x]
+    operands += [_const(b, units, FRAME, seed=g) for g in range(4)]
+    operands += [_const(b, units, out, seed=4 + g) for g in range(4)]
+    operands += [_const(b, units, seed=8 + g) for g in range(3)]
+    operands += [_const(b, units, seed=11 + g) for g in range(4)]
+    operands += [_const(b, out, units, seed=16), None, b.variable("h", (1, out)), b.variable("c", (1, units))]
+    operands += [_const(b, units, seed=20 + g) for g in range(4)]
+    options = {"fused_activation_function": "TANH", "time_major": False, "cell_clip": 2.0, "proj_clip": 1.0}
+    b.output(b.op("UNIDIRECTIONAL_SEQUENCE_LSTM", operands, (1, 2, out), **options))
+    return b.build()
