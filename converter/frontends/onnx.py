@@ -222,9 +222,14 @@ def _reads(node: onnx.NodeProto) -> Iterator[str]:
     yield from (name for name in node.input if name)
     for attribute in node.attribute:
         for graph in _subgraphs(attribute):
-            for inner in graph.node:
-                yield from _reads(inner)
-            yield from (v.name for v in graph.output)
+            yield from _captured(graph)
+
+
+def _captured(graph: onnx.GraphProto) -> set[str]:
+    """Names that a subgraph reads and does not define: it may define one that exists outside."""
+    read = {v.name for v in graph.output}.union(*(_reads(node) for node in graph.node))
+    own = {v.name for v in (*graph.input, *graph.initializer)}
+    return read - own.union(*(node.output for node in graph.node))
 
 
 def _check_acyclic(nodes: list[onnx.NodeProto], where: str) -> None:
@@ -362,4 +367,30 @@ def _normalise(model: ir.Model) -> ir.Model:
                 if not value.name:
                     used = value.uses() or value.is_graph_output()
                     value.name = build.fresh(graph, node.op_type) if used else ""
+    _rename_hidden(model.graph, frozenset())
+    for graph in build.graphs(model):
+        if graph is not model.graph:
+            _separate_outputs(graph)
     return model
+
+
+def _separate_outputs(graph: ir.Graph) -> None:
+    """A value that a subgraph lists as several outputs becomes several values."""
+    for i, value in enumerate(graph.outputs):
+        if value in graph.outputs[:i]:
+            copy = ir.Value(name=build.fresh(graph, value.name or ""), shape=value.shape, type=value.type)
+            graph.append(ir.Node("", "Identity", [value], outputs=[copy], name=build.fresh(graph, "Identity")))
+            graph.outputs[i] = copy
+
+
+def _rename_hidden(graph: ir.Graph, outside: frozenset[str]) -> None:
+    """Results in a subgraph get names that no enclosing graph has. ONNX asks for it, ONNX Runtime does not."""
+    made = [value for node in graph for value in node.outputs if value.name]
+    for value in made:
+        if value.name in outside:
+            value.name = build.fresh(graph, value.name)
+    nested = build.nested(graph)
+    if nested:
+        known = outside.union(v.name or "" for v in (*graph.inputs, *graph.initializers.values(), *made))
+        for inner in nested:
+            _rename_hidden(inner, known)

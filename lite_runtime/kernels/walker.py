@@ -3,7 +3,8 @@
 A program is int64 words: step records one after the other. `context` describes its execution, in words: [0] address of
 the program, [1] its length, [2] address of the table of bases, [3] of the kernels' addresses (a record's first word is
 an index into it), [4] of the clock, or 0, [5] steps. A clock holds two readings of the cycle counter, before and after,
-for each step of each worker: (workers, steps, 2).
+for each step of each worker: (workers, steps, 2); a step in a loop has the beginning of its first turn and the sum of
+all turns, a step that a jump left out zeros.
 
 `sync` is shared by all workers, one counter a cache line: [0] arrived at the barrier, [8] barrier generation,
 [16] ticket: the workers of the latest run, and above bit 16 its number, [24] the run's context, [32] not 0: a run is
@@ -12,11 +13,14 @@ function that returns the current processor's number, [48 + worker] that number 
 """
 
 from llvmlite import ir
-from numba import types
+from numba import int64, types
 from numba.extending import intrinsic
 
-from lite_runtime.native.simd import address, declare, device, entry, i64p
-from lite_runtime.steps.declaration import FLAGS, KERNEL, LENGTH
+from lite_runtime.native.simd import address, declare, device, entry, i64p, num, ptr, u8p
+from lite_runtime.steps.control import GoTo
+from lite_runtime.steps.declaration import FLAGS, KERNEL, LENGTH, named
+
+GO_TO = named(GoTo)
 
 _WORDS = types.CPointer(types.int64)
 PROGRAM, WORDS, BASES, TABLE, CLOCK, STEPS = range(6)
@@ -27,6 +31,8 @@ PARALLEL = 1
 """Flag of a step whose work is shared; without it only worker 0 executes the step."""
 MEET = 2
 """Flag of a step before which all workers must have finished the earlier steps."""
+JUMP = 4
+"""Flag of a `GoTo`, which the walker itself executes. All workers read its condition, so it has the flag MEET."""
 
 
 @intrinsic
@@ -150,22 +156,29 @@ def walk(context, sync, worker, workers):
     bases, table = i64p(context[BASES]), i64p(context[TABLE])
     clocked = context[CLOCK] != 0
     clock = i64p(context[CLOCK] + 16 * worker * context[STEPS])
-    at = 0
+    at = begin = 0
     while at < words:
         step = i64p_of(program, at)
-        flags = step[FLAGS] & 3
+        flags = step[FLAGS] & 7
         if workers > 1 and flags & MEET:
             meet(sync, workers)
         if clocked:
-            clock[0] = cycles()
+            begin = cycles()
+            if clock[0] == 0:
+                clock[0] = clock[1] = begin
+        after, steps = step[LENGTH], 1
         if flags & PARALLEL:
             call_kernel(table[step[KERNEL]], step, bases, worker, workers)
+        elif flags & JUMP:
+            condition = ptr(step, bases, GO_TO.condition)
+            if condition == 0 or int64(u8p(condition)[0]) == num(step, GO_TO.when):
+                after, steps = num(step, GO_TO.words), num(step, GO_TO.steps)
         elif worker == 0:
             call_kernel(table[step[KERNEL]], step, bases, 0, 1)
         if clocked:
-            clock[1] = cycles()
-            clock = i64p_of(clock, 2)
-        at += step[LENGTH]
+            clock[1] += cycles() - begin
+            clock = i64p_of(clock, 2 * steps)
+        at += after
     if workers > 1:
         meet(sync, workers)
 

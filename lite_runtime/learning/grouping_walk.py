@@ -12,7 +12,7 @@ from lite_runtime.errors import MsedgeError
 from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array, Graph, Node, Spec, Value
 from lite_runtime.learning.rowwise import MIXED, lines_of
-from lite_runtime.planning.stage import Stage
+from lite_runtime.planning.parts import Stage
 
 __all__ = ["SLOTS", "Grouped", "Rule", "Table", "Ungrouped", "Walk"]
 

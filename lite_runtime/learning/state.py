@@ -17,7 +17,6 @@ import numpy as np
 from lite_runtime.errors import InputError, MsedgeError
 from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array, Graph, Spec, StateUse, dtype_name, numpy_dtype
-from lite_runtime.planning.program import Plan
 from lite_runtime.running.executor import PLANS, Binding, Bound, Executor, Settings, address_of, aligned
 from lite_runtime.running.inputs import Loaded, check_inputs
 from lite_runtime.running.kept import Later, Origin, Sketch
@@ -265,7 +264,7 @@ class Stateful:
             return self._fold().run(given, profile)
         return self._run(self._planned(given), given, profile, keep=False)
 
-    def parts(self, given: Mapping[str, Any]) -> Iterator[Plan]:
+    def parts(self, given: Mapping[str, Any]) -> Iterator[Bound]:
         """The plans that `run` executes, without those of nested graphs."""
         if not self.use.writes:
             return self._fold().parts(given)

@@ -10,9 +10,9 @@ from lite_runtime.errors import InputError
 from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import DTYPES, Array, Graph, Node, Spec
 from lite_runtime.ops.registry import Operand
-from lite_runtime.planning.bind import Choose
 from lite_runtime.planning.plan import fold, plan
 from lite_runtime.planning.program import ARENA, NULL, Kernel, Plan
+from lite_runtime.planning.workspace import Choose
 from lite_runtime.steps.reading import Place, read
 
 __all__ = ["Listed", "ListedOperand", "listed", "planned"]

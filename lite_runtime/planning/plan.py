@@ -20,16 +20,19 @@ from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array, Graph, Node
 from lite_runtime.ops.registry import Operand, Spec
 from lite_runtime.planning import cost
-from lite_runtime.planning.bind import BEFORE, BoundUnit, Choose, Pack, Workspace, bind_stage
+from lite_runtime.planning.bind import BoundUnit, bind_stage
 from lite_runtime.planning.memory import Lifetime, Spans, arrange
 from lite_runtime.planning.program import ARENA, NULL, Kernel, Plan, Step
 from lite_runtime.planning.stage import fold, next_stage
+from lite_runtime.planning.workspace import BEFORE, Choose, Pack, Workspace
+from lite_runtime.steps.control import GoTo
 from lite_runtime.steps.declaration import LENGTH
 
 __all__ = ["Kernel", "Plan", "Step", "fold", "plan"]
 
-PARALLEL, MEET = 1, 2
-"""Flags of a step: its work is shared; all workers must have finished the steps before it (`kernels/walker.py`)."""
+PARALLEL, MEET, JUMP = 1, 2, 4
+"""Flags of a step: its work is shared; all workers must have finished the steps before it; the walker executes it
+(`kernels/walker.py`)."""
 
 
 def plan(
@@ -42,16 +45,17 @@ def plan(
     limit: int = 4 << 30,
     separate: bool = False,
     choose: Choose | None = None,
+    turns: int = 100_000,
 ) -> Plan:
     """Plan a run of `graph` (its constants folded) on inputs of these types.
 
     lanes: float32 in a vector of the target. native=False: references only. limit: greatest size in bytes of a plan's
     memory. separate: every buffer gets its own base instead of a place in the arena, so that a run can put each next to
-    a guard page. choose: chooses among ways to compute a step; by default the rules' own. Raises ShapeError for
-    incompatible operands, MsedgeError above the limit.
+    a guard page. choose: chooses among ways to compute a step; by default the rules' own. turns: of a loop, with the
+    loops inside it, in one run. Raises ShapeError for incompatible operands, MsedgeError above the limit.
     """
     stage = next_stage(graph, given, limit)
-    space = Workspace(pack, lanes, choose or _by_rule)
+    space = Workspace(pack, lanes, choose or _by_rule, turns)
     inputs = {v.name: space.external(given[v.name]) for v in graph.inputs if v.name in given}
     for operand in inputs.values():
         space.slots[operand.slot].first = BEFORE
@@ -88,6 +92,7 @@ def plan(
         outputs=outputs,
         copies=tuple(dict.fromkeys(copies)),
         known=stage.known,
+        refusals=space.refusals,
         frontier=stage.frontier,
         rest=stage.rest,
     )
@@ -170,18 +175,18 @@ def _write(
     records: list[Kernel] = []
     touched = _Touched()
     for record, (operations, nbytes) in zip(space.records, _work(space, specs), strict=True):
-        begin = len(words)
+        begin, jumps = len(words), len(records) in space.jumps
         seconds = cost.seconds(record.kernel, operations, nbytes, space.lanes)
         shared = record.parallel and (separate or cost.shared(seconds))
         operands = record.step.operands
         spans = [_span(space, o, record.unit) for o in operands if o is not None and o.value is None]
-        meets = any(touched.clash(span, shared) for span in spans)
+        meets = jumps or any(touched.clash(span, shared) for span in spans)
         if meets:
             touched = _Touched()
         for span in spans:
-            touched.add(span, shared)
-        flags = (PARALLEL if shared else 0) | (MEET if meets else 0) | (record.unit << 8)
-        words += [kernels.setdefault(record.kernel, len(kernels)), 0, flags]
+            touched.add(span, shared or jumps)
+        flags = (PARALLEL if shared else 0) | (MEET if meets else 0) | (JUMP if jumps else 0) | (record.unit << 8)
+        words += [-1 if jumps else kernels.setdefault(record.kernel, len(kernels)), 0, flags]
         for operand in operands:
             if operand is None:
                 words += [NULL, 0]
@@ -192,9 +197,15 @@ def _write(
         words[begin + LENGTH] = len(words) - begin
         end = len(words)
         records.append(Kernel(record.kernel, record.unit, begin, end, operations, nbytes, seconds, shared, meets))
+    starts = [*(record.begin for record in records), len(words)]
+    for number, target in space.jumps.items():
+        words[starts[number] + _WORDS] = starts[target] - starts[number]
+        words[starts[number] + _STEPS] = target - number
     return np.array(words, np.int64), tuple(kernels), tuple(records)
 
 
+_WORDS, _STEPS = (GoTo.layout.by_name[name].word for name in ("words", "steps"))
+"""Positions of a jump's distances in its record."""
 _MOVES = ("copy.", "pad", "pack", "transpose")
 """Parts of the names of kernels that do no arithmetic."""
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from lite_runtime.frozen import Frozen, NamedTuple
 from lite_runtime.graph import Array, Graph, Node, Spec
 
-__all__ = ["ALIGNMENT", "ARENA", "FAULT", "FIRST_FREE", "NULL", "Kernel", "Plan", "Step"]
+__all__ = ["ALIGNMENT", "ARENA", "FAULT", "FIRST_FREE", "NULL", "TOO_MANY", "Kernel", "Plan", "Step"]
 
 NULL, FAULT, ARENA, FIRST_FREE = 0, 1, 2, 3
 """Entries of the table of base addresses: always 0; the fault cell; the arena; then constants, inputs and outputs."""
+TOO_MANY = 64
+"""Bit of the fault cell: a loop took more turns than a run may. The bits above 7 are the number of the unit."""
 ALIGNMENT = 64
 """Bytes of a cache line, and of the widest vector."""
 
@@ -65,5 +68,7 @@ class Plan(Frozen):
     outputs: Mapping[str, int]
     copies: tuple[str, ...]
     known: Mapping[str, Array]
+    refusals: Mapping[int, str] = MappingProxyType({})
+    """By unit: the message of a run that fails there."""
     frontier: tuple[Node, ...] = ()
     rest: Graph | None = None

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 
 from lite_runtime.errors import MsedgeError, ShapeError
-from lite_runtime.frozen import NamedTuple
-from lite_runtime.graph import Array, Graph, Node, Spec, Value, spec_of
+from lite_runtime.graph import Array, Attr, Graph, Node, Spec, Value, spec_of
 from lite_runtime.graph.verify import MAX_BYTES, MAX_RANK
 from lite_runtime.operators import OPERATORS
 from lite_runtime.ops.registry import INFERS, DataDependent, Inference
+from lite_runtime.planning.control import CONTROL, blocks_of, branch_of
+from lite_runtime.planning.inline import first_output, spliced
+from lite_runtime.planning.parts import Block, Stage
 
-__all__ = ["Stage", "fold", "next_stage", "spec_of"]
+__all__ = ["fold", "next_stage", "spec_of"]
 
 SMALL = 1 << 16
 """Greatest number of elements of a value derived from shapes that is computed while planning."""
@@ -24,23 +26,6 @@ GROWTH = 8
 """Greatest ratio of a constant's bytes to its operands' for evaluation ahead: dequantised weights yes, tilings no."""
 FILLS = frozenset({"ConstantOfShape", "Expand"})
 """Operators that are always evaluated ahead: kernels need their results packed as weights, and filling is cheap."""
-
-
-class Stage(NamedTuple):
-    """A graph for inputs of known types, cut where a type depends on a value.
-
-    `ready` nodes have known types and are needed; result types of the `frontier` are known only after it ran; `rest` is
-    the graph that remains after it, None if nothing does. `specs` and `known` hold types and values by name; `later`
-    names the values that the frontier and the rest read, `outputs` the graph's outputs that this stage provides.
-    """
-
-    ready: tuple[Node, ...]
-    frontier: tuple[Node, ...]
-    rest: Graph | None
-    specs: Mapping[str, Spec]
-    known: Mapping[str, Array]
-    later: frozenset[str]
-    outputs: tuple[str, ...]
 
 
 def fold(graph: Graph, limit: int) -> Graph:
@@ -62,8 +47,22 @@ def fold(graph: Graph, limit: int) -> Graph:
             if sum(spec.nbytes for spec in results or ()) <= room and _evaluate(node, known):
                 _release(node, known, readers)
                 continue
-        rest.append(node)
+        rest.append(_folded_inside(node, known, limit))
     return Graph(graph.inputs, graph.outputs, tuple(rest), known, graph.name)
+
+
+def _folded_inside(node: Node, known: Mapping[str, Array], limit: int) -> Node:
+    """The node with its nested graphs folded; they have the constants that they captured."""
+    if not any(isinstance(attr, Graph) for attr in node.attrs.values()):
+        return node
+
+    def folded(attr: Attr) -> Attr:
+        if not isinstance(attr, Graph):
+            return attr
+        captured = {name: known[name] for name in attr.free_names if name in known}
+        return fold(attr.replace(constants={**captured, **attr.constants}), limit)
+
+    return node.replace(attrs={key: folded(attr) for key, attr in node.attrs.items()})
 
 
 def _release(node: Node, known: dict[str, Array], readers: Counter[str]) -> None:
@@ -120,13 +119,26 @@ def next_stage(graph: Graph, given: Mapping[str, Spec], limit: int) -> Stage:
     waiting: list[Node] = []
     unknown: set[str] = {v.name for v in graph.inputs if v.name not in specs}
     late: set[str] = set()
-    for node in graph.nodes:
+    blocks: dict[str, tuple[Block, ...]] = {}
+    pending = list(reversed(graph.nodes))
+    while pending:
+        node = pending.pop()
         reads = _reads(node)
         if any(n in late for n in reads):
             waiting.append(node)
             late.update(node.outputs)
             continue
-        results = None if any(n in unknown or n not in specs for n in reads) else _infer(node, specs, known)
+        typed = not any(n in unknown or n not in specs for n in reads)
+        branch = branch_of(node, known) if typed else ""
+        if branch:
+            nodes, constants = spliced(node, branch)
+            pending.extend(reversed(nodes))
+            known.update(constants)
+            specs.update((name, spec) for name, array in constants.items() if (spec := spec_of(array)) is not None)
+            continue
+        results = None
+        if typed:
+            results = _nested(node, specs, known, blocks, limit) if node.op in CONTROL else _infer(node, specs, known)
         if results is None:
             frontier.append(node)
             late.update(node.outputs)
@@ -144,7 +156,21 @@ def next_stage(graph: Graph, given: Mapping[str, Spec], limit: int) -> Stage:
     later = frozenset(n for node in (*frontier, *waiting) for n in _reads(node))
     outputs = tuple(dict.fromkeys(v.name for v in graph.outputs if v.name not in made_later))
     rest = _rest(graph, waiting, known) if frontier else None
-    return Stage(_prune(ready, later.union(outputs)), tuple(frontier), rest, specs, known, later, outputs)
+    return Stage(_prune(ready, later.union(outputs)), tuple(frontier), rest, specs, known, later, outputs, blocks)
+
+
+def _nested(
+    node: Node, specs: dict[str, Spec], known: Mapping[str, Array], blocks: dict[str, tuple[Block, ...]], limit: int
+) -> Sequence[Spec] | None:
+    """The result types of a node with nested graphs, if they are known. The types inside are added to `specs`."""
+    try:
+        found, results = blocks_of(node, specs, known, lambda graph, given: next_stage(graph, given, limit))
+    except DataDependent:
+        return None
+    for block in found:
+        specs.update(block.stage.specs)
+    blocks[first_output(node)] = found
+    return results
 
 
 def _reads(node: Node) -> list[str]:

@@ -17,9 +17,10 @@ from lite_runtime.errors import InputError, MsedgeError
 from lite_runtime.graph import Array, Graph, Node, Spec, Value, numpy_dtype, spec_of
 from lite_runtime.native import build
 from lite_runtime.native.target import host
-from lite_runtime.planning.program import ALIGNMENT, ARENA, FAULT, Plan, Step
+from lite_runtime.planning.program import ALIGNMENT, ARENA, FAULT, TOO_MANY, Plan, Step
 from lite_runtime.running import kept
 from lite_runtime.running.threads import Team, Walk, cores, team, ticks_per_second, worth
+from lite_runtime.running.turns import Turns
 
 if TYPE_CHECKING:
     from lite_runtime.native.tuning import Choices
@@ -83,14 +84,18 @@ class Settings:
         other._packed = ChainMap({}, self._packed)
         return other
 
-    def iterate(self, node: Node) -> None:
-        """Count a run of a loop body; raises an error when a run's iterations are used up, so that every loop ends."""
-        self.iterated += 1
+    def count(self, node: Node, turns: int) -> None:
+        """Count runs of a loop body; raises an error when a run's iterations are used up, so that every loop ends."""
+        self.iterated += turns
         if self.iterated > self.iterations:
-            raise MsedgeError(
-                f"{node.where}: not finished after {self.iterations} iterations in this run; if this is intended,"
-                " load the model with a higher limit (iterations=…)"
-            )
+            raise self.too_many(node)
+
+    def too_many(self, node: Node) -> MsedgeError:
+        """The error of a loop that does not end."""
+        return MsedgeError(
+            f"{node.where}: not finished after {self.iterations} iterations in this run; if this is intended,"
+            " load the model with a higher limit (iterations=…)"
+        )
 
 
 def aligned(nbytes: int) -> Array:
@@ -120,7 +125,8 @@ class Executor:
         self.origin = origin
         """The bundle that the graph came from, needed to cache its program; None for nested graphs and rests."""
         self._plans: dict[tuple[Any, ...], Bound] = {}
-        self._subgraphs: dict[int, Executor] = {}
+        self._subgraphs: dict[tuple[str, str], Executor] = {}
+        self._turns: dict[tuple[str, ...], Turns] = {}
 
     def run(self, inputs: Mapping[str, Any], profile: Profile | None = None) -> dict[str, Any]:
         """Values of the graph's outputs. `inputs` contains every graph input: arrays, or lists and None for
@@ -137,13 +143,18 @@ class Executor:
             settings = self.settings
             if self.origin is not None and not self._plans and settings.native and not settings.guard:
                 chosen = settings.choices.chosen
-                made = kept.plan(self.origin, self.graph, specs, chosen, settings.limit, lambda: self.plan(specs))
+                limits = settings.limit, settings.iterations
+                made = kept.plan(self.origin, self.graph, specs, chosen, limits, lambda: self.plan(specs))
             else:
                 made = self.plan(specs)
             while len(self._plans) >= PLANS:
                 del self._plans[next(iter(self._plans))]
             held = self._plans[key] = Bound(made, self)
         return held
+
+    def planned(self, inputs: Mapping[str, Any]) -> Plan:
+        """The plan for inputs of these types."""
+        return self.bound(inputs).plan
 
     @cached_property
     def folded(self) -> Graph:
@@ -166,30 +177,43 @@ class Executor:
             limit=s.limit,
             separate=s.guard,
             choose=s.choices,
+            turns=s.iterations,
         )
 
-    def parts(self, inputs: Mapping[str, Any]) -> Iterator[Plan]:
-        """The plans that a run with these inputs uses, without nested graphs."""
+    def parts(self, inputs: Mapping[str, Any]) -> Iterator[Bound]:
+        """The plans that a run with these inputs used, without those of nested graphs."""
         bound: Bound | None = self.bound(inputs)
         while bound is not None:
-            yield bound.plan
+            yield bound
             bound = bound.latest
 
-    def subgraph(self, graph: Graph, captures: tuple[str, ...]) -> Executor:
-        """The executor of a nested graph, with its captured values as inputs."""
-        held = self._subgraphs.get(id(graph))
+    def subgraph(self, node: Node, graph: Graph) -> Executor:
+        """The executor of a node's nested graph, with its captured values as inputs."""
+        key = next((name for name in node.outputs if name), ""), next(k for k, a in node.attrs.items() if a is graph)
+        held = self._subgraphs.get(key)
         if held is None:
-            wide = (*graph.inputs, *(Value(name, "", None, "any") for name in captures))
+            wide = (*graph.inputs, *(Value(name, "", None, "any") for name in graph.free_names))
             held = Executor(Graph(wide, graph.outputs, graph.nodes, graph.constants, graph.name), self.settings)
-            self._subgraphs[id(graph)] = held
+            self._subgraphs[key] = held
         return held
 
+    def looped(self, node: Node) -> bool:
+        """Whether the latest evaluation of a node ran natively, as a number of turns at a time."""
+        return node.outputs in self._turns and self._turns[node.outputs].native
+
     def evaluate(self, node: Node, values: Mapping[str, Any]) -> list[Any]:
-        """Evaluate a node by its reference, nested graphs by their own executors."""
+        """Evaluate a node by its reference, nested graphs by their own executors. A Loop runs natively if its body
+        can."""
+        if node.op == "Loop" and self.settings.native:
+            if node.outputs not in self._turns:
+                self._turns[node.outputs] = Turns(node, lambda g: Executor(g, self.settings), self.settings.count)
+            results = self._turns[node.outputs].run(values)
+            if results is not None:
+                return results
 
         def run_graph(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
-            self.settings.iterate(node)
-            inner = self.subgraph(graph, graph.free_names)
+            self.settings.count(node, 1)
+            inner = self.subgraph(node, graph)
             given = dict(zip((v.name for v in graph.inputs), inputs, strict=True))
             given.update((name, values[name]) for name in graph.free_names)
             results = inner.run(given)
@@ -320,6 +344,12 @@ class Bound:
         self.small = not self._passed_in and not self._passed_out
         homes = dict(self._copied_in)
         self._small = [(*port, homes[port[0]]) for port in self._inputs] if self.small else []
+
+    @property
+    def reference(self) -> list[Node]:
+        """The nodes that the latest run evaluated by reference."""
+        frontier = [node for node in self.plan.frontier if not self.executor.looped(node)]
+        return [*(step.nodes[0] for step in self.plan.steps if not step.end), *frontier]
 
     def walk(self, step: Step, bases: Array) -> Walk:
         """A native step with a table of bases."""
@@ -456,14 +486,21 @@ class Bound:
         for i, record in enumerate(records):
             took_part = self.workers if record.shared and clock[-1, 0, 0] else 1
             times = ((w, float(seconds[w, i, 0]), float(seconds[w, i, 1])) for w in range(took_part))
-            profile.add(self.plan.units[record.unit], record, *times)
+            if clock[0, i, 0]:  # a jump may have left it out
+                profile.add(self.plan.units[record.unit], record, *times)
 
     def check(self) -> None:
-        """Raise InputError if the last run found an index outside its tensor."""
+        """Raise InputError if the last run found an index outside its tensor or took a branch that is invalid for the
+        inputs' types, MsedgeError if a loop did not end."""
         if not self.fault.value:
             return
-        unit, self.fault.value = self.fault.value >> 8, 0
-        where = " + ".join(node.where for node in self.plan.units[unit])
+        found, self.fault.value = self.fault.value, 0
+        nodes = self.plan.units[found >> 8]
+        if found & TOO_MANY:
+            raise self.executor.settings.too_many(nodes[0])
+        if found >> 8 in self.plan.refusals:
+            raise InputError(f"{nodes[0].where}: the branch for this condition: {self.plan.refusals[found >> 8]}")
+        where = " + ".join(node.where for node in nodes)
         raise InputError(f"{where}: an index is outside the tensor that it indexes; check the model's index inputs")
 
     def _values(self, node: Node, inputs: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, Any]:

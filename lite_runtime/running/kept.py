@@ -88,15 +88,15 @@ def plan(
     graph: Graph,
     given: Mapping[str, Spec],
     choices: Mapping[str, str],
-    limit: int,
+    limits: tuple[int, int],
     make: Callable[[], Plan],
 ) -> Plan:
     """The native plan of a graph for inputs of these types: the cached one, or the result of `make`, which is cached.
 
-    choices: choices among ways to compute steps; limit: greatest size of a plan in bytes. Both are part of the file's
-    name.
+    choices: choices among ways to compute steps; limits: greatest size of a plan in bytes, and turns of a loop. Both
+    are part of the file's name.
     """
-    here = _place(origin, graph, given, choices, limit)
+    here = _place(origin, graph, given, choices, limits)
     found = here.find() if here is not None else None
     if found is None:
         found = make()
@@ -106,11 +106,11 @@ def plan(
 
 
 def _place(
-    origin: Origin, graph: Graph, given: Mapping[str, Spec], choices: Mapping[str, str], limit: int
+    origin: Origin, graph: Graph, given: Mapping[str, Spec], choices: Mapping[str, str], limits: tuple[int, int]
 ) -> _Place | None:
     """Where the program of a graph for inputs of these types is cached; None if nothing is cached."""
     types = sorted((name, *spec) for name, spec in given.items())
-    path = _path("program", origin.digest, origin.signature, types, sorted(choices.items()), limit, np.__version__)
+    path = _path("program", origin.digest, origin.signature, types, sorted(choices.items()), limits, np.__version__)
     return _Place(path, origin.data, tuple(value.name for value in graph.outputs)) if path else None
 
 
@@ -332,6 +332,7 @@ def _decoded(doc: dict[str, Any], body: memoryview, data: memoryview) -> Plan:
         outputs=doc["outputs"],
         copies=doc["copies"],
         known=doc["known"],
+        refusals=doc["refusals"],
     )
 
 

@@ -177,10 +177,10 @@ class Model:
             executor.run(given)
             parts = list(executor.parts(given))
         for part in parts:
-            arena = max(arena, part.arena_bytes)
-            steps += len(part.records)
-            native += sum(len(step.nodes) for step in part.steps if step.end)
-            reference += [step.nodes[0].op for step in part.steps if not step.end] + [n.op for n in part.frontier]
+            arena = max(arena, part.plan.arena_bytes)
+            steps += len(part.plan.records)
+            native += sum(len(step.nodes) for step in part.plan.steps) + len(part.plan.frontier) - len(part.reference)
+            reference += [node.op for node in part.reference]
         return Cost(arena, steps, native, tuple(reference))
 
     @property

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from lite_runtime.steps.batchnorm import GradSums as GradSums
     from lite_runtime.steps.batchnorm import Moments as Moments
     from lite_runtime.steps.batchnorm import Settle as Settle
+    from lite_runtime.steps.control import Begin as Begin
+    from lite_runtime.steps.control import Copy as Copy
+    from lite_runtime.steps.control import GoTo as GoTo
+    from lite_runtime.steps.control import Refuse as Refuse
+    from lite_runtime.steps.control import Turn as Turn
     from lite_runtime.steps.copy import Extent as Extent
     from lite_runtime.steps.copy import Segments as Segments
     from lite_runtime.steps.copy import Swap as Swap
@@ -107,6 +112,7 @@ if TYPE_CHECKING:
 _FAMILIES = {
     "attention": "F32Attention PackKeys PadRows",
     "batchnorm": "Apply GradApply GradSettle GradSums Moments Settle",
+    "control": "Begin Copy GoTo Refuse Turn",
     "copy": "Extent Segments Swap Trilu Weave",
     "depthwise": "F32Depthwise",
     "elementwise": "Chain Instruction Load Store",

@@ -154,6 +154,8 @@ class Layout:
         self.names = (*self._operands, *self._numbers)
         self.places = {name: i for i, name in enumerate(self.names)}
         self.pick: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*self.names)
+        if len(self.names) == 1:  # itemgetter gives no tuple
+            self.pick = lambda given: (given[self.names[0]],)
         self.fixed = "Ins" not in self._operands.values()
         """Whether operands and numbers have fixed positions."""
         self.counts: Mapping[str, str] = dict(owner.counts)

@@ -10,8 +10,8 @@ import pytest
 
 from lite_runtime.graph import Array, Graph, Node, Value
 from lite_runtime.ops.registry import Operand, Spec
-from lite_runtime.planning.bind import Workspace
 from lite_runtime.planning.plan import Plan, _span, plan
+from lite_runtime.planning.workspace import Workspace
 from lite_runtime.steps.declaration import FLAGS
 
 RNG = np.random.default_rng(31)

