@@ -69,6 +69,7 @@ def convert(
     trainable: Training | str | Sequence[str] | None = None,
     processing: Mapping[str, Any] | None = None,
     state: Mapping[str, str] | None = None,
+    integers: frontends.Integers | None = None,
     explain: bool = False,
     progress: Progress | None = None,
 ) -> Conversion:
@@ -80,6 +81,8 @@ def convert(
     the initialisers to train, or `Training` for every setting. `processing`: the processing before and after the model
     in the gateway, see `lite_runtime.bundle.processing`. `state`: for each input that continues an output of the run
     before, the name of that output: the bundle keeps it between runs, zeros at first (.tflite files say so themselves).
+    `integers`: how quantised operators of a .tflite file round, "exact" or "litert"; LiteRT's by default, except where
+    the model is changed further (`to`, `quantize`, `trainable`).
     `explain`: also compare the quantised model with the float one layer by layer, on calibration rows (random inputs
     without any), and plan a run for its memory. Raises ConvertError for a broken source, UnsupportedOpError (a
     ConvertError) listing all operators the runtime lacks, QuantizeError for options and data that do not fit,
@@ -90,11 +93,15 @@ def convert(
         raise ConvertError(f"expected to be one of {', '.join(FORMATS)}, got {to!r}")
     options = _options(quantize)
     start = time.perf_counter()
-    loaded = frontends.load(source)
+    arithmetic = _integers(integers, to, options, trainable)
+    loaded = frontends.load(source, integers=arithmetic)
+    if integers is not None and loaded.format != "tflite":
+        raise ConvertError(f"integers: it chooses how a .tflite file's operators round, got {loaded.format}; omit it")
     models: Mapping[str, ir.Model] = {name: upgraded(model, input_shapes) for name, model in loaded.models.items()}
     variables = _variables(state, models) if state else loaded.variables
     described = loaded.metadata if processing is None else {**loaded.metadata, **_declared(processing, models, to)}
     report = _describe(source, loaded, models, options)
+    report.integers = arithmetic if loaded.format == "tflite" else "exact"
     _need_supported(models.values())
     samples: Samples | None = None
     learning = _Learning(uses=variables.uses, state=variables.initial)
@@ -289,6 +296,24 @@ def _samples(calibration: Any, model: ir.Model, learning: _Learning, accuracy: A
     return stream.load(calibration, model, next(iter(learning.uses.values())), learning.state)
 
 
+def _integers(
+    wanted: frontends.Integers | None, to: Format, options: Options, trainable: Training | str | Sequence[str] | None
+) -> frontends.Integers:
+    """The arithmetic of a .tflite file's quantised operators. LiteRT's is in operators of ours, which standard ONNX,
+    quantisers and gradients do not have."""
+    changes = [name for name, given in (
+        (f"to={to!r}", to != "mslite"), (f"quantize={options.mode!r}", options.mode not in ("none", "fp16")),
+        ("trainable", trainable is not None),
+    ) if given]  # fmt: skip
+    if wanted is None:
+        return "exact" if changes else "litert"
+    if wanted not in ("exact", "litert"):
+        raise ConvertError(f"integers: expected exact or litert, got {wanted!r}")
+    if wanted == "litert" and changes:
+        raise ConvertError(f"integers: expected exact with {', '.join(changes)}, got litert; omit one of them")
+    return wanted
+
+
 def _options(quantize: Mode | Options) -> Options:
     if isinstance(quantize, Options):
         return quantize
@@ -417,6 +442,7 @@ def _provenance(report: Report) -> dict[str, Any]:
         "source_digest": report.source_digest,
         "source_opset": report.source_opset,
         "converter": _version(),
+        "integers": report.integers,
         "options": report.options,
     } | ({"calibration_digest": done.digest} if (done := report.quantization) is not None and done.digest else {})
 

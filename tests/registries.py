@@ -186,7 +186,8 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
     "gradient": (
         ("its result does not move smoothly with its operands", "trait:flat"),
         ("its results are integers, or the passes that make it come after training graphs",
-         "family:integer -DequantizeLinear -QuantizeLinear GroupedMatMul NarrowMatMul Unpack4"),
+         "family:integer -DequantizeLinear -QuantizeLinear -FixedPointSigmoid -FixedPointTanh -Rescale GroupedMatMul "
+         "NarrowMatMul Unpack4"),
         ("it updates parameters: nothing depends on what it gives", "Adagrad Adam Momentum"),
         ("it gives numbers that depend on no operand, or bits", "RandomNormal RandomUniform BitCast"),
         ("its operands are no tensors of floats", "family:sequences family:strings Unique ImageDecoder"),
@@ -220,13 +221,14 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
     "tflite": (
         ("its operator in TensorFlow Lite (ONE_HOT, FILL, ADD_N, L2_NORMALIZATION, RIGHT_SHIFT) becomes others",
          "OneHot ConstantOfShape Sum LpNormalization BitShift"),
-        ("ours: passes make it later", "domain:msedge -QLinearConvTranspose"),
+        ("ours: passes make it later",
+         "domain:msedge -QLinearConvTranspose -FixedPointSigmoid -FixedPointTanh -Rescale"),
         ("a constant is a buffer of the file", "Constant"),
         ("TensorFlow Lite has no operator with this meaning",
          "Acos Acosh Asin Asinh Atanh BitwiseAnd BitwiseNot BitwiseOr CastLike Cosh IsInf IsNaN Mean Sinh Tan "
          "Celu Erf HardSigmoid Mish QuickGelu Selu Shrink Softplus Softsign SwiGLU Swish ThresholdedRelu "
          "CenterCropPad EyeLike Flatten Trilu CausalConvWithState Col2Im DeformConv Det Einsum ConvInteger "
-         "MatMulInteger CumProd GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxUnpool ReduceL1 ReduceLogSum "
+         "CumProd GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxUnpool ReduceL1 ReduceLogSum "
          "ReduceLogSumExp ReduceSumSquare BatchNormalization GroupNormalization Hardmax InstanceNormalization "
          "MeanVarianceNormalization RMSNormalization ArrayFeatureExtractor Compress GatherElements ScatterElements "
          "TensorScatter GRU family:attention AffineGrid GridSample ImageDecoder MaxRoiPool RoiAlign Bernoulli Dropout "
@@ -239,6 +241,7 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("it is made by passes after those that an exported model has seen",
          "LookupTable QLinearAdd QLinearAveragePool QLinearConvTranspose QLinearGlobalAveragePool QLinearMul "
          "QLinearReduceMean QLinearResize QLinearSoftmax QLinearSub GroupedMatMul NarrowMatMul Unpack4"),
+        ("LiteRT's own arithmetic is kept in bundles alone", "FixedPointSigmoid FixedPointTanh Rescale"),
     ),
 }
 """Registry -> rows of (why they are not there, which)."""

@@ -33,6 +33,7 @@ _SPECIAL: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "Cast": (("float32",), {"to": 6}),
     "CastLike": (("float32", "int32"), {}),
     "Identity": (("float32",), {}),
+    "Rescale": (("int32",) * 4, {"rounding": "DOUBLE"}),
 }
 """Operand types and attributes of elementwise operators whose record has no element types."""
 
@@ -61,9 +62,9 @@ def made(op: str, given: list[Array], attrs: dict[str, Any]) -> Array:
 
 
 def spread(op: str) -> tuple[int, ...] | None:
-    """The shape inferred for operands (3, 1), (1, 4) and (1, 1); None where they are refused."""
+    """The shape inferred for operands (3, 1), (1, 4), (1, 1) and (); None where they are refused."""
     types, attrs = operands(op)
-    specs = [Spec(dtype, shape) for dtype, shape in zip(types, ((3, 1), (1, 4), (1, 1)), strict=False)]
+    specs = [Spec(dtype, shape) for dtype, shape in zip(types, ((3, 1), (1, 4), (1, 1), ()), strict=False)]
     node = Node(op, tuple(f"x{i}" for i in range(len(specs))), ("y",), attrs)
     try:
         return INFERS[op](Inference(node, specs, [None] * len(specs)))[0].shape
@@ -99,7 +100,7 @@ def wraps(op: str) -> bool:
 def rounded_once(op: str) -> bool:
     """Whether float32 results are the float64 ones, rounded."""
     types, attrs = operands(op)
-    count = min(len(types), 2) if OPERATORS[op].inputs[1] > 3 else len(types)
+    count = min(len(types), 2) if OPERATORS[op].inputs[1] > len(types) + 1 else len(types)
     given = [drawn(dtype, 4096, seed=i, low=0.01 if op == "Pow" else -3.0) for i, dtype in enumerate(types[:count])]
     wide = [x.astype(np.float64) if x.dtype == np.float32 else x for x in given]
     with np.errstate(all="ignore"):
@@ -133,7 +134,7 @@ _ON_IMAGES: dict[str, Callable[[Array], tuple[list[Array], dict[str, Any]]]] = {
 
 
 def _elementwise() -> set[str]:
-    return names("elementwise", "activation") | {"Identity"}
+    return names("elementwise", "activation") | {"Identity", "FixedPointSigmoid", "FixedPointTanh", "Rescale"}
 
 
 def _several() -> set[str]:
@@ -230,7 +231,7 @@ SHOWN: Mapping[Trait, Callable[[], set[str]]] = {
     "broadcasts": lambda: {op for op in _several() if spread(op) == (3, 4)},
     "scaled": _scaled,
     "exact": _exact,
-    "commutes": lambda: {op for op in _several() if len(operands(op)[0]) == 2 or OPERATORS[op].inputs[1] > 3
+    "commutes": lambda: {op for op in _several() if len(operands(op)[0]) == 2 or OPERATORS[op].inputs[1] > 5
                          if commutes(op)},
     "wraps": _wrapping,
     "accumulates": _accumulating,

@@ -8,21 +8,21 @@ from __future__ import annotations
 import os
 
 from converter.frontends import onnx
-from converter.frontends.loaded import Loaded, Variables, read
+from converter.frontends.loaded import Integers, Loaded, Variables, read
 from converter.frontends.onnx import Source
 
-__all__ = ["Loaded", "Source", "Variables", "load", "read"]
+__all__ = ["Integers", "Loaded", "Source", "Variables", "load", "read"]
 
 _TFLITE = b"TFL3"
 
 
-def load(source: Source) -> Loaded:
-    """The models of a source, whose format its first bytes decide. Raises ConvertError."""
+def load(source: Source, *, integers: Integers = "exact") -> Loaded:
+    """The models of a source, whose format its first bytes decide; `integers` concerns .tflite. Raises ConvertError."""
     if _is_tflite(source):
         from converter.frontends import tflite
 
         assert isinstance(source, str | os.PathLike | bytes | bytearray | memoryview)
-        return tflite.load(source if isinstance(source, str | os.PathLike) else bytes(source))
+        return tflite.load(source if isinstance(source, str | os.PathLike) else bytes(source), integers=integers)
     return Loaded({"predict": onnx.load(source)})
 
 

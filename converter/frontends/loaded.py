@@ -6,14 +6,17 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import onnx_ir as ir
 
 from converter.errors import ConvertError
 from lite_runtime.graph import Array, StateUse
 
-__all__ = ["Loaded", "Variables", "read"]
+__all__ = ["Integers", "Loaded", "Variables", "read"]
+
+Integers = Literal["exact", "litert"]
+"""Arithmetic of quantised operators: real numbers rounded once (QDQ), or the fixed-point steps of LiteRT's kernels."""
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,12 @@ def _look_up(node: ir.Node) -> list[Known]:
     return [(_dtype(node.inputs[1]), dims(node.inputs[0]))]
 
 
+def _rescale(node: ir.Node) -> list[Known]:
+    """`x, multiplier, shift, y_zero_point`: the zero point's type."""
+    shapes = [ir.Value(name=v.name, shape=v.shape) for v in node.inputs[:3] if v is not None]
+    return [(_dtype(node.inputs[3]), _by_onnx("Sum", node, shapes))]
+
+
 def _dynamic_quantize(node: ir.Node) -> list[Known]:
     shape, kept = dims(node.inputs[0]), attr(node, "kept", 0)
     integers = ir.DataType.INT8 if attr(node, "dtype", "uint8") == "int8" else ir.DataType.UINT8
@@ -122,7 +128,7 @@ def _conv_weight_grad(node: ir.Node) -> list[Known]:
 
 _FEW = 16
 """Constant vectors of at most so many elements may be sizes, scales or axes, on which the result's shape depends."""
-_OURS = ("layout", "activation", "activation_min", "activation_max", "transB")
+_OURS = ("layout", "activation", "activation_min", "activation_max", "transB", "rounding")
 
 
 def _by_onnx(op: str, node: ir.Node, operands: Sequence[ir.Value | None]) -> Shape | None:
@@ -164,6 +170,7 @@ def _schema(op: str) -> onnx.defs.OpSchema:
 RULES: Mapping[str, Rule] = {
     **{op: _as_input for op in having("elementwise") if build.domain_of(op) == build.DOMAIN},
     "LookupTable": _look_up,
+    "Rescale": _rescale,
     "DynamicQuantizeLinear": _dynamic_quantize,
     "Unpack4": _unpack,
     **dict.fromkeys(having("scaled", "quantised"), _broadcast),

@@ -44,7 +44,8 @@ def _grade(snr: float) -> str:
 
 
 def _head(report: Report) -> str:
-    opset = f", opset {report.source_opset}" if report.source_format == "onnx" else ""
+    onnx = report.source_format == "onnx"
+    opset = f", opset {report.source_opset}" if onnx else f", integers: {report.integers}"
     return (
         f'<h1>{escape(report.source)}</h1><p class="soft">{escape(report.source_format)}{opset} → {report.quantize}</p>'
     )

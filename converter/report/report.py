@@ -26,6 +26,8 @@ class Report:
     bundle_bytes: int = 0
     weight_bytes: Mapping[str, int] = field(default_factory=dict)
     """Stored constants by element type."""
+    integers: str = "exact"
+    """How quantised operators of the source round: "exact", or "litert" as LiteRT does."""
     quantize: str = "none"
     options: Mapping[str, Any] = field(default_factory=dict)
     """The quantiser's settings."""

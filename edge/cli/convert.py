@@ -42,6 +42,7 @@ def convert(
     batch_norm: option.BatchNorm = "frozen",
     processing: option.Processing = None,
     state: option.State = None,
+    integers: option.Integers = None,
     to: option.Target = "mslite",
     report: option.ReportFile = None,
     input_shape: InputShapes = None,
@@ -84,6 +85,7 @@ def convert(
         trainable=training,
         processing=declared,
         state=dict(_pair(text) for text in state or ()),
+        integers=integers,
         explain=report is not None,
         progress=_progress,
     )

@@ -13,6 +13,7 @@ __all__ = [
     "Calibration",
     "ClipNorm",
     "Evaluation",
+    "Integers",
     "Io",
     "KeepFloat",
     "LearningRate",
@@ -163,6 +164,13 @@ State: TypeAlias = Annotated[
         "--state",
         metavar="INPUT=OUTPUT",
         help="An input that continues an output of the run before: kept between runs, zeros at first; repeatable.",
+    ),
+]
+Integers: TypeAlias = Annotated[
+    Literal["exact", "litert"] | None,
+    typer.Option(
+        "--integers",
+        help="How the quantised operators of a .tflite file round: as LiteRT does (by default), or exactly.",
     ),
 ]
 Target: TypeAlias = Annotated[

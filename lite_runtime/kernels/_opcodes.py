@@ -61,6 +61,7 @@ _OWN_FLOAT: dict[str, int] = {
 }
 _OWN_INT: dict[str, int] = {
     **{"Copy": 0, "Bool": 6, "Square": 14, "Cube": 15, "FMod": 23, "ShiftLeft": 33, "ShiftRight": 34},
+    **{"FixedPointSigmoid": 36, "FixedPointTanh": 37, "RescaleUp": 38, "RescaleAway": 39, "RescaleDouble": 40},
     **{"Wrap8": 8, "Wrap16": 9, "Wrap32": 10, "WrapU8": 11, "WrapU16": 12, "WrapU32": 13},
 }
 """Instructions that do not correspond to an operator."""

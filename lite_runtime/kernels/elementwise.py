@@ -20,7 +20,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from lite_runtime.kernels import _math
+from lite_runtime.kernels import _fixed, _math
 from lite_runtime.kernels._map import Operation, block_stack, loader, machine, storer
 from lite_runtime.kernels._math import INF, ONE, ZERO, clamp, select
 from lite_runtime.kernels._opcodes import (
@@ -564,6 +564,11 @@ _INT_TABLE = {
     "ShiftLeft": Operation(_shift_left, 2),
     "ShiftRight": Operation(_shift_right, 2),
     "Where": Operation(_int_where, 3),
+    "FixedPointSigmoid": Operation(_fixed.sigmoid, 1, 1),
+    "FixedPointTanh": Operation(_fixed.tanh, 1, 1),
+    "RescaleUp": Operation(_fixed.rescale_up, 3),
+    "RescaleAway": Operation(_fixed.rescale_away, 3),
+    "RescaleDouble": Operation(_fixed.rescale_double, 3),
 }
 _INT_MACHINE = machine(types.int64, max(LANES // 2, 2), _in_order(_INT_TABLE, INT_OPS))
 

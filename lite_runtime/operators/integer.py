@@ -36,6 +36,22 @@ RECORDS: tuple[Operator, ...] = (
         traits=("wide",),
         domain="",
     ),
+    _op(
+        "FixedPointSigmoid",
+        since=1,
+        attrs="integer_bits:i=3",
+        traits=("elementwise", "exact", "flat"),
+        types=("int16",),
+        reference="fixed_point",
+    ),
+    _op(
+        "FixedPointTanh",
+        since=1,
+        attrs="integer_bits:i=3",
+        traits=("elementwise", "exact", "flat"),
+        types=("int16",),
+        reference="fixed_point",
+    ),
     _op("LookupTable", since=1, inputs=(2, 2), traits=("idle",)),
     _op("MatMulInteger", since=10, inputs=(2, 4), domain="", reference="qlinear"),
     _op(
@@ -127,5 +143,13 @@ RECORDS: tuple[Operator, ...] = (
         traits=("scaled", "exact", "wide"),
         domain="",
         settings=(1,),
+    ),
+    _op(
+        "Rescale",
+        since=1,
+        inputs=(4, 5),
+        attrs="rounding:s!(UP|AWAY|DOUBLE)",
+        traits=("elementwise", "broadcasts", "exact", "flat"),
+        reference="fixed_point",
     ),
 )

@@ -361,6 +361,26 @@ def _bit_shift(p: Program, node: Node) -> int:
     return p.emit(op, p.arg(node, 0), p.arg(node, 1))
 
 
+@_rule("FixedPointSigmoid", "FixedPointTanh")
+def _fixed_point(p: Program, node: Node) -> int:
+    bits = node.attrs.get("integer_bits", 3)
+    return p.emit(node.op, p.arg(node, 0), parameters=(float(bits),))  # type: ignore[arg-type]
+
+
+@_rule("Rescale")
+def _rescale(p: Program, node: Node) -> int:
+    """Saturated to the result's type."""
+    value = p.arg(node, 0)
+    if p.has(node, 4) and p.scalar(node, 4) != 0:
+        value = p.emit("Sub", value, p.arg(node, 4))
+    rounding = str(node.attrs.get("rounding")).capitalize()
+    value = p.emit(f"Rescale{rounding}", value, p.arg(node, 1), p.arg(node, 2))
+    if p.scalar(node, 3) != 0:
+        value = p.emit("Add", value, p.arg(node, 3))
+    ends = np.iinfo(p.specs[node.outputs[0]].dtype)
+    return p.emit("Min", p.emit("Max", value, p.constant(int(ends.min))), p.constant(int(ends.max)))
+
+
 _FOLDS = {"Max": "Max", "Min": "Min", "Sum": "Add", "Mean": "Add"}
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from tests.converter.frontends.tflite.builder import Builder, Quant, Tensor
 from tests.converter.frontends.tflite.support import floats
 
-__all__ = ["FRAME", "denoiser", "large_cell", "ring_buffer", "two_signatures", "wake_word"]
+__all__ = ["FRAME", "denoiser", "integer_lstm", "large_cell", "ring_buffer", "two_signatures", "wake_word"]
 
 FRAME = 16
 """Values of one step."""
@@ -75,6 +75,46 @@ def denoiser() -> bytes:
     x = b.op("FULLY_CONNECTED", [x, _const(b, FRAME, 24, seed=300), None], (1, 1, FRAME), keep_num_dims=True)
     b.output(b.op("MUL", [b.op("LOGISTIC", [x], (1, 1, FRAME)), magnitudes], (1, 1, FRAME)))
     return b.build()
+
+
+def integer_lstm(
+    *, batch: int = 1, time: int = 1, cells: int = 12, projected: int = 0, coupled: bool = False, peephole: bool = False,
+    clip: float = 0.0, time_major: bool = True, hidden_zero: int = -1, bias: bool = True, seed: int = 0,
+) -> tuple[bytes, tuple[int, int, int]]:  # fmt: skip
+    """An LSTM with 8-bit weights and a 16-bit cell, and the shape of its int8 input, FRAME values at a time."""
+    b, gates = Builder(), range(1 if coupled else 0, 4)
+    shape = (time, batch, FRAME) if time_major else (batch, time, FRAME)
+    out, width = Quant(1 / 100, 3) if projected else Quant(1 / 128, hidden_zero), projected or cells
+    entered, hidden = Quant(3 / 127, 5), Quant(1 / 128, hidden_zero)
+    operands: list[Tensor | None] = [None] * 20
+    operands[0] = b.input("frame", shape, "int8", quant=entered)
+
+    def weights(slot: int, *size: int, dtype: type = np.int8) -> Quant:
+        stored, by = _int8(floats(*size, seed=100 * seed + slot) * 0.5, dtype)
+        operands[slot] = b.const(stored, quant=by)
+        return by
+
+    def biases(slot: int, size: int, scale: float) -> None:
+        real = floats(size, seed=100 * seed + slot) * 0.3
+        operands[slot] = b.const(np.rint(real / scale).astype(np.int32), quant=Quant(scale))
+
+    for gate in gates:
+        by = weights(1 + gate, cells, FRAME)
+        weights(5 + gate, cells, width)
+        biases(12 + gate, cells, float(entered.scale) * float(by.scale))
+        if peephole and gate != 2:
+            weights({0: 9, 1: 10, 3: 11}[gate], cells, dtype=np.int16)
+    if projected:
+        by = weights(16, projected, cells)
+        if bias:
+            biases(17, projected, float(by.scale) * float(hidden.scale))
+    operands[18] = b.variable("h", (batch, width), "int8", quant=out)
+    operands[19] = b.variable("c", (batch, cells), "int16", quant=Quant(2.0**-11))
+    inside = [b.tensor("", (), "int16", quant=Quant(2.0**-12)) for _ in range(4)]
+    options = {"fused_activation_function": "TANH", "time_major": time_major, "cell_clip": clip, "proj_clip": clip}
+    options["intermediates"] = [*inside, b.tensor("", (), "int8", quant=hidden)]
+    b.output(b.op("UNIDIRECTIONAL_SEQUENCE_LSTM", operands, (*shape[:2], width), "int8", quant=out, **options))
+    return b.build(), shape
 
 
 def ring_buffer(*, initial: float = 0.0) -> bytes:

@@ -187,6 +187,10 @@ def _elements() -> Iterator[Graph]:
         yield _graph("LookupTable", dtype, Given(dtype, (2, 17)), _bytes(dtype, 256))
         yield _graph("QLinearSoftmax", dtype, Given(dtype, (2, 5, 3)), _real(0.1), _zero(dtype, 3), _real(1 / 256),
                      _zero(dtype, 0), axis=1 if dtype == "int8" else -1)  # fmt: skip
+    whole = (np.asarray(v, np.int32) for v in ((1 << 30, 5, (1 << 31) - 1), (33, 20, 61)))
+    yield _graph("Rescale", "int8", Given("int32", (2, 3)), *whole, _zero("int8", 3), rounding="DOUBLE")
+    yield _graph("FixedPointSigmoid", "int16", Given("int16", (2, 9)), integer_bits=3)
+    yield _graph("FixedPointTanh", "int16", Given("int16", (2, 9)), integer_bits=6)
     for dtype, kept in (("uint8", 0), ("int8", 2)):
         builder = Builder(f"DynamicQuantizeLinear kept {kept}")
         names = builder.add("DynamicQuantizeLinear", Given("float32", (2, 3, 5)), outputs=3, dtype=dtype, kept=kept)

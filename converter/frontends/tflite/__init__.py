@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 
-from converter.frontends.loaded import Loaded, read
+from converter.frontends.loaded import Integers, Loaded, read
 from converter.frontends.tflite import ops
 from converter.frontends.tflite.custom import custom
 from converter.frontends.tflite.metadata import describe
@@ -27,16 +27,17 @@ __all__ = ["Op", "custom", "load", "translate"]
 ops.register()
 
 
-def load(source: str | os.PathLike[str] | bytes) -> Loaded:
+def load(source: str | os.PathLike[str] | bytes, *, integers: Integers = "exact") -> Loaded:
     """A file's signatures as models at the pinned opset, its metadata (`metadata.describe`) and its variables.
 
     Without signatures, or with a single one, the only model is "predict"; with several, each has its key, and the first
-    is also named "predict" if no signature has that key. Raises ConvertError for a damaged file, UnsupportedOpError (a
-    ConvertError) listing all operators without a rule.
+    is also named "predict" if no signature has that key. `integers`: with "litert", operators whose results differ from
+    exact arithmetic become integer operators that compute LiteRT's results instead of QDQ. Raises ConvertError for a
+    damaged file, UnsupportedOpError (a ConvertError) listing all operators without a rule.
     """
     data = source if isinstance(source, bytes) else read(source)
     model = parse(data)
-    made = {key: to_ir(model, signature) for key, signature in entry_points(model).items()}
+    made = {key: to_ir(model, signature, integers) for key, signature in entry_points(model).items()}
     kept = variables({key: entry.states for key, entry in made.items()})
     scales = {key: {n: _plain(q) for n, q in entry.quants.items() if not q.block} for key, entry in made.items()}
     found = {**describe(model, data), **quantization.metadata(scales)}

@@ -9,6 +9,7 @@ A rule reads operands, emits standard ONNX nodes, and returns one value for each
 Rules work with real numbers. `op.real(i)` of a quantised tensor is its DequantizeLinear; a rule's float result for a
 quantised output tensor gets the QuantizeLinear of that tensor. A rule that only moves data reads `op.raw(i)` and
 returns a value of the output's stored type, which is then used unchanged. Integer models therefore become QDQ graphs.
+With `op.litert`, a rule whose real numbers would be rounded to other integers than LiteRT's computes on integers too.
 """
 
 from __future__ import annotations
@@ -67,6 +68,10 @@ class Surroundings(Protocol):
 
     def where(self, operator: Operator) -> str:
         """Which operator, for error texts."""
+
+    @property
+    def litert(self) -> bool:
+        """`Op.litert`."""
 
     @property
     def index(self) -> int:
@@ -139,6 +144,11 @@ class Op:
     def version(self) -> int:
         """The operator's version in the file, at least 1."""
         return self._operator.version
+
+    @property
+    def litert(self) -> bool:
+        """Whether quantised operators compute LiteRT's integers, where those differ from exact arithmetic."""
+        return self._scope.litert
 
     @property
     def subgraph_index(self) -> int:

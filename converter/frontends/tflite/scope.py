@@ -18,6 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from converter.errors import ConvertError
+from converter.frontends.loaded import Integers
 from converter.frontends.tflite import schema
 from converter.frontends.tflite.contents import PACKED
 from converter.frontends.tflite.infer import infer
@@ -47,8 +48,8 @@ _WHAT_RULES_TRIP_OVER = (
 class Program:
     """One ONNX graph being built from a file: its names, initialisers and number of operators translated so far."""
 
-    def __init__(self, model: Model, name: str, reserved: Sequence[str]) -> None:
-        self.model = model
+    def __init__(self, model: Model, name: str, reserved: Sequence[str], integers: Integers = "exact") -> None:
+        self.model, self.integers = model, integers
         self.graph = ir.Graph(
             [], [], nodes=[], name=name, opset_imports={"": OPSET, build.DOMAIN: build.DOMAIN_VERSION}
         )
@@ -187,6 +188,11 @@ class Scope:
     def states(self) -> States:
         """The variables of the whole graph."""
         return self._program.states
+
+    @property
+    def litert(self) -> bool:
+        """`Op.litert`."""
+        return self._program.integers == "litert"
 
     # tensors
 

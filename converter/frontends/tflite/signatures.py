@@ -8,6 +8,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from converter.errors import ConvertError, UnsupportedNode, UnsupportedOpError
+from converter.frontends.loaded import Integers
 from converter.frontends.tflite.model import Model, Operator, Quant, Signature, Subgraph, Tensor
 from converter.frontends.tflite.op import RULES
 from converter.frontends.tflite.scope import Program, Scope
@@ -43,7 +44,7 @@ def entry_points(model: Model) -> dict[str, Signature]:
     return found if DEFAULT in found else {DEFAULT: model.signatures[0], **found}
 
 
-def to_ir(model: Model, signature: Signature) -> Entry:
+def to_ir(model: Model, signature: Signature, integers: Integers = "exact") -> Entry:
     """The signature's subgraph as a model at the pinned opset, in QDQ form where it is quantised.
 
     Inputs and outputs keep their stored types, in the file's order. Raises UnsupportedOpError listing every operator
@@ -56,7 +57,7 @@ def to_ir(model: Model, signature: Signature) -> Entry:
     inputs = [(i, _named(subgraph, signature.inputs, i)[0]) for i in _once(subgraph.inputs)]
     outputs = [(i, name) for i in _once(subgraph.outputs) for name in _named(subgraph, signature.outputs, i)]
     names = _distinct([name for _, name in (*inputs, *outputs)])
-    program = Program(model, subgraph.name or "main", names)
+    program = Program(model, subgraph.name or "main", names, integers)
     scope = Scope(program, subgraph, program.graph, (subgraph.index,))
     shared = _shares_batch([subgraph.tensors[i] for i, _ in inputs])
     for (index, _), name in zip(inputs, names, strict=False):

@@ -60,6 +60,14 @@ CASES = {
     "QLinearResize": lambda b: b(
         "QLinearResize", image(b)[0], "", b.const(np.array([1, 1, 2, 2], np.float32)), domain=OURS, mode="linear"
     ),
+    "Rescale": lambda b: b(
+        "Rescale", b.input("x", [2, 4, 1], np.int32), b.const(np.full(7, 1 << 30, np.int32)),
+        b.const(np.full((4, 1), 40, np.int32)), b.const(np.int8(3)), domain=OURS, rounding="DOUBLE",
+    ),
+    **{
+        op: lambda b, op=op: b(op, b.input("x", [3, 4], np.int16), domain=OURS)
+        for op in ("FixedPointSigmoid", "FixedPointTanh")
+    },
     "LookupTable": lambda b: b("LookupTable", image(b)[0], table(b, np.float32), domain=OURS),
     "Silu": lambda b: b("Silu", b.input("x", [3, 4]), domain=OURS),
     "QuickGelu": lambda b: b("QuickGelu", b.input("x", [3, 4]), domain=OURS),

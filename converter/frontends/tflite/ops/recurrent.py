@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from converter.frontends.tflite.op import Op, translate
 from converter.frontends.tflite.ops.operands import cast, sizes
+from converter.frontends.tflite.ops.recurrent_integer import IntegerLstm, integer_lstm, integer_svdf
 from converter.frontends.tflite.ops.variables import as_real, as_stored, raw_state, raw_store, state, store
 from converter.ir import build
 
@@ -41,13 +42,15 @@ class _Direction:
     step: Step
     states: tuple[int, ...]
     back: bool = False
+    stored: bool = False
+    """Whether the step works on states as stored, not on real numbers."""
 
 
 def _run(op: Op, x: ir.Value, way: _Direction, time_axis: int) -> ir.Value:
     """Every step's output along `time_axis`; final states are stored."""
     shape = build.dims(x) or ()
     now = ir.Value(name="now", type=x.type, shape=ir.Shape([d for i, d in enumerate(shape) if i != time_axis]))
-    states = [state(op, i) for i in way.states]
+    states = [(raw_state if way.stored else state)(op, i) for i in way.states]
 
     def body(inner: Op, values: list[ir.Value]) -> list[ir.Value]:
         after = way.step(inner, values[-1], values[:-1])
@@ -62,7 +65,8 @@ def _run(op: Op, x: ir.Value, way: _Direction, time_axis: int) -> ir.Value:
         "scan_output_directions": [int(way.back)],
     }
     results = op.emit("Scan", [*states, x], attrs, outputs=len(states) + 1)
-    _store(op, way.states, results[:-1])
+    for slot, value in zip(way.states, results[:-1], strict=True):
+        (raw_store if way.stored else store)(op, slot, value)
     return results[-1]
 
 
@@ -295,12 +299,16 @@ def _clipped(op: Op, value: ir.Value, option: str) -> ir.Value:
     return op.emit("Clip", [value, *(cast(op, op.constant(v), value.dtype) for v in (-bound, bound))])
 
 
+_INTEGER = IntegerLstm(weights=1, recurrent=5, peephole=9, bias=12, projection=16, states=(18, 19))
 _FULL = partial(_Lstm, weights=1, recurrent=5, peephole=9, bias=12, projection=16)
 
 
 @translate("UNIDIRECTIONAL_SEQUENCE_LSTM")
 def sequence_lstm(op: Op) -> ir.Value:
     """A sequence, batch or time first."""
+    if integer_lstm(op, _INTEGER):
+        way = _Direction(_INTEGER.step, _INTEGER.states, stored=True)
+        return _run(op, _INTEGER.entered(op), way, _time_axis(op))
     return _FULL(states=(18, 19), norm=20).sequence(op)
 
 
@@ -318,6 +326,11 @@ def lstm(op: Op) -> Sequence[ir.Value | None]:
     """One step over a batch; a basic cell carries its state through outputs, a full one in variables."""
     if int(op.option("kernel_type", 0)) == _BASIC:
         return _basic_lstm(op)
+    if integer_lstm(op, _INTEGER):
+        h, c = _INTEGER.step(op, _INTEGER.entered(op), [raw_state(op, i) for i in _INTEGER.states])
+        for slot, value in zip(_INTEGER.states, (h, c), strict=True):
+            raw_store(op, slot, value)
+        return [*[None] * (op.count_outputs - 1), h]
     cell = _FULL(states=(18, 19), norm=20)
     h, c = cell.step(op, op.real(0), [state(op, i) for i in cell.states])
     _store(op, cell.states, [h, c])
@@ -348,6 +361,9 @@ def svdf(op: Op) -> ir.Value:
     rank = int(op.option("rank", 1))
     if features is None or memory is None:
         op.fail("expected time weights of known size")
+    found = integer_svdf(op)
+    if found is not None:
+        return found
     line = op.emit("Reshape", [raw_state(op, 4), op.constant([-1, features, memory])])
     newest = op.emit("Unsqueeze", [as_stored(op, 4, _product(op, op.real(0), 1)), op.constant([2])])
     older = op.emit("Slice", [line, *(op.constant([v]) for v in (1, memory, 2))])

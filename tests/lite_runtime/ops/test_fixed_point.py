@@ -1,0 +1,109 @@
+"""Rescale, FixedPointSigmoid, FixedPointTanh: native equals reference bit for bit, and both their definitions."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lite_runtime.errors import ShapeError
+from lite_runtime.graph import Array, Node
+from lite_runtime.ops.registry import INFERS, Inference, Spec
+from lite_runtime.reference.fixed_point import ROUNDINGS
+from tests.lite_runtime.ops.one_node import check
+
+INPUTS = ("int8", "uint8", "int16", "int32", "int64")
+
+
+def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, bits: int) -> Array:
+    ends = np.iinfo(dtype)
+    low, high = max(ends.min, -(1 << bits)), min(ends.max, (1 << bits) - 1)
+    return np.asarray(rng.integers(low, high, shape, dtype, endpoint=True))
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("result", ["int8", "uint8", "int16", "int32"])
+@pytest.mark.parametrize("dtype", INPUTS)
+def test_rescale(dtype: str, result: str, rounding: str) -> None:
+    rng = np.random.default_rng(len(dtype) + len(result))
+    bits = 8 * np.dtype(dtype).itemsize
+    for shape, per in (((3, 70), ()), ((1000,), (1000,)), ((2, 5, 17), (17,)), ((2, 5, 17), (5, 1)), ((0, 3), ())):
+        x = drawn(rng, shape, dtype, 30)
+        multiplier = np.asarray(rng.integers(0, 1 << 31, per), np.int32)
+        shift = np.asarray(rng.integers(20, min(31 + bits, 63), per), np.int32)
+        zero = drawn(rng, (), result, 7)
+        for middle in (None, drawn(rng, (), dtype, 7)):
+            inputs = [x, multiplier, shift, zero, middle]
+            for constants in ([1, 2, 3, 4], []):
+                check("Rescale", inputs, {"rounding": rounding}, constants=constants, rtol=0, atol=0)
+
+
+def half_up(x: Fraction) -> int:
+    return (x + Fraction(1, 2)).__floor__()
+
+
+def half_away(x: Fraction) -> int:
+    return half_up(x) if x >= 0 else -half_up(-x)
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_rescale_is_exact(rounding: str) -> None:
+    """Against fractions, with halves among the quotients; every shift."""
+    rng = np.random.default_rng(3)
+    for shift in range(46):
+        x = rng.integers(-(1 << 20), 1 << 20, 50).astype(np.int32)
+        multiplier = np.int32(rng.choice([1, 3, 1 << 15, 1 << 30, int(rng.integers(1, 1 << 31))]))
+        zero = np.int32(7)
+        (got,) = check(
+            "Rescale", [x, np.asarray(multiplier), np.asarray(shift, np.int32), np.asarray(zero)],
+            {"rounding": rounding}, constants=[1, 2, 3], rtol=0, atol=0,
+        )  # fmt: skip
+        for value, mine in zip(x.tolist(), np.asarray(got).tolist(), strict=True):
+            product = Fraction(value * int(multiplier))
+            if rounding == "AWAY":
+                wanted = half_away(product / 2**shift)
+            elif rounding == "UP" or shift <= 31:
+                wanted = half_up(product / 2**shift)
+            else:
+                wanted = half_away(Fraction(half_up(product / 2**31), 2 ** (shift - 31)))
+            assert mine == min(max(wanted + 7, -(2**31)), 2**31 - 1)
+
+
+@pytest.mark.parametrize("bits", range(7))
+@pytest.mark.parametrize("op", ["FixedPointSigmoid", "FixedPointTanh"])
+def test_every_number(op: str, bits: int) -> None:
+    x = np.arange(-(1 << 15), 1 << 15).astype(np.int16)
+    (got,) = check(op, [x], {"integer_bits": bits}, rtol=0, atol=0)
+    real = x.astype(np.float64) * 2.0 ** (bits - 15)
+    wanted = np.tanh(real) if op == "FixedPointTanh" else (1 + np.tanh(real / 2)) / 2
+    assert np.abs(np.asarray(got) / 32768 - wanted).max() < 5e-4
+
+
+def test_short_and_odd_lengths() -> None:
+    for n in (0, 1, 15, 17, 1025):
+        x = np.random.default_rng(n).integers(-(1 << 15), 1 << 15, n).astype(np.int16)
+        for op in ("FixedPointSigmoid", "FixedPointTanh"):
+            check(op, [x], rtol=0, atol=0)
+
+
+ONE = Spec("int32", ())
+
+
+@pytest.mark.parametrize(
+    ("op", "specs", "attrs"),
+    [
+        ("Rescale", (Spec("float32", (3,)), ONE, ONE, ONE), {"rounding": "UP"}),
+        ("Rescale", (Spec("int32", (3,)), Spec("int64", ()), ONE, ONE), {"rounding": "UP"}),
+        ("Rescale", (Spec("int32", (3,)), ONE, ONE, Spec("int8", (3,))), {"rounding": "UP"}),
+        ("Rescale", (Spec("int32", (3,)), ONE, ONE, ONE), {"rounding": "DOWN"}),
+        ("Rescale", (Spec("int8", (3,)), ONE, ONE, ONE, ONE), {"rounding": "UP"}),
+        ("FixedPointTanh", (Spec("int32", (3,)),), {}),
+        ("FixedPointSigmoid", (Spec("int16", (3,)),), {"integer_bits": 7}),
+    ],
+)
+def test_what_is_refused(op: str, specs: tuple[Spec, ...], attrs: dict[str, Any]) -> None:
+    node = Node(op, tuple("abcde"[: len(specs)]), ("y",), attrs, "it")
+    with pytest.raises(ShapeError, match=op):
+        INFERS[op](Inference(node, specs, (None,) * len(specs)))
