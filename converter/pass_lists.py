@@ -159,7 +159,9 @@ def upgraded(model: ir.Model, input_shapes: Shapes | None = None) -> ir.Model:
         upgrade(model)
         build.adopt(model)
         shapes.infer(model)
-        if contrib.run(model) + qlinear_to_qdq.run(model):
+        while contrib.run(model):
+            shapes.infer(model)
+        if qlinear_to_qdq.run(model):
             shapes.infer(model)
     spec.check(model, "after the upgrade")
     return model

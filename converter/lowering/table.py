@@ -17,6 +17,8 @@ RENAMED: Mapping[tuple[str, str], str] = {}
 """(domain, IR operator) -> lite operator, where the two differ."""
 
 HINTS: Mapping[str, str] = {
+    "com.microsoft.nchwc": "images in blocks of 8 or 16 channels, and the file does not tell which: let onnxruntime "
+    "save the optimised model with ORT_ENABLE_EXTENDED, or convert the model as it was before",
     "com.microsoft": "an onnxruntime contrib operator: convert the model as it was before onnxruntime optimised it",
     "org.pytorch.aten": "a PyTorch ATen fallback: export with torch.onnx.export(..., dynamo=True)",
     "ai.onnx.preview.training": "a training operator: convert the inference graph",

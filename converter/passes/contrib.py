@@ -1,17 +1,21 @@
-"""Operators that onnxruntime's optimiser writes (domain com.microsoft) become ONNX's own.
+"""Operators of onnxruntime (domains com.microsoft and com.microsoft.nchwc) become ONNX's own.
 
-`ENTRIES` is the table; integer operators are in `qlinear_to_qdq`. An operator whose form has no equivalent here stays,
-and the lowering names it. Meaning: onnxruntime's ContribOperators.md.
+`ENTRIES` is the table, with the rows of `contrib_attention`, `contrib_blocked`, `contrib_quantized` and
+`qlinear_to_qdq`. An operator whose form has no equivalent here stays, and the lowering names it. Meaning: onnxruntime's
+ContribOperators.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import onnx_ir as ir
 
 from converter.ir import build
 from converter.ir.build import Edit, attr, operand
+from converter.passes import contrib_attention, contrib_blocked, contrib_quantized, qlinear_to_qdq
+from converter.passes.contrib_attention import activated, summed, used
 from converter.passes.qlinear_to_qdq import CONTRIB
 from converter.passes.rewrite import Entry, by_operator
 
@@ -21,22 +25,21 @@ Value = ir.Value | None
 
 
 def run(model: ir.Model) -> int:
-    """The number of operators rewritten. Shape inference must run afterwards for the new values."""
-    return by_operator(model, {(CONTRIB, op): entry for op, entry in ENTRIES.items()})
+    """The number of operators rewritten. Shape inference must run afterwards for the new values, and then this again:
+    shapes behind an operator are known only after it was rewritten."""
+    return contrib_blocked.run(model) + by_operator(model, ENTRIES)
 
 
-def _used(node: ir.Node, *indices: int) -> bool:
-    """Whether one of these results is read."""
-    found = (node.outputs[i] for i in indices if i < len(node.outputs))
-    return any(v.uses() or v.is_graph_output() for v in found)
+def _renamed(op: str, *kept: str) -> Entry:
+    """Another name for ONNX's operator with the same operands; `kept`: its attributes."""
 
+    def entry(node: ir.Node) -> bool:
+        edit = Edit(node)
+        attrs = {name: value for name, value in node.attributes.items() if name in kept}
+        edit.replace(*edit.ops(op, list(node.inputs), attrs, outputs=len(node.outputs)))
+        return True
 
-def _sum(edit: Edit, *values: Value) -> ir.Value:
-    """The sum of the values that are given."""
-    total, *rest = (v for v in values if v is not None)
-    for value in rest:
-        total = edit.op("Add", [total, value])
-    return total
+    return entry
 
 
 # activations
@@ -45,24 +48,10 @@ def _sum(edit: Edit, *values: Value) -> ir.Value:
 def _gelu(approximate: str) -> Entry:
     def entry(node: ir.Node) -> bool:
         edit = Edit(node)
-        edit.replace(edit.op("Gelu", [_sum(edit, node.inputs[0], operand(node, 1))], {"approximate": approximate}))
+        edit.replace(edit.op("Gelu", [summed(edit, node.inputs[0], operand(node, 1))], {"approximate": approximate}))
         return True
 
     return entry
-
-
-def _activated(edit: Edit, x: ir.Value, name: str, numbers: list[float]) -> ir.Value | None:
-    """`x` after a fused activation and its parameters in order; None for an unknown one."""
-    if name in ("", "Relu", "Tanh", "Sigmoid"):
-        return edit.op(name, [x]) if name else x
-    if name == "LeakyRelu":
-        return edit.op(name, [x], {"alpha": numbers[0] if numbers else 0.01})
-    if name == "HardSigmoid" and len(numbers) in (0, 2):
-        alpha, beta = numbers or (0.2, 0.5)
-        return edit.op(name, [x], {"alpha": alpha, "beta": beta})
-    if name == "Clip" and len(numbers) == 2:
-        return edit.op(name, [x, *(edit.scalar_like(n, x) for n in numbers)])
-    return None
 
 
 # contractions
@@ -73,16 +62,18 @@ def _fused_conv(node: ir.Node) -> bool:
     edit = Edit(node)
     window = {k: v for k, v in node.attributes.items() if k not in ("activation", "activation_params")}
     y = edit.op("Conv", list(node.inputs[:3]), window, like=node.outputs[0])
+    y.type = y.type or (None if node.inputs[1] is None else node.inputs[1].type)
     name, numbers = str(attr(node, "activation", "")), list(attr(node, "activation_params", ()))
-    return _done(edit, _activated(edit, _sum(edit, y, operand(node, 3)), name, numbers))
+    return _done(edit, activated(edit, summed(edit, y, operand(node, 3)), name, numbers))
 
 
 def _fused_gemm(node: ir.Node) -> bool:
     edit = Edit(node)
     own = {k: v for k, v in node.attributes.items() if k in ("alpha", "beta", "transA", "transB")}
     y = edit.op("Gemm", list(node.inputs[:3]), own, like=node.outputs[0])
+    y.type = y.type or (None if node.inputs[1] is None else node.inputs[1].type)
     numbers = [float(attr(node, key, 0.0)) for key in ("activation_alpha", "activation_beta") if key in node.attributes]
-    return _done(edit, _activated(edit, y, str(attr(node, "activation", "")), numbers))
+    return _done(edit, activated(edit, y, str(attr(node, "activation", "")), numbers))
 
 
 def _done(edit: Edit, made: ir.Value | None) -> bool:
@@ -93,20 +84,25 @@ def _done(edit: Edit, made: ir.Value | None) -> bool:
 
 def _fused_matmul(node: ir.Node) -> bool:
     """alpha * A' @ B', with the last two axes swapped on request."""
-    if attr(node, "transBatchA", 0) or attr(node, "transBatchB", 0):
-        return False
-    turned = [attr(node, key, 0) for key in ("transA", "transB")]
-    ranks = [build.rank(v) for v in node.inputs[:2]]
-    if any(turn and rank is None for turn, rank in zip(turned, ranks, strict=True)):
-        return False
-    edit = Edit(node)
-    operands: list[Value] = []
-    for value, turn, rank in zip(node.inputs[:2], turned, ranks, strict=True):
-        swapped = bool(turn) and rank is not None and rank > 1
-        perm = [*range((rank or 2) - 2), (rank or 2) - 1, (rank or 2) - 2]
-        operands.append(edit.op("Transpose", [value], {"perm": perm}) if swapped else value)
-    y = edit.op("MatMul", operands, like=node.outputs[0])
     alpha = float(attr(node, "alpha", 1.0))
+    kind = next((v.type for v in (*node.outputs, *node.inputs) if v is not None and v.dtype is not None), None)
+    if kind is None and alpha != 1.0:
+        return False
+    operands: list[Value] = []
+    edit = Edit(node)
+    for value, side in zip(node.inputs[:2], "AB", strict=True):
+        last, first = attr(node, f"trans{side}", 0), attr(node, f"transBatch{side}", 0)
+        rank = build.rank(value)
+        if (last or first) and rank is None:
+            return False
+        perm = list(range(rank or 0))
+        if first:  # the first axis goes behind the others of the batch
+            perm = [*perm[1:-1], 0, perm[-1]]
+        if last and len(perm) > 1:
+            perm[-2:] = perm[:-3:-1]
+        operands.append(value if perm == sorted(perm) else edit.op("Transpose", [value], {"perm": perm}))
+    y = edit.op("MatMul", operands, like=node.outputs[0])
+    y.type = kind
     edit.replace(y if alpha == 1.0 else edit.op("Mul", [y, edit.scalar_like(alpha, y)]))
     return True
 
@@ -119,10 +115,10 @@ def _skip_norm(op: str) -> Entry:
     bias = 4 if op == "LayerNormalization" else 3
 
     def entry(node: ir.Node) -> bool:
-        if _used(node, 1, 2):
+        if used(node, 1, 2):
             return False
         edit = Edit(node)
-        total = _sum(edit, node.inputs[0], node.inputs[1], operand(node, bias))
+        total = summed(edit, node.inputs[0], node.inputs[1], operand(node, bias))
         scales = [node.inputs[2], *([operand(node, 3)] if bias == 4 else [])]
         y = edit.op(op, [total, *scales], {"axis": -1, "epsilon": float(attr(node, "epsilon", 1e-5))})
         edit.replace(y, None, None, total)
@@ -132,7 +128,7 @@ def _skip_norm(op: str) -> Entry:
 
 
 def _simplified_norm(node: ir.Node) -> bool:
-    if _used(node, 1):
+    if used(node, 1):
         return False
     edit = Edit(node)
     attrs = {"axis": int(attr(node, "axis", -1)), "epsilon": float(attr(node, "epsilon", 1e-5))}
@@ -144,7 +140,7 @@ def _embed_norm(node: ir.Node) -> bool:
     """LayerNormalization of the sum of word, position and segment embeddings; the numbers of words as result 1."""
     ids, segments, words, positions, kinds, scale, shift = node.inputs[:7]
     mask, chosen = operand(node, 7), operand(node, 8)
-    if attr(node, "mask_index_type", 1) != 1 and _used(node, 1):
+    if attr(node, "mask_index_type", 1) != 1 and used(node, 1):
         return False
     edit = Edit(node)
     if chosen is None:
@@ -153,11 +149,11 @@ def _embed_norm(node: ir.Node) -> bool:
     else:
         place = edit.op("Gather", [positions, chosen])
     kind = None if segments is None or kinds is None else edit.op("Gather", [kinds, segments])
-    total = _sum(edit, edit.op("Gather", [words, ids]), place, kind)
+    total = summed(edit, edit.op("Gather", [words, ids]), place, kind)
     attrs = {"axis": -1, "epsilon": float(attr(node, "epsilon", 1e-12))}
     y = edit.op("LayerNormalization", [total, scale, shift], attrs)
     counts = None
-    if _used(node, 1):
+    if used(node, 1):
         if mask is None:
             batch = edit.op("Shape", [ids], {"start": 0, "end": 1})
             counts = edit.op("Expand", [edit.const(0, "int32"), batch])
@@ -167,97 +163,122 @@ def _embed_norm(node: ir.Node) -> bool:
     return True
 
 
-# attention
+# others
 
 
-def _attention(node: ir.Node) -> bool:
-    """Self-attention: one product gives queries, keys and values."""
-    x, weights, bias, mask = node.inputs[0], node.inputs[1], operand(node, 2), operand(node, 3)
-    plain = all(operand(node, i) is None for i in range(4, len(node.inputs))) and not _used(node, 1)
-    if not plain or attr(node, "do_rotary", 0) or not _known_mask(mask):
+def _expand_dims(node: ir.Node) -> bool:
+    axis = build.array(node.inputs[1])
+    if axis is None:
         return False
-    width = build.static_dims(weights)
-    if width is None:
-        return False
-    sizes = list(attr(node, "qkv_hidden_sizes", ()) or [width[-1] // 3] * 3)
     edit = Edit(node)
-    joint = _sum(edit, edit.op("MatMul", [x, weights]), bias)
-    parts = edit.ops("Split", [joint, edit.ints(sizes)], {"axis": -1}, outputs=3)
-    edit.replace(_attended(edit, node, list(parts), _allowed(edit, mask, x), int(attr(node, "unidirectional", 0))))
+    edit.replace(edit.op("Unsqueeze", [node.inputs[0], edit.ints([int(axis.reshape(-1)[0])])]))
     return True
 
 
-def _multi_head(node: ir.Node) -> bool:
-    """Attention over queries, keys and values of rank 3, each with its part of the bias."""
-    parts, bias, mask, more = list(node.inputs[:3]), operand(node, 3), operand(node, 4), operand(node, 5)
-    plain = all(operand(node, i) is None for i in range(6, len(node.inputs))) and not _used(node, 1, 2, 3)
-    if not plain or len(parts) < 3 or any(build.rank(v) != 3 for v in parts) or not _known_mask(mask):
-        return False
-    if mask is not None and more is not None:
+def _distances(node: ir.Node) -> bool:
+    """Between every row of A and every row of B."""
+    metric = attr(node, "metric", "sqeuclidean")
+    if metric not in ("euclidean", "sqeuclidean"):
         return False
     edit = Edit(node)
-    if bias is not None:
-        sizes = [(build.dims(v) or (None,))[-1] for v in parts]
-        if not all(isinstance(size, int) for size in sizes):
-            return False
-        shares = edit.ops("Split", [bias, edit.ints([s for s in sizes if isinstance(s, int)])], {"axis": 0}, outputs=3)
-        parts = [edit.op("Add", [v, share]) for v, share in zip(parts, shares, strict=True)]
-    allowed = more if mask is None else _allowed(edit, mask, parts[1])
-    edit.replace(_attended(edit, node, parts, allowed, int(attr(node, "unidirectional", 0))))
+    rows = [edit.op("Unsqueeze", [v, edit.ints([axis])]) for v, axis in zip(node.inputs, (1, 0), strict=True)]
+    away = edit.op("Sub", rows)
+    sums = edit.op("ReduceSum", [edit.op("Mul", [away, away]), edit.ints([-1])], {"keepdims": 0})
+    edit.replace(sums if metric == "sqeuclidean" else edit.op("Sqrt", [sums]))
     return True
 
 
-def _known_mask(mask: Value) -> bool:
-    """Whether it is absent, the number of keys of each sequence, or a flag for each key."""
-    return mask is None or (build.rank(mask) in (1, 2) and mask.dtype is not None)
-
-
-def _allowed(edit: Edit, mask: Value, keys: Value) -> Value:
-    """The mask as booleans [batch, 1, 1, keys]."""
-    if mask is None:
-        return None
-    if build.rank(mask) == 2:
-        flags = edit.op("Cast", [mask], {"to": int(ir.DataType.BOOL)})
-    else:
-        count = edit.op("Squeeze", [edit.op("Shape", [keys], {"start": 1, "end": 2}), edit.ints([0])])
-        places = edit.op("Range", [edit.ints(0), count, edit.ints(1)])
-        ends = edit.op("Unsqueeze", [edit.op("Cast", [mask], {"to": int(ir.DataType.INT64)}), edit.ints([1])])
-        flags = edit.op("Less", [places, ends])
-    return edit.op("Unsqueeze", [flags, edit.ints([1, 2])])
-
-
-def _attended(edit: Edit, node: ir.Node, parts: list[Value], mask: Value, causal: int) -> ir.Value:
-    heads = int(attr(node, "num_heads", 1))
-    attrs: dict[str, object] = {"q_num_heads": heads, "kv_num_heads": heads, "is_causal": causal}
-    if attr(node, "scale", 0.0):
-        attrs["scale"] = float(attr(node, "scale", 0.0))
-    return edit.op("Attention", [*parts, *([mask] if mask is not None else [])], attrs, like=node.outputs[0])
-
-
-def _rotary(node: ir.Node) -> bool:
-    x, places, cosines, sines = node.inputs[:4]
-    if build.rank(places) != 2 or attr(node, "is_packed_batching", 0) or float(attr(node, "scale", 1.0)) != 1.0:
+def _unfold(node: ir.Node) -> bool:
+    """Windows along `dim`, each on a new last axis."""
+    shape = build.dims(node.inputs[0])
+    axis, size, step = int(attr(node, "dim", -1)), int(attr(node, "size", 1)), int(attr(node, "step", 1))
+    if shape is None or not isinstance(shape[axis], int) or not 0 < size <= int(shape[axis] or 0) or step < 1:
         return False
-    kept = ("interleaved", "num_heads", "rotary_embedding_dim")
+    axis %= len(shape)
+    starts = np.arange(0, int(shape[axis] or 0) - size + 1, step)
     edit = Edit(node)
-    attrs = {key: int(attr(node, key, 0)) for key in kept if attr(node, key, 0)}
-    edit.replace(edit.op("RotaryEmbedding", [x, cosines, sines, places], attrs, like=node.outputs[0]))
+    windows = edit.op("Gather", [node.inputs[0], edit.const(starts[:, None] + np.arange(size))], {"axis": axis})
+    rank = len(shape) + 1
+    edit.replace(edit.op("Transpose", [windows], {"perm": [a for a in range(rank) if a != axis + 1] + [axis + 1]}))
     return True
 
 
-ENTRIES: Mapping[str, Entry] = {
-    "Attention": _attention,
+def _conv_transpose(node: ir.Node) -> bool:
+    """ConvTranspose whose padding is an operand."""
+    pads = operand(node, 2)
+    found = build.array(pads)
+    if pads is not None and found is None:
+        return False
+    attrs = dict(node.attributes)
+    edit = Edit(node)
+    if found is not None:
+        attrs["pads"] = [int(n) for n in found.reshape(-1)]  # type: ignore[assignment]
+    edit.replace(edit.op("ConvTranspose", [*node.inputs[:2], operand(node, 3)], attrs))
+    return True
+
+
+def _unique(node: ir.Node) -> bool:
+    """Values in the order of their first occurrence, where each element is among them, how often each occurs."""
+    edit = Edit(node)
+    values, _, places, counts = edit.ops("Unique", list(node.inputs), {"sorted": 0}, outputs=4)
+    edit.replace(values, places, counts)
+    return True
+
+
+def _integer_matmul(node: ir.Node) -> bool:
+    """int16 by int16 with sums of int32."""
+    edit = Edit(node)
+    edit.replace(edit.op("MatMul", [edit.op("Cast", [v], {"to": int(ir.DataType.INT32)}) for v in node.inputs[:2]]))
+    return True
+
+
+def _grid_sample(node: ir.Node) -> bool:
+    edit = Edit(node)
+    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(name := str(attr(node, "mode", "bilinear")), name)
+    attrs = {"mode": mode, **{k: a for k, a in node.attributes.items() if k in ("align_corners", "padding_mode")}}
+    edit.replace(edit.op("GridSample", list(node.inputs), attrs))
+    return True
+
+
+def _scaled_silu(node: ir.Node) -> bool:
+    edit = Edit(node)
+    x, scale = node.inputs[0], operand(node, 1)
+    if scale is None:
+        scale = edit.const(float(attr(node, "alpha", 1.0)), "float32")
+    scaled = edit.op("Mul", [x, edit.op("CastLike", [edit.op("Reshape", [scale, edit.ints([])]), x])])
+    edit.replace(edit.op("Mul", [scaled, edit.op("Sigmoid", [scaled])]))
+    return True
+
+
+_OWN: Mapping[str, Entry] = {
     "BiasGelu": _gelu("none"),
+    "CDist": _distances,
+    "ConvTransposeWithDynamicPads": _conv_transpose,
     "EmbedLayerNormalization": _embed_norm,
+    "ExpandDims": _expand_dims,
     "FastGelu": _gelu("tanh"),
     "FusedConv": _fused_conv,
     "FusedGemm": _fused_gemm,
     "FusedMatMul": _fused_matmul,
-    "MultiHeadAttention": _multi_head,
-    "RotaryEmbedding": _rotary,
+    "GatherND": _renamed("GatherND"),
+    "GridSample": _grid_sample,
+    "MatMulInteger16": _integer_matmul,
+    "Pad": _renamed("Pad", "mode"),
+    "Range": _renamed("Range"),
+    "ScaledSiLU": _scaled_silu,
     "SimplifiedLayerNormalization": _simplified_norm,
     "SkipLayerNormalization": _skip_norm("LayerNormalization"),
     "SkipSimplifiedLayerNormalization": _skip_norm("RMSNormalization"),
     "TransposeMatMul": _fused_matmul,
+    "Trilu": _renamed("Trilu", "upper"),
+    "UnfoldTensor": _unfold,
+    "Unique": _unique,
+    **contrib_attention.ENTRIES,
+    **contrib_quantized.ENTRIES,
 }
-"""By operator."""
+
+ENTRIES: Mapping[tuple[str, str], Entry] = {
+    **{(CONTRIB, op): entry for op, entry in _OWN.items()},
+    **{key: entry for key, entry in qlinear_to_qdq.ENTRIES.items() if key[0] == CONTRIB},
+}
+"""By domain and operator."""

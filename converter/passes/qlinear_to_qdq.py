@@ -7,7 +7,6 @@
    Any other ConvInteger and MatMulInteger stays. If each image or row has its own range, which ONNX's DequantizeLinear
    cannot express: our QLinearConv and QLinearMatMul with a float result.
 3. onnxruntime's QuantizeLinear and DequantizeLinear, which are older than ONNX's 16 and 4 bits: ONNX's.
-4. MatMulNBits: MatMul with DequantizeLinear of 4- or 8-bit constants in blocks.
 
 `ENTRIES` is the table. Operators and meaning: ONNX's operator documentation and onnxruntime's ContribOperators.md.
 """
@@ -16,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -25,7 +23,7 @@ from converter.ir.build import Edit, attr, operand
 from converter.passes.channels_last import to_first, to_last
 from converter.passes.rewrite import Entry, by_operator
 
-__all__ = ["CONTRIB", "ENTRIES", "run"]
+__all__ = ["CONTRIB", "ENTRIES", "dequantized", "run"]
 
 CONTRIB = "com.microsoft"
 """onnxruntime's domain."""
@@ -45,7 +43,7 @@ def _flat(edit: Edit, value: Value) -> Value:
     return edit.const(found.reshape(())) if found is not None and found.size == 1 and found.ndim else value
 
 
-def _real(edit: Edit, q: Value, scale: Value, zero: Value, axis: int = 1) -> ir.Value:
+def dequantized(edit: Edit, q: Value, scale: Value, zero: Value, axis: int = 1) -> ir.Value:
     """The numbers that integers represent; `axis` is used if the scale is a vector."""
     assert q is not None and scale is not None
     vector = build.rank(scale) not in (0, None) and (build.static_dims(scale) or (2,)) != (1,)
@@ -82,22 +80,29 @@ def _window(node: ir.Node) -> dict[str, object]:
 
 
 def _qlinear_conv(node: ir.Node) -> bool:
-    if attr(node, "channels_last", 0):
+    last, rank = attr(node, "channels_last", 0), build.rank(node.inputs[3])
+    if last and rank is None:
         return False
     edit = Edit(node)
     x, xs, xz, w, ws, wz, ys, yz = node.inputs[:8]
-    operands = [_real(edit, x, xs, xz), _real(edit, w, ws, wz, axis=0)]
+    real = dequantized(edit, x, xs, xz)
+    if last:
+        real = edit.op("Transpose", [real], {"perm": to_first(rank or 0)})
+    operands = [real, dequantized(edit, w, ws, wz, axis=0)]
     bias = operand(node, 8)
     if bias is not None:
-        operands.append(_real(edit, bias, _product(edit, xs, ws), None, axis=0))
-    edit.replace(_integers(edit, edit.op("Conv", operands, _window(node)), ys, yz, node.outputs[0]))
+        operands.append(dequantized(edit, bias, _product(edit, xs, ws), None, axis=0))
+    made = edit.op("Conv", operands, _window(node))
+    if last:
+        made = edit.op("Transpose", [made], {"perm": to_last(rank or 0)})
+    edit.replace(_integers(edit, made, ys, yz, node.outputs[0]))
     return True
 
 
 def _qlinear_matmul(node: ir.Node) -> bool:
     edit = Edit(node)
     a, a_scale, a_zero, b, b_scale, b_zero, ys, yz = node.inputs[:8]
-    left, right = _real(edit, a, a_scale, a_zero, axis=-2), _real(edit, b, b_scale, b_zero, axis=-1)
+    left, right = dequantized(edit, a, a_scale, a_zero, axis=-2), dequantized(edit, b, b_scale, b_zero, axis=-1)
     edit.replace(_integers(edit, edit.op("MatMul", [left, right]), ys, yz, node.outputs[0]))
     return True
 
@@ -106,13 +111,13 @@ def _q_gemm(node: ir.Node) -> bool:
     edit = Edit(node)
     a, a_scale, a_zero, b, b_scale, b_zero = node.inputs[:6]
     turned, alpha = attr(node, "transB", 0), attr(node, "alpha", 1.0)
-    operands = [_real(edit, a, a_scale, a_zero), _real(edit, b, b_scale, b_zero, axis=0 if turned else 1)]
+    operands = [dequantized(edit, a, a_scale, a_zero), dequantized(edit, b, b_scale, b_zero, axis=0 if turned else 1)]
     bias, ys, yz = (operand(node, i) for i in (6, 7, 8))
     if bias is not None:
         step = _product(edit, a_scale, b_scale)
         if alpha != 1.0:
             step = edit.op("Mul", [step, edit.const(np.float32(alpha))], like=step)
-        operands.append(_real(edit, bias, step, None, axis=(build.rank(bias) or 1) - 1))
+        operands.append(dequantized(edit, bias, step, None, axis=(build.rank(bias) or 1) - 1))
     attrs = {"alpha": alpha, "transA": attr(node, "transA", 0), "transB": turned}
     made = edit.op("Gemm", operands, attrs)
     edit.replace(made if ys is None else _integers(edit, made, ys, yz, node.outputs[0]))
@@ -124,7 +129,7 @@ def _binary(op: str) -> Entry:
 
     def entry(node: ir.Node) -> bool:
         edit, v = Edit(node), node.inputs
-        made = edit.op(op, [_real(edit, v[0], v[1], v[2]), _real(edit, v[3], v[4], v[5])])
+        made = edit.op(op, [dequantized(edit, v[0], v[1], v[2]), dequantized(edit, v[3], v[4], v[5])])
         edit.replace(_integers(edit, made, v[6], operand(node, 7), node.outputs[0]))
         return True
 
@@ -136,7 +141,7 @@ def _unary(op: str, *kept: str) -> Entry:
 
     def entry(node: ir.Node) -> bool:
         edit = Edit(node)
-        x = _real(edit, node.inputs[0], node.inputs[1], node.inputs[2])
+        x = dequantized(edit, node.inputs[0], node.inputs[1], node.inputs[2])
         made = edit.op(op, [x], {name: a for name, a in node.attributes.items() if name in kept})
         edit.replace(_integers(edit, made, node.inputs[3], operand(node, 4), node.outputs[0]))
         return True
@@ -153,7 +158,7 @@ def _pool(op: str, *kept: str) -> Entry:
         if last and rank is None:
             return False
         edit = Edit(node)
-        x = _real(edit, node.inputs[0], node.inputs[1], node.inputs[2])
+        x = dequantized(edit, node.inputs[0], node.inputs[1], node.inputs[2])
         if last:
             x = edit.op("Transpose", [x], {"perm": to_first(rank or 0)})
         made = edit.op(op, [x], {name: a for name, a in node.attributes.items() if name in kept})
@@ -171,7 +176,7 @@ _PER_AXIS = 13
 
 def _softmax(node: ir.Node) -> bool:
     edit = Edit(node)
-    x = _real(edit, node.inputs[0], node.inputs[1], node.inputs[2])
+    x = dequantized(edit, node.inputs[0], node.inputs[1], node.inputs[2])
     if attr(node, "opset", _PER_AXIS) >= _PER_AXIS:
         made = edit.op("Softmax", [x], {"axis": attr(node, "axis", -1)})
     else:
@@ -183,7 +188,7 @@ def _softmax(node: ir.Node) -> bool:
 
 def _reduce_mean(node: ir.Node) -> bool:
     edit = Edit(node)
-    x, axes = _real(edit, node.inputs[0], node.inputs[1], node.inputs[2]), attr(node, "axes", None)
+    x, axes = dequantized(edit, node.inputs[0], node.inputs[1], node.inputs[2]), attr(node, "axes", None)
     operands = [x] if axes is None else [x, edit.ints(axes)]
     made = edit.op("ReduceMean", operands, {"keepdims": attr(node, "keepdims", 1)})
     edit.replace(_integers(edit, made, node.inputs[3], operand(node, 4), node.outputs[0]))
@@ -193,7 +198,7 @@ def _reduce_mean(node: ir.Node) -> bool:
 def _concat(node: ir.Node) -> bool:
     """Y_scale, Y_zero, then x, scale, zero of each operand"""
     edit, rest = Edit(node), node.inputs[2:]
-    parts = [_real(edit, rest[i], rest[i + 1], rest[i + 2]) for i in range(0, len(rest), 3)]
+    parts = [dequantized(edit, rest[i], rest[i + 1], rest[i + 2]) for i in range(0, len(rest), 3)]
     made = edit.op("Concat", parts, {"axis": attr(node, "axis", 0)})
     edit.replace(_integers(edit, made, node.inputs[0], node.inputs[1], node.outputs[0]))
     return True
@@ -201,7 +206,7 @@ def _concat(node: ir.Node) -> bool:
 
 def _where(node: ir.Node) -> bool:
     edit, v = Edit(node), node.inputs
-    made = edit.op("Where", [v[0], _real(edit, v[1], v[2], v[3]), _real(edit, v[4], v[5], v[6])])
+    made = edit.op("Where", [v[0], dequantized(edit, v[1], v[2], v[3]), dequantized(edit, v[4], v[5], v[6])])
     edit.replace(_integers(edit, made, v[7], operand(node, 8), node.outputs[0]))
     return True
 
@@ -232,7 +237,7 @@ def _dynamic_matmul(node: ir.Node) -> bool:
     ):
         value.type = ir.TensorType(dtype)
         value.shape = None if shape is None else ir.Shape(shape)
-    made = edit.op("MatMul", [_real(edit, q, scale, zero), _real(edit, b, b_scale, b_zero, axis=-1)])
+    made = edit.op("MatMul", [dequantized(edit, q, scale, zero), dequantized(edit, b, b_scale, b_zero, axis=-1)])
     edit.replace(_with_bias(edit, made, bias))
     return True
 
@@ -240,38 +245,10 @@ def _dynamic_matmul(node: ir.Node) -> bool:
 def _matmul_to_float(node: ir.Node) -> bool:
     edit = Edit(node)
     a, b, a_scale, b_scale, a_zero, b_zero, bias = (operand(node, i) for i in range(7))
-    made = edit.op("MatMul", [_real(edit, a, a_scale, a_zero, axis=-2), _real(edit, b, b_scale, b_zero, axis=-1)])
+    operands = [dequantized(edit, a, a_scale, a_zero, axis=-2), dequantized(edit, b, b_scale, b_zero, axis=-1)]
+    made = edit.op("MatMul", operands)
     edit.replace(_with_bias(edit, made, bias))
     return True
-
-
-def _matmul_n_bits(node: ir.Node) -> bool:
-    """A, B [N, blocks, bytes], scales [N * blocks], zero points packed like B, row indices, bias"""
-    a, packed, scales, zeros, order, bias = (operand(node, i) for i in range(6))
-    raw, scale, packed_zero = build.array(packed), build.array(scales), build.array(zeros)
-    bits, block = attr(node, "bits", 4), attr(node, "block_size", 0)
-    rows, depth = attr(node, "N", 0), attr(node, "K", 0)
-    fits = raw is not None and scale is not None and bits in (4, 8) and order is None
-    if not fits or raw is None or scale is None or (zeros is not None and packed_zero is None):
-        return False
-    if packed_zero is not None and packed_zero.dtype != np.uint8:
-        return False
-    blocks = -(-depth // block)
-    narrow = ml_dtypes.uint4 if bits == 4 else np.uint8
-    values = _unpacked(raw.reshape(rows, -1), bits)[:, :depth]
-    middle = np.full((rows, blocks), 1 << (bits - 1), np.uint8)
-    zero = middle if packed_zero is None else _unpacked(packed_zero.reshape(rows, -1), bits)[:, :blocks]
-    edit, name = Edit(node), packed.name or "" if packed is not None else ""
-    operands = (values.astype(narrow).T, scale.reshape(rows, blocks).T, zero.astype(narrow).T)
-    weight = edit.op("DequantizeLinear", [edit.const(v, hint=name) for v in operands], {"axis": 0, "block_size": block})
-    weight.type, weight.shape = ir.TensorType(ir.DataType.from_numpy(scale.dtype)), ir.Shape((depth, rows))
-    edit.replace(_with_bias(edit, edit.op("MatMul", [a, weight]), bias))
-    return True
-
-
-def _unpacked(rows: np.ndarray, bits: int) -> np.ndarray:
-    """Bytes (n, k) to values: two per byte for 4 bits, the low half first."""
-    return rows if bits == 8 else np.stack([rows & 15, rows >> 4], -1).reshape(rows.shape[0], -1)
 
 
 def _integer_sums(op: str) -> Entry:
@@ -296,8 +273,8 @@ def _integer_sums(op: str) -> Entry:
             operands.append(w_zero or _zero_like(edit, node.inputs[1]))
             made = edit.op(f"QLinear{op}", operands, dict(node.attributes), domain=build.DOMAIN, like=last.outputs[0])
         else:
-            real = _real(edit, node.inputs[0], left, x_zero)
-            operands = [real, _real(edit, node.inputs[1], step, w_zero, 0 if conv else -1)]
+            real = dequantized(edit, node.inputs[0], left, x_zero)
+            operands = [real, dequantized(edit, node.inputs[1], step, w_zero, 0 if conv else -1)]
             made = edit.op(op, operands, dict(node.attributes), like=last.outputs[0])
         edit.replace(made)
         return True
@@ -383,7 +360,6 @@ ENTRIES: Mapping[tuple[str, str], Entry] = {
             "DequantizeLinear": _quantizer,
             "DynamicQuantizeMatMul": _dynamic_matmul,
             "MatMulIntegerToFloat": _matmul_to_float,
-            "MatMulNBits": _matmul_n_bits,
         },
     ),
 }

@@ -118,8 +118,8 @@ def test_as_onnxruntime(case: str) -> None:
 
 
 def test_forms_without_an_equivalent_are_named() -> None:
-    proto = model("FusedMatMul", [f(3, 4, 5), f(4, 5, 6)], {"transBatchA": 1}, 1)
-    with pytest.raises(UnsupportedOpError, match="FusedMatMul"):
+    proto = model("Attention", [WIDE, f(H, 3 * H), f(3 * H)], {"num_heads": N, "do_rotary": 1}, 1)
+    with pytest.raises(UnsupportedOpError, match="Attention"):
         convert(proto)
     proto = model("FusedConv", [f(1, 3, 8, 8), f(4, 3, 3, 3)], {"activation": "Softplus"}, 1)
     with pytest.raises(UnsupportedOpError, match="FusedConv"):
