@@ -27,7 +27,7 @@ _FLOAT = ir.DataType.FLOAT
 
 def fill(model: ir.Model) -> int:
     """Set types and shapes of operators' results that have none; the number of values that gained something."""
-    count, tables = 0, {build.DOMAIN: RULES, "": ONNX}
+    count, tables = 0, {build.DOMAIN: RULES, "": ONNX, "ai.onnx.ml": ONNX}
     for node in build.nodes(model):
         count += _rank_of_images(node)
         rule = tables.get(node.domain, {}).get(node.op_type)
@@ -185,6 +185,17 @@ RULES: Mapping[str, Rule] = {
     **{op: _contracted(op.removeprefix("QLinear")) for op in having("accumulates", "quantised")},
 }
 
-ONNX: Mapping[str, Rule] = dict.fromkeys(("GroupNormalization", "MeanVarianceNormalization"), _as_input)
-"""ONNX functions that ONNX's inference does not expand."""
+def _tree_scores(node: ir.Node) -> list[Known]:
+    rows, targets = dims(node.inputs[0]), attr(node, "n_targets", None)
+    return [(_dtype(node.inputs[0]), (rows[0] if rows else None, targets))]
+
+
+ONNX: Mapping[str, Rule] = {
+    **dict.fromkeys(("GroupNormalization", "MeanVarianceNormalization"), _as_input),
+    "TreeEnsemble": _tree_scores,
+    **dict.fromkeys(("Binarizer", "Imputer"), _as_input),
+    **dict.fromkeys(("Scaler", "Normalizer"), lambda node: [(_FLOAT, dims(node.inputs[0]))]),
+    "RegexFullMatch": lambda node: [(ir.DataType.BOOL, dims(node.inputs[0]))],
+}
+"""ONNX functions that ONNX's inference does not expand, and operators that it has no safe rule for."""
 require((*RULES, *ONNX), "rules for types and shapes")

@@ -113,8 +113,10 @@ def _run(proto: onnx.ModelProto, strict: bool) -> onnx.ModelProto:
         return onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=strict, data_prop=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         text = str(error)
-        if strict and text.count("op_type:") != 1:
-            return _run(proto, strict=False)  # several nested: the engine failed inside a function it expanded itself
+        # Several nested: the engine failed inside a function it expanded itself. "null": it does not know the type of
+        # the result before, which its rules for ai.onnx.ml do not give.
+        if strict and (text.count("op_type:") != 1 or "expected to have type but instead is null" in text):
+            return _run(proto, strict=False)
         raise ConvertError(f"the model contradicts itself: {_plain(text)}; fix or export it again") from error
     except MemoryError as error:
         raise ConvertError("the model declares sizes too large for memory; it is damaged, or fix its shapes") from error
@@ -140,7 +142,9 @@ def _skeleton(model: ir.Model) -> onnx.ModelProto:
             graph.initializers.pop(value.name or "")
             value.const_value = None
             graph.inputs.append(value)
-        return _import_all(ir.serde.serialize_model(model), {n.domain for n in build.nodes(model)})
+        proto = _import_all(ir.serde.serialize_model(model), {n.domain for n in build.nodes(model)})
+        _hide(proto.graph)
+        return proto
     except ir.serde.SerdeError as error:
         raise ConvertError(f"the model cannot be written as a protobuf: {error.__cause__ or error}") from error
     finally:
@@ -150,6 +154,20 @@ def _skeleton(model: ir.Model) -> onnx.ModelProto:
         graph.inputs.extend(inputs)
         for value, _ in large:
             graph.register_initializer(value)
+
+
+_FRAGILE = frozenset(("DictVectorizer", "RegexFullMatch", "TreeEnsemble"))
+"""Operators over which the engine ends the process if the type of their operand is not known (onnx 1.23)."""
+
+
+def _hide(graph: onnx.GraphProto) -> None:
+    """Give operators of `_FRAGILE` names that the engine does not know; `own_shapes` has their rules."""
+    for node in graph.node:
+        if node.op_type in _FRAGILE:
+            node.op_type = f"Hidden{node.op_type}"
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                _hide(attribute.g)
 
 
 def _import_all(proto: onnx.ModelProto, used: set[str]) -> onnx.ModelProto:
