@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -61,6 +62,7 @@ def convert(
     source: frontends.Source,
     *,
     output: str | os.PathLike[str] | None = None,
+    examples: Any = None,
     to: Format = "mslite",
     quantize: Mode | Options = "none",
     calibration: Any = None,
@@ -73,35 +75,37 @@ def convert(
     explain: bool = False,
     progress: Progress | None = None,
 ) -> Conversion:
-    """Convert `source` (ONNX or TFLite) to a bundle, or to standard ONNX, written to `output` unless it is None.
+    """Convert `source` to a bundle, or to standard ONNX, written to `output` unless it is None.
 
-    `quantize`: a mode of `converter.quantize.MODES`, or `Options` for every setting. `calibration`: data of
-    `converter.quantize.calibration_data`; int8 and int16x8 need it. `accuracy`: how much of which metric may be
-    lost; layers then keep the precision that this needs. `trainable`: makes a bundle that devices can train; globs of
-    the initialisers to train, or `Training` for every setting. `processing`: the processing before and after the model
-    in the gateway, see `lite_runtime.bundle.processing`. `state`: for each input that continues an output of the run
-    before, the name of that output: the bundle keeps it between runs, zeros at first (.tflite files say so themselves).
-    `integers`: how quantised operators of a .tflite file round, "exact" or "litert"; LiteRT's by default, except where
-    the model is changed further (`to`, `quantize`, `trainable`).
-    `explain`: also compare the quantised model with the float one layer by layer, on calibration rows (random inputs
-    without any), and plan a run for its memory. Raises ConvertError for a broken source, UnsupportedOpError (a
-    ConvertError) listing all operators the runtime lacks, QuantizeError for options and data that do not fit,
-    TrainingError for parameters and losses that do not, ProcessingError for an invalid declaration or one that names
-    something the model does not have.
+    `source`: a path or bytes of a format in docs/sources.md (ONNX, TensorFlow Lite, ...), an ONNX model, or a model
+    of PyTorch, scikit-learn, XGBoost, LightGBM or Keras. `examples`: inputs to record such an object with: for a
+    PyTorch module tensors by input name, whose first dimension stays open; for a scikit-learn estimator rows, if
+    its inputs are not one array of float32. `quantize`: a mode of `converter.quantize.MODES`, or `Options` for
+    every setting. `calibration`: data of `converter.quantize.calibration_data`; int8 and int16x8 need it.
+    `accuracy`: how much of which metric may be lost; layers then keep the precision that this needs. `trainable`:
+    makes a bundle that devices can train; globs of the initialisers to train, or `Training` for every setting.
+    `processing`: the processing before and after the model in the gateway, see `lite_runtime.bundle.processing`.
+    `state`: for each input that continues an output of the run before, the name of that output: the bundle keeps it
+    between runs, zeros at first (.tflite files say so themselves). `integers`: how quantised operators of a .tflite
+    file round, "exact" or "litert"; LiteRT's by default, except where the model is changed further (`to`, `quantize`,
+    `trainable`). `explain`: also compare the quantised model with the float one layer by layer, on calibration rows
+    (random inputs without any), and plan a run for its memory.
+    Raises ConvertError for a broken source, UnsupportedOpError (a ConvertError) listing all operators the runtime
+    lacks, QuantizeError for options and data that do not fit, TrainingError for parameters and losses that do not,
+    ProcessingError for an invalid declaration or one that names something the model does not have.
     """
     if to not in FORMATS:
         raise ConvertError(f"expected to be one of {', '.join(FORMATS)}, got {to!r}")
     options = _options(quantize)
     start = time.perf_counter()
     arithmetic = _integers(integers, to, options, trainable)
-    loaded = frontends.load(source, integers=arithmetic)
-    if integers is not None and loaded.format != "tflite":
-        raise ConvertError(f"integers: it chooses how a .tflite file's operators round, got {loaded.format}; omit it")
+    loaded = frontends.load(source, examples, integers=arithmetic)
+    _need_tflite(integers, loaded)
     models: Mapping[str, ir.Model] = {name: upgraded(model, input_shapes) for name, model in loaded.models.items()}
     variables = _variables(state, models) if state else loaded.variables
     described = loaded.metadata if processing is None else {**loaded.metadata, **_declared(processing, models, to)}
     report = _describe(source, loaded, models, options)
-    report.integers = arithmetic if loaded.format == "tflite" else "exact"
+    report.integers = arithmetic if loaded.format == frontends.TFLITE else "exact"
     _need_supported(models.values())
     samples: Samples | None = None
     learning = _Learning(uses=variables.uses, state=variables.initial)
@@ -119,9 +123,7 @@ def convert(
             model = _quantize(model, options, samples, accuracy, report, explain, progress)
             models = dict.fromkeys(models, model)
     if to == "onnx":
-        data = export.onnx_bytes(_only(models, options, to), halve=options.mode == "fp16")
-        if output is not None:
-            write_atomically(output, data, ConvertError)
+        data = _export(output, _only(models, options, to), options)
     else:
         _fix_state(models, learning)
         described = {**quantization.metadata({s: quantization.ends(m) for s, m in models.items()}), **described}
@@ -330,6 +332,18 @@ def _only(models: Mapping[str, ir.Model], options: Options, to: str = "") -> ir.
     return next(iter(models.values()))
 
 
+def _need_tflite(integers: frontends.Integers | None, loaded: frontends.Loaded) -> None:
+    if integers is not None and loaded.format != frontends.TFLITE:
+        raise ConvertError(f"integers: it chooses how a .tflite file's operators round, got {loaded.format}; omit it")
+
+
+def _export(output: str | os.PathLike[str] | None, model: ir.Model, options: Options) -> bytes:
+    data = export.onnx_bytes(model, halve=options.mode == "fp16")
+    if output is not None:
+        write_atomically(output, data, ConvertError)
+    return data
+
+
 def _need_supported(models: Iterable[ir.Model]) -> None:
     for model in models:
         if any(True for _ in unsupported(model)):
@@ -403,7 +417,7 @@ def _at_first(graph: Graph, learning: _Learning, signature: str) -> Graph:
 def _describe(
     source: frontends.Source, loaded: frontends.Loaded, models: Mapping[str, ir.Model], options: Options
 ) -> Report:
-    data = _source_bytes(source)
+    data = _source_bytes(source, models)
     first = next(iter(models.values()))
     return Report(
         source=os.path.basename(os.fspath(source)) if isinstance(source, str | os.PathLike) else type(source).__name__,
@@ -417,14 +431,17 @@ def _describe(
     )
 
 
-def _source_bytes(source: frontends.Source) -> bytes:
+def _source_bytes(source: frontends.Source, models: Mapping[str, ir.Model]) -> bytes:
+    """What identifies the source: a file's bytes, a folder's, or an object as ONNX."""
     if isinstance(source, bytes | bytearray | memoryview):
         return bytes(source)
     if isinstance(source, onnx.ModelProto):
         return bytes(source.SerializeToString(deterministic=True))
-    if isinstance(source, ir.Model):
-        return bytes(ir.serde.serialize_model(source).SerializeToString(deterministic=True))
-    return frontends.read(source)
+    if isinstance(source, str | os.PathLike):
+        files = sorted(p for p in Path(source).rglob("*") if p.is_file()) if os.path.isdir(source) else [Path(source)]
+        return b"".join(map(frontends.read, files))
+    held = [source] if isinstance(source, ir.Model) else models.values()
+    return b"".join(ir.serde.serialize_model(model).SerializeToString(deterministic=True) for model in held)
 
 
 def _external_bytes(graph: ir.Graph) -> int:

@@ -17,7 +17,7 @@ LIBRARIES = {
     "cloud": {"PIL", "array_record", "cloudpickle", "flax", "grain", "jax", "jax2onnx", "jaxlib", "ml_dtypes",
               "msgspec", "numpy", "onnx", "onnx_ir", "optax", "orbax", "ray", "scipy", "sklearn", "tensorboardX"},
     "federated": {"cryptography", "flwr", "msgspec", "numpy"},
-    "converter": {"PIL", "numpy", "torch", *CONVERT},
+    "converter": {"PIL", "numpy", "skl2onnx", "sklearn", "torch", *CONVERT},
     "lite_runtime": {"llvmlite", "ml_dtypes", "numba", "numpy"},
 }
 # A device has no compiler: these alone may name one. compile.py does so inside functions only.
@@ -92,7 +92,8 @@ ONLY = {
     "orbax": ("cloud/train/keeping/checkpoint.py",),
     "orjson": (GATEWAY,),
     "ray": ("cloud/train/many/ray.py",),
-    "sklearn": ("cloud/train/inputs/digits.py",),
+    "skl2onnx": ("converter/frontends/sklearn.py",),
+    "sklearn": ("cloud/train/inputs/digits.py", "converter/frontends/sklearn.py"),
     "tensorboardX": ("cloud/track/tensorboard.py",),
     "torch": ("converter/frontends/torch.py",),
 }

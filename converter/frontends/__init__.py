@@ -1,39 +1,71 @@
 """Frontends: source formats to `onnx_ir.Model`.
 
 load(source)      a path, bytes or a model object -> its signatures as models, and the file's metadata
+FORMATS           the formats of files as data: what reads each, or the way round
 """
 
 from __future__ import annotations
 
 import os
+from importlib import import_module
+from typing import Any, TypeAlias
 
+from converter.errors import ConvertError
 from converter.frontends import onnx
+from converter.frontends.formats import FORMATS, TFLITE, Format, by_suffix, recognise, refusal
 from converter.frontends.loaded import Integers, Loaded, Variables, read
-from converter.frontends.onnx import Source
+from converter.frontends.objects import reader_of
 
-__all__ = ["Integers", "Loaded", "Source", "Variables", "load", "read"]
+__all__ = [
+    "FORMATS",
+    "TFLITE",
+    "Format",
+    "Integers",
+    "Loaded",
+    "Source",
+    "Variables",
+    "format_of",
+    "load",
+    "read",
+]
 
-_TFLITE = b"TFL3"
+Source: TypeAlias = onnx.Source | Any
+"""A path, bytes, an ONNX model, or an object of a library in `objects.OBJECTS`."""
 
 
-def load(source: Source, *, integers: Integers = "exact") -> Loaded:
-    """The models of a source, whose format its first bytes decide; `integers` concerns .tflite. Raises ConvertError."""
-    if _is_tflite(source):
-        from converter.frontends import tflite
+def load(source: Source, examples: Any = None, *, integers: Integers = "exact") -> Loaded:
+    """The models of a source. `examples`: inputs that an object of another library is recorded with. `integers`
+    concerns .tflite files. Raises ConvertError: for a format that no frontend reads, with the way round."""
+    reader = reader_of(source)
+    if reader is not None:
+        return reader(source, examples)
+    if examples is not None:
+        raise ConvertError("examples: only Python objects (PyTorch, scikit-learn) need example inputs; omit it")
+    found = format_of(source)
+    if found is not None:
+        if not found.reader:
+            raise refusal(found, source)
+        settings = {"integers": integers} if found.name == TFLITE else {}
+        loaded = import_module(found.reader).load(_contents(source), **settings)
+        return loaded if isinstance(loaded, Loaded) else Loaded({"predict": loaded}, format=found.name)
+    try:
+        return Loaded({"predict": onnx.load(source)})
+    except onnx.NotOnnxError:
+        named = by_suffix(source)
+        if named is None:
+            raise
+        raise refusal(named, source) from None
 
-        assert isinstance(source, str | os.PathLike | bytes | bytearray | memoryview)
-        return tflite.load(source if isinstance(source, str | os.PathLike) else bytes(source), integers=integers)
-    return Loaded({"predict": onnx.load(source)})
 
-
-def _is_tflite(source: Source) -> bool:
-    """Whether bytes 4 to 8 are the file identifier (FlatBuffers: the root's offset, then the identifier)."""
+def format_of(source: Source) -> Format | None:
+    """The format that a path's or bytes' content shows; None for ONNX and for objects."""
     if isinstance(source, bytes | bytearray | memoryview):
-        return bytes(source[4:8]) == _TFLITE
-    if isinstance(source, str | os.PathLike):
-        try:
-            with open(source, "rb") as file:
-                return file.read(8)[4:] == _TFLITE
-        except OSError:
-            return False
-    return False
+        return recognise(bytes(source))
+    return recognise(source) if isinstance(source, str | os.PathLike) else None
+
+
+def _contents(source: Any) -> Any:
+    """What the reader takes: bytes, or the path where the format is a folder."""
+    if isinstance(source, bytes | bytearray | memoryview):
+        return bytes(source)
+    return source if os.path.isdir(source) else read(source)

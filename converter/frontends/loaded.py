@@ -34,7 +34,8 @@ class Loaded:
 
     models: Mapping[str, ir.Model]
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    format: str = "onnx"
+    format: str = "ONNX"
+    """The format's name."""
     variables: Variables = field(default_factory=Variables)
 
 

@@ -24,9 +24,15 @@ from onnx_ir.passes import common as clean
 from converter.errors import ConvertError
 from converter.ir import build
 
-__all__ = ["Source", "load"]
+__all__ = ["NotOnnxError", "Source", "load"]
 
 Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
+
+
+class NotOnnxError(ConvertError):
+    """The bytes are not an ONNX model at all."""
+
+
 OLDEST_OPSET, NEWEST_OPSET = 1, onnx.defs.onnx_opset_version()
 _BITS = {
     onnx.TensorProto.FLOAT4E2M1: 4,
@@ -55,7 +61,8 @@ def _proto(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> tuple[on
         return _parse(bytes(source), "the bytes given"), None
     if not isinstance(source, str | os.PathLike):
         raise ConvertError(
-            f"expected a path, bytes, onnx.ModelProto or onnx_ir.Model as source, got {type(source).__name__}"
+            "expected a path, bytes, an onnx.ModelProto or onnx_ir.Model, or a model of PyTorch, scikit-learn, "
+            f"XGBoost, LightGBM or Keras as source, got {type(source).__name__}"
         )
     path = Path(source)
     try:
@@ -74,34 +81,15 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
     try:
         proto.ParseFromString(data)
     except DecodeError as error:
-        hint = _other_format(data)
-        raise ConvertError(
-            f"{where}: expected an ONNX model (binary protobuf), got {hint or 'damaged or truncated bytes'} ({error}); "
+        raise NotOnnxError(
+            f"{where}: expected an ONNX model (binary protobuf), got damaged or truncated bytes ({error}); "
             "export or download the model again"
         ) from None
     if not proto.HasField("graph"):
-        raise ConvertError(
-            f"{where}: expected an ONNX model, got {_other_format(data) or 'a protobuf without a graph'}; "
-            "export or download the model again"
+        raise NotOnnxError(
+            f"{where}: expected an ONNX model, got a protobuf without a graph; export or download the model again"
         )
     return proto
-
-
-_MAGIC = (
-    (b"PK\x03\x04", "a zip archive (a PyTorch .pt or Keras .keras file?): export it to ONNX first"),
-    (b"\x89HDF", "an HDF5 file (Keras .h5?): export it to ONNX first"),
-    (b"version https://git-lfs", "a Git LFS pointer: run `git lfs pull`"),
-    (b"\x80", "a Python pickle: export the model to ONNX first"),
-    (b"\x1f\x8b", "a gzip archive: unpack it first"),
-    (b"<", "HTML or XML (a failed download?)"),
-    (b"{", "JSON text"),
-)
-
-
-def _other_format(data: bytes) -> str:
-    if data[4:8] == b"TFL3":
-        return "a TensorFlow Lite model"
-    return next((name for magic, name in _MAGIC if data.lstrip()[: len(magic)] == magic), "")
 
 
 def _check(proto: onnx.ModelProto, folder: Path | None) -> None:

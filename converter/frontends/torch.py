@@ -1,7 +1,8 @@
-"""The PyTorch frontend: a module and example inputs to `onnx_ir.Model`, by PyTorch's own exporter."""
+"""The PyTorch frontend: modules with example inputs, and programs of torch.export, by PyTorch's own exporter."""
 
 from __future__ import annotations
 
+import inspect
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
@@ -11,12 +12,22 @@ from typing import Any
 import onnx_ir as ir
 
 from converter.errors import ConvertError
+from converter.frontends.loaded import Loaded
 from converter.frontends.onnx import load
 from lite_runtime.errors import MissingExtraError
 
-__all__ = ["from_torch"]
+__all__ = ["from_torch", "of_module", "of_program", "torch_library"]
 
 _OPSET = 18
+
+
+def torch_library() -> Any:
+    """The module torch. Raises MissingExtraError."""
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtraError("torch", "torch", "it exports PyTorch modules") from None
+    return torch
 
 
 def from_torch(module: Any, examples: Mapping[str, Any], *, outputs: tuple[str, ...] = ()) -> ir.Model:
@@ -26,27 +37,59 @@ def from_torch(module: Any, examples: Mapping[str, Any], *, outputs: tuple[str, 
     The module's parameters keep their names, so that `Trainer(model, trainable=["encoder.*"])` finds them. Raises
     ConvertError where PyTorch cannot export it.
     """
-    try:
-        import torch
-    except ImportError:
-        raise MissingExtraError("torch", "torch", "it exports PyTorch modules") from None
+    torch = torch_library()
     if not isinstance(module, torch.nn.Module):
         raise ConvertError(f"expected a torch.nn.Module, got {type(module).__name__}")
+    for name, value in examples.items():
+        if not isinstance(value, torch.Tensor):
+            raise ConvertError(f"expected a tensor as example of input {name!r}, got {type(value).__name__}")
     batch = torch.export.Dim("batch")
     was_training = module.training
     module.eval()
     try:
-        with _quiet():
-            program = torch.onnx.export(
-                module, tuple(examples.values()), dynamo=True, opset_version=_OPSET, verbose=False,
-                input_names=list(examples), output_names=list(outputs) or None,
-                dynamic_shapes=tuple({0: batch} for _ in examples),
-            )  # fmt: skip
-    except Exception as error:  # library: PyTorch's exporter promises no type and runs the user's module
-        raise ConvertError(f"PyTorch cannot export {type(module).__name__}: {_first_line(error)}") from error
+        return _exported(
+            module, tuple(examples.values()), input_names=list(examples), output_names=list(outputs) or None,
+            dynamic_shapes=tuple({0: batch} if value.ndim else None for value in examples.values()),
+        )  # fmt: skip
     finally:
         module.train(was_training)
-    return load(program.model_proto)
+
+
+def of_module(module: Any, examples: Any) -> Loaded:
+    """A module. `examples`: tensors by name, or a tensor or a tuple of them for the arguments of `forward`, whose names
+    the inputs get. Raises ConvertError."""
+    if examples is None:
+        raise ConvertError(
+            f"{type(module).__name__} is a PyTorch module, whose graph is recorded on example inputs: give examples, a "
+            "tensor for each argument of its forward"
+        )
+    if not isinstance(examples, Mapping):
+        values = examples if isinstance(examples, tuple | list) else (examples,)
+        parameters = list(inspect.signature(module.forward).parameters.values())
+        names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        if len(values) > len(names) and not any(p.kind is p.VAR_POSITIONAL for p in parameters):
+            raise ConvertError(f"expected at most {len(names)} examples ({', '.join(names)}), got {len(values)}")
+        names += [f"input_{i}" for i in range(len(names), len(values))]
+        examples = dict(zip(names, values, strict=False))
+    return Loaded({"predict": from_torch(module, examples)}, format="PyTorch")
+
+
+def of_program(program: Any, examples: Any = None) -> Loaded:
+    """A `torch.export.ExportedProgram`, which has its shapes. Raises ConvertError."""
+    if examples is not None:
+        raise ConvertError("a program of torch.export has its inputs' shapes: omit examples")
+    return Loaded({"predict": _exported(program)}, format="PyTorch")
+
+
+def _exported(module: Any, *args: Any, **options: Any) -> ir.Model:
+    torch = torch_library()
+    try:
+        with _quiet():
+            program = torch.onnx.export(module, *args, dynamo=True, opset_version=_OPSET, verbose=False, **options)
+            proto = program.model_proto
+    except Exception as error:  # library: PyTorch's exporter promises no type and runs the user's module
+        raise ConvertError(f"PyTorch cannot export {type(module).__name__}: {_first_line(error)}") from error
+    return load(proto)
 
 
 @contextmanager

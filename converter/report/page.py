@@ -44,8 +44,8 @@ def _grade(snr: float) -> str:
 
 
 def _head(report: Report) -> str:
-    onnx = report.source_format == "onnx"
-    opset = f", opset {report.source_opset}" if onnx else f", integers: {report.integers}"
+    details = {"ONNX": f", opset {report.source_opset}", "TensorFlow Lite": f", integers: {report.integers}"}
+    opset = details.get(report.source_format, "")
     return (
         f'<h1>{escape(report.source)}</h1><p class="soft">{escape(report.source_format)}{opset} → {report.quantize}</p>'
     )

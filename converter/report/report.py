@@ -19,7 +19,7 @@ class Report:
     """Facts about one conversion. Sizes in bytes, times in seconds."""
 
     source: str = ""
-    source_format: str = "onnx"
+    source_format: str = "ONNX"
     source_digest: str = ""
     source_bytes: int = 0
     source_opset: int = 0

@@ -48,7 +48,8 @@ def convert(
     input_shape: InputShapes = None,
     as_json: Json = False,
 ) -> None:
-    """Convert an ONNX or TensorFlow Lite model to a bundle."""
+    """Convert a model to a bundle: ONNX, TensorFlow Lite, XGBoost (.ubj, .json), LightGBM (.txt), PyTorch (.pt2) or a
+    TensorFlow SavedModel folder. Other formats are refused with the way round; docs/sources.md lists them."""
     shapes = read_shapes(input_shape)
     from converter import convert as run
     from converter.quantize import Options
@@ -209,7 +210,7 @@ def _bundle(report: Report) -> list[tuple[str, str]]:
 
 
 def _dialect(report: Report) -> str:
-    return f"opset {report.source_opset}" if report.source_format == "onnx" else "TensorFlow Lite"
+    return f"opset {report.source_opset}" if report.source_format == "ONNX" else report.source_format
 
 
 def _quantization(report: Report) -> list[tuple[str, str]]:

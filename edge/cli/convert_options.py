@@ -35,7 +35,7 @@ __all__ = [
 
 _PRECISION, _ACCURACY, _TRAINING = "Precision", "Accuracy", "Training"
 
-Model: TypeAlias = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX or TensorFlow Lite model.")]
+Model: TypeAlias = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or a SavedModel folder.")]
 Output: TypeAlias = Annotated[
     Path, typer.Option("--output", "-o", metavar="out.mslite", help="The file to write.")
 ]

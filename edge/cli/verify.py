@@ -14,6 +14,8 @@ from edge.cli.options import BackendName, InputShapes, Json, Seed, Threads, read
 from edge.cli.output import console, emit, say, shape_text, table
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
+
     from edge.measuring.layers import Layer
     from edge.measuring.parity import Difference, Divergence
     from lite_runtime.graph import Array, Graph
@@ -23,7 +25,7 @@ __all__ = ["verify"]
 
 def verify(
     source: Annotated[
-        Path, typer.Argument(metavar="SOURCE", help="The bundle's source model: ONNX, TFLite or another bundle.")
+        Path, typer.Argument(metavar="SOURCE", help="The bundle's source: what `convert` reads, or another bundle.")
     ],
     bundle: Annotated[Path, typer.Argument(metavar="M.mslite", help="The bundle.")],
     data: Annotated[
@@ -120,7 +122,8 @@ def _tolerance(provenance: Mapping[str, Any]) -> float:
 
 
 def _oracle(source: Path, threads: int, backend: str) -> Any:
-    """The runtime of the source: LiteRT, ONNX Runtime, or our own for a bundle."""
+    """The runtime of the source: LiteRT, ONNX Runtime, or our own for a bundle. Formats that neither of them reads are
+    compared as the ONNX model that they become."""
     import lite_runtime
     from edge.measuring.contest import is_bundle
     from edge.peers.litert import LiteRT, is_tflite
@@ -128,7 +131,21 @@ def _oracle(source: Path, threads: int, backend: str) -> Any:
 
     if is_bundle(source):
         return lite_runtime.load(source, threads=threads, backend=backend)
-    return (LiteRT if is_tflite(source) else Oracle)(source, threads=threads)
+    if source.is_file() and is_tflite(source):
+        return LiteRT(source, threads=threads)
+    import onnxruntime  # noqa: F401 # before the converter, whose packages are a smaller extra
+
+    from converter.frontends import format_of
+
+    return Oracle(source if format_of(source) is None else _as_onnx(source), threads=threads)
+
+
+def _as_onnx(source: Path) -> ModelProto:
+    import onnx
+
+    from converter import convert
+
+    return onnx.load_from_string(convert(source, to="onnx").bundle)
 
 
 def _layers(

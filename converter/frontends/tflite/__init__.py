@@ -41,7 +41,7 @@ def load(source: str | os.PathLike[str] | bytes, *, integers: Integers = "exact"
     kept = variables({key: entry.states for key, entry in made.items()})
     scales = {key: {n: _plain(q) for n, q in entry.quants.items() if not q.block} for key, entry in made.items()}
     found = {**describe(model, data), **quantization.metadata(scales)}
-    return Loaded({key: entry.model for key, entry in made.items()}, found, "tflite", kept)
+    return Loaded({key: entry.model for key, entry in made.items()}, found, "TensorFlow Lite", kept)
 
 
 def _plain(quant: Quant) -> quantization.Scales:

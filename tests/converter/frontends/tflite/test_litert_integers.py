@@ -110,5 +110,5 @@ def test_only_for_tensorflow_lite() -> None:
     node = onnx.helper.make_node("Relu", ["x"], ["y"])
     ends = [onnx.helper.make_tensor_value_info(name, 1, [2]) for name in "xy"]
     model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", ends[:1], ends[1:]))
-    with pytest.raises(ConvertError, match=r"integers: .* got onnx; omit it"):
+    with pytest.raises(ConvertError, match=r"integers: .* got ONNX; omit it"):
         convert(model, integers="exact")

@@ -101,7 +101,7 @@ def test_a_model_file_is_recognised_by_its_first_bytes(tmp_path: Any) -> None:
     path.write_bytes(model.build())
     for source in (path, str(path), model.build()):
         found = frontends.load(source)
-        assert found.format == "tflite" and list(found.models) == ["predict"]
+        assert found.format == "TensorFlow Lite" and list(found.models) == ["predict"]
 
 
 # names
