@@ -100,12 +100,11 @@ def convert(
     start = time.perf_counter()
     arithmetic = _integers(integers, to, options, trainable)
     loaded = frontends.load(source, examples, integers=arithmetic)
-    _need_tflite(integers, loaded)
     models: Mapping[str, ir.Model] = {name: upgraded(model, input_shapes) for name, model in loaded.models.items()}
     variables = _variables(state, models) if state else loaded.variables
     described = loaded.metadata if processing is None else {**loaded.metadata, **_declared(processing, models, to)}
     report = _describe(source, loaded, models, options)
-    report.integers = arithmetic if loaded.format == frontends.TFLITE else "exact"
+    report.integers = _used(arithmetic, integers, loaded)
     _need_supported(models.values())
     samples: Samples | None = None
     learning = _Learning(uses=variables.uses, state=variables.initial)
@@ -332,9 +331,15 @@ def _only(models: Mapping[str, ir.Model], options: Options, to: str = "") -> ir.
     return next(iter(models.values()))
 
 
-def _need_tflite(integers: frontends.Integers | None, loaded: frontends.Loaded) -> None:
-    if integers is not None and loaded.format != frontends.TFLITE:
+def _used(
+    arithmetic: frontends.Integers, asked: frontends.Integers | None, loaded: frontends.Loaded
+) -> frontends.Integers:
+    """The arithmetic of the source's integer operators. Raises ConvertError if one was asked for without effect."""
+    if loaded.format == frontends.TFLITE:
+        return arithmetic
+    if asked is not None:
         raise ConvertError(f"integers: it chooses how a .tflite file's operators round, got {loaded.format}; omit it")
+    return "exact"
 
 
 def _export(output: str | os.PathLike[str] | None, model: ir.Model, options: Options) -> bytes:
