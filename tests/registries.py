@@ -126,7 +126,7 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("its elements change axes, so axes cannot be mapped", "Flatten Reshape"),
         ("its result has no axes of an operand", "trait:shape_only Constant ConstantOfShape EyeLike Range"),
         ("it is made when Transposes have moved already",
-         "LookupTable QLinearAdd QLinearAveragePool QLinearConv QLinearConvTranspose QLinearGlobalAveragePool "
+         "QLinearAdd QLinearAveragePool QLinearConv QLinearConvTranspose QLinearGlobalAveragePool "
          "QLinearMatMul QLinearMul QLinearReduceMean QLinearResize QLinearSoftmax QLinearSub GroupedMatMul "
          "NarrowMatMul Unpack4"),
         ("its axes have fixed roles, and it has no form for others",
@@ -222,7 +222,7 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("its operator in TensorFlow Lite (ONE_HOT, FILL, ADD_N, L2_NORMALIZATION, RIGHT_SHIFT) becomes others",
          "OneHot ConstantOfShape Sum LpNormalization BitShift"),
         ("ours: passes make it later",
-         "domain:msedge -QLinearConvTranspose -FixedPointSigmoid -FixedPointTanh -Rescale"),
+         "domain:msedge -QLinearConvTranspose -FixedPointSigmoid -FixedPointTanh -LookupTable -Rescale"),
         ("a constant is a buffer of the file", "Constant"),
         ("TensorFlow Lite has no operator with this meaning",
          "Acos Acosh Asin Asinh Atanh BitwiseAnd BitwiseNot BitwiseOr CastLike Cosh IsInf IsNaN Mean Sinh Tan "

@@ -78,10 +78,19 @@ def denoiser() -> bytes:
 
 
 def integer_lstm(
-    *, batch: int = 1, time: int = 1, cells: int = 12, projected: int = 0, coupled: bool = False,
-    peephole: bool = False, clip: float = 0.0, time_major: bool = True, hidden_zero: int = -1,
-    bias: bool = True, seed: int = 0,
-) -> tuple[bytes, tuple[int, int, int]]:  # fmt: skip
+    *,
+    batch: int = 1,
+    time: int = 1,
+    cells: int = 12,
+    projected: int = 0,
+    coupled: bool = False,
+    peephole: bool = False,
+    clip: float = 0.0,
+    time_major: bool = True,
+    hidden_zero: int = -1,
+    bias: bool = True,
+    seed: int = 0,
+) -> tuple[bytes, tuple[int, int, int]]:
     """An LSTM with 8-bit weights and a 16-bit cell, and the shape of its int8 input, FRAME values at a time."""
     b, gates = Builder(), range(1 if coupled else 0, 4)
     shape = (time, batch, FRAME) if time_major else (batch, time, FRAME)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from converter.frontends.tflite.op import Op, named, translate
+from converter.frontends.tflite.ops.fixed_pairs import fixed_pair
 from converter.frontends.tflite.ops.operands import cast, payload
 
 __all__: list[str] = []
@@ -30,6 +31,9 @@ _BITS = named({"BITWISE_XOR": "BitwiseXor"})
 @translate(*_BINARY)
 def binary(op: Op) -> ir.Value:
     """Integers: DIV truncates, as ONNX's does."""
+    found = fixed_pair(op)
+    if found is not None:
+        return found
     return op.activation(op.emit(_BINARY[op.name], [op.real(0), op.real(1)]))
 
 

@@ -11,8 +11,8 @@ from ai_edge_litert.interpreter import Interpreter
 
 import lite_runtime
 from converter import ConvertError, convert
-from tests.converter.frontends.tflite.builder import Builder, Quant
-from tests.converter.frontends.tflite.test_bit_exact import drawn
+from tests.converter.frontends.tflite.builder import Builder, Quant, litert
+from tests.converter.frontends.tflite.test_bit_exact import BYTES, drawn, quant
 from tests.converter.streams import integer_lstm, wake_word
 
 STEPS = 60
@@ -80,6 +80,94 @@ def test_lstm(kind: int, time: int) -> None:
         data, shape = integer_lstm(batch=batch, time=time, cells=7 + 8 * seed, seed=seed, **LSTMS[kind])
         apart, ops = stream(data, shape, seed)
         assert apart == 0 and {"FixedPointSigmoid", "FixedPointTanh"} <= ops
+
+
+# functions of one number, and of two
+
+
+def one(op: str, dtype: str, result: str, seed: int, version: int = 1, **options: Any) -> set[str]:
+    """The operator on random parameters: our integers are LiteRT's; the lite operators."""
+    rng = np.random.default_rng([seed, len(op)])
+    q = quant(rng, dtype) if dtype != "int16" else Quant(float(np.exp(rng.uniform(-9, -4))), 0)
+    ratio = float(rng.choice([rng.uniform(0.3, 3), 300, 1 / 300, 1 / 150, 1 / 5]))
+    y = quant(rng, result, float(q.scale) / ratio)
+    y = y if result != "int16" else Quant(float(y.scale), 0)
+    x = np.concatenate([drawn(rng, 1008, dtype), np.iinfo(dtype).min + np.arange(256)]).astype(dtype)
+    model = Builder()
+    entry = model.input("x", x.shape, dtype, quant=q)
+    model.output(model.op(op, [entry], x.shape, result, quant=y, version=version, **options))
+    data = model.build()
+    made = convert(data)
+    (got,) = lite_runtime.load(made.bundle, threads=1).run({"x": x}).values()
+    np.testing.assert_array_equal(got, litert(data, [x], kernels="xnnpack")[0])
+    return set(made.report.ops_after)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "result"), [(a, b) for a in (*BYTES, "int16") for b in (*BYTES, "int16") if (a, b) != ("int16", "uint8")]
+)
+def test_quantize(dtype: str, result: str) -> None:
+    for seed in range(16):
+        ops = one("QUANTIZE", dtype, result, seed, 2)
+        assert ops <= {"LookupTable", "Rescale"}
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.004, 0.1, 1.5])
+@pytest.mark.parametrize("dtype", [*BYTES, "int16"])
+def test_leaky_relu(dtype: str, alpha: float) -> None:
+    for seed in range(6):
+        one("LEAKY_RELU", dtype, dtype, seed, 2, alpha=alpha)
+
+
+@pytest.mark.parametrize("dtype", BYTES)
+def test_hard_swish(dtype: str) -> None:
+    """With input scales on both sides of 3 / 256, and results finer than the operand."""
+    rng = np.random.default_rng(len(dtype))
+    every = np.arange(256).astype(np.uint8).view(dtype)
+    for scale in (0.001, 0.01, 0.0117, 0.0235, 0.04, 0.3):
+        for _ in range(4):
+            x, y = quant(rng, dtype, scale), quant(rng, dtype, scale * float(rng.uniform(0.3, 2)))
+            model = Builder()
+            model.output(model.op("HARD_SWISH", [model.input("x", (256,), dtype, quant=x)], (256,), dtype, quant=y))
+            (got,) = lite_runtime.load(convert(model.build()).bundle).run({"x": every}).values()
+            np.testing.assert_array_equal(got, litert(model.build(), [every], kernels="xnnpack")[0])
+
+
+def test_tables_do_not_stop_transposes() -> None:
+    """Between convolutions, whose channels come first in ONNX, a table keeps channels last."""
+    rng, model = np.random.default_rng(0), Builder()
+    value = model.input("x", (1, 8, 8, 4), "int8", quant=Quant(0.05, 3))
+    for _ in range(2):
+        weights = model.const(drawn(rng, (4, 3, 3, 4), "int8"), quant=Quant(np.full(4, 0.01), np.zeros(4, int)))
+        options: dict[str, Any] = {"padding": "SAME", "stride_h": 1, "stride_w": 1}
+        bias = model.const(np.zeros(4, np.int32), quant=Quant(np.full(4, 0.0005), np.zeros(4, int)))
+        value = model.op("CONV_2D", [value, weights, bias], (1, 8, 8, 4), quant=Quant(0.05, -9), version=3, **options)
+        value = model.op("HARD_SWISH", [value], (1, 8, 8, 4), "int8", quant=Quant(0.05, 3))
+    model.output(value)
+    x = drawn(rng, (1, 8, 8, 4), "int8")
+    made = convert(model.build())
+    assert set(made.report.ops_after) == {"QLinearConv", "LookupTable"}
+    (got,) = lite_runtime.load(made.bundle).run({"x": x}).values()
+    np.testing.assert_array_equal(got, litert(model.build(), [x], kernels="xnnpack")[0])
+
+
+@pytest.mark.parametrize("activation", ["NONE", "RELU", "RELU6", "RELU_N1_TO_1"])
+@pytest.mark.parametrize("op", ["ADD", "SUB", "MUL"])
+def test_pairs_of_sixteen_bits(op: str, activation: str) -> None:
+    rng = np.random.default_rng(len(activation))
+    for a, b in [((3, 40), (3, 40)), ((2, 5, 7), (7,)), ((2, 1, 9), (1, 6, 1))]:
+        left, right = (Quant(float(np.exp(rng.uniform(-9, -5))), 0) for _ in range(2))
+        step = float(left.scale) * float(right.scale) * 2e4 if op == "MUL" else max(left.scale, right.scale)
+        model = Builder()
+        entries = [model.input(n, s, "int16", quant=q) for n, s, q in (("x", a, left), ("w", b, right))]
+        shape = np.broadcast_shapes(a, b)
+        y = Quant(float(step) * float(rng.uniform(0.7, 2)), 0)
+        model.output(model.op(op, entries, shape, "int16", quant=y, version=2, fused_activation_function=activation))
+        inputs = [drawn(rng, s, "int16") for s in (a, b)]
+        made = convert(model.build())
+        got = lite_runtime.load(made.bundle, threads=1).run(dict(zip("xw", inputs, strict=True)))
+        np.testing.assert_array_equal(*got.values(), litert(model.build(), inputs, kernels="xnnpack")[0])
+        assert not made.report.reference_ops
 
 
 # the switch
