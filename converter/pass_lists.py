@@ -27,6 +27,7 @@ from converter.passes import (
     fuse_residual,
     gemm_to_matmul,
     islands,
+    linear_models,
     merge_siblings,
     movement,
     permute_weights,
@@ -162,6 +163,8 @@ def upgraded(model: ir.Model, input_shapes: Shapes | None = None) -> ir.Model:
         while contrib.run(model):
             shapes.infer(model)
         if qlinear_to_qdq.run(model):
+            shapes.infer(model)
+        while linear_models.run(model):  # an operator's operand may get its type from one that is replaced before it
             shapes.infer(model)
     spec.check(model, "after the upgrade")
     return model

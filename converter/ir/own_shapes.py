@@ -1,7 +1,7 @@
 """Types and shapes of the results of our own domain's operators, which frontends need before ONNX's inference runs,
 and of ONNX's operators that its inference does not support; ranks of images from those of convolutions' weights.
 
-`fill` sets what is unknown; `RULES` has a row for each of our operators, `ONNX` for each of ONNX's.
+`fill` sets what is unknown; `RULES` has a row for each of our operators, `ONNX` and `ML` for each of ONNX's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from converter.ir.build import Shape, attr, dims, operand
 from lite_runtime.graph import OPSET
 from lite_runtime.operators import having, require
 
-__all__ = ["ONNX", "RULES", "Known", "fill"]
+__all__ = ["ML", "ONNX", "RULES", "Known", "fill"]
 
 Known = tuple["ir.DataType | None", "Shape | None"]
 """Of one result: its element type and its shape, None where unknown."""
@@ -27,7 +27,7 @@ _FLOAT = ir.DataType.FLOAT
 
 def fill(model: ir.Model) -> int:
     """Set types and shapes of operators' results that have none; the number of values that gained something."""
-    count, tables = 0, {build.DOMAIN: RULES, "": ONNX, "ai.onnx.ml": ONNX}
+    count, tables = 0, {build.DOMAIN: RULES, "": ONNX, "ai.onnx.ml": ML}
     for node in build.nodes(model):
         count += _rank_of_images(node)
         rule = tables.get(node.domain, {}).get(node.op_type)
@@ -190,12 +190,25 @@ def _tree_scores(node: ir.Node) -> list[Known]:
     return [(_dtype(node.inputs[0]), (rows[0] if rows else None, targets))]
 
 
+def _decisions(node: ir.Node) -> list[Known]:
+    """A support vector machine's scores; its labels before them, if it is a classifier."""
+    rows = (dims(node.inputs[0]) or (None,))[0]
+    if node.op_type == "SVMRegressor":
+        return [(_FLOAT, (rows, 1))]
+    return [(ir.DataType.STRING if attr(node, "classlabels_strings", ()) else ir.DataType.INT64, (rows,)),
+            (_FLOAT, (rows, None))]  # fmt: skip
+
+
 ONNX: Mapping[str, Rule] = {
     **dict.fromkeys(("GroupNormalization", "MeanVarianceNormalization"), _as_input),
-    "TreeEnsemble": _tree_scores,
-    **dict.fromkeys(("Binarizer", "Imputer"), _as_input),
-    **dict.fromkeys(("Scaler", "Normalizer"), lambda node: [(_FLOAT, dims(node.inputs[0]))]),
     "RegexFullMatch": lambda node: [(ir.DataType.BOOL, dims(node.inputs[0]))],
 }
 """ONNX functions that ONNX's inference does not expand, and operators that it has no safe rule for."""
-require((*RULES, *ONNX), "rules for types and shapes")
+ML: Mapping[str, Rule] = {
+    "TreeEnsemble": _tree_scores,
+    **dict.fromkeys(("SVMClassifier", "SVMRegressor"), _decisions),
+    **dict.fromkeys(("Binarizer", "Imputer"), _as_input),
+    **dict.fromkeys(("Scaler", "Normalizer"), lambda node: [(_FLOAT, dims(node.inputs[0]))]),
+}
+"""Operators of ai.onnx.ml, of most of which ONNX's inference knows nothing."""
+require((*RULES, *ONNX, *ML), "rules for types and shapes")

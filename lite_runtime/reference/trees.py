@@ -341,8 +341,15 @@ def _linear_classifier(
     scores = scores + np.array(intercepts, np.float32) if len(intercepts) else scores
     if len(labels) == 2 and scores.shape[1] == 1:
         margin = scores[:, 0]
-        return labels[(margin > 0).astype(np.int64)], _two_scores(margin, True, post_transform)
+        return labels[(margin > 0).astype(np.int64)], _with_rest(margin, post_transform)
     return labels[np.argmax(scores, 1)], _transform(scores, post_transform)
+
+
+def _with_rest(score: Array, post_transform: str) -> Array:
+    """The second class's score, and 1 minus it; as in onnxruntime, a softmax of a single score is that score."""
+    known = post_transform in ("NONE", "SOFTMAX", "SOFTMAX_ZERO")
+    second = score if known else _transform(score, post_transform)
+    return np.stack([1 - second, second], 1).astype(np.float32)
 
 
 _KERNELS: dict[str, Callable[[Array, Array, float, float, float], Array]] = {
@@ -418,8 +425,11 @@ def _svm_classifier(
     if prob_a:
         scores = _pairwise_probabilities(pairs, duels, count, prob_a, prob_b).astype(np.float32)
         return chosen, _transform(scores, post_transform)
-    if count == 2:
-        return chosen, _transform(np.stack([pairs[:, 0], -pairs[:, 0]], 1).astype(np.float32), post_transform)
+    if count == 2:  # onnxruntime: the pair's score belongs to the second class, though it votes for the first
+        score = pairs[:, 0].astype(np.float32)
+        if post_transform.startswith("SOFTMAX"):
+            return chosen, _with_rest(score, post_transform)
+        return chosen, _transform(np.stack([-score, score], 1), post_transform)
     return chosen, _transform(pairs.astype(np.float32), post_transform)
 
 

@@ -73,6 +73,18 @@ def test_linear(post: str) -> None:
     agree("LinearRegressor", [x], regress, rtol=1e-4)
 
 
+@pytest.mark.parametrize("post", ["NONE", "SOFTMAX", "SOFTMAX_ZERO", "LOGISTIC"])
+def test_two_classes_from_one_score(post: str) -> None:
+    attrs = {"coefficients": tuple(floats(3).tolist()), "intercepts": (0.1,), "post_transform": post}
+    agree("LinearClassifier", [floats(9, 3)], {**attrs, "classlabels_ints": (3, 5)}, outputs=2, rtol=1e-4, atol=1e-6)
+    machine = {
+        "coefficients": tuple(floats(5).tolist()), "support_vectors": tuple(floats(15).tolist()), "rho": (0.3,),
+        "vectors_per_class": (2, 3), "classlabels_ints": (3, 5), "post_transform": post, "kernel_type": "LINEAR",
+        "kernel_params": (0.0, 0.0, 0.0),
+    }  # fmt: skip
+    agree("SVMClassifier", [floats(9, 3)], machine, outputs=2, rtol=1e-4, atol=1e-5)
+
+
 KERNELS = ["LINEAR", "POLY", "RBF", "SIGMOID"]
 
 
