@@ -1,10 +1,12 @@
 """QLinearConvTranspose: a product of bytes multiplies every pixel by its taps, a second step sums and rescales.
 
-Native in channels-last layout, 1-D and 2-D, for 8-bit images without groups.
+Native in channels-last layout, 1-D and 2-D, for 8-bit images. The weights of groups become one matrix whose other
+elements are the weights' zero points, which add nothing to the sums.
 """
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from math import prod
 from typing import Any
 
@@ -20,6 +22,9 @@ from lite_runtime.ops.registry import BINDS, INFERS, Binder, Inference, NoKernel
 from lite_runtime.reference.qlinear import bounds_of
 
 __all__: list[str] = []
+
+MOST_GROUPED = 1 << 22
+"""Greatest number of elements of the matrix that the weights of groups become."""
 
 
 @infer("QLinearConvTranspose")
@@ -62,17 +67,27 @@ def _bind(b: Binder) -> None:
     assert x_scale is not None and w_scale is not None and w_zero is not None
     if b.attr("layout", "NCHW") != "NHWC" or len(x.shape) > 4 or w.value is None or w.size == 0:
         raise NoKernel("a transposed convolution that is not channels-last, is 3-D, or has computed weights")
-    if b.attr("group", 1) != 1 or x.dtype not in BYTES or out.dtype not in (*BYTES, "float32") or x_scale.size != 1:
-        raise NoKernel("groups, wider integers, or a scale for each image")
+    if x.dtype not in BYTES or out.dtype not in (*BYTES, "float32") or x_scale.size != 1:
+        raise NoKernel("wider integers, or a scale for each image")
+    group: int = b.attr("group", 1)
+    if group > 1 and group * w.size > MOST_GROUPED:
+        raise NoKernel("groups whose weights are too large as one matrix")
     sizes, window = transposed_sizes(inference_of(b), x.shape[1:-1], w.shape[2:])
-    taps, columns, pixels = prod(w.shape[2:]), w.shape[1], prod(x.shape[:-1])
+    taps, columns, pixels = prod(w.shape[2:]), w.shape[1] * group, prod(x.shape[:-1])
+    each = np.broadcast_to(w_zero.reshape(-1), (columns,))
 
     def arrange(value: Array) -> Array:  # (channels, tap, column)
-        return np.ascontiguousarray(value.reshape(len(value), columns, taps).swapaxes(1, 2)).reshape(len(value), -1)
+        found = value.reshape(len(value), -1, taps).swapaxes(1, 2)
+        if group == 1:
+            return np.ascontiguousarray(found).reshape(len(value), -1)
+        whole = np.tile(each, (len(value), taps, 1))
+        for rows, own in zip(np.split(np.arange(len(value)), group), np.split(np.arange(columns), group), strict=True):
+            whole[rows[0] : rows[-1] + 1, :, own[0] : own[-1] + 1] = found[rows]
+        return whole.reshape(len(value), -1)
 
     spreads = b.scratch("int32", (pixels, taps * columns))
-    zeros = b.constant(np.tile(np.broadcast_to(w_zero.reshape(-1), (columns,)), taps))
-    product = (x.at(0, (pixels, x.shape[-1])), b.packed(w, "spread", arrange), x_zero, zeros)
+    order = "spread" if group == 1 else f"spread {group} {blake2b(each.tobytes(), digest_size=8).hexdigest()}"
+    product = (x.at(0, (pixels, x.shape[-1])), b.packed(w, order, arrange), x_zero, b.constant(np.tile(each, taps)))
     BINDS["MatMulInteger"](_AsProduct(b, product, spreads))
     scale = np.float32(x_scale.reshape(())) * np.broadcast_to(w_scale.reshape(-1), (columns,)).astype(np.float32)
     whole, real = (None, bias) if out.dtype == "float32" else (bias, None)

@@ -30,6 +30,10 @@ CASES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((3, 7, 6), (6, 10, 5), {"strides": (3,), "pads": (2, 1)}),
     ((1, 1, 1, 1), (1, 1, 1, 1), {}),
     ((0, 4, 4, 2), (2, 5, 3, 3), {}),
+    ((1, 4, 5, 8), (8, 2, 3, 3), {"group": 4, "strides": (2, 2)}),
+    ((2, 3, 4, 15), (15, 5, 2, 3), {"group": 3, "strides": (2, 1), "pads": (1, 0, 0, 1)}),
+    ((1, 5, 4, 7), (7, 1, 4, 4), {"group": 7, "strides": (2, 2), "pads": (1, 1, 1, 1)}),
+    ((1, 9, 6), (6, 3, 5), {"group": 2, "strides": (3,)}),
 ]
 
 ACTIVATIONS: list[dict[str, Any]] = [
@@ -79,7 +83,7 @@ def test_windows(
     shape: tuple[int, ...], weights: tuple[int, ...], attrs: dict[str, Any], dtype: str, y_dtype: str
 ) -> None:
     rng = np.random.default_rng(sum(weights))
-    given = operands(rng, drawn(rng, shape, dtype), weights, y_dtype=y_dtype)
+    given = operands(rng, drawn(rng, shape, dtype), weights, y_dtype=y_dtype, group=attrs.get("group", 1))
     check(OP, given, {**attrs, "layout": "NHWC"}, constants=CONSTANTS, rtol=0, atol=0)
 
 
@@ -121,7 +125,7 @@ def test_results_saturate(spread: float) -> None:
 @pytest.mark.parametrize(
     ("shape", "weights", "attrs", "dtype"),
     [
-        ((1, 4, 5, 8), (8, 2, 3, 3), {"group": 4, "strides": (2, 2)}, "int8"),
+        ((1, 1, 1, 1024), (1024, 1, 2, 3), {"group": 1024, "strides": (2, 2)}, "int8"),
         ((1, 6, 4, 4), (4, 3, 3, 3), {}, "int16"),
         ((1, 3, 4, 4, 4), (4, 3, 2, 2, 2), {"strides": (2, 2, 2)}, "uint8"),
     ],
