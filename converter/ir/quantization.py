@@ -14,9 +14,11 @@ import onnx_ir as ir
 
 from converter.ir import build
 
-__all__ = ["KEY", "Scales", "ends", "metadata"]
+__all__ = ["ARITHMETIC", "KEY", "Scales", "ends", "metadata"]
 
 KEY = "quantization"
+ARITHMETIC = "msedge.integers"
+"""The key of a graph's `meta` that names the arithmetic of its quantised operators: "exact" or "litert"."""
 
 
 class Scales(NamedTuple):

@@ -48,6 +48,8 @@ GEMM = named(X16Gemm)
 DEPTHWISE = named(X16Depthwise)
 
 ROWS, VECTORS = 4, 2
+FIXED = 3
+"""The kind of result whose factors are multipliers and shifts; qgemm.py has the others."""
 PAIRS = 127
 """Pairs of products of 16 and 9 bits whose sum always fits an int32: 127 * 2 * 2**15 * 255 < 2**31."""
 _F32, _I64, _I32, _I16 = ir.FloatType(), ir.IntType(64), ir.IntType(32), ir.IntType(16)
@@ -58,10 +60,27 @@ def _load_longs(builder, where):
     return builder.load(at(builder, where, _LONGS), align=8, typ=_LONGS)
 
 
-def _emit_result(builder, total, out, live, real_result, tables, bounds, zero):
-    """Turn LANES sums into results, of which `live` are stored from `out` on."""
+def _emit_scaled(builder, total, kind, tables):
+    """LANES sums as float32 multiples of y's scale. FIXED: `scale` has multipliers and `shift` the bits by which their
+    products are shifted, halves up, both int32; whole numbers that float32 rounds are out of y's range."""
     _, scale, shift = tables
-    value = builder.fmul(builder.sitofp(total, FLOATS), load_floats(builder, scale))
+    value = cgutils.alloca_once(builder, FLOATS)
+    with builder.if_else(builder.icmp_signed("==", kind, _I64(FIXED))) as (fixed, scaled):
+        with fixed:
+            bits = builder.sext(load_ints(builder, shift), _LONGS)
+            product = builder.mul(total, builder.sext(load_ints(builder, scale), _LONGS))
+            one = ir.Constant(_LONGS, [1] * LANES)
+            half = builder.shl(one, builder.sub(bits, one))
+            builder.store(builder.sitofp(builder.ashr(builder.add(product, half), bits), FLOATS), value)
+        with scaled:
+            builder.store(builder.fmul(builder.sitofp(total, FLOATS), load_floats(builder, scale)), value)
+    return builder.load(value)
+
+
+def _emit_result(builder, total, out, live, kind, tables, bounds, zero):
+    """Turn LANES sums into results, of which `live` are stored from `out` on."""
+    shift, real_result = tables[2], builder.icmp_signed("==", kind, _I64(FLOAT))
+    value = _emit_scaled(builder, total, kind, tables)
     low, high = (emit_splat(builder, builder.extract_value(bounds, i)) for i in range(2))
     with builder.if_else(real_result) as (whole, narrow):
         with whole:
@@ -103,11 +122,10 @@ def _tile(typing, rows_at, places, dwords, panel, width, out, stride, columns, l
                     builder.store(emit_pair_dot(builder, builder.load(one), emit_splat(builder, two, INTS), w), one)
             for one, whole in zip(sums, wholes, strict=True):
                 builder.store(builder.add(builder.load(whole), builder.sext(builder.load(one), _LONGS)), whole)
-        real_result = builder.icmp_signed("==", kind, _I64(FLOAT))
         for i, whole in enumerate(wholes):
             with builder.if_then(builder.icmp_signed("<", _I64(i), live)):
                 to = builder.add(out, builder.mul(stride, _I64(i)))
-                _emit_result(builder, builder.load(whole), to, columns, real_result, tables, bounds, zero)
+                _emit_result(builder, builder.load(whole), to, columns, kind, tables, bounds, zero)
         return context.get_dummy_value()
 
     return sig, lower
@@ -195,8 +213,7 @@ def _channels(typing, window, taps_at, taps, w, w_step, out, live, kind, bounds,
             )
             builder.store(builder.add(builder.load(total), product), total)
         whole = builder.add(_load_longs(builder, tables[0]), builder.sext(builder.load(total), _LONGS))
-        real_result = builder.icmp_signed("==", kind, _I64(FLOAT))
-        _emit_result(builder, whole, out, live, real_result, tables, bounds, zero)
+        _emit_result(builder, whole, out, live, kind, tables, bounds, zero)
         return context.get_dummy_value()
 
     return sig, lower

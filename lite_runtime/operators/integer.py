@@ -74,7 +74,7 @@ RECORDS: tuple[Operator, ...] = (
         "QLinearConv",
         since=10,
         inputs=(6, 9),
-        attrs=f"{CLAMP} {PADDING} dilations:I group:i kernel_shape:I {LAYOUT} pads:I strides:I",
+        attrs=f"{CLAMP} {PADDING} dilations:I group:i kernel_shape:I {LAYOUT} pads:I rounding:s(|FIXED) strides:I",
         traits=("accumulates", "quantised"),
         domain="",
         reference="qlinear",

@@ -21,6 +21,7 @@ from lite_runtime.frozen import NamedTuple
 from lite_runtime.graph import Array
 from lite_runtime.ops._panels import tile_vectors
 from lite_runtime.ops.registry import Binder, NoKernel, Operand
+from lite_runtime.reference.fixed_point import short_multiplier_of
 from lite_runtime.reference.qlinear import bounds_of
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Terms",
     "block_order",
     "cut",
+    "factors",
     "full_vectors",
     "moving_operands",
     "panel_bytes",
@@ -41,7 +43,7 @@ __all__ = [
     "terms_of",
 ]
 
-BYTE, FLOAT, INT = 0, 1, 2
+BYTE, FLOAT, INT, FIXED = range(4)
 """Kinds of result, as named in kernels/qgemm.py."""
 _BYTES = ("int8", "uint8")
 
@@ -139,6 +141,20 @@ def scale_of(t: Terms) -> Array:
         return scale if t.y_scale is None else scale / t.y_scale
 
 
+def factors(t: Terms, kind: int, real_bias: Array, groups: int, lanes: int) -> tuple[Array, Array]:
+    """The tables `scale` and `shift` of a kernel: float32 factors and real biases. FIXED: int32 multipliers and shifts
+    in the same words."""
+    if kind != FIXED:
+        return per_column(scale_of(t), groups, lanes, "float32"), per_column(real_bias, groups, lanes, "float32")
+    assert not isinstance(t.x_scale, Operand) and t.y_scale is not None
+    reals = np.float64(t.x_scale) * t.w_scale.astype(np.float64) / np.float64(t.y_scale)
+    if not (np.isfinite(reals) & (reals >= 0)).all():
+        raise NoKernel("factors that are negative or not finite")
+    tables = np.array([short_multiplier_of(float(real)) for real in reals]).T
+    scale, shift = (per_column(table, groups, lanes, "int32", 1).view(np.float32) for table in tables)
+    return scale, shift
+
+
 if TYPE_CHECKING:
 
     class Moving(TypedDict):
@@ -198,7 +214,8 @@ def result_of(b: Binder, t: Terms, out: Operand) -> Result:
     dtype, turn = np.dtype(out.dtype), 128 if out.dtype == "int8" else 0
     least, most = bounds_of(dtype, float(t.y_scale), t.y_zero, **clamp)  # type: ignore[arg-type]
     bounds = float(least - t.y_zero), float(most - t.y_zero)
-    return Result(BYTE, dtype.itemsize, t.y_zero, *bounds, turn, not (np.abs(scale_of(t)) < 1).all())
+    kind = FIXED if t.wide and b.attr("rounding", "") else BYTE
+    return Result(kind, dtype.itemsize, t.y_zero, *bounds, turn, not (np.abs(scale_of(t)) < 1).all())
 
 
 @dataclass(frozen=True)

@@ -165,6 +165,7 @@ def _emit(b: Binder, p: _Product, t: q.Terms, places: tuple[int, ...], a: Operan
     r = q.result_of(b, t, out)
     table = -(-p.columns // lanes) * lanes * (8 if t.wide else 4)  # bytes of a batch's biases
     panel = q.panel_bytes(len(places), p.columns, lanes, t.shifted)
+    scale, column_shift = q.factors(t, r.kind, shift, p.groups, lanes)
     declared = steps.X16Gemm if t.wide else steps.X8GemmShifted if t.shifted else steps.X8Gemm
     b.emit(
         declared(
@@ -172,8 +173,8 @@ def _emit(b: Binder, p: _Product, t: q.Terms, places: tuple[int, ...], a: Operan
             w=w.panels,
             places=b.constant(np.array(places, np.int64)),
             bias=w.bias,
-            scale=b.constant(q.per_column(q.scale_of(t), p.groups, lanes, "float32")),
-            shift=b.constant(q.per_column(shift, p.groups, lanes, "float32")),
+            scale=b.constant(scale),
+            shift=b.constant(column_shift),
             weight_sum=w.weight_sum,
             weight_zero=b.constant(q.per_column(t.w_zero, p.groups, lanes, "int32")),
             **q.moving_operands(b, t),
@@ -377,14 +378,15 @@ def _wide_depthwise(b: Binder, g: Geometry, t: q.Terms) -> None:
 
     _, bias = _folded(t, b.packed(t.w, "sums depthwise", sums).value, taps)
     r = q.result_of(b, t, out)
+    scale, shift = q.factors(t, r.kind, _real_bias(t, channels), 1, lanes)
     b.emit(
         steps.X16Depthwise(
             x=image,
             w=b.packed(t.w, f"depthwise {_zeros(t)} {lanes}", pack),
             taps_at=b.constant(np.array(offsets, np.int64)),
             bias=b.constant(q.per_column(bias, 1, lanes, "int64")),
-            scale=b.constant(q.per_column(q.scale_of(t), 1, lanes, "float32")),
-            shift=b.constant(q.per_column(_real_bias(t, channels), 1, lanes, "float32")),
+            scale=b.constant(scale),
+            shift=b.constant(shift),
             weight_sum=None,
             weight_zero=None,
             zeros=None,

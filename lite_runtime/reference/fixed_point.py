@@ -6,13 +6,15 @@ with n integer bits is stored in units of 2**(n - 15), and each product is round
 
 from __future__ import annotations
 
+from math import floor, frexp
+
 import numpy as np
 
 from lite_runtime.graph import Array
 from lite_runtime.reference.registry import define
 from lite_runtime.reference.support import require
 
-__all__ = ["INTEGER_BITS", "ROUNDINGS", "rounded_shift"]
+__all__ = ["INTEGER_BITS", "ROUNDINGS", "multiplier_of", "rounded_shift", "short_multiplier_of"]
 
 ROUNDINGS = ("UP", "AWAY", "DOUBLE")
 """Of a quotient to a whole number."""
@@ -20,6 +22,7 @@ INTEGER_BITS = range(7)
 """The integer bits that LiteRT's tanh may have."""
 _EXP_AT = (25520, 19875, 12055, 4435, 600, 11, 0)
 """exp(-2**k) in units of 2**-15, for k = -2 to 4."""
+_BITS = 31
 _LEAST, _MOST = -(1 << 15), (1 << 15) - 1
 _CONSTANT, _THIRD = 28918, 10923  # exp(-1/8) and 1/3 in units of 2**-15
 _A, _B = 23130, -15420  # 48/17 and -32/17 in units of 2**-13
@@ -52,6 +55,23 @@ def _rescale(
     value = rounded_shift(value, by - first) + y_zero.astype(np.int64)
     ends = np.iinfo(y_zero.dtype)
     return np.asarray(np.clip(value, ends.min, ends.max)).astype(y_zero.dtype)
+
+
+def multiplier_of(real: float) -> tuple[int, int]:
+    """A positive factor as a 31-bit multiplier / 2**shift, shift in [1, 62] (LiteRT's QuantizeMultiplier)."""
+    fraction, exponent = frexp(real)
+    multiplier = floor(fraction * 2.0**_BITS + 0.5)
+    if multiplier == 1 << _BITS:
+        multiplier, exponent = multiplier // 2, exponent + 1
+    if exponent < -_BITS or real == 0:
+        return 0, _BITS
+    return (multiplier, _BITS - exponent) if exponent < _BITS else ((1 << _BITS) - 1, 1)
+
+
+def short_multiplier_of(real: float) -> tuple[int, int]:
+    """The same with 15 bits, as LiteRT multiplies the sums of 16-bit convolutions; factors are below 2**14."""
+    multiplier, shift = multiplier_of(real)
+    return min((multiplier + (1 << 15)) >> 16, _MOST), max(shift - 16, 1)
 
 
 def _half(bits: Array) -> Array:

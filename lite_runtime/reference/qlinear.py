@@ -14,6 +14,7 @@ import numpy as np
 
 from lite_runtime.graph import Array
 from lite_runtime.reference.convolution import convolve
+from lite_runtime.reference.fixed_point import short_multiplier_of
 from lite_runtime.reference.linear import matmul
 from lite_runtime.reference.movement import to_channels_first, to_channels_last
 from lite_runtime.reference.quantize import dequantize, integer_range, quantize
@@ -110,6 +111,17 @@ def requantize(total: Array, factor: Array, y_zero: Array, low: int, high: int) 
     return np.asarray(np.clip(moved, low, high).astype(np.int64).astype(y_zero.dtype))
 
 
+def _rescaled(
+    total: Array, left: Array, right: Array, y_scale: np.float32, y_zero: Array, low: int, high: int
+) -> Array:
+    """LiteRT's result of 16-bit convolutions: the sum times a 15-bit multiplier / 2**shift, halves up."""
+    reals = np.asarray(left.astype(np.float64) * right.astype(np.float64) / np.float64(y_scale))
+    found = [short_multiplier_of(float(real)) for real in reals.reshape(-1)]
+    multiplier, shift = (np.array(part, np.int64).reshape(reals.shape) for part in zip(*found, strict=True))
+    moved = (total * multiplier + (1 << (shift - 1))) >> shift
+    return np.asarray(np.clip(moved + int(scalar(y_zero, "y_zero_point")), low, high)).astype(y_zero.dtype)
+
+
 def _accumulated(total: Array, narrow: bool, bias: Array | None) -> Array:
     """Exact sums plus the bias, in the integer type used on devices: int32 for 8-bit operands, int64 for 16-bit
     ones."""
@@ -129,6 +141,7 @@ def _finish(
     y_zero: Array | None,
     bias: Array | None,
     activation: dict[str, Any],
+    rounding: str = "",
 ) -> Array:
     """Converts sums in units of the operands' scales, left * right, to the result; `bias` broadcasts to them.
 
@@ -138,6 +151,8 @@ def _finish(
     if y_scale is not None and y_zero is not None:
         step = np.float32(scalar(widen(y_scale), "y_scale"))
         low, high = bounds_of(y_zero.dtype, float(step), int(scalar(y_zero, "y_zero_point")), **activation)
+        if rounding and not narrow:
+            return _rescaled(_accumulated(total, narrow, bias), left, right, step, y_zero, low, high)
         return requantize(_accumulated(total, narrow, bias), left * right / step, y_zero, low, high)
     require(y_scale is None and y_zero is None, "expected both y_scale and y_zero_point, or neither")
     whole = _accumulated(total, narrow, None)
@@ -210,9 +225,11 @@ def _qlinear_conv(
     activation: str = "",
     activation_min: float = -np.inf,
     activation_max: float = np.inf,
+    rounding: str = "",
     **window: Any,
 ) -> Array:
-    """B is in units of x_scale * w_scale, or real; W may have scales and zero points per output channel."""
+    """B is in units of x_scale * w_scale, or real; W may have scales and zero points per output channel. `rounding`
+    FIXED: int16 sums are multiplied in LiteRT's fixed-point arithmetic."""
     x = to_channels_first(x, layout)
     if x_zero is not None and x_zero.size > 1:
         x_zero = x_zero.reshape(-1, *(1,) * (x.ndim - 1))
@@ -224,4 +241,5 @@ def _qlinear_conv(
     fused: dict[str, Any] = {"activation": activation}
     if activation == "Clip":
         fused |= {"activation_min": activation_min, "activation_max": activation_max}
-    return to_channels_last(_finish(total, x.dtype.itemsize == 1, *scales, y_scale, y_zero, bias, fused), layout)
+    y = _finish(total, x.dtype.itemsize == 1, *scales, y_scale, y_zero, bias, fused, rounding)
+    return to_channels_last(y, layout)

@@ -25,7 +25,7 @@ from converter.frontends.tflite.infer import infer
 from converter.frontends.tflite.model import Model, Operator, Quant, Subgraph, Tensor
 from converter.frontends.tflite.op import RULES, Op
 from converter.frontends.tflite.state import LARGEST, States
-from converter.ir import build
+from converter.ir import build, quantization
 from lite_runtime.graph import OPSET
 
 __all__ = ["Program", "Scope"]
@@ -53,6 +53,7 @@ class Program:
         self.graph = ir.Graph(
             [], [], nodes=[], name=name, opset_imports={"": OPSET, build.DOMAIN: build.DOMAIN_VERSION}
         )
+        self.graph.meta[quantization.ARITHMETIC] = integers
         self._taken, self._made, self._numbers = set(reserved), set[str](), itertools.count(1)
         self._shared: dict[tuple[str, tuple[int, ...], bytes], ir.Value] = {}
         self._operators = 0

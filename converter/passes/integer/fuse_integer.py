@@ -6,6 +6,7 @@
 2. The same if a Q is not the only reader of the result: the operator's float32 result, its bias in float32. Also if
    the bias could make a sum overflow int32, and if the left operand's range is known only at run time
    (DynamicQuantizeLinear).
+   Convolutions of int16 get `rounding` FIXED where the graph's `ARITHMETIC` is LiteRT's.
 3. Q(AveragePool | GlobalAveragePool | ReduceMean | Softmax(DQ(x))): the operator with the prefix QLinear.
 4. Q(Resize(DQ(x))), linear, with the same parameters on both sides: QLinearResize.
 5. Q(Add | Sub | Mul(DQ(a), DQ(b))) of bytes of one type, with or without Relu or Clip: the prefix QLinear; a Sum of
@@ -26,6 +27,7 @@ import onnx_ir as ir
 
 from converter.ir import build
 from converter.ir.build import Edit, attr
+from converter.ir.quantization import ARITHMETIC
 from converter.passes import quantized
 from converter.passes.fuse_activation import ACTIVATIONS
 from converter.passes.quantized import BYTES, Parameters, Quantized
@@ -298,9 +300,15 @@ def _contraction(node: ir.Node) -> Callable[[], None]:
             inputs.append(added if isinstance(added, ir.Value) else edit.const(added, hint=title or ""))
         while inputs[-1] is None:
             inputs.pop()
-        _finish(edit, node, form.op, inputs, form.attrs)
+        fixed = {"rounding": "FIXED"} if _rescales(node, form) and integer and not narrow else {}
+        _finish(edit, node, form.op, inputs, {**form.attrs, **fixed})
 
     return build_it
+
+
+def _rescales(node: ir.Node, form: _Form) -> bool:
+    """Whether 16-bit sums are multiplied as in LiteRT, whose convolutions have 15-bit multipliers."""
+    return form.op == "QLinearConv" and node.graph is not None and node.graph.meta.get(ARITHMETIC) == "litert"
 
 
 def _turned(edit: Edit, q: ir.Value) -> ir.Value:

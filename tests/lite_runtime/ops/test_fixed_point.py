@@ -88,6 +88,26 @@ def test_short_and_odd_lengths() -> None:
             check(op, [x], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("activation", ["", "Relu", "Clip"])
+@pytest.mark.parametrize("group", [1, 2, 6])
+def test_sixteen_bit_convolutions(group: int, activation: str) -> None:
+    """QLinearConv with `rounding` FIXED, one group, several, and one channel each; sums of more than 32 bits."""
+    rng = np.random.default_rng(group)
+    for channels, filters, kernel, step in ((6, 6, (3, 3), 0.5), (6, 12, (1, 1), 1e-3), (6, 6, (2, 5), 3e-5)):
+        x = drawn(rng, (2, 7, 6, channels), "int16", 15)
+        w = drawn(rng, (filters, channels // group, *kernel), "int8", 7)
+        scale = rng.uniform(0.001, 0.02, filters).astype(np.float32)
+        bias = rng.integers(-(1 << 38), 1 << 38, filters)
+        zero = np.zeros((), np.int16)
+        operands = [x, np.float32(0.003), zero, w, scale, np.zeros(filters, np.int8), np.float32(step), zero, bias]
+        attrs: dict[str, Any] = {"layout": "NHWC", "group": group, "pads": (1, 0, 1, 0), "activation": activation}
+        attrs |= {"activation_min": -900.0 * step, "activation_max": 700.0 * step} if activation == "Clip" else {}
+        given = [np.asarray(o) for o in operands]
+        fixed = check("QLinearConv", given, {**attrs, "rounding": "FIXED"}, constants=range(1, 9), rtol=0, atol=0)
+        plain = check("QLinearConv", given, attrs, constants=range(1, 9), rtol=0, atol=0)
+        assert np.abs(fixed[0].astype(np.int64) - plain[0]).max() <= 2
+
+
 ONE = Spec("int32", ())
 
 

@@ -143,7 +143,7 @@ def _short_factor(real: np.float32) -> tuple[int, int]:
 
 
 def _saturated(x: np.ndarray) -> np.ndarray:
-    return np.clip(x, -(1 << 15), (1 << 15) - 1)
+    return np.asarray(np.clip(x, -(1 << 15), (1 << 15) - 1))
 
 
 def _high_product(x: np.ndarray, multiplier: int) -> np.ndarray:

@@ -7,7 +7,6 @@ products are rounded twice (MultiplyByQuantizedMultiplier in kernels/internal/co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import frexp
 from typing import NamedTuple
 
 import numpy as np
@@ -16,11 +15,11 @@ import onnx_ir as ir
 from converter.frontends.tflite.model import Tensor
 from converter.frontends.tflite.op import Op
 from converter.ir import build
+from lite_runtime.reference.fixed_point import multiplier_of
 
 __all__ = ["Factor", "factor", "narrowed", "rescaled", "scale_of", "typed", "zero_of"]
 
 _T = ir.DataType
-_BITS = 31
 
 
 class Factor(NamedTuple):
@@ -33,19 +32,9 @@ class Factor(NamedTuple):
 
 def factor(reals: float | np.floating | Sequence[float] | np.ndarray) -> Factor:
     """The nearest 31-bit multipliers of positive numbers, computed in float64."""
-    found = [_multiplier(float(real)) for real in np.asarray(reals, np.float64).reshape(-1)]
+    found = [multiplier_of(float(real)) for real in np.asarray(reals, np.float64).reshape(-1)]
     multipliers, shifts = (np.asarray(part, np.int32).reshape(np.shape(reals)) for part in zip(*found, strict=True))
     return Factor(multipliers, shifts)
-
-
-def _multiplier(real: float) -> tuple[int, int]:
-    fraction, exponent = frexp(real)
-    multiplier = int(np.floor(fraction * 2.0**_BITS + 0.5))
-    if multiplier == 1 << _BITS:
-        multiplier, exponent = multiplier // 2, exponent + 1
-    if exponent < -_BITS or real == 0:
-        return 0, _BITS
-    return (multiplier, _BITS - exponent) if exponent < _BITS else ((1 << _BITS) - 1, 1)
 
 
 def rescaled(

@@ -170,6 +170,36 @@ def test_pairs_of_sixteen_bits(op: str, activation: str) -> None:
         assert not made.report.reference_ops
 
 
+# convolutions
+
+
+@pytest.mark.parametrize("activation", ["NONE", "RELU6"])
+@pytest.mark.parametrize("op", ["CONV_2D", "DEPTHWISE_CONV_2D"])
+def test_convolutions_of_sixteen_bits(op: str, activation: str) -> None:
+    rng = np.random.default_rng(len(op))
+    for channels, filters in ((16, 24), (5, 7), (3, 1)):
+        filters = filters if op == "CONV_2D" else channels
+        shape = (filters, 3, 3, channels) if op == "CONV_2D" else (1, 3, 3, channels)
+        x, scale = Quant(float(np.exp(rng.uniform(-9, -5))), 0), rng.uniform(0.001, 0.02, filters).astype(np.float32)
+        steps = Quant(scale * np.float32(x.scale), np.zeros(filters, int))
+        y = Quant(float(x.scale) * float(rng.uniform(0.3, 2)), 0)
+        model = Builder()
+        operands = [
+            model.input("x", (2, 9, 8, channels), "int16", quant=x),
+            model.const(rng.integers(-127, 128, shape).astype(np.int8), quant=Quant(scale, 0, 0 if filters == shape[0]
+                        and op == "CONV_2D" else 3)),
+            model.const(rng.integers(-(1 << 20), 1 << 20, filters), quant=steps),
+        ]  # fmt: skip
+        options: dict[str, Any] = {"padding": "SAME", "stride_h": 2, "stride_w": 1}
+        options |= {"fused_activation_function": activation}
+        options |= {} if op == "CONV_2D" else {"depth_multiplier": 1}
+        model.output(model.op(op, operands, (2, 5, 8, filters), "int16", quant=y, version=4, **options))
+        entry, made = drawn(rng, (2, 9, 8, channels), "int16"), convert(model.build())
+        assert set(made.report.ops_after) == {"QLinearConv"}
+        (got,) = lite_runtime.load(made.bundle, threads=1).run({"x": entry}).values()
+        np.testing.assert_array_equal(got, litert(model.build(), [entry], kernels="xnnpack")[0])
+
+
 # the switch
 
 
