@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tests.converter.frontends.tflite.builder import Builder, Quant, Tensor
@@ -90,10 +92,13 @@ def integer_lstm(
     hidden_zero: int = -1,
     bias: bool = True,
     seed: int = 0,
-) -> tuple[bytes, tuple[int, int, int]]:
-    """An LSTM with 8-bit weights and a 16-bit cell, and the shape of its int8 input, FRAME values at a time."""
+    one_step: bool = False,
+) -> tuple[bytes, tuple[int, ...]]:
+    """An LSTM with 8-bit weights and a 16-bit cell, and the shape of its int8 input, FRAME values at a time. one_step:
+    the operator without a time axis."""
     b, gates = Builder(), range(1 if coupled else 0, 4)
-    shape = (time, batch, FRAME) if time_major else (batch, time, FRAME)
+    shape: tuple[int, ...] = (time, batch, FRAME) if time_major else (batch, time, FRAME)
+    shape = (batch, FRAME) if one_step else shape
     out, width = Quant(1 / 100, 3) if projected else Quant(1 / 128, hidden_zero), projected or cells
     entered, hidden = Quant(3 / 127, 5), Quant(1 / 128, hidden_zero)
     operands: list[Tensor | None] = [None] * 20
@@ -121,9 +126,11 @@ def integer_lstm(
     operands[18] = b.variable("h", (batch, width), "int8", quant=out)
     operands[19] = b.variable("c", (batch, cells), "int16", quant=Quant(2.0**-11))
     inside = [b.tensor("", (), "int16", quant=Quant(2.0**-12)) for _ in range(4)]
-    options = {"fused_activation_function": "TANH", "time_major": time_major, "cell_clip": clip, "proj_clip": clip}
+    options: dict[str, Any] = {"fused_activation_function": "TANH", "cell_clip": clip, "proj_clip": clip}
+    options |= {"kernel_type": "FULL"} if one_step else {"time_major": time_major}
     options["intermediates"] = [*inside, b.tensor("", (), "int8", quant=hidden)]
-    b.output(b.op("UNIDIRECTIONAL_SEQUENCE_LSTM", operands, (*shape[:2], width), "int8", quant=out, **options))
+    name = "LSTM" if one_step else "UNIDIRECTIONAL_SEQUENCE_LSTM"
+    b.output(b.op(name, operands, (*shape[:-1], width), "int8", quant=out, **options))
     return b.build(), shape
 
 

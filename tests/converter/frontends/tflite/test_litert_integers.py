@@ -70,6 +70,7 @@ LSTMS: list[dict[str, Any]] = [
     {"projected": 5},
     {"projected": 17, "bias": False},
     {"projected": 5, "clip": 0.3, "coupled": True},
+    {"one_step": True, "projected": 5},
 ]
 
 
