@@ -31,19 +31,22 @@ if TYPE_CHECKING:
     from federated import FederatedError, simulate
     from lite_runtime import (
         BundleError,
+        CustomOperator,
         InputError,
         Interpreter,
         MissingExtraError,
         Model,
         MsedgeError,
         ShapeError,
+        Spec,
         UnsupportedOpError,
         load,
+        register,
     )
 
 _FRONTS = {
-    "lite_runtime": "BundleError InputError Interpreter MissingExtraError Model MsedgeError ShapeError "
-    "UnsupportedOpError load",
+    "lite_runtime": "BundleError CustomOperator InputError Interpreter MissingExtraError Model MsedgeError "
+    "ShapeError Spec UnsupportedOpError load register",
     "converter": "Accuracy Conversion ConvertError Lora Options QuantizeError Training convert",
     "federated": "FederatedError simulate",
     "cloud": "Callback CheckpointError Checkpoints PlanError TrainError Trainer data zoo",
@@ -61,6 +64,7 @@ __all__ = [
     "Client",
     "Conversion",
     "ConvertError",
+    "CustomOperator",
     "FederatedError",
     "GatewayError",
     "InputError",
@@ -73,6 +77,7 @@ __all__ = [
     "PlanError",
     "QuantizeError",
     "ShapeError",
+    "Spec",
     "TrainError",
     "Trainer",
     "Training",
@@ -80,6 +85,7 @@ __all__ = [
     "convert",
     "data",
     "load",
+    "register",
     "simulate",
     "zoo",
 ]

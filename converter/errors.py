@@ -51,5 +51,6 @@ class UnsupportedOpError(ConvertError, runtime_errors.UnsupportedOpError):
         super().__init__(
             f"{len(self.nodes)} node(s) of {len(kinds)} operator(s) cannot run on a device:\n{lines}\n"
             "Replace them in the source model by standard ONNX operators (opset 26), export them as model-local "
-            "functions, or cut the model before them and run that part on the host."
+            "functions, register them as operators of your own (msedge.CustomOperator, --custom MODULE), or cut the "
+            "model before them and run that part on the host."
         )

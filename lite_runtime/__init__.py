@@ -7,19 +7,24 @@ from typing import TYPE_CHECKING, Any
 from lite_runtime.errors import BundleError, InputError, MissingExtraError, MsedgeError, ShapeError, UnsupportedOpError
 
 if TYPE_CHECKING:
+    from lite_runtime.custom import CustomOperator, register
+    from lite_runtime.graph import Spec
     from lite_runtime.running.interpreter import Interpreter
     from lite_runtime.running.session import Model, load
 
 __all__ = [
     "BundleError",
+    "CustomOperator",
     "InputError",
     "Interpreter",
     "MissingExtraError",
     "Model",
     "MsedgeError",
     "ShapeError",
+    "Spec",
     "UnsupportedOpError",
     "load",
+    "register",
 ]
 
 ARCHIVE = "reference.zip"
@@ -27,9 +32,12 @@ ARCHIVE = "reference.zip"
 __path__.append(f"{__path__[0]}/{ARCHIVE}")
 
 _LAZY = {
+    "CustomOperator": "lite_runtime.custom",
     "Interpreter": "lite_runtime.running.interpreter",
     "Model": "lite_runtime.running.session",
+    "Spec": "lite_runtime.graph",
     "load": "lite_runtime.running.session",
+    "register": "lite_runtime.custom",
 }
 
 

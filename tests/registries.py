@@ -231,7 +231,7 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
          "CumProd GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxUnpool ReduceL1 ReduceLogSum "
          "ReduceLogSumExp ReduceSumSquare BatchNormalization GroupNormalization Hardmax InstanceNormalization "
          "MeanVarianceNormalization RMSNormalization ArrayFeatureExtractor Compress GatherElements ScatterElements "
-         "TensorScatter GRU family:attention AffineGrid GridSample ImageDecoder MaxRoiPool RoiAlign Bernoulli Dropout "
+         "TensorScatter GRU family:attention AffineGrid ImageDecoder MaxRoiPool RoiAlign Bernoulli Dropout "
          "RandomNormal RandomUniform SequenceMap BlackmanWindow HammingWindow HannWindow MelWeightMatrix STFT "
          "family:sequences family:strings family:trees family:losses"),
     ),

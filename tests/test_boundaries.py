@@ -38,6 +38,7 @@ BOUNDARIES: dict[str, dict[str, int]] = {
     "converter/frontends/tensorflow.py": {"library": 1},
     "converter/frontends/torch.py": {"library": 1},
     "converter/frontends/trees/xgboost.py": {"library": 1},
+    "edge/cli/options.py": {"user code": 1},
     "edge/gateway/batching/executor.py": {"thread": 1},
     "edge/gateway/batching/runner.py": {"request": 5},
     "edge/gateway/batching/scheduler.py": {"request": 1},
@@ -51,6 +52,7 @@ BOUNDARIES: dict[str, dict[str, int]] = {
     "edge/gateway/personal/together.py": {"request": 1},
     "edge/gateway/processing/images.py": {"library": 2},
     "federated/transport/grid.py": {"user code": 1},
+    "lite_runtime/custom.py": {"user code": 2},
 }
 
 

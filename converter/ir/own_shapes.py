@@ -1,5 +1,6 @@
-"""Types and shapes of the results of our own domain's operators, which frontends need before ONNX's inference runs,
-and of ONNX's operators that its inference does not support; ranks of images from those of convolutions' weights.
+"""Types and shapes of the results of our own domain's operators, which frontends need before ONNX's inference runs, of
+ONNX's operators that its inference does not support, and of operators that the program has registered; ranks of images
+from those of convolutions' weights.
 
 `fill` sets what is unknown; `RULES` has a row for each of our operators, `ONNX` and `ML` for each of ONNX's.
 """
@@ -14,8 +15,11 @@ import onnx_ir as ir
 
 from converter.ir import build
 from converter.ir.build import Shape, attr, dims, operand
-from lite_runtime.graph import OPSET
+from lite_runtime import custom
+from lite_runtime.errors import MsedgeError
+from lite_runtime.graph import OPSET, Attr, Node, Spec, dtype_name, numpy_dtype
 from lite_runtime.operators import having, require
+from lite_runtime.ops.registry import INFERS, DataDependent, Inference
 
 __all__ = ["ML", "ONNX", "RULES", "Known", "fill"]
 
@@ -30,7 +34,7 @@ def fill(model: ir.Model) -> int:
     count, tables = 0, {build.DOMAIN: RULES, "": ONNX, "ai.onnx.ml": ML}
     for node in build.nodes(model):
         count += _rank_of_images(node)
-        rule = tables.get(node.domain, {}).get(node.op_type)
+        rule = tables.get(node.domain, {}).get(node.op_type) or _registered(node)
         missing = any(v.dtype is None or v.shape is None for v in node.outputs)
         for value, (dtype, shape) in zip(node.outputs, rule(node), strict=False) if rule and missing else ():
             if value.dtype is None and dtype is not None:
@@ -40,6 +44,64 @@ def fill(model: ir.Model) -> int:
                 value.shape = ir.Shape(shape)
                 count += 1
     return count
+
+
+def _registered(node: ir.Node) -> Rule | None:
+    """The rule of an operator that the program has registered."""
+    if node.domain in ("", build.DOMAIN) or custom.record(custom.key(node.domain, node.op_type)) is None:
+        return None
+    return _by_trials
+
+
+_TRIALS = (13, 17)
+"""Sizes that stand for open ones when a registered operator is asked for its results."""
+
+
+def _by_trials(node: ir.Node) -> list[Known]:
+    """What the operator's own rule says for two choices of open sizes: sizes on which both agree are known, and a
+    result's size that is an open one in both has its name."""
+    names = list(dict.fromkeys(d for v in node.inputs for d in (dims(v) or ()) if isinstance(d, str)))
+    attributes = {key: _plain(value) for key, value in node.attributes.items()}
+    rule = INFERS[custom.key(node.domain, node.op_type)]
+    found = []
+    for first in _TRIALS:
+        sizes = {name: first + 6 * i for i, name in enumerate(names)}
+        specs = [None if v is None else _spec(v, sizes, first - 2) for v in node.inputs]
+        if any(v is not None and spec is None for v, spec in zip(node.inputs, specs, strict=True)):
+            return []
+        lite = Node(custom.key(node.domain, node.op_type), tuple("x" if s else "" for s in specs), ("y",), attributes)
+        try:
+            found.append((sizes, rule(Inference(lite, specs, [None] * len(specs)))))
+        except (DataDependent, MsedgeError):
+            return []
+    (sizes, one), (others, two) = found
+    pairs = [(name, sizes[name], others[name]) for name in names]
+    known: list[Known] = []
+    for a, b in zip(one, two, strict=False):
+        same = len(a.shape) == len(b.shape)
+        shape = [_agreed(m, n, pairs) for m, n in zip(a.shape, b.shape, strict=True)] if same else None
+        known.append((ir.DataType.from_numpy(numpy_dtype(a.dtype)), shape))
+    return known
+
+
+def _agreed(m: int, n: int, names: Sequence[tuple[str, int, int]]) -> int | str | None:
+    return m if m == n else next((name for name, a, b in names if (a, b) == (m, n)), None)
+
+
+def _spec(value: ir.Value, sizes: Mapping[str, int], unknown: int) -> Spec | None:
+    shape = dims(value)
+    if shape is None or value.dtype is None or value.dtype == ir.DataType.STRING:
+        return None
+    known = tuple(d if isinstance(d, int) else unknown if d is None else sizes[d] for d in shape)
+    return Spec(dtype_name(value.dtype.numpy()), known)
+
+
+def _plain(attribute: ir.Attr) -> Attr:
+    """The attribute as lite graphs have it."""
+    value = attribute.value
+    if attribute.type == ir.AttributeType.TENSOR:
+        return attribute.as_tensor().numpy()
+    return tuple(value) if isinstance(value, list | tuple) else value
 
 
 def _rank_of_images(node: ir.Node) -> bool:

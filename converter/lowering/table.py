@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from converter.ir import build
+from lite_runtime import custom
 
 __all__ = ["DOMAINS", "HINTS", "RENAMED", "lite_op"]
 
@@ -27,7 +28,8 @@ HINTS: Mapping[str, str] = {
 
 
 def lite_op(node: ir.Node) -> str | None:
-    """The lite operator's name, or None for a domain that is not supported."""
+    """The lite operator's name, or None for a domain that is not supported and an operator that nobody registered."""
     if node.domain not in DOMAINS:
-        return None
+        name = custom.key(node.domain, node.op_type)
+        return name if custom.record(name) is not None else None
     return RENAMED.get((node.domain, node.op_type), node.op_type)

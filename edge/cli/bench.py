@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edge.cli.options import BackendName, InputShapes, Json, Seed, read_shapes
+from edge.cli.options import BackendName, Custom, InputShapes, Json, Seed, read_shapes
 from edge.cli.output import bytes_text, console, emit, say, seconds_text, table
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def bench(
         str, typer.Option("--threads", metavar="N,…", help="Worker threads; several counts are measured in turn.")
     ] = "1",
     backend: BackendName = "auto",
+    custom: Custom = None,
     as_json: Json = False,
 ) -> None:
     """Measure a model's speed, alone or against other runtimes.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from edge.cli import convert_options as option
-from edge.cli.options import InputShapes, Json, read_shapes
+from edge.cli.options import Custom, InputShapes, Json, read_shapes
 from edge.cli.output import bytes_text, console, emit, say, seconds_text, table
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def convert(
     to: option.Target = "mslite",
     report: option.ReportFile = None,
     input_shape: InputShapes = None,
+    custom: Custom = None,
     as_json: Json = False,
 ) -> None:
     """Convert a model to a bundle: ONNX, TensorFlow Lite, XGBoost (.ubj, .json), LightGBM (.txt), PyTorch (.pt2) or a

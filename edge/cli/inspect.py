@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edge.cli.options import Bundle as BundlePath
-from edge.cli.options import InputShapes, Json, read_shapes
+from edge.cli.options import Custom, InputShapes, Json, read_shapes
 from edge.cli.output import bytes_text, console, emit, shape_text, table
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def inspect(
     program: Annotated[
         bool, typer.Option("--program", help="Instead, the native program of each function as this machine runs it.")
     ] = False,
+    custom: Custom = None,
     as_json: Json = False,
 ) -> None:
     """Show a bundle's graph, weights and origin, or the program it is planned as."""

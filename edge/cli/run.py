@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edge.cli.options import BackendName, Bundle, InputShapes, Json, Threads, read_shapes
+from edge.cli.options import BackendName, Bundle, Custom, InputShapes, Json, Threads, read_shapes
 from edge.cli.output import console, emit, plain, say, shape_text, table
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def run(
     ] = None,
     threads: Threads = 1,
     backend: BackendName = "auto",
+    custom: Custom = None,
     as_json: Json = False,
 ) -> None:
     """Run a bundle once and show its outputs."""

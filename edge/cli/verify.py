@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from edge.cli.errors import CHECK_FAILED
-from edge.cli.options import BackendName, InputShapes, Json, Seed, Threads, read_shapes
+from edge.cli.options import BackendName, Custom, InputShapes, Json, Seed, Threads, read_shapes
 from edge.cli.output import console, emit, say, shape_text, table
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def verify(
     input_shape: InputShapes = None,
     threads: Threads = 1,
     backend: BackendName = "auto",
+    custom: Custom = None,
     as_json: Json = False,
 ) -> None:
     """Compare a bundle with its source model, element by element.

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lite_runtime.custom import registered
 from lite_runtime.errors import InputError, MsedgeError
 from lite_runtime.graph import Array, Value
+from lite_runtime.operators.record import CUSTOM
 
 if TYPE_CHECKING:
     import onnx
@@ -50,7 +52,9 @@ class Oracle:
         try:
             self._session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         except self._ort_errors as error:
-            raise OracleError(f"onnxruntime cannot load the source model: {error}") from None
+            own = {n.domain for n in model.graph.node} & {name.split(CUSTOM)[0] for name in registered()}
+            fix = "; it has operators of your own, so compare two bundles instead" if own else ""
+            raise OracleError(f"onnxruntime cannot load the source model: {error}{fix}") from None
         self.inputs = tuple(
             Value(i.name, _dtype(i.type), tuple(d if isinstance(d, int | str) else None for d in i.shape))
             for i in self._session.get_inputs()

@@ -16,7 +16,7 @@ import numpy as np
 from lite_runtime.errors import BundleError, MsedgeError
 from lite_runtime.graph import DTYPES, Array, Graph, Node, StateUse, Value, dtype_name, itemsize
 from lite_runtime.operators import OPERATORS, RANGES, Attribute, Operator, attributes
-from lite_runtime.operators.record import MANY
+from lite_runtime.operators.record import CUSTOM, MANY
 
 __all__ = [
     "MAX_BYTES",
@@ -149,7 +149,7 @@ def _verify(graph: Graph, outer: frozenset[str], depth: int) -> None:
 def _verify_node(node: Node, known: set[str], outer: frozenset[str], depth: int, judged: set[tuple[str, int]]) -> None:
     """`judged` holds pairs (operator, id of its attributes) already verified: nodes of a bundle share attributes."""
     try:
-        operator = OPERATORS.get(node.op) or _own_op(node)
+        operator = _custom_op(node) if CUSTOM in node.op else OPERATORS.get(node.op) or _own_op(node)
         for name in node.inputs:
             if name and name not in known and name not in outer:
                 _refuse("inputs", "names defined by earlier nodes, inputs or constants", _show(name))
@@ -232,6 +232,26 @@ def _own_op(node: Node) -> Operator:
     return Operator(node.op, inputs=(0, MANY), outputs=(0, MANY))
 
 
+def _custom_op(node: Node) -> Operator:
+    """The record of an operator that the program has registered. Nothing else makes its code run."""
+    from lite_runtime import custom
+
+    found = custom.record(node.op)
+    if found is None:
+        fix = "import the module that registers it before loading the bundle (msedge: --custom MODULE)"
+        _refuse("operator", "a custom operator that this program has registered", _show(node.op), fix)
+    return found
+
+
+def _schema(op: str) -> Mapping[str, Attribute] | None:
+    """The attributes of an operator with a record."""
+    if CUSTOM in op:
+        from lite_runtime import custom
+
+        return custom.attributes(op)
+    return attributes(op) if op in OPERATORS else None
+
+
 def _verify_arity(node: Node, operator: Operator) -> None:
     (fewest, most), (fewest_out, most_out) = operator.inputs, operator.outputs
     if not fewest <= len(node.inputs) <= most:
@@ -243,7 +263,7 @@ def _verify_arity(node: Node, operator: Operator) -> None:
 
 
 def _verify_attrs(node: Node) -> None:
-    schema = attributes(node.op) if node.op in OPERATORS else None
+    schema = _schema(node.op)
     for name, value in node.attrs.items():
         try:
             kind = _SCALARS.get(type(value)) or _kind(value)

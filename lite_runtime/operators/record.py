@@ -17,6 +17,7 @@ __all__ = [
     "ANY",
     "BOOL",
     "CLAMP",
+    "CUSTOM",
     "EPILOGUE",
     "FLOATS",
     "INTS",
@@ -42,6 +43,9 @@ ONNX = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 """ONNX's domains."""
 OURS = "msedge"
 """The domain that the converter's models use for operators of all other domains."""
+
+CUSTOM = "::"
+"""Between domain and name of an operator of a user's program, as bundles name it: see `lite_runtime.custom`."""
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 SIGNED = ("int8", "int16", "int32", "int64")

@@ -13,6 +13,7 @@ from lite_runtime.errors import MsedgeError, ShapeError
 from lite_runtime.graph import Array, Attr, Graph, Node, Spec, Value, spec_of
 from lite_runtime.graph.verify import MAX_BYTES, MAX_RANK
 from lite_runtime.operators import OPERATORS
+from lite_runtime.operators.record import CUSTOM
 from lite_runtime.ops.registry import INFERS, DataDependent, Inference
 from lite_runtime.planning.control import CONTROL, blocks_of, branch_of
 from lite_runtime.planning.inline import first_output, spliced
@@ -84,7 +85,9 @@ def _check_sizes(node: Node, results: Sequence[Spec], limit: int) -> None:
 
 def _never_ahead(node: Node) -> bool:
     """Whether a node must be evaluated at every run: because it draws random numbers, or because its behaviour depends
-    on a subgraph."""
+    on a subgraph or on the program that runs it."""
+    if CUSTOM in node.op:
+        return True
     record = OPERATORS.get(node.op)
     return record is not None and ("random" in record.traits or "control" in record.traits)
 

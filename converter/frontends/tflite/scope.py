@@ -21,9 +21,10 @@ from converter.errors import ConvertError
 from converter.frontends.loaded import Integers
 from converter.frontends.tflite import schema
 from converter.frontends.tflite.contents import PACKED
+from converter.frontends.tflite.custom import rule_of
 from converter.frontends.tflite.infer import infer
 from converter.frontends.tflite.model import Model, Operator, Quant, Subgraph, Tensor
-from converter.frontends.tflite.op import RULES, Op
+from converter.frontends.tflite.op import Op
 from converter.frontends.tflite.state import LARGEST, States
 from converter.ir import build, quantization
 from lite_runtime.graph import OPSET
@@ -133,7 +134,7 @@ class Scope:
                 self._folded[operator.outputs[0]] = source
                 return
         try:
-            result = RULES[operator.name](Op(self, operator))
+            result = rule_of(operator)(Op(self, operator))
         except _WHAT_RULES_TRIP_OVER as error:
             raise ConvertError(
                 f"{self.where(operator)}: its operands or options do not fit ({type(error).__name__}: {error}); if "
@@ -355,6 +356,8 @@ class Scope:
     ) -> tuple[ir.Value, ...]:
         """`Op.emit`."""
         hint = next((self._subgraph.tensors[i].name for i in operator.outputs if i >= 0), operator.name)
+        if domain not in ("", build.DOMAIN):
+            self._program.graph.opset_imports.setdefault(domain, 1)
         made = self._node(op, inputs, attrs, outputs, domain, hint)
         node = made[0].producer()
         if node is None:

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from converter.errors import ConvertError, UnsupportedNode, UnsupportedOpError
 from converter.frontends.loaded import Integers
+from converter.frontends.tflite.custom import has_rule
 from converter.frontends.tflite.model import Model, Operator, Quant, Signature, Subgraph, Tensor
-from converter.frontends.tflite.op import RULES
 from converter.frontends.tflite.scope import Program, Scope
 from converter.frontends.tflite.state import States
 
@@ -135,7 +135,7 @@ def _unsupported(model: Model, subgraph: Subgraph, seen: set[int]) -> Iterator[U
     while pending:
         current = pending.pop()
         for operator in current.operators:
-            if operator.name not in RULES:
+            if not has_rule(operator):
                 yield _node(current, operator)
             for index in (operator.options.get(name) for name in _CALLS):
                 if isinstance(index, int) and 0 <= index < len(model.subgraphs) and index not in seen:
@@ -160,4 +160,4 @@ def _hint(operator: Operator) -> str:
         return ""
     if operator.name.startswith("Flex"):
         return "a TensorFlow operator; convert again with TFLITE_BUILTINS only"
-    return "define it for msedge with converter.frontends.tflite.custom"
+    return "register it with lite_runtime.custom, or translate it with converter.frontends.tflite.custom"
