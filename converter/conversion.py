@@ -25,7 +25,7 @@ from converter import export, frontends, golden
 from converter.errors import ConvertError, QuantizeError, TrainingError
 from converter.ir import build, kept, quantization
 from converter.ir.shapes import agree
-from converter.lowering import halve_weights, lower, narrow_products, pack_narrow, unsupported
+from converter.lowering import halve_weights, lower, narrow_products, need_storable, pack_narrow
 from converter.lowering.table import lite_op
 from converter.pass_lists import PREPARE, REST, STATIC, Shapes, optimize, upgraded
 from converter.passes.integer import left_float
@@ -105,7 +105,8 @@ def convert(
     described = loaded.metadata if processing is None else {**loaded.metadata, **_declared(processing, models, to)}
     report = _describe(source, loaded, models, options)
     report.integers = _used(arithmetic, integers, loaded)
-    _need_supported(models.values())
+    for model in models.values():
+        need_storable(model)
     samples: Samples | None = None
     learning = _Learning(uses=variables.uses, state=variables.initial)
     if trainable is not None:
@@ -257,6 +258,8 @@ def _quantize(
     explain: bool,
     progress: Progress | None,
 ) -> ir.Model:
+    if not model.graph.outputs:
+        raise QuantizeError("expected a model with outputs, whose error quantising keeps small, got none")
     if options.static:
         report.passes += optimize(model, STATIC)
     before = model.clone() if explain else None
@@ -275,8 +278,8 @@ def _quantize(
         ]
     report.quantization = record
     if explain and before is not None:
-        rows = samples.first(EXPLAINED_ROWS).rows if samples else [golden.sample_inputs(lower(before))]
         try:
+            rows = samples.first(EXPLAINED_ROWS).rows if samples else [golden.sample_inputs(lower(before))]
             report.layers, report.outputs = measure(before, model, record, rows)
         except MsedgeError as error:
             report.left_out.append(f"comparison layer by layer: {_failed(error, samples)}")
@@ -347,12 +350,6 @@ def _export(output: str | os.PathLike[str] | None, model: ir.Model, options: Opt
     if output is not None:
         write_atomically(output, data, ConvertError)
     return data
-
-
-def _need_supported(models: Iterable[ir.Model]) -> None:
-    for model in models:
-        if any(True for _ in unsupported(model)):
-            lower(model)
 
 
 def _lower(model: ir.Model, options: Options, report: Report) -> Graph:

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from converter.errors import ConvertError
 from lite_runtime import bundle
 from lite_runtime.errors import MsedgeError
 from lite_runtime.graph import Array, Graph, Value, numpy_dtype
@@ -62,7 +63,10 @@ def _fits(array: Array, value: Value) -> bool:
 
 
 def sample_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
-    """Random inputs, the same for the same graph; symbolic sizes are 1."""
+    """Random inputs, the same for the same graph; symbolic sizes are 1. Raises ConvertError for inputs too large."""
+    needed = sum(map(_bytes, graph.inputs))
+    if needed > MEMORY:
+        raise ConvertError(f"its inputs have {needed} bytes, more than the {MEMORY} that a sample may take")
     rng = np.random.default_rng(seed)
     return {value.name: _random(value, rng) for value in graph.inputs}
 

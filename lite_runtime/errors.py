@@ -14,7 +14,26 @@ __all__ = [
 
 
 class MsedgeError(Exception):
-    """Base class of all errors that msedge raises on purpose; the text may be shown to a user."""
+    """Base class of all errors that msedge raises on purpose; the text may be shown to a user.
+
+    Names in files and requests may be of any length and contain characters that a terminal obeys: the text has these
+    escaped, and leaves out the middle of lines that nobody would read.
+    """
+
+    def __str__(self) -> str:
+        return "\n".join(map(_readable, super().__str__().split("\n")))
+
+
+_LINE = 1200
+"""The most characters of a line."""
+
+
+def _readable(line: str) -> str:
+    if not line.isprintable():
+        line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+    if len(line) <= _LINE:
+        return line
+    return f"{line[: 2 * _LINE // 3]} … {line[-_LINE // 3 :]}"
 
 
 class BundleError(MsedgeError):

@@ -23,6 +23,7 @@ from onnx_ir.passes import common as clean
 
 from converter.errors import ConvertError
 from converter.ir import build
+from lite_runtime.graph.verify import MAX_RANK
 
 __all__ = ["NotOnnxError", "Source", "load"]
 
@@ -102,8 +103,8 @@ def _check(proto: onnx.ModelProto, folder: Path | None) -> None:
         proto.opset_import.append(onnx.helper.make_opsetid("", 1))
         opsets = {"": 1}
     _check_opsets(opsets)
-    if not proto.graph.node and not proto.graph.output:
-        raise ConvertError("the model's graph is empty: expected at least one output")
+    if not proto.graph.output:
+        raise ConvertError("the model's graph has no outputs: expected at least one; export the model again")
     _check_graph(proto.graph, {}, folder, f"graph {proto.graph.name!r}")
     for function in proto.functions:
         _check_function(function)
@@ -152,6 +153,8 @@ def _check_graph(graph: onnx.GraphProto, outer: Mapping[str, str], folder: Path 
 
     for value in graph.input:
         define(value.name, "a graph input", "a graph input")
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        _check_type(value.type, f"{where}: {value.name!r}")
     inputs = set(own)
     for tensor in graph.initializer:
         if tensor.name in inputs:
@@ -200,6 +203,18 @@ def _check_nodes(
     _check_acyclic(nodes, where)
 
 
+_KINDS = {"sparse_tensor_type": "a sparse tensor", "opaque_type": "an opaque value"}
+
+
+def _check_type(kind: onnx.TypeProto, where: str) -> None:
+    """Refuse types that no operator here takes: over a sparse tensor, ONNX's own inference aborts the process."""
+    chosen = kind.WhichOneof("value")
+    if chosen in _KINDS:
+        raise ConvertError(f"{where} is {_KINDS[chosen]}, which is not supported; export it as a dense tensor")
+    if chosen in ("sequence_type", "optional_type"):
+        _check_type(getattr(kind, chosen).elem_type, where)
+
+
 def _subgraphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
     if attribute.HasField("g"):
         yield attribute.g
@@ -233,6 +248,8 @@ def _check_acyclic(nodes: list[onnx.NodeProto], where: str) -> None:
 def _check_tensor(tensor: onnx.TensorProto, folder: Path | None, where: str) -> None:
     if any(d < 0 for d in tensor.dims):
         raise ConvertError(f"{where}: expected dimensions of at least 0, got {list(tensor.dims)}")
+    if len(tensor.dims) > MAX_RANK:
+        raise ConvertError(f"{where}: expected at most {MAX_RANK} dimensions, got {len(tensor.dims)}")
     if tensor.data_type not in onnx.TensorProto.DataType.values() or not tensor.data_type:
         raise ConvertError(f"{where}: unknown element type {tensor.data_type}")
     if tensor.data_type == onnx.TensorProto.STRING:
@@ -275,13 +292,17 @@ def _check_external(tensor: onnx.TensorProto, folder: Path | None, wanted: int, 
         )
     if not location:
         raise ConvertError(f"{where} is external data without a location")
-    path = (folder / location).resolve()
+    try:
+        path = (folder / location).resolve()
+        found = path.is_file()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConvertError(f"{where}: external data {location!r} is not a path of a file ({error})") from None
     if Path(location).is_absolute() or not path.is_relative_to(folder):
         raise ConvertError(
             f"{where}: external data {location!r} is outside the model's folder {folder}, which is not allowed. "
             "Move the file beside the model"
         )
-    if not path.is_file():
+    if not found:
         raise ConvertError(f"{where}: its external data file {path} is missing; put it beside the model")
     try:
         offset, length = int(fields.get("offset", 0)), int(fields.get("length", wanted))

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from converter.errors import ConvertError
 from lite_runtime.operators import ONNX, OPERATORS, OURS
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "get_attr",
     "graphs",
     "is_op",
+    "nbytes",
     "nested",
     "nodes",
     "rank",
@@ -126,9 +128,13 @@ def array(value: ir.Value | None) -> np.ndarray | None:
     if value.const_value is not None:
         return value.const_value.numpy()
     node = value.producer()
-    if node is not None and node.op_type == "Constant" and node.domain == "" and "value" in node.attributes:
-        return node.attributes["value"].as_tensor().numpy()
-    return None
+    held = node.attributes.data.get("value") if node is not None and is_op(node, "Constant") else None
+    return held.as_tensor().numpy() if held is not None and held.type == ir.AttributeType.TENSOR else None
+
+
+def nbytes(tensor: ir.TensorProtocol) -> int:
+    """Bytes that a tensor takes in memory; onnx_ir gives none for text, of which this counts the references."""
+    return 8 * tensor.size if tensor.dtype == ir.DataType.STRING else tensor.nbytes
 
 
 def scalar(value: ir.Value | None) -> float | None:
@@ -336,9 +342,12 @@ class Edit:
 
     def replace(self, *values: ir.Value | None) -> None:
         """Replace the node's results by `values`, in order, and remove the node. None: that result is unused."""
-        for old, new in zip(self.node.outputs, values, strict=False):
+        for old, new in zip(self.node.outputs, itertools.chain(values, itertools.repeat(None)), strict=False):
             if new is not None:
                 self._take_over(old, new)
+            elif old.uses() or old.is_graph_output():
+                given = f"only the first {len(values)} of its results" if len(values) > 1 else "only its first result"
+                raise ConvertError(f"{self.node.op_type} {title(self.node)!r}: {given} can be used, not {old.name!r}")
         self.graph.remove(self.node, safe=True)
 
     def _take_over(self, old: ir.Value, new: ir.Value) -> None:

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from converter.errors import ConvertError
 from converter.ir import build, own_shapes
+from converter.ir.isolated import try_inference
 from lite_runtime.graph import OPSET
 
 __all__ = ["agree", "infer", "made_up", "override"]
@@ -61,9 +62,10 @@ def _forget(model: ir.Model) -> None:
 def infer(model: ir.Model, *, declared: bool = True) -> int:
     """Fill in shapes and types everywhere the engine knows them; the number of values that gained something.
 
-    `declared=False` ignores the shapes stored with intermediate values and is strict: the first operator whose operands
-    do not fit, or a graph output whose declaration contradicts its operator, raises ConvertError. If inputs have open
-    sizes, sizes of outputs that only their declaration gives are dropped: exporters write those of one run.
+    `declared=False` ignores the types and shapes stored with intermediate values and is strict: the first operator
+    whose operands do not fit, or a graph output whose declaration contradicts its operator, raises ConvertError. If
+    inputs have open sizes, sizes of outputs that only their declaration gives are dropped: exporters write those of one
+    run.
     """
     _forget_made_up(model)
     proto = _skeleton(model)
@@ -71,7 +73,8 @@ def infer(model: ir.Model, *, declared: bool = True) -> int:
         proto.graph.ClearField("value_info")
         for output in proto.graph.output:
             if output.type.HasField("tensor_type"):
-                output.type.tensor_type.ClearField("shape")
+                output.ClearField("type")
+        try_inference(model, proto)
     found = _run(proto, strict=not declared).graph
     if not declared and not _fixed(model.graph.inputs):
         _drop_traced(model.graph, found)
@@ -133,7 +136,7 @@ def _skeleton(model: ir.Model) -> onnx.ModelProto:
     large = [
         (value, value.const_value)
         for value in graph.initializers.values()
-        if value.const_value is not None and value.const_value.nbytes > _CONTENTS_UP_TO
+        if value.const_value is not None and build.nbytes(value.const_value) > _CONTENTS_UP_TO
     ]
     try:
         for value, tensor in large:
@@ -142,9 +145,9 @@ def _skeleton(model: ir.Model) -> onnx.ModelProto:
             graph.initializers.pop(value.name or "")
             value.const_value = None
             graph.inputs.append(value)
-        proto = _import_all(ir.serde.serialize_model(model), {n.domain for n in build.nodes(model)})
-        _hide(proto.graph)
-        return proto
+        proto = ir.serde.serialize_model(model)
+        hidden = _hide(graph, proto.graph)
+        return _import_all(proto, {n.domain for n in build.nodes(model)} | ({_HIDDEN} if hidden else set()))
     except ir.serde.SerdeError as error:
         raise ConvertError(f"the model cannot be written as a protobuf: {error.__cause__ or error}") from error
     finally:
@@ -156,18 +159,22 @@ def _skeleton(model: ir.Model) -> onnx.ModelProto:
             graph.register_initializer(value)
 
 
-_FRAGILE = frozenset(("DictVectorizer", "RegexFullMatch", "TreeEnsemble"))
-"""Operators over which the engine ends the process if the type of their operand is not known (onnx 1.23)."""
+_NEED_TYPES = frozenset(("DictVectorizer", "EyeLike", "LabelEncoder", "RegexFullMatch", "TreeEnsemble"))
+"""Operators whose inference in onnx 1.23 ends the process if an operand's type is not known."""
+_HIDDEN = "msedge.hidden"
 
 
-def _hide(graph: onnx.GraphProto) -> None:
-    """Give operators of `_FRAGILE` names that the engine does not know; `own_shapes` has their rules."""
-    for node in graph.node:
-        if node.op_type in _FRAGILE:
-            node.op_type = f"Hidden{node.op_type}"
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                _hide(attribute.g)
+def _hide(graph: ir.Graph, proto: onnx.GraphProto) -> int:
+    """Give nodes of `_NEED_TYPES` that read a value of unknown type a domain that the engine skips; their number."""
+    hidden = 0
+    for node, made in zip(graph, proto.node, strict=True):
+        if node.op_type in _NEED_TYPES and any(v is not None and v.type is None for v in node.inputs):
+            made.domain = _HIDDEN
+            hidden += 1
+        for attribute in made.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH and attribute.name in node.attributes:
+                hidden += _hide(node.attributes[attribute.name].as_graph(), attribute.g)
+    return hidden
 
 
 def _import_all(proto: onnx.ModelProto, used: set[str]) -> onnx.ModelProto:
@@ -198,9 +205,19 @@ def _merge_value(value: ir.Value, proto: onnx.TypeProto, declared: bool) -> int:
     if value.type is None and proto.WhichOneof("value"):
         value.type = ir.serde.deserialize_type_proto_for_type(proto)
         gained = 1
+    elif not declared and proto.tensor_type.elem_type not in (0, value.dtype):
+        dtype = ir.DataType(proto.tensor_type.elem_type)
+        if value.is_graph_output():
+            raise ConvertError(
+                f"value {value.name!r} is declared as {value.dtype}, but its operator gives {dtype}; correct the "
+                "declaration, or export the model again"
+            )
+        value.type = ir.TensorType(dtype)
     shape = ir.serde.deserialize_type_proto_for_shape(proto)
     if shape is None:
         return gained
+    if any(isinstance(d, int) and d < 0 for d in shape):  # the engine's, for a branch that is never taken
+        shape = ir.Shape([None if isinstance(d, int) and d < 0 else d for d in shape])
     if value.shape is None:
         value.shape = ir.Shape(list(shape))
         return 1

@@ -309,6 +309,36 @@ def _dtypes(node: ir.Node, context: Context) -> Found:
             yield f"inputs of type {variable} must agree: {name!r} is {got}, an earlier one {bound[variable]}"
 
 
+_CONSTANTS = frozenset((_T.TENSOR, _T.INT, _T.INTS, _T.FLOAT, _T.FLOATS, _T.STRING, _T.STRINGS))
+
+
+def _one_value(node: ir.Node, context: Context) -> Found:
+    kinds = [attribute.type for attribute in node.attributes.values()]
+    if len(kinds) != 1 or kinds[0] not in _CONSTANTS:
+        got = ", ".join(f"{a.name!r} of type {a.type.name}" for a in node.attributes.values())
+        yield f"expected one attribute that holds its value, got {got or 'none'}"
+
+
+def _parts(node: ir.Node, context: Context) -> Found:
+    """ONNX's inference ends the process over parts that no size or result is there for."""
+    wanted = build.attr(node, "num_outputs", None)
+    sizes = build.get_attr(node, "split")
+    given = build.array(node.inputs[1]) if len(node.inputs) > 1 else None
+    count = wanted if wanted is not None else len(sizes) if sizes is not None else None if given is None else given.size
+    if count is not None and count != len(node.outputs):
+        yield f"expected as many results as parts, {count}, got {len(node.outputs)}"
+
+
+_KEEP_SIZE = frozenset(("DepthToSpace", "Flatten", "Reshape", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze"))
+
+
+def _same_size(node: ir.Node, context: Context) -> Found:
+    """A wrong size that is only declared is found by inference; it does not count the elements of a Reshape."""
+    given, made = build.static_dims(node.inputs[0]), build.static_dims(node.outputs[0])
+    if given is not None and made is not None and prod(given) != prod(made):
+        yield f"expected as many elements as its operand's {list(given)} has, got {list(made)}"
+
+
 def _permutes(node: ir.Node, context: Context) -> Found:
     perm, rank = build.get_attr(node, "perm"), build.rank(node.inputs[0]) if node.inputs else None
     if perm is None:
@@ -409,11 +439,14 @@ RULES: tuple[Rule, ...] = (
     Rule("numbers of operands", "node", _arity),
     Rule("required operands present", "node", _required_inputs),
     Rule("attributes", "node", _attributes),
+    Rule("value of a constant", "node", _one_value, frozenset(("Constant",))),
     Rule("element types", "node", _dtypes),
     Rule("sizes", "node", _sizes),
     Rule("quantised steps", "node", _steps, frozenset(("QuantizeLinear", "DequantizeLinear"))),
     Rule("permutations", "node", _permutes, frozenset(("Transpose",))),
     Rule("axes in range", "node", _axis_in_range, _AXIS_OPS),
+    Rule("parts of a split", "node", _parts, frozenset(("Split",))),
+    Rule("elements kept", "node", _same_size, _KEEP_SIZE),
     Rule("graph outputs defined", "graph outputs", _outputs_defined),
 )
 
@@ -436,6 +469,11 @@ def _of_nodes(op: str) -> tuple[Rule, ...]:
     return tuple(rule for rule in _OF_SCOPE["node"] if not rule.ops or op in rule.ops)
 
 
+_FORM = frozenset(("numbers of operands", "required operands present", "attributes", "value of a constant"))
+"""Rules that those after them, which read operands and attributes, depend on: they are not asked of a node that breaks
+one of these."""
+
+
 def _graph_violations(graph: ir.Graph, context: Context) -> Iterator[str]:
     inner = Context(context.model, graph, dict(context.visible), dict(context.titles))
     for value in (*graph.inputs, *graph.initializers.values()):
@@ -446,8 +484,10 @@ def _graph_violations(graph: ir.Graph, context: Context) -> Iterator[str]:
         yield from (f"{rule.name}: {text}" for text in rule.find(graph, inner))
     for node in graph:
         for rule in _of_nodes(node.op_type):
-            for text in rule.find(node, inner):
-                yield f"{rule.name}: {node.domain or 'ai.onnx'}::{node.op_type} {node.name!r}: {text}"
+            found = list(rule.find(node, inner))
+            yield from (f"{rule.name}: {node.domain or 'ai.onnx'}::{node.op_type} {node.name!r}: {t}" for t in found)
+            if found and rule.name in _FORM:
+                break
         for attribute in node.attributes.data.values():
             if attribute.type == _T.GRAPH and not attribute.is_ref():
                 yield from _graph_violations(attribute.as_graph(), inner)

@@ -75,7 +75,9 @@ def _rows(node: ir.Node, opsets: dict[str, int]) -> list[Row]:
     version = opsets.get(node.domain)
     if version is None:
         return []
-    rows = (*_BY_OP.get((node.domain, "*"), ()), *_BY_OP.get((node.domain, node.op_type), ()))
+    record = OPERATORS.get(node.op_type)
+    known = record is None or record.since <= version  # what a file's opset does not have yet is in its current form
+    rows = (*_BY_OP.get((node.domain, "*"), ()), *(_BY_OP.get((node.domain, node.op_type), ()) if known else ()))
     return [row for row in rows if version < row.below]
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from converter.lowering.graph import lower, unsupported
+from converter.lowering.graph import lower, need_storable
 from converter.lowering.narrow_products import narrow_products
 from converter.lowering.weights import halve_weights, pack_narrow
 
-__all__ = ["halve_weights", "lower", "narrow_products", "pack_narrow", "unsupported"]
+__all__ = ["halve_weights", "lower", "narrow_products", "need_storable", "pack_narrow"]

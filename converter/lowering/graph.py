@@ -11,10 +11,12 @@ import onnx_ir as ir
 from converter.errors import ConvertError, UnsupportedNode, UnsupportedOpError
 from converter.ir import build
 from converter.lowering.table import HINTS, lite_op
+from lite_runtime.errors import BundleError
 from lite_runtime.graph import Array, Attr, Graph, Node, Value, dtype_name
+from lite_runtime.graph.verify import FIX, verify_attributes, verify_graph
 from lite_runtime.operators import OPERATORS
 
-__all__ = ["lower", "unsupported"]
+__all__ = ["lower", "need_storable", "unsupported"]
 
 _T = ir.AttributeType
 
@@ -39,6 +41,36 @@ def unsupported(model: ir.Model) -> Iterator[UnsupportedNode]:
         yield UnsupportedNode(
             node.name or "", node.op_type, node.domain, opset, build.source_of(node), HINTS.get(node.domain, "")
         )
+
+
+def need_storable(model: ir.Model) -> None:
+    """Raise ConvertError for a model, at the pinned opset, that no bundle can hold, before passes change it: one that
+    lists all operators and attribute values that the runtime does not know (UnsupportedOpError), or that names the
+    first contradiction elsewhere."""
+    refused = [*unsupported(model), *_wrong_attributes(model)]
+    if refused:
+        raise UnsupportedOpError(refused)
+    try:
+        verify_graph(_graph(model.graph))
+    except BundleError as error:
+        reason = str(error).removesuffix(f"; {FIX}")
+        raise ConvertError(f"the model contradicts itself: {reason}; fix or export it again") from None
+
+
+def _wrong_attributes(model: ir.Model) -> Iterator[UnsupportedNode]:
+    """Nodes of known operators with attributes that these do not have, or values that they do not take."""
+    nothing = Graph((), (), (), {}, "")
+    for node in build.nodes(model):
+        op = lite_op(node)
+        if op is None or op == "Constant" or op not in OPERATORS:
+            continue
+        try:
+            attrs = {n: nothing if a.type == _T.GRAPH else _attr(node, a) for n, a in node.attributes.items()}
+            verify_attributes(Node(op, (), (), attrs, node.name or ""))
+        except (BundleError, ConvertError) as error:
+            opset = model.graph.opset_imports.get(node.domain)
+            reason = str(error).removesuffix(f"; {FIX}")
+            yield UnsupportedNode(node.name or "", node.op_type, node.domain, opset, build.source_of(node), reason)
 
 
 def _graph(graph: ir.Graph) -> Graph:

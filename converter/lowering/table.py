@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from converter.ir import build
 from lite_runtime import custom
+from lite_runtime.operators import OPERATORS
 
 __all__ = ["DOMAINS", "HINTS", "RENAMED", "lite_op"]
 
@@ -28,8 +29,11 @@ HINTS: Mapping[str, str] = {
 
 
 def lite_op(node: ir.Node) -> str | None:
-    """The lite operator's name, or None for a domain that is not supported and an operator that nobody registered."""
+    """The lite operator's name, or None for an operator that its domain does not have and nobody registered."""
     if node.domain not in DOMAINS:
         name = custom.key(node.domain, node.op_type)
         return name if custom.record(name) is not None else None
+    record = OPERATORS.get(node.op_type)
+    if record is not None and node.domain not in (build.DOMAIN, record.domain):
+        return None
     return RENAMED.get((node.domain, node.op_type), node.op_type)

@@ -59,7 +59,10 @@ def _trial(
     way: Way = WAYS[0],
     weights: Mapping[str, Quantized] | None = None,
 ) -> float:
-    """Noise of the outputs on `held` after quantising, without bias correction: the mean of log10(noise / signal)."""
+    """Noise of the outputs on `held` after quantising, without bias correction: the mean of log10(noise / signal).
+
+    Outputs that are not numbers have none: sequences, optional values, texts.
+    """
     trial = State(model, replace(options, io="float32"), fitted, Record("trial"), way=way, weights=dict(weights or {}))
     _plan(trial)
     if statistics is None:
@@ -70,12 +73,13 @@ def _trial(
         step(trial)
     runner, total = Runner(model, ()), 0.0
     results = [runner.run(row) for row in held]
-    for name in wanted[0]:
+    names = [n for n, a in wanted[0].items() if isinstance(a, np.ndarray) and a.dtype.kind in "biuf"]
+    for name in names:
         power = sum(float(np.square(row[name].astype(np.float64)).sum()) for row in wanted)
         pairs = zip(wanted, results, strict=True)
         error = sum(float(np.square(a[name].astype(np.float64) - b[name]).sum()) for a, b in pairs)
         total += log10(max(error / (power or 1.0), 1e-30))
-    return total / len(wanted[0])
+    return total / max(len(names), 1)
 
 
 def _choose_way(state: State) -> None:

@@ -19,16 +19,19 @@ from lite_runtime.operators import OPERATORS, RANGES, Attribute, Operator, attri
 from lite_runtime.operators.record import CUSTOM, MANY
 
 __all__ = [
+    "FIX",
     "MAX_BYTES",
     "MAX_DEPTH",
     "MAX_NAME",
     "MAX_RANK",
     "checked_nbytes",
     "verify_arrays",
+    "verify_attributes",
     "verify_graph",
     "verify_state",
 ]
 
+FIX = "convert the model again"
 MAX_BYTES = 1 << 48
 """The largest size in bytes that a tensor may declare: far beyond any machine, and 2**15 of them still fit an int64."""
 MAX_DEPTH = 32
@@ -156,7 +159,7 @@ def _verify_node(node: Node, known: set[str], outer: frozenset[str], depth: int,
         _verify_arity(node, operator)
         pair = (node.op, id(node.attrs))
         if pair not in judged:
-            _verify_attrs(node)
+            verify_attributes(node)
             judged.add(pair)
         for inner in _subgraphs(node):
             _verify(inner, outer | known, depth + 1)
@@ -262,7 +265,8 @@ def _verify_arity(node: Node, operator: Operator) -> None:
         _refuse("inputs", f"the first {fewest} given", f"input {node.inputs.index('')} missing")
 
 
-def _verify_attrs(node: Node) -> None:
+def verify_attributes(node: Node) -> None:
+    """Raise BundleError unless the operator has all of the node's attributes, with values of their kinds and ranges."""
     schema = _schema(node.op)
     for name, value in node.attrs.items():
         try:
@@ -400,7 +404,7 @@ _dtype_name = cache(dtype_name)
 _itemsize = cache(itemsize)
 
 
-def _refuse(where: str, expected: str, got: str, fix: str = "convert the model again") -> NoReturn:
+def _refuse(where: str, expected: str, got: str, fix: str = FIX) -> NoReturn:
     raise BundleError(f"{where}: expected {expected}, got {got}; {fix}")
 
 

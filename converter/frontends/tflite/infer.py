@@ -59,13 +59,16 @@ def _standard(node: ir.Node) -> None:
     if schema is None:
         return
     known = {v.name or "": v for v in node.inputs if v is not None and v.dtype is not None}
+    if any(v is not None and v.dtype is None for v in node.inputs):
+        _same_types(node, schema)
+        return
     contents = {name: v.const_value for name, v in known.items()}
     try:
         types = onnx.shape_inference.infer_node_outputs(
             schema,
             ir.serde.serialize_node(node),
             {name: _type(v) for name, v in known.items()},
-            {n: ir.serde.serialize_tensor(t) for n, t in contents.items() if t and t.nbytes <= _CONTENTS_UP_TO},
+            {n: ir.serde.serialize_tensor(t) for n, t in contents.items() if t and build.nbytes(t) <= _CONTENTS_UP_TO},
             opset_imports=_OPSETS,
         )
     except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, ValueError, TypeError, RuntimeError):

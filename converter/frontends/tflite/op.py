@@ -232,6 +232,8 @@ class Op:
     def ints(self, i: int) -> tuple[int, ...] | None:
         """The contents of a constant integer input, flat, else None. For axes, sizes, paddings."""
         found = self.const(i)
+        if found is not None and found.dtype.kind not in "iub":
+            self.fail(f"expected whole numbers in {self.tensor(i).name!r}, got {self.tensor(i).type_name}")
         return None if found is None else tuple(int(v) for v in found.reshape(-1))
 
     def permuted(self, i: int, perm: Sequence[int], shape: Sequence[int] | None = None) -> ir.Value:

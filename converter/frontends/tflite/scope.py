@@ -34,6 +34,8 @@ __all__ = ["Program", "Scope"]
 _OPERATORS_LIMIT = 200_000
 _UNFOLDING = ("DEQUANTIZE", "DENSIFY")
 """Operators that only decode a stored constant: the constant itself replaces them."""
+_SHOWN = 16
+"""Operators that an error lists."""
 _SHARED_UP_TO = 1024
 """Largest constant, in bytes, that is shared with equal ones as one initialiser."""
 _PACKED_TYPES = {
@@ -122,10 +124,29 @@ class Scope:
         self._raw[tensor] = value
 
     def run(self) -> None:
-        """Translate all operators in order."""
+        """Translate all operators in order. Raises one ConvertError that lists all that cannot be translated.
+
+        What such an operator gives is replaced by a value of the declared type and shape. An operator that reads it and
+        fails, too, may fail because of that, and is not listed.
+        """
+        failures, replaced = list[ConvertError](), set[int]()
         for operator in self._subgraph.operators:
             self._program.count(self.where(operator))
-            self._translate(operator)
+            try:
+                self._translate(operator)
+            except ConvertError as error:
+                if replaced.isdisjoint(operator.inputs):
+                    failures.append(error)
+                for index in operator.outputs:
+                    if index >= 0 and self.tensor(index).dtype is not None:
+                        self._raw.setdefault(index, _declared(self.tensor(index), ""))
+                        replaced.add(index)
+        if len(failures) == 1:
+            raise failures[0]
+        if failures:
+            more = f"\n  and {len(failures) - _SHOWN} more" if len(failures) > _SHOWN else ""
+            listed = "\n  ".join(map(str, failures[:_SHOWN]))
+            raise ConvertError(f"{len(failures)} operators cannot be translated:\n  {listed}{more}")
 
     def _translate(self, operator: Operator) -> None:
         if operator.name in _UNFOLDING and len(operator.inputs) == len(operator.outputs) == 1:

@@ -194,11 +194,15 @@ def _assigned(model: Model) -> frozenset[str] | None:
         if subgraph.index in first:
             continue
         handles = {
-            o.outputs[0]: str(o.options.get("shared_name", "")) for o in subgraph.operators if o.name == "VAR_HANDLE"
+            output: str(o.options.get("shared_name", ""))
+            for o in subgraph.operators
+            if o.name == "VAR_HANDLE"
+            for output in o.outputs[:1]
         }
         for operator in subgraph.operators:
             if operator.name == "ASSIGN_VARIABLE":
-                if operator.inputs[0] not in handles:
+                handle = handles.get(next(iter(operator.inputs), -1))
+                if handle is None:
                     return None
-                found.add(handles[operator.inputs[0]])
+                found.add(handle)
     return frozenset(found)

@@ -375,7 +375,9 @@ def _findings(rows: Sequence[Row], inputs: Sequence[ir.Value]) -> Iterator[Findi
             yield Finding("constant", name, f"input {name!r} is {low:g} throughout the calibration data")
             continue
         axis = 1 if rows[0][name].ndim == 4 else -1
-        if rows[0][name].ndim < 2 or any(r[name].shape[axis] != rows[0][name].shape[axis] for r in rows):
+        if len({r[name].ndim for r in rows}) > 1 or rows[0][name].ndim < 2:
+            continue
+        if any(r[name].shape[axis] != rows[0][name].shape[axis] for r in rows):
             continue
         alive = np.zeros(rows[0][name].shape[axis], bool)
         for row in rows:

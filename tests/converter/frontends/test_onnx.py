@@ -111,7 +111,7 @@ def test_opsets_and_domains():
     refused(changed(lambda m: m.opset_import[0].__setattr__("version", 99)), "opset 1 to", "99")
     refused(changed(lambda m: m.opset_import[0].__setattr__("version", 0)), "got 0")
     refused(changed(lambda m: m.ClearField("opset_import")), "no operator set")
-    refused(changed(lambda m: m.ClearField("graph")), "without a graph|empty")
+    refused(changed(lambda m: m.ClearField("graph")), "without a graph|no outputs")
 
 
 def test_weights_that_do_not_fill_their_shape():
@@ -256,3 +256,124 @@ def test_trees_after_an_operator_whose_type_onnx_does_not_infer():
     made = converter.convert(helper.make_model(graph, opset_imports=opsets))
     x = np.array([[2.4], [2.6]], np.float32)
     assert lite_runtime.load(made.bundle).run({"x": x})["y"].tolist() == [[5.0], [7.0]]
+
+
+def not_converted(proto: onnx.ModelProto, *words: str, source=None) -> None:
+    with pytest.raises(ConvertError) as caught:
+        converter.convert(proto if source is None else source)
+    for word in words:
+        assert re.search(word, str(caught.value)), (word, str(caught.value))
+
+
+def test_all_causes_are_in_one_error():
+    b = Builder()
+    x = b.input("x", [2, 3])
+    y = b("Foo", b("Bar", x, domain="custom"), domain="custom")
+    y = b("Baz", b("Gelu", y, approximate="erf"), domain="other")
+    z = b("ScatterElements", x, b.const([[0, 1]], np.int64), b.weight(1, 2), reduction="linear")
+    not_converted(b.model(y, z), "custom::Foo.*node_Foo", "custom::Bar", "other::Baz", "Gelu.*'erf'", "'linear'",
+                  "Replace them")  # fmt: skip
+
+
+def test_many_unknown_operators_are_grouped():
+    b = Builder()
+    x = b.input("x", [2, 3])
+    for _ in range(40):
+        x = b("Foo", x, domain="custom")
+    x = b("Bar", x, domain="custom")
+    with pytest.raises(ConvertError) as caught:
+        converter.convert(b.model(x))
+    text = str(caught.value)
+    assert len(caught.value.nodes) == 41 and len(text.splitlines()) == 4
+    assert "41 node(s) of 2 operator(s)" in text and "also at 'node_Foo_" in text and "37 more" in text
+
+
+def test_operators_of_the_wrong_domain():
+    b = Builder()
+    x = b.input("x", [1, 3, 4])
+    not_converted(b.model(b("LpPool", x, domain="ai.onnx.ml", kernel_shape=[2]), ml=True), "ai.onnx.ml::LpPool")
+
+
+def test_names_cannot_steer_a_terminal():
+    b = Builder()
+    x = b.input("x", [2, 3])
+    model = b.model(b("Foo\x1b[31m", x, domain="custom"))
+    with pytest.raises(ConvertError) as caught:
+        converter.convert(model)
+    assert "\x1b" not in str(caught.value) and "\\x1b[31m" in str(caught.value)
+    model.graph.node[0].name = "n" * 100_000
+    with pytest.raises(ConvertError) as caught:
+        converter.convert(model)
+    assert len(str(caught.value)) < 3000
+
+
+@pytest.mark.parametrize(("kind", "word"), [("sparse_tensor_type", "sparse"), ("opaque_type", "opaque")])
+def test_types_that_no_operator_takes(kind: str, word: str):
+    model = small()
+    getattr(model.graph.input[0].type, kind).SetInParent()
+    refused(model, f"'x' is an? {word}")
+
+
+def test_declared_types_that_differ():
+    model = small()
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT8
+    not_converted(model, "is declared as INT8, but its operator gives FLOAT")
+    hidden = model.graph.value_info.add()  # of a value inside the graph: ignored
+    hidden.CopyFrom(helper.make_tensor_value_info(model.graph.node[0].output[0], TensorProto.INT8, [7]))
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    assert converter.convert(model).report.weight_bytes == {"float32": 48}
+
+
+def test_paths_that_are_none(tmp_path):
+    model = external(tmp_path, "weights.bin")
+    for location in ("a\0b", "x" * 300, "."):
+        model.graph.initializer[0].external_data[0].value = location
+        path = tmp_path / "m.onnx"
+        path.write_bytes(model.SerializeToString())
+        refused(path, "external data")
+
+
+def test_too_many_dimensions():
+    model = small()
+    model.graph.initializer[0].dims.extend([1] * 70)
+    refused(model, "at most 32 dimensions, got 72")
+
+
+def test_operators_that_the_opset_does_not_have_yet():
+    b = Builder(opset=1)
+    not_converted(bare(b, b("Resize", b.input("x", [2, 3]))), "Resize")
+
+
+def bare(b: Builder, *outputs: str) -> onnx.ModelProto:
+    """The model, of which nothing is inferred."""
+    graph = helper.make_graph(b.nodes, "g", b.inputs, [onnx.ValueInfoProto(name=o) for o in outputs], b.constants)
+    opsets = [helper.make_opsetid("", b.opset), helper.make_opsetid("ai.onnx.ml", 4)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def test_what_ends_the_process_in_onnx_s_inference():
+    b = Builder(opset=18)
+    x = b.input("x", [7])
+    not_converted(bare(b, *b("Split", x, outputs=3, num_outputs=2)), "as many results as parts, 2, got 3")
+    b = Builder()
+    encoder = b("LabelEncoder", b("Foo", b.input("x", [2]), domain="custom"), domain="ai.onnx.ml",
+                keys_tensor=numpy_helper.from_array(np.array([1, 2])),
+                values_tensor=numpy_helper.from_array(np.array([3, 4])))  # fmt: skip
+    not_converted(bare(b, encoder), "custom::Foo")
+    b = Builder()
+    size = b("Add", b.const([-3], np.int64), b.const([1], np.int64))
+    wide = b("Expand", b.input("x", [1]), size)
+    y = b("Slice", wide, b.const([0]), b.const([-3]), b.const([0]))
+    not_converted(bare(b, y), "sizes that it computes for 'node_Expand_.*' are negative")
+
+
+def test_constants_without_a_value():
+    b = Builder()
+    y = b("Add", b.input("x", [2]), b("Constant"))
+    not_converted(bare(b, y), "Constant.*one attribute that holds its value, got none")
+
+
+def test_no_report_fails_over_inputs_too_large_to_try():
+    b = Builder()
+    made = converter.convert(b.model(b("Relu", b.input("x", [4, 2**31 - 1, 4]))), explain=True)
+    assert any("bytes" in text for text in made.report.left_out)

@@ -27,6 +27,12 @@ def add(model, op, inputs, domain="", **attrs):
     model.graph.append(node)
 
 
+def reshape(model, given, made):
+    model.graph.inputs[0].shape = ir.Shape(given)
+    add(model, "Reshape", [model.graph.inputs[0], model.graph.inputs[0]])
+    model.graph[-1].outputs[0].shape = ir.Shape(made)
+
+
 BREAKS = {
     "opset pinned": lambda m: m.graph.opset_imports.__setitem__("", 20),
     "constants fill their shapes": lambda m: next(iter(m.graph.initializers.values())).__setattr__(
@@ -43,6 +49,9 @@ BREAKS = {
     "sizes": lambda m: add(m, "MaxPool", [m.graph.inputs[0]], kernel_shape=[0]),
     "quantised steps": lambda m: add(m, "QuantizeLinear", [m.graph.inputs[0], m.graph.inputs[0]]),
     "permutations": lambda m: add(m, "Transpose", [m.graph.inputs[0]], perm=[0, 2]),
+    "value of a constant": lambda m: add(m, "Constant", []),
+    "parts of a split": lambda m: add(m, "Split", [m.graph.inputs[0]], num_outputs=2),
+    "elements kept": lambda m: reshape(m, [2, 3], [2, 4]),
     "axes in range": lambda m: attribute(m, "axis", ir.AttrInt64("axis", 2)),
     "graph outputs defined": lambda m: m.graph.outputs.append(ir.Value(name="ghost")),
 }

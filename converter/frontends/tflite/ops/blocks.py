@@ -32,7 +32,7 @@ def space_to_batch(op: Op) -> ir.Value:
     """Padded, then every b-th pixel in each direction becomes an image; block positions come first in the batch."""
     (x,) = payload(op, 0)
     images, block, pads = x, contents(op, 1, "block shape"), op.ints(2)
-    n, tail = len(block), rank(op, 0) - 1 - len(block)
+    n, tail = len(block), _tail(op, block)
     if pads is None:
         none = [op.constant([0])]
         sides = [op.constant([0] * tail, np.int64)] if tail else []
@@ -53,6 +53,14 @@ def space_to_batch(op: Op) -> ir.Value:
     return x if pads is None else remember(x, images, block, pads)
 
 
+def _tail(op: Op, block: tuple[int, ...]) -> int:
+    """The number of axes after the batch and those that blocks divide."""
+    axes = rank(op, 0) - 1
+    if len(block) > axes:
+        op.fail(f"expected a block of at most {axes} sizes, got {len(block)}")
+    return axes - len(block)
+
+
 def _column(op: Op, i: int, k: int) -> ir.Value:
     """Column `k` of the computed pairs of integers in operand `i`, as int64."""
     pairs = op.emit("Reshape", [indices(op, i), op.constant([-1, 2])])
@@ -67,7 +75,7 @@ def batch_to_space(op: Op) -> ir.Value:
     whole = None if crops is None else dilated(op, x, block, crops)
     if whole is not None:
         return whole
-    n, tail = len(block), rank(op, 0) - 1 - len(block)
+    n, tail = len(block), _tail(op, block)
     shape = _Sizes(op, x)
     images = shape.divided(0, int(np.prod(block)))
     rest = [shape.keep(1 + n + i) for i in range(tail)]

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from converter.frontends.tflite.op import Op, translate
-from converter.frontends.tflite.ops.operands import cast, contents, counted, index, sizes
+from converter.frontends.tflite.ops.operands import cast, counted, index, single, sizes
 
 __all__: list[str] = []
 
@@ -155,7 +155,7 @@ def non_max_suppression(op: Op) -> list[ir.Value]:
     soft = op.name.endswith("V5")
     if soft and (op.real_const(5) is None or np.any(op.real_const(5))):
         op.fail("expected soft_nms_sigma 0, got another or computed value; export the model with hard suppression")
-    (most,) = contents(op, 2, "max_output_size")
+    most = single(op, 2, "max_output_size")
     boxes, scores = (op.emit("Unsqueeze", [op.real(i), op.constant(axes)]) for i, axes in ((0, [0]), (1, [0, 1])))
     rows = op.emit("NonMaxSuppression", [boxes, scores, index(op, 2), op.real(3), op.real(4)])
     kept = op.emit("Gather", [rows, op.constant(2)], {"axis": 1})

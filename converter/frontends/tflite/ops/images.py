@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from converter.frontends.tflite.op import Op, translate
-from converter.frontends.tflite.ops.operands import counted, extents, payload, sizes
+from converter.frontends.tflite.ops.operands import counted, extents, payload, rank, sizes
 
 __all__: list[str] = []
 
@@ -26,9 +26,9 @@ def resize_nearest(op: Op) -> ir.Value:
     """
     (x,) = payload(op, 0)
     wanted, known = op.ints(1), sizes(op, 0)[1:3]
-    extents(op, 1, 1)
+    _pixels(op)
     corners, half = bool(op.option("align_corners")), bool(op.option("half_pixel_centers"))
-    if wanted is not None and None not in known:
+    if wanted is not None and all(known):
         pairs = [(int(n or 0), counted(op, out)) for n, out in zip(known, wanted, strict=True)]
         places = [_nearest(size, line, corners, half) for size, line in pairs]
         exact = [_onnx_nearest(size, line, corners, half) for size, line in pairs]
@@ -50,8 +50,17 @@ def _coordinates(op: Op) -> str:
 
 
 def _resize(op: Op, x: ir.Value, attrs: Mapping[str, str]) -> ir.Value:
-    turned = op.emit("Resize", [op.nchw(x), None, None, extents(op, 1, 1)], {"axes": [2, 3], **attrs})
+    turned = op.emit("Resize", [op.nchw(x), None, None, _pixels(op)], {"axes": [2, 3], **attrs})
     return op.nhwc(turned)
+
+
+def _pixels(op: Op) -> ir.Value:
+    """The height and width that input 1 asks for, as int64."""
+    found = op.ints(1)
+    if rank(op, 0) != 4 or (found is not None and len(found) != 2):
+        count = "computed sizes" if found is None else f"{len(found)} sizes"
+        op.fail(f"expected images of rank 4 and two sizes, got rank {rank(op, 0)} and {count}")
+    return extents(op, 1, 1)
 
 
 def _nearest(size: int, line: np.ndarray, corners: bool, half: bool) -> np.ndarray:

@@ -15,6 +15,7 @@ from converter.frontends.tflite.ops.operands import (
     payload,
     rank,
     same_quant,
+    single,
     sizes,
 )
 
@@ -49,14 +50,14 @@ def unpack(op: Op) -> list[ir.Value]:
 @translate("SPLIT")
 def split(op: Op) -> list[ir.Value]:
     """Equal parts along an axis."""
-    (place,) = contents(op, 0, "split axis")
+    place = single(op, 0, "split axis")
     return _equal_parts(op, _whole(op, 1), axis(op, place, rank(op, 1)))
 
 
 @translate("SPLIT_V")
 def split_v(op: Op) -> list[ir.Value]:
     """Parts of given sizes along an axis; -1 is what remains."""
-    (place,) = contents(op, 2, "split axis")
+    place = single(op, 2, "split axis")
     place = axis(op, place, rank(op, 0))
     parts = op.ints(1)
     if parts is None:

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from converter.frontends.tflite.op import Op, translate
-from converter.frontends.tflite.ops.operands import contents, counted, payload, sizes, zero_point
+from converter.frontends.tflite.ops.operands import counted, payload, ranked, single, sizes, zero_point
 
 __all__: list[str] = []
 
@@ -14,6 +14,7 @@ __all__: list[str] = []
 @translate("MATRIX_DIAG")
 def matrix_diag(op: Op) -> ir.Value:
     """Square matrices with the operand's last axis on the diagonal, zeros elsewhere."""
+    ranked(op, 0, 1)
     (diagonal,) = payload(op, 0)
     size = sizes(op, 0)[-1]
     if size is None:
@@ -25,6 +26,7 @@ def matrix_diag(op: Op) -> ir.Value:
 @translate("MATRIX_SET_DIAG")
 def matrix_set_diag(op: Op) -> ir.Value:
     """Matrices with their main diagonal replaced."""
+    ranked(op, 0, 2)
     matrix, diagonal = payload(op, 0, 1)
     rows, columns = sizes(op, 0)[-2:]
     if rows is None or columns is None:
@@ -45,6 +47,6 @@ def _diagonal(op: Op, rows: int, columns: int) -> ir.Value:
 @translate("CUMSUM")
 def cumsum(op: Op) -> ir.Value:
     """Running sums along an axis, either way, with or without the element itself."""
-    (axis,) = contents(op, 1, "axis")
+    axis = single(op, 1, "axis")
     attrs = {"exclusive": int(op.option("exclusive", False)), "reverse": int(op.option("reverse", False))}
     return op.emit("CumSum", [op.real(0), op.constant(np.asarray(axis, np.int64))], attrs)

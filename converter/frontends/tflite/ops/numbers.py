@@ -64,8 +64,10 @@ def fake_quant(op: Op) -> ir.Value:
 
 
 def _nudged(op: Op, low: float, high: float, bits: int, narrow: bool) -> tuple[np.float32, int]:
-    if not low < high or not low <= 0 <= high:
+    if not low < high or not low <= 0 <= high or not np.isfinite((low, high)).all():
         op.fail(f"expected a range around zero, got min {low} and max {high}")
+    if not 2 <= bits <= 16:
+        op.fail(f"expected 2 to 16 bits, got {bits}")
     first, last = int(narrow), 2**bits - 1
     scale = np.float32(np.float32(high - low) / np.float32(last - first))
     zero = first - low / scale

@@ -23,7 +23,9 @@ __all__ = [
     "indices",
     "payload",
     "rank",
+    "ranked",
     "same_quant",
+    "single",
     "sizes",
     "zero_point",
 ]
@@ -44,6 +46,8 @@ def emit_all(
     op: Op, kind: str, inputs: Sequence[ir.Value | None], attrs: Mapping[str, Any], outputs: int
 ) -> list[ir.Value]:
     """Emit a node of `outputs` results, which may be one."""
+    if outputs < 1:
+        op.fail("expected at least one output, got none")
     if outputs == 1:
         return [op.emit(kind, inputs, attrs)]
     return list(op.emit(kind, inputs, attrs, outputs=outputs))
@@ -80,6 +84,14 @@ def contents(op: Op, i: int, what: str) -> tuple[int, ...]:
     return found
 
 
+def single(op: Op, i: int, what: str) -> int:
+    """The integer of input `i`, which must be constant and hold only this one. `what` names it in the error."""
+    found = contents(op, i, what)
+    if len(found) != 1:
+        op.fail(f"expected one number as {what}, got {len(found)}")
+    return found[0]
+
+
 def rank(op: Op, i: int) -> int:
     """The number of dimensions of input `i`."""
     found = build.rank(op.raw(i))
@@ -89,6 +101,12 @@ def rank(op: Op, i: int) -> int:
     if not tensor.has_rank:
         op.fail(f"expected {tensor.name!r} to have a known rank; export the model with fixed shapes")
     return tensor.rank
+
+
+def ranked(op: Op, i: int, least: int) -> None:
+    """Fail when input `i` has less than `least` dimensions."""
+    if rank(op, i) < least:
+        op.fail(f"expected {op.tensor(i).name!r} to have at least {least} dimensions, got {rank(op, i)}")
 
 
 def axis(op: Op, number: int, dims: int) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from converter.frontends.tflite.op import Op, translate
-from converter.frontends.tflite.ops.operands import cast, contents, extents
+from converter.frontends.tflite.ops.operands import cast, extents, single
 
 __all__: list[str] = []
 
@@ -29,7 +29,7 @@ def random(op: Op) -> ir.Value:
 @translate("MULTINOMIAL")
 def multinomial(op: Op) -> ir.Value:
     """Classes drawn from rows of logarithms of weights."""
-    (count,) = contents(op, 1, "number of samples")
+    count = single(op, 1, "number of samples")
     attrs = {"sample_size": count, "dtype": int(ir.DataType.INT64), **_seed(op)}
     logits = op.emit("LogSoftmax", [op.real(0)], {"axis": -1})
     return cast(op, op.emit("Multinomial", [logits], attrs), op.output().dtype)

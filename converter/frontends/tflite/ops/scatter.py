@@ -66,6 +66,8 @@ def segments(op: Op) -> ir.Value:
 
 def _start(op: Op, like: ir.Value, fold: str) -> ir.Value:
     kind = (like.dtype or ir.DataType.FLOAT).numpy()
+    if kind.kind not in "fiu":
+        op.fail(f"expected numbers, got {kind}")
     limits = np.finfo(kind) if kind.kind == "f" else np.iinfo(kind)
     return _number(op, like, {"add": 0, "mul": 1, "max": limits.min, "min": limits.max}[fold])
 

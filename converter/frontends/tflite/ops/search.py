@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from converter.frontends.tflite.op import Op, translate
-from converter.frontends.tflite.ops.operands import axis, cast, contents, index, payload, rank
+from converter.frontends.tflite.ops.operands import axis, cast, index, payload, rank, single
 
 __all__: list[str] = []
 
@@ -14,7 +14,7 @@ __all__: list[str] = []
 @translate("ARG_MAX", "ARG_MIN")
 def arg_extreme(op: Op) -> ir.Value:
     """The position of the extreme along an axis, the first among equals."""
-    (place,) = contents(op, 1, "axis")
+    place = single(op, 1, "axis")
     kind = "ArgMax" if op.name == "ARG_MAX" else "ArgMin"
     found = op.emit(kind, [op.raw(0)], {"axis": axis(op, place, rank(op, 0)), "keepdims": 0})
     return cast(op, found, op.output().dtype)

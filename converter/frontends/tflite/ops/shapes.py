@@ -6,7 +6,17 @@ import numpy as np
 import onnx_ir as ir
 
 from converter.frontends.tflite.op import Op, translate
-from converter.frontends.tflite.ops.operands import axis, cast, contents, extents, indices, payload, rank, sizes
+from converter.frontends.tflite.ops.operands import (
+    axis,
+    cast,
+    counted,
+    extents,
+    indices,
+    payload,
+    rank,
+    single,
+    sizes,
+)
 from converter.ir import build
 
 __all__: list[str] = []
@@ -48,7 +58,7 @@ def squeeze(op: Op) -> ir.Value:
 def expand_dims(op: Op) -> ir.Value:
     """A new axis of size 1."""
     (x,) = payload(op, 0)
-    (where,) = contents(op, 1, "axis")
+    where = single(op, 1, "axis")
     return op.emit("Unsqueeze", [x, op.constant([axis(op, where, rank(op, 0) + 1)])])
 
 
@@ -90,16 +100,19 @@ def broadcast_to(op: Op) -> ir.Value:
 def broadcast_args(op: Op) -> ir.Value:
     """The shape two shapes broadcast to: from the right, the size that is not 1."""
     a, b = indices(op, 0), indices(op, 1)
-    left, right = (int(sizes(op, i)[0] or 0) for i in (0, 1))
-    if None in sizes(op, 0) + sizes(op, 1):
+    lengths = sizes(op, 0) + sizes(op, 1)
+    if len(lengths) != 2 or None in lengths:
         op.fail("expected two shapes of known lengths; export the model with fixed ranks")
+    left, right = (int(n or 0) for n in lengths)
     a, b = _left_padded(op, a, right - left), _left_padded(op, b, left - right)
     joint = op.emit("Where", [op.emit("Equal", [a, op.constant(1)]), b, a])
     return cast(op, joint, op.output().dtype)
 
 
 def _left_padded(op: Op, sizes: ir.Value, by: int) -> ir.Value:
-    return op.emit("Concat", [op.constant([1] * by, np.int64), sizes], {"axis": 0}) if by > 0 else sizes
+    if by < 1:
+        return sizes
+    return op.emit("Concat", [op.constant(np.ones_like(counted(op, by), np.int64)), sizes], {"axis": 0})
 
 
 @translate("RANGE")

@@ -70,6 +70,32 @@ REFUSED: dict[str, tuple[Make, str]] = {
         ),
         "soft_nms_sigma 0",
     ),
+    "two axes for one": (
+        lambda b, x: b.op("ARG_MAX", [x, _const(b, 0, 1)], (3, 4), "int32", output_type="INT32"),
+        "one number as axis, got 2",
+    ),
+    "real axis": (
+        lambda b, x: b.op("ARG_MAX", [x, b.const(np.float32(0.5))], (3, 4), "int32", output_type="INT32"),
+        "whole numbers in .*FLOAT32",
+    ),
+    "longer block": (
+        lambda b, x: b.op("BATCH_TO_SPACE_ND", [x, _const(b, 1, 1, 1), _const(b, [[0, 0]] * 3)], (2, 3, 4)),
+        "block of at most 2 sizes, got 3",
+    ),
+    "three sizes": (
+        lambda b, x: b.op("RESIZE_NEAREST_NEIGHBOR", [b.input("i", (1, 2, 2, 1)), _const(b, 4, 4, 4)], (1, 4, 4, 1)),
+        "two sizes, got rank 4 and 3 sizes",
+    ),
+    "diagonal of a scalar": (lambda b, x: b.op("MATRIX_DIAG", [b.input("d", ())], ()), "at least 1 dimensions, got 0"),
+    "numbers of 99 bits": (lambda b, x: b.op("FAKE_QUANT", [x], (2, 3, 4), min=-1.0, max=1.0, num_bits=99), "16 bits"),
+    "sums of truths": (
+        lambda b, x: b.op("UNSORTED_SEGMENT_SUM", [b.input("t", (2,), "bool"), _const(b, 0, 1), _const(b, 2)], (2,)),
+        "expected numbers, got bool",
+    ),
+    "shapes of no length": (
+        lambda b, x: b.op("BROADCAST_ARGS", [b.input("a", (), "int32"), _const(b, 1, 2)], (2,), "int32"),
+        "two shapes of known lengths",
+    ),
     "state that is none": (
         lambda b, x: b.op("RNN", [b.input("v", (1, 2)), *(b.const(floats(2, 2)) for _ in range(2)), b.const(floats(2)),
                                   b.input("h", (1, 2))], (1, 2)),
@@ -96,6 +122,21 @@ def test_refusal(name: str) -> None:
     with pytest.raises(ConvertError, match=message) as caught:
         translated(builder.build())
     assert "operator 0" in str(caught.value)
+
+
+def test_all_refused_operators_are_listed() -> None:
+    """Each with its name; not those that may fail only because an operand could not be translated."""
+    builder = Builder()
+    x = builder.input("x", (2, 3, 4))
+    bad = [builder.op("SUM", [x, _const(builder, axis)], (2, 3)) for axis in (5, 6)]
+    follower = builder.op("SUM", [bad[0], _const(builder, 7)], (2,))
+    later = builder.op("SUM", [builder.op("RELU", [follower], (2,)), _const(builder, 8)], ())
+    builder.output(bad[1], later)
+    with pytest.raises(ConvertError) as caught:
+        tflite.load(builder.build())
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "3 operators cannot be translated:"
+    assert [line.split("got ")[-1] for line in lines[1:]] == ["5", "6", "8"]
 
 
 IMAGES: dict[str, Make] = {
