@@ -39,7 +39,6 @@ from lite_runtime.graph import Array, Graph, StateUse, Value, numpy_dtype
 from lite_runtime.learning.state import face
 from tests.fuzz.agreement import compare
 from tests.fuzz.integer_seeds import integer_bundles
-from tests.fuzz.models import model_seeds, spoil_model, try_model
 from tests.fuzz.mutate import mutate
 from tests.fuzz.schedules import in_all_ways
 from tests.fuzz.seeds import seed_bundles
@@ -48,18 +47,16 @@ from tests.fuzz.training_seeds import training_bundles
 __all__ = ["Finding", "Options", "Summary", "case", "fuzz", "main", "try_file"]
 
 ROOT = Path(__file__).resolve().parents[2]
-BACKENDS = ("auto", "native", "reference", "guard", "definitions", "compare", "walked", "convert", "read")
+BACKENDS = ("auto", "native", "reference", "guard", "definitions", "compare", "walked", "read")
 """Those of `lite_runtime.load`; the operators' NumPy definitions one after the other, which know no memory limit; guard
-and reference side by side, whose results must agree; native code in the ways of `schedules`; the converter, for models;
-and reading alone."""
+and reference side by side, whose results must agree; native code in the ways of `schedules`; and reading alone."""
 FAMILIES: dict[str, Callable[[], list[bytes]]] = {
     "general": seed_bundles,
     "integers": integer_bundles,
-    "tflite": model_seeds,
     "training": training_bundles,
     "all": lambda: [*seed_bundles(), *integer_bundles(), *training_bundles()],
 }
-"""Which seeds cases are made from; "tflite" goes with the backend "convert"."""
+"""Which seeds cases are made from."""
 PROGRAM: tuple[str, ...] = ("-m", "tests.fuzz.bundles")
 """What Python runs as a worker."""
 PATIENCE = 10.0
@@ -123,8 +120,7 @@ class Summary:
 
 def case(seed: int, number: int, seeds: list[bytes]) -> bytes:
     """The file of a case."""
-    spoil = spoil_model if seeds[0][4:8] == b"TFL3" else mutate
-    return spoil(Random(f"{seed}:{number}"), seeds)
+    return mutate(Random(f"{seed}:{number}"), seeds)
 
 
 def try_file(data: bytes, backend: str, threads: int = 1, seed: int = 0) -> list[str]:
@@ -132,8 +128,6 @@ def try_file(data: bytes, backend: str, threads: int = 1, seed: int = 0) -> list
 
     Any exception that is not an MsedgeError passes through.
     """
-    if backend == "convert":
-        return try_model(data)
     done: list[str] = []
     try:
         held = bundle.read(data)

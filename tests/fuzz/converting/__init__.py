@@ -1,0 +1,1 @@
+"""Damaged and hostile model files through the converter: see `__main__`."""
