@@ -6,6 +6,7 @@ violations it finds as text, none for a valid subject.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -329,6 +330,17 @@ def _parts(node: ir.Node, context: Context) -> Found:
         yield f"expected as many results as parts, {count}, got {len(node.outputs)}"
 
 
+_TERM = re.compile(r"[A-Za-z ]*(?:\.\.\.[A-Za-z ]*)?")
+
+
+def _equation(node: ir.Node, context: Context) -> Found:
+    """ONNX's inference never returns from an equation with a dot that belongs to no ellipsis."""
+    equation = build.attr(node, "equation", "")
+    terms = equation.replace("->", ",", 1).split(",")
+    if not all(_TERM.fullmatch(term) for term in terms):
+        yield f"expected terms of letters and at most one ellipsis in the equation, got {equation!r}"
+
+
 _KEEP_SIZE = frozenset(("DepthToSpace", "Flatten", "Reshape", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze"))
 
 
@@ -446,6 +458,7 @@ RULES: tuple[Rule, ...] = (
     Rule("permutations", "node", _permutes, frozenset(("Transpose",))),
     Rule("axes in range", "node", _axis_in_range, _AXIS_OPS),
     Rule("parts of a split", "node", _parts, frozenset(("Split",))),
+    Rule("equations", "node", _equation, frozenset(("Einsum",))),
     Rule("elements kept", "node", _same_size, _KEEP_SIZE),
     Rule("graph outputs defined", "graph outputs", _outputs_defined),
 )

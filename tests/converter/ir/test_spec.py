@@ -51,6 +51,7 @@ BREAKS = {
     "permutations": lambda m: add(m, "Transpose", [m.graph.inputs[0]], perm=[0, 2]),
     "value of a constant": lambda m: add(m, "Constant", []),
     "parts of a split": lambda m: add(m, "Split", [m.graph.inputs[0]], num_outputs=2),
+    "equations": lambda m: add(m, "Einsum", [m.graph.inputs[0]], equation="i.j->i"),
     "elements kept": lambda m: reshape(m, [2, 3], [2, 4]),
     "axes in range": lambda m: attribute(m, "axis", ir.AttrInt64("axis", 2)),
     "graph outputs defined": lambda m: m.graph.outputs.append(ir.Value(name="ghost")),
