@@ -195,6 +195,9 @@ def _check_nodes(
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.TENSOR or attribute.HasField("t"):
                 _check_tensor(attribute.t, folder, f"{title}: attribute {attribute.name!r}")
+            for text in (attribute.s, *attribute.strings):
+                if not _is_text(text):
+                    raise ConvertError(f"{title}: attribute {attribute.name!r} is not UTF-8 text: {text[:20]!r}")
             for graph in _subgraphs(attribute):
                 _check_graph(graph, known, folder, f"{title}: subgraph {attribute.name!r}")
     for name in outputs:
@@ -213,6 +216,14 @@ def _check_type(kind: onnx.TypeProto, where: str) -> None:
         raise ConvertError(f"{where} is {_KINDS[chosen]}, which is not supported; export it as a dense tensor")
     if chosen in ("sequence_type", "optional_type"):
         _check_type(getattr(kind, chosen).elem_type, where)
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _subgraphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:

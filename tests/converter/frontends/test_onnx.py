@@ -318,6 +318,10 @@ def test_declared_types_that_differ():
     model = small()
     model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT8
     not_converted(model, "is declared as INT8, but its operator gives FLOAT")
+    b = Builder(opset=21)
+    groups = bare(b, b("GroupNormalization", b.input("x", [1, 4, 2]), b.weight(4), b.weight(4), num_groups=2))
+    groups.graph.output[0].CopyFrom(helper.make_tensor_value_info(groups.graph.output[0].name, TensorProto.INT8, None))
+    not_converted(groups, "is declared as INT8, but its operator gives FLOAT")  # a function that ONNX does not expand
     hidden = model.graph.value_info.add()  # of a value inside the graph: ignored
     hidden.CopyFrom(helper.make_tensor_value_info(model.graph.node[0].output[0], TensorProto.INT8, [7]))
     model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
@@ -331,6 +335,12 @@ def test_paths_that_are_none(tmp_path):
         path = tmp_path / "m.onnx"
         path.write_bytes(model.SerializeToString())
         refused(path, "external data")
+
+
+def test_attributes_that_are_no_text():
+    model = small()
+    model.graph.node[0].attribute.append(helper.make_attribute("mode", b"\xff\xfe"))
+    refused(model, "attribute 'mode' is not UTF-8 text")
 
 
 def test_too_many_dimensions():
