@@ -129,6 +129,9 @@ def _check_opsets(opsets: Mapping[str, int]) -> None:
             f"expected ONNX opset {OLDEST_OPSET} to {NEWEST_OPSET}, got {version}; "
             "export the model again for a released opset"
         )
+    for domain, number in opsets.items():
+        if not 0 <= number < 1 << 31:
+            raise ConvertError(f"expected a version of 31 bits for operator set {domain!r}, got {number}; export again")
     if not opsets:
         raise ConvertError("the model imports no operator set: expected an opset_import of domain ai.onnx")
 

@@ -337,6 +337,12 @@ def test_paths_that_are_none(tmp_path):
         refused(path, "external data")
 
 
+def test_versions_that_are_none():
+    model = small()
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 2**40))
+    refused(model, "version of 31 bits for operator set 'ai.onnx.ml'")
+
+
 def test_attributes_that_are_no_text():
     model = small()
     model.graph.node[0].attribute.append(helper.make_attribute("mode", b"\xff\xfe"))
