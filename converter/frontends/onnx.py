@@ -102,6 +102,11 @@ def _check(proto: onnx.ModelProto, folder: Path | None) -> None:
     if not opsets and proto.ir_version < 3:
         proto.opset_import.append(onnx.helper.make_opsetid("", 1))
         opsets = {"": 1}
+    for entry in (entry for owner in (proto, *proto.functions) for entry in owner.opset_import):
+        if not 0 <= entry.version < 1 << 31:
+            raise ConvertError(
+                f"expected a version of 31 bits for operator set {entry.domain!r}, got {entry.version}; export again"
+            )
     _check_opsets(opsets)
     if not proto.graph.output:
         raise ConvertError("the model's graph has no outputs: expected at least one; export the model again")
@@ -129,9 +134,6 @@ def _check_opsets(opsets: Mapping[str, int]) -> None:
             f"expected ONNX opset {OLDEST_OPSET} to {NEWEST_OPSET}, got {version}; "
             "export the model again for a released opset"
         )
-    for domain, number in opsets.items():
-        if not 0 <= number < 1 << 31:
-            raise ConvertError(f"expected a version of 31 bits for operator set {domain!r}, got {number}; export again")
     if not opsets:
         raise ConvertError("the model imports no operator set: expected an opset_import of domain ai.onnx")
 
