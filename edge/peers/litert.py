@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +19,44 @@ def is_tflite(path: Path) -> bool:
 
 
 class LiteRT:
-    """One .tflite in LiteRT with its default delegates, on CPU. Names are those of the signature, if the file has one.
+    """One .tflite in LiteRT on CPU, with its default delegate; without it if that fails to prepare the model, as XNNPACK
+    does for some models that LiteRT's own kernels run. Names are those of the signature, if the file has one.
 
     `signature`: the key of a signature; None: the first one, or the main subgraph if the file has no signature.
     """
 
     def __init__(self, source: Path | bytes, *, threads: int = 1, signature: str | None = None) -> None:
-        from ai_edge_litert.interpreter import Interpreter
-
-        given = {"model_content": source} if isinstance(source, bytes) else {"model_path": str(source)}
         self.model: Any = source
+        self._threads, self._signature = threads, signature
+        self._may_fall_back = True
         try:
-            self._interpreter = Interpreter(**given, num_threads=threads)
-            self._interpreter.allocate_tensors()
+            self._open()
         except (ValueError, RuntimeError) as error:
-            raise OracleError(f"LiteRT cannot load the source model: {error}") from None
+            self._fall_back(error)
+
+    def _open(self) -> None:
+        from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+        given = {"model_content": self.model} if isinstance(self.model, bytes) else {"model_path": str(self.model)}
+        plain = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
+        resolver = OpResolverType.AUTO if self._may_fall_back else plain
+        self._interpreter = Interpreter(**given, num_threads=self._threads, experimental_op_resolver_type=resolver)
         keys = list(self._interpreter.get_signature_list())
-        self._runner = self._interpreter.get_signature_runner(signature or keys[0]) if keys else None
-        self._entries = self._details("input")
-        self._results = self._details("output")
+        self._runner = self._interpreter.get_signature_runner(self._signature or keys[0]) if keys else None
+        given_by, made_by = self._details("input"), self._details("output")
+        stored: list[tuple[int, ...] | None] = [tuple(map(int, d["shape"])) for _, d in given_by]
+        try:
+            self._interpreter.allocate_tensors()
+        except (ValueError, RuntimeError):
+            if all(n >= 0 for _, d in given_by for n in d["shape_signature"]):
+                raise
+            stored = [None] * len(stored)  # the stored sizes may be too small; the first run gives others
+        called = _distinct([name for name, _ in (*given_by, *made_by)])
+        self._entries = dict(zip(called, (d for _, d in given_by), strict=False))
+        self._results = dict(zip(called[len(given_by) :], (d for _, d in made_by), strict=True))
         if self._is_main():
             self._runner = None  # the plain interface takes a third of the time
+        self._called = dict(zip((name for name, _ in made_by), self._results, strict=True))
         self.inputs = tuple(
             Value(name, dtype_name(d["dtype"]), tuple(None if n < 0 else int(n) for n in d["shape_signature"]))
             for name, d in self._entries.items()
@@ -47,14 +64,24 @@ class LiteRT:
         self.outputs = tuple(self._results)
         sides = self._entries, self._results
         self._given, self._made = ([(name, d["index"]) for name, d in side.items()] for side in sides)
-        self._shapes = {name: tuple(map(int, d["shape"])) for name, d in self._entries.items()}
+        self._shapes = dict(zip(self._entries, stored, strict=True))
         self.tensors = {d["name"]: name for side in sides for name, d in side.items()}
         """Names of inputs and outputs by the names of their tensors in the file."""
 
-    def _details(self, side: str) -> dict[str, dict[str, Any]]:
+    def _fall_back(self, error: Exception) -> None:
+        """Open the model without the delegate. Raises OracleError, with the first `error`, if that fails too."""
+        self._may_fall_back = False
+        try:
+            self._open()
+        except (ValueError, RuntimeError):
+            raise OracleError(f"LiteRT cannot load the source model: {error}") from None
+
+    def _details(self, side: str) -> list[tuple[str, dict[str, Any]]]:
+        """(name, details) of every input or output. A tensor without a name has the one that the converter gives it."""
         if self._runner is not None:
-            return dict(getattr(self._runner, f"get_{side}_details")())
-        return {d["name"]: d for d in getattr(self._interpreter, f"get_{side}_details")()}
+            return list(getattr(self._runner, f"get_{side}_details")().items())
+        details = getattr(self._interpreter, f"get_{side}_details")()
+        return list({d["index"]: (d["name"] or f"tensor {d['index']}", d) for d in details}.values())
 
     def _is_main(self) -> bool:
         """Whether the signature is the main subgraph, tensor by tensor."""
@@ -71,20 +98,40 @@ class LiteRT:
         This method does as little as possible besides calling LiteRT, which runs some models in a microsecond.
         """
         try:
-            if self._runner is not None:
-                return dict(self._runner(**inputs))
-            it = self._interpreter
-            for name, index in self._given:
-                if inputs[name].shape != self._shapes[name]:
-                    self._resize(inputs)
-                it.set_tensor(index, inputs[name])
-            it.invoke()
-            return {name: it.get_tensor(index) for name, index in self._made}
+            made = self._run(inputs)
         except (ValueError, RuntimeError) as error:
-            raise OracleError(f"LiteRT cannot run the source model: {error}") from None
+            if not self._may_fall_back:
+                raise OracleError(f"LiteRT cannot run the source model: {error}") from None
+            self._fall_back(error)
+            return self.run(inputs)
+        self._may_fall_back = False  # the model may have state by now
+        return made
+
+    def _run(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
+        if self._runner is not None:
+            made = self._runner(**inputs)
+            return {name: made[own] for own, name in self._called.items()}
+        it = self._interpreter
+        for name, index in self._given:
+            if inputs[name].shape != self._shapes[name]:
+                self._resize(inputs)
+            it.set_tensor(index, inputs[name])
+        it.invoke()
+        return {name: it.get_tensor(index) for name, index in self._made}
 
     def _resize(self, inputs: Mapping[str, Array]) -> None:
         self._shapes = {name: array.shape for name, array in inputs.items()}
         for name, index in self._given:
-            self._interpreter.resize_tensor_input(index, self._shapes[name])
+            self._interpreter.resize_tensor_input(index, inputs[name].shape)
         self._interpreter.allocate_tensors()
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    """The names, with numbers appended to repeated ones, as in the bundle."""
+    found: dict[str, None] = {}
+    for name in names:
+        unique, number = name, 1
+        while unique in found:
+            unique, number = f"{name}_{number}", number + 1
+        found[unique] = None
+    return list(found)

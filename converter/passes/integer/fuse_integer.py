@@ -153,6 +153,8 @@ def _mean(*attrs: str) -> Rule:
 
 def _softmax(node: ir.Node) -> Callable[[], None]:
     _one_activation(node, BYTES)
+    y = _result(node)[1]
+    _require(y.dtype in BYTES, f"its result is {y.dtype.name.lower()}, not int8 or uint8")
     return _mean("axis")(node)
 
 

@@ -37,6 +37,12 @@ def test_it_works_on_integers(name, dtype):
     assert body(graph) == [f"QLinear{name.split()[0]}"]
 
 
+def test_a_softmax_of_8_bits_with_a_result_of_16_stays_float():
+    b = Q()
+    y = b("Softmax", b.dq(b.integers("x", SHAPE, 0.03, 7)), axis=1)
+    assert "Softmax" in body(check(b.model(b.q(y, 1 / 32768, 0, np.int16)), rarely=0.05))
+
+
 @pytest.mark.parametrize("bound", [False, True])
 def test_a_sum_of_two_is_an_addition(bound):
     b = Q()

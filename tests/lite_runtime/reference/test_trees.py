@@ -106,7 +106,7 @@ def test_support_vector_classifier(kernel: str, odds: bool) -> None:
         **{"vectors_per_class": (2, 3, 1), "classlabels_ints": (0, 1, 2)},
         **({"prob_a": (-1.0, -0.8, -1.2), "prob_b": (0.1, 0.0, -0.1)} if odds else {}),
     }
-    agree("SVMClassifier", [floats(9, 3)], attrs, outputs=2, rtol=2e-2 if odds else 1e-4, atol=2e-3 if odds else 1e-5)
+    agree("SVMClassifier", [floats(9, 3)], attrs, outputs=2, rtol=1e-4, atol=1e-5)
 
 
 ROWS = [
