@@ -19,7 +19,7 @@ def is_tflite(path: Path) -> bool:
 
 
 class LiteRT:
-    """One .tflite in LiteRT on CPU, with its default delegate; without it if that fails to prepare the model, as XNNPACK
+    """One .tflite in LiteRT on CPU, with its default delegate; without if that fails to prepare the model, as XNNPACK
     does for some models that LiteRT's own kernels run. Names are those of the signature, if the file has one.
 
     `signature`: the key of a signature; None: the first one, or the main subgraph if the file has no signature.
@@ -41,16 +41,16 @@ class LiteRT:
         plain = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
         resolver = OpResolverType.AUTO if self._may_fall_back else plain
         self._interpreter = Interpreter(**given, num_threads=self._threads, experimental_op_resolver_type=resolver)
-        keys = list(self._interpreter.get_signature_list())
-        self._runner = self._interpreter.get_signature_runner(self._signature or keys[0]) if keys else None
-        given_by, made_by = self._details("input"), self._details("output")
-        stored: list[tuple[int, ...] | None] = [tuple(map(int, d["shape"])) for _, d in given_by]
+        allocated = True
         try:
             self._interpreter.allocate_tensors()
         except (ValueError, RuntimeError):
-            if all(n >= 0 for _, d in given_by for n in d["shape_signature"]):
+            if all(n >= 0 for d in self._interpreter.get_input_details() for n in d["shape_signature"]):
                 raise
-            stored = [None] * len(stored)  # the stored sizes may be too small; the first run gives others
+            allocated = False  # the stored sizes may be too small; the first run gives others
+        keys = list(self._interpreter.get_signature_list())
+        self._runner = self._interpreter.get_signature_runner(self._signature or keys[0]) if keys else None
+        given_by, made_by = self._details("input"), self._details("output")
         called = _distinct([name for name, _ in (*given_by, *made_by)])
         self._entries = dict(zip(called, (d for _, d in given_by), strict=False))
         self._results = dict(zip(called[len(given_by) :], (d for _, d in made_by), strict=True))
@@ -64,7 +64,7 @@ class LiteRT:
         self.outputs = tuple(self._results)
         sides = self._entries, self._results
         self._given, self._made = ([(name, d["index"]) for name, d in side.items()] for side in sides)
-        self._shapes = dict(zip(self._entries, stored, strict=True))
+        self._shapes = {n: tuple(map(int, d["shape"])) if allocated else None for n, d in self._entries.items()}
         self.tensors = {d["name"]: name for side in sides for name, d in side.items()}
         """Names of inputs and outputs by the names of their tensors in the file."""
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
+import pytest
+from ai_edge_litert import interpreter
 
 import lite_runtime
 from converter import convert
+from edge.measuring.samples import draw
 from edge.peers.litert import LiteRT
+from edge.peers.oracle import OracleError
 from tests.converter.frontends.tflite.builder import Builder
+from tests.converter.streams import denoiser, ring_buffer, two_signatures, wake_word
 
 
 def unnamed() -> bytes:
@@ -32,3 +40,36 @@ def test_tensors_without_names_and_with_equal_ones_are_told_apart() -> None:
     assert list(expected) == ["y", "y_1"] and expected.keys() == got.keys()
     for name in expected:
         np.testing.assert_array_equal(got[name], expected[name])
+
+
+@pytest.mark.parametrize("make", [wake_word, denoiser, ring_buffer, two_signatures])
+def test_models_with_state_are_opened(make: Callable[[], bytes]) -> None:
+    peer = LiteRT(make())
+    ours = {v.name for v in lite_runtime.load(convert(make()).bundle).bundle.at_first("predict").inputs}
+    assert {v.name for v in peer.inputs} == ours
+    peer.run(draw(peer.inputs, np.random.default_rng(0)))
+
+
+def test_a_model_that_the_delegate_cannot_prepare_runs_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+
+    class Refusing(interpreter.Interpreter):
+        def __init__(self, *args: Any, experimental_op_resolver_type: Any, **more: Any) -> None:
+            opened.append(experimental_op_resolver_type)
+            super().__init__(*args, experimental_op_resolver_type=experimental_op_resolver_type, **more)
+
+        def allocate_tensors(self) -> None:
+            if opened[-1] == interpreter.OpResolverType.AUTO:
+                raise RuntimeError("the delegate failed to prepare")
+            super().allocate_tensors()
+
+    monkeypatch.setattr(interpreter, "Interpreter", Refusing)
+    peer = LiteRT(unnamed())
+    (result, _) = peer.run({"tensor 0": np.ones((1, 4), np.float32)}).values()
+    np.testing.assert_array_equal(result, np.full((1, 4), 2, np.float32))
+    assert opened[1:] == [interpreter.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES]
+
+
+def test_the_error_of_a_model_that_cannot_be_opened_is_the_first() -> None:
+    with pytest.raises(OracleError, match="LiteRT cannot load the source model"):
+        LiteRT(b"\x1c\x00\x00\x00TFL3" + bytes(40))
