@@ -14,8 +14,15 @@ __all__: list[str] = []
 
 @translate("CAST")
 def cast_(op: Op) -> ir.Value:
-    """Of stored numbers: quantisation does not count."""
-    return cast(op, op.raw(0), op.output().dtype)
+    """Of stored numbers: quantisation does not count. A complex number becomes its real part, a real number a pair."""
+    x, complex_ = op.raw(0), ir.DataType.COMPLEX64
+    source, target = op.tensor(0).dtype, op.output().dtype
+    if (source == complex_) == (target == complex_):
+        return x if source == complex_ else cast(op, x, target)
+    if source == complex_:
+        return cast(op, op.emit("Gather", [x, op.constant(0)], {"axis": -1}), target)
+    pairs = op.emit("Unsqueeze", [cast(op, x, ir.DataType.FLOAT), op.constant([-1])])
+    return op.emit("Pad", [pairs, op.constant([0, 1]), op.constant(0, np.float32), op.constant([-1])])
 
 
 @translate("QUANTIZE", "DEQUANTIZE")

@@ -93,11 +93,10 @@ def single(op: Op, i: int, what: str) -> int:
 
 
 def rank(op: Op, i: int) -> int:
-    """The number of dimensions of input `i`."""
-    found = build.rank(op.raw(i))
+    """The number of dimensions of input `i`, without the axis of complex numbers' pairs."""
+    found, tensor = build.rank(op.raw(i)), op.tensor(i)
     if found is not None:
-        return found
-    tensor = op.tensor(i)
+        return found - (tensor.dtype == ir.DataType.COMPLEX64)
     if not tensor.has_rank:
         op.fail(f"expected {tensor.name!r} to have a known rank; export the model with fixed shapes")
     return tensor.rank
@@ -124,11 +123,11 @@ def counted(op: Op, size: int) -> np.ndarray:
 
 
 def sizes(op: Op, i: int) -> tuple[int | None, ...]:
-    """The shape of input `i`, None where a size is not known."""
-    found = build.dims(op.raw(i))
+    """The shape of input `i`, None where a size is not known; without the axis of complex numbers' pairs."""
+    found, dims = build.dims(op.raw(i)), rank(op, i)
     if found is None:
-        return (None,) * rank(op, i)
-    return tuple(d if isinstance(d, int) else None for d in found)
+        return (None,) * dims
+    return tuple(d if isinstance(d, int) else None for d in found[:dims])
 
 
 def same_quant(a: Tensor, b: Tensor) -> bool:

@@ -65,13 +65,19 @@ def expand_dims(op: Op) -> ir.Value:
 @translate("SHAPE")
 def shape(op: Op) -> ir.Value:
     """The sizes, int32 or int64."""
-    return cast(op, op.emit("Shape", [op.raw(0)]), op.output().dtype)
+    return cast(op, _shape(op), op.output().dtype)
 
 
 @translate("RANK")
 def rank_of(op: Op) -> ir.Value:
     """The number of dimensions, an int32 scalar."""
-    return cast(op, op.emit("Size", [op.emit("Shape", [op.raw(0)])]), op.output().dtype)
+    return cast(op, op.emit("Size", [_shape(op)]), op.output().dtype)
+
+
+def _shape(op: Op) -> ir.Value:
+    """The sizes of input 0; pairs of complex numbers are one element each."""
+    is_complex = op.tensor(0).dtype == ir.DataType.COMPLEX64
+    return op.emit("Shape", [op.raw(0)], {"end": -1} if is_complex else {})
 
 
 @translate("FILL")

@@ -26,7 +26,7 @@ def rfft2d(op: Op) -> ir.Value:
 def irfft2d(op: Op) -> ir.Value:
     """RFFT2D undone: real numbers from pairs."""
     rows, columns = _lengths(op)
-    dims = (len(op.raw(0).shape or ()) or rank(op, 0) + 1) - 1
+    dims = rank(op, 0)
     x = _cut(op, op.raw(0), dims, rows, columns // 2 + 1)
     whole = op.emit("DFT", [x, op.constant(rows), op.constant(dims - 2)], {"inverse": 1})
     found = op.emit("DFT", [whole, op.constant(columns), op.constant(dims - 1)], {"inverse": 1, "onesided": 1})

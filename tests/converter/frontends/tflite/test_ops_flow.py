@@ -435,6 +435,29 @@ def test_reshaped_complex_numbers_stay_pairs() -> None:
     check(builder, [floats(4, 1, 16)])
 
 
+@pytest.mark.parametrize("axes", [[-2], [1], []])
+def test_axes_of_complex_numbers_are_counted_without_their_pairs(axes: list[int]) -> None:
+    """A short-time Fourier transform of frames drops the row axis, often counted from the end."""
+    builder = Builder()
+    x = builder.input("x", (4, 1, 16))
+    z = builder.op("RFFT2D", [x, builder.const(np.int32([1, 16]))], (4, 1, 9), "complex64")
+    flat = builder.op("SQUEEZE", [z], (4, 9), "complex64", squeeze_dims=axes)
+    builder.output(builder.op("COMPLEX_ABS", [flat], (4, 9), "float32"))
+    check(builder, [floats(4, 1, 16)])
+
+
+def test_casts_and_shapes_of_complex_numbers() -> None:
+    """As in models of sound that take the real part of a spectrum by a Cast."""
+    builder = Builder()
+    x = builder.input("x", (4, 1, 16))
+    z = builder.op("RFFT2D", [x, builder.const(np.int32([1, 16]))], (4, 1, 9), "complex64")
+    builder.output(builder.op("CAST", [z], (4, 1, 9), "float32"))
+    builder.output(builder.op("SHAPE", [z], (3,), "int32", out_type="INT32"))
+    made = builder.op("CAST", [x], (4, 1, 16), "complex64")
+    builder.output(builder.op("COMPLEX_ABS", [made], (4, 1, 16), "float32"))
+    check(builder, [floats(4, 1, 16)])
+
+
 def test_irfft2d() -> None:
     shape = (3, 8, 8)
     builder = Builder()
