@@ -279,6 +279,15 @@ def test_resize(name: str, shape: tuple[int, ...], size: tuple[int, int]) -> Non
         check_op(name, [X(x, QUANT), I32(*size)], [Out(np.int8, QUANT)], version=3, **options)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_resize_interpolates_stored_numbers(dtype: type) -> None:
+    """DeepLab's published files have other scales after resizing than before, which LiteRT's kernels do not look at."""
+    limits = np.iinfo(dtype)
+    x = integers(1, 4, 5, 3, low=limits.min, high=limits.max + 1, dtype=dtype)
+    given, made = Quant(0.0124, limits.min + 3), Quant(0.0352, limits.min)
+    check_op("RESIZE_BILINEAR", [X(x, given), I32(8, 10)], [Out(dtype, made)], version=3)
+
+
 def test_resize_nearest_follows_float32() -> None:
     """Every small pair of sizes, where TFLite's rounding may pick another pixel than exact arithmetic."""
     for size in range(1, 12):
