@@ -460,7 +460,8 @@ def _pair_scores(
 def _pairwise_probabilities(
     pairs: Array, duels: Sequence[tuple[int, int]], count: int, prob_a: Sequence[float], prob_b: Sequence[float]
 ) -> Array:
-    """Platt's sigmoid per pair, coupled as in Wu, Lin and Weng (2004), method 2: sum (r_ji p_i - r_ij p_j)² is small."""
+    """Platt's sigmoid per pair, coupled as in Wu, Lin and Weng (2004), method 2: sum (r_ji p_i - r_ij p_j)² is
+    small."""
     r = np.zeros((len(pairs), count, count))
     for (i, j), score, a, b in zip(duels, pairs.T, prob_a, prob_b, strict=True):
         p = np.clip(1 / (1 + np.exp(a * score + b)), 1e-7, 1 - 1e-7)
