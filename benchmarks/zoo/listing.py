@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta
 
 from federated.tables import Count, Reader, Table
@@ -39,8 +40,8 @@ class Entry(Table, frozen=True):
     commit: str = ""
     licence: str = ""
     sizes: tuple[dict[str, tuple[int, ...]], ...] = ()
-    ranges: dict[str, tuple[float, float]] = {}
-    state: dict[str, str] = {}
+    ranges: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
+    state: dict[str, str] = msgspec.field(default_factory=dict)
     note: str = ""
 
     @property
