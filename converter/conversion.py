@@ -91,8 +91,8 @@ def convert(
     `trainable`). `explain`: also compare the quantised model with the float one layer by layer, on calibration rows
     (random inputs without any), and plan a run for its memory.
     Raises ConvertError for a broken source, UnsupportedOpError (a ConvertError) listing all operators the runtime
-    lacks, QuantizeError for options and data that do not fit, TrainingError for parameters and losses that do not,
-    ProcessingError for an invalid declaration or one that names something the model does not have.
+    lacks, QuantizeError for options and data, TrainingError for parameters and losses, ProcessingError for a processing
+    declaration that do not fit.
     """
     if to not in FORMATS:
         raise ConvertError(f"expected to be one of {', '.join(FORMATS)}, got {to!r}")
@@ -103,8 +103,7 @@ def convert(
     models: Mapping[str, ir.Model] = {name: upgraded(model, input_shapes) for name, model in loaded.models.items()}
     variables = _variables(state, models) if state else loaded.variables
     described = loaded.metadata if processing is None else {**loaded.metadata, **_declared(processing, models, to)}
-    report = _describe(source, loaded, models, options)
-    report.integers = _used(arithmetic, integers, loaded)
+    report = _describe(source, loaded, models, options, _used(arithmetic, integers, loaded))
     for model in models.values():
         need_storable(model)
     samples: Samples | None = None
@@ -417,7 +416,11 @@ def _at_first(graph: Graph, learning: _Learning, signature: str) -> Graph:
 
 
 def _describe(
-    source: frontends.Source, loaded: frontends.Loaded, models: Mapping[str, ir.Model], options: Options
+    source: frontends.Source,
+    loaded: frontends.Loaded,
+    models: Mapping[str, ir.Model],
+    options: Options,
+    integers: frontends.Integers,
 ) -> Report:
     data = _source_bytes(source, models)
     first = next(iter(models.values()))
@@ -428,6 +431,7 @@ def _describe(
         source_bytes=len(data) + sum(_external_bytes(g) for m in models.values() for g in build.graphs(m)),
         source_opset=first.graph.meta.get("msedge.source_opset", 0),
         quantize=options.mode,
+        integers=integers,
         options=asdict(options) if options.mode != "none" else {"mode": "none"},
         ops_before=_count(node.op_type for model in models.values() for node in build.nodes(model)),
     )

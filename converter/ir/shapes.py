@@ -68,7 +68,7 @@ def infer(model: ir.Model, *, declared: bool = True) -> int:
     run.
     """
     _forget_made_up(model)
-    proto = _skeleton(model)
+    proto = _skeleton(model, declared)
     if not declared:
         proto.graph.ClearField("value_info")
         for output in proto.graph.output:
@@ -79,7 +79,9 @@ def infer(model: ir.Model, *, declared: bool = True) -> int:
     if not declared and not _fixed(model.graph.inputs):
         _drop_traced(model.graph, found)
     gained = _merge_graph(model.graph, found, declared)
-    while own_shapes.fill(model):
+    again = any(o.domain == _HIDDEN for o in proto.opset_import)
+    while own_shapes.fill(model) or again:
+        again = False
         gained += 1 + _merge_graph(model.graph, _run(_skeleton(model), strict=False).graph, True)
     return gained
 
@@ -130,8 +132,9 @@ def _plain(text: str) -> str:
     return " ".join(text.split()).removeprefix("[ShapeInferenceError] Inference error(s): ")
 
 
-def _skeleton(model: ir.Model) -> onnx.ModelProto:
-    """The model as a protobuf with large constants turned into inputs."""
+def _skeleton(model: ir.Model, declared: bool = True) -> onnx.ModelProto:
+    """The model as a protobuf with large constants turned into inputs. `declared`: the engine will see the types of
+    values inside the graph."""
     graph, inputs = model.graph, list(model.graph.inputs)
     large = [
         (value, value.const_value)
@@ -146,7 +149,7 @@ def _skeleton(model: ir.Model) -> onnx.ModelProto:
             value.const_value = None
             graph.inputs.append(value)
         proto = ir.serde.serialize_model(model)
-        hidden = _hide(graph, proto.graph)
+        hidden = _hide(graph, proto.graph, declared)
         return _import_all(proto, {n.domain for n in build.nodes(model)} | ({_HIDDEN} if hidden else set()))
     except ir.serde.SerdeError as error:
         raise ConvertError(f"the model cannot be written as a protobuf: {error.__cause__ or error}") from error
@@ -164,16 +167,21 @@ _NEED_TYPES = frozenset(("DictVectorizer", "EyeLike", "LabelEncoder", "RegexFull
 _HIDDEN = "msedge.hidden"
 
 
-def _hide(graph: ir.Graph, proto: onnx.GraphProto) -> int:
-    """Give nodes of `_NEED_TYPES` that read a value of unknown type a domain that the engine skips; their number."""
+def _hide(graph: ir.Graph, proto: onnx.GraphProto, declared: bool) -> int:
+    """Give nodes of `_NEED_TYPES` a domain that the engine skips if it may not know the type of what they read; their
+    number."""
+
+    def unknown(value: ir.Value | None) -> bool:
+        return value is not None and (value.type is None or not (declared or value.producer() is None))
+
     hidden = 0
     for node, made in zip(graph, proto.node, strict=True):
-        if node.op_type in _NEED_TYPES and any(v is not None and v.type is None for v in node.inputs):
+        if node.op_type in _NEED_TYPES and any(map(unknown, node.inputs)):
             made.domain = _HIDDEN
             hidden += 1
         for attribute in made.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH and attribute.name in node.attributes:
-                hidden += _hide(node.attributes[attribute.name].as_graph(), attribute.g)
+                hidden += _hide(node.attributes[attribute.name].as_graph(), attribute.g, declared)
     return hidden
 
 

