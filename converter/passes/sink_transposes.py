@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from converter.errors import ConvertError
 from converter.ir import build
 from converter.ir.build import Edit, attr, dims, set_attrs
 from converter.passes import quantized
@@ -110,6 +111,11 @@ def _visit(node: ir.Node) -> int:
         return 0
     _drop_dead_transposes(node)
     for value, shape, out in zip(list(node.outputs), shapes, perms, strict=False):
+        if shape is not None and len(shape) != len(out):
+            raise ConvertError(
+                f"value {value.name!r} is declared with {len(shape)} dimensions, but its operator gives {len(out)}; "
+                "correct the declaration, or export the model again"
+            )
         _transpose_result(value, shape, out)
     return 1
 

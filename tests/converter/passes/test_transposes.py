@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
+from converter import ConvertError, convert
 from converter.passes.sink_transposes import RULES
 from lite_runtime import reference
 from tests.converter.support import Builder, assert_close, check, converted, ops, random_inputs
@@ -172,3 +174,14 @@ def test_indices_of_a_max_pool_keep_it_channels_first():
     b = Builder(20)
     y, index = b("MaxPool", b.input("x", [1, 3, 6, 6]), outputs=2, kernel_shape=[2, 2])
     check(b.model(y, b("Cast", index, to=1)))
+
+
+def test_a_declared_rank_that_the_operator_does_not_give():
+    b = Builder(22)
+    x = b("Conv", b.input("x", [1, 4, 8, 6]), b.weight(2, 4, 3, 3))
+    mean = b.weight(2, 1)  # a second axis: ONNX infers nothing
+    y = b("LeakyRelu", b("BatchNormalization", x, b.weight(2), b.weight(2), mean, b.weight(2)))
+    model = b.model(y)
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info(y, TensorProto.FLOAT, [1, 2, 4]))
+    with pytest.raises(ConvertError, match=r"declared with 3 dimensions, but its operator gives 4"):
+        convert(model)
