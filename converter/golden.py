@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -54,10 +55,10 @@ def sample(graph: Graph, cost: int) -> tuple[Sample | None, str]:
     return (inputs, outputs), "stored"
 
 
-def _fits(array: Array, value: Value) -> bool:
-    """Whether an output has the shape its declaration says."""
+def _fits(array: Any, value: Value) -> bool:
+    """Whether an output is a tensor of the shape that its declaration says."""
     declared = value.shape or ()
-    return array.ndim == len(declared) and all(
+    return isinstance(array, np.ndarray) and array.ndim == len(declared) and all(
         not isinstance(d, int) or d == n for d, n in zip(declared, array.shape, strict=True)
     )
 

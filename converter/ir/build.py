@@ -129,7 +129,9 @@ def array(value: ir.Value | None) -> np.ndarray | None:
         return value.const_value.numpy()
     node = value.producer()
     held = node.attributes.data.get("value") if node is not None and is_op(node, "Constant") else None
-    return held.as_tensor().numpy() if held is not None and held.type == ir.AttributeType.TENSOR else None
+    if held is None or held.is_ref() or held.type != ir.AttributeType.TENSOR:
+        return None
+    return held.as_tensor().numpy()
 
 
 def nbytes(tensor: ir.TensorProtocol) -> int:

@@ -270,6 +270,7 @@ def _decisions(node: ir.Node) -> list[Known]:
 
 ONNX: Mapping[str, Rule] = {
     **dict.fromkeys(("GroupNormalization", "MeanVarianceNormalization"), _as_input),
+    "RMSNormalization": lambda node: [(_dtype(operand(node, 1)), dims(node.inputs[0]))],  # onnx 1.23 gives input 0's
     "RegexFullMatch": lambda node: [(ir.DataType.BOOL, dims(node.inputs[0]))],
 }
 """ONNX functions that ONNX's inference does not expand, and operators that it has no safe rule for."""

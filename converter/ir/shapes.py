@@ -208,9 +208,22 @@ def _merge_graph(graph: ir.Graph, proto: onnx.GraphProto, declared: bool) -> int
     return gained
 
 
+_KNOWN_TYPES = frozenset(dtype.value for dtype in ir.DataType)
+
+
 def _merge_value(value: ir.Value, proto: onnx.TypeProto, declared: bool) -> int:
-    gained = 0
-    if value.type is None and proto.WhichOneof("value"):
+    gained, kind = 0, proto.WhichOneof("value")
+    if proto.tensor_type.elem_type not in _KNOWN_TYPES:
+        raise ConvertError(
+            f"value {value.name!r} has the element type number {proto.tensor_type.elem_type}, which ONNX does not "
+            "have; correct its operator's attributes"
+        )
+    if not declared and value.is_graph_output() and kind == "sequence_type" and isinstance(value.type, ir.TensorType):
+        raise ConvertError(
+            f"value {value.name!r} is declared as a tensor, but its operator gives a sequence; correct the "
+            "declaration, or export the model again"
+        )
+    if value.type is None and kind:
         value.type = ir.serde.deserialize_type_proto_for_type(proto)
         gained = 1
     elif not declared and proto.tensor_type.elem_type not in (0, value.dtype):

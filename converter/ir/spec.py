@@ -336,9 +336,19 @@ _TERM = re.compile(r"[A-Za-z ]*(?:\.\.\.[A-Za-z ]*)?")
 def _equation(node: ir.Node, context: Context) -> Found:
     """ONNX's inference never returns from an equation with a dot that belongs to no ellipsis."""
     equation = build.attr(node, "equation", "")
+    if not isinstance(equation, str):
+        yield f"expected an equation that is text, got {equation!r}"
+        return
     terms = equation.replace("->", ",", 1).split(",")
     if not all(_TERM.fullmatch(term) for term in terms):
         yield f"expected terms of letters and at most one ellipsis in the equation, got {equation!r}"
+
+
+def _batch_axes(node: ir.Node, context: Context) -> Found:
+    """ONNX's inference ends the process over a negative number."""
+    count, rank = build.attr(node, "batch_dims", 0), build.rank(node.inputs[0]) if node.inputs else None
+    if not isinstance(count, int) or not 0 <= count < (rank or 1 << 31):
+        yield f"expected batch_dims from 0 to the rank of its data, got {count!r}"
 
 
 _KEEP_SIZE = frozenset(("DepthToSpace", "Flatten", "Reshape", "SpaceToDepth", "Squeeze", "Transpose", "Unsqueeze"))
@@ -346,6 +356,8 @@ _KEEP_SIZE = frozenset(("DepthToSpace", "Flatten", "Reshape", "SpaceToDepth", "S
 
 def _same_size(node: ir.Node, context: Context) -> Found:
     """A wrong size that is only declared is found by inference; it does not count the elements of a Reshape."""
+    if not node.inputs or not node.outputs:
+        return
     given, made = build.static_dims(node.inputs[0]), build.static_dims(node.outputs[0])
     if given is not None and made is not None and prod(given) != prod(made):
         yield f"expected as many elements as its operand's {list(given)} has, got {list(made)}"
@@ -459,6 +471,7 @@ RULES: tuple[Rule, ...] = (
     Rule("axes in range", "node", _axis_in_range, _AXIS_OPS),
     Rule("parts of a split", "node", _parts, frozenset(("Split",))),
     Rule("equations", "node", _equation, frozenset(("Einsum",))),
+    Rule("batch axes", "node", _batch_axes, frozenset(("GatherND",))),
     Rule("elements kept", "node", _same_size, _KEEP_SIZE),
     Rule("graph outputs defined", "graph outputs", _outputs_defined),
 )

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
+from converter.errors import ConvertError
 from converter.ir import build
 from converter.ir.build import Edit, dims
 
@@ -54,6 +55,14 @@ def to_first(rank: int) -> tuple[int, ...]:
     return (0, rank - 1, *range(1, rank - 1))
 
 
+def wrong_rank(value: ir.Value, rank: int) -> ConvertError:
+    """The error for a declared rank that ONNX's inference could not check, where a pass needs `rank`."""
+    return ConvertError(
+        f"value {value.name!r} is declared with {build.rank(value)} dimensions, but its operator gives {rank}; correct "
+        "the declaration, or export the model again"
+    )
+
+
 def _turn(node: ir.Node) -> bool:
     rank, gives = build.rank(node.inputs[0]), _GIVES.get(node.op_type, 1)
     wanted = max((i for i, v in enumerate(node.outputs) if v.uses() or v.is_graph_output()), default=0) + 1
@@ -67,6 +76,8 @@ def _turn(node: ir.Node) -> bool:
             inputs[index] = transposed(edit, inputs[index], to_last(rank))
     attrs = {**dict(node.attributes), "layout": "NHWC"}
     shape = dims(node.outputs[0])
+    if gives and shape is not None and len(shape) != rank:
+        raise wrong_rank(node.outputs[0], rank)
     last = shape if shape is None or not gives else [shape[p] for p in to_last(rank)]
     results = edit.ops(
         node.op_type, inputs, attrs, domain=build.DOMAIN, outputs=wanted, like=node.outputs[0], shape=last

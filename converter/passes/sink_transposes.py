@@ -22,11 +22,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from converter.errors import ConvertError
 from converter.ir import build
 from converter.ir.build import Edit, attr, dims, set_attrs
 from converter.passes import quantized
-from converter.passes.channels_last import transposed
+from converter.passes.channels_last import transposed, wrong_rank
 from lite_runtime.operators import Trait, having, require
 
 __all__ = ["RULES", "run"]
@@ -112,10 +111,7 @@ def _visit(node: ir.Node) -> int:
     _drop_dead_transposes(node)
     for value, shape, out in zip(list(node.outputs), shapes, perms, strict=False):
         if shape is not None and len(shape) != len(out):
-            raise ConvertError(
-                f"value {value.name!r} is declared with {len(shape)} dimensions, but its operator gives {len(out)}; "
-                "correct the declaration, or export the model again"
-            )
+            raise wrong_rank(value, len(out))
         _transpose_result(value, shape, out)
     return 1
 

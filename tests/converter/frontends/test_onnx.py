@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -393,3 +394,22 @@ def test_no_report_fails_over_inputs_too_large_to_try():
     b = Builder()
     made = converter.convert(b.model(b("Relu", b.input("x", [4, 2**31 - 1, 4]))), explain=True)
     assert any("bytes" in text for text in made.report.left_out)
+
+
+def test_what_random_damage_left():
+    b = Builder()
+    model = b.model(b("Einsum", b.input("x", [2, 3]), equation="ij->ji"))
+    (attribute,) = model.graph.node[0].attribute
+    attribute.type, attribute.f = attribute.FLOAT, 1.5
+    not_converted(model, "Einsum")
+    b = Builder()
+    model = b.model(b("GatherND", b.input("x", [2, 3, 4]), b.input("i", [2, 1], np.int64), batch_dims=0))
+    model.graph.node[0].attribute[0].i = -255
+    not_converted(model, "batch_dims from 0 to the rank.*got -255")
+    b = Builder()
+    model = b.model(b("Identity", b.input("x", [2, 3])))
+    model.graph.node[0].op_type = "SequenceConstruct"
+    not_converted(model, "declared as a tensor, but its operator gives a sequence")
+    b = Builder(23)
+    model = b.model(b("RMSNormalization", b.input("x", [2, 3]), b.input("w", [3], ml_dtypes.bfloat16)))
+    not_converted(model, "FLOAT, but its operator gives BFLOAT16")

@@ -52,6 +52,7 @@ BREAKS = {
     "value of a constant": lambda m: add(m, "Constant", []),
     "parts of a split": lambda m: add(m, "Split", [m.graph.inputs[0]], num_outputs=2),
     "equations": lambda m: add(m, "Einsum", [m.graph.inputs[0]], equation="i.j->i"),
+    "batch axes": lambda m: add(m, "GatherND", [m.graph.inputs[0], m.graph.inputs[0]], batch_dims=-1),
     "elements kept": lambda m: reshape(m, [2, 3], [2, 4]),
     "axes in range": lambda m: attribute(m, "axis", ir.AttrInt64("axis", 2)),
     "graph outputs defined": lambda m: m.graph.outputs.append(ir.Value(name="ghost")),

@@ -20,6 +20,8 @@ from lite_runtime.reference.fixed_point import rounded_shift
 
 __all__ = ["hard_swish", "leaky_relu", "requantized"]
 
+_QUIETLY = np.errstate(over="ignore", invalid="ignore", divide="ignore")
+"""Ratios of scales that a damaged file has may overflow: `factor` refuses them."""
 _T = ir.DataType
 _BYTES = (_T.INT8, _T.UINT8)
 _SHORT = (*_BYTES, _T.INT16)
@@ -72,6 +74,7 @@ def _fraction(ratio: np.float32) -> Factor:
     return Factor(np.asarray(np.rint(np.float32(256) * ratio), np.int32), np.asarray(8, np.int32), "UP")
 
 
+@_QUIETLY
 def requantized(op: Op) -> ir.Value | None:
     """QUANTIZE between integers; None where exact arithmetic gives the same or is wanted."""
     scales = _scales(op)
@@ -102,6 +105,7 @@ def _dtype(op: Op, tensor: Tensor) -> ir.DataType:
     return tensor.dtype
 
 
+@_QUIETLY
 def leaky_relu(op: Op) -> ir.Value | None:
     """LEAKY_RELU: another factor below zero; None where exact arithmetic is wanted, or for a negative slope."""
     scales, alpha = _scales(op), np.float32(op.option("alpha", 0.0))
@@ -119,6 +123,7 @@ def leaky_relu(op: Op) -> ir.Value | None:
     return op.emit("Where", [op.emit("Less", [op.raw(0), _zero(op)]), *parts])
 
 
+@_QUIETLY
 def hard_swish(op: Op) -> ir.Value | None:
     """HARD_SWISH of bytes, with 16-bit multipliers (kernels/internal/reference/hard_swish.h)."""
     scales = _scales(op)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from converter.errors import ConvertError
 from converter.frontends.tflite.model import Tensor
 from converter.frontends.tflite.op import Op
 from converter.ir import build
@@ -31,7 +32,9 @@ class Factor(NamedTuple):
 
 
 def factor(reals: float | np.floating | Sequence[float] | np.ndarray) -> Factor:
-    """The nearest 31-bit multipliers of positive numbers, computed in float64."""
+    """The nearest 31-bit multipliers of positive numbers, computed in float64. Raises ConvertError."""
+    if not np.isfinite(reals).all():
+        raise ConvertError(f"expected scales whose ratios are finite, got {reals}; export the model again")
     found = [multiplier_of(float(real)) for real in np.asarray(reals, np.float64).reshape(-1)]
     multipliers, shifts = (np.asarray(part, np.int32).reshape(np.shape(reals)) for part in zip(*found, strict=True))
     return Factor(multipliers, shifts)

@@ -45,7 +45,7 @@ def densify(op: Op) -> ir.Value:
 def bitcast(op: Op) -> ir.Value:
     """The same bytes as another type. Types of other widths gain or lose a last axis."""
     source, target = op.tensor(0).dtype, op.output().dtype
-    if source is None or target is None or source.itemsize != target.itemsize:
+    if source is None or target is None or ir.DataType.STRING in (source, target) or source.itemsize != target.itemsize:
         op.fail(f"expected types of equal size, got {source} and {target}")
     return op.emit("BitCast", [op.raw(0)], {"to": int(target)})
 

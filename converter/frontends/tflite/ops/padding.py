@@ -51,6 +51,8 @@ def mirror_pad(op: Op) -> ir.Value:
     if op.option("mode", _REFLECT) == _REFLECT:
         return op.emit("Pad", [x, _pads(op)], {"mode": "reflect"})
     given = contents(op, 1, "paddings")
+    if len(given) != 2 * rank(op, 0):
+        op.fail(f"expected two paddings for each of {rank(op, 0)} axes, got {len(given)} numbers")
     for axis in range(rank(op, 0)):
         before, after = given[2 * axis : 2 * axis + 2]
         if before or after:

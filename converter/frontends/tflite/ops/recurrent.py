@@ -357,10 +357,10 @@ def svdf(op: Op) -> ir.Value:
 
     A quantised register is shifted as integers: the newest features are rounded when they enter it.
     """
-    features, memory = sizes(op, 2)
-    rank = int(op.option("rank", 1))
+    features, memory = sizes(op, 2) if len(sizes(op, 2)) == 2 else (None, None)
     if features is None or memory is None:
-        op.fail("expected time weights of known size")
+        op.fail("expected time weights of a known shape [filters, memory]")
+    rank = int(op.option("rank", 1))
     found = integer_svdf(op)
     if found is not None:
         return found
