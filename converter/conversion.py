@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -33,13 +32,13 @@ from converter.quantize import MODES, Mode, Options, Samples, calibration_data, 
 from converter.quantize.accuracy.evaluation import Accuracy, within
 from converter.quantize.accuracy.sensitivity import Progress
 from converter.quantize.calibration import stream
+from converter.quantize.calibration.effort import multiply_adds
 from converter.report import PERFECT, Report, measure
 from lite_runtime import bundle
 from lite_runtime._files import write_atomically
 from lite_runtime.bundle.processing import KEY, ProcessingError, check, check_names
 from lite_runtime.errors import BundleError, MsedgeError
 from lite_runtime.graph import Array, Graph, StateUse, dtype_name
-from lite_runtime.operators import OPERATORS, having
 
 if TYPE_CHECKING:
     from converter.training import Training
@@ -263,7 +262,7 @@ def _quantize(
         report.passes += optimize(model, STATIC)
     before = model.clone() if explain else None
     if accuracy is None:
-        state = run_steps(model, options, samples)
+        state = run_steps(model, options, samples, progress)
         record, before = state.record, state.reference or before
     else:
         found = within(model, options, samples, accuracy, progress)
@@ -527,36 +526,3 @@ def _native_ops() -> frozenset[str]:
     from lite_runtime.ops.registry import BINDS
 
     return frozenset(BINDS)
-
-
-_WEIGHTS: Mapping[str, int] = {
-    **{op: 3 if "quantised" in OPERATORS[op].traits else 1 for op in having("accumulates")},
-    "ConvInteger": 1,
-    "MatMulInteger": 1,
-}
-"""Contraction operators and the index of their weight operand."""
-
-
-def multiply_adds(model: ir.Model) -> int:
-    """An estimate of one run's multiply-adds: contractions exactly, other operators one per result; symbols count 1."""
-    total = 0
-    for node in build.nodes(model):
-        size = sum(_elements(v) for v in node.outputs)
-        operand = _WEIGHTS.get(node.op_type)
-        if operand is not None and len(node.inputs) > operand:
-            weight = build.dims(node.inputs[operand]) or (1,)
-            depth = _elements(node.inputs[operand]) // max(1, _filters(node, weight))
-            if "ConvTranspose" in node.op_type:
-                size = _elements(node.inputs[0])
-            size *= max(1, depth)
-        total += size
-    return total
-
-
-def _filters(node: ir.Node, weight: tuple[int | str | None, ...]) -> int:
-    found = weight[0 if "Conv" in node.op_type else -1]
-    return found if isinstance(found, int) else 1
-
-
-def _elements(value: ir.Value | None) -> int:
-    return prod(d if isinstance(d, int) else 1 for d in build.dims(value) or ())

@@ -19,7 +19,7 @@ from converter.quantize.calibration.data import load as calibration_data
 from converter.quantize.calibration.observe import Runner
 from converter.quantize.options import IO, METHODS, MODES, Io, Method, Mode, Options
 from converter.quantize.record import Finding, NodeStatus, Record, TensorParams
-from converter.quantize.state import State, Step
+from converter.quantize.state import Progress, State, Step
 from converter.quantize.steps import STEPS
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "Mode",
     "NodeStatus",
     "Options",
+    "Progress",
     "Record",
     "Runner",
     "Samples",
@@ -54,12 +55,14 @@ def quantize(model: ir.Model, options: Options, samples: Samples | Source | None
     return record
 
 
-def run_steps(model: ir.Model, options: Options, samples: Samples | Source | None = None) -> State:
+def run_steps(
+    model: ir.Model, options: Options, samples: Samples | Source | None = None, progress: Progress | None = None
+) -> State:
     """Quantise `model` in place; the state of the steps at the end. Modes none and fp16 leave the graph unchanged.
     Inputs and outputs stay float: `apply.integer_ends` changes them.
 
     `samples`: calibration rows, or data that `calibration_data` accepts; int8 and int16x8 need them, w8 and w4 round
-    better with them. Raises QuantizeError.
+    better with them. `progress` is told before each step. Raises QuantizeError.
     """
     if samples is not None and not isinstance(samples, Samples):
         samples = calibration_data(samples, model)
@@ -76,7 +79,9 @@ def run_steps(model: ir.Model, options: Options, samples: Samples | Source | Non
     if options.mode in ("none", "fp16"):
         return state
     build.adopt(model)
-    for step in STEPS:
-        if step.applies(options):
-            step.run(state)
+    steps = [step for step in STEPS if step.applies(options)]
+    for done, step in enumerate(steps):
+        if progress is not None:
+            progress(f"quantise: {step.name}", done, len(steps))
+        step.run(state)
     return state

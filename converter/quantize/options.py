@@ -28,8 +28,9 @@ class Options:
     """none, fp16 (weights in half precision), dynamic (int8 weights, activations measured at run time), int8
     (everything), int16x8 (16-bit activations, 8-bit weights), w8 and w4 (weights only)."""
     method: Method = "auto"
-    """How observed values become a range; mse minimises the mean squared error of each tensor. auto tries several, and
-    ranges somewhat wider than the observed ones, and uses the best on rows held out of the calibration data."""
+    """How observed values become a range; mse minimises the mean squared error of each tensor. auto tries all, and
+    ranges somewhat wider than the observed ones, and uses the best for each tensor on rows held out of the calibration
+    data."""
     percentile: float = 99.99
     """The percentage of values that method "percentile" keeps inside the range."""
     block_size: int | None = None

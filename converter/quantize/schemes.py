@@ -169,6 +169,12 @@ class Plan:
         producer = value.producer()
         return node in self.integer or (producer is not None and producer in self.integer)
 
+    def enters(self, value: ir.Value) -> bool:
+        """Whether a tensor adds new values to those that share its parameters, in contrast to values only moved."""
+        producer = value.producer()
+        scheme = None if producer is None else self.integer.get(producer)
+        return producer is None or scheme is None or scheme.role != "movement" or producer.op_type == "Concat"
+
 
 def plan(model: ir.Model, options: Options) -> Plan:
     """The plan of the main graph (nodes of subgraphs stay float) for the static modes."""

@@ -16,7 +16,11 @@ from converter.quantize.record import Record
 from converter.quantize.rounding.weights import Quantized
 from converter.quantize.schemes import Plan
 
-__all__ = ["WAYS", "State", "Step", "Way"]
+__all__ = ["WAYS", "Progress", "State", "Step", "Way"]
+
+
+Progress = Callable[[str, int, int], None]
+"""(current activity, steps done, total steps)"""
 
 
 class Way(NamedTuple):
@@ -34,6 +38,8 @@ WAYS: tuple[Way, ...] = (
     Way("percentile", 1.1),
     Way("minmax"),
     Way("minmax", 1.1),
+    Way("entropy"),
+    Way("entropy", 1.1),
 )
 """The candidates of method "auto"; the first is used if trials show no difference."""
 
@@ -52,6 +58,8 @@ class State:
     """Statistics of every tensor that the plan quantises or that is otherwise observed, by name."""
     way: Way = WAYS[0]
     """How ranges are chosen if the options leave it open."""
+    ways: dict[str, Way] = field(default_factory=dict)
+    """The tensors, by name, whose ranges are chosen in another way; tensors that share parameters under the first."""
     params: dict[ir.Value, Params] = field(default_factory=dict)
     """Parameters of every tensor that the plan quantises."""
     weights: dict[str, Quantized] = field(default_factory=dict)

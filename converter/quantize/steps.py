@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import reduce
 from math import log10
 
 import numpy as np
 import onnx_ir as ir
 
 from converter.passes import cleanup
-from converter.quantize import apply
+from converter.quantize import apply, ranges
 from converter.quantize.calibration import calibrate
-from converter.quantize.calibration.calibrate import Histogram, Params, Range
+from converter.quantize.calibration.calibrate import Histogram, Params
 from converter.quantize.calibration.data import Samples
-from converter.quantize.calibration.lattice import lattice
-from converter.quantize.calibration.observe import Runner, Statistics, channel_axis, observe
+from converter.quantize.calibration.observe import Runner, Statistics, channel_axis, enough, observe
 from converter.quantize.options import Options
 from converter.quantize.record import Finding, Record, TensorParams
 from converter.quantize.rounding import correct, equalize, gptq, unpack
-from converter.quantize.rounding.weights import SMALLEST, Quantized
-from converter.quantize.schemes import fixed_params, plan
-from converter.quantize.state import WAYS, State, Step, Way
+from converter.quantize.rounding.weights import SMALLEST
+from converter.quantize.schemes import plan
+from converter.quantize.state import State, Step
 from lite_runtime.graph import Array
 
 __all__ = ["STEPS", "equalise"]
@@ -55,21 +52,13 @@ def _trial(
     held: Samples,
     wanted: list[dict[str, Array]],
     options: Options,
-    statistics: dict[str, Statistics] | None = None,
-    way: Way = WAYS[0],
-    weights: Mapping[str, Quantized] | None = None,
 ) -> float:
     """Noise of the outputs on `held` after quantising, without bias correction: the mean of log10(noise / signal).
 
     Outputs that are not numbers have none: sequences, optional values, texts.
     """
-    trial = State(model, replace(options, io="float32"), fitted, Record("trial"), way=way, weights=dict(weights or {}))
-    _plan(trial)
-    if statistics is None:
-        _observe(trial)
-    else:
-        trial.statistics = statistics
-    for step in (_calibrate, apply.round_weights, apply.apply_static):
+    trial = State(model, replace(options, io="float32"), fitted, Record("trial"))
+    for step in (_plan, _observe, _calibrate, apply.round_weights, apply.apply_static):
         step(trial)
     runner, total = Runner(model, ()), 0.0
     results = [runner.run(row) for row in held]
@@ -82,25 +71,8 @@ def _trial(
     return total / max(len(names), 1)
 
 
-def _choose_way(state: State) -> None:
-    """Choose the method for ranges: the one with the least noise on rows that a trial was not calibrated on; each half
-    of the rows is held out in turn."""
-    assert state.samples is not None
-    errors = dict.fromkeys(WAYS, 0.0)
-    for half in (0, 1):
-        fitted, held = state.samples.part(half, 2), state.samples.part(1 - half, 2).first(_TRIAL_ROWS)
-        seen = State(state.model, state.options, fitted, Record("trial"), plan=state.plan)
-        _observe(seen)
-        reference = Runner(state.model, ())
-        wanted = [reference.run(row) for row in held]
-        for way in WAYS:
-            trial = _trial(
-                state.model.clone(), fitted, held, wanted, state.options, seen.statistics, way, state.weights
-            )
-            errors[way] += trial / 2
-    best = min(errors, key=lambda way: errors[way])
-    state.way = best if errors[best] < errors[WAYS[0]] - _WORTH else WAYS[0]
-    state.record.notes["ranges"] = {"method": state.way.method, "margin": state.way.margin}
+def _choose_ranges(state: State) -> None:
+    ranges.choose(state)
 
 
 def _unpack(state: State) -> None:
@@ -120,50 +92,16 @@ def _observe(state: State) -> None:
     assert state.samples is not None
     wanted = list(state.plan.tensors)
     runner = Runner(state.model, [v.name or "" for v in wanted])
-    state.statistics = observe(runner, state.samples, {v.name or "": channel_axis(v) for v in wanted})
+    rows = enough(state.model, state.samples, wanted)
+    state.statistics = observe(runner, rows, {v.name or "": channel_axis(v) for v in wanted})
 
 
 def _calibrate(state: State) -> None:
     """A range for every tensor; tensors that share parameters get a range for all of them."""
-    dtype = "int8" if state.options.mode == "int8" else "int16"
-    fit = calibrate.affine if dtype == "int8" else calibrate.symmetric
-    groups: dict[ir.Value, list[ir.Value]] = {}
-    for value, root in state.plan.tensors.items():
-        groups.setdefault(root, []).append(value)
-    for root, members in groups.items():
-        ranges = [_range(v, state, dtype) for v in members if _enters(v, state)]
-        params = fixed_params(root.producer(), dtype) or _stepped(members, state, dtype)
-        params = params or fit(*reduce(_union, ranges), dtype)
-        state.params.update(dict.fromkeys(members, params))
+    for root, members in ranges.groups(state.plan).items():
+        state.params.update(dict.fromkeys(members, ranges.parameters(root, members, state)))
     for value in state.plan.tensors:
         _record(value, state)
-
-
-def _stepped(members: list[ir.Value], state: State, dtype: str) -> Params | None:
-    """The parameters of a discrete input (`lattice`), for the tensors that it is only moved to."""
-    sources = [v for v in members if _enters(v, state)]
-    if dtype != "int8" or len(sources) != 1 or not sources[0].is_graph_input() or state.samples is None:
-        return None
-    return lattice(row[sources[0].name or ""] for row in state.samples)
-
-
-def _enters(value: ir.Value, state: State) -> bool:
-    """Whether a tensor adds new values to its group, in contrast to values only moved within it."""
-    producer = value.producer()
-    moved = producer is not None and producer in state.plan.integer
-    return not moved or state.plan.integer[producer].role != "movement" or producer.op_type == "Concat"  # type: ignore
-
-
-def _range(value: ir.Value, state: State, dtype: str) -> Range:
-    seen, open_to = state.statistics.get(value.name or "", Statistics()), state.options.method == "auto"
-    if not open_to or dtype != "int8":
-        return calibrate.choose(seen, state.options, dtype)
-    low, high = calibrate.choose(seen, replace(state.options, method=state.way.method), dtype)
-    return Range(low * state.way.margin, high * state.way.margin)
-
-
-def _union(a: Range, b: Range) -> Range:
-    return Range(min(a.low, b.low), max(a.high, b.high))
 
 
 _SATURATED = 0.01
@@ -246,7 +184,7 @@ STEPS: tuple[Step, ...] = (
     Step("plan", _static, _plan),
     Step("observe", _static, _observe),
     Step("round weights by what they meet", lambda options: options.gptq and options.mode != "dynamic", _gptq),
-    Step("choose how", lambda options: options.mode == "int8" and options.method == "auto", _choose_way),
+    Step("choose how", lambda options: options.mode == "int8" and options.method == "auto", _choose_ranges),
     Step("calibrate", _static, _calibrate),
     Step("round other weights", _static, apply.round_weights),
     Step("keep the float model", _static, _keep),

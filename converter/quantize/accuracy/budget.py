@@ -102,7 +102,7 @@ def search(
     *,
     least_gain: float = LEAST_GAIN,
     progress: Progress | None = None,
-    threads: int = 1,
+    threads: int = 0,
 ) -> Found:
     """The cheapest mix of precisions of `model` (IR after `converter.pass_lists.PREPARE`, not changed) that loses no
     more than `budget` by `evaluate`, whose reference must be the same float model.

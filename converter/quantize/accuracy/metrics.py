@@ -233,7 +233,7 @@ class Evaluator:
         metric: Metric,
         labels: Array | None = None,
         *,
-        threads: int = 1,
+        threads: int = 0,
     ) -> None:
         if not rows:
             raise QuantizeError(f"metric {metric.name!r}: expected rows to evaluate on, got none")

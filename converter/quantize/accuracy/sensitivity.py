@@ -8,7 +8,7 @@ one model without calibrating again; the budget search uses it too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -24,13 +24,11 @@ from converter.quantize.record import Record
 from converter.quantize.rounding import gptq
 from converter.quantize.rounding.weights import SMALLEST, Bits, Quantized, places, quantize_place
 from converter.quantize.schemes import Plan, plan
-from converter.quantize.state import State
+from converter.quantize.state import Progress, State
 from converter.quantize.steps import STEPS
 
 __all__ = ["Progress", "Sensitivity", "Variant", "Variants", "measure", "noise"]
 
-Progress = Callable[[str, int, int], None]
-"""(current activity, steps done, total steps)"""
 _SKIPPED = ("equalise", "plan", "observe", "round weights by what they meet", "choose how")
 """Steps of the quantiser that `Variants` runs once for all variants, or replaces by cached results."""
 
@@ -72,7 +70,7 @@ class Variants:
     Raises QuantizeError as `quantize` does.
     """
 
-    def __init__(self, model: ir.Model, options: Options, samples: Samples | None, *, threads: int = 1) -> None:
+    def __init__(self, model: ir.Model, options: Options, samples: Samples | None, *, threads: int = 0) -> None:
         if options.static and samples is None:
             raise QuantizeError(f"mode {options.mode!r} needs calibration data to measure activations; give some")
         self.options, self._samples, self._threads = options, samples, threads
@@ -85,7 +83,7 @@ class Variants:
             if step.name in _SKIPPED and step.applies(options):
                 step.run(state)
         self._statistics: dict[str, Statistics] = dict(state.statistics)
-        self._way = state.way
+        self._way, self._ways = state.way, state.ways
         if state.weights:
             self._ready[4 if options.mode == "w4" else 8, options.block] = state.weights
 
@@ -117,7 +115,7 @@ class Variants:
             weight_only=(*self.options.weight_only, *map(_exactly, weights)),
         )
         record = Record(options.mode)
-        state = State(self.reference.clone(), options, self._samples, record, way=self._way)
+        state = State(self.reference.clone(), options, self._samples, record, way=self._way, ways=self._ways)
         build.adopt(state.model)
         if options.static:
             state.plan = plan(state.model, options)

@@ -7,8 +7,10 @@ matter, and never more than one row's activations are in memory.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 import onnx_ir as ir
@@ -18,26 +20,35 @@ from converter.ir import build
 from converter.lowering import lower
 from converter.passes import channels_last
 from converter.quantize.calibration.data import Samples
+from converter.quantize.calibration.effort import affordable, run_seconds
 from lite_runtime import bundle
 from lite_runtime.graph import Array
 from lite_runtime.running import session
 
-__all__ = ["BINS", "Runner", "Statistics", "channel_axis", "observable", "observe"]
+__all__ = ["BINS", "Runner", "Statistics", "channel_axis", "enough", "observable", "observe"]
 
 BINS = 4096
+_LONG = 0.01
+"""Estimated seconds of a run from which a second thread is worth its start."""
+_SECONDS = 10.0
+"""The estimated time that the two passes of `observe` may take."""
+_STATISTICS = 2.5e7
+"""Elements in a second whose statistics are taken, only an estimate."""
 _CHANNELS_FIRST = frozenset(channels_last.DATA) | {"Resize"}
 
 
 class Runner:
     """The model, compiled with the tensors called `names` as further outputs.
 
-    `model` is not changed. Raises QuantizeError for a name that is not a tensor of the model's main graph.
+    `model` is not changed. `threads` 0: two for a model whose runs take long, else one; results are the same. Raises
+    QuantizeError for a name that is not a tensor of the model's main graph.
     """
 
-    def __init__(self, model: ir.Model, names: Iterable[str], *, threads: int = 1) -> None:
+    def __init__(self, model: ir.Model, names: Iterable[str], *, threads: int = 0) -> None:
         from converter.pass_lists import optimize  # imported here, since it imports quantisation
 
         copy = model.clone()
+        threads = threads or (2 if run_seconds(model) > _LONG and (os.cpu_count() or 1) > 1 else 1)
         self.names = tuple(dict.fromkeys(names))
         """The requested tensors, in that order."""
         self._inputs = _expose(copy, self.names)
@@ -101,6 +112,13 @@ class Statistics:
     def constant(self) -> bool:
         """Whether all values were one number (or there were none)."""
         return not self.low < self.high
+
+
+def enough(model: ir.Model, samples: Samples, values: Iterable[ir.Value]) -> Samples:
+    """The samples that `observe` of these tensors should use: all, or fewer where that would take long."""
+    elements = sum(prod(d if isinstance(d, int) else 1 for d in build.dims(v) or ()) for v in values)
+    each = 2 * run_seconds(model) + elements / _STATISTICS
+    return samples.first(affordable(_SECONDS, each, 4, len(samples)))
 
 
 def observe(runner: Runner, samples: Samples, axes: Mapping[str, int] | None = None) -> dict[str, Statistics]:

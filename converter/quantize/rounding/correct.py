@@ -21,6 +21,7 @@ import onnx_ir as ir
 from converter.ir import build
 from converter.quantize.calibration import exact
 from converter.quantize.calibration.data import Samples
+from converter.quantize.calibration.effort import affordable, run_seconds
 from converter.quantize.calibration.observe import Runner
 from converter.quantize.rounding import bias
 
@@ -30,7 +31,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _RUNS = 2048
 """The approximate number of runs of the whole model that the corrections of all layers may use."""
 _FEWEST = 16
-"""The fewest samples of a mean."""
+"""The fewest samples of a mean, unless a run takes long."""
+_SECONDS = 15.0
+"""The estimated time of all runs."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class _Layer:
         return self.node.outputs[0].name or ""
 
 
-def run(model: ir.Model, reference: ir.Model, samples: Samples, *, threads: int = 1) -> int:
+def run(model: ir.Model, reference: ir.Model, samples: Samples, *, threads: int = 0) -> int:
     """Correct the biases of the QDQ form `model` in place; the number of layers that changed.
 
     `reference`: the float model that `model` was made from; layers correspond if their nodes have the same name.
@@ -62,7 +65,8 @@ def run(model: ir.Model, reference: ir.Model, samples: Samples, *, threads: int 
     layers = [layer for layer in _layers(model) if layer.node.name in names]
     if not layers or not len(samples):
         return 0
-    used = samples.first(max(_FEWEST, _RUNS // len(layers)))
+    most = max(_FEWEST, _RUNS // len(layers))
+    used = samples.first(affordable(_SECONDS, len(layers) * run_seconds(reference), 2, most))
     wanted = _means(reference, layers, used, threads)
     trial = _Trial(model, layers, threads)
     none = {name: np.zeros_like(mean, np.float32) for name, mean in wanted.items()}

@@ -28,6 +28,7 @@ from converter.ir import build
 from converter.ir.build import attr
 from converter.passes import quantized
 from converter.quantize.calibration.data import Samples
+from converter.quantize.calibration.effort import affordable, run_seconds
 from converter.quantize.calibration.observe import Runner, observable
 from lite_runtime.operators import having
 
@@ -38,6 +39,8 @@ _ROUNDS = 16
 """The most sweeps; chains converge in two to eight."""
 _SAMPLES = 128
 """The most samples that are run to measure ranges."""
+_SECONDS = 3.0
+"""The estimated time of these runs."""
 _WORTHWHILE = 0.6
 """The smallest imbalance, as a power of two, at which a channel is scaled."""
 _LIMIT = 12.0
@@ -73,7 +76,7 @@ def run(model: ir.Model, ranges: Mapping[str, Array] | None = None) -> int:
     return len(moved)
 
 
-def measure(model: ir.Model, samples: Samples, *, threads: int = 1) -> dict[str, Array]:
+def measure(model: ir.Model, samples: Samples, *, threads: int = 0) -> dict[str, Array]:
     """Largest absolute value of each channel ([channels]) of the tensors between layers that can be equalised."""
     behind = [layer.inputs[0] for _, layers in links(model) for layer in layers]
     names = sorted({v.name for v in behind if v is not None and v.name} & observable(model).keys())
@@ -81,7 +84,7 @@ def measure(model: ir.Model, samples: Samples, *, threads: int = 1) -> dict[str,
     if not names:
         return {}
     runner, found = Runner(model, names, threads=threads), dict[str, Array]()
-    for sample in samples.first(_SAMPLES):
+    for sample in samples.first(affordable(_SECONDS, run_seconds(model), 8, _SAMPLES)):
         seen = runner.run(sample)
         for name in names:
             values = np.moveaxis(np.abs(seen[name]), axes[name], -1)

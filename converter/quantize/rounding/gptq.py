@@ -31,6 +31,7 @@ from converter.ir import build
 from converter.ir.build import attr
 from converter.quantize.calibration import exact
 from converter.quantize.calibration.data import Samples
+from converter.quantize.calibration.effort import affordable, run_seconds
 from converter.quantize.calibration.observe import Runner
 from converter.quantize.rounding import bias, weights
 from converter.quantize.rounding.weights import BLOCK, SMALLEST, Bits, Place, Quantized
@@ -48,6 +49,10 @@ _ROWS = 512
 """The most input rows of one sample that a layer uses, evenly spread: a convolution's patches overlap."""
 _SAMPLES = 256
 """The most samples that are run; the mean of x x' hardly changes with more."""
+_SECONDS = 8.0
+"""The estimated time of all runs and sums; samples that would take longer are left out, from the fifth on."""
+_SUMS = 5e9
+"""Products added in a second, only an estimate."""
 _MEMORY = 1 << 29
 """The most bytes of Hessians in memory at a time; more layers mean more passes over the samples."""
 
@@ -213,15 +218,18 @@ def round_weights(
     search: bool = True,
     smallest: int = SMALLEST,
     activation_order: bool = True,
-    threads: int = 1,
+    threads: int = 0,
 ) -> dict[str, Quantized]:
     """GPTQ for the weights of MatMul, Gemm and Conv in the main graph; by initialiser name, for
     `weights.quantize_weights_only(ready=...)`. `block_size` 0: one scale for each output channel. The model is not
     changed. Weights that two operators read, or whose inputs cannot be observed, are not among the results.
     """
     found: dict[str, Quantized] = {}
-    used = samples.first(_SAMPLES)
-    for layers in _batches(list(_layers(model, smallest))):
+    every = list(_layers(model, smallest))
+    shapes = [layer.matrix(layer.weight).shape for layer in every if layer.weight.ndim > 2]
+    sums = _ROWS * sum(groups * length**2 for groups, length, _ in shapes)
+    used = samples.first(affordable(_SECONDS, 2 * run_seconds(model) + sums / _SUMS, 4, _SAMPLES))
+    for layers in _batches(every):
         runner = Runner(model, {layer.inputs for layer in layers}, threads=threads)
         for layer, gram in zip(layers, _grams(layers, runner, used), strict=True):
             found[layer.name] = _round(layer, gram, bits, block_size, search, activation_order)
