@@ -7,6 +7,9 @@ The contenders are all calibrated on the same rows and evaluated on other rows:
     onnxruntime    quantize_static, QDQ, per channel, min-max, after its own pre-processing
     minmax         plain min-max int8, as LiteRT's converter does: the .tflite that its authors published if there is
                    one, else our quantiser with every refinement switched off
+
+`--peers` adds what is installed of onnxruntime's other methods, NNCF (on OpenVINO) and ai-edge-quantizer (for .tflite
+sources); `--seeds N` repeats with N calibration sets, drawn from the calibration rows.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +29,7 @@ from benchmarks.tasks import Rows, Task, tasks
 from edge.cli.output import emit
 from lite_runtime.graph import Array
 
-__all__ = ["Score", "contenders", "markdown", "scores"]
+__all__ = ["Score", "contenders", "markdown", "sampled", "scores"]
 
 Outputs = dict[str, Array]
 Run = Callable[[Rows], Outputs]
@@ -45,18 +49,25 @@ class Score:
     unit: str
 
 
-def scores(task: Task) -> Iterator[Score]:
+def scores(task: Task, *, peers: bool = False) -> Iterator[Score]:
     """The scores of all contenders, fp32 first."""
     expected: Outputs = {}
-    for name, size, run in contenders(task):
+    for name, size, run in contenders(task, peers=peers):
         outputs = run(task.evaluation)
         expected = expected or outputs
         figure = task.metric.of(outputs) if task.metric else None
         yield Score(task.name, name, size, _snr(expected, outputs), figure, task.metric.unit if task.metric else "SNR")
 
 
-def contenders(task: Task) -> Iterator[tuple[str, int, Run]]:
-    """(name, bytes of its file, how to run it)."""
+def sampled(task: Task, seed: int) -> Task:
+    """The task with three quarters of its calibration rows, drawn at random; all of them for seed 0."""
+    count = len(next(iter(task.calibration.values())))
+    chosen = np.sort(np.random.default_rng(seed).permutation(count)[: count * 3 // 4]) if seed else np.arange(count)
+    return replace(task, calibration={name: array[chosen] for name, array in task.calibration.items()})
+
+
+def contenders(task: Task, *, peers: bool = False) -> Iterator[tuple[str, int, Run]]:
+    """(name, bytes of its file, how to run it). `peers`: also those that need further packages, if installed."""
     from converter import convert
     from converter.quantize import Options
 
@@ -72,6 +83,69 @@ def contenders(task: Task) -> Iterator[tuple[str, int, Run]]:
         options = Options(mode="int8", method="minmax", equalize=False, bias_correction=False, gptq=False)
         bare = convert(task.model, quantize=options, calibration=task.calibration).bundle
         yield "minmax", len(bare), _ours(bare)
+    if peers:
+        yield from _peers(task)
+
+
+def _peers(task: Task) -> Iterator[tuple[str, int, Run]]:
+    from converter import convert
+
+    exported = convert(task.model, to="onnx").bundle
+    for method in ("Entropy", "Percentile"):
+        made = _quantize_static(exported, task.calibration, method)
+        yield f"onnxruntime {method.lower()}", len(made), _onnxruntime(made)
+    if find_spec("nncf") and find_spec("openvino"):
+        for fast in (True, False):
+            name = f"nncf {'fast' if fast else 'full'} bias correction"
+            try:
+                yield name, 0, _nncf(exported, task.calibration, fast)
+            except RuntimeError as error:  # OpenVINO 2026.4 refuses some networks that NNCF quantised
+                print(f"{task.name}: {name} fails: {str(error).strip().splitlines()[-1]}", file=sys.stderr)
+    if find_spec("ai_edge_quantizer") and task.model.suffix == ".tflite":
+        made = _ai_edge(task.model, task.calibration)
+        with tempfile.NamedTemporaryFile(suffix=".tflite") as file:
+            file.write(made)
+            file.flush()
+            yield "ai-edge-quantizer", len(made), _litert(Path(file.name))
+
+
+def _nncf(model: bytes, calibration: Rows, fast: bool) -> Run:
+    """Post-training quantisation with preset MIXED."""
+    import nncf  # type: ignore[import-not-found]
+    import onnx
+    import openvino as ov
+
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "source.onnx"
+        onnx.save_model(onnx.load_from_string(model), source)
+        made = nncf.quantize(
+            ov.Core().read_model(source),
+            nncf.Dataset(list(_one_by_one(calibration))),
+            preset=nncf.QuantizationPreset.MIXED,
+            subset_size=len(next(iter(calibration.values()))),
+            fast_bias_correction=fast,
+        )
+        compiled = ov.compile_model(made, "CPU")
+    names = [output.any_name for output in compiled.outputs]
+
+    def run(rows: Rows) -> Outputs:
+        found = [compiled(row) for row in _one_by_one(rows)]
+        return {name: np.concatenate([one[i] for one in found]) for i, name in enumerate(names)}
+
+    return run
+
+
+def _ai_edge(path: Path, calibration: Rows) -> bytes:
+    """Its static recipe: int8 weights per channel, int8 activations."""
+    from ai_edge_litert.interpreter import Interpreter
+    from ai_edge_quantizer import quantizer, recipe  # type: ignore[import-not-found]
+
+    signature, details = next(iter(Interpreter(str(path)).get_signature_list().items()), (None, {"inputs": ["args_0"]}))
+    entry = details["inputs"][0]
+    made = quantizer.Quantizer(str(path), recipe.static_wi8_ai8())
+    rows = [{entry: next(iter(row.values()))} for row in _one_by_one(calibration)]
+    result = made.quantize(made.calibrate({signature: rows}))
+    return bytes(result.quantized_model)
 
 
 def _one_by_one(rows: Rows) -> Iterator[dict[str, Array]]:
@@ -98,8 +172,8 @@ def _onnxruntime(model: bytes) -> Run:
     return lambda rows: _gathered([dict(zip(names, session.run(None, row), strict=True)) for row in _one_by_one(rows)])
 
 
-def _quantize_static(model: bytes, calibration: Rows) -> bytes:
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+def _quantize_static(model: bytes, calibration: Rows, method: str = "MinMax") -> bytes:
+    from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, QuantFormat, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
@@ -113,10 +187,11 @@ def _quantize_static(model: bytes, calibration: Rows) -> bytes:
         source, prepared, out = (Path(folder) / f"{name}.onnx" for name in ("source", "prepared", "out"))
         source.write_bytes(model)
         quant_pre_process(source, prepared, skip_symbolic_shape=True)
+        how = {"quant_format": QuantFormat.QDQ, "calibrate_method": CalibrationMethod[method]}
         try:
-            quantize_static(prepared, out, Reader(), quant_format=QuantFormat.QDQ, per_channel=True)
+            quantize_static(prepared, out, Reader(), per_channel=True, **how)
         except ValueError:  # onnxruntime 1.31 fails for some biases of MatMuls
-            quantize_static(prepared, out, Reader(), quant_format=QuantFormat.QDQ)
+            quantize_static(prepared, out, Reader(), **how)
         return out.read_bytes()
 
 
@@ -192,15 +267,19 @@ def main() -> int:
     parser.add_argument(
         "--only", nargs="*", default=(), metavar="WORD", help="only tasks whose names contain one of these"
     )
+    parser.add_argument("--peers", action="store_true", help="also the peers that are installed")
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="repeat with N calibration sets (1)")
     parser.add_argument("--json", action="store_true", help="JSON instead of Markdown")
     args = parser.parse_args()
     results: list[Score] = []
     for task in tasks(args.models, args.data):
         if args.only and not any(word in task.name for word in args.only):
             continue
-        for score in scores(task):
-            print(f"{score.task}: {score.contender} {_cell(score)} {score.size}", file=sys.stderr, flush=True)
-            results.append(score)
+        for seed in range(args.seeds):
+            for score in scores(sampled(task, seed), peers=args.peers):
+                score = replace(score, task=f"{score.task}, seed {seed}" if args.seeds > 1 else score.task)
+                print(f"{score.task}: {score.contender} {_cell(score)} {score.size}", file=sys.stderr, flush=True)
+                results.append(score)
     if not results:
         print(f"error: expected models in {args.models} and their data in {args.data}, found none", file=sys.stderr)
         return 3

@@ -129,6 +129,44 @@ def _digits(models: Path, data: Path) -> Task:
     )
 
 
+def _person_detection(models: Path, data: Path) -> Task:
+    """MLPerf Tiny vww01: 1000 pictures of COCO, 96x96, a person or none; 100 of them, at random, for calibration.
+
+    Pictures: github.com/eembc/energyrunner (datasets/vww01, in its history), models: github.com/mlcommons/tiny.
+    """
+    found = np.load(_there(data / "mlperftiny_vww01.npz"))
+    x, order = found["x"].astype(np.float32) / 255, np.random.default_rng(0).permutation(len(found["x"]))
+    return Task(
+        "vww01 mobilenet-v1-0.25",
+        _there(models / "mlperftiny_vww_mobilenet_fp32.tflite"),
+        {"input_1": x[order[:100]]},
+        {"input_1": x[order[100:]]},
+        _top1(found["y"][order[100:]]),
+        models / "mlperftiny_vww_mobilenet_int8.tflite",
+    )
+
+
+def _photograph_classes(models: Path, data: Path) -> Task:
+    """ImageNet, one picture of each class: 300 at random to evaluate, 60 others for calibration.
+
+    Pictures: github.com/EliSchwartz/imagenet-sample-images, sorted by name, the shorter side 256 pixels, the 224x224 in
+    the middle, uint8 [n, h, w, 3]. Model: Keras' mobilenet_2_5_224, as ONNX.
+    """
+    pictures = np.load(_there(data / "imagenet_sample_1000.npy"), mmap_mode="r")
+    order = np.random.default_rng(0).permutation(len(pictures))
+
+    def first(rows: Array) -> Array:
+        return np.ascontiguousarray(pictures[rows].transpose(0, 3, 1, 2) / np.float32(127.5) - 1, np.float32)
+
+    return Task(
+        "imagenet mobilenet-v1-0.25",
+        _there(models / "keras_mobilenet_v1_025_224.onnx"),
+        {"x": first(order[:60])},
+        {"x": first(order[60:360])},
+        _top1(order[60:360]),
+    )
+
+
 _CIFAR_MEAN = np.array([0.4914, 0.4822, 0.4465], np.float32)
 _CIFAR_DEVIATION = np.array([0.2471, 0.2435, 0.2616], np.float32)
 
@@ -203,6 +241,8 @@ TASKS: tuple[Callable[[Path, Path], Task], ...] = (
     _anomaly_detection,
     _digits,
     _vision_transformer,
+    _person_detection,
+    _photograph_classes,
     _picture_task("yunet", "yunet_n_320_320.onnx", "input", (320, 320), lambda x: x),
     _picture_task("ultraface", "ultraface_RFB_320_nopost.onnx", "input", (240, 320), lambda x: (x - 127) / 128),
     _picture_task("fastestdet", "fastestdet_352.onnx", "input.1", (352, 352), lambda x: x / 255),
