@@ -102,7 +102,11 @@ def _peers(task: Task) -> Iterator[tuple[str, int, Run]]:
             except RuntimeError as error:  # OpenVINO 2026.4 refuses some networks that NNCF quantised
                 print(f"{task.name}: {name} fails: {str(error).strip().splitlines()[-1]}", file=sys.stderr)
     if find_spec("ai_edge_quantizer") and task.model.suffix == ".tflite":
-        made = _ai_edge(task.model, task.calibration)
+        try:
+            made = _ai_edge(task.model, task.calibration)
+        except ValueError as error:  # a model without signatures, for example
+            print(f"{task.name}: ai-edge-quantizer fails: {error}", file=sys.stderr)
+            return
         with tempfile.NamedTemporaryFile(suffix=".tflite") as file:
             file.write(made)
             file.flush()
