@@ -44,7 +44,7 @@ class Simulation:
     def __init__(self, model: ir.Model, plan: Plan, weights: Mapping[str, Quantized], *, threads: int = 0) -> None:
         copy = model.clone()
         build.adopt(copy)
-        twins = dict(zip(model.graph, copy.graph, strict=True))
+        twins = dict(zip(build.nodes(model), build.nodes(copy), strict=True))  # those of subgraphs read values too
         values = {v.name: v for v in (*copy.graph.inputs, *(o for n in copy.graph for o in n.outputs)) if v.name}
         for node, scheme in plan.integer.items():
             if scheme.role == "contraction":
