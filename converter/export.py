@@ -184,7 +184,19 @@ def _as_another(name: str) -> Rule:
     return rule
 
 
+def _padded_boxes(edit: Edit, node: ir.Node) -> tuple[ir.Value, ir.Value]:
+    """The rows and zeros behind them, cut to the greatest possible number; and the number of rows."""
+    rows, total = node.outputs[0], (build.dims(node.outputs[0]) or (None,))[0]
+    if not isinstance(total, int):
+        raise ConvertError(f"NonMaxSuppressionPadded {node.name!r}: how many boxes there are is unknown")
+    kept = edit.op("NonMaxSuppression", list(node.inputs), dict(node.attributes), like=rows, shape=[None, 3])
+    count = edit.op("Shape", [kept], {"end": 1}, like=node.outputs[1])
+    padded = edit.op("Pad", [kept, edit.ints([0, 0, total, 0])], like=rows, shape=[None, 3])
+    return edit.op("Slice", [padded, edit.ints([0]), edit.ints([total])], like=rows), count
+
+
 STANDARD: Mapping[str, Rule] = {
+    "NonMaxSuppressionPadded": _padded_boxes,
     **{name: _as_another(name) for name, record in OPERATORS.items() if record.runs_as},
     "Silu": _silu,
     "DynamicQuantizeLinear": _dynamic_quantize,

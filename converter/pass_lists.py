@@ -14,6 +14,7 @@ from converter.errors import ConvertError
 from converter.ir import build, shapes, spec
 from converter.ir.upgrade import upgrade
 from converter.passes import (
+    bound_boxes,
     channels_last,
     cleanup,
     contrib,
@@ -123,6 +124,7 @@ SHAPE: tuple[Pass, ...] = (
 """Passes that give operators the form of the kernels: channels last, with bias, residual and activation."""
 
 TIDY: tuple[Pass, ...] = (
+    Pass("bound boxes", bound_boxes.run),
     Pass("simplify at last", simplify.run),
     Pass("common subexpressions again", cleanup.common_subexpressions),
     Pass("share constants", cleanup.share_constants),

@@ -57,7 +57,7 @@ def named_in_rules() -> frozenset[str]:
 
 _FOREST = "TreeEnsemble TreeEnsembleClassifier TreeEnsembleRegressor"
 _LOSSES = "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss"
-_REGIONS = "MaxRoiPool NonMaxSuppression RoiAlign"
+_REGIONS = "MaxRoiPool NonMaxSuppression NonMaxSuppressionPadded RoiAlign"
 _LOGIC = "And Or Xor Not BitwiseAnd BitwiseNot BitwiseOr BitwiseXor BitShift"
 _COMPARISONS = "Equal Greater GreaterOrEqual Less LessOrEqual IsInf IsNaN"
 
@@ -171,7 +171,7 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("models of ai.onnx.ml stay float", "family:trees"),
         ("its operands are no tensors, or its result is none", "family:sequences family:strings"),
         ("spectra span too many magnitudes for 8 bits", "family:signal"),
-        ("it gives indices, or decodes images to bytes", "NonMaxSuppression ImageDecoder"),
+        ("it gives indices, or decodes images to bytes", "NonMaxSuppression NonMaxSuppressionPadded ImageDecoder"),
         ("no kernel computes it on integers: 8 bits would cost two conversions and save nothing",
          "CenterCropPad Trilu CausalConvWithState Col2Im DeformConv Det Einsum MaxUnpool ArrayFeatureExtractor "
          "Compress ScatterElements ScatterND TensorScatter TopK RotaryEmbedding AffineGrid GridSample MaxRoiPool "
@@ -222,7 +222,9 @@ REASONS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("its operator in TensorFlow Lite (ONE_HOT, FILL, ADD_N, L2_NORMALIZATION, RIGHT_SHIFT) becomes others",
          "OneHot ConstantOfShape Sum LpNormalization BitShift"),
         ("ours: passes make it later",
-         "domain:msedge -QLinearConvTranspose -FixedPointSigmoid -FixedPointTanh -LookupTable -Rescale"),
+         "domain:msedge -NonMaxSuppressionPadded -QLinearConvTranspose -FixedPointSigmoid -FixedPointTanh -LookupTable "
+         "-Rescale"),
+        ("NON_MAX_SUPPRESSION becomes the form with zeros behind its rows", "NonMaxSuppression"),
         ("a constant is a buffer of the file", "Constant"),
         ("TensorFlow Lite has no operator with this meaning",
          "Acos Acosh Asin Asinh Atanh BitwiseAnd BitwiseNot BitwiseOr CastLike Cosh IsInf IsNaN Mean Sinh Tan "

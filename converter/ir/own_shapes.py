@@ -152,6 +152,13 @@ def _unpack(node: ir.Node) -> list[Known]:
     return [(ir.DataType.INT8 if signed else ir.DataType.UINT8, tuple(attr(node, "shape", ())))]
 
 
+def _kept_boxes(node: ir.Node) -> list[Known]:
+    scores, most = dims(node.inputs[1]), build.array(node.inputs[2])
+    known = scores is not None and all(isinstance(d, int) for d in scores) and most is not None and most.size == 1
+    rows = scores[0] * scores[1] * min(max(int(most.item()), 0), scores[2]) if known else None
+    return [(ir.DataType.INT64, (rows, 3)), (ir.DataType.INT64, (1,))]
+
+
 def _broadcast(node: ir.Node) -> list[Known]:
     return [(_dtype(node.inputs[0]), _by_onnx("Add", node, [node.inputs[0], node.inputs[3]]))]
 
@@ -242,6 +249,7 @@ RULES: Mapping[str, Rule] = {
     "Rescale": _rescale,
     "DynamicQuantizeLinear": _dynamic_quantize,
     "Unpack4": _unpack,
+    "NonMaxSuppressionPadded": _kept_boxes,
     **dict.fromkeys(having("scaled", "quantised"), _broadcast),
     "ConvWeightGrad": _conv_weight_grad,
     **dict.fromkeys(("MaxPoolGrad", "AveragePoolGrad"), _like(0)),

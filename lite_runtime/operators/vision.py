@@ -23,6 +23,15 @@ RECORDS: tuple[Operator, ...] = (
     _op("MaxRoiPool", since=1, inputs=(2, 2), attrs="pooled_shape:I! spatial_scale:f"),
     _op("NonMaxSuppression", since=10, inputs=(2, 5), attrs="center_point_box:i", traits=("flat",)),
     _op(
+        "NonMaxSuppressionPadded",
+        since=1,
+        inputs=(3, 5),
+        outputs=(2, 2),
+        attrs="center_point_box:i",
+        traits=("flat",),
+        domain="msedge",
+    ),
+    _op(
         "Resize",
         since=10,
         inputs=(1, 4),

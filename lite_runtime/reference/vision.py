@@ -64,6 +64,25 @@ def _non_max_suppression(
     return np.array(kept, np.int64).reshape(-1, 3)
 
 
+@define("NonMaxSuppressionPadded")
+def _non_max_suppression_padded(
+    boxes: Array,
+    scores: Array,
+    max_output_boxes_per_class: Array,
+    iou_threshold: Array | None = None,
+    score_threshold: Array | None = None,
+    /,
+    center_point_box: int = 0,
+) -> tuple[Array, Array]:
+    """NonMaxSuppression's rows, then rows of zeros up to the greatest possible number, and how many are meant: (1,)."""
+    most = max_output_boxes_per_class
+    kept = _non_max_suppression(boxes, scores, most, iou_threshold, score_threshold, center_point_box=center_point_box)
+    each = min(max(int(optional_scalar(most, 0, "max_output_boxes_per_class")), 0), boxes.shape[1])
+    rows = np.zeros((scores.shape[0] * scores.shape[1] * each, 3), np.int64)
+    rows[: len(kept)] = kept
+    return rows, np.array([len(kept)], np.int64)
+
+
 @define("RoiAlign")
 @in_float32
 def _roi_align(

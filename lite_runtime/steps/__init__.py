@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from lite_runtime.steps.batchnorm import GradSums as GradSums
     from lite_runtime.steps.batchnorm import Moments as Moments
     from lite_runtime.steps.batchnorm import Settle as Settle
+    from lite_runtime.steps.boxes import GatherBoxes as GatherBoxes
+    from lite_runtime.steps.boxes import Suppress as Suppress
     from lite_runtime.steps.control import Begin as Begin
     from lite_runtime.steps.control import Copy as Copy
     from lite_runtime.steps.control import GoTo as GoTo
@@ -112,6 +114,7 @@ if TYPE_CHECKING:
 _FAMILIES = {
     "attention": "F32Attention PackKeys PadRows",
     "batchnorm": "Apply GradApply GradSettle GradSums Moments Settle",
+    "boxes": "GatherBoxes Suppress",
     "control": "Begin Copy GoTo Refuse Turn",
     "copy": "Extent Segments Swap Trilu Weave",
     "depthwise": "F32Depthwise",

@@ -234,7 +234,7 @@ def test_arity_follows_onnx() -> None:
     assert fewer == {"QLinearConv": 2, "QLinearMatMul": 2}  # without y's scale and zero point y is real
     assert wider == {
         "QLinearMatMul": "1 more",
-        **dict.fromkeys(("FixedPointSigmoid", "FixedPointTanh", "Rescale"), "ours"),
+        **dict.fromkeys(("FixedPointSigmoid", "FixedPointTanh", "NonMaxSuppressionPadded", "Rescale"), "ours"),
         "LookupTable": "ours",
         "QuickGelu": "ours",
         "GroupedMatMul": "ours",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnx_ir as ir
 
 from converter.frontends.tflite.op import Op, translate
 from converter.frontends.tflite.ops.operands import cast, counted, index, single, sizes
+from converter.ir import build
 
 __all__: list[str] = []
 
@@ -87,18 +89,24 @@ def _scores(op: Op, settings: _Settings) -> ir.Value:
     return op.emit("Slice", [scores, op.constant([total - settings.classes]), op.constant([total]), op.constant([2])])
 
 
-def _suppressed(op: Op, settings: _Settings, boxes: ir.Value, scores: ir.Value, most: int) -> ir.Value:
-    """Rows (batch, class, box) of what is kept; `scores` [1, classes, n]."""
+def _suppressed(op: Op, settings: _Settings, boxes: ir.Value, scores: ir.Value, most: int) -> Sequence[ir.Value]:
+    """Rows (batch, class, box) of what is kept, zeros behind them, and how many are meant; `scores` [1, classes, n]."""
     above = np.nextafter(_F(settings.score), _F(_BEFORE))
     operands = [boxes, scores, op.constant(most), op.constant(_F(settings.overlap)), op.constant(above)]
-    return op.emit("NonMaxSuppression", operands)
+    return _padded(op, operands)
+
+
+def _padded(op: Op, operands: Sequence[ir.Value]) -> Sequence[ir.Value]:
+    rows, count = op.emit("NonMaxSuppressionPadded", operands, outputs=2, domain=build.DOMAIN)
+    for value in (rows, count):
+        value.type = ir.TensorType(ir.DataType.INT64)
+    return rows, count
 
 
 def _fast(op: Op, settings: _Settings, boxes: ir.Value, scores: ir.Value) -> list[ir.Value]:
     best = op.emit("ReduceMax", [scores, op.constant([2])], {"keepdims": 0})
-    rows = _suppressed(op, settings, boxes, op.emit("Unsqueeze", [best, op.constant([1])]), settings.most)
+    rows, count = _suppressed(op, settings, boxes, op.emit("Unsqueeze", [best, op.constant([1])]), settings.most)
     kept = op.emit("Gather", [rows, op.constant(2)], {"axis": 1})
-    count = op.emit("Shape", [kept])
     which = _filled(op, kept, settings.most)
     each = min(settings.per_detection, settings.classes)
     first = op.constant([0])
@@ -114,11 +122,13 @@ def _fast(op: Op, settings: _Settings, boxes: ir.Value, scores: ir.Value) -> lis
 
 def _regular(op: Op, settings: _Settings, boxes: ir.Value, scores: ir.Value) -> list[ir.Value]:
     by_class = op.emit("Transpose", [scores], {"perm": [0, 2, 1]})
-    rows = _suppressed(op, settings, boxes, by_class, settings.per_class)
-    count = op.emit("Min", [op.emit("Shape", [rows], {"start": 0, "end": 1}), op.constant([settings.most])])
-    found = op.emit("GatherND", [by_class, rows])
-    pad = op.constant([0, settings.most])
-    found = op.emit("Pad", [found, pad, op.constant(_F(np.finfo(_F).min))])
+    rows, kept = _suppressed(op, settings, boxes, by_class, settings.per_class)
+    count = op.emit("Min", [kept, op.constant([settings.most])])
+    least = op.constant(_F(np.finfo(_F).min))
+    total = op.emit("Squeeze", [op.emit("Shape", [rows], {"end": 1})])
+    places = op.emit("Range", [op.constant(0), total, op.constant(1)])
+    found = op.emit("Where", [op.emit("Less", [places, kept]), op.emit("GatherND", [by_class, rows]), least])
+    found = op.emit("Pad", [found, op.constant([0, settings.most]), least])
     values, order = op.emit("TopK", [found, op.constant([settings.most])], {"axis": 0}, outputs=2)
     rows = op.emit("Pad", [rows, op.constant([0, 0, settings.most, 0])])
     chosen = op.emit("Gather", [rows, order], {"axis": 0})
@@ -157,9 +167,10 @@ def non_max_suppression(op: Op) -> list[ir.Value]:
         op.fail("expected soft_nms_sigma 0, got another or computed value; export the model with hard suppression")
     most = single(op, 2, "max_output_size")
     boxes, scores = (op.emit("Unsqueeze", [op.real(i), op.constant(axes)]) for i, axes in ((0, [0]), (1, [0, 1])))
-    rows = op.emit("NonMaxSuppression", [boxes, scores, index(op, 2), op.real(3), op.real(4)])
+    operands = [boxes, scores, index(op, 2), op.real(3), op.real(4)]
+    rows, number = _padded(op, operands)
     kept = op.emit("Gather", [rows, op.constant(2)], {"axis": 1})
-    count = op.emit("Reshape", [op.emit("Shape", [kept]), op.constant([], np.int64)])
+    count = op.emit("Reshape", [number, op.constant([], np.int64)])
     which = _filled(op, kept, most)
     number = cast(op, count, ir.DataType.INT32)
     if not soft:
