@@ -153,9 +153,10 @@ def _unpack(node: ir.Node) -> list[Known]:
 
 
 def _kept_boxes(node: ir.Node) -> list[Known]:
-    scores, most = dims(node.inputs[1]), build.array(node.inputs[2])
-    known = scores is not None and all(isinstance(d, int) for d in scores) and most is not None and most.size == 1
-    rows = scores[0] * scores[1] * min(max(int(most.item()), 0), scores[2]) if known else None
+    scores, most = build.static_dims(node.inputs[1]), build.array(node.inputs[2])
+    rows = None
+    if scores is not None and len(scores) == 3 and most is not None and most.size == 1:
+        rows = scores[0] * scores[1] * min(max(int(most.item()), 0), scores[2])
     return [(ir.DataType.INT64, (rows, 3)), (ir.DataType.INT64, (1,))]
 
 

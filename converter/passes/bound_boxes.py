@@ -30,8 +30,15 @@ def _bound(node: ir.Node) -> bool:
     if classes * min(int(most.item()), scores[2] if isinstance(scores[2], int) else _MOST) > _MOST:
         return False
     edit, result = Edit(node), node.outputs[0]
-    attrs, like = dict(node.attributes), {"like": result, "shape": [None, 3]}
-    rows, count = edit.ops("NonMaxSuppressionPadded", list(node.inputs), attrs, domain=build.DOMAIN, outputs=2, **like)
-    count.shape = ir.Shape([1])
+    rows, count = edit.ops(
+        "NonMaxSuppressionPadded",
+        list(node.inputs),
+        dict(node.attributes),
+        domain=build.DOMAIN,
+        outputs=2,
+        like=result,
+        shape=[None, 3],
+    )
+    count.type, count.shape = result.type, ir.Shape([1])
     edit.replace(edit.op("Slice", [rows, edit.ints([0]), count, edit.ints([0])], like=result))
     return True
