@@ -170,8 +170,8 @@ def stands_still(op: str) -> bool:
 def _flat() -> set[str]:
     computed = {op for op in _elementwise() - {"Cast", "CastLike"} if stands_still(op)}
     return computed | set(
-        "ArgMax ArgMin Bernoulli Constant ConstantOfShape EyeLike Hardmax Multinomial NonMaxSuppression NonZero OneHot "
-        "RandomNormalLike RandomUniformLike Range Shape Size".split()
+        "ArgMax ArgMin Bernoulli Constant ConstantOfShape EyeLike Hardmax Multinomial NonMaxSuppression "
+        "NonMaxSuppressionPadded NonZero OneHot RandomNormalLike RandomUniformLike Range Shape Size".split()
     )
 
 

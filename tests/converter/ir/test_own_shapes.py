@@ -60,6 +60,10 @@ CASES = {
     "QLinearResize": lambda b: b(
         "QLinearResize", image(b)[0], "", b.const(np.array([1, 1, 2, 2], np.float32)), domain=OURS, mode="linear"
     ),
+    "NonMaxSuppressionPadded": lambda b: b(
+        "NonMaxSuppressionPadded", b.input("boxes", [2, 5, 4]), b.input("scores", [2, 3, 5]),
+        b.const([4], np.int64), domain=OURS, outputs=2,
+    ),
     "Rescale": lambda b: b(
         "Rescale", b.input("x", [2, 4, 1], np.int32), b.const(np.full(7, 1 << 30, np.int32)),
         b.const(np.full((4, 1), 40, np.int32)), b.const(np.int8(3)), domain=OURS, rounding="DOUBLE",
@@ -132,8 +136,11 @@ def test_as_the_reference_gives(name):
 @pytest.mark.parametrize("op", sorted(set(own_shapes.ONNX) - {"RegexFullMatch"}))
 def test_what_onnx_does_not_know(op):
     b = Builder()
-    more = [b.weight(4), b.weight(4)] if op == "GroupNormalization" else []
-    made = b(op, b.input("x", ["n", 4, 3]), *more, **({"num_groups": 2} if more else {"axes": [2]}))
+    more, attrs = {
+        "GroupNormalization": ([b.weight(4), b.weight(4)], {"num_groups": 2}),
+        "RMSNormalization": ([b.weight(3)], {}),
+    }.get(op, ([], {"axes": [2]}))
+    made = b(op, b.input("x", ["n", 4, 3]), *more, **attrs)
     assert build.dims(to_ir(b.model(made)).graph.outputs[0]) == ("n", 4, 3)
 
 
