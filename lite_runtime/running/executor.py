@@ -112,6 +112,11 @@ def _as_aligned(array: Array) -> Array:
     return home
 
 
+def _own(value: Any) -> Any:
+    """An array that is no view of memory that the next run overwrites."""
+    return value.copy() if isinstance(value, np.ndarray) and value.base is not None else value
+
+
 class Executor:
     """A graph that can be run repeatedly; plans are made per input types and cached."""
 
@@ -535,12 +540,16 @@ class Bound:
     def _go_on(self, inputs: Mapping[str, Any], results: dict[str, Any], profile: Profile | None) -> dict[str, Any]:
         """Evaluate the frontier, then run the rest of the graph with its results."""
         assert self.rest is not None
+        made = {name for node in self.plan.frontier for name in node.outputs}
         for node in self.plan.frontier:
             start = time.perf_counter()
             outputs = self.executor.evaluate(node, self._values(node, inputs, results))
             results.update((name, value) for name, value in zip(node.outputs, outputs, strict=False) if name)
             if profile is not None:
                 profile.add((node,), None, (0, start, time.perf_counter()))
+        if not self.rest.graph.nodes:  # nothing to plan for the types found
+            found = {v.name: self._result(v.name, results, inputs) for v in self.rest.graph.outputs}
+            return {name: _own(value) if name in made else value for name, value in found.items()}
         given = {v.name: self._result(v.name, results, inputs) for v in self.rest.graph.inputs}
         self.latest = self.rest.bound(given)
         return self.rest.run(given, profile)

@@ -43,6 +43,23 @@ def test_only_the_slice_waits_for_the_number_of_rows(open_sizes: bool) -> None:
         assert loaded.cost(given).reference == ("Slice",)
 
 
+def test_nothing_is_planned_for_a_number_of_rows_that_nothing_follows() -> None:
+    b = Builder(20)
+    boxes, scores = b.input("boxes", [1, 40, 4]), b.input("scores", [1, 2, 40])
+    rows = b("NonMaxSuppression", boxes, scores, b.const([9], np.int64), b.const([0.3], np.float32))
+    model = b.model(rows)
+    loaded = lite_runtime.load(convert(model).bundle)
+    runs = [crowd(40, 2), {name: array[:, ::-1].copy() for name, array in crowd(40, 2).items()}]
+    runs[1]["boxes"][...] = [0, 0, 1, 1]  # one row for each class
+    got = [loaded.run(given)[rows] for given in runs]
+    for given, found in zip(runs, got, strict=True):  # the second run does not change the first one's result
+        np.testing.assert_array_equal(found, theirs(model.SerializeToString(), given)[rows])
+    assert len(got[0]) > len(got[1])
+    assert loaded.cost(runs[0]).reference == ("Slice",)
+    bound = loaded._executor("predict").bound(runs[0])
+    assert bound.rest is not None and not bound.rest._plans
+
+
 def test_a_computed_number_of_boxes_stays_with_the_reference() -> None:
     b = Builder(20)
     most = b.input("most", [1], np.int64)
