@@ -222,9 +222,9 @@ def _profile(steps: Sequence[Row], bounds: Roofline | None) -> RenderableType:
 
 
 def _short(node: str) -> str:
-    """The first name of a fused node; TensorFlow Lite joins the names with semicolons."""
-    name, semicolon, _ = node.partition(";")
-    return name + " …" * bool(semicolon)
+    """The first name of a fused node and how many others it has; TensorFlow Lite joins the names with semicolons."""
+    name, *others = node.split(";")
+    return f"{name} and {len(others)} more" if others else name
 
 
 def _least(row: Row, bounds: Roofline) -> float:
