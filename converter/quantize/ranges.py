@@ -24,7 +24,7 @@ from converter.quantize.calibration.calibrate import Params, Range
 from converter.quantize.calibration.data import Samples
 from converter.quantize.calibration.effort import affordable, run_seconds
 from converter.quantize.calibration.lattice import lattice
-from converter.quantize.calibration.observe import Runner, Statistics, channel_axis, enough, observe
+from converter.quantize.calibration.observe import Runner, Statistics, channel_axis, channels, enough, observe
 from converter.quantize.calibration.simulation import Simulation
 from converter.quantize.record import Record
 from converter.quantize.schemes import Plan, fixed_params
@@ -126,8 +126,8 @@ def _half(state: State, known: Mapping[ir.Value, list[ir.Value]], index: int) ->
     rows = enough(state.model, fitted, names)
     trial.statistics = observe(runner, rows, {name: channel_axis(value) for value, name in names.items()})
     params = {root: {way: parameters(root, members, trial, way) for way in WAYS} for root, members in known.items()}
-    entering = [value for value in names if state.plan.enters(value)]
-    sums = {value: {way: exact.Mean() for way in WAYS} for value in entering if state.options.bias_correction}
+    corrected = [v for v in names if state.options.bias_correction and state.plan.enters(v) and channels(v) is not None]
+    sums = {value: {way: exact.Mean() for way in WAYS} for value in corrected}
     for row in rows.first(_CORRECTED_ROWS):
         seen = runner.run(row)
         for value, means in sums.items():
@@ -140,8 +140,6 @@ def _half(state: State, known: Mapping[ir.Value, list[ir.Value]], index: int) ->
 
 def _add_errors(values: Array, axis: int, tried: Mapping[Way, Params], means: Mapping[Way, exact.Mean]) -> None:
     """Add the errors of `values` [..., channels, ...] by every parameters to the means."""
-    if not values.ndim:
-        return
     rows = np.moveaxis(values, axis, -1).reshape(-1, values.shape[axis])
     errors = {params: calibrate.fake(rows, params) - rows for params in set(tried.values())}
     for way, params in tried.items():
@@ -220,8 +218,9 @@ def _numbers(outputs: Iterable[Any]) -> list[Array]:
 
 
 def _ratio(wanted: tuple[Array, ...], got: tuple[Array, ...]) -> float:
-    """log10(noise / signal) of one output over rows."""
+    """log10(noise / signal) of one output over rows; a result of another size than wanted is all noise."""
     exactly = [w.astype(np.float64) for w in wanted]
     power = sum(float(np.square(w).sum()) for w in exactly)
-    error = sum(float(np.square(w - g).sum()) for w, g in zip(exactly, got, strict=True))
+    errors = (w - g if w.shape == g.shape else w for w, g in zip(exactly, got, strict=True))
+    error = sum(float(np.square(e).sum()) for e in errors)
     return log10(max(error / (power or 1.0), 1e-30))

@@ -93,9 +93,10 @@ def integer_lstm(
     bias: bool = True,
     seed: int = 0,
     one_step: bool = False,
+    uneven: bool = False,
 ) -> tuple[bytes, tuple[int, ...]]:
     """An LSTM with 8-bit weights and a 16-bit cell, and the shape of its int8 input, FRAME values at a time. one_step:
-    the operator without a time axis."""
+    the operator without a time axis. uneven: a file that lies about the size of one gate."""
     b, gates = Builder(), range(1 if coupled else 0, 4)
     shape: tuple[int, ...] = (time, batch, FRAME) if time_major else (batch, time, FRAME)
     shape = (batch, FRAME) if one_step else shape
@@ -115,7 +116,7 @@ def integer_lstm(
 
     for gate in gates:
         by = weights(1 + gate, cells, FRAME)
-        weights(5 + gate, cells, width)
+        weights(5 + gate, cells, width + (uneven and gate == 2))
         biases(12 + gate, cells, float(entered.scale) * float(by.scale))
         if peephole and gate != 2:
             weights({0: 9, 1: 10, 3: 11}[gate], cells, dtype=np.int16)

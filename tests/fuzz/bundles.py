@@ -180,10 +180,10 @@ def _read(held: bundle.Bundle, signature: str) -> dict[str, Array]:
 
 
 def make_inputs(graph: Graph, rng: Random) -> dict[str, Any] | None:
-    """Inputs of the declared types; None where they would take more than INPUT_LIMIT."""
+    """Inputs of the declared types; None where they would take more than INPUT_LIMIT, empty dimensions not counted."""
     sizes: dict[str, int] = {}
     shapes = {v.name: _sizes(v, sizes, rng) for v in graph.inputs}
-    if sum(8 * np.prod(shape, dtype=np.float64) for shape in shapes.values()) > INPUT_LIMIT:
+    if sum(8 * np.prod([d or 1 for d in shape], dtype=np.float64) for shape in shapes.values()) > INPUT_LIMIT:
         return None
     return {v.name: _wrapped(v, shapes[v.name], rng) for v in graph.inputs}
 

@@ -25,7 +25,7 @@ from lite_runtime import bundle
 from lite_runtime.graph import Array
 from lite_runtime.running import session
 
-__all__ = ["BINS", "Runner", "Statistics", "channel_axis", "enough", "observable", "observe"]
+__all__ = ["BINS", "Runner", "Statistics", "channel_axis", "channels", "enough", "observable", "observe"]
 
 BINS = 4096
 _LONG = 0.01
@@ -90,6 +90,13 @@ def channel_axis(value: ir.Value) -> int:
     near = any(node.op_type in _CHANNELS_FIRST for node in (*nodes, *([producer] if producer is not None else ())))
     rank = build.rank(value) or 0
     return 1 if rank > 1 and (near or rank > 3) else -1
+
+
+def channels(value: ir.Value) -> int | None:
+    """The number of channels, if it is the same in every run."""
+    dims = build.dims(value)
+    found = dims[channel_axis(value)] if dims else None
+    return found if isinstance(found, int) else None
 
 
 @dataclass

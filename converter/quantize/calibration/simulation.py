@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from converter.ir import build
 from converter.quantize.calibration.calibrate import LIMITS, Params
-from converter.quantize.calibration.observe import Runner, channel_axis
+from converter.quantize.calibration.observe import Runner, channel_axis, channels
 from converter.quantize.rounding import bias
 from converter.quantize.rounding.weights import Quantized, per_channel
 from converter.quantize.schemes import Plan, weight_place
@@ -87,8 +87,8 @@ def _round_weights(node: ir.Node, twin: ir.Node, weights: Mapping[str, Quantized
 def _insert(copy: ir.Model, value: ir.Value, here: ir.Value, readers: set[ir.Node]) -> _Rounding:
     """Round `here`, the twin of `value`, for `readers`."""
     dims, axis = build.dims(value) or (), channel_axis(value)
-    count = dims[axis] if dims else None
-    shape = (count, *(1,) * (len(dims) - 2 if axis == 1 else 0)) if isinstance(count, int) else ()
+    count = channels(value)
+    shape = () if count is None else (count, *(1,) * (len(dims) - 2 if axis == 1 else 0))
     inputs = [_input(copy, part, ()) for part in ("scale", "low", "high")] + [_input(copy, "shift", shape)]
     scale, low, high, shift = inputs
     uses = [use for use in here.uses() if use.node in readers]

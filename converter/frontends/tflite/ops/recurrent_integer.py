@@ -103,10 +103,9 @@ class IntegerLstm:
 
     def entered(self, op: Op) -> ir.Value:
         """The input's part of all gates at all times, int16."""
-        x, gates = op.tensor(0), self._gates(op)
+        x = op.tensor(0)
         total = _product(op, op.raw(0), self._stacked(op, self.weights), zero_of(x))
-        bias = np.concatenate([self._const(op, self.bias + g) for g in gates])
-        total = op.emit("Add", [total, op.constant(bias.astype(np.int32))])
+        total = op.emit("Add", [total, op.constant(self._stacked(op, self.bias))])
         return rescaled(op, total, self._factor(op, self.weights, _scale(x)), _T.INT16)
 
     def step(self, op: Op, entered: ir.Value, before: Sequence[ir.Value]) -> tuple[ir.Value, ...]:
@@ -139,7 +138,11 @@ class IntegerLstm:
         return found
 
     def _stacked(self, op: Op, slot: int) -> np.ndarray:
-        return np.concatenate([self._const(op, slot + g) for g in self._gates(op)])
+        found = [self._const(op, slot + g) for g in self._gates(op)]
+        shapes = {a.shape for a in found}
+        if len(shapes) > 1:
+            op.fail(f"expected constants of one shape for all gates, got {', '.join(map(str, sorted(shapes)))}")
+        return np.concatenate(found)
 
     def _factor(self, op: Op, slot: int, scale: np.float32) -> Factor:
         """Per column of all gates."""

@@ -83,6 +83,11 @@ def test_lstm(kind: int, time: int) -> None:
         assert apart == 0 and {"FixedPointSigmoid", "FixedPointTanh"} <= ops
 
 
+def test_gates_of_different_sizes() -> None:
+    with pytest.raises(ConvertError, match=r"constants of one shape for all gates, got \(12, 12\), \(12, 13\)"):
+        convert(integer_lstm(uneven=True)[0])
+
+
 # functions of one number, and of two
 
 
