@@ -26,6 +26,7 @@ __all__ = [
     "array",
     "attr",
     "constant_dims",
+    "contradicted",
     "dims",
     "domain_of",
     "fresh",
@@ -132,6 +133,14 @@ def array(value: ir.Value | None) -> np.ndarray | None:
     if held is None or held.is_ref() or held.type != ir.AttributeType.TENSOR:
         return None
     return held.as_tensor().numpy()
+
+
+def contradicted(value: ir.Value, declared: object, given: object) -> ConvertError:
+    """The error for a declaration of a value that its operator contradicts."""
+    return ConvertError(
+        f"value {value.name!r} is declared {declared}, but its operator gives {given}; correct the declaration, or "
+        "export the model again"
+    )
 
 
 def nbytes(tensor: ir.TensorProtocol) -> int:

@@ -13,7 +13,6 @@ from functools import lru_cache
 import onnx
 import onnx_ir as ir
 
-from converter.errors import ConvertError
 from converter.ir import build
 from converter.ir.build import Shape, attr, dims, operand
 from lite_runtime import custom
@@ -40,10 +39,7 @@ def fill(model: ir.Model) -> int:
         asked = ends or any(v.dtype is None or v.shape is None for v in node.outputs)
         for value, (dtype, shape) in zip(node.outputs, rule(node), strict=False) if rule and asked else ():
             if not node.domain and dtype is not None and value.dtype not in (None, dtype):
-                raise ConvertError(
-                    f"value {value.name!r} is declared as {value.dtype}, but its operator gives {dtype}; correct the "
-                    "declaration, or export the model again"
-                )
+                raise build.contradicted(value, f"as {value.dtype}", dtype)
             if value.dtype is None and dtype is not None:
                 value.type = ir.TensorType(dtype)
                 count += 1

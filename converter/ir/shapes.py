@@ -219,20 +219,14 @@ def _merge_value(value: ir.Value, proto: onnx.TypeProto, declared: bool) -> int:
             "have; correct its operator's attributes"
         )
     if not declared and value.is_graph_output() and kind == "sequence_type" and isinstance(value.type, ir.TensorType):
-        raise ConvertError(
-            f"value {value.name!r} is declared as a tensor, but its operator gives a sequence; correct the "
-            "declaration, or export the model again"
-        )
+        raise build.contradicted(value, "as a tensor", "a sequence")
     if value.type is None and kind:
         value.type = ir.serde.deserialize_type_proto_for_type(proto)
         gained = 1
     elif not declared and proto.tensor_type.elem_type not in (0, value.dtype):
         dtype = ir.DataType(proto.tensor_type.elem_type)
         if value.is_graph_output():
-            raise ConvertError(
-                f"value {value.name!r} is declared as {value.dtype}, but its operator gives {dtype}; correct the "
-                "declaration, or export the model again"
-            )
+            raise build.contradicted(value, f"as {value.dtype}", dtype)
         value.type = ir.TensorType(dtype)
     shape = ir.serde.deserialize_type_proto_for_shape(proto)
     if shape is None:

@@ -57,10 +57,7 @@ def to_first(rank: int) -> tuple[int, ...]:
 
 def wrong_rank(value: ir.Value, rank: int) -> ConvertError:
     """The error for a declared rank that ONNX's inference could not check, where a pass needs `rank`."""
-    return ConvertError(
-        f"value {value.name!r} is declared with {build.rank(value)} dimensions, but its operator gives {rank}; correct "
-        "the declaration, or export the model again"
-    )
+    return build.contradicted(value, f"with {build.rank(value)} dimensions", rank)
 
 
 def _turn(node: ir.Node) -> bool:

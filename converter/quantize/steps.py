@@ -71,10 +71,6 @@ def _trial(
     return total / max(len(names), 1)
 
 
-def _choose_ranges(state: State) -> None:
-    ranges.choose(state)
-
-
 def _unpack(state: State) -> None:
     unpack.run(state.model)
 
@@ -184,7 +180,7 @@ STEPS: tuple[Step, ...] = (
     Step("plan", _static, _plan),
     Step("observe", _static, _observe),
     Step("round weights by what they meet", lambda options: options.gptq and options.mode != "dynamic", _gptq),
-    Step("choose how", lambda options: options.mode == "int8" and options.method == "auto", _choose_ranges),
+    Step("choose how", lambda options: options.mode == "int8" and options.method == "auto", ranges.choose),
     Step("calibrate", _static, _calibrate),
     Step("round other weights", _static, apply.round_weights),
     Step("keep the float model", _static, _keep),

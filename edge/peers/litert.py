@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,9 @@ class LiteRT:
         keys = list(self._interpreter.get_signature_list())
         self._runner = self._interpreter.get_signature_runner(self._signature or keys[0]) if keys else None
         given_by, made_by = self._details("input"), self._details("output")
-        called = _distinct([name for name, _ in (*given_by, *made_by)])
+        from converter.frontends.tflite.signatures import distinct
+
+        called = distinct([name for name, _ in (*given_by, *made_by)])
         self._entries = dict(zip(called, (d for _, d in given_by), strict=False))
         self._results = dict(zip(called[len(given_by) :], (d for _, d in made_by), strict=True))
         if self._is_main():
@@ -124,14 +126,3 @@ class LiteRT:
         for name, index in self._given:
             self._interpreter.resize_tensor_input(index, inputs[name].shape)
         self._interpreter.allocate_tensors()
-
-
-def _distinct(names: Iterable[str]) -> list[str]:
-    """The names, with numbers appended to repeated ones, as in the bundle."""
-    found: dict[str, None] = {}
-    for name in names:
-        unique, number = name, 1
-        while unique in found:
-            unique, number = f"{name}_{number}", number + 1
-        found[unique] = None
-    return list(found)

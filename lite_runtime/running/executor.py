@@ -540,7 +540,6 @@ class Bound:
     def _go_on(self, inputs: Mapping[str, Any], results: dict[str, Any], profile: Profile | None) -> dict[str, Any]:
         """Evaluate the frontier, then run the rest of the graph with its results."""
         assert self.rest is not None
-        made = {name for node in self.plan.frontier for name in node.outputs}
         for node in self.plan.frontier:
             start = time.perf_counter()
             outputs = self.executor.evaluate(node, self._values(node, inputs, results))
@@ -548,6 +547,7 @@ class Bound:
             if profile is not None:
                 profile.add((node,), None, (0, start, time.perf_counter()))
         if not self.rest.graph.nodes:  # nothing to plan for the types found
+            made = {name for node in self.plan.frontier for name in node.outputs}
             found = {v.name: self._result(v.name, results, inputs) for v in self.rest.graph.outputs}
             return {name: _own(value) if name in made else value for name, value in found.items()}
         given = {v.name: self._result(v.name, results, inputs) for v in self.rest.graph.inputs}

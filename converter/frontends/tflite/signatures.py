@@ -14,7 +14,7 @@ from converter.frontends.tflite.model import Model, Operator, Quant, Signature, 
 from converter.frontends.tflite.scope import Program, Scope
 from converter.frontends.tflite.state import States
 
-__all__ = ["DEFAULT", "Entry", "entry_points", "to_ir"]
+__all__ = ["DEFAULT", "Entry", "distinct", "entry_points", "to_ir"]
 
 DEFAULT = "predict"
 """The signature name of a model that declares none."""
@@ -56,7 +56,7 @@ def to_ir(model: Model, signature: Signature, integers: Integers = "exact") -> E
         raise UnsupportedOpError(missing)
     inputs = [(i, _named(subgraph, signature.inputs, i)[0]) for i in _once(subgraph.inputs)]
     outputs = [(i, name) for i in _once(subgraph.outputs) for name in _named(subgraph, signature.outputs, i)]
-    names = _distinct([name for _, name in (*inputs, *outputs)])
+    names = distinct([name for _, name in (*inputs, *outputs)])
     program = Program(model, subgraph.name or "main", names, integers)
     scope = Scope(program, subgraph, program.graph, (subgraph.index,))
     shared = _shares_batch([subgraph.tensors[i] for i, _ in inputs])
@@ -83,8 +83,8 @@ def _named(subgraph: Subgraph, names: Sequence[tuple[str, int]], index: int) -> 
     return found or [subgraph.tensors[index].name or f"tensor {index}"]
 
 
-def _distinct(names: Sequence[str]) -> list[str]:
-    """The names, with numbers appended to repeated ones."""
+def distinct(names: Sequence[str]) -> list[str]:
+    """The names, with numbers appended to repeated ones: those of a bundle's inputs and outputs, in this order."""
     found: dict[str, None] = {}
     for name in names:
         unique, number = name, 1
