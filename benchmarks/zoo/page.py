@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.zoo.compare import ABSOLUTE, LARGE, RELATIVE, RESULTS, Outcome
 from benchmarks.zoo.listing import KINDS, Entry
 from edge.cli.output import plain
+from edge.measuring.rounding import TRIES
 from lite_runtime._files import write_atomically
 from lite_runtime.errors import MsedgeError
 
@@ -30,7 +31,11 @@ runtime of its format ran it on the same inputs, each model in a process of its 
   8- and 16-bit integers differ by at most one step (one element in a thousand by more); wider integers, Booleans and
   text are the same. An output's range is that of the random runs, or of the compared run if that is larger. One and two
   threads gave the same bits.
-- *differs*: an output did not; *refused*: the converter refused the model with a clear error; *failed*: anything else.
+- *rounding*: an output did not, but the peer alone moves by half as much, or more, where its real inputs change by at
+  most {ABSOLUTE:.1e} of their value ({TRIES} random changes of every run): a model that rounds to integers at run time
+  turns such a change into a whole step.
+- *differs*: an output did not, and by more than that; *refused*: the converter refused the model with a clear error;
+  *failed*: anything else.
 - The error is relative to the range of an output, in steps for integers. Native: the share of the nodes that native
   kernels ran.
 
@@ -80,7 +85,10 @@ def _summary(models: Sequence[Entry], results: Mapping[str, Outcome]) -> str:
         native = sum(one.share == 1 for one in chosen)
         lines.append(f"| {kind} | {len(chosen)} | " + " | ".join(map(str, counts)) + f" | {native} |")
     equal = sum(results[entry.name].result == "equal" for entry in models)
-    lines += ["", f"{equal} of {len(models)} models are equal ({equal / len(models):.1%}).", ""]
+    text = f"{equal} of {len(models)} models are equal ({equal / len(models):.1%})."
+    if rounded := sum(results[entry.name].result == "rounding" for entry in models):
+        text += f" With those that differ by rounding: {equal + rounded} ({(equal + rounded) / len(models):.1%})."
+    lines += ["", text, ""]
     return "\n".join(lines)
 
 

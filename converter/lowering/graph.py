@@ -184,5 +184,11 @@ def _value(value: ir.Value) -> Value:
             f"value {value.name!r}: its element type is unknown, so it cannot be an input or output of a lite graph; "
             "run onnx.shape_inference on the model, or declare the type"
         )
+    dims, maker = build.dims(value), value.producer()
+    if maker is not None and any(isinstance(d, int) and d < 0 for d in dims or ()):
+        raise ConvertError(
+            f"{maker.op_type} {maker.name!r} would give {value.name!r} the shape {list(dims or ())}: its window is "
+            "larger than what it is moved over; correct its attributes, or give input_shapes that fit"
+        )
     kind = next((name for cls, name in _KINDS if isinstance(value.type, cls)), "tensor")
-    return Value(value.name or "", lite_dtype(value.dtype), build.dims(value), kind)
+    return Value(value.name or "", lite_dtype(value.dtype), dims, kind)

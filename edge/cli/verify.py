@@ -62,11 +62,13 @@ def verify(
     """Compare a bundle with its source model, element by element.
 
     If they differ, shows the first operator with a different result; exit code 1. In quantised outputs, one integer
-    in a thousand may differ by one quantisation step.
+    in a thousand may differ by one quantisation step. Larger differences are rounding if the source differs from
+    itself by as much where its inputs change in their last bits.
     """
     shapes = read_shapes(input_shape)
     import lite_runtime
     from edge.measuring.parity import ROUNDING, compare_all, first_divergence, worst
+    from edge.measuring.rounding import is_rounding, own_differences
     from edge.peers.oracle import Oracle
     from edge.peers.stream import carrying, with_initial
 
@@ -83,24 +85,34 @@ def verify(
         compared.append(compare_all(model.run(inputs), wanted(inputs), steps=1))
     rows = worst(compared)
     failed = next((i for i, run in enumerate(compared) if not all(d.within(*allowed) for d in run)), None)
+    own: dict[str, float] = {}
+    far = [d for run in compared for d in run if not d.within(*allowed)]
+    if far:
+        say("the outputs differ; running the source alone with inputs that change in their last bits")
+        fresh = oracle if isinstance(oracle, Oracle) else None  # the others may keep state
+        own = own_differences(
+            lambda: carrying((fresh or _oracle(source, threads, backend)).run, model.bundle, names), runs
+        )
+    same = is_rounding(far, own)
     divergence = None
-    if failed is not None and isinstance(oracle, Oracle):
-        say("the outputs differ; searching for the first operator with a different result")
+    if failed is not None and not same and isinstance(oracle, Oracle):
+        say("searching for the first operator with a different result")
         divergence = first_divergence(
             oracle.model, model.bundle.at_first("predict"), runs[failed], allowed.relative,
             given=with_initial(runs[failed], model.bundle, names),
             threads=threads, backend=backend,
         )  # fmt: skip
+    found = Verdict(rows, allowed, len(runs), same, own, divergence)
     row = runs[failed or 0]
     sides = (source, with_initial(row, model.bundle, names)), (bundle, row)
     along = _layers(sides, threads, backend) if layers else None
     if as_json:
-        emit(_as_json(rows, allowed, len(runs), failed is None, divergence, along))
+        emit(_as_json(found, along))
     else:
         if along is not None:
             _print_layers(along)
-        _print(rows, allowed, len(runs), failed is None, divergence)
-    if failed is not None:
+        _print(found)
+    if not same:
         raise typer.Exit(CHECK_FAILED)
 
 
@@ -109,6 +121,24 @@ class Allowed(NamedTuple):
 
     relative: float
     absolute: float
+
+
+class Verdict(NamedTuple):
+    """The worst row of each output over all runs, and whether they are the same; `own`: if an output differs by more
+    than allowed, by how much the source's own outputs move where its inputs change in their last bits."""
+
+    rows: Sequence[Difference]
+    allowed: Allowed
+    runs: int
+    same: bool
+    own: Mapping[str, float]
+    divergence: Divergence | None
+
+    def of(self, row: Difference) -> str:
+        """What is said of one output."""
+        if row.within(*self.allowed):
+            return "ok"
+        return "rounding" if self.same else f"differs at {list(row.at)} {row.why}".rstrip()
 
 
 _TOLERANCES = {"none": 1e-4, "fp16": 1e-2, "w8": 5e-2, "int16x8": 5e-2}
@@ -172,23 +202,17 @@ def _inputs(
     return [draw(graph.inputs, rng, shapes, ranges) for _ in range(count)]
 
 
-def _as_json(
-    rows: Sequence[Difference],
-    allowed: Allowed,
-    runs: int,
-    same: bool,
-    divergence: Divergence | None,
-    along: tuple[list[Layer], Layer | None] | None,
-) -> dict[str, Any]:
+def _as_json(found: Verdict, along: tuple[list[Layer], Layer | None] | None) -> dict[str, Any]:
     from dataclasses import asdict
 
     return {
-        "same": same,
-        "tolerance": allowed.relative,
-        "absolute": allowed.absolute,
-        "runs": runs,
-        "outputs": [asdict(row) for row in rows],
-        "first_divergence": divergence and asdict(divergence),
+        "same": found.same,
+        "tolerance": found.allowed.relative,
+        "absolute": found.allowed.absolute,
+        "runs": found.runs,
+        "outputs": [asdict(row) for row in found.rows],
+        "own_differences": dict(found.own),
+        "first_divergence": found.divergence and asdict(found.divergence),
         **({} if along is None else {"layers": [asdict(r) for r in along[0]], "part_at": along[1] and along[1].name}),
     }
 
@@ -212,23 +236,28 @@ def _print_layers(along: tuple[list[Layer], Layer | None]) -> None:
         print(f"the quality drops at {part.name!r}: {part.snr:.1f} dB, {ops}")
 
 
-def _print(rows: Sequence[Difference], allowed: Allowed, runs: int, same: bool, divergence: Divergence | None) -> None:
+def _print(found: Verdict) -> None:
     shown = table(
         "", "output", "dtype", "shape", "max |difference|", "of range", "", right=("max |difference|", "of range"),
         fold=("output", ""),
     )  # fmt: skip
-    for row in rows:
-        verdict = "ok" if row.within(*allowed) else f"differs at {list(row.at)} {row.why}".rstrip()
-        shown.add_row(row.name, row.dtype, shape_text(row.shape), f"{row.largest:.3g}", f"{row.relative:.2g}", verdict)
+    for row in found.rows:
+        size, share = f"{row.largest:.3g}", f"{row.relative:.2g}"
+        shown.add_row(row.name, row.dtype, shape_text(row.shape), size, share, found.of(row))
     console().print(shown)
-    verdict = "equal within" if same else "DIFFERENT by more than"
+    runs, allowed = found.runs, found.allowed
+    verdict = "DIFFERENT by more than" if not found.same else "rounding: more than" if found.own else "equal within"
     limits = f"{allowed.relative:g} of each output's range, or {allowed.absolute:.2g}"
     print(f"{verdict} {limits}, over {runs} run{'s' * (runs != 1)}")
-    if divergence is not None:
-        found = divergence.difference
+    if found.same and found.own:
+        own = [(row.name, found.own[row.name]) for row in found.rows if row.name in found.own]
+        moved = ", ".join(f"{name!r} by up to {far:.2g}" for name, far in own)
+        print(f"the source alone moves as far where its inputs change in their last bits: {moved}")
+    elif (divergence := found.divergence) is not None:
+        first = divergence.difference
         origin = f"{divergence.source_op} {divergence.source_node}".strip()
-        print(f"first difference: {found.name!r}, {found.why or f'{found.relative:.2g} of its range'}")
+        print(f"first difference: {first.name!r}, {first.why or f'{first.relative:.2g} of its range'}")
         print(f"  computed by {origin} in the source, by {divergence.lite_node} in the bundle")
         print(f"  shared values that agree: {divergence.agreeing}")
-    elif not same:
+    elif not found.same:
         print("no value that both graphs name differs by that much: the error builds up, or starts at a renamed value")

@@ -87,11 +87,18 @@ def read_arrays(path: Path) -> dict[str, Array]:
 
 
 def samples_in(arrays: Mapping[str, Array], values: Sequence[Value]) -> Iterator[dict[str, Array]]:
-    """Split `arrays` into runs of the model: one if their shapes are the model's, else N batches of its size."""
+    """Split `arrays` into runs of the model: one if their shapes are the model's, else N batches of its size.
+
+    Raises InputError if they are not enough for one run.
+    """
     missing = [v.name for v in values if v.name not in arrays]
     if missing:
         raise InputError(f"expected arrays {', '.join(v.name for v in values)}; missing {', '.join(missing)}")
     sizes = {v.name: _batch(v) for v in values}
+    for name, size in sizes.items():
+        rows = len(arrays[name]) if arrays[name].ndim else 0
+        if size is not None and rows < size:
+            raise InputError(f"input {name!r}: expected {size} rows or more, got shape {arrays[name].shape}")
     if any(size is None or len(arrays[name]) == size for name, size in sizes.items()):
         yield {v.name: arrays[v.name] for v in values}
         return

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from edge.peers.detections import clear, counted
 from edge.peers.oracle import OracleError
 from lite_runtime.graph import Array, Value, dtype_name
 
@@ -21,6 +22,8 @@ def is_tflite(path: Path) -> bool:
 class LiteRT:
     """One .tflite in LiteRT on CPU, with its default delegate; without if that fails to prepare the model, as XNNPACK
     does for some models that LiteRT's own kernels run. Names are those of the signature, if the file has one.
+
+    Detections that are not meant are 0, see `edge.peers.detections`.
 
     `signature`: the key of a signature; None: the first one, or the main subgraph if the file has no signature.
     """
@@ -67,6 +70,8 @@ class LiteRT:
         sides = self._entries, self._results
         self._given, self._made = ([(name, d["index"]) for name, d in side.items()] for side in sides)
         self._shapes = {n: tuple(map(int, d["shape"])) if allocated else None for n, d in self._entries.items()}
+        data = self.model if isinstance(self.model, bytes) else Path(self.model).read_bytes()
+        self._counted = counted(data, {d["index"]: name for name, d in self._results.items()})
         self.tensors = {d["name"]: name for side in sides for name, d in side.items()}
         """Names of inputs and outputs by the names of their tensors in the file."""
 
@@ -110,6 +115,11 @@ class LiteRT:
         return made
 
     def _run(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
+        made = self._invoke(inputs)
+        clear(made, self._counted)
+        return made
+
+    def _invoke(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
         if self._runner is not None:
             made = self._runner(**inputs)
             return {name: made[own] for own, name in self._called.items()}

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 from typer.testing import CliRunner
 
 from edge.cli import errors
@@ -193,6 +195,26 @@ def test_verify_names_the_operator_where_a_bundle_differs_from_its_source(small:
     assert "DIFFERENT" in stdout and "first difference" in stdout
 
 
+def test_verify_tells_rounding_from_mistakes(tmp_path: Path) -> None:
+    """A tie becomes the other integer, as it does in the source where its input changes in the last bit; a source that
+    is another model differs by more."""
+    for name, factor in (("source", 1.0), ("near", 1.0000002), ("far", 3.0)):
+        nodes = [helper.make_node("Mul", ["x", "factor"], ["z"]), helper.make_node("Round", ["z"], ["y"])]
+        ends = [[helper.make_tensor_value_info(end, onnx.TensorProto.FLOAT, [3])] for end in ("x", "y")]
+        given = onnx.numpy_helper.from_array(np.float32(factor), "factor")
+        model = helper.make_model(helper.make_graph(nodes, name, *ends, [given]), ir_version=9)
+        onnx.save(model, tmp_path / f"{name}.onnx")
+        msedge("convert", tmp_path / f"{name}.onnx", "-o", tmp_path / f"{name}.mslite")
+    np.savez(tmp_path / "ties.npz", x=np.array([0.5, 2.5, 2.0], np.float32))
+    source, data = tmp_path / "source.onnx", ("--data", tmp_path / "ties.npz", *SLOWLY)
+    found = as_json("verify", source, tmp_path / "near.mslite", *data)
+    assert found["same"] and found["outputs"][0]["largest"] == found["own_differences"]["y"] == 1
+    stdout, _ = msedge("verify", source, tmp_path / "near.mslite", *data)
+    assert "rounding: more than 0.0001 of each output's range" in stdout and "'y' by up to 1" in stdout
+    assert not as_json("verify", source, tmp_path / "far.mslite", *data, code=1)["same"]
+    assert as_json("verify", source, tmp_path / "source.mslite", *data)["own_differences"] == {}
+
+
 def test_verify_takes_data_and_runs_it_in_batches(small: Small, tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=np.ones((6, 3, 8, 8), np.float32))
     assert as_json("verify", small.source, small.bundle, "--data", tmp_path / "data.npz", *SLOWLY)["runs"] == 1
@@ -200,6 +222,10 @@ def test_verify_takes_data_and_runs_it_in_batches(small: Small, tmp_path: Path) 
     msedge("convert", small.source, "-o", fixed, "--input-shape", "x=2,3,8,8")
     arguments = ("--data", tmp_path / "data.npz", "--samples", "2", *SLOWLY)
     assert as_json("verify", small.source, fixed, *arguments)["runs"] == 2
+    for x in (np.ones((1, 3, 8, 8), np.float32), np.float32(1)):
+        np.savez(tmp_path / "data.npz", x=x)
+        _, stderr = msedge("verify", small.source, fixed, *arguments, code=3)
+        assert f"input 'x': expected 2 rows or more, got shape {x.shape}" in stderr
 
 
 # -- bench, doctor ----------------------------------------------------------------------------------------------------

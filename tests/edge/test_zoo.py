@@ -19,6 +19,7 @@ from benchmarks.zoo.compare import Outcome, compared
 from benchmarks.zoo.fetch import fetch, is_there
 from benchmarks.zoo.listing import KINDS, LIST, Entry, entries, file_of
 from benchmarks.zoo.page import page, read, write
+from edge.peers.oracle import Oracle
 from lite_runtime.errors import MsedgeError
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -83,10 +84,28 @@ def test_an_equal_model_is_equal_for_every_size_and_through_its_state(tmp_path: 
 
 def test_a_model_that_peers_compute_otherwise_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = adder(tmp_path)
-    monkeypatch.setattr("benchmarks.zoo.compare.RELATIVE", -1.0)
-    monkeypatch.setattr("benchmarks.zoo.compare.ABSOLUTE", -1.0)
+    other = onnx.load(path)
+    other.graph.node[1].op_type = "Sigmoid"
+    monkeypatch.setattr("benchmarks.zoo.compare._peer", lambda entry, model: Oracle(other))
     found = compared(entry_of(path), path)
     assert found.result == "differs" and found.where.startswith("run 1, ")
+
+
+def test_a_tie_is_rounding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """y = Round(x * factor) at a tie: the peer's factor is one rounding error larger."""
+    for name, factor in (("ours", 1.0), ("theirs", 1.0000002)):
+        nodes = [helper.make_node("Mul", ["x", "factor"], ["z"]), helper.make_node("Round", ["z"], ["y"])]
+        ends = [[helper.make_tensor_value_info(end, TensorProto.FLOAT, [3])] for end in ("x", "y")]
+        given = onnx.numpy_helper.from_array(np.float32(factor), "factor")
+        graph = helper.make_graph(nodes, name, *ends, [given])
+        onnx.save(helper.make_model(graph, ir_version=9), tmp_path / f"{name}.onnx")
+    monkeypatch.setattr("benchmarks.zoo.compare._peer", lambda entry, model: Oracle(tmp_path / "theirs.onnx"))
+    monkeypatch.setattr("benchmarks.zoo.compare._inputs", lambda *_: [{"x": np.float32([0.5, 2.5, 2.0])}] * 5)
+    found = compared(entry_of(tmp_path / "ours.onnx"), tmp_path / "ours.onnx")
+    assert found.result == "rounding" and "the outputs of onnxruntime alone move by up to" in found.where
+    one = entries(LIST)[0]
+    text = page([one], {one.name: found})
+    assert "0 of 1 models are equal (0.0%). With those that differ by rounding: 1 (100.0%)." in text
 
 
 def test_an_operator_that_the_converter_lacks_is_refused(tmp_path: Path) -> None:

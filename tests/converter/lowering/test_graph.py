@@ -7,7 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from converter import ConvertError
+from converter import ConvertError, convert
 from converter.lowering import halve_weights, lower
 from converter.pass_lists import to_ir
 from lite_runtime.graph import Graph, Node, Value
@@ -85,3 +85,11 @@ def test_halving_skips_small_and_overflowing_constants():
         "infinite.float16": "float16",
         "int": "int64",
     }
+
+
+def test_a_window_larger_than_the_input_is_refused():
+    """onnx's inference gives a negative size; the bundle would not open."""
+    b = Builder()
+    y = b("MaxPool", b.input("x", [1, 3, 32, 32]), kernel_shape=[255, 2])
+    with pytest.raises(ConvertError, match=r"MaxPool .* the shape \[1, 3, -222, 31\]: its window is larger"):
+        convert(b.model(y))

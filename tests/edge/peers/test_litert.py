@@ -15,6 +15,7 @@ from edge.measuring.samples import draw
 from edge.peers.litert import LiteRT
 from edge.peers.oracle import OracleError
 from tests.converter.frontends.tflite.builder import Builder
+from tests.converter.frontends.tflite.test_ops_flow import detection
 from tests.converter.streams import denoiser, ring_buffer, two_signatures, wake_word
 
 
@@ -73,3 +74,20 @@ def test_a_model_that_the_delegate_cannot_prepare_runs_without_it(monkeypatch: p
 def test_the_error_of_a_model_that_cannot_be_opened_is_the_first() -> None:
     with pytest.raises(OracleError, match="LiteRT cannot load the source model"):
         LiteRT(b"\x1c\x00\x00\x00TFL3" + bytes(40))
+
+
+@pytest.mark.parametrize("each", [1, 2])
+def test_detections_that_are_not_meant_are_zero(each: int) -> None:
+    """After a run with detections, one without any."""
+    builder, (boxes, scores) = detection(max_classes_per_detection=each, nms_score_threshold=0.5)
+    data = builder.build()
+    peer, ours = LiteRT(data), lite_runtime.load(convert(data).bundle)
+    names = [v.name for v in peer.inputs]
+    counts = []
+    for row in (scores, scores * 0, np.maximum(scores, 0.4)):
+        inputs = dict(zip(names, (boxes, row.astype(np.float32)), strict=True))
+        expected, got = peer.run(inputs), ours.run(inputs)
+        counts.append(int(expected[list(expected)[3]][0]))
+        for name, want in expected.items():
+            np.testing.assert_allclose(got[name], want, rtol=1e-5, atol=1e-6)
+    assert counts[1] == 0 < counts[0]

@@ -471,7 +471,7 @@ def test_irfft2d() -> None:
 # boxes
 
 
-def _detection(**options: Any) -> tuple[Builder, list[np.ndarray]]:
+def detection(**options: Any) -> tuple[Builder, list[np.ndarray]]:
     """Boxes on a grid with close scores; every third class wins somewhere."""
     count, classes = 60, 4
     rng = np.random.default_rng(5)
@@ -503,12 +503,12 @@ def _detection(**options: Any) -> tuple[Builder, list[np.ndarray]]:
 @pytest.mark.parametrize("regular", [True, False])
 @pytest.mark.parametrize(("score", "most"), [(0.3, 10), (0.9, 10), (0.3, 40)])
 def test_detection_postprocess(regular: bool, score: float, most: int) -> None:
-    builder, inputs = _detection(use_regular_nms=regular, nms_score_threshold=score, max_detections=most)
+    builder, inputs = detection(use_regular_nms=regular, nms_score_threshold=score, max_detections=most)
     _check_detections(builder, inputs)
 
 
 def test_detection_of_several_classes() -> None:
-    builder, inputs = _detection(max_classes_per_detection=2)
+    builder, inputs = detection(max_classes_per_detection=2)
     _check_detections(builder, inputs, each=2)
 
 
