@@ -371,7 +371,10 @@ def _permutes(node: ir.Node, context: Context) -> Found:
         yield f"perm {list(perm)} is not a permutation of the input's {'' if rank is None else f'{rank} '}axes"
 
 
-_AXIS_OPS = frozenset(("Concat", "Gather", "Softmax", "LogSoftmax", "Split", "ArgMax", "ArgMin", "Flatten"))
+_AXIS_OPS = frozenset(
+    "ArgMax ArgMin Compress Concat Flatten Gather GatherElements Hardmax LayerNormalization LogSoftmax RMSNormalization "
+    "ScatterElements Softmax Split TopK".split()
+)
 
 
 def _axis_in_range(node: ir.Node, context: Context) -> Found:

@@ -91,3 +91,14 @@ def test_our_domain_is_checked_like_onnx():
     model.graph.register_initializer(weight)
     add(model, "MatMul", [x, weight], build.DOMAIN, activation=1)
     assert any("attribute 'activation': expected STRING" in text for text in spec.violations(model))
+
+
+@pytest.mark.parametrize("axis", [2, -3, 2**63 - 1])
+@pytest.mark.parametrize(
+    ("op", "operands"), [("LayerNormalization", 2), ("RMSNormalization", 2), ("Hardmax", 1), ("ScatterElements", 3)]
+)
+def test_axes_beyond_the_rank(op, operands, axis):
+    """LayerNormalization of axis 2**63 - 1 ends the process in onnx's inference."""
+    model = valid()
+    add(model, op, [model.graph.inputs[0]] * operands, axis=axis)
+    assert any(f"axis {axis} is out of range" in text for text in spec.violations(model))

@@ -390,11 +390,14 @@ def _branch(rng: Random, model: ModelProto) -> None:
             inner.output[i] = names[name]
         infos = [onnx.ValueInfoProto(name=names[n]) for n in outputs if n]
         graph = helper.make_graph([inner], f"body {level}", [], infos)
-        if levels < 4 and rng.random() < 0.8:  # which doubles the file
-            model.graph.initializer.append(helper.make_tensor(f"cond {level}", TensorProto.BOOL, [], [True]))
-            made = helper.make_node("If", [f"cond {level}"], outputs, then_branch=graph, else_branch=graph)
-        else:
-            made = helper.make_node("Loop", ["", "", *list(inner.input)[:1]], outputs, body=graph)
+        try:
+            if levels < 4 and rng.random() < 0.8:  # which doubles the file
+                model.graph.initializer.append(helper.make_tensor(f"cond {level}", TensorProto.BOOL, [], [True]))
+                made = helper.make_node("If", [f"cond {level}"], outputs, then_branch=graph, else_branch=graph)
+            else:
+                made = helper.make_node("Loop", ["", "", *list(inner.input)[:1]], outputs, body=graph)
+        except SystemError:  # deeper than protobuf allows, after several such changes
+            return
         node.CopyFrom(made)
 
 
