@@ -372,8 +372,8 @@ def _permutes(node: ir.Node, context: Context) -> Found:
 
 
 _AXIS_OPS = frozenset(
-    "ArgMax ArgMin Compress Concat Flatten Gather GatherElements Hardmax LayerNormalization LogSoftmax RMSNormalization "
-    "ScatterElements Softmax Split TopK".split()
+    "ArgMax ArgMin Compress Concat Flatten Gather GatherElements Hardmax LayerNormalization LogSoftmax "
+    "RMSNormalization ScatterElements Softmax Split TopK".split()
 )
 
 
