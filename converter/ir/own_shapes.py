@@ -123,7 +123,7 @@ def _dtype(value: ir.Value | None) -> ir.DataType | None:
 
 
 def _as_input(node: ir.Node) -> list[Known]:
-    return [(_dtype(node.inputs[0]), dims(node.inputs[0]))]
+    return [(_dtype(operand(node, 0)), dims(operand(node, 0)))]
 
 
 def _look_up(node: ir.Node) -> list[Known]:
@@ -260,13 +260,13 @@ RULES: Mapping[str, Rule] = {
 }
 
 def _tree_scores(node: ir.Node) -> list[Known]:
-    rows, targets = dims(node.inputs[0]), attr(node, "n_targets", None)
-    return [(_dtype(node.inputs[0]), (rows[0] if rows else None, targets))]
+    rows, targets = dims(operand(node, 0)), attr(node, "n_targets", None)
+    return [(_dtype(operand(node, 0)), (rows[0] if rows else None, targets))]
 
 
 def _decisions(node: ir.Node) -> list[Known]:
     """A support vector machine's scores; its labels before them, if it is a classifier."""
-    rows = (dims(node.inputs[0]) or (None,))[0]
+    rows = (dims(operand(node, 0)) or (None,))[0]
     if node.op_type == "SVMRegressor":
         return [(_FLOAT, (rows, 1))]
     return [(ir.DataType.STRING if attr(node, "classlabels_strings", ()) else ir.DataType.INT64, (rows,)),
@@ -275,15 +275,15 @@ def _decisions(node: ir.Node) -> list[Known]:
 
 ONNX: Mapping[str, Rule] = {
     **dict.fromkeys(("GroupNormalization", "MeanVarianceNormalization"), _as_input),
-    "RMSNormalization": lambda node: [(_dtype(operand(node, 1)), dims(node.inputs[0]))],  # onnx 1.23 gives input 0's
-    "RegexFullMatch": lambda node: [(ir.DataType.BOOL, dims(node.inputs[0]))],
+    "RMSNormalization": lambda node: [(_dtype(operand(node, 1)), dims(operand(node, 0)))],  # onnx 1.23 gives input 0's
+    "RegexFullMatch": lambda node: [(ir.DataType.BOOL, dims(operand(node, 0)))],
 }
 """ONNX functions that ONNX's inference does not expand, and operators that it has no safe rule for."""
 ML: Mapping[str, Rule] = {
     "TreeEnsemble": _tree_scores,
     **dict.fromkeys(("SVMClassifier", "SVMRegressor"), _decisions),
     **dict.fromkeys(("Binarizer", "Imputer"), _as_input),
-    **dict.fromkeys(("Scaler", "Normalizer"), lambda node: [(_FLOAT, dims(node.inputs[0]))]),
+    **dict.fromkeys(("Scaler", "Normalizer"), lambda node: [(_FLOAT, dims(operand(node, 0)))]),
 }
 """Operators of ai.onnx.ml, of most of which ONNX's inference knows nothing."""
 require((*RULES, *ONNX, *ML), "rules for types and shapes")

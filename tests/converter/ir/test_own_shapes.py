@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from onnx import helper
 
+from converter import ConvertError, convert
 from converter.ir import build, own_shapes, spec
 from converter.lowering import lower
 from converter.pass_lists import to_ir
@@ -181,3 +183,12 @@ def test_standard_operators_after_ours_get_shapes():
     model.opset_import.append(helper.make_opsetid(OURS, 1))
     shapes = {n.op_type: build.dims(n.outputs[0]) for n in to_ir(model).graph}
     assert shapes["QLinearConv"] == ("n", 4, 6, 6) and shapes["Softmax"] == ("n", 4, 3, 3)
+
+
+def test_operators_newer_than_the_opset_without_operands_are_refused_by_name():
+    """No schema of opset 18 says how many operands it has."""
+    node = helper.make_node("RMSNormalization", [], ["y"])
+    graph = helper.make_graph([node], "g", [], [helper.make_tensor_value_info("y", 1, None)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    with pytest.raises(ConvertError, match="RMSNormalization"):
+        convert(model)
