@@ -11,6 +11,8 @@
         def compute(self, x, *, low, high):
             return np.clip(x, np.float32(low), np.float32(high))
 
+A method `kernel` may give a function that Numba compiles, so that the operator runs inside the native program.
+
 A bundle holds the operator's name and attributes only, "acme::Clamp". Nothing is imported because a file says so: a
 program that has not registered the operator refuses the bundle. Custom operators of TensorFlow Lite have the domain
 `TFLITE`.
@@ -18,7 +20,8 @@ program that has not registered the operator refuses the bundle. Custom operator
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -27,7 +30,7 @@ from lite_runtime.errors import MsedgeError, ShapeError
 from lite_runtime.graph import Array, Spec, dtype_name, numpy_dtype, spec_of
 from lite_runtime.operators import ONNX, OURS, Attribute, Operator, find
 from lite_runtime.operators.record import CUSTOM, parsed
-from lite_runtime.ops.registry import INFERS, DataDependent, Inference
+from lite_runtime.ops.registry import BINDS, INFERS, Binder, DataDependent, Inference, NoKernel
 from lite_runtime.reference.registry import REGISTERED
 
 __all__ = ["TFLITE", "CustomOperator", "attributes", "key", "record", "register", "registered", "unregister"]
@@ -62,6 +65,18 @@ class CustomOperator:
         """The results for these inputs, which cannot be changed; several are a tuple. A pure function: equal nodes of a
         model may be computed once, and nodes without readers not at all."""
         raise NotImplementedError
+
+    shared: ClassVar[bool] = False
+    """Whether workers share the function that `kernel` gives: it then also gets the worker's number and how many there
+    are, and each worker computes its part."""
+
+    def kernel(self, *inputs: Spec | None, **attributes: Any) -> Callable[..., None] | None:
+        """A function for these operands that Numba compiles: it gets the arrays of the inputs that are not left out,
+        then those of all results, contiguous and of exactly these types, and writes the results. It computes what
+        `compute` does, must not raise, and must not write inputs. What it closes over is constant.
+
+        None, or a machine without Numba: `compute` runs. `compute` is also what other backends and `verify` use."""
+        return None
 
 
 Made = TypeVar("Made", bound=type[CustomOperator])
@@ -110,13 +125,15 @@ def register(operator: Made) -> Made:
     _CUSTOM[name] = made, known
     INFERS[name] = calls.infer
     REGISTERED[name] = calls.compute
+    if operator.kernel is not CustomOperator.kernel:
+        BINDS[name] = calls.bind
     return operator
 
 
 def unregister(operator: type[CustomOperator]) -> None:
     """Forget an operator; models that are loaded already may still use it."""
     name = key(operator.domain, operator.name)
-    for table in (_CUSTOM, INFERS, REGISTERED):
+    for table in (_CUSTOM, INFERS, REGISTERED, BINDS):
         table.pop(name, None)
 
 
@@ -125,6 +142,8 @@ class _Calls:
 
     def __init__(self, name: str, operator: CustomOperator) -> None:
         self._name, self._operator = name, operator
+        self._compiled: dict[str, int] = {}
+        """Addresses of compiled functions, by the types of operands and the attributes."""
 
     def infer(self, n: Inference) -> Sequence[Spec]:
         """The rule for result types."""
@@ -133,15 +152,42 @@ class _Calls:
             raise DataDependent(n.node.where)
         return found
 
+    def bind(self, b: Binder) -> None:
+        """The rule for native steps: a call of the function that `kernel` gives."""
+        from lite_runtime.steps.user import INPUTS, OUTPUTS, Call
+
+        specs = [None if x is None else x.spec for x in b.inputs]
+        made = self._types(specs, b.node.attrs)
+        if made is None or not all(map(find_spec, ("numba", "lite_runtime.native.user"))):
+            raise NoKernel("its types are not known, or this runtime cannot compile")
+        from lite_runtime.native import user
+
+        results = [y or b.scratch(*spec) for y, spec in zip(b.outputs, made, strict=False)]
+        results += [b.scratch(*spec) for spec in made[len(results) :]]
+        types = [*(spec for spec in specs if spec is not None), *made]
+        if len(b.inputs) > len(INPUTS) or len(results) > len(OUTPUTS):
+            raise NoKernel(f"more than {len(INPUTS)} operands or {len(OUTPUTS)} results")
+        if not user.DTYPES.issuperset(spec.dtype for spec in types) or not all(spec.size for spec in types):
+            raise NoKernel("an element type that Numba lacks, or no elements")
+        fields: dict[str, Any] = dict.fromkeys((*INPUTS, *OUTPUTS))
+        fields |= {**dict(zip(INPUTS, b.inputs, strict=False)), **dict(zip(OUTPUTS, results, strict=False))}
+        places = Call.layout.by_name
+        given = [name for name in (*INPUTS, *OUTPUTS) if fields[name] is not None]
+        words = tuple((places[name].word, fields[name].spec) for name in given)
+        shared = self._operator.shared
+        plain = {k: a.tolist() if isinstance(a, np.ndarray) else a for k, a in b.node.attrs.items()}
+        key = repr((words, sorted(plain.items())))
+        if key not in self._compiled:
+            function = self._asked("kernel", MsedgeError, *specs, **b.node.attrs)
+            if function is None:
+                raise NoKernel("its class gives no kernel for these operands")
+            self._compiled[key] = user.address_of(self._name, function, words, shared)
+        b.emit(Call(**fields, function=self._compiled[key]), parallel=shared)
+
     def compute(self, *inputs: Any, **attributes: Any) -> tuple[Array, ...]:
         """The definition. Results must have the types that `infer` announced."""
         views = [None if x is None else _frozen(x) for x in inputs]
-        try:
-            results = self._operator.compute(*views, **attributes)
-        except MsedgeError:
-            raise
-        except Exception as error:  # user code: an operator raises what it likes
-            raise MsedgeError(f"compute of {self._name} failed: {type(error).__name__}: {error}") from error
+        results = self._asked("compute", MsedgeError, *views, **attributes)
         several = results if isinstance(results, tuple) else (results,)
         made = [y[()] if isinstance(y, np.ndarray) and y.ndim else np.asarray(y) for y in several]
         announced = self._types([None if x is None else spec_of(x) for x in inputs], attributes)
@@ -158,18 +204,22 @@ class _Calls:
         return tuple(y.copy() if any(np.may_share_memory(y, x) for x in shared) else y for y in made)
 
     def _types(self, specs: Sequence[Spec | None], attributes: Mapping[str, Any]) -> tuple[Spec, ...] | None:
-        try:
-            found = self._operator.infer(*specs, **attributes)
-        except MsedgeError:
-            raise
-        except Exception as error:  # user code: an operator raises what it likes
-            raise ShapeError(f"infer of {self._name} failed: {type(error).__name__}: {error}") from error
+        found = self._asked("infer", ShapeError, *specs, **attributes)
         several = None if found is None else (found,) if isinstance(found, Spec) else tuple(found)
         for i, spec in enumerate(several or ()):
             if not isinstance(spec, Spec) or not _valid(spec):
                 expected = "expected Spec(dtype, shape) with sizes of 0 or more"
                 raise ShapeError(f"infer of {self._name}, result {i}: {expected}, got {spec!r}")
         return several
+
+    def _asked(self, method: str, failure: type[MsedgeError], *operands: Any, **attributes: Any) -> Any:
+        """What a method returns; `failure` if it fails."""
+        try:
+            return getattr(self._operator, method)(*operands, **attributes)
+        except MsedgeError:
+            raise
+        except Exception as error:  # user code: an operator raises what it likes
+            raise failure(f"{method} of {self._name} failed: {type(error).__name__}: {error}") from error
 
 
 def _frozen(x: Array) -> Array:

@@ -52,7 +52,7 @@ BOUNDARIES: dict[str, dict[str, int]] = {
     "edge/gateway/personal/together.py": {"request": 1},
     "edge/gateway/processing/images.py": {"library": 2},
     "federated/transport/grid.py": {"user code": 1},
-    "lite_runtime/custom.py": {"user code": 2},
+    "lite_runtime/custom.py": {"user code": 1},
 }
 
 

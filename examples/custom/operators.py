@@ -6,6 +6,8 @@ msedge run model.mslite --random 0 --custom examples/custom/operators.py     run
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx
 from onnx import helper
@@ -27,6 +29,21 @@ class SoftThreshold(msedge.CustomOperator):
     def compute(self, x: np.ndarray, *, limit: float) -> np.ndarray:
         """In the type of x."""
         return np.sign(x) * np.maximum(np.abs(x) - x.dtype.type(limit), 0)
+
+    shared = True
+
+    def kernel(self, x: msedge.Spec, *, limit: float) -> Callable[..., None]:
+        """For Numba: each worker computes its part."""
+        size, least = x.size, np.dtype(x.dtype).type(limit)
+
+        def run(x, y, part, parts):  # type: ignore[no-untyped-def]
+            source, target = x.ravel(), y.ravel()
+            for i in range(size * part // parts, size * (part + 1) // parts):
+                value = source[i]
+                rest = max(abs(value) - least, value * 0)
+                target[i] = rest if value > 0 else -rest
+
+        return run
 
 
 def model() -> onnx.ModelProto:

@@ -30,7 +30,7 @@ from lite_runtime.native.target import TARGETS, Target
 __all__ = ["device_files", "fill", "pack"]
 
 DEVELOPER = frozenset(
-    {"native/checking.py", "native/compile.py", "native/link.py", "native/simd.py", "native/wheel.py"}
+    {"native/checking.py", "native/compile.py", "native/link.py", "native/simd.py", "native/user.py", "native/wheel.py"}
 )
 """Files of the runtime that only compiling needs, in addition to the kernels' source."""
 SERVER = frozenset(

@@ -215,6 +215,7 @@ _RATES: Mapping[str, _Rate] = {
     "resize": _Rate(50, 100),
     "transposed": _Rate(20, 12),
     "trees": _Rate(1, 10),
+    "user": _Rate(1, 5),  # loops over numbers, with several operations for each
     "wgemm": _Rate(150, 50),
     "winograd": _Rate(350, 40),  # counted as the convolution it replaces
 }

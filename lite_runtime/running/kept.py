@@ -76,11 +76,13 @@ class _Place:
             _save(self.path, *_encoded(made, self.data))
 
     def _may_keep(self, made: Plan) -> bool:
-        """Whether native steps alone compute every output, from inputs and constants of plain types."""
+        """Whether native steps alone compute every output, from inputs and constants of plain types. A function of this
+        process has an address that is valid here only."""
         plain = all(array.dtype.kind in "biuf" for array in made.constants.values())
         whole = made.rest is None and not made.frontier and not made.slots
+        here = "user.call" in made.kernels
         given = {*made.inputs, *made.outputs, *made.copies}
-        return plain and whole and given.issuperset(self.outputs) and all(step.end for step in made.steps)
+        return plain and whole and not here and given.issuperset(self.outputs) and all(step.end for step in made.steps)
 
 
 def plan(

@@ -108,6 +108,7 @@ if TYPE_CHECKING:
     from lite_runtime.steps.trees import Scores as Scores
     from lite_runtime.steps.trees import TwoClasses as TwoClasses
     from lite_runtime.steps.trees import Walk as Walk
+    from lite_runtime.steps.user import Call as Call
     from lite_runtime.steps.wgemm import NarrowGemm as NarrowGemm
     from lite_runtime.steps.winograd import Winograd as Winograd
 
@@ -147,6 +148,7 @@ _FAMILIES = {
     "resize": "Nearest Taps",
     "transposed": "TransposedSums",
     "trees": "Classes Scores TwoClasses Walk",
+    "user": "Call",
     "wgemm": "NarrowGemm",
     "winograd": "Winograd",
 }
