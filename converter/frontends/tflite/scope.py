@@ -8,6 +8,7 @@ says it does.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -415,8 +416,9 @@ class Scope:
         if name == "NONE":
             return value
         if name in _CLIPS:
-            dtype = np.float32 if value.dtype is None else value.dtype.numpy()
-            low, high = (self.constant(bound, dtype, "bound") for bound in _CLIPS[name])
+            dtype = np.dtype(np.float32 if value.dtype is None else value.dtype.numpy())
+            least = 0.0 if dtype.kind == "u" else -math.inf
+            low, high = (self.constant(max(bound, least), dtype, "bound") for bound in _CLIPS[name])
             return op.emit("Clip", [value, low, high])
         if name not in _FUNCTIONS:
             op.fail(f"fused activation {name} is not defined for real numbers; use RELU, RELU6, RELU_N1_TO_1 or TANH")

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.converter.frontends.tflite.builder import Quant
-from tests.converter.frontends.tflite.support import C, Out, X, check_op, fitted, floats, integers, stored
+from tests.converter.frontends.tflite.builder import Builder, Quant
+from tests.converter.frontends.tflite.support import C, Out, X, check_op, fitted, floats, integers, run, stored, translated
 
 BINARY = {
     "ADD": np.add,
@@ -37,6 +37,16 @@ def test_atan2() -> None:
 @pytest.mark.parametrize("activation", ["RELU", "RELU6", "RELU_N1_TO_1"])
 def test_fused_activation(name: str, activation: str) -> None:
     check_op(name, [X(floats(3, 7) * 4), X(floats(3, 7, seed=1))], fused_activation_function=activation)
+
+
+@pytest.mark.parametrize("activation", ["RELU6", "RELU_N1_TO_1"])
+def test_activation_of_unsigned_integers(activation: str) -> None:
+    """No bound below 0. LiteRT multiplies no such integers."""
+    b = Builder()
+    x = b.input("x", (8,), "uint64")
+    b.output(b.op("MUL", [x, b.const(np.full(8, 2, np.uint64))], (8,), "uint64", fused_activation_function=activation))
+    (got,) = run(translated(b.build()), [np.arange(8, dtype=np.uint64)])
+    np.testing.assert_array_equal(got, np.minimum(2 * np.arange(8), 6 if activation == "RELU6" else 1))
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
