@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 
 from tests.converter.frontends.tflite.builder import Builder, Quant
-from tests.converter.frontends.tflite.support import C, Out, X, check_op, fitted, floats, integers, run, stored, translated
+from tests.converter.frontends.tflite.support import (
+    C,
+    Out,
+    X,
+    check_op,
+    fitted,
+    floats,
+    integers,
+    run,
+    stored,
+    translated,
+)
 
 BINARY = {
     "ADD": np.add,
