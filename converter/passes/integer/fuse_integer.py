@@ -310,7 +310,11 @@ def _contraction(node: ir.Node) -> Callable[[], None]:
 
 def _rescales(node: ir.Node, form: _Form) -> bool:
     """Whether 16-bit sums are multiplied as in LiteRT, whose convolutions have 15-bit multipliers."""
-    return form.op == "QLinearConv" and node.graph is not None and node.graph.meta.get(ARITHMETIC) == "litert"
+    return form.op == "QLinearConv" and _as_litert(node)
+
+
+def _as_litert(node: ir.Node) -> bool:
+    return node.graph is not None and node.graph.meta.get(ARITHMETIC) == "litert"
 
 
 def _turned(edit: Edit, q: ir.Value) -> ir.Value:
@@ -411,7 +415,8 @@ def _bias(node: ir.Node) -> Bias | None:
 def _whole_bias(
     bias: Bias | None, x: Quantized, w: Quantized, form: _Form, node: ir.Node, reach: np.ndarray | None
 ) -> np.ndarray | None:
-    """The bias in units of x_scale * w_scale; None if it is computed, or could make a sum overflow 32 bits."""
+    """The bias in units of x_scale * w_scale; None if it is computed, or could make a sum overflow 32 bits. LiteRT adds
+    the 32 bits that a file has, whatever the sum: its converter saturates biases of channels whose weights are tiny."""
     if bias is None or isinstance(bias, ir.Value):
         return None
     x_scale, w_scale = x.parameters.scales, w.parameters.scales
@@ -421,6 +426,8 @@ def _whole_bias(
     centred = given is not None and (given.zero is None or not given.zero.any())
     if given is not None and centred and np.allclose(given.scale, units, rtol=_CLOSE, atol=0):
         whole = np.broadcast_to(given.q.reshape(-1), bias.shape).astype(np.float64)
+        if _as_litert(node) and given.q.dtype == np.int32:
+            return whole.astype(np.int64 if x.parameters.dtype == _INT16 else np.int32)
     else:
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             whole = np.rint(bias.astype(np.float64) / units)

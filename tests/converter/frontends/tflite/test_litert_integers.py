@@ -206,6 +206,34 @@ def test_convolutions_of_sixteen_bits(op: str, activation: str) -> None:
         np.testing.assert_array_equal(got, litert(model.build(), [entry], kernels="xnnpack")[0])
 
 
+@pytest.mark.parametrize("op", ["CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"])
+def test_biases_near_the_limit(op: str) -> None:
+    """Saturated biases, with which sums wrap around: the same 32 bits."""
+    rng, n = np.random.default_rng(3), 8
+    x, scale = Quant(0.02, 3), np.full(n, 1e-9, np.float32)
+    dense = op == "FULLY_CONNECTED"
+    shape = (n, n) if dense else (n, 3, 3, n) if op == "CONV_2D" else (1, 3, 3, n)
+    limits = np.where(np.arange(n) % 2, np.int32(2**31 - 1), np.int32(-(2**31)))
+    limits[:3] = (2**31 - 40_000, 17, -(2**31) + 90_000)
+    steps = Quant(scale * np.float32(0.02), np.zeros(n, int))
+    y, size = Quant(2e-4, 5), (2, n) if dense else (2, 9, 8, n)
+    model = Builder()
+    operands = [
+        model.input("x", size, "int8", quant=x),
+        model.const(rng.integers(-127, 128, shape).astype(np.int8), quant=Quant(scale, 0, 3 if "DEPTH" in op else 0)),
+        model.const(limits.astype(np.int32), quant=steps),
+    ]
+    options: dict[str, Any] = {} if dense else {"padding": "SAME", "stride_h": 1, "stride_w": 1}
+    options |= {"depth_multiplier": 1} if "DEPTH" in op else {}
+    model.output(model.op(op, operands, size, "int8", quant=y, version=5 if dense else 3, **options))
+    entry, made = drawn(rng, size, "int8"), convert(model.build())
+    assert made.report.ops_after.keys() & {"QLinearConv", "QLinearMatMul"}
+    expected = litert(model.build(), [entry], kernels="xnnpack")[0]
+    for backend in ("native", "reference"):
+        (got,) = lite_runtime.load(made.bundle, threads=1, backend=backend).run({"x": entry}).values()
+        np.testing.assert_array_equal(got, expected)
+
+
 # the switch
 
 
