@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from converter.frontends.tflite.op import Op, translate
-from converter.frontends.tflite.ops.weights import bias, dynamic, dynamic_range, stored_weights
+from converter.frontends.tflite.ops.weights import bias, blockwise, dynamic, dynamic_range, has_blocks, stored_weights
 from converter.ir import build
 
 __all__: list[str] = []
@@ -28,6 +28,9 @@ def fully_connected(op: Op) -> ir.Value:
         stored = stored_weights(op, 1, (0, 1))
         return op.activation(dynamic(op, "QLinearMatMul", x, rank - 1, stored, 1, 2, {"transB": 1}))
     added = bias(op, 2, 1)
+    if has_blocks(op, 1):
+        result = op.emit("MatMul", [*blockwise(op, x, rank - 1, 1)])
+        return op.activation(result if added is None else op.emit("Add", [result, added]))
     if rank == 2:
         inputs = [x, op.permuted(1, (0, 1))]
         return op.activation(op.emit("Gemm", inputs if added is None else [*inputs, added], {"transB": 1}))

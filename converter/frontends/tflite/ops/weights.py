@@ -4,7 +4,8 @@ A contraction is one of three kinds by its operands' types: float; integer (both
 dynamic-range, float activations by 8-bit weights. LiteRT (XNNPACK) runs the last one on integers too: it quantises the
 activations to int8, one asymmetric range for each row of a matrix product and each image of a convolution, but for
 each pixel of a 1 x 1 convolution of stride 1. Multiplying by dequantised weights instead is off by 0.2 to 1 percent of
-the result's range; the same ranges agree to 1e-7 of it.
+the result's range; the same ranges agree to 1e-7 of it. Weights with a scale for each block have no integer product
+here: the quantised activations are multiplied as real numbers, which agrees as well.
 """
 
 from __future__ import annotations
@@ -16,20 +17,33 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from converter.frontends.tflite.model import Quant
 from converter.frontends.tflite.op import Op
 from converter.ir import build
 
-__all__ = ["bias", "dynamic", "dynamic_range", "stored_weights"]
+__all__ = ["bias", "blockwise", "dynamic", "dynamic_range", "has_blocks", "stored_weights"]
 
 _FLOAT = ir.DataType.FLOAT
 
 
 def dynamic_range(op: Op, weights: int, x: int = 0) -> bool:
     """Whether LiteRT quantises the activations (input `x`) at run time to multiply them by input `weights`."""
+    quant = _narrow(op, weights, x)
+    return quant is not None and not quant.block
+
+
+def has_blocks(op: Op, weights: int, x: int = 0) -> bool:
+    """Whether it does, and input `weights` [rows, columns] has a scale for each block of columns."""
+    quant = _narrow(op, weights, x)
+    return quant is not None and bool(quant.block) and quant.axis == 1
+
+
+def _narrow(op: Op, weights: int, x: int) -> Quant | None:
+    """How input `weights` is quantised, if it is a constant of narrow integers between real inputs and results."""
     w = op.tensor(weights)
     if op.tensor(x).dtype != _FLOAT or op.output().dtype != _FLOAT or w.quant is None or op.const(weights) is None:
-        return False
-    return w.type_name in ("INT8", "INT4") and not w.quant.block and not w.quant.zero_point.any()
+        return None
+    return w.quant if w.type_name in ("INT8", "INT4") and not w.quant.zero_point.any() else None
 
 
 def bias(op: Op, i: int, weights: int, x: int = 0) -> ir.Value | None:
@@ -66,6 +80,31 @@ def stored_weights(op: Op, i: int, perm: Sequence[int]) -> np.ndarray:
     return np.asarray(found.transpose(tuple(perm)), order="C")
 
 
+def blockwise(op: Op, x: ir.Value, kept: int, weights: int) -> tuple[ir.Value, ir.Value]:
+    """The two real factors of x @ weights.T: `x` after quantising it as in `dynamic`, and the weights [columns, rows]
+    with the scales that XNNPACK multiplies by, which are bfloat16."""
+    tensor = op.tensor(weights)
+    if tensor.quant is None:
+        op.fail(f"expected quantised weights, got {tensor.type_name} {tensor.name!r}")
+    q, step, zero = _quantized(op, x, kept)
+    floats = (op.emit("Cast", [v], {"to": int(_FLOAT)}) for v in (q, zero))
+    rounded = op.emit("Mul", [op.emit("Sub", [*floats]), step])
+    stored, scale = stored_weights(op, weights, (1, 0)), tensor.quant.scale.T
+    if tensor.dtype == ir.DataType.INT4:
+        stored = stored.astype(ml_dtypes.int4)
+    if op.litert:
+        scale = scale.astype(ml_dtypes.bfloat16).astype(np.float32)
+    scales = op.constant(np.ascontiguousarray(scale), hint=f"{tensor.name} scale")
+    attrs = {"axis": 0, "block_size": tensor.quant.block}
+    return rounded, op.emit("DequantizeLinear", [op.constant(stored, hint=tensor.name), scales], attrs)
+
+
+def _quantized(op: Op, x: ir.Value, kept: int) -> tuple[ir.Value, ...]:
+    """`x` as int8, its scales and its zero points: one range for each index of its first `kept` axes."""
+    attrs = {"kept": kept, "dtype": "int8"}
+    return tuple(op.emit("DynamicQuantizeLinear", [x], attrs, outputs=3, domain=build.DOMAIN))
+
+
 def dynamic(
     op: Op, kind: str, x: ir.Value, kept: int, stored: np.ndarray, weights: int, added: int, attrs: Mapping[str, Any]
 ) -> ir.Value:
@@ -79,10 +118,8 @@ def dynamic(
         op.fail(f"expected quantised weights, got {tensor.type_name} {tensor.name!r}")
     if tensor.dtype == ir.DataType.INT4:
         stored = stored.astype(ml_dtypes.int4)
-    quantized = op.emit("DynamicQuantizeLinear", [x], {"kept": kept, "dtype": "int8"}, outputs=3, domain=build.DOMAIN)
     scale = op.constant(tensor.quant.scale, hint=f"{tensor.name} scale")
     zero = op.constant(np.zeros((), np.int8), hint=f"{tensor.name} zero point")
     end = [None, None, op.real(added)] if op.has(added) else []
-    return op.emit(
-        kind, [*quantized, op.constant(stored, hint=tensor.name), scale, zero, *end], attrs, domain=build.DOMAIN
-    )
+    operands = [*_quantized(op, x, kept), op.constant(stored, hint=tensor.name), scale, zero, *end]
+    return op.emit(kind, operands, attrs, domain=build.DOMAIN)

@@ -9,6 +9,8 @@ import ai_edge_litert.schema_py_generated as schema
 import numpy as np
 import pytest
 
+import lite_runtime
+from converter import convert
 from converter.errors import ConvertError
 from converter.frontends import tflite
 from converter.lowering import lower, pack_narrow
@@ -24,7 +26,6 @@ from tests.converter.frontends.tflite.support import (
     compare,
     fitted,
     floats,
-    run,
     stored,
     translated,
 )
@@ -447,20 +448,29 @@ def test_4_bits_stay_4_bits_in_the_file() -> None:
     np.testing.assert_array_equal(plain, unpacked)
 
 
-def test_fully_connected_by_blocks_of_4_bits() -> None:
-    """Block-wise weights are multiplied as real numbers, which LiteRT's 8-bit activations differ from a little."""
+@pytest.mark.parametrize(("shape", "rows", "block"), [((2, 64), 8, 32), ((3, 128), 17, 64), ((2, 3, 96), 5, 32)])
+def test_fully_connected_by_blocks_of_4_bits(shape: tuple[int, ...], rows: int, block: int) -> None:
+    """Activations are quantised at run time; XNNPACK multiplies by scales of bfloat16, LiteRT's own kernels by those
+    that the file has."""
     rng = np.random.default_rng(3)
-    values, scales = rng.integers(-7, 8, (8, 64)).astype(np.int8), rng.uniform(0.1, 1, (8, 2)).astype(np.float16)
+    values = rng.integers(-7, 8, (rows, shape[-1])).astype(np.int8)
+    scales = rng.uniform(0.1, 1, (rows, shape[-1] // block)).astype(np.float16)
     model = Builder()
-    x = model.input("x", (2, 64))
+    x = model.input("x", shape)
     details = schema.BlockwiseQuantizationT()
-    details.scales, details.zeroPoints, details.blockSize = model.const(scales).index, -1, 32
+    details.scales, details.zeroPoints, details.blockSize = model.const(scales).index, -1, block
     w = model.const(values, "int4", quant=Quant([1.0], 0, 0, details))
-    model.output(model.op("FULLY_CONNECTED", [x, w, None], (2, 8), asymmetric_quantize_inputs=True, version=13))
-    given = floats(2, 64)
-    (got,) = run(translated(model.build()), [given])
-    real = values * np.repeat(scales.astype(np.float32), 32, axis=1)
-    np.testing.assert_allclose(got, given @ real.T, rtol=1e-4, atol=1e-4)
+    added = model.const(floats(rows, seed=2))
+    options = {"asymmetric_quantize_inputs": True, "keep_num_dims": True}
+    model.output(model.op("FULLY_CONNECTED", [x, w, added], (*shape[:-1], rows), version=13, **options))
+    given, data = floats(*shape), model.build()
+    for integers, kernels in (("litert", "xnnpack"), ("exact", "builtin")):
+        made = convert(data, integers=integers)
+        (got,) = lite_runtime.load(made.bundle).run({"x": given}).values()
+        (want,) = litert(data, [given], kernels=kernels)
+        np.testing.assert_allclose(got, want, atol=2e-6 * np.ptp(want))
+        assert not made.report.reference_ops
+        assert len(made.bundle) < values.size // 2 + 6_000
 
 
 def test_float16_weights() -> None:
