@@ -391,7 +391,7 @@ def _lstm(step, bases, s, d, b, p, x):
     if holes != 0:
         o = vfma(vload(f32p(holes + 4 * LANES)), cell, o)
     vstore_n(f32p(state + 4 * p * LANES), cell, width)
-    vstore_n(y, vsigmoid(_held(o, clip)) * vtanh(_held(cell, clip)), width)
+    vstore_n(y, vsigmoid(_held(o, clip)) * vtanh(cell), width)
 
 
 _lstm_sums = _sums_of((0, 1, 2, 3), 4, 2)

@@ -233,17 +233,19 @@ def _lstm(
     input_forget: int = 0,
     layout: int = 0,
 ) -> tuple[Array, ...]:
-    """Gates in the order input, output, forget, cell; peepholes P in the order input, output, forget.
+    """Gates in the order input, output, forget, cell; peepholes P in the order input, output, forget. `clip` bounds
+    what enters the gates' functions; the cell enters its function as it is, as in ONNX Runtime and OpenVINO.
 
     With `scales` (directions, 4 * hidden, blocks) R is int8 with one scale per `block_size` weights, and h is rounded
     to 16 bits before the product: to multiples of max(1, the largest |h| of the sample) / 32767.
     """
     hidden = hidden_size or r.shape[-1]
     count = _directions(direction, w)
-    units = _units(activations or ("Sigmoid", "Tanh", "Tanh") * count, activation_alpha, activation_beta, clip)
+    named = activations or ("Sigmoid", "Tanh", "Tanh") * count
+    bounded, free = (_units(named, activation_alpha, activation_beta, bound) for bound in (clip, None))
 
     def step_of(d: int) -> Step:
-        f, g, h_unit = units[3 * d : 3 * d + 3]
+        (f, g), h_unit = bounded[3 * d : 3 * d + 2], free[3 * d + 2]
         bias = np.sum(_biases(b, d, 4, hidden, x.dtype), axis=0)
         peep_i, peep_o, peep_f = np.split(np.zeros(3 * hidden, x.dtype) if p is None else p[d], 3)
 

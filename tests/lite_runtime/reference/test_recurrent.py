@@ -34,6 +34,8 @@ def test_options_of_each() -> None:
     peephole = [floats(T, B, I), *weights("LSTM", 1), None, None, None, floats(1, 3 * H)]
     agree("LSTM", peephole, {"hidden_size": H}, 3, 1e-4, 1e-5, 21)
     agree("GRU", [floats(T, B, I), *weights("GRU", 1)], {"hidden_size": H, "clip": 0.5}, 2, 1e-4, 1e-5, 21)
+    wide = [4 * floats(3 * T, B, I), *weights("LSTM", 1)]  # cells grow beyond the bound
+    agree("LSTM", wide, {"hidden_size": H, "clip": 0.5}, 3, 1e-4, 1e-5, 21)
     named = {"hidden_size": H, "activations": ("LeakyRelu",), "activation_alpha": (0.3,)}
     agree("RNN", [floats(T, B, I), *weights("RNN", 1)], named, 2, 1e-4, 1e-5, 21)
 
