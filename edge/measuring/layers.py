@@ -162,7 +162,7 @@ def _of_bundle(source: Path, inputs: Mapping[str, Array], threads: int, backend:
 
     graph = bundle.read(source).at_first("predict")
     types = {n: dtype for n, (dtype, _) in inferred(graph, {n: x.shape for n, x in inputs.items()}).items()}
-    made = {name: node for node in graph.nodes for name in node.outputs if name in types}
+    made = {name: node for node in graph.nodes for name in node.outputs if name and name in types}
     outputs = tuple(Value(name, types[name]) for name in made)
     tapped = bundle.write(None, {"predict": graph.replace(outputs=outputs)})
     results = lite_runtime.load(tapped, threads=threads, backend=backend).run(inputs)
