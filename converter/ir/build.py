@@ -32,6 +32,7 @@ __all__ = [
     "fresh",
     "get_attr",
     "graphs",
+    "inner_graph",
     "is_op",
     "nbytes",
     "nested",
@@ -101,6 +102,15 @@ def adopt(model: ir.Model) -> None:
         counter = itertools.count(max(taken, default=0) + 1)
         for g in found:
             g.meta[_COUNTER] = counter
+
+
+def inner_graph(
+    outer: ir.Graph, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value], nodes: Sequence[ir.Node], name: str
+) -> ir.Graph:
+    """A graph for an attribute of a node of `outer`, from whose model it takes fresh names."""
+    graph = ir.Graph(inputs, outputs, nodes=nodes, name=fresh(outer, name))
+    graph.meta[_COUNTER] = outer.meta[_COUNTER]
+    return graph
 
 
 def refresh_constants(model: ir.Model) -> None:

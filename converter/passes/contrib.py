@@ -1,8 +1,8 @@
 """Operators of onnxruntime (domains com.microsoft and com.microsoft.nchwc) become ONNX's own.
 
-`ENTRIES` is the table, with the rows of `contrib_attention`, `contrib_blocked`, `contrib_quantized` and
-`qlinear_to_qdq`. An operator whose form has no equivalent here stays, and the lowering names it. Meaning: onnxruntime's
-ContribOperators.md.
+`ENTRIES` is the table, with the rows of `contrib_attention`, `contrib_blocked`, `contrib_quantized`,
+`contrib_recurrent` and `qlinear_to_qdq`. An operator whose form has no equivalent here stays, and the lowering names
+it. Meaning: onnxruntime's ContribOperators.md.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import onnx_ir as ir
 
 from converter.ir import build
 from converter.ir.build import Edit, attr, operand
-from converter.passes import contrib_attention, contrib_blocked, contrib_quantized, qlinear_to_qdq
+from converter.passes import contrib_attention, contrib_blocked, contrib_quantized, contrib_recurrent, qlinear_to_qdq
 from converter.passes.contrib_attention import activated, summed, used
 from converter.passes.qlinear_to_qdq import CONTRIB
-from converter.passes.rewrite import Entry, by_operator
+from converter.passes.rewrite import Entry, by_operator, leading
 
 __all__ = ["ENTRIES", "run"]
 
@@ -138,7 +138,7 @@ def _simplified_norm(node: ir.Node) -> bool:
 
 def _embed_norm(node: ir.Node) -> bool:
     """LayerNormalization of the sum of word, position and segment embeddings; the numbers of words as result 1."""
-    ids, segments, words, positions, kinds, scale, shift = node.inputs[:7]
+    ids, segments, words, positions, kinds, scale, shift = leading(node, 7)
     mask, chosen = operand(node, 7), operand(node, 8)
     if attr(node, "mask_index_type", 1) != 1 and used(node, 1):
         return False
@@ -275,6 +275,7 @@ _OWN: Mapping[str, Entry] = {
     "Unique": _unique,
     **contrib_attention.ENTRIES,
     **contrib_quantized.ENTRIES,
+    **contrib_recurrent.ENTRIES,
 }
 
 ENTRIES: Mapping[tuple[str, str], Entry] = {

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from converter.ir import build
 from converter.ir.build import Edit, attr, operand
 from converter.passes.qlinear_to_qdq import dequantized
-from converter.passes.rewrite import Entry
+from converter.passes.rewrite import Entry, leading
 
 __all__ = ["ACTIVATIONS", "ENTRIES", "activated", "summed", "used"]
 
@@ -307,7 +307,7 @@ def _group_mask(edit: Edit, node: ir.Node, places: ir.Value, keys: ir.Value, las
 
 def _rotary(node: ir.Node) -> bool:
     """input, positions [batch, length] or the first one [1], cosines, sines"""
-    x, places, cosines, sines = node.inputs[:4]
+    x, places, cosines, sines = leading(node, 4)
     rank = build.rank(places)
     if rank not in (1, 2) or attr(node, "is_packed_batching", 0) or float(attr(node, "scale", 1.0)) != 1.0:
         return False

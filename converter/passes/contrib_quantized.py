@@ -4,9 +4,8 @@
 
 1. GatherBlockQuantized: rows and their scales are gathered, then become real numbers.
 2. MatMulNBits: weights of 2, 4 or 8 bits in blocks of rows; MatMulBnb4: weights of 4 bits from a table, as floats.
-3. DynamicQuantizeLSTM: LSTM with real inputs, weights of 8 bits in QDQ form.
-4. QEmbedLayerNormalization: EmbedLayerNormalization of dequantised rows.
-5. NhwcMaxPool.
+3. QEmbedLayerNormalization: EmbedLayerNormalization of dequantised rows.
+4. NhwcMaxPool.
 
 `ENTRIES` is the table. Meaning: onnxruntime's ContribOperators.md.
 """
@@ -177,26 +176,6 @@ def _matmul_bnb4(node: ir.Node) -> bool:
 # whole layers
 
 
-def _dynamic_lstm(node: ir.Node) -> bool:
-    """X, W and R as [directions, k, 4 * hidden], B, lengths, h, c, P, scale and zero point of W, and of R"""
-    made: list[Value] = []
-    edit = Edit(node)
-    for index, first in ((1, 8), (2, 10)):
-        q, scale, zero = (build.array(operand(node, i)) for i in (index, first, first + 1))
-        if q is None or scale is None or zero is None or q.ndim != 3:
-            return False
-        columns = (q.shape[0], q.shape[2], 1)
-        spread = [v.reshape(*v.shape, *[1] * (3 - v.ndim)) if v.ndim else v for v in (scale, zero)]
-        parts = (q.transpose(0, 2, 1), *(np.broadcast_to(v, columns) for v in spread))
-        operands = [np.ascontiguousarray(v) for v in parts]
-        weight = edit.op("DequantizeLinear", [edit.const(v) for v in operands], {"axis": 2, "block_size": q.shape[1]})
-        weight.type, weight.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape((q.shape[0], q.shape[2], q.shape[1]))
-        made.append(weight)
-    operands_ = [node.inputs[0], *made, *(operand(node, i) for i in range(3, 8))]
-    edit.replace(*edit.ops("LSTM", operands_, dict(node.attributes), outputs=len(node.outputs)))
-    return True
-
-
 _EMBEDDINGS = ((2, 8), (3, 9), (4, 10), (5, 11), (6, 12))
 """The operands that are integers, and their scales; zero points are 5 places behind the scales."""
 
@@ -226,7 +205,6 @@ def _nhwc_max_pool(node: ir.Node) -> bool:
 
 
 ENTRIES: Mapping[str, Entry] = {
-    "DynamicQuantizeLSTM": _dynamic_lstm,
     "GatherBlockQuantized": _gather,
     "MatMulBnb4": _matmul_bnb4,
     "MatMulNBits": _matmul_n_bits,

@@ -1,6 +1,7 @@
 """MatMul followed by Add becomes our MatMul with a bias, where the other operand is a vector over the last axis.
 
-1. Add(MatMul(a, b), bias) with bias of shape [N], or [1, ..., N], constant or not.
+1. Add(MatMul(a, b), bias) with bias of shape [N], or [1, ..., N]. It is a constant if b is quantised: integer products
+   have no kernel for a computed bias.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def _fits(product: ir.Value, bias: ir.Value, node: ir.Node) -> bool:
         return False
     if product.dtype != ir.DataType.FLOAT or any(v is not None for v in producer.inputs[2:]):
         return False
-    if build.get_attr(producer, "activation"):
+    weights = producer.inputs[1].producer() if producer.inputs[1] is not None else None
+    integers = weights is not None and build.is_op(weights, "DequantizeLinear")
+    if build.get_attr(producer, "activation") or (integers and build.array(bias) is None):
         return False
     shape, result = dims(bias), dims(product)
     if not shape or not result or len(result) < 2 or len(shape) > len(result):

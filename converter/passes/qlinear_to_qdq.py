@@ -2,10 +2,10 @@
 
 1. QLinearConv, QLinearMatMul and onnxruntime's QLinear* and QGemm: the float operator between DequantizeLinear and
    QuantizeLinear.
-2. ConvInteger and MatMulInteger whose sums are only cast to float and multiplied by both operands' scales; and
-   onnxruntime's MatMulIntegerToFloat and DynamicQuantizeMatMul: the float operator on DequantizeLinears.
-   Any other ConvInteger and MatMulInteger stays. If each image or row has its own range, which ONNX's DequantizeLinear
-   cannot express: our QLinearConv and QLinearMatMul with a float result.
+2. ConvInteger and MatMulInteger whose sums, perhaps with an integer bias, are only cast to float and multiplied by both
+   operands' scales; and onnxruntime's MatMulIntegerToFloat and DynamicQuantizeMatMul: the float operator on
+   DequantizeLinears. Any other ConvInteger and MatMulInteger stays. If each image or row has its own range, which
+   ONNX's DequantizeLinear cannot express: our QLinearConv and QLinearMatMul with a float result.
 3. onnxruntime's QuantizeLinear and DequantizeLinear, which are older than ONNX's 16 and 4 bits: ONNX's.
 
 `ENTRIES` is the table. Operators and meaning: ONNX's operator documentation and onnxruntime's ContribOperators.md.
@@ -21,7 +21,7 @@ import onnx_ir as ir
 from converter.ir import build
 from converter.ir.build import Edit, attr, operand
 from converter.passes.channels_last import to_first, to_last
-from converter.passes.rewrite import Entry, by_operator
+from converter.passes.rewrite import Entry, MissingOperand, by_operator, leading
 
 __all__ = ["CONTRIB", "ENTRIES", "dequantized", "run"]
 
@@ -45,7 +45,8 @@ def _flat(edit: Edit, value: Value) -> Value:
 
 def dequantized(edit: Edit, q: Value, scale: Value, zero: Value, axis: int = 1) -> ir.Value:
     """The numbers that integers represent; `axis` is used if the scale is a vector."""
-    assert q is not None and scale is not None
+    if q is None or scale is None:
+        raise MissingOperand
     vector = build.rank(scale) not in (0, None) and (build.static_dims(scale) or (2,)) != (1,)
     if vector and zero is not None and build.rank(zero) == 0:
         spread = build.array(zero)
@@ -84,7 +85,7 @@ def _qlinear_conv(node: ir.Node) -> bool:
     if last and rank is None:
         return False
     edit = Edit(node)
-    x, xs, xz, w, ws, wz, ys, yz = node.inputs[:8]
+    x, xs, xz, w, ws, wz, ys, yz = leading(node, 8)
     real = dequantized(edit, x, xs, xz)
     if last:
         real = edit.op("Transpose", [real], {"perm": to_first(rank or 0)})
@@ -101,7 +102,7 @@ def _qlinear_conv(node: ir.Node) -> bool:
 
 def _qlinear_matmul(node: ir.Node) -> bool:
     edit = Edit(node)
-    a, a_scale, a_zero, b, b_scale, b_zero, ys, yz = node.inputs[:8]
+    a, a_scale, a_zero, b, b_scale, b_zero, ys, yz = leading(node, 8)
     left, right = dequantized(edit, a, a_scale, a_zero, axis=-2), dequantized(edit, b, b_scale, b_zero, axis=-1)
     edit.replace(_integers(edit, edit.op("MatMul", [left, right]), ys, yz, node.outputs[0]))
     return True
@@ -109,7 +110,7 @@ def _qlinear_matmul(node: ir.Node) -> bool:
 
 def _q_gemm(node: ir.Node) -> bool:
     edit = Edit(node)
-    a, a_scale, a_zero, b, b_scale, b_zero = node.inputs[:6]
+    a, a_scale, a_zero, b, b_scale, b_zero = leading(node, 6)
     turned, alpha = attr(node, "transB", 0), attr(node, "alpha", 1.0)
     operands = [dequantized(edit, a, a_scale, a_zero), dequantized(edit, b, b_scale, b_zero, axis=0 if turned else 1)]
     bias, ys, yz = (operand(node, i) for i in (6, 7, 8))
@@ -252,10 +253,13 @@ def _matmul_to_float(node: ir.Node) -> bool:
 
 
 def _integer_sums(op: str) -> Entry:
-    """Cast(ConvInteger(x, w, x_zero, w_zero)) * x_scale * w_scale"""
+    """Cast(ConvInteger(x, w, x_zero, w_zero) + bias) * x_scale * w_scale"""
 
     def entry(node: ir.Node) -> bool:
-        cast = build.sole_use(node.outputs[0])
+        cast, bias = build.sole_use(node.outputs[0]), None
+        if cast is not None and build.is_op(cast, "Add"):
+            bias = next(v for v in (*cast.inputs, None) if v is not node.outputs[0])
+            cast = build.sole_use(cast.outputs[0])
         if cast is None or not build.is_op(cast, "Cast") or attr(cast, "to", 0) != ir.DataType.FLOAT.value:
             return False
         found = _scales(cast, _scale_beside(node.inputs[0]))
@@ -276,6 +280,10 @@ def _integer_sums(op: str) -> Entry:
             real = dequantized(edit, node.inputs[0], left, x_zero)
             operands = [real, dequantized(edit, node.inputs[1], step, w_zero, 0 if conv else -1)]
             made = edit.op(op, operands, dict(node.attributes), like=last.outputs[0])
+        if bias is not None:
+            units = edit.op("Mul", [left, right])
+            shift = edit.op("Mul", [edit.op("Cast", [bias], {"to": int(ir.DataType.FLOAT)}), units])
+            made = edit.op("Add", [made, shift], like=last.outputs[0])
         edit.replace(made)
         return True
 

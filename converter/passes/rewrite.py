@@ -17,11 +17,26 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from converter.errors import ConvertError
 from converter.ir import build
 from converter.ir.build import Edit
 from lite_runtime.operators import having
 
-__all__ = ["Constant", "Entry", "Match", "Optional", "Row", "apply", "by_operator", "matches"]
+__all__ = [
+    "Constant", "Entry", "Match", "MissingOperand", "Optional", "Row", "apply", "by_operator", "leading", "matches",
+]  # fmt: skip
+
+
+class MissingOperand(IndexError):
+    """A node lacks an operand without which its operator has no meaning."""
+
+
+def leading(node: ir.Node, count: int) -> Sequence[ir.Value | None]:
+    """The first operands, which must be so many; optional ones among them may be None. Raises MissingOperand."""
+    if len(node.inputs) < count:
+        raise MissingOperand
+    return node.inputs[:count]
+
 
 Entry = Callable[[ir.Node], bool]
 """Rewrites a node, and returns whether it did."""
@@ -33,12 +48,22 @@ _CLOSE = 1e-4
 
 
 def by_operator(model: ir.Model, table: Mapping[tuple[str, str], Entry]) -> int:
-    """The number of nodes that the entries of a table, by domain and operator, rewrote."""
+    """The number of nodes that the entries of a table, by domain and operator, rewrote.
+
+    Raises ConvertError for a node with fewer operands than its entry reads: onnx has no schema for other domains.
+    """
     count = 0
     for node in build.nodes(model):
         entry = table.get((node.domain, node.op_type))
         if entry is not None and node.graph is not None:
-            count += entry(node)
+            try:
+                count += entry(node)
+            except IndexError:
+                given = f"{len(node.inputs)} operands and {len(node.outputs)} results"
+                raise ConvertError(
+                    f"{node.domain}::{node.op_type} {build.title(node)!r} has {given}, fewer than the operator needs; "
+                    "export the model again"
+                ) from None
     return count
 
 

@@ -46,7 +46,9 @@ _PRODUCTS = {
     "DynamicQuantizeMatMul": _Product(0, -1, 1, 3),
     "QGemm": _Product(0, 2, 3, 5),
 }
-_CHANGED = {*_PRODUCTS, "MatMulNBits", "DequantizeLinear"}
+_RECURRENT = {"DynamicQuantizeLSTM": ((1, 9), (2, 11))}
+"""Operands with which states are multiplied that the operator rounds to uint8, and their zero points."""
+_CHANGED = {*_PRODUCTS, *_RECURRENT, "MatMulNBits", "DequantizeLinear"}
 UP = 128
 
 
@@ -83,6 +85,10 @@ class _Change:
         node.CopyFrom(given)
         if node.op_type == "MatMulNBits" and not any(a.name == "accuracy_level" for a in node.attribute):
             node.attribute.append(helper.make_attribute("accuracy_level", 1))
+        elif node.op_type in _RECURRENT:
+            for value, zero in _RECURRENT[node.op_type]:
+                if self._signed(node, value):
+                    self._raise(node, value, zero, np.array(0, np.int8))
         elif (place := _PRODUCTS.get(node.op_type)) and self._signed(node, place.w) and self._unsigned(node, place):
             self._raise(node, place.w, place.w_zero, np.array(0, np.int8))
         elif node.op_type == "DequantizeLinear" and self._signed(node, 0) and node.input[0] not in self.quantised:

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from converter.errors import ConvertError
 from converter.lowering import lower
 from converter.pass_lists import to_ir
 from converter.passes import qlinear_to_qdq
@@ -168,6 +169,20 @@ def test_sums_that_are_only_scaled(op, order):
 
 
 @pytest.mark.parametrize("op", ["ConvInteger", "MatMulInteger"])
+def test_sums_with_an_integer_bias(op):
+    """As onnxruntime's older quantisers add it: in units of both scales, rounded at run time."""
+    b, conv = Q(), op == "ConvInteger"
+    q, scale, zero = b("DynamicQuantizeLinear", b.input("x", [2, 3, 6, 5] if conv else [4, 7]), outputs=3)
+    w, step, w_zero = weights(b, *((4, 3, 3, 3) if conv else (7, 5)))
+    units = b("Mul", scale, step)
+    bias = b("Cast", b("Floor", b("Div", b.weight(4 if conv else 5), units)), to=TensorProto.INT32)
+    bias = b("Reshape", bias, b.const(np.array([1, -1, 1, 1]))) if conv else bias
+    total = b("Cast", b("Add", b(op, q, w, zero, w_zero), bias), to=TensorProto.FLOAT)
+    graph = check(b.model(b("Relu", b("Mul", total, b("Mul", scale, step)))), step=1e-4)
+    assert f"QLinear{op.removesuffix('Integer')}" in body(graph) and op not in body(graph)
+
+
+@pytest.mark.parametrize("op", ["ConvInteger", "MatMulInteger"])
 def test_sums_used_otherwise_stay(op):
     b = Q()
     assert op in body(check(b.model(dynamic(b, op, 2)), step=1e-4))
@@ -198,3 +213,11 @@ def test_a_range_for_every_image_and_row(op):
     wanted = with_onnxruntime(plain.model(y), {"x": given})[y]
     for got, expected in zip(together, wanted, strict=True):
         assert np.abs(got - expected).max() < 0.02 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("op", ["QLinearMul", "QLinearSigmoid", "QGemm", "MatMulIntegerToFloat"])
+def test_too_few_operands_are_refused_by_name(op):
+    b = Q()
+    y = b(op, b.input("x", [4, 3], np.uint8), domain=MS)
+    with pytest.raises(ConvertError, match=rf"{op} .* has 1 operands and 1 results, fewer than the operator needs"):
+        to_ir(model_of(b, y))
