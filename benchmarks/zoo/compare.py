@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ from edge.measuring.rounding import is_rounding, own_differences
 from edge.measuring.samples import draw, ranges_of
 from edge.peers.litert import LiteRT
 from edge.peers.oracle import Oracle, OracleError, as_array
-from edge.peers.stream import carrying, with_initial
+from edge.peers.stream import Runner, carrying, with_initial
+from lite_runtime.bundle import Bundle
 from lite_runtime.errors import MsedgeError
 from lite_runtime.graph import Array, Value
 
@@ -125,8 +127,9 @@ def compared(entry: Entry, model: Path) -> Outcome:
             return replace(done, result="failed", where=f"{type(error).__name__}: {error}"[:400])
 
 
-def _peer(entry: Entry, model: Path) -> Any:
-    return LiteRT(model) if entry.format == "tflite" else Oracle(model)
+def _peer(entry: Entry, model: Path, *, plain: bool = False) -> Any:
+    """plain: without what makes it fast."""
+    return LiteRT(model, delegate=not plain) if entry.format == "tflite" else Oracle(model, optimised=not plain)
 
 
 def _all_cases(entry: Entry, peer: Any, model: Path, bundle: Path, done: Outcome) -> Outcome:
@@ -186,7 +189,8 @@ def _one_case(entry: Entry, peer: Any, model: Path, bundle: Path, shapes: Shapes
         return done if same else replace(done, result="differs", where="two workers give other bits than one")
     where = f"run {failed + 1}, {_shown(found)}"
     far = [d for run in compare for d in run if not d.within(RELATIVE, ABSOLUTE)]
-    own = own_differences(lambda: carrying(_peer(entry, model).run, one.bundle, names), rows)
+    ways = [partial(_start, entry, model, one.bundle, names, plain) for plain in (False, True)]
+    own = own_differences(ways[0], rows, ways[1:])
     if same and is_rounding(far, own):
         moved = max(own[d.name] / (spans[d.name] or 1.0) for d in far)
         where += f"; the outputs of {entry.peer} alone move by up to {moved:.2g}"
@@ -196,6 +200,10 @@ def _one_case(entry: Entry, peer: Any, model: Path, bundle: Path, shapes: Shapes
         at = first_divergence(peer.model, graph, rows[failed], RELATIVE, given=given, threads=1, backend="auto")
         where += f"; first at {at.source_op} {at.difference.name}: {at.difference.why}" if at else ""
     return replace(done, result="differs", where=where[:400])
+
+
+def _start(entry: Entry, model: Path, held: Bundle, names: frozenset[str], plain: bool) -> Runner:
+    return carrying(_peer(entry, model, plain=plain).run, held, names)
 
 
 Ranges = Mapping[str, tuple[float, float]]

@@ -32,8 +32,8 @@ runtime of its format ran it on the same inputs, each model in a process of its 
   text are the same. An output's range is that of the random runs, or of the compared run if that is larger. One and two
   threads gave the same bits.
 - *rounding*: an output did not, but the peer alone moves by half as much, or more, where its real inputs change by at
-  most {ABSOLUTE:.1e} of their value ({TRIES} random changes of every run): a model that rounds to integers at run time
-  turns such a change into a whole step.
+  most {ABSOLUTE:.1e} of their value ({TRIES} random changes of every run), or where its optimisations or its delegate
+  are off: a model that rounds to integers turns such a change into a whole step.
 - *differs*: an output did not, and by more than that; *refused*: the converter refused the model with a clear error;
   *failed*: anything else.
 - The error is relative to the range of an output, in steps for integers. Native: the share of the nodes that native

@@ -89,10 +89,15 @@ def verify(
     far = [d for run in compared for d in run if not d.within(*allowed)]
     if far:
         say("the outputs differ; running the source alone with inputs that change in their last bits")
-        fresh = oracle if isinstance(oracle, Oracle) else None  # the others may keep state
+        fresh, plain = oracle, None
+        if isinstance(oracle, Oracle):
+            plain = Oracle(oracle.model, threads=threads, optimised=False)
+        else:  # it may keep state
+            fresh = None
         own = own_differences(
-            lambda: carrying((fresh or _oracle(source, threads, backend)).run, model.bundle, names), runs
-        )
+            lambda: carrying((fresh or _oracle(source, threads, backend)).run, model.bundle, names), runs,
+            [lambda: carrying(plain.run, model.bundle, names)] if plain else (),
+        )  # fmt: skip
     same = is_rounding(far, own)
     divergence = None
     if failed is not None and not same and isinstance(oracle, Oracle):
@@ -252,7 +257,7 @@ def _print(found: Verdict) -> None:
     if found.same and found.own:
         own = [(row.name, found.own[row.name]) for row in found.rows if row.name in found.own]
         moved = ", ".join(f"{name!r} by up to {far:.2g}" for name, far in own)
-        print(f"the source alone moves as far where its inputs change in their last bits: {moved}")
+        print(f"the source alone moves as far by rounding, where its inputs change in their last bits: {moved}")
     elif (divergence := found.divergence) is not None:
         first = divergence.difference
         origin = f"{divergence.source_op} {divergence.source_node}".strip()

@@ -1,8 +1,9 @@
-"""How far a model's own outputs move where its inputs change by no more than float32 rounding.
+"""How far a model's outputs move in one runtime, by no more than float32 rounding.
 
 A model that rounds to integers at run time makes a whole step of a difference of 1e-7. Two correct runtimes then differ
-by as much as one of them does from itself, once its inputs change in their last bits. No limit that is the same for all
-models can tell this from a mistake; the source's own runtime can.
+by as much as one of them does from itself, once its inputs change in their last bits, or once it adds in another order
+because its optimisations are off. No limit that is the same for all models can tell this from a mistake; the source's
+own runtime can.
 """
 
 from __future__ import annotations
@@ -26,18 +27,21 @@ FACTOR = 2.0
 
 
 def own_differences(
-    start: Callable[[], Runner], rows: Sequence[Mapping[str, Array]], seed: int = 0
+    start: Callable[[], Runner],
+    rows: Sequence[Mapping[str, Array]],
+    others: Sequence[Callable[[], Runner]] = (),
+    seed: int = 0,
 ) -> dict[str, float]:
     """By real output, the largest difference of a model from itself where its real inputs change by up to ROUNDING of
-    their value, over TRIES random changes of all runs.
+    their value, over TRIES random changes of all runs; and where `others`, the runtime with other settings, run it.
 
-    start: gives a runner whose state is the initial one; each run continues the one before.
+    start: gives a runner whose state is the initial one, as others do; each run continues the one before.
     """
     rng, plain = np.random.default_rng(seed), _outputs(start(), rows)
+    trials = [(start, [{n: _changed(x, rng) for n, x in row.items()} for row in rows]) for _ in range(TRIES)]
     found: dict[str, float] = {}
-    for _ in range(TRIES):
-        changed = _outputs(start(), ({name: _changed(x, rng) for name, x in row.items()} for row in rows))
-        for before, after in zip(plain, changed, strict=True):
+    for begin, inputs in (*trials, *((other, rows) for other in others)):
+        for before, after in zip(plain, _outputs(begin(), inputs), strict=True):
             for name, x in before.items():
                 found[name] = max(found.get(name, 0.0), _distance(x, after[name]))
     return found

@@ -25,13 +25,16 @@ class LiteRT:
 
     Detections that are not meant are 0, see `edge.peers.detections`.
 
-    `signature`: the key of a signature; None: the first one, or the main subgraph if the file has no signature.
+    `delegate=False`: with LiteRT's own kernels. `signature`: the key of a signature; None: the first one, or the main
+    subgraph if the file has no signature.
     """
 
-    def __init__(self, source: Path | bytes, *, threads: int = 1, signature: str | None = None) -> None:
+    def __init__(
+        self, source: Path | bytes, *, threads: int = 1, signature: str | None = None, delegate: bool = True
+    ) -> None:
         self.model: Any = source
         self._threads, self._signature = threads, signature
-        self._may_fall_back = True
+        self._may_fall_back = delegate
         try:
             self._open()
         except (ValueError, RuntimeError) as error:

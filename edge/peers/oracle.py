@@ -29,11 +29,18 @@ class Oracle:
     """One source model in ONNX Runtime, on CPU. `taps`: names of intermediate values that are returned as well.
 
     Integer products are exact on every processor, see `edge.peers.exact`. `exact=False`: the model as it is, with
-    ONNX Runtime's default settings, for measuring speed. Raises InputError and OracleError.
+    ONNX Runtime's default settings, for measuring speed. `optimised=False`: operator by operator, as the model has
+    them. Raises InputError and OracleError.
     """
 
     def __init__(
-        self, source: Path | onnx.ModelProto, *, threads: int = 1, taps: Sequence[str] = (), exact: bool = True
+        self,
+        source: Path | onnx.ModelProto,
+        *,
+        threads: int = 1,
+        taps: Sequence[str] = (),
+        exact: bool = True,
+        optimised: bool = True,
     ) -> None:
         import onnxruntime as ort
 
@@ -41,6 +48,8 @@ class Oracle:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
+        if not optimised:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         self.model = _read(source)
         """The source as given."""
         model = _read(self.model)

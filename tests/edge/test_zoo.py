@@ -86,7 +86,7 @@ def test_a_model_that_peers_compute_otherwise_differs(tmp_path: Path, monkeypatc
     path = adder(tmp_path)
     other = onnx.load(path)
     other.graph.node[1].op_type = "Sigmoid"
-    monkeypatch.setattr("benchmarks.zoo.compare._peer", lambda entry, model: Oracle(other))
+    monkeypatch.setattr("benchmarks.zoo.compare._peer", lambda *_, **__: Oracle(other))
     found = compared(entry_of(path), path)
     assert found.result == "differs" and found.where.startswith("run 1, ")
 
@@ -99,7 +99,7 @@ def test_a_tie_is_rounding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         given = onnx.numpy_helper.from_array(np.float32(factor), "factor")
         graph = helper.make_graph(nodes, name, *ends, [given])
         onnx.save(helper.make_model(graph, ir_version=9), tmp_path / f"{name}.onnx")
-    monkeypatch.setattr("benchmarks.zoo.compare._peer", lambda entry, model: Oracle(tmp_path / "theirs.onnx"))
+    monkeypatch.setattr("benchmarks.zoo.compare._peer", lambda *_, **__: Oracle(tmp_path / "theirs.onnx"))
     monkeypatch.setattr("benchmarks.zoo.compare._inputs", lambda *_: [{"x": np.float32([0.5, 2.5, 2.0])}] * 5)
     found = compared(entry_of(tmp_path / "ours.onnx"), tmp_path / "ours.onnx")
     assert found.result == "rounding" and "the outputs of onnxruntime alone move by up to" in found.where

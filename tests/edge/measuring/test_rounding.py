@@ -53,6 +53,13 @@ def test_each_repetition_starts_with_the_first_state() -> None:
     assert found["y"] < 1e-4 and {len(held) for held in started} == {4}
 
 
+def test_other_settings_count() -> None:
+    def other(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**smooth(inputs), "y": smooth(inputs)["y"] + 0.25}
+
+    assert own_differences(lambda: smooth, [{"x": TIES}], [lambda: other, lambda: smooth])["y"] == 0.25
+
+
 def test_numbers_that_are_not_finite_and_other_sizes_do_not_count() -> None:
     def odd(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"y": np.append(inputs["x"], np.nan), "z": np.zeros(int(inputs["x"][0] > 0.5), np.float32)}
