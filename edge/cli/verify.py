@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from edge.measuring.layers import Layer
     from edge.measuring.parity import Difference, Divergence
+    from lite_runtime.bundle import Bundle
     from lite_runtime.graph import Array, Graph
 
 __all__ = ["verify"]
@@ -68,7 +69,7 @@ def verify(
     shapes = read_shapes(input_shape)
     import lite_runtime
     from edge.measuring.parity import ROUNDING, compare_all, first_divergence, worst
-    from edge.measuring.rounding import is_rounding, own_differences
+    from edge.measuring.rounding import is_rounding
     from edge.peers.oracle import Oracle
     from edge.peers.stream import carrying, with_initial
 
@@ -79,25 +80,11 @@ def verify(
     names = frozenset(v.name for v in oracle.inputs) if isinstance(oracle, Oracle) else frozenset()
     wanted = carrying(oracle.run, model.bundle, names)
     runs = _inputs(data, model.bundle.at_first("predict"), seed, shapes, samples)
-    compared = []
-    for number, inputs in enumerate(runs, 1):
-        say(f"run {number} of {len(runs)}")
-        compared.append(compare_all(model.run(inputs), wanted(inputs), steps=1))
+    compared = [compare_all(model.run(inputs), wanted(inputs), steps=1) for inputs in _told(runs)]
     rows = worst(compared)
     failed = next((i for i, run in enumerate(compared) if not all(d.within(*allowed) for d in run)), None)
-    own: dict[str, float] = {}
     far = [d for run in compared for d in run if not d.within(*allowed)]
-    if far:
-        say("the outputs differ; running the source alone with inputs that change in their last bits")
-        fresh, plain = oracle, None
-        if isinstance(oracle, Oracle):
-            plain = Oracle(oracle.model, threads=threads, optimised=False)
-        else:  # it may keep state
-            fresh = None
-        own = own_differences(
-            lambda: carrying((fresh or _oracle(source, threads, backend)).run, model.bundle, names), runs,
-            [lambda: carrying(plain.run, model.bundle, names)] if plain else (),
-        )  # fmt: skip
+    own = _moved_alone(source, runs, model.bundle, names, threads, backend) if far else {}
     same = is_rounding(far, own)
     divergence = None
     if failed is not None and not same and isinstance(oracle, Oracle):
@@ -114,9 +101,7 @@ def verify(
     if as_json:
         emit(_as_json(found, along))
     else:
-        if along is not None:
-            _print_layers(along)
-        _print(found)
+        _print(found, along)
     if not same:
         raise typer.Exit(CHECK_FAILED)
 
@@ -176,6 +161,35 @@ def _oracle(source: Path, threads: int, backend: str) -> Any:
     return Oracle(source if format_of(source) is None else _as_onnx(source), threads=threads)
 
 
+def _moved_alone(
+    source: Path,
+    runs: Sequence[Mapping[str, Array]],
+    held: Bundle,
+    names: frozenset[str],
+    threads: int,
+    backend: str,
+) -> dict[str, float]:
+    """By output, how far the source moves by rounding alone, in the runtime that has it."""
+    from edge.measuring.rounding import own_differences
+    from edge.peers.litert import LiteRT
+    from edge.peers.oracle import Oracle
+    from edge.peers.stream import Runner, carrying
+
+    say("the outputs differ; running the source alone with inputs that change in their last bits")
+    first = _oracle(source, threads, backend)
+
+    def start() -> Runner:  # other runtimes may keep state
+        again = first if isinstance(first, Oracle) else _oracle(source, threads, backend)
+        return carrying(again.run, held, names)
+
+    def plain() -> Runner:
+        if isinstance(first, Oracle):
+            return carrying(Oracle(first.model, threads=threads, optimised=False).run, held, names)
+        return carrying(LiteRT(source, threads=threads, delegate=False).run, held, names)
+
+    return own_differences(start, runs, [plain] if isinstance(first, Oracle | LiteRT) else ())
+
+
 def _as_onnx(source: Path) -> ModelProto:
     import onnx
 
@@ -205,6 +219,13 @@ def _inputs(
         return list(islice(samples_in(read_arrays(data), graph.inputs), count))
     rng, ranges = np.random.default_rng(seed), ranges_of(graph)
     return [draw(graph.inputs, rng, shapes, ranges) for _ in range(count)]
+
+
+def _told(runs: Sequence[dict[str, Array]]) -> Iterator[dict[str, Array]]:
+    """The runs, each announced."""
+    for number, inputs in enumerate(runs, 1):
+        say(f"run {number} of {len(runs)}")
+        yield inputs
 
 
 def _as_json(found: Verdict, along: tuple[list[Layer], Layer | None] | None) -> dict[str, Any]:
@@ -241,7 +262,9 @@ def _print_layers(along: tuple[list[Layer], Layer | None]) -> None:
         print(f"the quality drops at {part.name!r}: {part.snr:.1f} dB, {ops}")
 
 
-def _print(found: Verdict) -> None:
+def _print(found: Verdict, along: tuple[list[Layer], Layer | None] | None) -> None:
+    if along is not None:
+        _print_layers(along)
     shown = table(
         "", "output", "dtype", "shape", "max |difference|", "of range", "", right=("max |difference|", "of range"),
         fold=("output", ""),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lite_runtime.steps.declaration import In, Out, Step, step
 
-__all__ = ["INPUTS", "OUTPUTS", "Call"]
+__all__ = ["Call"]
 
 
 @step("user.call")
