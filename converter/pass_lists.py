@@ -12,7 +12,7 @@ import onnx_ir as ir
 from converter import frontends
 from converter.errors import ConvertError
 from converter.ir import build, shapes, spec
-from converter.ir.upgrade import upgrade
+from converter.ir.upgrade import ahead, upgrade
 from converter.passes import (
     bound_boxes,
     channels_last,
@@ -159,9 +159,10 @@ def upgraded(model: ir.Model, input_shapes: Shapes | None = None) -> ir.Model:
     with _named("reading shapes"):
         shapes.infer(model, declared=False)
     with _named("upgrade"):
+        doubtful = ahead(model)
         upgrade(model)
         build.adopt(model)
-        shapes.infer(model)
+        shapes.infer(model, declared=not doubtful)
         while contrib.run(model):
             shapes.infer(model)
         if qlinear_to_qdq.run(model):

@@ -23,7 +23,7 @@ from benchmarks.zoo.listing import Entry
 from edge.measuring.parity import ROUNDING, Difference, compare_all, first_divergence, worst
 from edge.measuring.rounding import is_rounding, own_differences
 from edge.measuring.samples import draw, ranges_of
-from edge.peers.litert import LiteRT
+from edge.peers.litert import PLAINER, LiteRT
 from edge.peers.oracle import Oracle, OracleError, as_array
 from edge.peers.stream import Runner, carrying, with_initial
 from lite_runtime.bundle import Bundle
@@ -129,7 +129,10 @@ def compared(entry: Entry, model: Path) -> Outcome:
 
 def _peer(entry: Entry, model: Path, *, plain: bool = False) -> Any:
     """plain: without what makes it fast."""
-    return LiteRT(model, delegate=not plain) if entry.format == "tflite" else Oracle(model, optimised=not plain)
+    if entry.format != "tflite":
+        return Oracle(model, optimised=not plain)
+    peer = LiteRT(model)
+    return LiteRT(model, kernels=PLAINER[peer.kernels]) if plain else peer
 
 
 def _all_cases(entry: Entry, peer: Any, model: Path, bundle: Path, done: Outcome) -> Outcome:
@@ -192,14 +195,21 @@ def _one_case(entry: Entry, peer: Any, model: Path, bundle: Path, shapes: Shapes
     ways = [partial(_start, entry, model, one.bundle, names, plain) for plain in (False, True)]
     own = own_differences(ways[0], rows, ways[1:])
     if same and is_rounding(far, own):
-        moved = max(own[d.name] / (spans[d.name] or 1.0) for d in far)
-        where += f"; the outputs of {entry.peer} alone move by up to {moved:.2g}"
+        where += f"; the outputs of {entry.peer} alone {_moved(far, own, spans)}"
         return replace(done, result="rounding", where=where[:400])
     if isinstance(peer, Oracle):
         given = with_initial(rows[failed], one.bundle, names)
         at = first_divergence(peer.model, graph, rows[failed], RELATIVE, given=given, threads=1, backend="auto")
         where += f"; first at {at.source_op} {at.difference.name}: {at.difference.why}" if at else ""
     return replace(done, result="differs", where=where[:400])
+
+
+def _moved(far: Sequence[Difference], own: Mapping[str, float], spans: Mapping[str, float]) -> str:
+    """How far the peer's outputs move: in shares of their ranges, and of elements where they are not real."""
+    real = [own[d.name] / (spans[d.name] or 1.0) for d in far if not d.unequal]
+    whole = [own[d.name] for d in far if d.unequal]
+    said = [f"move by up to {max(real):.2g}"] if real else []
+    return " and ".join([*said, *([f"differ in up to {max(whole):.2%} of the elements"] if whole else [])])
 
 
 def _start(entry: Entry, model: Path, held: Bundle, names: frozenset[str], plain: bool) -> Runner:

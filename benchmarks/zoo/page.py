@@ -33,7 +33,8 @@ runtime of its format ran it on the same inputs, each model in a process of its 
   threads gave the same bits.
 - *rounding*: an output did not, but the peer alone moves by half as much, or more, where its real inputs change by at
   most {ABSOLUTE:.1e} of their value ({TRIES} random changes of every run), or where its optimisations or its delegate
-  are off: a model that rounds to integers turns such a change into a whole step.
+  are off (LiteRT's optimised kernels, where it has no delegate for the model); of integers, in half as many elements.
+  A model that rounds to integers turns such a change into a whole step.
 - *differs*: an output did not, and by more than that; *refused*: the converter refused the model with a clear error;
   *failed*: anything else.
 - The error is relative to the range of an output, in steps for integers. Native: the share of the nodes that native

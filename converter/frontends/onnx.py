@@ -111,6 +111,7 @@ def _check(proto: onnx.ModelProto, folder: Path | None) -> None:
     if not proto.graph.output:
         raise ConvertError("the model's graph has no outputs: expected at least one; export the model again")
     _check_graph(proto.graph, {}, folder, f"graph {proto.graph.name!r}")
+    _check_references(proto.graph)
     for function in proto.functions:
         _check_function(function)
 
@@ -209,6 +210,19 @@ def _check_nodes(
         if name not in known:
             raise ConvertError(f"{where}: output {name!r} is not defined by any input, initializer or node")
     _check_acyclic(nodes, where)
+
+
+def _check_references(graph: onnx.GraphProto) -> None:
+    """Check that no attribute outside functions refers to a function's."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.ref_attr_name:
+                raise ConvertError(
+                    f"node {node.name or '<unnamed>'!r} ({node.op_type}): attribute {attribute.name!r} refers to a "
+                    f"function's attribute {attribute.ref_attr_name!r} outside any function; write its value there"
+                )
+            for inner in _subgraphs(attribute):
+                _check_references(inner)
 
 
 _KINDS = {"sparse_tensor_type": "a sparse tensor", "opaque_type": "an opaque value"}

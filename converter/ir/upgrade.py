@@ -22,7 +22,7 @@ from converter.ir.build import Edit, attr, dims, set_attrs
 from lite_runtime.graph import OPSET
 from lite_runtime.operators import ONNX, OPERATORS, OURS, find, having
 
-__all__ = ["ML_OPSET", "OPSET", "ROWS", "Row", "upgrade"]
+__all__ = ["ML_OPSET", "OPSET", "ROWS", "Row", "ahead", "upgrade"]
 
 ML_OPSET = 5
 Rule = Callable[[ir.Node], None]
@@ -60,6 +60,14 @@ def upgrade(model: ir.Model) -> int:
             if domain in graph.opset_imports or (domain == "" and graph is model.graph):
                 graph.opset_imports[domain] = max(oldest, graph.opset_imports.get(domain, 0))
     return applied
+
+
+def ahead(model: ir.Model) -> bool:
+    """Whether the model has operators that its opset does not have yet, whose results ONNX's inference only knows after
+    the upgrade."""
+    version = model.graph.opset_imports.get("", OPSET)
+    records = (OPERATORS.get(node.op_type) for node in build.nodes(model) if not node.domain)
+    return any(record is not None and record.since > version for record in records)
 
 
 def _adopt(node: ir.Node) -> bool:

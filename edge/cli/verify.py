@@ -134,6 +134,7 @@ class Verdict(NamedTuple):
 _TOLERANCES = {"none": 1e-4, "fp16": 1e-2, "w8": 5e-2, "int16x8": 5e-2}
 """Allowed rounding error by quantisation mode, relative to an output's range."""
 _COARSE = 0.25
+_REAL = ("float16", "float32", "float64", "bfloat16")
 
 
 def _tolerance(provenance: Mapping[str, Any]) -> float:
@@ -171,7 +172,7 @@ def _moved_alone(
 ) -> dict[str, float]:
     """By output, how far the source moves by rounding alone, in the runtime that has it."""
     from edge.measuring.rounding import own_differences
-    from edge.peers.litert import LiteRT
+    from edge.peers.litert import PLAINER, LiteRT
     from edge.peers.oracle import Oracle
     from edge.peers.stream import Runner, carrying
 
@@ -185,7 +186,7 @@ def _moved_alone(
     def plain() -> Runner:
         if isinstance(first, Oracle):
             return carrying(Oracle(first.model, threads=threads, optimised=False).run, held, names)
-        return carrying(LiteRT(source, threads=threads, delegate=False).run, held, names)
+        return carrying(LiteRT(source, threads=threads, kernels=PLAINER[first.kernels]).run, held, names)
 
     return own_differences(start, runs, [plain] if isinstance(first, Oracle | LiteRT) else ())
 
@@ -278,9 +279,12 @@ def _print(found: Verdict, along: tuple[list[Layer], Layer | None] | None) -> No
     limits = f"{allowed.relative:g} of each output's range, or {allowed.absolute:.2g}"
     print(f"{verdict} {limits}, over {runs} run{'s' * (runs != 1)}")
     if found.same and found.own:
-        own = [(row.name, found.own[row.name]) for row in found.rows if row.name in found.own]
-        moved = ", ".join(f"{name!r} by up to {far:.2g}" for name, far in own)
-        print(f"the source alone moves as far by rounding, where its inputs change in their last bits: {moved}")
+        own = [(row, found.own[row.name]) for row in found.rows if row.name in found.own]
+        moved = ", ".join(
+            f"{row.name!r} " + (f"by up to {far:.2g}" if row.dtype in _REAL else f"in up to {far:.2%} of the elements")
+            for row, far in own
+        )
+        print(f"the source alone moves as far, where its inputs change in their last bits or in other kernels: {moved}")
     elif (divergence := found.divergence) is not None:
         first = divergence.difference
         origin = f"{divergence.source_op} {divergence.source_node}".strip()

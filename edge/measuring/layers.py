@@ -6,7 +6,6 @@ layers(reference, other)  -> one row per shared value, in the reference's order
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 from converter.report import Sums
 from edge.measuring.contest import is_bundle
 from edge.measuring.describe import inferred
-from edge.peers.litert import is_tflite
+from edge.peers.litert import LiteRT, is_tflite
 from edge.peers.oracle import Oracle, as_array
 from lite_runtime.graph import Array, Graph, Node, Value
 from lite_runtime.operators import having
@@ -120,37 +119,10 @@ def _of_onnx(source: Path, inputs: Mapping[str, Array], threads: int) -> Values:
 
 
 def _of_tflite(source: Path, inputs: Mapping[str, Array], threads: int) -> Values:
-    from ai_edge_litert.interpreter import Interpreter
-
-    with warnings.catch_warnings():  # it warns that keeping all tensors takes memory
-        warnings.simplefilter("ignore", UserWarning)
-        it: Any = Interpreter(str(source), num_threads=threads, experimental_preserve_all_tensors=True)
-    it.allocate_tensors()
-    entries = {d["name"]: d for d in it.get_input_details()}
-    given = inputs if set(inputs) == set(entries) else dict(zip(entries, inputs.values(), strict=True))
-    for name, detail in entries.items():
-        it.set_tensor(detail["index"], given[name])
-    it.invoke()
-    details = {d["index"]: d for d in it.get_tensor_details()}
-    found: dict[str, tuple[str, Array]] = {}
-    for op in it._get_ops_details():
-        for index in op["outputs"]:
-            detail = details[int(index)]
-            try:
-                array = it.get_tensor(detail["index"])
-            except ValueError:  # a tensor that the delegate did not fill
-                continue
-            found[detail["name"]] = (op["op_name"], _dequantized(array, detail["quantization_parameters"]))
-    return found
-
-
-def _dequantized(array: Array, params: Mapping[str, Any]) -> Array:
-    scales, zeros = params["scales"], params["zero_points"]
-    if array.dtype.kind not in "iu" or len(scales) == 0:
-        return array
-    shape = [-1 if k == params["quantized_dimension"] and len(scales) > 1 else 1 for k in range(array.ndim)]
-    real: Array = (array.astype(np.float32) - zeros.reshape(shape)) * scales.reshape(shape).astype(np.float32)
-    return real
+    peer = LiteRT(source, threads=threads, keep=True)
+    names = [v.name for v in peer.inputs]
+    peer.run(inputs if set(inputs) == set(names) else dict(zip(names, inputs.values(), strict=True)))
+    return peer.values()
 
 
 # -- bundles ----------------------------------------------------------------------------------------------------------
@@ -159,37 +131,43 @@ def _dequantized(array: Array, params: Mapping[str, Any]) -> Array:
 def _of_bundle(source: Path, inputs: Mapping[str, Array], threads: int, backend: str) -> Values:
     import lite_runtime
     from lite_runtime import bundle
+    from lite_runtime.running.interpreter import scales_of
 
-    graph = bundle.read(source).at_first("predict")
+    held = bundle.read(source)
+    graph = held.at_first("predict")
     types = {n: dtype for n, (dtype, _) in inferred(graph, {n: x.shape for n, x in inputs.items()}).items()}
     made = {name: node for node in graph.nodes for name in node.outputs if name and name in types}
     outputs = tuple(Value(name, types[name]) for name in made)
     tapped = bundle.write(None, {"predict": graph.replace(outputs=outputs)})
     results = lite_runtime.load(tapped, threads=threads, backend=backend).run(inputs)
-    steps = _steps(graph)
+    steps = _steps(graph, scales_of(held, "predict"))
     return {name: (made[name].op, _scaled(array, steps.get(name))) for name, array in results.items()}
 
 
 Step = tuple[float, int]
 """Scale and zero point of a tensor."""
 _QUANTISED = having("quantised")
-_LAYERS = having("accumulates", "quantised")
+_OF_TWO = having("accumulates", "quantised") | {"QLinearAdd", "QLinearMul", "QLinearSub"}
+"""Their inputs: two operands and the result's, each with scale and zero point."""
 _MOVES = having("movement") | {"Concat", "MaxPool", "Pad", "QLinearResize", "Resize"}
 
 
-def _steps(graph: Graph) -> dict[str, Step]:
-    """Scale and zero point of every tensor stored as integers, from the operators that write or read it."""
-    found: dict[str, Step] = {}
+def _steps(graph: Graph, declared: Mapping[str, Mapping[str, Any]]) -> dict[str, Step]:
+    """Scale and zero point of every tensor stored as integers: of inputs and outputs as `declared`, of others from the
+    operators that write or read them."""
+    single = {name: row for name, row in declared.items() if len(row["scales"]) == 1}
+    found: dict[str, Step] = {name: (row["scales"][0], row["zero_points"][0]) for name, row in single.items()}
     for node in graph.nodes:
         for name in node.outputs:
             step = _written(node, graph.constants, found)
             if step is not None:
-                found[name] = step
+                found.setdefault(name, step)
     for node in reversed(graph.nodes):
         if node.op == "DequantizeLinear" or node.op in _QUANTISED:
-            step = _pair(node, 1, 2, graph.constants)
-            if step is not None:
-                found.setdefault(node.inputs[0], step)
+            for k in (0, 3) if node.op in _OF_TWO else (0,):
+                step = _pair(node, k + 1, k + 2, graph.constants)
+                if step is not None:
+                    found.setdefault(node.inputs[k], step)
         elif node.op in _MOVES and node.outputs[0] in found:
             found.setdefault(node.inputs[0], found[node.outputs[0]])
     return found
@@ -198,7 +176,7 @@ def _steps(graph: Graph) -> dict[str, Step]:
 def _written(node: Node, constants: Mapping[str, Array], found: Mapping[str, Step]) -> Step | None:
     if node.op == "QuantizeLinear":
         return _pair(node, 1, 2, constants)
-    if node.op in _LAYERS:
+    if node.op in _OF_TWO:
         return _pair(node, 6, 7, constants)
     if node.op in _QUANTISED:
         return _pair(node, 3, 4, constants)

@@ -41,6 +41,8 @@ class Difference:
     relative: float
     at: tuple[int, ...] = ()
     why: str = ""
+    unequal: float = 0.0
+    """The share of the elements that differ, where they are integers, Booleans or text of the same shape."""
 
     @property
     def significant(self) -> float:
@@ -66,8 +68,8 @@ def compare(name: str, got: Array, expected: Array, steps: int = 0) -> Differenc
     got, expected = np.asarray(got), np.asarray(expected)
     kind, shape = dtype_name(expected.dtype), expected.shape
 
-    def broken(why: str, at: tuple[int, ...] = ()) -> Difference:
-        return Difference(name, kind, shape, np.inf, np.inf, at, why)
+    def broken(why: str, at: tuple[int, ...] = (), unequal: float = 0.0) -> Difference:
+        return Difference(name, kind, shape, np.inf, np.inf, at, why, unequal)
 
     if got.shape != shape:
         return broken(f"expected shape {shape}, got {got.shape}")
@@ -83,7 +85,8 @@ def compare(name: str, got: Array, expected: Array, steps: int = 0) -> Differenc
         unequal = np.argwhere(got != expected)
         if len(unequal) == 0:
             return Difference(name, kind, shape, 0.0, 0.0)
-        return broken(f"{len(unequal)} of {expected.size} elements differ", _index(unequal[0]))
+        share = len(unequal) / expected.size
+        return broken(f"{len(unequal)} of {expected.size} elements differ", _index(unequal[0]), share)
     wide: Any = np.complex128 if expected.dtype.kind == "c" else np.float64
     a, b = got.astype(wide), expected.astype(wide)
     finite = np.isfinite(b)

@@ -32,8 +32,9 @@ def own_differences(
     others: Sequence[Callable[[], Runner]] = (),
     seed: int = 0,
 ) -> dict[str, float]:
-    """By real output, the largest difference of a model from itself where its real inputs change by up to ROUNDING of
-    their value, over TRIES random changes of all runs; and where `others`, the runtime with other settings, run it.
+    """By output, the largest difference of a model from itself where its real inputs change by up to ROUNDING of their
+    value, over TRIES random changes of all runs; and where `others`, the runtime with other settings, run it. Of
+    outputs that are not real, the largest share of elements that differ.
 
     start: gives a runner whose state is the initial one, as others do; each run continues the one before.
     """
@@ -49,16 +50,12 @@ def own_differences(
 
 def is_rounding(differences: Iterable[Difference], own: Mapping[str, float]) -> bool:
     """Whether no difference is more than FACTOR times what `own_differences` found for its output."""
-    return all(np.isfinite(d.largest) and d.largest <= FACTOR * own.get(d.name, 0.0) for d in differences)
+    return all((d.unequal or d.largest) <= FACTOR * own.get(d.name, 0.0) for d in differences)
 
 
 def _outputs(run: Runner, rows: Iterable[Mapping[str, Array]]) -> list[dict[str, Array]]:
-    """Copies of the real outputs: a runtime may give its own memory."""
-    made = []
-    for row in rows:
-        arrays = {name: as_array(value) for name, value in run(row).items()}
-        made.append({name: x.copy() for name, x in arrays.items() if x.dtype.kind == "f"})
-    return made
+    """Copies of the outputs: a runtime may give its own memory."""
+    return [{name: as_array(value).copy() for name, value in run(row).items()} for row in rows]
 
 
 def _changed(x: Array, rng: np.random.Generator) -> Array:
@@ -71,6 +68,8 @@ def _changed(x: Array, rng: np.random.Generator) -> Array:
 def _distance(x: Array, other: Any) -> float:
     if x.shape != other.shape or not x.size:
         return 0.0
+    if x.dtype.kind != "f":
+        return float(np.mean(x != other))
     with np.errstate(invalid="ignore"):
         distance = np.abs(x.astype(np.float64) - other)
     return float(np.max(distance, where=np.isfinite(distance), initial=0.0))

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from edge.peers.detections import clear, counted
 from edge.peers.oracle import OracleError
 from lite_runtime.graph import Array, Value, dtype_name
 
-__all__ = ["LiteRT", "is_tflite"]
+__all__ = ["PLAINER", "Kernels", "LiteRT", "is_tflite"]
+
+Kernels = Literal["delegate", "own", "reference"]
+PLAINER: dict[Kernels, Kernels] = {"delegate": "own", "own": "reference", "reference": "reference"}
+"""The next kernels with fewer optimisations."""
+_RESOLVERS: dict[Kernels, str] = {
+    "delegate": "AUTO",
+    "own": "BUILTIN_WITHOUT_DEFAULT_DELEGATES",
+    "reference": "BUILTIN_REF",
+}
 
 
 def is_tflite(path: Path) -> bool:
@@ -25,16 +37,24 @@ class LiteRT:
 
     Detections that are not meant are 0, see `edge.peers.detections`.
 
-    `delegate=False`: with LiteRT's own kernels. `signature`: the key of a signature; None: the first one, or the main
-    subgraph if the file has no signature.
+    `kernels`: "own" and "reference" are LiteRT's, without the delegate. `signature`: the key of a signature; None: the
+    first one, or the main subgraph if the file has no signature. `keep`: the values within the model stay readable.
     """
 
     def __init__(
-        self, source: Path | bytes, *, threads: int = 1, signature: str | None = None, delegate: bool = True
+        self,
+        source: Path | bytes,
+        *,
+        threads: int = 1,
+        signature: str | None = None,
+        kernels: Kernels = "delegate",
+        keep: bool = False,
     ) -> None:
         self.model: Any = source
-        self._threads, self._signature = threads, signature
-        self._may_fall_back = delegate
+        self.kernels: Kernels = kernels
+        """Those that run the model: "own" also where the delegate failed."""
+        self._threads, self._signature, self._keep = threads, signature, keep
+        self._may_fall_back = kernels == "delegate"
         try:
             self._open()
         except (ValueError, RuntimeError) as error:
@@ -44,9 +64,14 @@ class LiteRT:
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
         given = {"model_content": self.model} if isinstance(self.model, bytes) else {"model_path": str(self.model)}
-        plain = OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES
-        resolver = OpResolverType.AUTO if self._may_fall_back else plain
-        self._interpreter = Interpreter(**given, num_threads=self._threads, experimental_op_resolver_type=resolver)
+        with warnings.catch_warnings():  # it warns that keeping all values takes memory
+            warnings.simplefilter("ignore", UserWarning)
+            self._interpreter = Interpreter(
+                **given,
+                num_threads=self._threads,
+                experimental_op_resolver_type=OpResolverType[_RESOLVERS[self.kernels]],
+                experimental_preserve_all_tensors=self._keep,
+            )
         allocated = True
         try:
             self._interpreter.allocate_tensors()
@@ -80,11 +105,26 @@ class LiteRT:
 
     def _fall_back(self, error: Exception) -> None:
         """Open the model without the delegate. Raises OracleError, with the first `error`, if that fails too."""
-        self._may_fall_back = False
+        self._may_fall_back, self.kernels = False, "own"
         try:
             self._open()
         except (ValueError, RuntimeError):
             raise OracleError(f"LiteRT cannot load the source model: {error}") from None
+
+    def values(self) -> dict[str, tuple[str, Array]]:
+        """After a run with `keep`: by the name of each tensor, the operator that made it and its real values. Tensors
+        within the delegate that it did not fill are missing."""
+        details = {d["index"]: d for d in self._interpreter.get_tensor_details()}
+        found: dict[str, tuple[str, Array]] = {}
+        for op in self._interpreter._get_ops_details():
+            for index in op["outputs"]:
+                detail = details[int(index)]
+                try:
+                    array = self._interpreter.get_tensor(detail["index"])
+                except ValueError:
+                    continue
+                found[detail["name"]] = (op["op_name"], _dequantized(array, detail["quantization_parameters"]))
+        return found
 
     def _details(self, side: str) -> list[tuple[str, dict[str, Any]]]:
         """(name, details) of every input or output. A tensor without a name has the one that the converter gives it."""
@@ -139,3 +179,12 @@ class LiteRT:
         for name, index in self._given:
             self._interpreter.resize_tensor_input(index, inputs[name].shape)
         self._interpreter.allocate_tensors()
+
+
+def _dequantized(array: Array, params: Mapping[str, Any]) -> Array:
+    scales, zeros = params["scales"], params["zero_points"]
+    if array.dtype.kind not in "iu" or len(scales) == 0:
+        return array
+    shape = [-1 if k == params["quantized_dimension"] and len(scales) > 1 else 1 for k in range(array.ndim)]
+    real = (array.astype(np.float64) - zeros.reshape(shape)) * scales.reshape(shape)
+    return np.asarray(real, np.float32)

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from lite_runtime.bundle import Bundle
 from lite_runtime.errors import InputError
 from lite_runtime.graph import Array, Value, numpy_dtype
 from lite_runtime.running.session import Binding, Model, load
 
-__all__ = ["Interpreter", "SignatureRunner"]
+__all__ = ["Interpreter", "SignatureRunner", "scales_of"]
 
 
 def _resolved(value: Value) -> tuple[int, ...]:
@@ -50,9 +51,9 @@ Scales = Mapping[str, Mapping[str, Any]]
 _REAL: Mapping[str, Any] = {"scales": (), "zero_points": (), "dimension": 0}
 
 
-def _scales(model: Model, signature: str) -> Scales:
+def scales_of(held: Bundle, signature: str) -> Scales:
     """The entry of the bundle's metadata, as far as it is well formed: metadata are not checked when a file is read."""
-    found = model.bundle.metadata.get("quantization")
+    found = held.metadata.get("quantization")
     by_name = found.get(signature) if isinstance(found, Mapping) else None
     entries = by_name.items() if isinstance(by_name, Mapping) else ()
     return {name: entry for name, entry in entries if _well_formed(entry)}
@@ -87,7 +88,7 @@ class SignatureRunner:
         return self._described(self._model.outputs(self._signature))
 
     def _described(self, values: tuple[Value, ...]) -> dict[str, dict[str, Any]]:
-        scales = _scales(self._model, self._signature)
+        scales = scales_of(self._model.bundle, self._signature)
         return {v.name: _details(i, v, _resolved(v), scales) for i, v in enumerate(values)}
 
 
@@ -223,7 +224,7 @@ class Interpreter:
 
     @cached_property
     def _scales(self) -> Scales:
-        return _scales(self._model, self._signature)
+        return scales_of(self._model.bundle, self._signature)
 
     def _input(self, index: int) -> Value:
         if not 0 <= index < len(self._inputs):

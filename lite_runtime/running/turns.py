@@ -10,6 +10,7 @@ import numpy as np
 
 from lite_runtime.graph import Array, Graph, Node, Value
 from lite_runtime.planning.program import Plan
+from lite_runtime.reference.support import optional_scalar
 
 __all__ = ["Runs", "Turns"]
 
@@ -51,12 +52,15 @@ class Turns:
         """The Loop's results; None if its body cannot run as part of a program."""
         node, self.native = self._node, False
         trips, condition, *carried = (values[name] if name else None for name in node.inputs)
-        last = _NO_END if trips is None else int(_scalar(trips))
+        if any(value is not None and np.size(value) > 1 for value in (trips, condition)):
+            return None  # the reference says what is wrong
+        most, holds = optional_scalar(trips, None, "M"), bool(optional_scalar(condition, True, "cond"))
+        last = _NO_END if most is None else int(most)
         state = [np.asarray(value) for value in carried]
         if any(value.dtype.kind not in "biuf" for value in state):
             return None
         given: dict[str, Any] = {name: values[name] for name in node.captures}
-        given[_CONDITION] = np.array(True if condition is None else bool(_scalar(condition)))
+        given[_CONDITION] = np.array(holds)
         rows: list[list[Array]] = [[] for _ in self._made[2 + len(state) :]]
         first = 0
         while True:
@@ -76,10 +80,6 @@ class Turns:
                 self.native = True
                 return [*state, *map(_joined, rows)]
             first = turn
-
-
-def _scalar(value: Any) -> Any:
-    return np.asarray(value).reshape(-1)[0]
 
 
 def _joined(parts: Sequence[Array]) -> Array:

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from converter import ConvertError
+from converter import ConvertError, convert
 from converter.ir.upgrade import ML_OPSET, OPSET, ROWS
 from converter.pass_lists import to_ir
 from lite_runtime import reference
@@ -313,6 +313,16 @@ def test_a_withdrawn_form_is_refused_by_name():
     )  # fmt: skip
     with pytest.raises(ConvertError, match=r"Resize .*tf_half_pixel_for_nn"):
         to_ir(model)
+
+
+@pytest.mark.parametrize("op", ["Gelu", "Mish", "OptionalGetElement"])
+def test_results_of_operators_that_the_opset_does_not_have_yet_are_checked(op):
+    """onnx's inference knows nothing of them before the upgrade: a false declaration reached the bundle."""
+    model = oldest(op, 13, (2, 3))
+    np.testing.assert_allclose(reference_of(model, a=A[0, :2, :3])["y0"].shape, (2, 3))
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT8E4M3FN
+    with pytest.raises(ConvertError, match="declared as FLOAT8E4M3FN, but its operator gives FLOAT"):
+        convert(model)
 
 
 def test_rows_name_real_operators():

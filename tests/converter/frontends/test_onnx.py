@@ -44,6 +44,16 @@ def test_every_kind_of_source(tmp_path):
     assert bundles == {48}
 
 
+def test_references_to_a_functions_attributes_outside_functions():
+    """onnx_ir reads such a body as None and fails over it."""
+    model = small()
+    attribute = model.graph.node[1].attribute.add()
+    attribute.name, attribute.ref_attr_name, attribute.type = "body", "shapes", onnx.AttributeProto.GRAPH
+    attribute.g.name = "inner"
+    refused(model, "'body' refers to a function's attribute 'shapes' outside any function")
+    refused(model.SerializeToString(), "write its value there")
+
+
 def test_the_callers_model_is_not_changed():
     model = ir.from_proto(small())
     before = ir.to_proto(model).SerializeToString(deterministic=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ from ai_edge_litert import interpreter
 
 import lite_runtime
 from converter import convert
+from edge.measuring.layers import layers, values_of
 from edge.measuring.samples import draw
-from edge.peers.litert import LiteRT
+from edge.peers.litert import PLAINER, LiteRT
 from edge.peers.oracle import OracleError
-from tests.converter.frontends.tflite.builder import Builder
+from tests.converter.frontends.tflite.builder import Builder, Quant
 from tests.converter.frontends.tflite.test_ops_flow import detection
 from tests.converter.streams import denoiser, ring_buffer, two_signatures, wake_word
 
@@ -69,6 +71,46 @@ def test_a_model_that_the_delegate_cannot_prepare_runs_without_it(monkeypatch: p
     (result, _) = peer.run({"tensor 0": np.ones((1, 4), np.float32)}).values()
     np.testing.assert_array_equal(result, np.full((1, 4), 2, np.float32))
     assert opened[1:] == [interpreter.OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES]
+
+
+def refused_by_the_delegate() -> bytes:
+    """XNNPACK cannot prepare a RESIZE_BILINEAR between scales, as DeepLab's published files have one; before it, a
+    product by a table's result."""
+    b = Builder()
+    x = b.input("x", (1, 4, 4, 3), "uint8", quant=Quant(0.0123, 0))
+    gate = b.input("gate", (1, 4, 4, 3), "uint8", quant=Quant(0.05, 100))
+    y = b.op("LOGISTIC", [gate], (1, 4, 4, 3), "uint8", quant=Quant(1 / 256, 0))
+    product = b.op("MUL", [x, y], (1, 4, 4, 3), "uint8", quant=Quant(0.012, 0))
+    size = b.const(np.array([8, 8], np.int32))
+    b.output(b.op("RESIZE_BILINEAR", [product, size], (1, 8, 8, 3), "uint8", version=3, quant=Quant(0.029, 0)))
+    return b.build()
+
+
+def test_a_model_that_xnnpack_cannot_prepare() -> None:
+    """Falls back by itself; with values kept too, where `verify --layers` failed."""
+    data = refused_by_the_delegate()
+    assert LiteRT(unnamed()).kernels == "delegate"
+    rng = np.random.default_rng(3)
+    inputs = draw(LiteRT(data).inputs, rng)
+    peers = [LiteRT(data, keep=True), LiteRT(data, kernels=PLAINER["delegate"]), LiteRT(data, kernels="reference")]
+    (first, *rest) = (peer.run(inputs) for peer in peers)
+    assert [peer.kernels for peer in peers] == ["own", "own", "reference"]
+    for other in rest:
+        (a,), (b,) = first.values(), other.values()
+        assert np.max(np.abs(a.astype(int) - b)) <= 1
+    values = peers[0].values()
+    assert sorted(op for op, _ in values.values()) == ["LOGISTIC", "MUL", "RESIZE_BILINEAR"]
+    assert [array.dtype for _, array in values.values()] == [np.float32] * 3
+
+
+def test_layers_of_a_model_that_xnnpack_cannot_prepare(tmp_path: Path) -> None:
+    """Every value is compared in real numbers: one that only the second operand of a product describes had none."""
+    source, bundle = tmp_path / "m.tflite", tmp_path / "m.mslite"
+    source.write_bytes(refused_by_the_delegate())
+    bundle.write_bytes(convert(source).bundle)
+    inputs = draw(LiteRT(source).inputs, np.random.default_rng(4))
+    found = list(layers(*(values_of(path, inputs) for path in (source, bundle))))
+    assert len(found) == 3 and min(layer.snr for layer in found) > 40
 
 
 def test_the_error_of_a_model_that_cannot_be_opened_is_the_first() -> None:

@@ -156,6 +156,32 @@ def test_a_loop_with_a_capture(backend: str) -> None:
     assert y.tolist() == [6.0, 6.0]
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_loops_limit_and_condition_of_any_shape(backend: str) -> None:
+    """No elements mean that it is left out; several are an error."""
+    body = Graph(
+        (Value("i", "int64", ()), Value("go", "bool", ()), Value("v", "float32", None, "sequence")),
+        (Value("go", "bool", ()), Value("w", "float32", None, "sequence")),
+        (Node("SequenceInsert", ("v", "x"), ("w",)),),
+        {},
+    )
+    nodes = [
+        Node("SequenceConstruct", ("x",), ("start",)),
+        Node("Loop", ("n", "c", "start"), ("s",), {"body": body}),
+        Node("SequenceLength", ("s",), ("y",)),
+    ]
+    data = _model(
+        nodes, {"x": ("float32", (2,)), "n": ("int64", (None,)), "c": ("bool", (None,))}, {"y": ("int64", ())}
+    )
+    model, x, n = lite_runtime.load(data, backend=backend), np.ones(2, np.float32), np.array([3])
+    assert model.run({"x": x, "n": n, "c": np.zeros(0, bool)})["y"] == 4
+    assert model.run({"x": x, "n": n, "c": np.zeros(1, bool)})["y"] == 1
+    with pytest.raises(MsedgeError, match=r"Loop .*expected cond to hold one element"):
+        model.run({"x": x, "n": n, "c": np.ones(2, bool)})
+    with pytest.raises(MsedgeError, match=r"Loop .*expected M to hold one element"):
+        model.run({"x": x, "n": np.array([1, 2]), "c": np.ones(1, bool)})
+
+
 def test_a_loop_without_end_is_stopped() -> None:
     model = lite_runtime.load(_counting(1 << 62), iterations=50)
     with pytest.raises(MsedgeError, match="50 iterations"):
