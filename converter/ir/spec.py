@@ -494,7 +494,7 @@ _OF_SCOPE = {scope: [r for r in RULES if r.scope == scope] for scope in ("graph"
 
 @cache
 def _of_nodes(op: str) -> tuple[Rule, ...]:
-    """The rules for nodes of a type."""
+    """The rules for nodes of a type; "" for a type whose definition is not known."""
     return tuple(rule for rule in _OF_SCOPE["node"] if not rule.ops or op in rule.ops)
 
 
@@ -512,7 +512,8 @@ def _graph_violations(graph: ir.Graph, context: Context) -> Iterator[str]:
     for rule in _OF_SCOPE["graph"]:
         yield from (f"{rule.name}: {text}" for text in rule.find(graph, inner))
     for node in graph:
-        for rule in _of_nodes(node.op_type):
+        known = node.domain == build.DOMAIN or inner.schema(node) is not None
+        for rule in _of_nodes(node.op_type if known else ""):
             found = list(rule.find(node, inner))
             yield from (f"{rule.name}: {node.domain or 'ai.onnx'}::{node.op_type} {node.name!r}: {t}" for t in found)
             if found and rule.name in _FORM:

@@ -56,6 +56,10 @@ class Executor(Protocol):
         """Stop after all batches given so far are computed."""
 
 
+_HALF = 5e-7
+"""Half a microsecond: Python cuts the interval to whole ones, so that 199 µs as a real number would become 198."""
+
+
 class Threads:
     """An executor of threads. Each has its own queue, so that the next batch is ready when one is finished."""
 
@@ -82,7 +86,7 @@ class Threads:
             given.put(None)
         for thread in self._threads:
             thread.join(1.0)
-        sys.setswitchinterval(self._interval)
+        sys.setswitchinterval(self._interval + _HALF)
 
     @staticmethod
     def _work(given: SimpleQueue[Batch | None], tell: Callable[[Batch], None]) -> None:

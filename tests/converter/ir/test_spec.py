@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
-from converter import ConvertError
+from converter import ConvertError, convert
 from converter.ir import build, spec
 from converter.pass_lists import to_ir
 from tests.converter.support import Builder
@@ -102,3 +103,15 @@ def test_axes_beyond_the_rank(op, operands, axis):
     model = valid()
     add(model, op, [model.graph.inputs[0]] * operands, axis=axis)
     assert any(f"axis {axis} is out of range" in text for text in spec.violations(model))
+
+
+@pytest.mark.parametrize("domain", ["", "somebody.else"])
+def test_an_operator_whose_definition_is_not_known_is_asked_nothing_about_its_meaning(domain):
+    """A file may leave out a domain's opset, and a foreign operator may have the name of one of ONNX's."""
+    node = onnx.helper.make_node("Transpose", ["x"], ["y"], perm=float("nan"), domain=domain)
+    ports = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [2, 3]) for n in "xy"]
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", ports[:1], ports[1:]),
+                                   opset_imports=[onnx.helper.make_opsetid("others", 1)])  # fmt: skip
+    assert list(spec.violations(ir.serde.deserialize_model(model), upgraded=False)) == []
+    with pytest.raises(ConvertError):
+        convert(model)

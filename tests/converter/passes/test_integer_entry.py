@@ -141,7 +141,8 @@ FLOATS = {
 @pytest.mark.parametrize("name", FLOATS)
 def test_operators_with_float_results(name):
     b = Q()
-    graph = check(model_of(b, FLOATS[name](b), dtype=TensorProto.FLOAT), step=1e-4)
+    # results are up to 50, and the peer adds products in an order of its processor's: 4e-6 apart
+    graph = check(model_of(b, FLOATS[name](b), dtype=TensorProto.FLOAT), step=1e-3)
     wanted = {"DynamicQuantizeMatMul": ["DynamicQuantizeLinear", "QLinearMatMul"], "QGemm float": ["QLinearMatMul"]}
     assert body(graph) == wanted.get(name, body(graph))
 

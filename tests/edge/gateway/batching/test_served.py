@@ -13,6 +13,7 @@ import pytest
 
 from converter import convert
 from edge.gateway.batching.admission import Limits
+from edge.gateway.batching.executor import Threads
 from edge.gateway.batching.runner import ModelRunner
 from edge.gateway.batching.scheduler import Scheduler
 from edge.gateway.errors import GatewayError
@@ -110,3 +111,16 @@ def test_refused_while_the_worker_computes_it(model: Model) -> None:
         return statuses
 
     assert asyncio.run(serve()) == [429, 429]
+
+
+def test_the_switch_interval_is_restored_exactly() -> None:
+    """Python cuts the interval to whole microseconds, and 0.000199 s is a little less than 199 of them."""
+    before = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(0.0001995)
+        interval = sys.getswitchinterval()
+        for _ in range(3):
+            Threads(1, lambda batch: None).close()
+        assert sys.getswitchinterval() == interval
+    finally:
+        sys.setswitchinterval(before + 5e-7)
