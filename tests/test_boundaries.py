@@ -39,6 +39,7 @@ BOUNDARIES: dict[str, dict[str, int]] = {
     "converter/frontends/torch.py": {"library": 1},
     "converter/frontends/trees/xgboost.py": {"library": 1},
     "edge/cli/options.py": {"user code": 1},
+    "edge/gateway/apart.py": {"thread": 1},
     "edge/gateway/batching/executor.py": {"thread": 1},
     "edge/gateway/batching/runner.py": {"request": 5},
     "edge/gateway/batching/scheduler.py": {"request": 1},

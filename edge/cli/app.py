@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from edge.cli import bench, convert, demo, doctor, federate, inspect, plan, run, runs, serve, train, verify
+from edge.cli import bench, convert, demo, doctor, federate, inspect, personal, plan, run, runs, serve, train, verify
 from edge.cli.errors import guarded
 
 __all__ = ["app"]
@@ -76,6 +76,19 @@ _TOKEN: dict[str, Callable[..., None]] = {"add": serve.add, "revoke": serve.revo
 for _name, _function in _TOKEN.items():
     _token.command(_name, cls=_Plain)(guarded(_function))
 app.add_typer(_token, name="token")
+
+_personal = typer.Typer(
+    help="Show and delete the personal versions that a federated run stored.", no_args_is_help=True,
+    rich_markup_mode=None,
+)  # fmt: skip
+_PERSONAL: dict[str, Callable[..., None]] = {
+    "list": personal.listed,
+    "forget": personal.forget,
+    "expire": personal.expire,
+}
+for _name, _function in _PERSONAL.items():
+    _personal.command(_name, cls=_Plain)(guarded(_function))
+app.add_typer(_personal, name="personal")
 
 _runs = typer.Typer(help="Show the runs that `msedge train` recorded.", no_args_is_help=True, rich_markup_mode=None)
 _RUNS: dict[str, Callable[..., None]] = {

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import count
+from math import isfinite
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
@@ -28,8 +29,9 @@ from edge.gateway.models.loading import Loader
 from edge.gateway.models.registry import Registry
 from edge.gateway.models.repository import Options, Repository
 from edge.gateway.models.served import Served, Shapes
-from edge.gateway.models.sources import Files, Folder, Source, is_model
+from edge.gateway.models.sources import Files, Folder, Source
 from edge.gateway.models.uploads import files_of
+from edge.gateway.models.watching import SourceState
 from edge.gateway.operate.access import Gate
 from edge.gateway.operate.exposition import expose
 from edge.gateway.operate.logs import Log, RequestIds
@@ -65,6 +67,16 @@ TURN, IDLE_TURNS = 1.0, 5
 whether the gateway is idle and can return memory to the system."""
 
 
+_LEVELS: Mapping[str, str] = {
+    "model failed": "warning",
+    "version refused": "warning",
+    "source of models has a problem": "warning",
+    "personal versions cannot be read": "error",
+    "a personal version cannot be read": "error",
+}
+"""Levels of events in the log; others are "info"."""
+
+
 class Gateway:
     """Everything behind HTTP. All methods run on the event loop's thread: `start` first, `stop` last."""
 
@@ -87,9 +99,7 @@ class Gateway:
             limit=settings.batching.rows,
             tell=self._tell,
         )
-        sources = _sources(settings)
-        self._files = [source for source in sources if isinstance(source, Files)]
-        self.repository = Repository(sources, loader, options)
+        self.repository = Repository(_sources(settings), loader, options)
         loop = asyncio.get_running_loop()
         self.scheduler = Scheduler(loop, limits=self._limits(None))
         words = settings.sequences
@@ -106,7 +116,7 @@ class Gateway:
     # -- beginning and end ---------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Load the models. Raises GatewayError if a source of models cannot be read."""
+        """Load the models. Raises GatewayError if a folder of models cannot be read."""
         loop = asyncio.get_running_loop()
         scanner = asyncio.ensure_future(asyncio.to_thread(prepare))  # so that no request waits for its kernel
         if self.personal is not None:
@@ -115,16 +125,14 @@ class Gateway:
         await scanner
         self.lag.start()
         self._tasks.append(loop.create_task(self._watch()))
-        if self.settings.repository.poll:
-            self._tasks.append(loop.create_task(self._poll(self.settings.repository.poll)))
+        self._tasks.append(loop.create_task(self._poll(self.settings.repository.poll)))
 
     def check_named(self) -> None:
         """Raise GatewayError if a bundle that the settings name individually cannot be served, so that the operator
         sees the reason at once."""
-        named = [name for source in self._files for name in source.scan()]
-        there = {served.name for served in self.repository.served()}
+        missing = self.repository.named - {served.name for served in self.repository.served()}
         for row in self.repository.index():
-            if row["name"] in named and row["name"] not in there and not self.repository.ready(row["name"]):
+            if row["name"] in missing and not self.repository.ready(row["name"]):
                 raise GatewayError(500, row["reason"])
 
     async def drain(self, seconds: float) -> bool:
@@ -169,8 +177,9 @@ class Gateway:
                 await asyncio.to_thread(_give_back)
 
     async def _poll(self, seconds: float) -> None:
-        while True:
-            await asyncio.sleep(seconds)
+        """Check the sources every `seconds`; 0: only until every registry was read once."""
+        while seconds or self.repository.unread():
+            await asyncio.sleep(seconds or TURN)
             try:
                 await self.repository.poll()
             except Exception as error:  # request: the served models stay as they are
@@ -228,9 +237,14 @@ class Gateway:
         return self.personal.admit(job, served.model)
 
     async def fetch(self, job: Job, served: Served) -> None:
-        """Load the personal version of a job's device. Raises GatewayError (503)."""
+        """Load the personal version of a job's device. Raises GatewayError (503, or 504 after the job's deadline)."""
         assert self.personal is not None
-        await self.personal.ready(job, served.model)
+        left = job.deadline - perf_counter()
+        try:
+            async with asyncio.timeout(left if isfinite(left) else None):
+                await self.personal.ready(job, served.model)
+        except TimeoutError:
+            raise GatewayError(504, "the deadline passed while the device's version was being read") from None
 
     def ended(
         self, ask: Ask, identity: str, status_: int, seconds: float, job: Any, served: Served | None
@@ -265,8 +279,11 @@ class Gateway:
             return "the server is shutting down"
         if not self.repository.started:
             return "models are being loaded"
-        coming = self.repository.coming()
-        return f"{', '.join(coming)}: being loaded" if coming else ""
+        if coming := self.repository.coming():
+            return f"{', '.join(coming)}: being loaded"
+        if unread := self.repository.unread():
+            return f"{', '.join(unread)}: not read yet"
+        return "personal versions cannot be read" if self.personal is not None and self.personal.problem else ""
 
     def demand_ready(self, name: str, version_: str) -> None:
         """Raise GatewayError (404, 503), with the reason, for a model that is not ready."""
@@ -297,6 +314,7 @@ class Gateway:
             sequences_expired=self.sequences.expired,
             personal_hits={s.name: self._figures(s).get("hits", 0) for s in served},
             personal_misses={s.name: self._figures(s).get("misses", 0) for s in served},
+            sources=self._sources(),
             under_way=self.under_way,
             log_dropped=self.log.dropped,
             lag=self.lag.last,
@@ -322,8 +340,17 @@ class Gateway:
                 "models": self.repository.nbytes,
                 "limit": self.settings.repository.memory or None,
             },
-            in_flight=self.under_way, lag=self.lag.last,
+            in_flight=self.under_way, lag=self.lag.last, sources=self._sources(),
         )  # fmt: skip
+
+    def _sources(self) -> list[SourceState]:
+        """The state of everything that is read while serving."""
+        found = self.repository.sources()
+        if self.personal is not None:
+            why = self.personal.problem
+            age = time() - self.personal.read
+            found.append(SourceState(self.settings.personal.store, "stale" if why else "ok", age, why))
+        return found
 
     def document(self) -> dict[str, Any]:
         """OpenAPI."""
@@ -418,7 +445,7 @@ class Gateway:
             self.scheduler.forget(served.name)
 
     def _tell(self, event: str, facts: Mapping[str, Any]) -> None:
-        level = "warning" if "failed" in event or "refused" in event else "info"
+        level = _LEVELS.get(event, "info")
         if event in ("version loaded", "model configured"):
             versions = [served for served in self.repository.served() if served.name == facts["model"]]
             self.scheduler.configure(facts["model"], self._limits(versions[0] if versions else None))
@@ -457,7 +484,7 @@ def _sources(settings: Settings) -> list[Source]:
         if text.startswith(("http://", "https://")):
             cache = settings.repository.cache or os.path.join(_cache(), "models")
             found.append(Registry(text, cache))
-        elif Path(text).is_dir() and not is_model(text):
+        elif Path(text).is_dir():
             found.append(Folder(text))
         else:
             files.append(text)

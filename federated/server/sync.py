@@ -55,6 +55,7 @@ def sync(
         answered[consent] += 1
         return None
 
+    store.expire()
     carried = gather(exchange, "query", federation.letters(asked, ask), federation.config.rounds.deadline, take)
     kept = answered["backup"] + answered["serve"]
     return {"kept": kept, "declined": answered["none"], "refused": dict(refused), **carried._asdict()}

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+from edge.gateway.apart import Workers
 from edge.gateway.errors import GatewayError
 from edge.gateway.models import describe, uploads
 from edge.gateway.models.config import ModelConfig, parse_override
@@ -23,10 +23,13 @@ from edge.gateway.models.loading import Loader
 from edge.gateway.models.names import check_name
 from edge.gateway.models.served import Served
 from edge.gateway.models.sources import Folder, Listing, Source, merged
+from edge.gateway.models.watching import SourceState, Watch
 
 __all__ = ["Options", "Repository"]
 
 T = TypeVar("T")
+PATIENCE = 5.0
+"""Seconds that a check of all sources waits for a registry; its answer is used at a later check."""
 _DEFAULTS = Options()
 
 
@@ -34,11 +37,12 @@ class Repository:
     """The models of a gateway."""
 
     def __init__(self, sources: Sequence[Source], loader: Loader, options: Options = _DEFAULTS) -> None:
-        self._sources, self._options = sources, options
+        self._watches, self._options = [Watch(source) for source in sources], options
         self._entries: dict[str, Entry] = {}
         self._keeper = Keeper(self._entries, loader, options, self._call)
-        self._threads = ThreadPoolExecutor(2, "msedge-models")
-        self._scanning = asyncio.Lock()
+        self._workers = Workers("msedge-models", 2)
+        self._problems: dict[str, str] = {}
+        """Sources with a problem that was told."""
         self._waking: dict[str, asyncio.Task[None]] = {}
         self.started = False
 
@@ -104,6 +108,19 @@ class Repository:
         rows = [row for name in sorted(self._entries) for row in self._entries[name].rows()]
         return [row for row in rows if not ready_only or row["state"] == "READY"]
 
+    def sources(self) -> list[SourceState]:
+        """The state of every source."""
+        return [watch.state for watch in self._watches]
+
+    def unread(self) -> list[str]:
+        """The sources that were never read."""
+        return [watch.source.name for watch in self._watches if watch.found is None]
+
+    @property
+    def named(self) -> frozenset[str]:
+        """Models that the settings name one by one."""
+        return frozenset().union(*(watch.source.named for watch in self._watches))
+
     def coming(self) -> list[str]:
         """Models that are being loaded and are not ready yet."""
         return sorted(name for name, entry in self._entries.items() if entry.loading and not entry.loaded)
@@ -140,9 +157,10 @@ class Repository:
     # -- loading and unloading -----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Read the sources and load their models, one after the other; the index shows those that fail.
+        """Read the sources and load their models, one after the other; the index shows those that fail. A registry that
+        does not answer in time is read later, by `poll`.
 
-        Raises GatewayError if a source cannot be read.
+        Raises GatewayError if a folder cannot be read.
         """
         for name, listing in (await self._scan()).items():
             async with self._changing(name) as entry:
@@ -152,12 +170,12 @@ class Repository:
         self.started = True
 
     async def stop(self) -> None:
-        """Unload everything, after waiting for current loading."""
+        """Unload everything; a model that is being loaded is left to its thread."""
         self.started = False
-        for name in tuple(self._entries):
-            async with self._changing(name) as entry:
-                self._keeper.clear(entry, "the gateway is stopping")
-        await asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
+        for name, entry in tuple(self._entries.items()):
+            if not entry.lock.locked():
+                async with self._changing(name) as entry:
+                    self._keeper.clear(entry, "the gateway is stopping")
 
     async def load(self, name: str, config: Any = None, files: Mapping[str, bytes] | None = None) -> None:
         """Load or reload a model: from its source, or with `config` (JSON text) and `files` (`uploads.files_of`)
@@ -195,8 +213,8 @@ class Repository:
         """Read the sources again: load new and changed models, unload removed ones.
 
         A change is loaded at the second check that finds it unchanged, so that a file that is still being written is
-        not read. Models that were unloaded, or loaded from a request's files, stay as they are. Raises GatewayError if
-        a source cannot be read; then nothing changes.
+        not read. Models that were unloaded, or loaded from a request's files, stay as they are, and so do those of a
+        source that cannot be read: see `sources`.
         """
         listings = await self._scan()
         for name in sorted({*listings, *self._entries}):
@@ -233,11 +251,28 @@ class Repository:
                 self._entries.pop(name, None)
 
     async def _call(self, what: Callable[..., T], *given: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, what, *given)
+        return await asyncio.wrap_future(self._workers.submit(what, *given))
 
     async def _scan(self) -> dict[str, Listing]:
-        async with self._scanning:
-            return await self._call(lambda: merged([source.scan() for source in self._sources]))
+        """The listings of all sources; of a source that cannot be read now, the last ones. Raises GatewayError if a
+        folder was never read."""
+        await asyncio.gather(*(watch.look(PATIENCE if watch.source.remote else None) for watch in self._watches))
+        self._tell_of_sources()
+        for watch in self._watches:
+            if watch.found is None and watch.error is not None and not watch.source.remote:
+                raise watch.error
+        return merged([watch.found or {} for watch in self._watches])
+
+    def _tell_of_sources(self) -> None:
+        """Report sources whose problem is new, and those that have none any more."""
+        for watch in self._watches:
+            name, _, _, reason = state = watch.state
+            before, now = self._problems.get(name, ""), "" if state.state == "ok" else reason
+            if now and now != before:
+                self._options.tell("source of models has a problem", {"source": name, "reason": now})
+            elif before and not now:
+                self._options.tell("source of models is up to date again", {"source": name})
+            self._problems[name] = now
 
 
 def _offered(

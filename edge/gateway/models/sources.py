@@ -22,7 +22,7 @@ from edge.gateway.errors import GatewayError
 from edge.gateway.models.config import ModelConfig, parse_config
 from edge.gateway.models.names import check_name, is_name, version_of
 
-__all__ = ["BUNDLE", "CONFIG", "Candidate", "Files", "Folder", "Listing", "Source", "Stamp", "is_model", "merged"]
+__all__ = ["BUNDLE", "CONFIG", "Candidate", "Files", "Folder", "Listing", "Source", "Stamp", "merged"]
 
 BUNDLE, CONFIG = "model.mslite", "config.toml"
 MOST_CONFIG = 1 << 20
@@ -50,7 +50,19 @@ class Listing(NamedTuple):
 
 
 class Source(Protocol):
-    """Something that has models."""
+    """Something that has models.
+
+    name: as logs, metrics and the status page show it. problem: why the last listings are not up to date, or leave
+    models out; "" if all is well. read: when the source itself was last read, in seconds since 1970; 0: at the last
+    scan. remote: whether it may be unreachable when the gateway starts, and read later. named: models that the settings
+    name one by one: if they cannot be served, the gateway does not start.
+    """
+
+    name: str
+    problem: str
+    read: float
+    remote: bool
+    named: frozenset[str]
 
     def scan(self) -> dict[str, Listing]:
         """The current listings by name. Blocking. Raises GatewayError if the source cannot be read."""
@@ -58,32 +70,50 @@ class Source(Protocol):
 
 
 class Folder:
-    """A folder of models."""
+    """A folder of models, or one model: a folder with a bundle or versions in it, and no other model.
+
+    A folder with both is refused at its first scan. If it becomes one later, the models found before stay, and
+    `problem` says what to move.
+    """
+
+    read, remote = 0.0, False
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
+        self.name, self.problem = os.fspath(root), ""
+        self.named: frozenset[str] = frozenset()
+        self._seen = False
 
     def scan(self) -> dict[str, Listing]:
         """See `Source`."""
-        found: dict[str, Listing] = {}
         root = Path(os.path.realpath(self.root))
-        for entry in _entries(root):
-            name = entry.name
-            listing: Listing | None = None
-            if name.endswith(".mslite") and not _is_folder(entry):
-                name = name.removesuffix(".mslite")
-                listing = _single(entry, entry.with_suffix(".toml"), root)
-            elif _is_folder(entry):
-                listing = _versions(entry, root)
-            if listing is not None and is_name(name):
-                found[name] = _both(found[name], listing) if name in found else listing
-        return found
+        models, own = _models(root), _versions(root, None)
+        alone = own is not None and bool(own.versions or own.problem)
+        self.problem = self._mixed(root.name, models) if alone and models else ""
+        if self.problem and not self._seen:
+            raise GatewayError(400, self.problem)
+        if own is not None and alone and (self.named or not models):
+            name = check_name(root.name, repr(self.name))
+            models, self.named = {name: own._replace(problem=_joined(own.problem, self.problem))}, frozenset({name})
+        else:
+            self.named = frozenset()
+        self._seen = self._seen or bool(models)
+        return models
+
+    def _mixed(self, own: str, models: Mapping[str, Listing]) -> str:
+        return (
+            f"{self.name!r} holds a model itself ({BUNDLE} or numbered versions) and other models, such as"
+            f" {min(models)!r}; move the former to {own}/{own}/{BUNDLE}, or the latter to another folder"
+        )
 
 
 class Files:
     """Individual bundles: `PATH`, named like the file, or `NAME=PATH`; a path may be a folder of versions."""
 
+    problem, read, remote = "", 0.0, False
+
     def __init__(self, paths: Sequence[str]) -> None:
+        self.name = ", ".join(paths)
         self._paths: dict[str, Path] = {}
         for text in paths:
             name, _, path = text.partition("=")
@@ -92,6 +122,7 @@ class Files:
             if name in self._paths:
                 raise GatewayError(400, f"{text!r}: another model has the name {name!r}; use NAME=PATH for one of them")
             self._paths[name] = where
+        self.named = frozenset(self._paths)
 
     def scan(self) -> dict[str, Listing]:
         """See `Source`."""
@@ -103,10 +134,22 @@ class Files:
         return found or Listing({}, None, f"{os.fspath(path)!r}: expected a bundle, got nothing; check the path")
 
 
-def is_model(path: str | os.PathLike[str]) -> bool:
-    """Whether a folder contains one model, not several."""
-    found = _versions(Path(path), None) if os.path.isdir(path) else None
-    return found is not None and bool(found.versions)
+def _models(root: Path) -> dict[str, Listing]:
+    """The models below a folder, without a bundle and versions of its own."""
+    found: dict[str, Listing] = {}
+    for entry in _entries(root):
+        name = entry.name
+        listing: Listing | None = None
+        if name == BUNDLE or (version_of(name) is not None and os.path.lexists(entry / BUNDLE)):
+            continue
+        if name.endswith(".mslite") and not _is_folder(entry):
+            name = name.removesuffix(".mslite")
+            listing = _single(entry, entry.with_suffix(".toml"), root)
+        elif _is_folder(entry):
+            listing = _versions(entry, root)
+        if listing is not None and is_name(name):
+            found[name] = _both(found[name], listing) if name in found else listing
+    return found
 
 
 def merged(scans: Sequence[Mapping[str, Listing]]) -> dict[str, Listing]:

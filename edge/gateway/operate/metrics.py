@@ -10,10 +10,11 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from edge.gateway.models.watching import SourceState
 from edge.gateway.operate.exposition import Family
 from edge.gateway.operate.histograms import Histogram
 from edge.gateway.operate.statistics import FAILURES, ModelStatistics, Statistics
@@ -37,6 +38,8 @@ class Gauges:
     """For each model: the number of requests so far that named a device but were answered by the common model."""
     sequences: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Sequences that clients have begun, by model and version."""
+    sources: Sequence[SourceState] = ()
+    """Folders, registries and stores that are read while serving."""
     sequence_bytes: int = 0
     sequences_expired: int = 0
     under_way: int = 0
@@ -121,7 +124,11 @@ def _own(statistics: Statistics, gauges: Gauges) -> list[Family]:
     refused = [({"asked": what, "status": str(status)}, n) for (what, status), n in sorted(statistics.refused.items())]
     hits = [({"model": name}, n) for name, n in sorted(gauges.personal_hits.items())]
     misses = [({"model": name}, n) for name, n in sorted(gauges.personal_misses.items())]
+    up = [({"source": of.name}, float(of.state == "ok")) for of in gauges.sources]
+    ages = [({"source": of.name}, of.age) for of in gauges.sources]
     return [
+        Family("msedge_source_up", "gauge", "1: a folder, registry or store is up to date; 0: it cannot be read", up),
+        Family("msedge_source_age_seconds", "gauge", "Seconds since it was last read", ages),
         Family("msedge_refused_total", "counter", "Refused requests, by kind of request", refused),
         Family("msedge_personal_hits_total", "counter", "Requests answered by a personal version", hits),
         Family("msedge_personal_misses_total", "counter", "Requests for a device answered by the common model", misses),

@@ -250,6 +250,15 @@ _STATUS: Mapping[str, Schema] = {
             "shadow": {"anyOf": [reference("Shadow"), {"type": "null"}]},
         }
     ),
+    "Source": _object(
+        {
+            "name": TEXT,
+            "state": {"type": "string", "enum": ["ok", "stale", "unread"]},
+            "age": {"type": "number", "minimum": 0},
+            "reason": TEXT,
+        },
+        about="A folder, registry or store. stale: what was read before is used; `age`: seconds since it was read.",
+    ),
     "Status": _object(
         {
             "name": TEXT,
@@ -268,6 +277,7 @@ _STATUS: Mapping[str, Schema] = {
                 {"process": COUNT, "models": COUNT, "limit": _about({"type": ["integer", "null"]}, "null: none.")}
             ),
             "lag": _about(PERHAPS_SECONDS, "How late the event loop is."),
+            "sources": _list(reference("Source")),
             "models": _list(reference("ModelStatus")),
             "unlisted": _about(COUNT, "Number of further versions that are not listed."),
         }

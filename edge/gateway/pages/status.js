@@ -143,6 +143,11 @@ function modelRow(m) {
   return told ? [row, make("tr", {}, make("td", { colspan: HEADS.length, class: "soft notes" }, told))] : [row];
 }
 
+function sources(found) {
+  return table(["", "state", "#read", ""], found.map((f) => make("tr", {},
+    make("td", { class: "name" }, f.name), cell(f.state, f.state === "ok" ? "good" : "poor"), cell(`${span(f.age)} ago`), cell(f.reason, "soft notes"))));
+}
+
 function refused(counts) {
   const rows = Object.entries(counts).filter(([, n]) => n).sort((a, b) => b[1] - a[1]);
   if (!rows.length) return make("p", { class: "soft" }, "No requests.");
@@ -177,6 +182,7 @@ const SECTIONS = [
   [(s) => [s.models, s.unlisted], (s) => [make("h2", {}, "Models"),
     s.models.length ? table(HEADS, s.models.flatMap(modelRow)) : make("p", { class: "soft" }, "None."),
     s.unlisted ? make("p", { class: "soft" }, `and ${count(s.unlisted)} more, used less recently`) : ""]],
+  [(s) => s.sources, (s) => [make("h2", {}, "Sources"), s.sources.length ? sources(s.sources) : make("p", { class: "soft" }, "None.")]],
   [(s) => s.refused, (s) => [make("h2", {}, "Refused"), refused(s.refused)]],
 ];
 

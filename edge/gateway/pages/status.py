@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any, TypedDict
 
+from edge.gateway.models.watching import SourceState
 from edge.gateway.operate.histograms import ROWS, SECONDS, Histogram
 from edge.gateway.operate.statistics import Statistics
 
-__all__ = ["MOST", "REASONS", "Bars", "Latency", "ModelStatus", "Personal", "Shadowed", "Status", "status"]
+__all__ = ["MOST", "REASONS", "Bars", "Latency", "ModelStatus", "Personal", "Shadowed", "Sourced", "Status", "status"]
 
 MOST = 200
 """Most versions of models that are listed; the most recently used ones are chosen."""
@@ -93,6 +94,16 @@ class ModelStatus(TypedDict):
     shadow: Shadowed | None
 
 
+class Sourced(TypedDict):
+    """A folder, registry or store that is read while serving. `state`: ok; stale: what was read before is used; unread:
+    it was never read. `age`: seconds since it was last read."""
+
+    name: str
+    state: str
+    age: float
+    reason: str
+
+
 class Status(TypedDict):
     """The document. `recent` (rates per second) and histograms cover the last minute, `answered` the whole time; times
     are in seconds, sizes in bytes."""
@@ -111,6 +122,7 @@ class Status(TypedDict):
     refused: dict[str, int]
     memory: dict[str, int | None]
     lag: float | None
+    sources: list[Sourced]
     models: list[ModelStatus]
     unlisted: int
 
@@ -127,6 +139,7 @@ def status(
     memory: Mapping[str, int | None],
     in_flight: int = 0,
     lag: float | None = None,
+    sources: Sequence[SourceState] = (),
     name: str = "msedge gateway",
 ) -> Status:
     """The document.
@@ -170,6 +183,9 @@ def status(
         "refused": _refused(statistics.refused),
         "memory": {which: memory[which] for which in ("process", "models", "limit")},
         "lag": lag,
+        "sources": [
+            {"name": of.name, "state": of.state, "age": max(0.0, of.age), "reason": of.reason} for of in sources
+        ],
         "models": models,
         "unlisted": len(index) - len(listed),
     }

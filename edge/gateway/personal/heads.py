@@ -15,7 +15,6 @@ import numpy as np
 from edge.gateway.errors import GatewayError
 from edge.gateway.job import Job
 from edge.gateway.personal.versions import Stamp, Versions
-from federated.errors import FederatedError
 from federated.server.store import Version
 from lite_runtime import Model
 from lite_runtime.graph import Array
@@ -96,6 +95,7 @@ class Heads:
     def admit(self, job: Job) -> bool:
         """Whether a job that names a device can be queued at once; if not, await `ready` and call this again. A job of
         a device without a version is changed to use the common model."""
+        self._versions.demand()
         head = self.find(job.device)
         if head is None:
             return False
@@ -126,10 +126,7 @@ class Heads:
 
     def load(self, device: str) -> Head:
         """Read the device's version from the store. Raises GatewayError (503)."""
-        try:
-            version = self._versions.load(device)
-        except FederatedError as error:
-            raise GatewayError(503, f"personal versions cannot be read at present: {error}", retry_after=5.0) from error
+        version = self._versions.load(device)
         if version is None:
             return GLOBAL
         if version.base != self.digest:

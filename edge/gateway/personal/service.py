@@ -15,7 +15,7 @@ from edge.gateway.personal.heads import Heads
 from edge.gateway.personal.runner import PersonalRunner
 from edge.gateway.personal.versions import Versions
 from edge.gateway.ports import Ports
-from federated.server.store import PersonalStore
+from federated.server.store import PersonalReader
 from lite_runtime import Model
 
 __all__ = ["Personal"]
@@ -46,13 +46,23 @@ class Personal:
         memory: int = 256 << 20,
         tell: Tell = lambda event, facts: None,
     ) -> None:
-        """Raises FederatedError for a file that is no store."""
-        self._versions = Versions(PersonalStore(store), refresh=refresh, tell=tell)
+        """Raises FederatedError for a missing file, and for one that is no store."""
+        self._versions = Versions(PersonalReader(store), refresh=refresh, tell=tell)
         self._devices, self._memory, self._tell = devices, memory, tell
         self._threads = ThreadPoolExecutor(2, "msedge-personal")
         self._heads: WeakKeyDictionary[Model, Heads] = WeakKeyDictionary()
         self._runners: WeakKeyDictionary[Model, WeakSet[PersonalRunner]] = WeakKeyDictionary()
         self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def problem(self) -> str:
+        """Why the store cannot be read at present; "" if it can."""
+        return self._versions.problem
+
+    @property
+    def read(self) -> float:
+        """When the store was last read, in seconds since 1970."""
+        return self._versions.read
 
     async def start(self) -> None:
         """Read the store, and start to watch it."""

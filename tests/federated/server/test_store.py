@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from federated.errors import FederatedError
-from federated.server.store import PersonalStore, Retention
+from federated.server.store import PersonalReader, PersonalStore, Retention
 
 BASE = {"body": np.arange(4, dtype=np.float32), "head": np.zeros((2, 3), np.float32)}
 MINE = {"body": BASE["body"], "head": np.full((2, 3), 0.25, np.float32)}
@@ -61,6 +62,68 @@ def test_retention(store: PersonalStore, monkeypatch: pytest.MonkeyPatch) -> Non
     now += 11 * 86_400
     assert store.get("d1") is None
     assert store.devices() == {}
+
+
+def rows(store: PersonalStore) -> int:
+    with contextlib.closing(sqlite3.connect(store.path)) as database:
+        return int(database.execute("SELECT count(*) FROM versions").fetchone()[0])
+
+
+def test_reading_deletes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway that opened a store with the default retention once deleted what a longer one kept."""
+    now = 1e9
+    monkeypatch.setattr("federated.server.store.time.time", lambda: now)
+    store = PersonalStore(tmp_path / "x.db", Retention(10, 365))
+    for number in range(8):
+        store.put("d1", "x", MINE, BASE, round=number, consent="serve")
+    now += 120 * 86_400
+    for opened in (PersonalReader(store.path), PersonalStore(store.path)):
+        assert opened.retention == Retention(10, 365)
+        assert opened.devices() == {"d1": 8} and opened.stamps()["d1"][0] == 8
+        assert opened.get("d1", 1, serving=True) is not None
+    assert rows(store) == 8
+    now += 300 * 86_400
+    assert store.devices() == {} and store.get("d1") is None
+    assert rows(store) == 8
+    assert store.expire() == 8 and rows(store) == 0
+
+
+def test_expiring_keeps_the_newest_versions_of_every_device(store: PersonalStore) -> None:
+    for device in ("d1", "d2"):
+        for number in range(2):
+            store.put(device, "x", MINE, BASE, round=number, consent="serve")
+    assert PersonalStore(store.path, Retention(1, 10)).expire() == 2
+    assert store.devices() == {"d1": 2, "d2": 2} and store.get("d1", 1) is None
+
+
+def test_readers_do_not_wait_for_writers(store: PersonalStore) -> None:
+    store.put("d1", "x", MINE, BASE, round=1, consent="serve")
+    reader = PersonalReader(store.path, patience=0.01)
+    with contextlib.closing(sqlite3.connect(store.path, isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        writer.execute("UPDATE versions SET round = 2")
+        assert reader.devices() == {"d1": 1}
+        writer.execute("ROLLBACK")
+        writer.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(FederatedError, match="locked"):
+            reader.devices()
+
+
+def test_a_removed_store_is_not_made_again(store: PersonalStore, tmp_path: Path) -> None:
+    reader = PersonalReader(store.path)
+    Path(store.path).unlink()
+    for use in (reader.devices, store.devices, lambda: store.forget("d1"), lambda: PersonalReader(store.path)):
+        with pytest.raises(FederatedError, match="there is no such file"):
+            use()
+    assert not Path(store.path).exists()
+
+
+def test_a_store_without_retention_is_read(store: PersonalStore) -> None:
+    store.put("d1", "x", MINE, BASE, round=1, consent="serve")
+    with contextlib.closing(sqlite3.connect(store.path)) as database:
+        database.execute("DROP TABLE retention")
+    assert PersonalReader(store.path).devices() == {"d1": 1}
+    assert PersonalReader(store.path).retention == PersonalStore(store.path).retention == Retention()
 
 
 def test_forgetting_leaves_no_bytes(store: PersonalStore) -> None:

@@ -14,6 +14,7 @@ import pytest
 from edge.gateway.errors import GatewayError
 from edge.gateway.models.registry import Registry
 from lite_runtime import bundle
+from tests.waiting import until
 
 
 class Site:
@@ -23,10 +24,13 @@ class Site:
         site = self
         self.replies: dict[str, tuple[int, bytes, dict[str, str]]] = {}
         self.asked: list[str] = []
+        self.slow: dict[str, threading.Event] = {}
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 site.asked.append(self.path)
+                if self.path in site.slow:
+                    site.slow[self.path].wait(60)
                 status, body, headers = site.replies.get(self.path, (404, b"", {}))
                 self.send_response(status)
                 for name, value in ({"Content-Length": str(len(body))} | headers).items():
@@ -149,25 +153,98 @@ def test_a_bundle_that_cannot_be_fetched_fails_only_its_version(
 
 
 @pytest.mark.parametrize(
-    "index",
-    [
-        b"", b"{", b"[]", b"[" * 100_000, {"models": {}}, {"models": [5]}, {"models": [{}]},
-        {"models": [{"name": "m"}]},
-        *({"models": [{"name": "m", "version": 1, "digest": "0" * 64, "url": "x"} | wrong]} for wrong in (
-            {"name": "../m"}, {"name": 5}, {"name": ".m"}, {"version": 0}, {"version": "x"}, {"version": True},
-            {"digest": "../../etc/passwd"}, {"digest": "0" * 63}, {"digest": "A" * 64}, {"digest": "0" * 64 + "\n"},
-            {"url": 5}, {"url": "file:///etc/passwd"}, {"url": "https://"}, {"config": 5}, {"config": {"x": 1}},
-        )),
-        {"models": [{"name": "m", "version": 1, "digest": "0" * 64, "url": "x"}] * 2},
-        b" " * ((8 << 20) + 1),
-    ],
-)  # fmt: skip
+    "index", [b"", b"{", b"[]", b"[" * 100_000, {"models": {}}, {"models": [{}] * 10_001}, b" " * ((8 << 20) + 1)]
+)
 def test_an_invalid_index_is_refused(site: Site, tmp_path: Path, index: Any) -> None:
     site.put("/", index)
     with pytest.raises(GatewayError) as caught:
         Registry(site.url, tmp_path).scan()
     assert caught.value.status in (400, 503) and len(str(caught.value)) < 1000
     assert not list(tmp_path.rglob("index.json"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        5, {}, {"name": "m"},
+        *({"name": "m", "version": 1, "digest": "0" * 64, "url": "x"} | one for one in (
+            {"name": "../m"}, {"name": 5}, {"name": ".m"}, {"version": 0}, {"version": "x"}, {"version": True},
+            {"digest": "../../etc/passwd"}, {"digest": "0" * 63}, {"digest": "A" * 64}, {"digest": "0" * 64 + "\n"},
+            {"url": 5}, {"url": "file:///etc/passwd"}, {"url": "https://"}, {"config": 5}, {"config": {"x": 1}},
+        )),
+    ],
+)  # fmt: skip
+def test_a_malformed_row_affects_only_its_version(site: Site, make: Any, tmp_path: Path, wrong: Any) -> None:
+    """One such row, published beside a new version, once kept all models of a registry as they were, silently."""
+    good = make()
+    site.put("/blobs/m", good)
+    site.put("/", {"models": [row(good), wrong, row(good, name="other")]})
+    registry = Registry(site.url, tmp_path)
+    found = registry.scan()
+    assert sorted(found["m"].versions) == sorted(found["other"].versions) == [1]
+    assert "index, models[1]" in registry.problem and not found["other"].problem
+    named = isinstance(wrong, dict) and wrong.get("name") == "m"
+    assert ("index, models[1]" in found["m"].problem) == named
+
+
+def test_a_row_that_becomes_malformed_keeps_its_version(site: Site, make: Any, tmp_path: Path) -> None:
+    good = make()
+    site.put("/blobs/m", good)
+    site.put("/", {"models": [row(good)]})
+    registry = Registry(site.url, tmp_path)
+    before = registry.scan()["m"]
+    site.put("/", {"models": [row(good, digest="?")]})
+    found = registry.scan()["m"]
+    assert found.versions == before.versions and "digest" in found.problem
+
+
+def test_a_version_listed_twice(site: Site, make: Any, tmp_path: Path) -> None:
+    good, other = make(), make(2.0)
+    site.put("/blobs/m", good)
+    site.put("/", {"models": [row(good), row(other)]})
+    found = Registry(site.url, tmp_path).scan()["m"]
+    assert Path(found.versions[1].path).read_bytes() == good and "once" in found.problem
+
+
+def test_the_state_of_a_registry(site: Site, make: Any, tmp_path: Path) -> None:
+    good = make()
+    site.put("/blobs/m", good)
+    site.put("/", {"models": [row(good)]})
+    registry = Registry(site.url, tmp_path)
+    before = registry.scan()
+    read = registry.read
+    assert read > 0 and not registry.problem
+    del site.replies["/"]
+    assert registry.scan() == before
+    assert "404" in registry.problem and "its last index is used" in registry.problem and registry.read <= read + 1
+
+
+def test_a_slow_download_delays_neither_a_scan_nor_other_models(site: Site, make: Any, tmp_path: Path) -> None:
+    good, other = make(), make(2.0)
+    site.slow["/blobs/m"] = threading.Event()
+    site.put("/blobs/m", good)
+    site.put("/other", other)
+    site.put("/", {"models": [row(good), row(other, name="other", url="/other")]})
+    registry = Registry(site.url, tmp_path, moment=0.3)
+    found = registry.scan()
+    assert sorted(found["other"].versions) == [1]
+    assert not found["m"].versions and "being downloaded" in found["m"].problem
+    assert registry.scan() == found
+    site.slow["/blobs/m"].set()
+    until(lambda: registry.scan()["m"].versions)
+    assert site.asked.count("/blobs/m") == 1
+
+
+def test_what_killed_downloads_left_is_removed(site: Site, tmp_path: Path) -> None:
+    site.put("/", {"models": []})
+    registry = Registry(site.url, tmp_path)
+    registry.scan()
+    old, new = registry._cache / ".0-1-1.tmp", registry._cache / ".0-2-2.tmp"
+    for path in (old, new):
+        path.write_bytes(b"x")
+    os.utime(old, (1e9, 1e9))
+    registry.scan()
+    assert not old.exists() and new.exists()
 
 
 def test_credentials_are_not_shown(site: Site, make: Any, tmp_path: Path) -> None:

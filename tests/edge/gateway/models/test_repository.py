@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import random
+import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -14,7 +15,9 @@ import pytest
 from edge.gateway.errors import GatewayError
 from edge.gateway.models.entry import Asleep
 from edge.gateway.models.repository import Repository
+from edge.gateway.models.sources import Folder, Listing
 from edge.gateway.models.uploads import files_of
+from tests.waiting import until
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -415,11 +418,57 @@ def test_a_source_that_cannot_be_read_changes_nothing(place: Any, make: Any) -> 
         repository = place.repository()
         await repository.start()
         place.root.rename(place.root.with_name("away"))
-        with pytest.raises(GatewayError, match="expected a folder of models"):
-            await repository.poll()
-        assert repository.ready("a")
+        await repository.poll()
+        (state,) = repository.sources()
+        assert repository.ready("a") and state.state == "stale" and "expected a folder of models" in state.reason
         place.root.with_name("away").rename(place.root)
         await repository.poll()
+        (state,) = repository.sources()
+        assert state[1:4:2] == ("ok", "") and [event for event, _ in place.events if "source" in event] == [
+            "source of models has a problem", "source of models is up to date again",
+        ]  # fmt: skip
         await repository.stop()
 
     run(scenario)
+
+
+class Slow:
+    """A registry that answers when it is told to."""
+
+    name, problem, read, remote, named = "slow", "", 0.0, True, frozenset[str]()
+
+    def __init__(self) -> None:
+        self.answer = threading.Event()
+
+    def scan(self) -> dict[str, Listing]:
+        if not self.answer.wait(60):
+            raise GatewayError(503, "no answer")
+        return {}
+
+
+def test_a_slow_source_delays_neither_the_others_nor_the_end(
+    place: Any, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge.gateway.models.repository.PATIENCE", 0.05)
+    place.put("a.mslite", make())
+    slow = Slow()
+
+    async def scenario() -> None:
+        repository = place.repository(slow, Folder(place.root))
+        await repository.start()
+        assert repository.ready("a") and repository.unread() == ["slow"]
+        place.put("b.mslite", make())
+        for _ in range(2):
+            await repository.poll()
+        assert repository.ready("b")
+        slow.answer.set()
+        await asyncio.to_thread(until, lambda: not repository.unread())
+        await repository.stop()
+
+        slow.answer.clear()
+        again = place.repository(slow)
+        await again.start()
+        await again.stop()
+
+    run(scenario)
+    slow.answer.set()

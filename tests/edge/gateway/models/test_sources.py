@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from edge.gateway.errors import GatewayError
-from edge.gateway.models.sources import Files, Folder, Listing, is_model, merged
+from edge.gateway.models.sources import Files, Folder, Listing, merged
 
 
 def versions(listing: Listing) -> dict[int, str]:
@@ -97,8 +97,41 @@ def test_bundles_one_by_one(place: Any) -> None:
 def test_a_folder_is_a_model_or_has_models(place: Any) -> None:
     place.put("a/1/model.mslite", b"x")
     place.put("b/model.mslite", b"x")
-    assert is_model(place.root / "a") and is_model(place.root / "b")
-    assert not is_model(place.root) and not is_model(place.root / "none")
+    for name in "ab":
+        one = Folder(place.root / name)
+        assert {name: sorted(listing.versions) for name, listing in one.scan().items()} == {name: [1]}
+        assert one.named == {name} and not one.problem
+    several = Folder(place.root)
+    assert sorted(several.scan()) == ["a", "b"] and not several.named
+
+
+@pytest.mark.parametrize("own", ["model.mslite", "2/model.mslite"])
+def test_a_folder_that_is_a_model_and_has_models_is_refused(place: Any, own: str) -> None:
+    """Otherwise one of the two would be hidden after a restart, silently."""
+    place.put("other.mslite", b"x")
+    hot = Folder(place.root)
+    assert sorted(hot.scan()) == ["other"]
+    place.put(own, b"x")
+    with pytest.raises(GatewayError, match=r"holds a model itself .* such as 'other'; move"):
+        Folder(place.root).scan()
+    assert sorted(hot.scan()) == ["other"] and "holds a model itself" in hot.problem
+    (place.root / own).unlink()
+    assert sorted(hot.scan()) == ["other"] and not hot.problem
+
+
+def test_models_added_to_a_model_s_folder_do_not_end_it(place: Any) -> None:
+    place.put("model.mslite", b"x")
+    hot = Folder(place.root)
+    assert sorted(hot.scan()) == ["models"]
+    place.put("other.mslite", b"x")
+    assert sorted(hot.scan()) == ["models"] and hot.problem in hot.scan()["models"].problem
+    with pytest.raises(GatewayError, match="holds a model itself"):
+        Folder(place.root).scan()
+
+
+def test_models_may_have_numbers_as_names(place: Any) -> None:
+    place.put("7/1/model.mslite", b"x")
+    assert sorted(Folder(place.root).scan()) == ["7"]
 
 
 def test_for_a_model_in_two_sources_the_first_source_counts() -> None:

@@ -119,9 +119,13 @@ def test_a_broken_store_is_reported_and_not_used(fleet: Fleet, tmp_path: Path) -
     with pytest.raises(GatewayError) as error:
         ready(fleet, "d2")
     assert error.value.status == 503 and error.value.retry_after
-    fleet.versions.look()
-    assert told == ["personal_store_unreadable"]
-    assert fleet.heads.find("d1") is GLOBAL
+    assert str(tmp_path) not in str(error.value)  # clients do not see the server's paths
+    for _ in range(2):
+        fleet.versions.look()
+    assert told == ["a personal version cannot be read", "personal versions cannot be read"]
+    with pytest.raises(GatewayError) as error:
+        fleet.heads.admit(fleet.job("d1"))
+    assert error.value.status == 503 and error.value.retry_after and fleet.versions.problem
 
 
 def test_the_least_recently_used_heads_are_removed(fleet: Fleet) -> None:

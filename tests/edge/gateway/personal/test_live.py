@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import numpy as np
+import pytest
 
 import lite_runtime
 from federated.server.store import PersonalStore
@@ -66,3 +71,51 @@ def test_devices_over_http(tmp_path: Path) -> None:
         _, reply = ask(there, rows[0], "d1")
         (want,) = own[DEVICES].run({"x": rows[0]}).values()
         np.testing.assert_allclose(outcome(reply), want, rtol=1e-5, atol=1e-5)
+
+
+def test_a_store_that_cannot_be_read_is_no_silence(tmp_path: Path) -> None:
+    store = PersonalStore(tmp_path / "personal.sqlite")
+    fill(store, "dense", 2)
+    (tmp_path / "m.mslite").write_bytes(made("dense"))
+    x = np.ones((1, 7), np.float32)
+    with live({"m": tmp_path / "m.mslite"}, personal__store=store.path, personal__refresh=0.05) as there:
+        assert ask(there, x, "d0")[0] == 200
+        away = Path(store.path).rename(tmp_path / "away")
+        until(lambda: there.gateway.unready())
+        status, reply = ask(there, x, "d0")
+        assert status == 503 and "personal versions cannot be read" in reply["error"]
+        assert str(tmp_path) not in reply["error"]
+        assert ask(there, x, "")[0] == 200  # the common model needs no store
+        text = there.gateway.metrics("")[0].decode()
+        assert f'msedge_source_up{{source="{store.path}"}} 0' in text
+        (row,) = (row for row in there.gateway.status()["sources"] if row["name"] == store.path)
+        assert row["state"] == "stale" and "no such file" in row["reason"]
+        assert not Path(store.path).exists()
+        away.rename(store.path)
+        until(lambda: not there.gateway.unready())
+        assert ask(there, x, "d0")[1]["parameters"]["personal"] == "version 1"
+        there.gateway.log.close()
+        told = there.log.getvalue()
+        assert "error   personal versions cannot be read" in told and "can be read again" in told
+
+
+def test_a_locked_store_costs_no_request_more_than_its_deadline(tmp_path: Path) -> None:
+    """Six requests with a deadline of 200 ms once waited 11 s for a writer."""
+    store = PersonalStore(tmp_path / "personal.sqlite")
+    fill(store, "dense", 6)
+    (tmp_path / "m.mslite").write_bytes(made("dense"))
+    body = {"inputs": [{"name": "x", "shape": [1, 7], "datatype": "FP32", "data": [0.0] * 7}]}
+    with live({"m": tmp_path / "m.mslite"}, personal__store=store.path, personal__refresh=1000) as there:
+        with closing(sqlite3.connect(store.path, isolation_level=None)) as writer, ThreadPoolExecutor(6) as clients:
+            writer.execute("BEGIN EXCLUSIVE")
+
+            def late(device: int) -> int:
+                words = {**body, "parameters": {"device": f"d{device}", "timeout": 50_000}}
+                request = Request(f"{there.address}/v2/models/m/infer", json.dumps(words).encode())
+                with pytest.raises(HTTPError) as error:
+                    urlopen(request, timeout=300)
+                error.value.close()
+                return error.value.code
+
+            assert set(clients.map(late, range(6))) <= {503, 504}
+        assert ask(there, np.zeros((1, 7), np.float32), "d1")[0] == 200
