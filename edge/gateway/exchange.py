@@ -32,6 +32,13 @@ class Answer(NamedTuple):
 class Desk(Protocol):
     """Accepts inference requests."""
 
+    def greet(self, ask: Ask) -> Answer | None:
+        """The refusal of a request whose body was not read yet; None: it may be read."""
+
+    def refusal(self, ask: Ask, error: Exception) -> Answer:
+        """The reply to a request that is refused before its body is read."""
+        ...
+
     def infer(self, ask: Ask, reply: Callable[[Answer], None]) -> Callable[[], None]:
         """Call `reply` exactly once, on the loop's thread, perhaps before this returns. The returned function cancels
         the request: `reply` is not called after that."""

@@ -15,14 +15,12 @@ from pathlib import Path
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import orjson
-
 from edge.gateway.batching.admission import Limits
 from edge.gateway.batching.runner import LADDER, ModelRunner, Runner
 from edge.gateway.batching.scheduler import Scheduler
 from edge.gateway.errors import GatewayError
 from edge.gateway.exchange import Answer, Ask
-from edge.gateway.infer import Exchange
+from edge.gateway.infer import Exchange, refused
 from edge.gateway.job import Job
 from edge.gateway.models.describe import metadata
 from edge.gateway.models.loading import Loader
@@ -36,6 +34,8 @@ from edge.gateway.operate.access import Gate
 from edge.gateway.operate.exposition import expose
 from edge.gateway.operate.logs import Log, RequestIds
 from edge.gateway.operate.metrics import Gauges, LoopLag, families
+from edge.gateway.operate.peers import Peers
+from edge.gateway.operate.room import Room, memory_limit
 from edge.gateway.operate.settings import Settings
 from edge.gateway.operate.statistics import Statistics
 from edge.gateway.operate.traces import continued, tracer
@@ -67,6 +67,8 @@ TURN, IDLE_TURNS = 1.0, 5
 whether the gateway is idle and can return memory to the system."""
 
 
+LEAST = 1 << 20
+"""Bytes that the bodies and replies of all requests may always use."""
 _LEVELS: Mapping[str, str] = {
     "model failed": "warning",
     "version refused": "warning",
@@ -112,6 +114,12 @@ class Gateway:
         self._tasks: list[asyncio.Task[None]] = []
         self._begun = perf_counter()
         self._watches: list[Callable[[], object]] = [self.gate.refresh]
+        self.peers = Peers(settings.access.proxies)
+        self._limit = memory_limit()
+        self.room = Room(16 * settings.limits.body, self.peers.trusted)
+        self._set_budget()
+        self.idle_evicted: Callable[[], int] = lambda: 0
+        """How many idle connections were closed to let others in; set by the server."""
 
     # -- beginning and end ---------------------------------------------------------------------------------------------
 
@@ -156,6 +164,10 @@ class Gateway:
             self.tracer.close()
         self.log.close()
 
+    def evicted(self) -> Mapping[str, int]:
+        """Connections that gave way to others so far, by reason."""
+        return {"memory": self.room.evicted, "connections": self.idle_evicted()}
+
     def watch(self, refresh: Callable[[], object]) -> None:
         """Call `refresh`, which checks whether a file has changed, every second."""
         self._watches.append(refresh)
@@ -168,10 +180,17 @@ class Gateway:
             except Exception as error:  # request: the other files are still checked
                 self.log.event("warning", "a changed file is invalid", reason=str(error))
 
+    def _set_budget(self) -> None:
+        """Bodies and replies may use what the settings say, or a quarter of the memory that nothing else uses."""
+        free = self._limit - (_resident() - self.room.taken)
+        most = min(16 * self.settings.limits.body, free // 4)
+        self.room.most = self.settings.limits.bodies or max(LEAST, most)
+
     async def _watch(self) -> None:
         for turn in count(1):
             await asyncio.sleep(TURN)
             self.refresh()
+            self._set_budget()
             self.sequences.sweep()
             if turn % IDLE_TURNS == 0 and not self.under_way:
                 await asyncio.to_thread(_give_back)
@@ -192,6 +211,23 @@ class Gateway:
         exchange = Exchange(self, ask, reply)
         exchange.begin()
         return exchange.cancel
+
+    def greet(self, ask: Ask) -> Answer | None:
+        """See `exchange.Desk`."""
+        try:
+            self.admit_inference(ask)
+        except GatewayError as error:
+            return self.refusal(ask, error)
+        return None
+
+    def refusal(self, ask: Ask, error: Exception) -> Answer:
+        """See `exchange.Desk`."""
+        identity = self.ids.of(ask.fields.get("x-request-id"))
+        answer = refused(error, identity)
+        self.statistics.refused["infer", answer.status] += 1
+        if self.watching:
+            self.ended(ask, identity, answer.status, 0.0, None, None)
+        return answer
 
     def admit_inference(self, ask: Ask) -> None:
         """Raise GatewayError if the client is not allowed to ask, or the gateway is stopping."""
@@ -315,6 +351,8 @@ class Gateway:
             personal_hits={s.name: self._figures(s).get("hits", 0) for s in served},
             personal_misses={s.name: self._figures(s).get("misses", 0) for s in served},
             sources=self._sources(),
+            room=(self.room.taken, self.room.most),
+            evicted=self.evicted(),
             under_way=self.under_way,
             log_dropped=self.log.dropped,
             lag=self.lag.last,
@@ -462,11 +500,6 @@ class Gateway:
             concurrency=(own and own.concurrency) or ours.concurrency,
             timeout=(own and own.timeout) or ours.timeout or float("inf"),
         )
-
-    @staticmethod
-    def error_body(text: str) -> bytes:
-        """`{"error": text}`."""
-        return orjson.dumps({"error": text})
 
 
 def _parameters(given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -8,6 +8,8 @@ from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+import orjson
+
 from edge.gateway.errors import GatewayError
 from edge.gateway.exchange import Answer, Ask
 from edge.gateway.job import Job
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from edge.gateway.sequences.registry import Sequences
     from edge.gateway.sequences.stream import Stream
 
-__all__ = ["DEVICE", "LABEL", "Exchange", "Host"]
+__all__ = ["DEVICE", "LABEL", "Exchange", "Host", "refused"]
 
 DEVICE, LABEL = "x-msedge-device", "x-msedge-label"
 """Header fields: the device whose personal version is requested (like `parameters.device`), and the model's label."""
@@ -75,10 +77,6 @@ class Host(Protocol):
 
     def bug(self, error: BaseException, where: str, **facts: Any) -> None:
         """An internal error: logged, not shown to clients."""
-
-    def error_body(self, text: str) -> bytes:
-        """`{"error": text}`."""
-        raise NotImplementedError
 
 
 class Exchange:
@@ -302,7 +300,7 @@ class Exchange:
         if self._step is not None:
             self._gateway.sequences.cancel(self._step)
         gateway, served, now = self._gateway, self._served, perf_counter()
-        status, text, retry = _told(error)
+        status, _, _ = _told(error)
         if status == 500 and not isinstance(error, GatewayError):
             gateway.bug(error, f"infer {self._ask.model}", id=self._identity)
         if served is not None:
@@ -312,16 +310,22 @@ class Exchange:
         self._close()
         if gateway.watching or status == 500:
             gateway.ended(self._ask, self._identity, status, now - self._arrived, self._job, served)
-        fields = [("X-Request-ID", self._identity)]
-        if retry is not None:
-            fields.append(("Retry-After", str(max(1, round(retry)))))
-        if status == 401:
-            fields.append(("WWW-Authenticate", 'Bearer realm="msedge"'))
-        self._reply(Answer(status, [gateway.error_body(text)], None, fields))
+        self._reply(refused(error, self._identity))
 
     def _close(self) -> None:
         self._answered = True
         self._gateway.under_way -= 1
+
+
+def refused(error: BaseException, identity: str) -> Answer:
+    """The reply for an error."""
+    status, text, retry = _told(error)
+    fields = [("X-Request-ID", identity)]
+    if retry is not None:
+        fields.append(("Retry-After", str(max(1, round(retry)))))
+    if status == 401:
+        fields.append(("WWW-Authenticate", 'Bearer realm="msedge"'))
+    return Answer(status, [orjson.dumps({"error": text})], None, fields)
 
 
 def _piped(served: Served, signature: str) -> bool:

@@ -14,10 +14,11 @@ from aiohttp.web_protocol import RequestHandler
 from edge.gateway.errors import GatewayError
 from edge.gateway.exchange import Answer, Ask
 from edge.gateway.gateway import Gateway
-from edge.gateway.http.bodies import Held, Room, object_in, read_body
+from edge.gateway.http.bodies import object_in, read_body
 from edge.gateway.http.compression import compressed
-from edge.gateway.http.lane import BODIES
+from edge.gateway.http.crowd import Crowd
 from edge.gateway.models.entry import Asleep
+from edge.gateway.operate.room import Held
 from edge.gateway.pages.operations import OPERATIONS, REQUEST_HEADERS, Operation
 from edge.gateway.pages.page import Page, explore_page, status_page
 from edge.gateway.sequences.registry import Key
@@ -34,6 +35,15 @@ SERVER = "msedge"
 """The `Server` header; without a version, which would help only attackers who look for old versions."""
 SMALL = 1 << 20
 """Most bytes of a request other than an inference."""
+SLICE = 8 << 10
+"""Bytes that aiohttp parses before the chunks in them are counted: 2 ms of work at most."""
+CHUNKS, CRUMB = 1000, 32
+"""Chunks that a body may have in any case; more must have this many bytes on average, with their sizes."""
+_LATE_BODY = b'{"error":"the request exceeded limits.header_seconds"}'
+_LATE = (
+    b"HTTP/1.1 408 Request Timeout\r\nServer: msedge\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n%s" % (len(_LATE_BODY), _LATE_BODY)
+)
 _REASONS = {405: "the method {method} is not allowed at this address", 404: "there is no resource at {path}"}
 
 
@@ -63,13 +73,92 @@ def refusal(error: GatewayError) -> web.Response:
 
 
 class JsonHandler(RequestHandler):
-    """aiohttp's connection, with HTTP errors as JSON; it is closed if the client does not read replies."""
+    """aiohttp's connection, with HTTP errors as JSON, and with limits for clients that are slow or send crumbs."""
 
-    _left, _age = 0, 0.0
-    """Bytes waiting for the client to read them, and seconds since they last became fewer."""
+    def __init__(self, *given: Any, crowd: Crowd, **words: Any) -> None:
+        super().__init__(*given, **words)
+        self._crowd = crowd
+        self.peer, self.served, self.reserved = "", 0, False
+        self.ended = False
+        """Whether the connection must be closed after the current reply."""
+        self._left, self._age = 0, 0.0
+        """Bytes waiting for the client to read them, and seconds since they last became fewer."""
+        self._partial: float | None = None
+        """Since when a part of a head has been there, by the loop's clock."""
+        self._chunks = self._came = 0
+        """Of the current body: chunks, and bytes on the wire."""
+        self._replies, self._closing = 0, False
+        """Requests that were answered, and whether the last one asked for the connection to be closed."""
 
-    def sweep(self, seconds: float, patience: float) -> None:
-        """Close the connection if the client has read nothing for more than `patience`; called every `seconds`."""
+    @property
+    def idle(self) -> bool:
+        """See `crowd.Member`."""
+        return self._request_count == self._replies and not self.unsent
+
+    @property
+    def unsent(self) -> int:
+        """Bytes of replies that the client has not taken."""
+        transport = self.transport
+        return transport.get_write_buffer_size() if isinstance(transport, asyncio.WriteTransport) else 0
+
+    def dismiss(self) -> None:
+        """See `crowd.Member`."""
+        if self.transport is not None:
+            self.transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        peer = transport.get_extra_info("peername")
+        self.peer = peer[0] if isinstance(peer, tuple) else ""
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """See asyncio.Protocol."""
+        self._crowd.leave(self)
+        super().connection_lost(exc)
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio allows it
+        """As `Lane.eof_received`."""
+        transport = self.transport
+        self.ended = self._closing and self._request_count > self._replies
+        return self.ended and transport is not None and transport.get_extra_info("sslcontext") is None
+
+    def data_received(self, data: bytes) -> None:
+        """Parse a little at a time, as a body in chunks of one byte costs a hundred times as much as others."""
+        for at in range(0, len(data) or 1, SLICE):
+            payload = self._payload()
+            before = _chunks_of(payload)
+            super().data_received(data[at : at + SLICE])
+            if payload is None or payload is not self._payload():
+                self._chunks = self._came = 0
+                payload, before = self._payload(), 0
+            self._chunks += _chunks_of(payload) - before
+            self._came += len(data[at : at + SLICE])
+            if self._chunks > CHUNKS and self._chunks * CRUMB > self._came and payload is not None:
+                payload.set_exception(web.RequestPayloadError(f"expected chunks of {CRUMB} bytes and more on average"))
+                self.ended = True
+                self._drop_input()
+                break
+        if self._messages:
+            self._closing = bool(getattr(self._messages[-1][0], "should_close", False))
+        if self._request_count > self._replies:
+            self._partial = None
+        elif data and self._partial is None:
+            self._partial = asyncio.get_running_loop().time()
+
+    def _payload(self) -> Any:
+        """The body that is being received, or the last one."""
+        if self._messages:
+            return self._messages[-1][1]
+        return self._current_request.content if self._current_request is not None else None
+
+    def _drop_input(self) -> None:
+        if isinstance(self.transport, asyncio.ReadTransport):
+            self.transport.pause_reading()
+
+    def sweep(self, seconds: float, patience: float, header_seconds: float) -> None:
+        """Close the connection if the client has read nothing for more than `patience`, or has not completed a head
+        within `header_seconds`; called every `seconds`."""
         transport = self.transport
         if not isinstance(transport, asyncio.WriteTransport):
             return
@@ -78,6 +167,14 @@ class JsonHandler(RequestHandler):
         self._left = left
         if self._age > patience:
             transport.abort()
+        elif self._partial is not None and asyncio.get_running_loop().time() - self._partial > header_seconds:
+            transport.write(_LATE)
+            transport.close()
+
+    def answered(self) -> None:
+        """A request is about to be answered."""
+        self.served, self._replies = self.served + 1, self._replies + 1
+        self._crowd.answered(self)
 
     def handle_error(
         self,
@@ -93,6 +190,11 @@ class JsonHandler(RequestHandler):
         reply = _json({"error": text}, status, {"Server": SERVER})
         reply.force_close()
         return reply
+
+
+def _chunks_of(payload: Any) -> int:
+    """The chunks of a body that nobody has read yet; 0 if it is not chunked."""
+    return len(getattr(payload, "_http_chunk_splits", None) or ())
 
 
 def _first_line(message: str | None) -> str:
@@ -124,7 +226,10 @@ def _errors(gateway: Gateway) -> Any:
             if origin is not None:
                 reply.headers["Access-Control-Allow-Origin"] = origin
                 reply.headers["Access-Control-Expose-Headers"] = _EXPOSED
-        if gateway.leaving:
+        protocol = request.protocol
+        if isinstance(protocol, JsonHandler):
+            protocol.answered()
+        if gateway.leaving or (isinstance(protocol, JsonHandler) and protocol.ended):
             reply.force_close()
         if not reply.prepared:
             reply.headers["Server"] = SERVER
@@ -141,6 +246,8 @@ def behind_http(gateway: Gateway, handler: Handler) -> Handler:
         if version not in (HttpVersion10, HttpVersion11):
             request._version = HttpVersion11  # repeated in the first line of the reply
             reply = _json({"error": f"expected HTTP/1.1, got HTTP/{version.major}.{version.minor}"}, 505)
+        elif version == HttpVersion10 and "Transfer-Encoding" in request.headers:
+            reply = _json({"error": "Transfer-Encoding: expected HTTP/1.1, got HTTP/1.0"}, 400)
         elif expected is not None and expected.strip().lower() != "100-continue":
             reply = _json({"error": f"Expect: expected 100-continue, got {expected[:40]!a}"}, 417)
         else:
@@ -173,7 +280,6 @@ class _Handlers:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway, self._limits = gateway, gateway.settings.limits
-        self._room = Room(BODIES * self._limits.body)
 
     def guarded(self, operation: Operation) -> Handler:
         """The operation's method, after a check of the client's access."""
@@ -183,19 +289,34 @@ class _Handlers:
             return method
 
         async def handler(request: web.Request) -> web.StreamResponse:
-            self._gateway.admit(request.headers, request.remote or "", operation.scope)
+            self._gateway.admit(request.headers, self._peer(request), operation.scope)
             return await method(request)
 
         return handler
 
     async def infer(self, request: web.Request) -> web.StreamResponse:
-        with Held(self._room) as held:
-            return await self._infer(request, held)
-
-    async def _infer(self, request: web.Request, held: Held) -> web.StreamResponse:
-        body = await read_body(request, self._limits.body, self._limits.body_seconds, held)
+        if getattr(request.protocol, "reserved", False):
+            raise GatewayError(503, "the limit of open connections is reached", retry_after=1.0)
         fields = {name.lower(): value for name, value in request.headers.items()}
-        ask = Ask(*_named(request), fields, memoryview(body), request.remote or "")
+        empty = Ask(*_named(request), fields, memoryview(b""), self._peer(request))
+        refusal = self._gateway.greet(empty)  # before any of the body is read
+        if refusal is not None:
+            return _response(refusal)
+        with self._held(request) as held:
+            return await self._infer(request, held, empty)
+
+    def _held(self, request: web.Request) -> Held:
+        """The share of the memory budget for a request's body."""
+        return self._gateway.room.enter(request.remote or "", self._limits.body_seconds)
+
+    def _peer(self, request: web.Request) -> str:
+        """The client's address."""
+        forwarded = request.headers.get("X-Forwarded-For") or request.headers.get("Forwarded")
+        return self._gateway.peers.of(request.remote or "", forwarded)
+
+    async def _infer(self, request: web.Request, held: Held, empty: Ask) -> web.StreamResponse:
+        body = await read_body(request, self._limits.body, self._limits.body_seconds, held)
+        ask = empty._replace(body=memoryview(body))
         found: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         cancel = self._gateway.infer(ask, partial(_settle, found))
         try:
@@ -203,18 +324,26 @@ class _Handlers:
         except asyncio.CancelledError:
             cancel()
             raise
-        headers = dict(answer.fields)
-        content_type = "application/json"
-        if answer.header_length is not None:
-            headers["Inference-Header-Content-Length"] = str(answer.header_length)
-            content_type = "application/octet-stream"
-        payload = b"".join(answer.parts)
+        coding, payload = "", b"".join(answer.parts)
         if answer.status == 200:
             pack = partial(compressed, accepted=request.headers.get("Accept-Encoding", ""))
             payload, coding = pack(payload) if len(payload) < LARGE else await self._gateway.aside(pack, payload)
-            if coding:
-                headers["Content-Encoding"] = coding
-        return web.Response(body=payload, status=answer.status, headers=headers, content_type=content_type)
+        reply = _response(answer, payload, coding)
+        if len(payload) < LARGE:
+            return reply
+        return await self._sent(request, reply, len(payload), held)
+
+    async def _sent(self, request: web.Request, reply: web.Response, size: int, held: Held) -> web.StreamResponse:
+        """Send a large reply, which counts in the memory budget until the client has taken it."""
+        held.release()
+        held.reach(size)
+        transport = request.transport
+        if transport is not None:
+            held.on_evict(transport.abort)
+        held.wait()
+        await reply.prepare(request)
+        await reply.write_eof()
+        return reply
 
     async def sequence_state(self, request: web.Request) -> web.Response:
         key, stream = await self._sequence(request)
@@ -222,7 +351,7 @@ class _Handlers:
         return web.Response(body=state, content_type="application/octet-stream")
 
     async def restore_sequence(self, request: web.Request) -> web.Response:
-        with Held(self._room) as held:
+        with self._held(request) as held:
             body = memoryview(await read_body(request, self._limits.body, self._limits.body_seconds, held))
             await self._gateway.restore_sequence(*await self._sequence(request), body)
         return web.Response(content_type="application/json")
@@ -265,7 +394,7 @@ class _Handlers:
 
     async def load(self, request: web.Request) -> web.Response:
         limits, name = self._limits, request.match_info["name"]
-        with Held(self._room) as held:
+        with self._held(request) as held:
             await self._gateway.load(name, await object_in(request, limits.body, limits.body_seconds, held))
         return web.Response(content_type="application/json")
 
@@ -304,8 +433,21 @@ class _Handlers:
             return ask(name, version)
 
     async def _object(self, request: web.Request) -> dict[str, Any]:
-        with Held(self._room) as held:
+        with self._held(request) as held:
             return await object_in(request, SMALL, self._limits.body_seconds, held)
+
+
+def _response(answer: Answer, payload: bytes | None = None, coding: str = "") -> web.Response:
+    """The reply for an answer; `payload`: its body, if it was changed."""
+    headers = dict(answer.fields)
+    content_type = "application/json"
+    if answer.header_length is not None:
+        headers["Inference-Header-Content-Length"] = str(answer.header_length)
+        content_type = "application/octet-stream"
+    if coding:
+        headers["Content-Encoding"] = coding
+    body = b"".join(answer.parts) if payload is None else payload
+    return web.Response(body=body, status=answer.status, headers=headers, content_type=content_type)
 
 
 def _named(request: web.Request) -> tuple[str, str]:

@@ -11,40 +11,12 @@ import orjson
 from aiohttp import web
 
 from edge.gateway.errors import GatewayError
+from edge.gateway.operate.room import TEXT, Held
 
-__all__ = ["Held", "Room", "object_in", "read_body"]
+__all__ = ["object_in", "read_body"]
 
 PIECE = 1 << 18
 """Bytes to decompress at a time."""
-
-
-class Room:
-    """The memory budget for the bodies of all requests together: `most` bytes."""
-
-    def __init__(self, most: int) -> None:
-        self.most, self.taken = most, 0
-
-
-class Held:
-    """One body's share of a `Room`, held for the duration of the `with` block."""
-
-    def __init__(self, room: Room) -> None:
-        self._room, self._bytes = room, 0
-
-    def __enter__(self) -> Held:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._room.taken -= self._bytes
-
-    def reach(self, size: int) -> None:
-        """Reserve memory for a body of `size` bytes so far. Raises GatewayError (503) if the budget is exceeded."""
-        room, more = self._room, size - self._bytes
-        if room.taken + more > room.most:
-            text = "the bodies of current requests use all the memory allowed for them; try again later"
-            raise GatewayError(503, text, retry_after=1.0)
-        room.taken += more
-        self._bytes = size
 
 
 class _Inflater:
@@ -104,26 +76,33 @@ _CODINGS: dict[str, Callable[[int], _Inflater | _Plain]] = {
 
 async def read_body(request: web.Request, limit: int, seconds: float, held: Held) -> bytearray:
     """A request's body, decompressed. Raises GatewayError: 413 beyond `limit` bytes, 415 for an unknown encoding, 408
-    if it takes longer than `seconds`, 400 for a corrupt body, 503 if `held` gets no memory."""
+    if it takes longer than `seconds` or `held` was evicted, 400 for a corrupt body, 503 if `held` gets no memory."""
     coding = request.headers.get("Content-Encoding", "").strip().lower()
     if coding not in _CODINGS:
         known = ", ".join(filter(None, _CODINGS))
         raise GatewayError(415, f"Content-Encoding: expected one of {known}, got {coding[:40]!r}")
-    if request.content_length is not None and request.content_length > limit:
+    declared = request.content_length or 0
+    if declared > limit:
         raise _too_large(limit)
+    weight = 1 if "Inference-Header-Content-Length" in request.headers else TEXT
+    held.reach(weight * declared)
     decoder, came = _CODINGS[coding](limit), 0
+    held.wait()
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(seconds) as deadline:
+            held.on_evict(lambda: deadline.reschedule(asyncio.get_running_loop().time()))
             while piece := await request.content.readany():
                 came += len(piece)
+                held.done = came
                 if came > limit:
                     raise _too_large(limit)
                 decoder.feed(piece)
-                held.reach(len(decoder.made))
+                held.reach(max(held.size, weight * len(decoder.made)))
     except TimeoutError:
         raise GatewayError(408, f"the body was not received within {seconds:g} s") from None
     except web.RequestPayloadError as error:
         raise GatewayError(400, f"the body cannot be read: {error}") from None
+    held.waits = False
     return decoder.end()
 
 

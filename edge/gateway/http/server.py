@@ -13,6 +13,7 @@ from aiohttp import web
 from edge.gateway.errors import GatewayError
 from edge.gateway.gateway import Gateway
 from edge.gateway.http.app import JsonHandler, behind_http, make_app
+from edge.gateway.http.crowd import Crowd
 from edge.gateway.http.heads import FIELD, FIELDS
 from edge.gateway.http.lane import Lanes
 
@@ -48,7 +49,10 @@ class HttpServer:
         assert server is not None
         server.request_handler = behind_http(self._gateway, server.request_handler)
         self._server = server
-        self._lanes = Lanes(self._gateway, self._limits, self._other, lambda: len(server._connections))
+        gateway = self._gateway
+        self._crowd = Crowd(self._limits, gateway.peers.trusted)
+        gateway.idle_evicted = lambda: self._crowd.evicted
+        self._lanes = Lanes(gateway, self._limits, self._crowd, gateway.room, self._other)
         loop = asyncio.get_running_loop()
         try:
             self._socket = await loop.create_server(
@@ -66,7 +70,7 @@ class HttpServer:
 
     async def drain(self, seconds: float) -> bool:
         """Accept no more connections, answer current requests, close idle connections; returns whether all requests
-        were answered in time."""
+        were answered in time, and all replies taken."""
         assert self._socket is not None
         self._socket.close()
         end = asyncio.get_running_loop().time() + seconds
@@ -74,9 +78,15 @@ class HttpServer:
         await asyncio.sleep(min(GRACE, seconds))
         self._lanes.leave()
         self._server.pre_shutdown()
-        while self._gateway.under_way and asyncio.get_running_loop().time() < end:
+        while (self._gateway.under_way or self._unsent()) and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(0.01)
-        return not self._gateway.under_way
+        if cut := self._unsent():
+            self._gateway.log.event("warning", "replies were cut off", connections=len(cut), bytes=sum(cut))
+        return not self._gateway.under_way and not cut
+
+    def _unsent(self) -> list[int]:
+        """Bytes of replies that clients have not taken, by connection."""
+        return [member.unsent for member in self._crowd.members() if member.unsent]
 
     async def stop(self) -> None:
         """Close all connections; does nothing if the server was never started."""
@@ -86,13 +96,13 @@ class HttpServer:
         self._sweeper.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._sweeper
-        for lane in tuple(self._lanes.open):
+        for lane in self._lanes.open:
             lane.leave()
         await self._runner.cleanup()
-        for lane in tuple(self._lanes.open):
+        for lane in self._lanes.open:
             lane.abort()
 
-    def _other(self) -> asyncio.Protocol:
+    def _other(self) -> JsonHandler:
         limits = self._limits
         return JsonHandler(
             self._server,
@@ -104,12 +114,13 @@ class HttpServer:
             max_field_size=FIELD,
             max_headers=FIELDS,
             auto_decompress=False,
+            crowd=self._crowd,
         )
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP)
             self._lanes.sweep(SWEEP)
-            for other in self._server.connections:
+            for other in self._crowd.members():
                 if isinstance(other, JsonHandler):
-                    other.sweep(SWEEP, self._limits.body_seconds)
+                    other.sweep(SWEEP, self._limits.body_seconds, self._limits.header_seconds)

@@ -40,6 +40,10 @@ class Gauges:
     """Sequences that clients have begun, by model and version."""
     sources: Sequence[SourceState] = ()
     """Folders, registries and stores that are read while serving."""
+    room: tuple[int, int] = (0, 0)
+    """Bytes that bodies and replies hold, and may hold."""
+    evicted: Mapping[str, int] = field(default_factory=dict)
+    """Connections that gave way so far, by reason."""
     sequence_bytes: int = 0
     sequences_expired: int = 0
     under_way: int = 0
@@ -132,6 +136,10 @@ def _own(statistics: Statistics, gauges: Gauges) -> list[Family]:
         Family("msedge_refused_total", "counter", "Refused requests, by kind of request", refused),
         Family("msedge_personal_hits_total", "counter", "Requests answered by a personal version", hits),
         Family("msedge_personal_misses_total", "counter", "Requests for a device answered by the common model", misses),
+        Family("msedge_body_bytes", "gauge", "Bytes held for bodies and replies", [({}, gauges.room[0])]),
+        Family("msedge_body_limit_bytes", "gauge", "Bytes that bodies and replies may hold", [({}, gauges.room[1])]),
+        Family("msedge_evicted_total", "counter", "Connections that were closed to make room, by reason",
+               [({"reason": why}, n) for why, n in sorted(gauges.evicted.items())]),
         Family("msedge_sequence_bytes", "gauge", "Bytes of the state of all sequences", [({}, gauges.sequence_bytes)]),
         Family("msedge_sequences_expired_total", "counter", "Sequences forgotten because they were not used",
                [({}, gauges.sequences_expired)]),

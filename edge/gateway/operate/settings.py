@@ -85,6 +85,8 @@ class Limits(_Section, frozen=True):
 
     body: Size = 64 << 20
     """Most bytes of a request, after decompression."""
+    bodies: SizeOrNone = 0
+    """Most bytes of all bodies and replies together; 0: 16 bodies, or a quarter of the memory that is left."""
     reply: Size = 256 << 20
     """Most bytes of a reply."""
     header_seconds: Seconds = 10.0
@@ -95,6 +97,8 @@ class Limits(_Section, frozen=True):
     """Seconds that a connection may stay open between requests."""
     connections: Count = 4096
     """Most connections that may be open at once."""
+    peer_connections: CountOrNone = 0
+    """Most connections of one address, trusted proxies excepted; 0: half of all."""
 
 
 class Tls(_Section, frozen=True):
@@ -117,6 +121,8 @@ class Access(_Section, frozen=True):
     """Who may load and unload models: clients on this machine; holders of a token with `manage`; nobody."""
     metrics: Literal["open", "loopback", "token", "off"] = "open"
     """Who may read metrics and the status page; `token`: with the scope `metrics`."""
+    proxies: tuple[str, ...] = ()
+    """Addresses or networks (10.0.0.0/8) of proxies that are trusted to name their clients in X-Forwarded-For."""
     cors: Origins = ()
     """Origins of web pages that a browser allows to read replies (CORS)."""
 

@@ -97,7 +97,7 @@ def test_a_client_that_leaves(gateway: Live) -> None:
         raw.send(data[:end])
         raw.socket.close()
     lanes = gateway.server._lanes
-    until(lambda: not (gateway.gateway.under_way or lanes.open or lanes.bodies))
+    until(lambda: not (gateway.gateway.under_way or lanes.open or gateway.gateway.room.taken))
     with Raw(gateway.port) as raw:
         assert raw.ask(scaled_request(_x())).status == 200
 
