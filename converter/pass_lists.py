@@ -163,8 +163,12 @@ def upgraded(model: ir.Model, input_shapes: Shapes | None = None) -> ir.Model:
         upgrade(model)
         build.adopt(model)
         shapes.infer(model, declared=not doubtful)
+        foreign = False
         while contrib.run(model):
+            foreign = True
             shapes.infer(model)
+        if foreign:  # ONNX's inference, which knows their replacements only, has not checked what was declared
+            shapes.check_types(model)
         if qlinear_to_qdq.run(model):
             shapes.infer(model)
         while linear_models.run(model):  # an operator's operand may get its type from one that is replaced before it

@@ -18,7 +18,7 @@ from converter.ir import build, own_shapes
 from converter.ir.isolated import try_inference
 from lite_runtime.graph import OPSET
 
-__all__ = ["agree", "infer", "made_up", "override"]
+__all__ = ["agree", "check_types", "infer", "made_up", "override"]
 
 _CONTENTS_UP_TO = 1024
 """Bytes up to which a constant's contents take part in inference: shapes, axes, pads; never weights."""
@@ -84,6 +84,24 @@ def infer(model: ir.Model, *, declared: bool = True) -> int:
         again = False
         gained += 1 + _merge_graph(model.graph, _run(_skeleton(model), strict=False).graph, True)
     return gained
+
+
+def check_types(model: ir.Model) -> None:
+    """Raise ConvertError for a value whose stored type is not what its operator makes of its operands' types."""
+    proto = _skeleton(model, declared=False)
+    proto.graph.ClearField("value_info")
+    for output in proto.graph.output:
+        output.ClearField("type")
+    found = _run(proto, strict=False).graph
+    stored = {value.name: value for node in model.graph for value in node.outputs}
+    for info in (*found.value_info, *found.output):
+        value, kind = stored.get(info.name), info.type.tensor_type.elem_type
+        if value is not None and kind and value.dtype is not None and value.dtype.value != kind:
+            made = ir.DataType(kind).name
+            raise ConvertError(
+                f"the model contradicts itself: {info.name!r} is declared {value.dtype.name}, and its operator makes"
+                f" {made}; fix or export it again"
+            )
 
 
 def _fixed(values: Sequence[ir.Value]) -> bool:

@@ -432,6 +432,9 @@ def _sizes(node: ir.Node, context: Context) -> Found:
         values = value if isinstance(value, tuple | list) else (value,)
         if any(isinstance(v, int) and v < 1 for v in values):
             yield f"attribute {name!r}: expected sizes of at least 1, got {value}"
+    kernel, rank = build.get_attr(node, "kernel_shape"), build.rank(node.inputs[0]) if node.inputs else None
+    if kernel is not None and rank is not None and len(kernel) != rank - 2:
+        yield f"attribute 'kernel_shape': expected {rank - 2} sizes for an input of rank {rank}, got {list(kernel)}"
 
 
 def _constants(graph: ir.Graph, context: Context) -> Found:

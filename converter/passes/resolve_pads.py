@@ -41,6 +41,8 @@ def _resolve(node: ir.Node) -> bool:
     if attr(node, "ceil_mode", 0):
         return False
     n = len(kernel)
+    if len(shape) != 2 + n:
+        return False
     strides, dilations = attr(node, "strides", [1] * n), attr(node, "dilations", [1] * n)
     total = []
     for i in range(n):

@@ -348,3 +348,18 @@ def test_operators_of_onnxruntimes_domain(op, attrs):
     wanted = session.run(None, {"x": x})[0]
     (got,) = load(convert(proto).bundle).run({"x": x}).values()
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_false_type_behind_a_foreign_operator_is_refused():
+    """Nothing checks what is declared until the operator is replaced by one that ONNX knows."""
+    node = onnx.helper.make_node("Trilu", ["x"], ["y"], domain="com.microsoft", upper=1)
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 3])
+    for declared in (onnx.TensorProto.FLOAT, onnx.TensorProto.INT64):
+        y = onnx.helper.make_tensor_value_info("y", declared, [2, 3])
+        imports = [onnx.helper.make_opsetid("", 20), onnx.helper.make_opsetid("com.microsoft", 1)]
+        model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [x], [y]), opset_imports=imports)
+        if declared == onnx.TensorProto.FLOAT:
+            convert(model)
+        else:
+            with pytest.raises(ConvertError, match="'y' is declared INT64, and its operator makes FLOAT"):
+                convert(model)

@@ -115,3 +115,9 @@ def test_an_operator_whose_definition_is_not_known_is_asked_nothing_about_its_me
     assert list(spec.violations(ir.serde.deserialize_model(model), upgraded=False)) == []
     with pytest.raises(ConvertError):
         convert(model)
+
+
+def test_a_kernel_has_a_size_for_every_axis_of_the_picture():
+    model = valid()
+    add(model, "AveragePool", [model.graph.inputs[0]], kernel_shape=[3, 3])
+    assert any("expected 0 sizes for an input of rank 2, got [3, 3]" in text for text in spec.violations(model))
